@@ -12,7 +12,7 @@ LONG := recovery pbt data nodes
 # Of these there is no whole run but on a GPU: `make gpu`.
 ON_GPUS := gpu
 # Those with Ray, one after another: their waits have limits, which two at a time on two cores come close to.
-TESTS := tests/integration tests/chaos tests/cluster
+TESTS := tests/integration tests/chaos tests/cluster tests/differential
 # The unit tests start none, and share the cores; of a file all run in one process.
 UNIT := $(BIN)/python -m pytest -n 2 --dist loadfile tests/unit
 # The tests for GPUs, so that they do not rot where there is none.

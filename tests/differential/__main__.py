@@ -17,6 +17,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.differential import compare, grammar, render
 from tests.differential.explained import explained
@@ -35,6 +36,7 @@ def main() -> None:
     parser.add_argument("--program", type=Path, nargs="*", help="files of programs, instead of drawing some")
     parser.add_argument("--folder", type=Path, help="where programs and outcomes go")
     parser.add_argument("--lightning", default="pytorch_lightning", help="the package of Lightning")
+    parser.add_argument("--shrink", action="store_true", help="reduce each program that differs")
     arguments = parser.parse_args()
     os.environ["TUNELIGHT_LIGHTNING"] = arguments.lightning
     folder = arguments.folder or Path(tempfile.mkdtemp(prefix="differential-"))
@@ -44,7 +46,13 @@ def main() -> None:
         rng = random.Random(arguments.seed)
         programs = [grammar.draw(rng) for _ in range(arguments.number)]
     found = run(programs, arguments.ways.split(","), folder, arguments.lightning)
-    sys.exit(report(programs, found, folder))
+    status = report(programs, found, folder)
+    for program in programs if arguments.shrink else ():
+        for way in [way for way, lines in found[grammar.digest(program)].items() if lines][:1]:
+            plain = shrink(program, way, folder / "smaller", arguments.lightning)
+            beyond = {name: value for name, value in plain.items() if value != grammar.plainest()[name]}
+            print(f"\n{grammar.digest(program)} by {way} shrinks to {json.dumps(beyond)}")
+    sys.exit(status)
 
 
 def run(
@@ -82,31 +90,66 @@ def run(
 def differing(folder: Path, way: str) -> list[str]:
     """Return where a way's outcome of a program differs from Lightning's."""
     wanted, got = compare.outcome(folder / "wanted"), compare.outcome(folder / way)
-    if way == "driver":  # it returns what rank 0 has
-        for both in (wanted, got):
-            for name in [
-                name for name in both if name.startswith(("returned-", "raised-")) and not name.endswith("-0")
-            ]:
-                del both[name]
-    if way != "driver":  # its reports have checkpoints
-        for both in (wanted, got):
-            for seen in both.values():
-                if isinstance(seen, dict) and "hooks" in seen:
-                    seen["hooks"].pop("on_save_checkpoint", None)
+    if any(name.startswith("raised-") for name in wanted):
+        for name in [name for name in got if "-fit-" in name and name not in wanted]:
+            del got[name]  # Lightning calls no teardown after an exception
+    for name in [name for name in got if name.startswith("raised-") and name in wanted]:
+        if wanted[name]["type"] in got[name]["kinds"] and wanted[name]["text"] in got[name]["text"]:
+            del wanted[name], got[name]  # a driver's error names the rank, and is one of the rank's kind
+    if way == "driver":
+        wanted, got = _of_rank_zero(wanted), _of_rank_zero(got)
+    else:
+        for seen in (*wanted.values(), *got.values()):
+            if isinstance(seen, dict) and "hooks" in seen:
+                seen["hooks"].pop("on_save_checkpoint", None)  # its reports have checkpoints
     if way == "killed":
         wanted, got = _final(wanted), _final(got)
     return list(compare.differences(wanted, got))
 
 
-def _final(outcome: dict[str, object]) -> dict[str, object]:
-    kept: dict[str, object] = {
-        name: value for name, value in outcome.items() if name.startswith(("returned", "raised"))
+def _of_rank_zero(outcome: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what a program returned or raised on other ranks: a driver has what rank 0 has."""
+    return {
+        name: value
+        for name, value in outcome.items()
+        if not name.startswith(("returned-", "raised-")) or name.endswith("-0")
     }
+
+
+def shrink(program: grammar.Program, way: str, folder: Path, package: str) -> grammar.Program:
+    """Return the plainest program that can be reached from ``program`` in single steps and still differs in a way."""
+    while candidates := grammar.smaller(program):
+        found = run(candidates, [way], folder, package)
+        for one in candidates:
+            lines = found[grammar.digest(one)][way]
+            if any(explained(way, line, one) is None for line in lines):
+                program = one
+                break
+        else:
+            break
+    return program
+
+
+def _final(outcome: dict[str, Any]) -> dict[str, Any]:
+    kept = {name: value for name, value in outcome.items() if name.startswith(("returned", "raised"))}
     for name, value in outcome.items():
         if "-fit-" in name and isinstance(value, dict):
             number, _, rank, _ = name.split("-")
             kept[f"fit-{number}-{rank}"] = {part: value[part] for part in FINAL}  # the last of several starts
     return kept
+
+
+def unexplained(
+    programs: Sequence[grammar.Program], found: dict[str, dict[str, list[str]]]
+) -> dict[str, dict[str, list[str]]]:
+    """Return {digest: {way: differences}} without what is explained, and without what has none left."""
+    left = {}
+    for program in programs:
+        ways = found[grammar.digest(program)]
+        lines = {way: [line for line in ways[way] if explained(way, line, program) is None] for way in ways}
+        if any(lines.values()):
+            left[grammar.digest(program)] = {way: some for way, some in lines.items() if some}
+    return left
 
 
 def report(programs: Sequence[grammar.Program], found: dict[str, dict[str, list[str]]], folder: Path) -> int:

@@ -23,7 +23,7 @@ def outcome(folder: Path) -> dict[str, Any]:
         found[path.stem] = torch.load(path, weights_only=False)
     for path in sorted(folder.glob("raised-*.json")):
         said = json.loads(path.read_text())
-        found[path.stem] = {"type": said["type"], "text": said["text"]}
+        found[path.stem] = {name: said[name] for name in ("type", "kinds", "text")}
     files = folder / "files"
     named = {_name(str(path.relative_to(files))): path for path in sorted(files.rglob("*")) if path.is_file()}
     found["files"] = sorted(named)

@@ -34,6 +34,12 @@ EXPLAINED: Final = (
         (("runs", ("predict",)),),
     ),
     Explained(
+        r"killed ",
+        "faults.md",
+        "ModelPruning begins anew after a restart, since Lightning's checkpoint has no masks",
+        (("pruning", (True,)),),
+    ),
+    Explained(
         r"(driver|trial|killed) /files",
         "migration.md",
         "two loggers on one folder have one version",

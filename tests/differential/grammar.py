@@ -106,9 +106,23 @@ LOG: Final[dict[str, tuple[Any, ...]]] = {
 """A call to `self.log`: part -> its choices, the plainest first."""
 
 
+MOMENTS: Final = (
+    "on_train_batch_start",
+    "on_train_batch_end",
+    "on_before_optimizer_step",
+    "on_validation_batch_start",
+    "on_validation_epoch_end",
+    "on_train_epoch_start",
+    "on_train_epoch_end",
+    "on_train_end",
+)
+"""Hooks at which a worker is killed."""
+
+
 def plainest() -> Program:
-    """Return the program in which every choice is the plainest."""
-    return {**{feature: choices[0] for feature, choices in FEATURES.items()}, "logs": []}
+    """Return the program in which every choice is the plainest. `kill`: a hook, a rank, and at which of its calls."""
+    plain = {feature: choices[0] for feature, choices in FEATURES.items()}
+    return {**plain, "logs": [], "kill": ["on_train_epoch_start", 1, 2]}
 
 
 def draw(rng: random.Random) -> Program:
@@ -125,6 +139,7 @@ def draw(rng: random.Random) -> Program:
                 if rng.random() < 0.4:
                     call[part] = rng.choice(choices)
             program["logs"].append(call)
+        program["kill"] = [rng.choice(MOMENTS), rng.randrange(2), rng.randrange(1, 5)]
         if invalid(program) is None:
             return program
 

@@ -144,6 +144,7 @@ def observed(main: Callable[..., Any], make: Maker, folder: Path, rank: Callable
         torch.save({"weights": model.state_dict(), "returned": returned}, folder / f"returned-{rank()}.pt")
     except Exception as error:  # noqa: BLE001 - a program's own is part of its outcome
         raised = error
-        said = {"type": type(error).__name__, "text": str(error), "trace": traceback.format_exc()}
+        kinds = [kind.__name__ for kind in type(error).__mro__]
+        said = {"type": type(error).__name__, "kinds": kinds, "text": str(error), "trace": traceback.format_exc()}
         said_by.write_text(json.dumps(said))
     return raised

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -12,22 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import tunelight as tl
+from tests.differential.grammar import MOMENTS
 from tests.differential.observe import maker, observed
 from tests.differential.reference import load
 from tunelight.compat.lightning import Callback
 
 ROOT = Path(__file__).parents[2]
-MOMENTS = (
-    "on_train_batch_start",
-    "on_train_batch_end",
-    "on_before_optimizer_step",
-    "on_validation_batch_start",
-    "on_validation_epoch_end",
-    "on_train_epoch_start",
-    "on_train_epoch_end",
-    "on_train_end",
-)
-"""Hooks at which a worker is killed."""
 
 
 def by_lightning(folders: Sequence[Path], package: str) -> None:
@@ -86,11 +76,10 @@ def trial(config: dict[str, Any]) -> None:
 
 
 class Kill(Callback):
-    """Ends this process once, at a moment that the program's name decides."""
+    """Ends this process once, at the moment that the program names."""
 
     def __init__(self, program: Path) -> None:
-        rng = random.Random(program.name)
-        self.moment, self.rank, self.count = rng.choice(MOMENTS), rng.randrange(2), rng.randrange(1, 5)
+        self.moment, self.rank, self.count = json.loads((program / "program.json").read_text())["kill"]
         self.flag = program / "killed-at"
 
     def reach(self, moment: str) -> None:

@@ -93,8 +93,8 @@ def _keep_checkpoints_apart(trainer: pl.Trainer, context: Context) -> None:
     callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]  # Lightning's, set elsewhere
     for one in callbacks:
         folder = getattr(one, "dirpath", None) if isinstance(one, Checkpoint) else None
-        if folder is None or "://" in str(folder) or _inside(folder, context) or Path(folder).name == own:
-            continue
+        if folder is None or "://" in str(folder) or _inside(folder, context) or own in Path(folder).parts:
+            continue  # in a fit before this one Lightning may have set it, below the version of a logger
         one.dirpath = str(Path(folder, own))
 
 

@@ -216,6 +216,11 @@ class Recovery(Callback):
 
     # -- data
 
+    @property
+    def resumed(self) -> bool:
+        """True if the fit continues from a checkpoint of the trial."""
+        return self._loaded is not None
+
     def draws_apart(self) -> bool:
         """Return whether ranks draw numbers of their own, as by Lightning's DDP unless the code seeds all ranks alike.
 

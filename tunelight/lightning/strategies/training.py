@@ -141,6 +141,8 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
         wrapped = isinstance(sampler, DistributedSamplerWrapper | UnrepeatedDistributedSamplerWrapper)
         if wrapped and recovery.draws_apart():
             draw_alike(sampler)
+        if recovery.resumed:
+            _draw_no_seed_again(dataloader, module.trainer)
         if module.trainer.state.stage != RunningStage.TRAINING:
             return dataloader
         return self._training_loader(dataloader, recovery)
@@ -344,6 +346,21 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
             connector._first_loop_iter = False
             yield
             put_back()
+
+
+def _draw_no_seed_again(loader: Any, trainer: Any) -> None:
+    """Keep a loader with persistent processes from drawing their seed after a restart, if it has drawn it before.
+
+    It draws one number when it is first read, in the run's first epoch; a second one would shift what is drawn later.
+    """
+    fit = trainer.fit_loop
+    if trainer.state.stage == RunningStage.TRAINING:
+        read = fit.epoch_progress.current.processed > 0
+    else:
+        read = fit.epoch_loop.val_loop.batch_progress.total.ready > 0
+    kept = getattr(loader, "persistent_workers", False) and not trainer.reload_dataloaders_every_n_epochs
+    if read and kept and loader.generator is None:
+        loader.generator = torch.Generator().manual_seed(torch.initial_seed())
 
 
 def _sampler_of(loader: Any) -> Any:
