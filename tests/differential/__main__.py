@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import random
 import shutil
@@ -74,7 +75,7 @@ def run(
     training.by_lightning([folder for folder in folders if not (folder / "wanted").exists()], package)
     print(f"{len(folders)} programs by Lightning's DDP: {time.monotonic() - began:.0f} s", flush=True)
     if not ray.is_initialized():
-        ray.init(num_cpus=4, include_dashboard=False, logging_level="warning")
+        ray.init(num_cpus=4, include_dashboard=False, logging_level=logging.WARNING)
     for way in ways:
         for here in folders:
             shutil.rmtree(here / way, ignore_errors=True)

@@ -285,7 +285,7 @@ def test_what_is_no_curve_task_metric_or_searcher_is_refused():
 def test_a_metric_that_the_curves_are_not_judged_by_needs_its_mode():
     curves = recorded("digits-cnn")
     other = next(name for name in curves.curve(curves.config(0, 0)).metrics if name != curves.metric)
-    with pytest.raises(SettingsError, match=f"more or less of '{other}' is better"):
+    with pytest.raises(SettingsError, match=f"a higher or a lower '{other}' is better"):
         simulate(curves, metric=other, num_samples=2)
     assert simulate(curves, metric=other, mode="max", num_samples=2).mode == "max"
 
