@@ -20,7 +20,7 @@ ON_CPUS := TUNELIGHT_GPU_TESTS=cpu
 
 # Two parts at once would share this machine's cores, and the benchmarks would measure each other.
 .NOTPARALLEL:
-.PHONY: help setup horovod demo test apart test-full unit browser gpu lint format bench bench-short matrix matrix-short docs reference clean distclean
+.PHONY: differential help setup horovod demo test apart test-full unit browser gpu lint format bench bench-short matrix matrix-short docs reference clean distclean
 
 help:
 	@echo "make demo       set up, then run the digits sweep (20 trials of 2 workers) and write best.yaml"
@@ -31,6 +31,7 @@ help:
 	@echo "make browser    the report and the live page in headless Chromium: TUNELIGHT_BROWSER, one on PATH, or one that is"
 	@echo "                fetched from Debian's or Ubuntu's packages and not installed"
 	@echo "make gpu        what needs a GPU: tests, benchmarks and tunelight doctor; without one their short modes on CPUs"
+	@echo "make differential  N=500 random programs, each trained by Lightning's DDP and by tunelight (SEED=, WAYS=)"
 	@echo "make lint       ruff and mypy"
 	@echo "make format     let ruff rewrite what it can"
 	@echo "make horovod    install Horovod into .venv, built from source the first time (a C++ compiler, some minutes)"
@@ -97,6 +98,13 @@ browser: setup
 # In parts of less than ten minutes. `scripts/gpu.sh python3` does without .venv, with what is installed there.
 gpu: setup
 	scripts/gpu.sh $(BIN)/python
+
+# Half a second to three of each program and way; those that differ are shrunk.
+N ?= 100
+SEED ?= 0
+WAYS ?= trial,driver,killed
+differential: setup
+	$(BIN)/python -m tests.differential --number $(N) --seed $(SEED) --ways $(WAYS) --shrink
 
 lint: setup
 	$(BIN)/ruff check .
