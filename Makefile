@@ -99,7 +99,7 @@ browser: setup
 gpu: setup
 	scripts/gpu.sh $(BIN)/python
 
-# Half a second to three of each program and way; those that differ are shrunk.
+# A program takes one to three seconds in each way; those that differ are shrunk, which takes minutes.
 N ?= 100
 SEED ?= 0
 WAYS ?= trial,driver,killed

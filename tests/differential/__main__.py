@@ -23,6 +23,8 @@ from typing import Any
 from tests.differential import compare, grammar, render
 from tests.differential.explained import explained
 
+Differences = dict[str, dict[str, list[str]]]
+"""A program's digest -> way -> a line for each difference."""
 WAYS = ("trial", "driver", "killed")
 FINAL = ("weights", "optimizers", "schedules", "callbacks", "progress", "frozen")
 """What must be equal after a disturbance; what is logged before it is another process's."""
@@ -47,19 +49,18 @@ def main() -> None:
         rng = random.Random(arguments.seed)
         programs = [grammar.draw(rng) for _ in range(arguments.number)]
     found = run(programs, arguments.ways.split(","), folder, arguments.lightning)
-    status = report(programs, found, folder)
+    left = unexplained(programs, found)
+    report(programs, found, left, folder)
     for program in programs if arguments.shrink else ():
-        for way in [way for way, lines in found[grammar.digest(program)].items() if lines][:1]:
+        for way in list(left.get(grammar.digest(program), ()))[:1]:
             plain = shrink(program, way, folder / "smaller", arguments.lightning)
             beyond = {name: value for name, value in plain.items() if value != grammar.plainest()[name]}
             print(f"\n{grammar.digest(program)} by {way} shrinks to {json.dumps(beyond)}")
-    sys.exit(status)
+    sys.exit(min(len(left), 100))
 
 
-def run(
-    programs: Sequence[grammar.Program], ways: Sequence[str], folder: Path, package: str
-) -> dict[str, dict[str, list[str]]]:
-    """Train programs in each way; return {digest: {way: differences}}."""
+def run(programs: Sequence[grammar.Program], ways: Sequence[str], folder: Path, package: str) -> Differences:
+    """Train programs in each way; return the differences of each, if any."""
     import ray
 
     from tests.differential import ways as training
@@ -72,7 +73,7 @@ def run(
         (here / f"program_{here.name}.py").write_text(render.render(program, package))
         folders.append(here)
     began = time.monotonic()
-    training.by_lightning([folder for folder in folders if not (folder / "wanted").exists()], package)
+    training.by_lightning(folders, package)
     print(f"{len(folders)} programs by Lightning's DDP: {time.monotonic() - began:.0f} s", flush=True)
     if not ray.is_initialized():
         ray.init(num_cpus=4, include_dashboard=False, logging_level=logging.WARNING)
@@ -120,14 +121,11 @@ def _of_rank_zero(outcome: dict[str, Any]) -> dict[str, Any]:
 def shrink(program: grammar.Program, way: str, folder: Path, package: str) -> grammar.Program:
     """Return the plainest program that can be reached from ``program`` in single steps and still differs in a way."""
     while candidates := grammar.smaller(program):
-        found = run(candidates, [way], folder, package)
-        for one in candidates:
-            lines = found[grammar.digest(one)][way]
-            if any(explained(way, line, one) is None for line in lines):
-                program = one
-                break
-        else:
+        left = unexplained(candidates, run(candidates, [way], folder, package))
+        plainer = next((one for one in candidates if grammar.digest(one) in left), None)
+        if plainer is None:
             break
+        program = plainer
     return program
 
 
@@ -140,10 +138,8 @@ def _final(outcome: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def unexplained(
-    programs: Sequence[grammar.Program], found: dict[str, dict[str, list[str]]]
-) -> dict[str, dict[str, list[str]]]:
-    """Return {digest: {way: differences}} without what is explained, and without what has none left."""
+def unexplained(programs: Sequence[grammar.Program], found: Differences) -> Differences:
+    """Return the differences that are not explained, without the programs and ways that have none left."""
     left = {}
     for program in programs:
         ways = found[grammar.digest(program)]
@@ -153,24 +149,22 @@ def unexplained(
     return left
 
 
-def report(programs: Sequence[grammar.Program], found: dict[str, dict[str, list[str]]], folder: Path) -> int:
-    """Print differences by kind, and how much of the grammar was reached; return how many programs differ."""
-    by_digest = {grammar.digest(program): program for program in programs}
+def report(programs: Sequence[grammar.Program], found: Differences, left: Differences, folder: Path) -> None:
+    """Print differences by kind, those that are explained, and how much of the grammar was reached.
+
+    ``left``: the differences in ``found`` that are not explained.
+    """
     meant: Counter[str] = Counter()
-    for digest, ways in found.items():
-        for way, lines in ways.items():
-            known = [explained(way, line, by_digest[digest]) for line in lines]
+    for program in programs:
+        for way, lines in found[grammar.digest(program)].items():
+            known = [explained(way, line, program) for line in lines]
             meant.update({f"docs/{one.page}: {one.reason}" for one in known if one is not None})
-            ways[way] = [line for line, one in zip(lines, known, strict=True) if one is None]
     kinds: dict[str, set[str]] = defaultdict(set)
-    for digest, ways in found.items():
+    for digest, ways in left.items():
+        print(f"\n{digest}: {(folder / digest / f'program_{digest}.py').read_text().splitlines()[0][3:-3]}")
         for way, lines in ways.items():
             for line in lines:
                 kinds[f"{way} {compare.kind(line)}"].add(digest)
-    differ = [digest for digest, ways in found.items() if any(ways.values())]
-    for digest in differ:
-        print(f"\n{digest}: {(folder / digest / f'program_{digest}.py').read_text().splitlines()[0][3:-3]}")
-        for way, lines in found[digest].items():
             for line in lines[:6]:
                 print(f"  {way} {line}")
             if len(lines) > 6:
@@ -185,9 +179,8 @@ def report(programs: Sequence[grammar.Program], found: dict[str, dict[str, list[
     reached = set().union(*(grammar.reached(program) for program in programs)) if programs else set()
     every = grammar.every_choice()
     print(f"\nChoices of the grammar that were reached: {len(reached & every)} of {len(every)}.")
-    print(f"{len(programs)} programs, {len(differ)} with differences that are not explained.")
+    print(f"{len(programs)} programs, {len(left)} with differences that are not explained.")
     print(f"Programs and outcomes: {folder}")
-    return min(len(differ), 100)
 
 
 if __name__ == "__main__":

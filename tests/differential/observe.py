@@ -112,7 +112,7 @@ def maker(
 
     Args:
         folder: where runs are observed, and Lightning's own files go.
-        strategy: returns the Trainer's settings for a strategy; it is told whether parameters are left unused.
+        strategy: returns the Trainer's settings, given whether the module leaves parameters unused.
         extra: returns callbacks to add.
     """
     made = 0

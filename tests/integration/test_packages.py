@@ -97,7 +97,9 @@ def test_transformers(example: Callable[[str], str]) -> None:
 def test_models_of_transformers_train_sharded_as_by_ddp(example: Callable[..., str]) -> None:
     output = example("transformers/reviews.py", Path(__file__).with_name("sharded_models.py"))
     for name in ("GPT-2", "BERT", "T5", "ViT"):
-        before, after, worst = numbers(rf"^{name}: ([\d.]+) to ([\d.]+) in 9 losses, off by at most ([\d.e+-]+)", output)
+        before, after, worst = numbers(
+            rf"^{name}: ([\d.]+) to ([\d.]+) in 9 losses, off by at most ([\d.e+-]+)", output
+        )
         assert after < before
         assert worst < 1e-5
 

@@ -76,7 +76,7 @@ def _make_room(model: torch.nn.Module, weights: Mapping[str, Any]) -> set[str]:
                 if own is not None and is_lazy(own):
                     own.materialize(came.shape)
                 if own is not None and not own.is_meta:
-                    _fit(own, came)
+                    _reallocate(own, came)
                     continue
                 new = made.get(own) if own is not None else None
                 if new is None:
@@ -92,11 +92,11 @@ def copy_tensor(own: torch.Tensor, came: torch.Tensor) -> None:
     with torch.no_grad():
         if is_lazy(own):
             own.materialize(came.shape)
-        _fit(own, came)
+        _reallocate(own, came)
         own.copy_(came)
 
 
-def _fit(own: torch.Tensor, came: torch.Tensor) -> None:
+def _reallocate(own: torch.Tensor, came: torch.Tensor) -> None:
     """Give a tensor other memory where its shape or dtype is another."""
     if own.shape != came.shape or own.dtype != came.dtype:
         own.data, own.grad = torch.empty(came.shape, dtype=came.dtype, device=own.device), None

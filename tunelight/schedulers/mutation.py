@@ -73,7 +73,7 @@ def check_known(mutations: Mapping[str, Any], domains: Mapping[str, Any]) -> Non
             raise SettingsError(
                 unknown("hyperparam_mutations: the search space has no key", key, domains, None, "It has")
             )
-        objects = mutations.objects if isinstance(mutations, Mutations) else Objects()
+        objects = _objects(mutations)
         for value in _values(domain):
             if objects.value(key, value) is not value and value not in _values(domains[key]):
                 raise SettingsError(
@@ -93,7 +93,7 @@ def explore(
 
     An object is replaced by an object, as in a plain Tuner, and plain data by plain data, as in a sweep.
     """
-    objects = mutations.objects if isinstance(mutations, Mutations) else Objects()
+    objects = _objects(mutations)
     mutated = copy.deepcopy(dict(config))
     for key, domain in mutations.items():
         holder, last = holder_of(mutated, key)
@@ -103,6 +103,10 @@ def explore(
             new = _mutate(plain, domain, rng, resample_probability, factors)
             holder[last] = new if plain is value else objects.value(key, new)
     return mutated
+
+
+def _objects(mutations: Mapping[str, Any]) -> Objects:
+    return mutations.objects if isinstance(mutations, Mutations) else Objects()
 
 
 def put(config: dict[str, Any], values: Mapping[str, Any]) -> None:
