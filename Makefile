@@ -31,7 +31,7 @@ help:
 	@echo "make browser    the report and the live page in headless Chromium: TUNELIGHT_BROWSER, one on PATH, or one that is"
 	@echo "                fetched from Debian's or Ubuntu's packages and not installed"
 	@echo "make gpu        what needs a GPU: tests, benchmarks and tunelight doctor; without one their short modes on CPUs"
-	@echo "make differential  N=500 random programs, each trained by Lightning's DDP and by tunelight (SEED=, WAYS=)"
+	@echo "make differential  N=500 random programs, each trained by Lightning's DDP and by tunelight (SEED=, EACH=)"
 	@echo "make lint       ruff and mypy"
 	@echo "make format     let ruff rewrite what it can"
 	@echo "make horovod    install Horovod into .venv, built from source the first time (a C++ compiler, some minutes)"
@@ -99,12 +99,12 @@ browser: setup
 gpu: setup
 	scripts/gpu.sh $(BIN)/python
 
-# A program takes one to three seconds in each way; those that differ are shrunk, which takes minutes.
+# A program takes one to three seconds in most ways; those that differ are shrunk, which takes minutes.
 N ?= 100
 SEED ?= 0
-WAYS ?= trial,driver,killed
-differential: setup
-	$(BIN)/python -m tests.differential --number $(N) --seed $(SEED) --ways $(WAYS) --shrink
+EACH ?= 4
+differential: horovod
+	$(BIN)/python -m tests.differential --number $(N) --seed $(SEED) --each $(EACH) --shrink
 
 lint: setup
 	$(BIN)/ruff check .

@@ -26,6 +26,8 @@ class CheckpointInfo:
     fit: int = 0
     fits: tuple[str, ...] = ()
     """A description of each fit of the trial, up to the one that wrote it; empty where none did."""
+    after: int = 0
+    """How many reports the training code had made since that fit had ended."""
     value: float | None = None
     checksum: str | None = None
     name: str | None = None

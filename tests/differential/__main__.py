@@ -1,6 +1,6 @@
 """Draws programs, trains each by Lightning's own DDP and by tunelight, and prints where outcomes differ.
 
-python -m tests.differential --number 20 --seed 1
+python -m tests.differential --number 20 --seed 1 --each 3   # each program in three of the ways
 python -m tests.differential --program DIGEST.json      # one program again
 """
 
@@ -16,16 +16,18 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.differential import compare, grammar, render
 from tests.differential.explained import explained
+from tests.differential.ways import WAYS, by_lightning
 
+Plan = dict[str, list[grammar.Program]]
+"""Way -> the programs to train in it."""
 Differences = dict[str, dict[str, list[str]]]
 """A program's digest -> way -> a line for each difference."""
-WAYS = ("trial", "driver", "killed")
 FINAL = ("weights", "optimizers", "schedules", "callbacks", "progress", "frozen")
 """What must be equal after a disturbance; what is logged before it is another process's."""
 
@@ -36,9 +38,11 @@ def main() -> None:
     parser.add_argument("--number", type=int, default=20, help="how many programs")
     parser.add_argument("--seed", default="0", help="of the programs that are drawn")
     parser.add_argument("--ways", default=",".join(WAYS), help=f"some of {','.join(WAYS)}")
+    parser.add_argument("--each", type=int, help="in how many of the ways a program is trained, drawn for it (all)")
     parser.add_argument("--program", type=Path, nargs="*", help="files of programs, instead of drawing some")
     parser.add_argument("--folder", type=Path, help="where programs and outcomes go")
     parser.add_argument("--lightning", default="pytorch_lightning", help="the package of Lightning")
+    parser.add_argument("--compare", action="store_true", help="only compare the outcomes that are in the folder")
     parser.add_argument("--shrink", action="store_true", help="reduce each program that differs")
     arguments = parser.parse_args()
     os.environ["TUNELIGHT_LIGHTNING"] = arguments.lightning
@@ -48,7 +52,10 @@ def main() -> None:
     else:
         rng = random.Random(arguments.seed)
         programs = [grammar.draw(rng) for _ in range(arguments.number)]
-    found = run(programs, arguments.ways.split(","), folder, arguments.lightning)
+    plan = {way: list(programs) for way in arguments.ways.split(",")}
+    if arguments.each:
+        plan = drawn(programs, list(plan), arguments.each)
+    found = compared(plan, folder) if arguments.compare else run(plan, folder, arguments.lightning)
     left = unexplained(programs, found)
     report(programs, found, left, folder)
     for program in programs if arguments.shrink else ():
@@ -59,54 +66,102 @@ def main() -> None:
     sys.exit(min(len(left), 100))
 
 
-def run(programs: Sequence[grammar.Program], ways: Sequence[str], folder: Path, package: str) -> Differences:
-    """Train programs in each way; return the differences of each, if any."""
+def drawn(programs: Sequence[grammar.Program], ways: Sequence[str], each: int) -> Plan:
+    """Return which programs are trained in which way: each in the first, and in some that are drawn for it."""
+    plan: Plan = {way: [] for way in ways}
+    for program in programs:
+        rng = random.Random(grammar.digest(program))
+        allowed = [way for way in ways[1:] if WAYS[way].allows(program)]
+        for way in (ways[0], *rng.sample(allowed, min(each - 1, len(allowed)))):
+            plan[way].append(program)
+    return plan
+
+
+def run(plan: Plan, folder: Path, package: str) -> Differences:
+    """Train programs by Lightning and in their ways; return the differences of each, if any."""
     import ray
 
-    from tests.differential import ways as training
-
-    folders = []
-    for program in programs:
-        here = folder / grammar.digest(program)
+    folders: dict[str, Path] = {}
+    for program in [program for programs in plan.values() for program in programs]:
+        digest = grammar.digest(program)
+        here = folders[digest] = folder / digest
         here.mkdir(parents=True, exist_ok=True)
         (here / "program.json").write_text(json.dumps(program, indent=1))
-        (here / f"program_{here.name}.py").write_text(render.render(program, package))
-        folders.append(here)
-    began = time.monotonic()
-    training.by_lightning(folders, package)
-    print(f"{len(folders)} programs by Lightning's DDP: {time.monotonic() - began:.0f} s", flush=True)
+        (here / f"program_{digest}.py").write_text(render.render(program, package))
+    of = {
+        way: [folders[grammar.digest(one)] for one in programs if WAYS[way].allows(one)]
+        for way, programs in plan.items()
+    }
+    for reference in ("wanted", "one"):
+        needed = {one: None for way, some in of.items() if WAYS[way].reference == reference for one in some}
+        _timed(f"{len(needed)} programs by Lightning ({reference})", by_lightning, list(needed), package, reference)
     if not ray.is_initialized():
         ray.init(num_cpus=4, include_dashboard=False, logging_level=logging.WARNING)
-    for way in ways:
-        for here in folders:
-            shutil.rmtree(here / way, ignore_errors=True)
+    for way, some in of.items():
+        undisturbed = WAYS[way].reference
+        if undisturbed in WAYS:
+            _train(undisturbed, [one for one in some if not (one / undisturbed).exists()], folder)
+        if undisturbed != way:
+            _train(way, some, folder)
+    return compared(plan, folder)
+
+
+def compared(plan: Plan, folder: Path) -> Differences:
+    """Return the differences of the programs that were trained in a folder."""
+    found: Differences = {}
+    for way, programs in plan.items():
+        for program in programs:
+            here = folder / grammar.digest(program)
+            ways = found.setdefault(here.name, {})
+            if (here / way).exists():
+                ways[way] = differing(here, way)
+    return found
+
+
+def _train(way: str, folders: Sequence[Path], storage: Path) -> None:
+    for here in folders:
+        for name in (way, "killed-at", "cut"):
+            path = here / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    _timed(f"{len(folders)} programs by {way}", WAYS[way].train, folders, Path(tempfile.mkdtemp(dir=storage)))
+
+
+def _timed(what: str, do: Callable[..., object], folders: Sequence[Path], *rest: Any) -> None:
+    if folders:
         began = time.monotonic()
-        if way == "driver":
-            training.by_driver(folders)
-        else:
-            training.by_trials(folders, getattr(training, way), folder / "sweeps")
-        print(f"{way}: {time.monotonic() - began:.0f} s", flush=True)
-    return {one.name: {way: differing(one, way) for way in ways} for one in folders}
+        do(folders, *rest)
+        print(f"{what}: {time.monotonic() - began:.0f} s", flush=True)
 
 
-def differing(folder: Path, way: str) -> list[str]:
-    """Return where a way's outcome of a program differs from Lightning's."""
-    wanted, got = compare.outcome(folder / "wanted"), compare.outcome(folder / way)
-    if any(name.startswith("raised-") for name in wanted):
-        for name in [name for name in got if "-fit-" in name and name not in wanted]:
-            del got[name]  # Lightning calls no teardown after an exception
-    for name in [name for name in got if name.startswith("raised-") and name in wanted]:
-        if wanted[name]["type"] in got[name]["kinds"] and wanted[name]["text"] in got[name]["text"]:
-            del wanted[name], got[name]  # a driver's error names the rank, and is one of the rank's kind
-    if way == "driver":
+def differing(folder: Path, name: str) -> list[str]:
+    """Return where a way's outcome of a program differs from its reference."""
+    way = WAYS[name]
+    wanted, got = compare.outcome(folder / way.reference), compare.outcome(folder / name)
+    if name == "parts":  # whose code returns nothing
+        wanted = {key: value for key, value in wanted.items() if not key.startswith(("returned-", "raised-"))}
+    if any(key.startswith("raised-") for key in wanted):
+        for key in [key for key in got if "-fit-" in key and key not in wanted]:
+            del got[key]  # Lightning calls no teardown after an exception
+        got["files"] = [one for one in got["files"] if not one.startswith(".tunelight/")]  # to go on from
+        got["checkpoints"] = {one: kept for one, kept in got["checkpoints"].items() if one in got["files"]}
+    for key in [key for key in got if key.startswith("raised-") and key in wanted]:
+        if wanted[key]["type"] in got[key]["kinds"] and wanted[key]["text"] in got[key]["text"]:
+            del wanted[key], got[key]  # a driver's error names the rank, and is one of the rank's kind
+    if way.on == "driver":
         wanted, got = _of_rank_zero(wanted), _of_rank_zero(got)
     else:
         for seen in (*wanted.values(), *got.values()):
             if isinstance(seen, dict) and "hooks" in seen:
                 seen["hooks"].pop("on_save_checkpoint", None)  # its reports have checkpoints
-    if way == "killed":
+    if way.on == "end":
         wanted, got = _final(wanted), _final(got)
-    return list(compare.differences(wanted, got))
+    if name == "resized":  # it may end with one worker
+        wanted, got = ({key: one for key, one in of.items() if not key.endswith("-1")} for of in (wanted, got))
+    trial = folder / "trial" / "reports.json"
+    if trial.exists() and (folder / name / "reports.json").exists() and way.reference == "wanted":
+        wanted["reports"] = json.loads(trial.read_text())
+        got["reports"] = json.loads((folder / name / "reports.json").read_text())
+    return list(compare.differences(wanted, got, way.tolerance))
 
 
 def _of_rank_zero(outcome: dict[str, Any]) -> dict[str, Any]:
@@ -121,7 +176,7 @@ def _of_rank_zero(outcome: dict[str, Any]) -> dict[str, Any]:
 def shrink(program: grammar.Program, way: str, folder: Path, package: str) -> grammar.Program:
     """Return the plainest program that can be reached from ``program`` in single steps and still differs in a way."""
     while candidates := grammar.smaller(program):
-        left = unexplained(candidates, run(candidates, [way], folder, package))
+        left = unexplained(candidates, run({way: candidates}, folder, package))
         plainer = next((one for one in candidates if grammar.digest(one) in left), None)
         if plainer is None:
             break
@@ -176,9 +231,11 @@ def report(programs: Sequence[grammar.Program], found: Differences, left: Differ
     print("\nExplained differences, by programs and ways:")
     for reason, count in meant.most_common():
         print(f"  {count:4} {reason}")
+    trained = Counter(way for ways in found.values() for way in ways)
+    print("\nPrograms by way: " + ", ".join(f"{way} {count}" for way, count in trained.most_common()))
     reached = set().union(*(grammar.reached(program) for program in programs)) if programs else set()
     every = grammar.every_choice()
-    print(f"\nChoices of the grammar that were reached: {len(reached & every)} of {len(every)}.")
+    print(f"Choices of the grammar that were reached: {len(reached & every)} of {len(every)}.")
     print(f"{len(programs)} programs, {len(left)} with differences that are not explained.")
     print(f"Programs and outcomes: {folder}")
 

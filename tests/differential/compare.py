@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-TOLERANCE = 1e-6
-OURS = {"Report", "Kill", "Observer", "Recovery", "Guard"}
+OURS = {"Report", "TuneReportCheckpointCallback", "Kill", "Observer", "Recovery", "Guard"}
 """Callbacks that are no part of a program."""
 
 
@@ -44,27 +43,27 @@ def _checkpoint(path: Path) -> dict[str, Any]:
     return kept
 
 
-def differences(wanted: Any, got: Any, at: str = "") -> Iterator[str]:
-    """Yield where two outcomes differ, and how."""
+def differences(wanted: Any, got: Any, tolerance: float, at: str = "") -> Iterator[str]:
+    """Yield where two outcomes differ by more than a tolerance, and how."""
     if isinstance(wanted, dict) and isinstance(got, dict):
-        yield from _keys(_named(wanted), _named(got), at)
+        yield from _keys(_named(wanted), _named(got), tolerance, at)
     elif isinstance(wanted, list | tuple) and isinstance(got, list | tuple):
         if len(wanted) != len(got):
             yield f"{at}: {len(got)} entries, wanted {len(wanted)}: {_short(got)}, wanted {_short(wanted)}"
         else:
             for number, pair in enumerate(zip(wanted, got, strict=True)):
-                yield from differences(*pair, f"{at}/{number}")
+                yield from differences(*pair, tolerance, f"{at}/{number}")
     elif isinstance(wanted, torch.Tensor) and isinstance(got, torch.Tensor):
-        yield from _tensors(wanted, got, at)
+        yield from _tensors(wanted, got, tolerance, at)
     elif isinstance(wanted, float) and isinstance(got, float):
         both_nan = math.isnan(wanted) and math.isnan(got)
-        if not both_nan and not math.isclose(wanted, got, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
+        if not both_nan and not math.isclose(wanted, got, rel_tol=tolerance, abs_tol=tolerance):
             yield f"{at}: {got!r}, wanted {wanted!r}"
     elif _plain(wanted) != _plain(got):
         yield f"{at}: {_short(got)}, wanted {_short(wanted)}"
 
 
-def _keys(wanted: dict[Any, Any], got: dict[Any, Any], at: str) -> Iterator[str]:
+def _keys(wanted: dict[Any, Any], got: dict[Any, Any], tolerance: float, at: str) -> Iterator[str]:
     for key in [*wanted, *(key for key in got if key not in wanted)]:
         here = f"{at}/{key}"
         if key not in got:
@@ -72,13 +71,13 @@ def _keys(wanted: dict[Any, Any], got: dict[Any, Any], at: str) -> Iterator[str]
         elif key not in wanted:
             yield f"{here}: unexpected {_short(got[key])}"
         else:
-            yield from differences(wanted[key], got[key], here)
+            yield from differences(wanted[key], got[key], tolerance, here)
 
 
-def _tensors(wanted: torch.Tensor, got: torch.Tensor, at: str) -> Iterator[str]:
+def _tensors(wanted: torch.Tensor, got: torch.Tensor, tolerance: float, at: str) -> Iterator[str]:
     if wanted.shape != got.shape or wanted.dtype != got.dtype:
         yield f"{at}: {got.dtype}{list(got.shape)}, wanted {wanted.dtype}{list(wanted.shape)}"
-    elif not torch.allclose(wanted.double(), got.double(), rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True):
+    elif not torch.allclose(wanted.double(), got.double(), rtol=tolerance, atol=tolerance, equal_nan=True):
         yield f"{at}: off by {float((wanted.double() - got.double()).abs().max()):.3g}"
 
 

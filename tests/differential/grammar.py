@@ -69,7 +69,7 @@ FEATURES: Final[dict[str, tuple[Any, ...]]] = {
     "checkpoint": (None, "monitor", "top", "last", "steps", "train_end", "two"),
     "weights": (None, "ema", "swa"),
     "finetuning": (None, "own", "backbone"),
-    "tuner": (None, "lr"),
+    "tuner": (None, "lr", "batch size"),
     "lr_monitor": (None, "epoch", "step"),
     "pruning": (False, True),
     "stateful": (False, True),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from tunelight.compat.lightning import Callback, Logger, pl
 
@@ -74,7 +75,7 @@ class Observer(Callback):
                 "epoch": trainer.current_epoch, "step": trainer.global_step, "stop": trainer.should_stop,
                 "batches": str(trainer.num_training_batches),
             },
-            "weights": {name: value.detach().clone() for name, value in module.state_dict().items()},
+            "weights": {name: _whole(value).detach().clone() for name, value in module.state_dict().items()},
             "frozen": [name for name, value in module.named_parameters() if not value.requires_grad],
             "training": module.training,
             "optimizers": [_optimizer(one) for one in trainer.optimizers if stage == "fit"],
@@ -86,7 +87,15 @@ class Observer(Callback):
 
 def _optimizer(optimizer: Any) -> Any:
     state = optimizer.state_dict()
-    return {"state": state["state"], "groups": state["param_groups"]}
+    of_parameters = {
+        number: {name: _whole(value) for name, value in one.items()} for number, one in state["state"].items()
+    }
+    return {"state": of_parameters, "groups": state["param_groups"]}
+
+
+def _whole(value: Any) -> Any:
+    """Return a tensor with the shards of all ranks, on each of which this is called."""
+    return value.full_tensor() if isinstance(value, DTensor) else value
 
 
 def _counted(name: str) -> Callable[..., None]:

@@ -1,7 +1,8 @@
 """Trains programs by Lightning's own DDP.
 
-`python -m torch.distributed.run --nproc-per-node 2 -m tests.differential.reference FOLDER...`: each folder holds a
-program; its outcome goes to `wanted` in it.
+`python -m torch.distributed.run --nproc-per-node 2 -m tests.differential.reference wanted FOLDER...`: each folder holds
+a program; its outcome goes to `wanted` in it. With one process they are trained by DDP, too: it shuffles where a plain
+process does not.
 """
 
 from __future__ import annotations
@@ -27,18 +28,19 @@ def load(folder: Path) -> ModuleType:
     return importlib.import_module(f"program_{folder.name}")
 
 
-def main(folders: list[str]) -> None:
+def main(reference: str, folders: list[str]) -> None:
     """Train the programs one after another, up to the first that fails on a rank: its ranks may disagree then."""
     torch.set_num_threads(1)
 
+    rank = int(os.environ["RANK"])
+
     def strategy(unused: bool) -> dict[str, Any]:
         ddp = DDPStrategy(find_unused_parameters=unused, timeout=timedelta(seconds=20))
-        return {"strategy": ddp, "devices": 2}
+        return {"strategy": ddp, "devices": int(os.environ["WORLD_SIZE"])}
 
-    rank = int(os.environ["RANK"])
     for name in folders:
         folder = Path(name)
-        wanted = folder / "wanted"
+        wanted = folder / reference
         wanted.mkdir(exist_ok=True)
         raised = observed(load(folder).main, maker(wanted, strategy), wanted, lambda: rank)
         Path(wanted, f"done-{rank}").touch()
@@ -47,4 +49,4 @@ def main(folders: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(sys.argv[1], sys.argv[2:])

@@ -210,7 +210,10 @@ def _callback_list(program: Program) -> list[str]:
             "swa": "pl.callbacks.StochasticWeightAveraging(swa_lrs=0.02, swa_epoch_start=1, annealing_epochs=1)",
         },
         "finetuning": {"own": "Finetuning()", "backbone": "pl.callbacks.BackboneFinetuning(1, lambda epoch: 1.5)"},
-        "tuner": {"lr": "pl.callbacks.LearningRateFinder(num_training_steps=6)"},
+        "tuner": {
+            "lr": "pl.callbacks.LearningRateFinder(num_training_steps=6)",
+            "batch size": "pl.callbacks.BatchSizeFinder(max_trials=1)",
+        },
         "accumulate": {"schedule": "pl.callbacks.GradientAccumulationScheduler({0: 1, 1: 2})"},
     }
     made += [found for feature, kinds in options.items() if (found := kinds.get(program[feature])) is not None]
@@ -266,12 +269,13 @@ def _main(program: Program) -> str:
     if program["net"] == "unused":
         settings.append("find_unused_parameters=True")
     made = _callback_list(program)
-    lines = ["def trainer_for(make_trainer, folder, **changes):"]
-    lines.append(f"    callbacks = [{', '.join(made)}]")
-    lines.append(f"    settings = dict({', '.join(settings)})")
-    lines.append("    return make_trainer(callbacks=callbacks, **{**settings, **changes})\n")
+    lines = ["def settings(folder):"]
+    lines.append(f"    return dict(callbacks=[{', '.join(made)}], {', '.join(settings)})\n")
     lines += ["", "def main(make_trainer, folder):", "    pl.seed_everything(7)", "    model = Model()"]
     lines += [f"    {line}" for line in _runs(program)]
+    if program["data_as"] != "loaders":
+        lines += ["", "", "def made(lr):  # as `model` of tunelight.run, with Data and the settings"]
+        lines += ["    pl.seed_everything(7)", "    return Model(lr)", ""]
     lines += ["", 'if __name__ == "__main__":']
     lines += [
         "    print(main(lambda **settings: pl.Trainer(accelerator='cpu', devices=2, strategy='ddp', **settings), '.'))"
@@ -285,7 +289,7 @@ def _runs(program: Program) -> list[str]:
         evaluate = "val_loader()"
     else:
         fit, evaluate = "datamodule=Data()", "datamodule=Data()"
-    trainer = "trainer = trainer_for(make_trainer, folder)"
+    trainer = "trainer = make_trainer(**settings(folder))"
     plain = [trainer, f"trainer.fit(model, {fit})"]
     more = program["max_epochs"] + 1
     further = "max_steps=5, max_epochs=9" if program["limit"] == "max_steps" else f"max_epochs={more}"
@@ -311,7 +315,7 @@ def _runs(program: Program) -> list[str]:
             *plain,
             'trainer.save_checkpoint(f"{folder}/half.ckpt")',
             "model = Model()",
-            f"trainer = trainer_for(make_trainer, folder, {further})",
+            f"trainer = make_trainer(**settings(folder) | dict({further}))",
             f'trainer.fit(model, {fit}, ckpt_path=f"{{folder}}/half.ckpt")',
             "return model, []",
         ],

@@ -1,63 +1,88 @@
-"""The ways in which tunelight trains a program: in trials of a sweep, by a driver's strategy, and disturbed."""
+"""The ways in which tunelight trains a program: in trials, by a driver's strategy, disturbed and not."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+from ray import tune
 
 import tunelight as tl
-from tests.differential.grammar import MOMENTS
-from tests.differential.observe import maker, observed
+from tests.differential import disturbances
+from tests.differential.grammar import Program, plainest
+from tests.differential.observe import Observer, Recorder, maker, observed
 from tests.differential.reference import load
 from tunelight.compat.lightning import Callback
 
 ROOT = Path(__file__).parents[2]
 
 
-def by_lightning(folders: Sequence[Path], package: str) -> None:
-    """Train programs by Lightning's own DDP, several in one torchrun; one that fails costs a new one."""
-    left = [folder for folder in folders if not (folder / "wanted" / "done-0").exists()]
+def _any(program: Program) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way.
+
+    Attributes:
+        train: trains programs, given their folders and one for sweeps; outcomes go to the way's folder in each.
+        reference: the folder with the outcome to compare with: "wanted" is that of Lightning's DDP with two processes,
+            "one" with one, others are ways.
+        on: what is compared: "ranks" is everything on each rank, "driver" what a program has on rank 0, "end" only the
+            state that a disturbed training comes to.
+        allows: tells whether a program can be trained in this way.
+        tolerance: of numbers.
+    """
+
+    train: Callable[[Sequence[Path], Path], None]
+    reference: str = "wanted"
+    on: str = "ranks"
+    allows: Callable[[Program], bool] = _any
+    tolerance: float = 1e-6
+
+
+# --- what to compare with ------------------------------------------------------------------------------------
+
+
+def by_lightning(folders: Sequence[Path], package: str, reference: str) -> None:
+    """Train programs by Lightning, several in one start; one that fails costs a new one."""
+    left = [folder for folder in folders if not (folder / reference / "done-0").exists()]
+    torchrun = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2" if reference == "wanted" else "1",
+    ]
+    command = [sys.executable, *torchrun, "-m", "tests.differential.reference", reference]
     while left:
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
         environment = os.environ | {"TUNELIGHT_LIGHTNING": package, "OMP_NUM_THREADS": "1"}
         try:
             done = subprocess.run(
-                [*command, "-m", "tests.differential.reference", *map(str, left)], cwd=ROOT, env=environment,
-                timeout=60 + 20 * len(left), capture_output=True, text=True, check=False,
+                [*command, *map(str, left)], cwd=ROOT, env=environment, timeout=60 + 20 * len(left),
+                capture_output=True, text=True, check=False,
             )  # fmt: skip
             said = done.stderr
         except subprocess.TimeoutExpired as error:
             said = (error.stderr or b"").decode()
-        now = [folder for folder in left if not (folder / "wanted" / "done-0").exists()]
-        if len(now) == len(left):  # the first has ended both processes
-            (now[0] / "wanted").mkdir(exist_ok=True)
-            (now[0] / "wanted" / "died.txt").write_text(said)
-            (now[0] / "wanted" / "done-0").touch()
+        now = [folder for folder in left if not (folder / reference / "done-0").exists()]
+        if len(now) == len(left):  # the first has ended its processes
+            (now[0] / reference).mkdir(exist_ok=True)
+            (now[0] / reference / "died.txt").write_text(said)
+            (now[0] / reference / "done-0").touch()
             now = now[1:]
         left = now
 
 
-def _trial(config: dict[str, Any], extra: Callable[[Path], list[Callback]], way: str) -> None:
-    program = Path(config["program"])
-    here = program / way
-    here.mkdir(exist_ok=True)
-
-    def strategy(unused: bool) -> dict[str, Any]:
-        return {"strategy": tl.RayStrategy(find_unused_parameters=unused)}
-
-    raised = observed(
-        load(program).main, maker(here, strategy, lambda: extra(program)), here,
-        lambda: tl.get_context().rank,
-    )  # fmt: skip
-    if raised is not None:
-        raise raised
-    tl.report({"outcome": 1.0})
+# --- trials --------------------------------------------------------------------------------------------------
 
 
 class Report(tl.TuneReportCheckpointCallback):
@@ -70,60 +95,180 @@ class Report(tl.TuneReportCheckpointCallback):
         return {**super()._read(trainer, session), "outcome": 0.0}
 
 
-def trial(config: dict[str, Any]) -> None:
+def _trial(config: dict[str, Any]) -> None:
     """Train a program as one trial of a sweep."""
-    _trial(config, lambda _: [Report()], "trial")
+    program, way = Path(config["program"]), config["way"]
+    here = program / ("stopped" if config["stopped"] else way)
+    here.mkdir(exist_ok=True)
+
+    def strategy(unused: bool) -> dict[str, Any]:
+        return {"strategy": tl.RayStrategy(find_unused_parameters=unused)}
+
+    def extra() -> list[Callback]:
+        return [disturbances.Kill(program), Report()] if way == "killed" else [Report()]
+
+    raised = observed(load(program).main, maker(here, strategy, extra), here, lambda: tl.get_context().rank)
+    if raised is not None:
+        raise raised
+    tl.report({"outcome": 1.0})
 
 
-class Kill(Callback):
-    """Ends this process once, at the moment that the program names."""
+def by_trials(
+    way: str, scheduler: Any = "fifo", *, after_stopped: bool = False, failures: int = 0, **settings: Any
+) -> Callable[[Sequence[Path], Path], None]:
+    """Return what trains programs as the trials of one sweep, one after another on one gang.
 
-    def __init__(self, program: Path) -> None:
-        self.moment, self.rank, self.count = json.loads((program / "program.json").read_text())["kill"]
-        self.flag = program / "killed-at"
+    Args:
+        way: the outcome's folder.
+        scheduler: "fifo", or what makes a scheduler.
+        after_stopped: train each program twice, and stop the first time.
+        failures: how often a trial may fail.
+        settings: more of tunelight.run's.
+    """
 
-    def reach(self, moment: str) -> None:
-        if moment != self.moment or tl.get_context().rank != self.rank or self.flag.exists():
-            return
-        self.count -= 1
-        if self.count == 0:
-            self.flag.write_text(f"{self.moment} on rank {self.rank}")
-            os.kill(os.getpid(), signal.SIGKILL)
+    def train(folders: Sequence[Path], storage: Path) -> None:
+        trials = [
+            {"program": str(folder), "stopped": stopped}
+            for folder in folders
+            for stopped in ((True, False) if after_stopped else (False,))
+        ]
+        arguments: dict[str, Any] = {
+            "metric": "outcome", "mode": "max", "workers": 2, "num_samples": len(trials), "baselines": trials,
+            "scheduler": scheduler if isinstance(scheduler, str) else scheduler(), "storage": storage, "name": way,
+            "failures": tl.FailurePolicy(max_failures=failures, hang_timeout_s=60, give_up_after=0), "seed": 1,
+            "progress": False, "max_concurrent": 1, **settings,
+        }  # fmt: skip
+        names = [str(folder) for folder in folders]
+        space = {"program": tl.choice(names), "stopped": tl.choice([False, True]), "way": way}
+        results = tl.run(space, _trial, **arguments)
+        while results.num_interrupted:
+            results = tl.run(space, _trial, **arguments, resume=True)
+        for trial in results.trials:
+            if not trial.config["stopped"]:
+                _write_reports(Path(trial.config["program"], way), trial.history)
+
+    return train
 
 
-def _reaching(moment: str) -> Callable[..., None]:
-    return lambda self, *_, **__: self.reach(moment)
+def _write_reports(folder: Path, history: Sequence[dict[Any, Any]]) -> None:
+    """Write the metrics of reports: a plain Tuner adds its own, and NaN where a report lacks one of another's."""
+    kept = [
+        {
+            key: value
+            for key, value in report.items()
+            if not key.startswith(NO_METRIC) and isinstance(value, float) and not math.isnan(value)
+        }
+        for report in history
+    ]
+    folder.mkdir(exist_ok=True)
+    (folder / "reports.json").write_text(json.dumps(kept))
 
 
-for _moment in MOMENTS:
-    setattr(Kill, _moment, _reaching(_moment))
+NO_METRIC: Final = ("_tunelight", "time", "epoch", "config")
 
 
-def killed(config: dict[str, Any]) -> None:
-    """Train a program as a trial, of which one worker is killed."""
-    _trial(
-        config,
-        lambda program: [Kill(program), Report()],
-        "killed",
+def by_tune(folders: Sequence[Path], storage: Path) -> None:
+    """Train programs as trials of a plain Tuner."""
+    space = {"program": tune.grid_search([str(folder) for folder in folders]), "stopped": False, "way": "tune"}
+    tuner = tune.Tuner(
+        tl.gang_trainable(_trial, workers=2, failures=0, metric="outcome"),
+        param_space=space,
+        tune_config=tune.TuneConfig(metric="outcome", mode="max", max_concurrent_trials=1),
+        run_config=tune.RunConfig(storage_path=str(storage), name="tune", verbose=0),
+    )
+    grid = tuner.fit()
+    for result in (grid[number] for number in range(len(grid))):
+        frame = result.metrics_dataframe
+        history = [] if frame is None else frame.to_dict("records")
+        _write_reports(Path(result.config["program"], "tune"), history)
+
+
+def by_parts(folders: Sequence[Path], storage: Path) -> None:
+    """Train a program's model and data as they are given to tunelight.run, each by a sweep of one trial."""
+    for folder in folders:
+        here = folder / "parts"
+        (here / "files").mkdir(parents=True, exist_ok=True)
+        module = load(folder)
+        settings = module.settings(str(here / "files"))
+        tl.run(
+            {"model.lr": tl.choice([0.05])}, model=module.made, data=module.Data, metric="val_loss", num_samples=1,
+            workers=2, scheduler="fifo", storage=storage, name=f"parts-{folder.name}", progress=False, failures=0,
+            trainer_args={
+                "accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False, **settings,
+                "default_root_dir": here / "files", "logger": [*settings.get("logger", ()), Recorder()],
+                "callbacks": [*settings["callbacks"], Observer(str(here), 1)],
+            },
+        )  # fmt: skip
+
+
+def _has_parts(program: Program) -> bool:
+    plain = program["runs"] == "fit" and program["val_loaders"] == 1
+    return bool(plain and program["data_as"] != "loaders" and program["net"] != "unused")
+
+
+# --- drivers -------------------------------------------------------------------------------------------------
+
+
+def by_driver(
+    way: str, strategy: Callable[..., Any], *, workers: int = 2, unused: bool = True
+) -> Callable[[Sequence[Path], Path], None]:
+    """Return what trains programs on warm workers of this driver.
+
+    Args:
+        way: the outcome's folder.
+        strategy: one of tunelight's.
+        workers: how many.
+        unused: whether it takes find_unused_parameters.
+    """
+
+    def made(leaves_unused: bool) -> dict[str, Any]:
+        more = {"find_unused_parameters": leaves_unused} if unused else {}
+        return {"strategy": strategy(num_workers=workers, **more)}
+
+    def train(folders: Sequence[Path], storage: Path) -> None:
+        for folder in folders:
+            here = folder / way
+            here.mkdir(exist_ok=True)
+            observed(load(folder).main, maker(here, made), here, lambda: 0)
+
+    return train
+
+
+def _plain_sums(program: Program) -> bool:
+    """Tell whether a program has nothing that DDP alone brings: buffers of rank 0, or parameters left out."""
+    return program["net"] not in ("batchnorm", "buffer", "unused")
+
+
+def _shardable(program: Program) -> bool:
+    return _plain_sums(program) and all(
+        program[feature] == plainest()[feature] for feature in ("weights", "pruning", "finetuning", "tuner")
     )
 
 
-def by_trials(folders: Sequence[Path], way: Callable[..., None], storage: Path) -> None:
-    """Train programs as the trials of one sweep, one after another on one gang."""
-    tl.run(
-        {"program": tl.grid_search([str(folder) for folder in folders])}, way, metric="outcome", mode="max", workers=2,
-        scheduler="fifo", num_samples=1, storage=storage, progress=False,
-        failures=tl.FailurePolicy(max_failures=int(way is killed), hang_timeout_s=60, give_up_after=0),
-    )  # fmt: skip
+def _resizable(program: Program) -> bool:
+    """Tell whether a program learns the same on one worker: what a rank draws or keeps for itself differs."""
+    return program["net"] not in ("batchnorm", "buffer", "dropout", "encoder") and program["precision"] != "bf16-mixed"
 
 
-def by_driver(folders: Sequence[Path]) -> None:
-    """Train programs on warm workers of this driver."""
-    for folder in folders:
-        here = folder / "driver"
-        here.mkdir(exist_ok=True)
-
-        def strategy(unused: bool) -> dict[str, Any]:
-            return {"strategy": tl.RayStrategy(num_workers=2, find_unused_parameters=unused)}
-
-        observed(load(folder).main, maker(here, strategy), here, lambda: 0)
+WAYS: Final = {
+    "trial": Way(by_trials("trial")),
+    "driver": Way(by_driver("driver", tl.RayStrategy), on="driver"),
+    "killed": Way(by_trials("killed", failures=1), on="end"),
+    "warm": Way(by_trials("warm", disturbances.StopFirst, after_stopped=True)),
+    "paused": Way(by_trials("paused", disturbances.Pause), on="end"),
+    "resumed": Way(by_trials("resumed", callbacks=[disturbances.Cut()]), on="end"),
+    "adopted": Way(by_trials("adopted", disturbances.AdoptOwn)),
+    "tune": Way(by_tune),
+    "parts": Way(by_parts, allows=_has_parts),
+    "alone": Way(by_driver("alone", tl.RayStrategy, workers=1), reference="one", on="driver"),
+    "horovod": Way(by_driver("horovod", tl.HorovodRayStrategy, unused=False), on="driver", allows=_plain_sums),
+    "sharded": Way(
+        by_driver("sharded", tl.RayShardedStrategy, unused=False), on="driver", allows=_shardable, tolerance=1e-5
+    ),
+    "elastic": Way(by_trials("elastic", workers=(1, 2)), reference="elastic"),
+    "resized": Way(
+        by_trials("resized", disturbances.ShrinkAndGrow, workers=(1, 2)),
+        reference="elastic", on="end", allows=_resizable, tolerance=1e-5,
+    ),
+}  # fmt: skip
+"""Name -> way."""

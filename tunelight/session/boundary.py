@@ -51,6 +51,8 @@ class Progress:
     """The descriptions of the trial's fits so far, the running one last."""
     fitting: bool = False
     """True while a fit runs."""
+    after: int = 0
+    """Reports of the training code since the last fit ended."""
     continues: bool = True
     """False while training repeats what it did before the trial's checkpoint, to reach the fit that wrote it."""
 
@@ -168,6 +170,10 @@ class Boundary:
             if self._mailbox.aborted is not None:
                 raise TrialStopped(self._mailbox.aborted)
             return  # the driver has this report since the start that wrote the checkpoint
+        if not self.progress.fitting:
+            self.progress.after += 1
+            if self._repeats():
+                return
         plain = plain_metrics(metrics, self._notes.add)
         self.progress.reports += 1
         self._arrive()
@@ -187,6 +193,11 @@ class Boundary:
                 )
             )
         self._obey(plain, epoch, step)
+
+    def _repeats(self) -> bool:
+        """Return whether this report, which follows a fit, was made before the checkpoint that the trial goes on from."""
+        resume, progress = self._task.resume, self.progress
+        return resume is not None and progress.fits == resume.fits != () and progress.after <= resume.after
 
     def reach(self, *, epoch: int, step: int) -> None:
         """Reach a boundary without a report: write a checkpoint if one is due, and obey the gang's decision.
@@ -212,7 +223,7 @@ class Boundary:
             asked: True where the training code has passed the trial's checkpoint to this fit.
         """
         progress, resume = self.progress, self._task.resume
-        progress.fitting = True
+        progress.fitting, progress.after = True, 0
         if progress.continues or resume is None:
             progress.fits = (*progress.fits, description)
             return
@@ -326,6 +337,7 @@ class Boundary:
             step=step,
             fit=self.progress.fit if of_fit else -1,
             fits=self.progress.fits if of_fit else (),
+            after=self.progress.after if of_fit else 0,
             value=float(value) if isinstance(value, int | float) else None,
             name=filename,
             seconds=self._stopwatch.seconds,

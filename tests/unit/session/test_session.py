@@ -263,6 +263,29 @@ def test_a_file_that_is_reported_after_a_fit_belongs_to_none(tmp_path: Path) -> 
     assert [(info.fit, info.fits) for info in infos] == [(0, ("a",)), (-1, ())]
 
 
+def test_what_was_reported_after_a_fit_is_not_reported_again_when_the_trial_goes_on_behind_it(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, size=1, until=None)
+    (one,) = ranks.sessions
+    one.boundary.begin_fit("a")
+    one.boundary.writer = lambda path: Path(path).write_text("of the fit")
+    ranks.report({"loss": 3})
+    one.boundary.end_fit()
+    ranks.report({"loss": 2})
+    ranks.mailboxes[0].put(Save(1))  # as a scheduler that pauses there
+    ranks.mailboxes[0].put(Continue(None))
+    ranks.report({"loss": 1})
+    one.writing.settle()
+    (info,) = checkpoints.find(tmp_path)
+    assert (info.number, info.fits, info.after) == (3, ("a",), 2)
+    ranks = Ranks(tmp_path, size=1, until=None, resume=info, number=3)
+    (one,) = ranks.sessions
+    one.boundary.begin_fit("a")
+    one.boundary.end_fit()
+    for loss in (2, 1, 0):
+        ranks.report({"loss": loss})
+    assert [(event.number, event.metrics["loss"]) for event in ranks.events] == [(4, 0)]
+
+
 def test_an_abort_ends_training_that_is_repeated_without_reports(tmp_path: Path) -> None:
     ranks = Ranks(tmp_path, size=1, until=None, resume=CheckpointInfo("x.ckpt", 3, fit=1, fits=("a", "b")))
     assert ranks.report({"loss": 1}) == [None]

@@ -251,7 +251,7 @@ class Recovery(Callback):
         if self._epoch_began is None:
             self._done = done
             self.generators.begin(parts, trainer.strategy.root_device, apart=self.draws_apart())
-            if self._loaded is not None:
+            if self._loaded is not None and (self._own or done):
                 self.generators.put(self._of_mine(trainer, self._loaded["epoch" if done else "now"]))
             self._epoch_began = self.generators.states()
         return int(done)
@@ -277,12 +277,14 @@ class Recovery(Callback):
         def run(fetcher: Any) -> None:
             fit: Any = trainer.fit_loop
             fetched, self._fetched = self._fetched, None
+            middle = fit.epoch_loop.restarting
+            if not self._own and not middle:  # as Lightning goes on from a checkpoint that the code has given
+                self._loaded = None
             if fetched is None or self._loaded is None:
                 if trainer.current_epoch > 0 and not is_resuming(fit) and not fit.epoch_loop.restarting:
                     self._epoch_began = self.generators.states()  # Lightning makes the epoch's iterators next
                 original(fetcher)
                 return
-            middle = fit.epoch_loop.restarting
             for loader in fit._combined_loader.flattened if middle else []:
                 if isinstance(batches := _batches_of(loader), TrainingBatches):
                     batches.begin()  # the epoch's order is drawn from the generators as they were at its beginning

@@ -1,0 +1,122 @@
+"""What is done to a trial that must leave its outcome equal: pauses, stops, kills, sizes, adoptions, resumed sweeps."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ray.tune
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+
+import tunelight as tl
+from tests.differential.grammar import MOMENTS
+from tunelight.compat.lightning import Callback
+from tunelight.messages import RESULT_KEY, Adopt, Resize
+from tunelight.schedulers.common import call_actor, tell
+
+
+def moment(program: Path) -> tuple[str, int, int]:
+    """Return the hook, the rank and the number of the call, or of the report, at which a program is disturbed."""
+    hook, rank, count = json.loads((program / "program.json").read_text())["kill"]
+    return hook, rank, count
+
+
+class Kill(Callback):
+    """Ends this process once, at the moment that the program names."""
+
+    def __init__(self, program: Path) -> None:
+        self.moment, self.rank, self.count = moment(program)
+        self.flag = program / "killed-at"
+
+    def reach(self, moment: str) -> None:
+        if moment != self.moment or tl.get_context().rank != self.rank or self.flag.exists():
+            return
+        self.count -= 1
+        if self.count == 0:
+            self.flag.write_text(f"{self.moment} on rank {self.rank}")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _reaching(moment: str) -> Callable[..., None]:
+    return lambda self, *_, **__: self.reach(moment)
+
+
+for _moment in MOMENTS:
+    setattr(Kill, _moment, _reaching(_moment))
+
+
+class Cut(ray.tune.Callback):  # type: ignore[misc,unused-ignore]
+    """Ends the driver's sweep once in each trial, at the report that its program names."""
+
+    def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: Any, **info: Any) -> None:
+        program = Path(trial.config["program"])
+        flag = program / "cut"
+        if result["training_iteration"] == moment(program)[2] and not flag.exists():
+            flag.touch()
+            signal.raise_signal(signal.SIGTERM)
+
+
+class _AtOneReport(FIFOScheduler):
+    """Does something to each trial once, at the report that its program names."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.done: set[str] = set()
+
+    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+        if result["training_iteration"] == self.when(trial) and trial.trial_id not in self.done:
+            self.done.add(trial.trial_id)
+            return str(self.disturb(trial, result["training_iteration"]))
+        return str(TrialScheduler.CONTINUE)
+
+    def when(self, trial: Trial) -> int:
+        return moment(Path(trial.config["program"]))[2]
+
+    def disturb(self, trial: Trial, number: int) -> str:
+        raise NotImplementedError
+
+
+class Pause(_AtOneReport):
+    """Pauses each trial; it goes on when all others have been paused or ended, on a gang that they have used."""
+
+    def disturb(self, trial: Trial, number: int) -> str:
+        return str(TrialScheduler.PAUSE)
+
+
+class StopFirst(_AtOneReport):
+    """Stops each trial whose configuration says so: the next one runs on its gang."""
+
+    def disturb(self, trial: Trial, number: int) -> str:
+        return str(TrialScheduler.STOP if trial.config["stopped"] else TrialScheduler.CONTINUE)
+
+    def when(self, trial: Trial) -> int:
+        return 1
+
+
+class AdoptOwn(_AtOneReport):
+    """Lets each trial take over the weights and states that it has itself."""
+
+    def disturb(self, trial: Trial, number: int) -> str:
+        offer = call_actor(trial, "offer")
+        tell(trial, Adopt(offer, dict(trial.config), trial.trial_id, None, number, None))
+        return str(TrialScheduler.CONTINUE)
+
+
+class ShrinkAndGrow(_AtOneReport):
+    """Takes one of two workers away from each trial, and gives it back a report later."""
+
+    resizes = True
+
+    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+        if trial.trial_id in self.done and result[f"{RESULT_KEY}/workers"] == 1:
+            tell(trial, Resize(2))
+        return super().on_trial_result(tune_controller, trial, result)
+
+    def disturb(self, trial: Trial, number: int) -> str:
+        tell(trial, Resize(1))
+        return str(TrialScheduler.CONTINUE)
