@@ -70,7 +70,8 @@ demo: setup
 # closing line is the last thing that a green run prints.
 test: setup
 	printf '%s\n' matrix-short horovod lint | xargs -P 3 -I PART $(MAKE) PART
-	printf '%s\n' bench-short apart | xargs -P 2 -I PART $(MAKE) PART
+	$(MAKE) bench-short
+	$(MAKE) apart
 	@if scripts/chromium.sh >/dev/null; then $(MAKE) browser; else \
 		echo "The tests in tests/browser were NOT run: no Chromium can be had here (see above)."; fi
 	$(UNIT) -m "not slow"
@@ -78,9 +79,9 @@ test: setup
 	$(BIN)/python -m pytest -m "both and not slow" --lightning lightning $(TESTS)
 	$(ON_CPUS) $(BIN)/python -m pytest -m "not slow and not apart" $(TESTS) tests/gpu
 
-# What waits most of its time for programs to start.
+# Programs with Rays of their own, two at a time: each waits most of its time for processes to start.
 apart: setup
-	$(BIN)/python -m pytest -m "apart and not slow" $(TESTS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "apart and not slow" $(TESTS)
 
 test-full: setup horovod lint bench
 	$(UNIT)

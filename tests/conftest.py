@@ -19,6 +19,7 @@ from hypothesis import settings
 
 from tests.flavours import PACKAGES
 from tests.gpu.device import gpus, on_cpus
+from tests.waiting import PROGRAM_S
 from tunelight.compat.lightning import FABRIC, VARIABLE, flavour
 from tunelight.machine.forkserver.ready import ForkServer, possible
 
@@ -58,8 +59,8 @@ settings.load_profile("tunelight")
 
 SETTLE_S = 3.0
 """How long threads and processes may take to end after a test."""
-APART_S = 280
-"""How long a test marked `apart` may take: it starts programs with Rays of their own, beside the benchmarks in CI."""
+APART_S = PROGRAM_S + 40
+"""How long a test marked `apart` may take: it starts programs with Rays of their own."""
 CLUSTER_SETTLE_S = 10.0
 """How long actors and placement groups may take: Ray learns of an end by message."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+PROGRAM_S = 540.0
+"""How long a program with a Ray of its own may take. Alone it takes half a minute, and minutes on a busy machine."""
 _EVERY_S = 0.01
 
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 import tunelight as tl
+from tests.waiting import PROGRAM_S
 
-LIMIT_S = 240
-"""How long a program may take: it starts a Ray and a sweep."""
 SCRIPT = """
 import sys
 
@@ -36,7 +35,7 @@ def finished(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     script.write_text(code)
     run = subprocess.run(
         [sys.executable, str(script), str(folder)],
-        capture_output=True, text=True, cwd=folder, timeout=LIMIT_S, check=False,
+        capture_output=True, text=True, cwd=folder, timeout=PROGRAM_S, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
     return run
@@ -72,7 +71,7 @@ def test_a_sweep_whose_output_nobody_reads_to_its_end_goes_on(tmp_path: Path) ->
         assert run.stdout.readline()
         run.stdout.close()  # as `| head -1`
         run.stdout = None
-        said = run.communicate(timeout=LIMIT_S)[1]
+        said = run.communicate(timeout=PROGRAM_S)[1]
     finally:
         run.kill()
         run.communicate()

@@ -17,6 +17,7 @@ import pytest
 
 import tunelight as tl
 from tests import flavours
+from tests.waiting import PROGRAM_S
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,7 +28,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     temporary = Path(tempfile.mkdtemp(prefix="tl-", dir="/tmp"))  # paths of sockets are short
     done = subprocess.run(
         [sys.executable, "-m", "tests.integration.ready", str(folder)], cwd=ROOT, capture_output=True, text=True,
-        timeout=250, check=False, env=flavours.as_a_user() | {"TMPDIR": str(temporary)},
+        timeout=PROGRAM_S, check=False, env=flavours.as_a_user() | {"TMPDIR": str(temporary)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"what"')]

@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from tests import flavours
+from tests.waiting import PROGRAM_S
 
 pytestmark = pytest.mark.apart
 ROOT = Path(__file__).parents[2]
@@ -66,7 +67,7 @@ class Machine:
         )  # fmt: skip
 
     def says(self, *command: str, **variables: str) -> str:
-        out, errors = self.start(*command, **variables).communicate(timeout=240)
+        out, errors = self.start(*command, **variables).communicate(timeout=PROGRAM_S)
         return out + errors
 
     def sweep(self, **variables: str) -> tuple[dict[str, Any], str]:
