@@ -34,16 +34,28 @@ EXPLAINED: Final = (
         (("runs", ("predict",)),),
     ),
     Explained(
-        r"killed ",
+        r"(killed|paused|resumed|resized) ",
         "faults.md",
         "ModelPruning begins anew after a restart, since Lightning's checkpoint has no masks",
         (("pruning", (True,)),),
     ),
     Explained(
-        r"(driver|trial|killed) /files",
+        r"(killed|paused|resumed|adopted) /(returned|fit|\d-fit|checkpoints|reports)",
+        "faults.md",
+        "DDP does not average the gradients of what is unfrozen later, until a restart",
+        (("finetuning", ("own", "backbone")),),
+    ),
+    Explained(
+        r"\w+ /files",
         "migration.md",
         "two loggers on one folder have one version",
         (("logger", ("both",)),),
+    ),
+    Explained(
+        r"\w+ /(2-fit|fit-2|returned|checkpoints|reports)",
+        "migration.md",
+        "a fit with ckpt_path reads its first epoch in its own order, also where loaders have processes",
+        (("runs", ("from checkpoint",)), ("loader_workers", (1, "persistent"))),
     ),
 )
 

@@ -173,7 +173,7 @@ def by_tune(folders: Sequence[Path], storage: Path) -> None:
     tuner = tune.Tuner(
         tl.gang_trainable(_trial, workers=2, failures=0, metric="outcome"),
         param_space=space,
-        tune_config=tune.TuneConfig(metric="outcome", mode="max", max_concurrent_trials=1),
+        tune_config=tune.TuneConfig(metric="outcome", mode="max", max_concurrent_trials=1, reuse_actors=True),
         run_config=tune.RunConfig(storage_path=str(storage), name="tune", verbose=0),
     )
     grid = tuner.fit()
@@ -246,8 +246,18 @@ def _shardable(program: Program) -> bool:
 
 
 def _resizable(program: Program) -> bool:
-    """Tell whether a program learns the same on one worker: what a rank draws or keeps for itself differs."""
-    return program["net"] not in ("batchnorm", "buffer", "dropout", "encoder") and program["precision"] != "bf16-mixed"
+    """Tell whether a program learns the same on one worker.
+
+    Not where ranks draw or keep something for themselves, where each reads all of the data, or where DDP does not
+    reduce what is unfrozen after it was made.
+    """
+    return (
+        program["net"] not in ("batchnorm", "buffer", "dropout", "encoder")
+        and program["precision"] != "bf16-mixed"
+        and program["use_distributed_sampler"]
+        and program["train_data"] != "iterable"
+        and program["finetuning"] is None
+    )
 
 
 WAYS: Final = {

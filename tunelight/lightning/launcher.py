@@ -28,6 +28,7 @@ from tunelight.compat.lightning import (
     pl,
 )
 from tunelight.errors import TrialStopped
+from tunelight.lightning.state import loggers
 from tunelight.lightning.state.recovery import recovery_of
 from tunelight.messages import FAILED, GOES_ON
 from tunelight.session.session import Session
@@ -51,6 +52,7 @@ class GangLauncher(_Launcher):
         give_back(trainer)  # the run before may have ended in an exception
         if not self._session.task.job:
             _leave_hparams_to_the_sweep(trainer)
+            loggers.keep_checkpoints_apart(trainer, self._session.context)
         recovery = None
         own = None
         if trainer.state.fn == TrainerFn.FITTING:

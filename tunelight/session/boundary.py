@@ -195,7 +195,7 @@ class Boundary:
         self._obey(plain, epoch, step)
 
     def _repeats(self) -> bool:
-        """Return whether this report, which follows a fit, was made before the checkpoint that the trial goes on from."""
+        """Return whether this report, which follows a fit, was made before the checkpoint was written."""
         resume, progress = self._task.resume, self.progress
         return resume is not None and progress.fits == resume.fits != () and progress.after <= resume.after
 

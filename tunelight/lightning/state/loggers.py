@@ -11,6 +11,7 @@ import csv
 import json
 import secrets
 import warnings
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from tunelight.session.session import Session
 _NOTE = "loggers.json"
 _LIGHTNINGS_NAME = "lightning_logs"
 """MLFlowLogger's default name of an experiment."""
+_given: weakref.WeakKeyDictionary[Checkpoint, Any] = weakref.WeakKeyDictionary()
+"""Checkpoint callback -> the folder that it was given, if any."""
 
 
 def go_on(trainer: pl.Trainer, session: Session, *, tuning: bool = False) -> None:
@@ -30,8 +33,6 @@ def go_on(trainer: pl.Trainer, session: Session, *, tuning: bool = False) -> Non
     get the run of the next fit. Runs on: worker, before a fit looks for its loggers' folders.
     """
     context = session.context
-    if not session.task.job:
-        _keep_checkpoints_apart(trainer, context)
     note = Path(context.trial_dir, _NOTE)
     versions: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):
@@ -87,15 +88,19 @@ def _inside(folder: Any, context: Context) -> bool:
     return Path(folder).absolute().is_relative_to(Path(context.trial_dir).absolute())
 
 
-def _keep_checkpoints_apart(trainer: pl.Trainer, context: Context) -> None:
-    """Give checkpoint callbacks with a folder that all trials share a folder of the trial's in it."""
+def keep_checkpoints_apart(trainer: pl.Trainer, context: Context) -> None:
+    """Give checkpoint callbacks with a folder that all trials share a folder of the trial's in it.
+
+    Runs on: worker, before a Trainer's set-up, in which Lightning names the folders that are not given: in later runs
+    of the Trainer they look as if they were.
+    """
     own = Path(context.trial_dir).name.replace("trial_", f"{_sweep(context)}-", 1)
     callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]  # Lightning's, set elsewhere
     for one in callbacks:
-        folder = getattr(one, "dirpath", None) if isinstance(one, Checkpoint) else None
-        if folder is None or "://" in str(folder) or _inside(folder, context) or own in Path(folder).parts:
-            continue  # in a fit before this one Lightning may have set it, below the version of a logger
-        one.dirpath = str(Path(folder, own))
+        if isinstance(one, Checkpoint):
+            folder = _given.setdefault(one, getattr(one, "dirpath", None))
+            if folder is not None and "://" not in str(folder) and not _inside(folder, context):
+                one.dirpath = str(Path(folder, own))  # type: ignore[attr-defined]  # it has one
 
 
 def _named(logger: Any, context: Context, run: str | None) -> str | None:

@@ -227,26 +227,27 @@ def test_a_logger_that_is_given_as_a_function_is_made_for_each_trial(tmp_path: P
     assert (first.name, second.name) == ("a", "b")
 
 
-def test_trials_that_share_a_folder_for_checkpoints_each_have_one_in_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("imported", [False, True], ids=["made in the trial", "of an imported module"])
+def test_trials_that_share_a_folder_for_checkpoints_each_have_one_in_it(tmp_path: Path, imported: bool) -> None:
     folders = []
+    once = pl.callbacks.ModelCheckpoint(tmp_path / "all")
     for trial in ("00000", "00001", "00001"):  # the last starts again
         session = session_of(tmp_path / "sweep" / f"trial_{trial}", trial)
-        shared, own = (
-            pl.callbacks.ModelCheckpoint(tmp_path / "all"),
-            pl.callbacks.ModelCheckpoint(session.context.trial_dir),
-        )
-        trainer: Any = SimpleNamespace(
-            loggers=[], callbacks=[shared, own, pl.callbacks.ModelCheckpoint()], is_global_zero=True
-        )
+        shared = once if imported else pl.callbacks.ModelCheckpoint(tmp_path / "all")
+        own = pl.callbacks.ModelCheckpoint(session.context.trial_dir)
+        trainer: Any = SimpleNamespace(callbacks=[shared, own, pl.callbacks.ModelCheckpoint()])
         for _ in range(2):  # a trial may fit twice
-            loggers.go_on(trainer, session)
+            loggers.keep_checkpoints_apart(trainer, session.context)
         assert own.dirpath == session.context.trial_dir
         folders.append(Path(str(shared.dirpath)).relative_to(tmp_path / "all"))
     assert [str(folder) for folder in folders] == ["sweep-00000", "sweep-00001", "sweep-00001"]
 
 
-def test_a_trainer_that_is_no_trial_keeps_its_folder_for_checkpoints(tmp_path: Path) -> None:
-    shared = pl.callbacks.ModelCheckpoint(tmp_path)
-    trainer: Any = SimpleNamespace(loggers=[], callbacks=[shared], is_global_zero=True)
-    loggers.go_on(trainer, session_of(tmp_path / "sweep" / "trial_0", job=True))
-    assert shared.dirpath == str(tmp_path)
+def test_a_folder_that_lightning_has_named_in_a_run_before_is_no_given_one(tmp_path: Path) -> None:
+    session = session_of(tmp_path / "sweep" / "trial_00000")
+    one = pl.callbacks.ModelCheckpoint()
+    trainer: Any = SimpleNamespace(callbacks=[one])
+    loggers.keep_checkpoints_apart(trainer, session.context)
+    one.dirpath = str(tmp_path / "logs" / "version_0")  # as Lightning's set-up of a validation
+    loggers.keep_checkpoints_apart(trainer, session.context)
+    assert one.dirpath == str(tmp_path / "logs" / "version_0")
