@@ -46,13 +46,25 @@ EXPLAINED: Final = (
         (("finetuning", ("own", "backbone")),),
     ),
     Explained(
+        r"(paused|resumed|killed) /fit-\d-\d/(schedules|callbacks)",
+        "faults.md",
+        "what callbacks make while a fit trains is not there after a restart behind it",
+        (("weights", ("swa",)),),
+    ),
+    Explained(
+        r"adopted /\d-fit-\d-\d/own",
+        "population.md",
+        "an adoption calls on_load_checkpoint",
+        (("saves", (True,)),),
+    ),
+    Explained(
         r"\w+ /files",
         "migration.md",
         "two loggers on one folder have one version",
         (("logger", ("both",)),),
     ),
     Explained(
-        r"\w+ /(2-fit|fit-2|returned|checkpoints|reports)",
+        r"\w+ /(2-fit|fit-2|returned|checkpoints|reports|files)",
         "migration.md",
         "a fit with ckpt_path reads its first epoch in its own order, also where loaders have processes",
         (("runs", ("from checkpoint",)), ("loader_workers", (1, "persistent"))),

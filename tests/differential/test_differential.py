@@ -1,9 +1,10 @@
-"""Programs whose outcomes once differed from those of Lightning's DDP train as by it."""
+"""Programs whose outcomes once differed from those of Lightning's DDP, and new ones, train as by it."""
 
 from __future__ import annotations
 
 import json
 import random
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,23 +12,47 @@ from typing import Any
 import pytest
 
 from tests.differential import grammar
-from tests.differential.__main__ import run, unexplained
+from tests.differential.__main__ import Plan, drawn, run, unexplained
+from tests.differential.ways import WAYS
 from tunelight.compat.lightning import flavour
 
-FOUND = sorted(Path(__file__).parent.glob("found/*.json"))
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put back afterwards what a driver's programs set."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in ("CUBLAS_WORKSPACE_CONFIG", "PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
+        monkeypatch.setenv(name, "0")
+        monkeypatch.delenv(name)
+
+
+def differing(plan: Plan, folder: Path) -> dict[str, dict[str, list[str]]]:
+    """Return the differences that nothing explains, each with its program's title."""
+    programs = [program for programs in plan.values() for program in programs]
+    left = unexplained(programs, run(plan, folder, flavour()))
+    titles = {digest: (folder / digest / f"program_{digest}.py").read_text().splitlines()[0] for digest in left}
+    return {titles[digest]: ways for digest, ways in left.items()}
 
 
 @pytest.mark.timeout(280)
-def test_programs_that_were_found_train_as_by_lightning(
-    ray4: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    for name in ("CUBLAS_WORKSPACE_CONFIG", "PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
-        monkeypatch.setenv(name, "0")  # put back afterwards: a driver's programs set them
-        monkeypatch.delenv(name)
-    programs = [{**grammar.plainest(), **json.loads(path.read_text())} for path in FOUND]
-    found = run(dict.fromkeys(("trial", "driver", "killed"), programs), tmp_path, flavour())
-    assert unexplained(programs, found) == {}
+def test_programs_that_were_found_train_as_by_lightning(ray4: Any, tmp_path: Path) -> None:
+    plan: Plan = {}
+    for path in sorted(HERE.glob("found/*.json")):
+        found = json.loads(path.read_text())
+        for way in found["ways"]:
+            plan.setdefault(way, []).append({**grammar.plainest(), **found["program"]})
+    assert differing(plan, tmp_path) == {}
+
+
+@pytest.mark.timeout(280)
+def test_new_programs_train_as_by_lightning(ray4: Any, tmp_path: Path) -> None:
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=HERE, capture_output=True, text=True, check=False)
+    rng = random.Random(head.stdout.strip())
+    programs = [grammar.draw(rng) for _ in range(20)]
+    others = rng.sample([way for way in WAYS if way != "trial"], 3)
+    assert differing(drawn(programs, ["trial", *others], 2), tmp_path) == {}
 
 
 def test_every_program_that_is_drawn_is_valid_and_shrinks_to_the_plainest() -> None:

@@ -210,7 +210,7 @@ def _has_parts(program: Program) -> bool:
 
 
 def by_driver(
-    way: str, strategy: Callable[..., Any], *, workers: int = 2, unused: bool = True
+    way: str, strategy: Callable[..., Any], *, workers: int = 2, unused: bool = True, **settings: Any
 ) -> Callable[[Sequence[Path], Path], None]:
     """Return what trains programs on warm workers of this driver.
 
@@ -219,11 +219,12 @@ def by_driver(
         strategy: one of tunelight's.
         workers: how many.
         unused: whether it takes find_unused_parameters.
+        settings: more of the strategy's.
     """
 
     def made(leaves_unused: bool) -> dict[str, Any]:
         more = {"find_unused_parameters": leaves_unused} if unused else {}
-        return {"strategy": strategy(num_workers=workers, **more)}
+        return {"strategy": strategy(num_workers=workers, **more, **settings)}
 
     def train(folders: Sequence[Path], storage: Path) -> None:
         for folder in folders:
@@ -239,23 +240,34 @@ def _plain_sums(program: Program) -> bool:
     return program["net"] not in ("batchnorm", "buffer", "unused")
 
 
+def _asks_no_torch(program: Program) -> bool:
+    """Tell whether a program asks nothing of torch.distributed, which Horovod does without."""
+    data = (program["train_data"], program["val_data"])
+    return _plain_sums(program) and program["gather"] != "collective" and "splitting" not in data
+
+
 def _shardable(program: Program) -> bool:
-    return _plain_sums(program) and all(
-        program[feature] == plainest()[feature] for feature in ("weights", "pruning", "finetuning", "tuner")
+    """Tell whether Lightning's ModelParallelStrategy takes a program: not double precision, or copies of modules."""
+    return (
+        _plain_sums(program)
+        and program["precision"] != "64-true"
+        and all(program[feature] == plainest()[feature] for feature in ("weights", "pruning", "finetuning", "tuner"))
     )
 
 
 def _resizable(program: Program) -> bool:
     """Tell whether a program learns the same on one worker.
 
-    Not where ranks draw or keep something for themselves, where each reads all of the data, or where DDP does not
-    reduce what is unfrozen after it was made.
+    Not where ranks draw or keep something for themselves, where the batch cannot be split (docs/faults.md), or where
+    DDP does not reduce what is unfrozen after it was made.
     """
     return (
         program["net"] not in ("batchnorm", "buffer", "dropout", "encoder")
         and program["precision"] != "bf16-mixed"
         and program["use_distributed_sampler"]
-        and program["train_data"] != "iterable"
+        and program["train_data"] == "map"
+        and program["sampler"] in (None, "shuffle")
+        and program["optimization"] == "automatic"
         and program["finetuning"] is None
     )
 
@@ -271,9 +283,10 @@ WAYS: Final = {
     "tune": Way(by_tune),
     "parts": Way(by_parts, allows=_has_parts),
     "alone": Way(by_driver("alone", tl.RayStrategy, workers=1), reference="one", on="driver"),
-    "horovod": Way(by_driver("horovod", tl.HorovodRayStrategy, unused=False), on="driver", allows=_plain_sums),
+    "horovod": Way(by_driver("horovod", tl.HorovodRayStrategy, unused=False), on="driver", allows=_asks_no_torch),
     "sharded": Way(
-        by_driver("sharded", tl.RayShardedStrategy, unused=False), on="driver", allows=_shardable, tolerance=1e-5
+        by_driver("sharded", tl.RayShardedStrategy, unused=False, min_sharded=1),
+        on="driver", allows=_shardable, tolerance=1e-5,
     ),
     "elastic": Way(by_trials("elastic", workers=(1, 2)), reference="elastic"),
     "resized": Way(

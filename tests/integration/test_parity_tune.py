@@ -19,6 +19,7 @@ from tests.integration.parity import BACKENDS, KINDS, Boring, lines, loader, not
 from tests.integration.test_parity_stop import free_cpus
 from tunelight import errors
 from tunelight.compat.lightning import pl
+from tunelight.compat.ray import session_folder
 
 EPOCHS = 3
 
@@ -125,7 +126,8 @@ def test_tune_checkpoints(trials: Any, backend: str) -> None:
         loaded = Boring.load_from_checkpoint(file)
         assert torch.load(file, weights_only=True)["epoch"] == EPOCHS - 1
     assert same(weights(loaded), torch.load(done.folder / f"{backend}.pt"), atol=0)
-    assert not list(Path(done.trial.path, "checkpoints").glob("*"))  # Tune's copies are all that is left
+    assert not Path(done.trial.path, "checkpoints").exists()  # Tune copies what lies there to the storage for good
+    assert not list(Path(session_folder(), "tunelight").iterdir())  # its own copies are all that is left
 
 
 @BACKENDS

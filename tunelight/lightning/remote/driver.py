@@ -280,6 +280,8 @@ class DriverLauncher(_Launcher):
                 error.add_note(f"Its last checkpoint is {last.path}: fit(..., ckpt_path=...) continues from there.")
             else:
                 _forget(folder)  # a run without checkpoints leaves a note of its loggers there
+            if reporter is not None:
+                reporter.close()
             pool.give_back(held, self._strategy.workers.idle_timeout_s)
             raise
         except BaseException as error:  # Ctrl-C, or a stop by Tune: the ranks' next boundary is not waited for

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from ray import tune
 from ray.tune import Checkpoint
 
 from tunelight.checkpoints import files as checkpoints
-from tunelight.compat.ray import in_function_trainable
+from tunelight.compat.ray import in_function_trainable, session_folder
 from tunelight.messages import CheckpointInfo, Report
 
 
@@ -35,14 +36,16 @@ class TrialReporter:
         self._left = checkpoints.keep_spares([*self._left, report.checkpoint])
 
     def close(self) -> None:
-        """Delete the gang's last checkpoints at its end: Tune has copies."""
-        for info in self._left:
-            checkpoints.discard(Path(info.path))
+        """Delete the gang's files at its end: Tune has copies of the checkpoints."""
+        shutil.rmtree(self.folder, ignore_errors=True)
         self._left = []
 
 
 def trial_reporter() -> TrialReporter | None:
-    """Return the reporter to the Tune trial of this process; None outside of one."""
+    """Return the reporter to the Tune trial of this process; None outside of one.
+
+    Its folder is not the trial's: what lies there while Tune saves the sweep is copied to the sweep's storage for good.
+    """
     if not in_function_trainable():
         return None
-    return TrialReporter(str(tune.get_context().get_trial_dir()))
+    return TrialReporter(str(Path(session_folder(), "tunelight", str(tune.get_context().get_trial_id()))))

@@ -66,6 +66,7 @@ class Recovery(Callback):
         self._begin()
         self._own = own
         fit, epochs = trainer.fit_loop, trainer.fit_loop.epoch_loop
+        fit.run = self._run(trainer, fit.run)  # type: ignore[method-assign]
         fit.on_run_start = self._run_start(trainer, fit.on_run_start)  # type: ignore[method-assign]
         epochs.run = self._run_epoch(trainer, epochs.run)  # type: ignore[method-assign,assignment]
         if self._session is not None:
@@ -73,6 +74,7 @@ class Recovery(Callback):
 
     def uninstall(self, trainer: pl.Trainer) -> None:
         """Remove the wrappers of the loops."""
+        vars(trainer.fit_loop).pop("run", None)
         vars(trainer.fit_loop).pop("on_run_start", None)
         vars(trainer.fit_loop.epoch_loop).pop("run", None)
         self.generators.end()
@@ -261,6 +263,15 @@ class Recovery(Callback):
         """Set Lightning's counters to ``done`` batches of this epoch, in a gang of this size."""
         progress: Any = trainer.fit_loop.epoch_loop.batch_progress.current
         progress.ready = progress.started = progress.processed = progress.completed = done
+
+    def _run(self, trainer: pl.Trainer, original: Callable[[], None]) -> Callable[[], None]:
+        def run() -> None:
+            if self._own and trainer.fit_loop._combined_loader is not None:
+                # `configure_optimizers` has asked for its length, before the checkpoint's counters were loaded.
+                trainer.fit_loop._combined_loader = self._epoch_began = None
+            original()
+
+        return run
 
     def _run_start(self, trainer: pl.Trainer, original: Callable[[], None]) -> Callable[[], None]:
         def run_start() -> None:
