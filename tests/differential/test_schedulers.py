@@ -71,8 +71,8 @@ def test_asha_decides_as_the_rule_in_any_order_and_after_any_resume(tmp_path: Pa
     name, unit = rng.choice([("training_iteration", "epochs"), ("samples", "samples"), ("time_total_s", "seconds")])
     settings, rungs = drawn(rng, unit)
     asha = ASHA(**settings)
-    for bracket, wanted in rungs.items():
-        assert asha.milestones(bracket) == pytest.approx(wanted)
+    for bracket, milestones in rungs.items():
+        assert asha.milestones(bracket) == pytest.approx(milestones)
     rule = Rule(settings["mode"], settings["reduction_factor"], rungs, settings["max_t"])
     trials: dict[str, Any] = {}
     at: dict[str, float] = {}

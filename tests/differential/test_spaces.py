@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def written(rng: random.Random) -> tuple[Spec, list[str]]:
     return spec, constraints
 
 
-DRAWN = {
+DRAWN: dict[str, Callable[[random.Random], list[Any]]] = {
     "choice": lambda rng: rng.sample([*WORDS, 1, 2, 0.5, True, None], rng.randint(1, 4)),
     "ordinal": lambda rng: sorted(rng.sample([1, 2, 4, 8, 16], rng.randint(2, 4))),
     "grid_search": lambda rng: rng.sample([*WORDS, 1, 2, False], rng.randint(1, 3)),
@@ -66,7 +67,7 @@ def values_of(entry: dict[str, Any]) -> list[Any]:
 
 
 def equal(one: Any, other: Any) -> bool:
-    return one == other and isinstance(one, bool) == isinstance(other, bool)
+    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
 
 
 def in_domain(entry: dict[str, Any], value: Any) -> bool:
@@ -81,7 +82,7 @@ def in_domain(entry: dict[str, Any], value: Any) -> bool:
         if not isinstance(value, int):
             return False
         if step and step[0] > 1:
-            return value % step[0] == 0 and lower <= value <= upper
+            return bool(value % step[0] == 0 and lower <= value <= upper)
         return bool(lower <= value < upper)
     if not isinstance(value, float):
         return False

@@ -180,7 +180,7 @@ def by_tune(folders: Sequence[Path], storage: Path) -> None:
     for result in (grid[number] for number in range(len(grid))):
         frame = result.metrics_dataframe
         history = [] if frame is None else frame.to_dict("records")
-        _write_reports(Path(result.config["program"], "tune"), history)
+        _write_reports(Path((result.config or {})["program"], "tune"), history)
 
 
 def by_parts(folders: Sequence[Path], storage: Path) -> None:
