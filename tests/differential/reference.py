@@ -1,24 +1,33 @@
-"""Trains programs by Lightning's own DDP.
+"""Trains programs by Lightning's own DDP, in processes with the variables of torchrun.
 
-`python -m torch.distributed.run --nproc-per-node 2 -m tests.differential.reference wanted FOLDER...`: each folder holds
-a program; its outcome goes to `wanted` in it. With one process they are trained by DDP, too: it shuffles where a plain
-process does not.
+`python -m tests.differential.reference wanted FOLDER...`: each folder holds a program; its outcome goes to `wanted` in
+it, with two processes, and to `one` with one. DDP is asked for one process, too: it shuffles where a plain process does
+not. The processes are forks of this one, so that a program that fails costs no new imports.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+import signal
+import socket
 import sys
+import time
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from tests.differential.observe import maker, observed
-from tunelight.compat.lightning import DDPStrategy
+from tunelight.compat.lightning import DDPStrategy, pl
+
+SIZES: Final = {"wanted": 2, "one": 1}
+"""The folder of an outcome -> how many processes train."""
+LIMIT_S: Final = 60.0
+"""How long one program may take."""
 
 
 def load(folder: Path) -> ModuleType:
@@ -28,18 +37,59 @@ def load(folder: Path) -> ModuleType:
     return importlib.import_module(f"program_{folder.name}")
 
 
-def main(reference: str, folders: list[str]) -> None:
-    """Train the programs one after another, up to the first that fails on a rank: its ranks may disagree then."""
-    torch.set_num_threads(1)
+def main(reference: str, folders: Sequence[Path]) -> None:
+    """Train programs; one that ends its processes, or does not end, has an outcome that says so."""
+    assert pl.Trainer is not None  # imported here, for all forks
+    while left := _left(reference, folders):
+        _start(reference, left)
+        if len(_left(reference, folders)) == len(left):
+            (left[0] / reference).mkdir(exist_ok=True)
+            (left[0] / reference / "died.txt").touch()
+            (left[0] / reference / "done-0").touch()
 
-    rank = int(os.environ["RANK"])
+
+def _left(reference: str, folders: Sequence[Path]) -> list[Path]:
+    return [folder for folder in folders if not (folder / reference / "done-0").exists()]
+
+
+def _start(reference: str, folders: Sequence[Path]) -> None:
+    """Train programs in new processes, up to the first that fails on a rank: its ranks may disagree then."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    ranks = []
+    for rank in range(SIZES[reference]):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                _train(reference, folders, rank, port)
+            finally:
+                os._exit(0)
+        ranks.append(pid)
+    count, until = len(_left(reference, folders)), time.monotonic() + LIMIT_S
+    while ranks:
+        ranks = [pid for pid in ranks if os.waitpid(pid, os.WNOHANG) == (0, 0)]
+        if (now := len(_left(reference, folders))) < count:
+            count, until = now, time.monotonic() + LIMIT_S
+        if time.monotonic() > until:
+            for pid in ranks:
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _train(reference: str, folders: Sequence[Path], rank: int, port: int) -> None:
+    world = str(SIZES[reference])
+    os.environ |= {
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "GROUP_RANK": "0", "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world,
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "differential",
+    }  # fmt: skip
+    torch.set_num_threads(1)
 
     def strategy(unused: bool) -> dict[str, Any]:
         ddp = DDPStrategy(find_unused_parameters=unused, timeout=timedelta(seconds=20))
-        return {"strategy": ddp, "devices": int(os.environ["WORLD_SIZE"])}
+        return {"strategy": ddp, "devices": SIZES[reference]}
 
-    for name in folders:
-        folder = Path(name)
+    for folder in folders:
         wanted = folder / reference
         wanted.mkdir(exist_ok=True)
         raised = observed(load(folder).main, maker(wanted, strategy), wanted, lambda: rank)
@@ -49,4 +99,4 @@ def main(reference: str, folders: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    main(sys.argv[1], [Path(one) for one in sys.argv[2:]])

@@ -53,33 +53,12 @@ class Way:
 
 
 def by_lightning(folders: Sequence[Path], package: str, reference: str) -> None:
-    """Train programs by Lightning, several in one start; one that fails costs a new one."""
-    left = [folder for folder in folders if not (folder / reference / "done-0").exists()]
-    torchrun = [
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2" if reference == "wanted" else "1",
-    ]
-    command = [sys.executable, *torchrun, "-m", "tests.differential.reference", reference]
-    while left:
-        environment = os.environ | {"TUNELIGHT_LIGHTNING": package, "OMP_NUM_THREADS": "1"}
-        try:
-            done = subprocess.run(
-                [*command, *map(str, left)], cwd=ROOT, env=environment, timeout=60 + 20 * len(left),
-                capture_output=True, text=True, check=False,
-            )  # fmt: skip
-            said = done.stderr
-        except subprocess.TimeoutExpired as error:
-            said = (error.stderr or b"").decode()
-        now = [folder for folder in left if not (folder / reference / "done-0").exists()]
-        if len(now) == len(left):  # the first has ended its processes
-            (now[0] / reference).mkdir(exist_ok=True)
-            (now[0] / reference / "died.txt").write_text(said)
-            (now[0] / reference / "done-0").touch()
-            now = now[1:]
-        left = now
+    """Train programs by Lightning; see :mod:`tests.differential.reference`."""
+    environment = os.environ | {"TUNELIGHT_LIGHTNING": package, "OMP_NUM_THREADS": "1"}
+    subprocess.run(
+        [sys.executable, "-m", "tests.differential.reference", reference, *map(str, folders)],
+        cwd=ROOT, env=environment, timeout=60 + 60 * len(folders), capture_output=True, check=True,
+    )  # fmt: skip
 
 
 # --- trials --------------------------------------------------------------------------------------------------
