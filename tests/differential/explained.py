@@ -28,7 +28,7 @@ class Explained:
 
 EXPLAINED: Final = (
     Explained(
-        r"driver /(returned-0/returned/|1-predict-\d-0/hooks/on_predict_batch_)",
+        r"(driver|horovod|sharded) /(returned-0/returned/|1-predict-\d-0/hooks/on_predict_batch_)",
         "migration.md",
         "on a driver all predictions are returned, in the order of the data",
         (("runs", ("predict",)),),
