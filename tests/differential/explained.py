@@ -52,6 +52,12 @@ EXPLAINED: Final = (
         (("weights", ("swa",)),),
     ),
     Explained(
+        r"(paused|resumed|killed|resized) /(fit-\d-\d/callbacks/ModelCheckpoint|checkpoints|files)",
+        "faults.md",
+        "what ModelCheckpoint wrote in steps that are lost stays, and is written beside it again",
+        (("checkpoint", ("monitor", "top", "last", "steps", "train_end", "two")),),
+    ),
+    Explained(
         r"adopted /\d-fit-\d-\d/own",
         "population.md",
         "an adoption calls on_load_checkpoint",

@@ -231,6 +231,8 @@ def _call(call: dict[str, Any], number: int) -> list[str]:
         "rank": "float(self.global_rank)",
         "sometimes": "loss.detach()",
     }[call["value"]]
+    if call["hook"] == "on_train_start":  # which a restart calls again
+        value = "1.0"
     name = f"'log_{number}'"
     if call["value"] == "sometimes":
         name = f"'log_{number}_even' if batch_idx % 2 == 0 else 'log_{number}_odd'"

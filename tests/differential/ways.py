@@ -226,7 +226,7 @@ def _asks_no_torch(program: Program) -> bool:
 
 
 def _shardable(program: Program) -> bool:
-    """Tell whether Lightning's ModelParallelStrategy takes a program: not double precision, or copies of modules."""
+    """Tell whether a program can be sharded: not double precision, copies of modules, or layers of configure_model."""
     return (
         _plain_sums(program)
         and program["precision"] != "64-true"
