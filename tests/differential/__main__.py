@@ -1,7 +1,7 @@
 """Draws programs, trains each by Lightning's own DDP and by tunelight, and prints where outcomes differ.
 
 python -m tests.differential --number 20 --seed 1 --each 3   # each program in three of the ways
-python -m tests.differential --program DIGEST.json      # one program again
+python -m tests.differential --program tests/differential/found/weighted_sampler.json   # one program again
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main() -> None:
     os.environ["TUNELIGHT_LIGHTNING"] = arguments.lightning
     folder = arguments.folder or Path(tempfile.mkdtemp(prefix="differential-"))
     if arguments.program:
-        programs = [{**grammar.plainest(), **json.loads(path.read_text())} for path in arguments.program]
+        programs = [grammar.read(path)[0] for path in arguments.program]
     else:
         rng = random.Random(arguments.seed)
         programs = [grammar.draw(rng) for _ in range(arguments.number)]
@@ -62,7 +62,7 @@ def main() -> None:
         for way in list(left.get(grammar.digest(program), ()))[:1]:
             plain = shrink(program, way, folder / "smaller", arguments.lightning)
             beyond = {name: value for name, value in plain.items() if value != grammar.plainest()[name]}
-            print(f"\n{grammar.digest(program)} by {way} shrinks to {json.dumps(beyond)}")
+            print(f"\n{grammar.digest(program)} by {way} shrinks to {json.dumps({'ways': [way], 'program': beyond})}")
     sys.exit(min(len(left), 100))
 
 

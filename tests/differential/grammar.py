@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+from pathlib import Path
 from typing import Any, Final
 
 Program = dict[str, Any]
@@ -123,6 +124,12 @@ def plainest() -> Program:
     """Return the program in which every choice is the plainest. `kill`: a hook, a rank, and at which of its calls."""
     plain = {feature: choices[0] for feature, choices in FEATURES.items()}
     return {**plain, "logs": [], "kill": ["on_train_epoch_start", 1, 2]}
+
+
+def read(path: Path) -> tuple[Program, list[str]]:
+    """Return a file's program, and in which ways to train it: one of found/, or the program.json of a run."""
+    given = json.loads(path.read_text())
+    return {**plainest(), **given.get("program", given)}, given.get("ways", [])
 
 
 def draw(rng: random.Random) -> Program:

@@ -22,7 +22,7 @@ from typing import Any, Final
 import torch
 
 from tests.differential.observe import maker, observed
-from tunelight.compat.lightning import DDPStrategy, pl
+from tunelight.compat.lightning import DDPStrategy
 
 SIZES: Final = {"wanted": 2, "one": 1}
 """The folder of an outcome -> how many processes train."""
@@ -39,7 +39,6 @@ def load(folder: Path) -> ModuleType:
 
 def main(reference: str, folders: Sequence[Path]) -> None:
     """Train programs; one that ends its processes, or does not end, has an outcome that says so."""
-    assert pl.Trainer is not None  # imported here, for all forks
     while left := _left(reference, folders):
         _start(reference, left)
         if len(_left(reference, folders)) == len(left):

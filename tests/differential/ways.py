@@ -129,6 +129,10 @@ def by_trials(
     return train
 
 
+NO_METRIC: Final = ("_tunelight", "time", "epoch", "config")
+"""What begins like this in a report is no metric of the program."""
+
+
 def _write_reports(folder: Path, history: Sequence[dict[Any, Any]]) -> None:
     """Write the metrics of reports: a plain Tuner adds its own, and NaN where a report lacks one of another's."""
     kept = [
@@ -141,9 +145,6 @@ def _write_reports(folder: Path, history: Sequence[dict[Any, Any]]) -> None:
     ]
     folder.mkdir(exist_ok=True)
     (folder / "reports.json").write_text(json.dumps(kept))
-
-
-NO_METRIC: Final = ("_tunelight", "time", "epoch", "config")
 
 
 def by_tune(folders: Sequence[Path], storage: Path) -> None:
@@ -230,6 +231,7 @@ def _shardable(program: Program) -> bool:
     return (
         _plain_sums(program)
         and program["precision"] != "64-true"
+        and program["net"] != "configure_model"
         and all(program[feature] == plainest()[feature] for feature in ("weights", "pruning", "finetuning", "tuner"))
     )
 

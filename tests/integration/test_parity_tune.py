@@ -126,7 +126,7 @@ def test_tune_checkpoints(trials: Any, backend: str) -> None:
         loaded = Boring.load_from_checkpoint(file)
         assert torch.load(file, weights_only=True)["epoch"] == EPOCHS - 1
     assert same(weights(loaded), torch.load(done.folder / f"{backend}.pt"), atol=0)
-    assert not Path(done.trial.path, "checkpoints").exists()  # Tune copies what lies there to the storage for good
+    assert not Path(done.trial.path, "checkpoints").exists()  # Tune would copy it to the storage
     assert not list(Path(session_folder(), "tunelight").iterdir())  # its own copies are all that is left
 
 

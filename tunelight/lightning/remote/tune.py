@@ -38,13 +38,12 @@ class TrialReporter:
     def close(self) -> None:
         """Delete the gang's files at its end: Tune has copies of the checkpoints."""
         shutil.rmtree(self.folder, ignore_errors=True)
-        self._left = []
 
 
 def trial_reporter() -> TrialReporter | None:
     """Return the reporter to the Tune trial of this process; None outside of one.
 
-    Its folder is not the trial's: what lies there while Tune saves the sweep is copied to the sweep's storage for good.
+    Its folder is not the trial's: when Tune saves the sweep, it copies that to the storage, and deletes nothing there.
     """
     if not in_function_trainable():
         return None

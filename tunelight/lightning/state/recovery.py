@@ -292,7 +292,7 @@ class Recovery(Callback):
             if not self._own and not middle:  # as Lightning goes on from a checkpoint that the code has given
                 self._loaded = None
             if fetched is None or self._loaded is None:
-                if trainer.current_epoch > 0 and not is_resuming(fit) and not fit.epoch_loop.restarting:
+                if trainer.current_epoch > 0 and not is_resuming(fit) and not middle:
                     self._epoch_began = self.generators.states()  # Lightning makes the epoch's iterators next
                 original(fetcher)
                 return
