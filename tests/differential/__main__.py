@@ -28,7 +28,7 @@ Plan = dict[str, list[grammar.Program]]
 """Way -> the programs to train in it."""
 Differences = dict[str, dict[str, list[str]]]
 """A program's digest -> way -> a line for each difference."""
-FINAL = ("weights", "optimizers", "schedules", "callbacks", "progress", "frozen")
+FINAL = ("weights", "optimizers", "schedules", "callbacks", "progress", "frozen", "metrics", "own")
 """What must be equal after a disturbance; what is logged before it is another process's."""
 
 

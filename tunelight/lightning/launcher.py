@@ -29,7 +29,7 @@ from tunelight.compat.lightning import (
 )
 from tunelight.errors import TrialStopped
 from tunelight.lightning.state import loggers
-from tunelight.lightning.state.recovery import recovery_of
+from tunelight.lightning.state.recovery import end_training, recovery_of
 from tunelight.messages import FAILED, GOES_ON
 from tunelight.session.session import Session
 
@@ -203,18 +203,13 @@ def _clean_up(trainer: pl.Trainer, error: BaseException) -> None:
 
 def _train_end(trainer: pl.Trainer) -> None:
     """End the training of a fit, at the report at which it was stopped: nothing is reported any more."""
-    begun = _ending(trainer)
-    if trainer.state.fn != TrainerFn.FITTING or begun == "on_fit_end":
-        return
-    if begun is not None:  # it was stopped by a report in this hook, behind the other callbacks
-        call._call_lightning_module_hook(trainer, "on_train_end")
-        call._call_strategy_hook(trainer, "on_train_end")
+    if trainer.state.fn != TrainerFn.FITTING:
         return
     if trainer.validating:
         trainer.fit_loop.epoch_loop.val_loop._on_evaluation_model_train()
         trainer.training = True
     with _without_reports(trainer):
-        trainer.fit_loop.on_run_end()
+        end_training(trainer)
 
 
 def _fit_end(trainer: pl.Trainer) -> None:

@@ -236,6 +236,56 @@ def test_a_trial_that_is_stopped_has_ended_its_epoch(trial: Trial) -> None:
     assert (saved["epoch"], saved["global_step"]) == (0, 4)  # as one of ModelCheckpoint at the epoch's end
 
 
+class Ending(Net):
+    """Notes the hooks around training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hooks: list[str] = []
+
+    def on_train_start(self) -> None:
+        self.hooks.append("start")
+
+    def on_train_end(self) -> None:
+        self.hooks.append("end")
+
+
+@pytest.mark.parametrize("limit", [{"epochs": 2}, {"epochs": -1, "max_steps": 8}], ids=str)
+def test_a_fit_that_goes_on_behind_its_last_epoch_ends_as_any_other(trial: Trial, limit: Any) -> None:
+    nets: list[Ending] = []
+    metrics: list[dict[str, Any]] = []
+
+    def train() -> None:
+        nets.append(Ending())
+        average = pl.callbacks.StochasticWeightAveraging(0.02, swa_epoch_start=1)
+        one = trainer(**limit, callbacks=[average] if limit["epochs"] == 2 else [])
+        one.fit(nets[-1], loader(), loader())
+        metrics.append({name: value.item() for name, value in one.callback_metrics.items()})
+
+    whole = trial(train)
+    again = trial(train, whole.checkpoints[2])
+    assert (whole.error, again.error) == (None, None)
+    assert again.numbers == []
+    assert nets[1].epochs == []
+    assert nets[0].hooks == nets[1].hooks == ["start", "end"]
+    assert metrics[0] == metrics[1] != {}
+    assert torch.equal(nets[0].head.weight, nets[1].head.weight)
+
+
+def test_a_fit_that_goes_on_behind_a_report_of_its_end_makes_no_second_one(trial: Trial) -> None:
+    nets: list[Ending] = []
+
+    def train() -> None:
+        nets.append(Ending())
+        trainer(2, tl.TuneReportCheckpointCallback(on="train_end")).fit(nets[-1], loader(), loader())
+
+    whole = trial(train)
+    again = trial(train, whole.checkpoints[1])
+    assert (whole.error, again.error) == (None, None)
+    assert (whole.numbers, again.numbers) == ([1], [])
+    assert nets[1].hooks == ["end"]
+
+
 # -- which fit goes on
 
 

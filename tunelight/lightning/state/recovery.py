@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tunelight.compat.lightning import Callback, TrainerFn, _Loop, is_resuming, pl
+from tunelight.compat.lightning import Callback, TrainerFn, _Loop, call, is_resuming, pl
 from tunelight.lightning.exact import epoch_metrics
 from tunelight.lightning.exact.generators import Generators, State
 from tunelight.lightning.exact.train_batches import TrainingBatches
@@ -49,6 +49,7 @@ class Recovery(Callback):
         self._done = 0
         self.ending: str | None = None
         """The last hook at the end of the fit that callbacks have been called with."""
+        self._trains = False
         self._at_start: dict[str, bool] = {}
         self._own = False
         """True if this fit continues from the trial's own checkpoint, which its last report wrote."""
@@ -172,6 +173,7 @@ class Recovery(Callback):
             "config": plain_values(self._session.context.config) if self._session is not None else None,
             "trainable": trainable(pl_module),
             "ends": trainer.should_stop,
+            "ending": self.ending,
         }
 
     def _gradients(self, trainer: pl.Trainer) -> gradients.Gradients:
@@ -269,15 +271,29 @@ class Recovery(Callback):
             if self._own and trainer.fit_loop._combined_loader is not None:
                 # `configure_optimizers` has asked for its length, before the checkpoint's counters were loaded.
                 trainer.fit_loop._combined_loader = self._epoch_began = None
+            self._trains = False
             original()
+            if self._own and self._loaded is not None and not self._trains and trainer.limit_train_batches != 0:
+                self._end_training(trainer)
 
         return run
+
+    def _end_training(self, trainer: pl.Trainer) -> None:
+        """End a fit whose checkpoint is of its last epoch, which Lightning skips, as one that has trained."""
+        assert self._loaded is not None  # asked by the caller
+        self._put_metrics(trainer, middle=False)
+        self.generators.put(self._of_mine(trainer, self._loaded["now"]))
+        self.ending = self._loaded.get("ending")
+        if self.ending is None:
+            trainer.fit_loop.on_run_start()
+        end_training(trainer)
 
     def _run_start(self, trainer: pl.Trainer, original: Callable[[], None]) -> Callable[[], None]:
         def run_start() -> None:
             if self._epoch_began is None:
                 self.begin_data(trainer, [0])  # not a strategy of tunelight's, in a gang of one
             self._fetched = self.generators.states()
+            self._trains = True
             original()
 
         return run_start
@@ -369,6 +385,17 @@ def recovery_of(trainer: pl.Trainer) -> Recovery | None:
     """Return the Trainer's recovery; None outside of a trial."""
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # as above
     return next((one for one in callbacks if isinstance(one, Recovery)), None)
+
+
+def end_training(trainer: pl.Trainer) -> None:
+    """Call the hooks at the end of training that have not been called in this fit."""
+    recovery = recovery_of(trainer)
+    begun = None if recovery is None else recovery.ending
+    if begun is None:
+        trainer.fit_loop.on_run_end()
+    elif begun == "on_train_end":  # its last report was made in this hook, behind the other callbacks
+        call._call_lightning_module_hook(trainer, "on_train_end")
+        call._call_strategy_hook(trainer, "on_train_end")
 
 
 def reach_boundary(trainer: pl.Trainer, hook: str, reach: Callable[[], object]) -> None:
