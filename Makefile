@@ -31,7 +31,8 @@ help:
 	@echo "make browser    the report and the live page in headless Chromium: TUNELIGHT_BROWSER, one on PATH, or one that is"
 	@echo "                fetched from Debian's or Ubuntu's packages and not installed"
 	@echo "make gpu        what needs a GPU: tests, benchmarks and tunelight doctor; without one their short modes on CPUs"
-	@echo "make differential  N=500 random programs, each trained by Lightning's DDP and by tunelight (SEED=, EACH=)"
+	@echo "make differential  N=500 random programs, each trained by Lightning's DDP and by tunelight"
+	@echo "                (SEED=; EACH=4: in how many ways; LIGHTNING=lightning: with that package)"
 	@echo "make lint       ruff and mypy"
 	@echo "make format     let ruff rewrite what it can"
 	@echo "make horovod    install Horovod into .venv, built from source the first time (a C++ compiler, some minutes)"
@@ -104,8 +105,9 @@ gpu: setup
 N ?= 100
 SEED ?= 0
 EACH ?= 4
+LIGHTNING ?= pytorch_lightning
 differential: horovod
-	$(BIN)/python -m tests.differential --number $(N) --seed $(SEED) --each $(EACH) --shrink
+	$(BIN)/python -m tests.differential --number $(N) --seed $(SEED) --each $(EACH) --lightning $(LIGHTNING) --shrink
 
 lint: setup
 	$(BIN)/ruff check .
