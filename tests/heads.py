@@ -20,6 +20,7 @@ from ray.tune.experiment.trial import _TrialInfo
 from ray.tune.result import TRIAL_INFO
 
 from tests.fakes import FakeGang
+from tunelight.checkpoints import policy
 from tunelight.messages import name_of_trial
 from tunelight.trial import trainable
 from tunelight.trial.trainable import GangTrainable
@@ -97,6 +98,7 @@ class Heads:
 def heads_in(storage: Path, patch: pytest.MonkeyPatch) -> Iterator[Heads]:
     """Make heads whose gangs are threads of this process; end them."""
     patch.setattr(trainable, "Gang", FakeGang)
+    patch.setattr(policy, "FREE_S", 600.0)  # on a busy machine some checkpoints would be left out
     patch.setattr("ray.util.get_current_placement_group", lambda: None)
     patch.setenv("RAY_CHDIR_TO_TRIAL_DIR", "0")
     patch.setenv("TUNE_ORIG_WORKING_DIR", os.getcwd())  # noqa: PTH109 - as Tune does, to be undone

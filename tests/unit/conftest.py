@@ -13,6 +13,13 @@ import fsspec
 import pytest
 
 from tunelight import stores
+from tunelight.checkpoints import policy
+
+
+@pytest.fixture
+def every_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each report write its checkpoint: on a busy machine they cost a short trial too much of its time."""
+    monkeypatch.setattr(policy, "FREE_S", 600.0)
 
 
 @pytest.fixture

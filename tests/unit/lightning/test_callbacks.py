@@ -23,6 +23,8 @@ from tunelight.session import session
 from tunelight.session.mailbox import Mailbox
 from tunelight.session.task import Task
 
+pytestmark = pytest.mark.usefixtures("every_checkpoint")
+
 
 @pytest.fixture
 def reports(tmp_path: Path) -> Iterator[list[Any]]:

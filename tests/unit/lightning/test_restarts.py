@@ -24,6 +24,8 @@ from tunelight.session import session
 from tunelight.session.mailbox import Mailbox
 from tunelight.session.task import Task
 
+pytestmark = pytest.mark.usefixtures("every_checkpoint")
+
 X = torch.randn(16, 4, generator=torch.Generator().manual_seed(0))
 ROWS = TensorDataset(X, X.sum(1, keepdim=True))
 

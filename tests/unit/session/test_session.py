@@ -20,6 +20,8 @@ from tunelight.session import session
 from tunelight.session.mailbox import Mailbox
 from tunelight.session.task import Task
 
+pytestmark = pytest.mark.usefixtures("every_checkpoint")
+
 
 class Ranks:
     """Sessions of one trial that share a control channel, as threads would be ranks."""
