@@ -28,7 +28,7 @@ Plan = dict[str, list[grammar.Program]]
 """Way -> the programs to train in it."""
 Differences = dict[str, dict[str, list[str]]]
 """A program's digest -> way -> a line for each difference."""
-FINAL = ("weights", "optimizers", "schedules", "callbacks", "progress", "frozen", "metrics", "own")
+FINAL = ("weights", "optimizers", "schedules", "callbacks", "progress", "frozen", "metrics")
 """What must be equal after a disturbance; what is logged before it is another process's."""
 
 
@@ -137,6 +137,7 @@ def differing(folder: Path, name: str) -> list[str]:
     """Return where a way's outcome of a program differs from its reference."""
     way = WAYS[name]
     wanted, got = compare.outcome(folder / way.reference), compare.outcome(folder / name)
+    outcomes = set(wanted)
     if name == "parts":  # whose code returns nothing
         wanted = {key: value for key, value in wanted.items() if not key.startswith(("returned-", "raised-"))}
     if any(key.startswith("raised-") for key in wanted):
@@ -154,7 +155,8 @@ def differing(folder: Path, name: str) -> list[str]:
             if isinstance(seen, dict) and "hooks" in seen:
                 seen["hooks"].pop("on_save_checkpoint", None)  # its reports have checkpoints
     if way.on == "end":
-        wanted, got = _final(wanted), _final(got)
+        raises = any(key.startswith("raised-") for key in outcomes)
+        wanted, got = (_final(of, with_fits=not raises) for of in (wanted, got))
     if name == "resized":  # it may end with one worker
         wanted, got = ({key: one for key, one in of.items() if not key.endswith("-1")} for of in (wanted, got))
     trial = folder / "trial" / "reports.json"
@@ -184,10 +186,11 @@ def shrink(program: grammar.Program, way: str, folder: Path, package: str) -> gr
     return program
 
 
-def _final(outcome: dict[str, Any]) -> dict[str, Any]:
+def _final(outcome: dict[str, Any], *, with_fits: bool) -> dict[str, Any]:
+    """Return what is left in the end. ``with_fits``: False where a fit raised, of which start is not known."""
     kept = {name: value for name, value in outcome.items() if name.startswith(("returned", "raised"))}
     for name, value in outcome.items():
-        if "-fit-" in name and isinstance(value, dict):
+        if with_fits and "-fit-" in name and isinstance(value, dict):
             number, _, rank, _ = name.split("-")
             kept[f"fit-{number}-{rank}"] = {part: value[part] for part in FINAL}  # the last of several starts
     return kept

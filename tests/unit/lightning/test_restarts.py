@@ -288,6 +288,27 @@ def test_a_fit_that_goes_on_behind_a_report_of_its_end_makes_no_second_one(trial
     assert nets[1].hooks == ["end"]
 
 
+def test_metrics_of_a_fit_are_there_after_a_restart_from_behind_a_test(trial: Trial) -> None:
+    metrics: list[dict[str, float]] = []
+
+    class Tested(Net):
+        def test_step(self, batch: Any, index: int) -> None:
+            self.log("test_loss", 0.5, sync_dist=True)
+
+    def train() -> None:
+        net, one = Tested(), trainer(1)
+        one.fit(net, loader(), loader())
+        metrics.append({name: value.item() for name, value in one.callback_metrics.items()})
+        one.test(net, loader(), verbose=False)
+        tl.report({"score": 1.0}, checkpoint=one.save_checkpoint)
+
+    whole = trial(train)
+    again = trial(train, whole.checkpoints[2])
+    assert (whole.error, again.error) == (None, None)
+    assert again.numbers == []
+    assert metrics[0] == metrics[1] != {}
+
+
 # -- which fit goes on
 
 

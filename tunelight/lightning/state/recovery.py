@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tunelight.compat.lightning import Callback, TrainerFn, _Loop, call, is_resuming, pl
@@ -50,6 +50,8 @@ class Recovery(Callback):
         self.ending: str | None = None
         """The last hook at the end of the fit that callbacks have been called with."""
         self._trains = False
+        self._metrics: dict[str, Any] | None = None
+        """Those of the fit, from its end on."""
         self._at_start: dict[str, bool] = {}
         self._own = False
         """True if this fit continues from the trial's own checkpoint, which its last report wrote."""
@@ -92,8 +94,8 @@ class Recovery(Callback):
         self.ending = "on_train_end"
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Note that the fit has ended."""
-        self.ending = "on_fit_end"
+        """Note that the fit has ended, and its metrics, which an evaluation replaces."""
+        self.ending, self._metrics = "on_fit_end", _plain(trainer.callback_metrics)
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Unwrap the end of epochs."""
@@ -148,13 +150,14 @@ class Recovery(Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Add every rank's state, on rank 0, which writes it. Called on every rank."""
-        if trainer.state.fn != TrainerFn.FITTING or trainer.interrupted or self._epoch_began is None:
+        fits = trainer.state.fn == TrainerFn.FITTING or self.ending == "on_fit_end"  # or evaluates behind its fit
+        if not fits or trainer.interrupted or self._epoch_began is None:
             return
         strategy: Any = trainer.strategy
         mine: dict[str, Any] = {
             "now": self._by_rank(trainer, self.generators.states()),
             "epoch": self._by_rank(trainer, self._epoch_began),
-            "metrics": {name: value.detach().cpu() for name, value in trainer.callback_metrics.items()},
+            "metrics": _plain(trainer.callback_metrics) if self._metrics is None else self._metrics,
             "logged": epoch_metrics.state(trainer.fit_loop.epoch_loop._results),
             "gradients": self._gradients(trainer),
         }
@@ -353,6 +356,10 @@ class Recovery(Callback):
     def _of_mine(self, trainer: pl.Trainer, states: dict[int, State]) -> dict[int, State]:
         group, place = _sharing(trainer)
         return {number // group: state for number, state in states.items() if number % group == place} or states
+
+
+def _plain(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value.detach().cpu() for name, value in metrics.items()}
 
 
 def _of_all(ranks: Sequence[dict[int, State]]) -> dict[int, State]:
