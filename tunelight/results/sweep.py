@@ -367,7 +367,7 @@ class SweepResults:
         """Where GPUs were busy for less than 60 % of the time that trials trained: a sentence that says so, and why.
 
         It names the likely cause, by what else was measured, and what to try. None where GPUs were busy, where too few
-        samples or no GPUs were measured, and in a record of an earlier version.
+        samples or no GPUs were measured.
         """
         trials = self._state.trials.values()
         return storage.idle_gpus(storage.gpu_use([trial.peak for trial in trials], self._settings, trials))
