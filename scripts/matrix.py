@@ -35,7 +35,7 @@ BUILD = ROOT / "build" / "matrix"
 LIMIT_S = 1800
 """How long a row's unit tests, demo or live tests may take."""
 
-TEST_PACKAGES = ("pytest", "hypothesis", "pytest-timeout", "pytest-xdist", "ConfigSpace", "jsonschema", "lightning")
+TEST_PACKAGES = ("pytest", "hypothesis", "pytest-timeout", "pytest-xdist", "jsonschema", "lightning")
 """What the tests import beside tunelight, the second package of Lightning too; with the ranges of the extra `dev`."""
 UNIT = ("compat", "searchers", "lightning", "trial", "schedulers", "simulation", "gang", "results", "sweep", "session")
 """Folders of tests/unit, by how near they are to other libraries; a short run takes the first of them."""

@@ -174,7 +174,6 @@ LIBRARIES: dict[str, Libraries] = {
     "results.figures": Libraries(
         names("numpy plotly"), late=names("optuna"), why="it draws, when a figure is asked for"
     ),
-    "results.ensemble": Libraries(names("torch"), why="it is a module of torch, imported when one is asked for"),
     "reporting": Libraries(names("numpy plotly rich tensorboard ray.tune.Callback"), late=names("IPython optuna")),
     "reporting.web": Libraries(names("starlette uvicorn"), why="an extra"),
     "lightning": Libraries(names("cloudpickle numpy", LIGHTNING), late=names("torchmetrics horovod")),

@@ -6,13 +6,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tunelight import errors
-from tunelight.compat import moved as _moved
 from tunelight.compat import registry as _registry
 from tunelight.compat.lightning import made_for_one as _made_for_one
 
 __version__ = "0.2.0"
-
-_moved.install()
 
 _WHERE = {
     "ASHA": "tunelight.schedulers",

@@ -126,7 +126,7 @@ def test_an_exported_file_trains_the_winner_on_its_workers(
 
 
 @pytest.mark.both
-def test_a_trained_winner_is_copied_loaded_and_answers_with_others(ray4: Any, tmp_path: Path) -> None:
+def test_a_trained_winner_is_copied_and_loaded(ray4: Any, tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
     results = sweep(tmp_path, scheduler="fifo", num_samples=2, max_epochs=2)
@@ -136,11 +136,6 @@ def test_a_trained_winner_is_copied_loaded_and_answers_with_others(ray4: Any, tm
     weights = load_file(tmp_path / "best.safetensors")
     assert weights.keys() == model.state_dict().keys()
     assert all(torch.equal(weights[name], value) for name, value in model.state_dict().items())
-    points = torch.rand(5, 4)
-    both = [trial.load_model() for trial in results.top(2)]
-    with torch.no_grad():
-        expected = (both[0](points) + both[1](points)) / 2
-    assert torch.allclose(results.ensemble(2)(points), expected)
 
 
 @pytest.mark.slow

@@ -137,7 +137,8 @@ def test_files_stay_short(folder):
 @pytest.mark.parametrize(
     ("statement", "unwanted"),
     [
-        ("import tunelight", "torch pytorch_lightning ray.tune"),
+        ("import tunelight", "torch pytorch_lightning ray yaml cloudpickle tunelight.settings tunelight.compat.ray"),
+        ("from tunelight import stores", "tunelight.settings"),
         ("import tunelight.session.session", "torch pytorch_lightning ray numpy"),
         ("import tunelight.trial.trainable", "torch pytorch_lightning"),
         ("import tunelight.gang.gang", "torch pytorch_lightning ray.tune"),

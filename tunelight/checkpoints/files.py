@@ -350,41 +350,20 @@ def discard_after(number: int, trial_dir: str | os.PathLike[str]) -> list[Checkp
     return earlier
 
 
-def write_acked(number: int, trial_dir: str | os.PathLike[str], seconds: float | None = None) -> None:
+def write_acked(number: int, trial_dir: str | os.PathLike[str]) -> None:
     """Record the last of a trial's reports that its driver received, for its next start. Runs on: driver.
 
     A gang may have been ahead of its driver when it was lost; later reports are made again.
-    ``seconds``: how long the trial had trained at that report.
     """
     Path(trial_dir).mkdir(parents=True, exist_ok=True)
-    write_json(Path(trial_dir, ACKED), {"number": number, "seconds": seconds})
+    write_json(Path(trial_dir, ACKED), number)
 
 
 def read_acked(trial_dir: str | os.PathLike[str]) -> int | None:
     """Return the number last written by :func:`write_acked`; None without it, so that all reports count."""
-    return _read_acked(trial_dir)[0]
-
-
-def _read_acked(trial_dir: str | os.PathLike[str]) -> tuple[int | None, float | None]:
-    """Return number and seconds of the last report that the driver received."""
     with suppress(FileNotFoundError):
-        data = json.loads(stores.read(Path(trial_dir, ACKED)))
-        if isinstance(data, dict):
-            return int(data["number"]), data.get("seconds")
-        return int(data), None  # as it was written before seconds were counted
-    return None, None
-
-
-def with_seconds(info: CheckpointInfo, trial_dir: str | os.PathLike[str]) -> CheckpointInfo:
-    """Return a checkpoint with the seconds that its trial had trained.
-
-    Checkpoints of older versions have none: theirs are estimated from those of the last report that the driver
-    received, in proportion to the number of reports.
-    """
-    number, seconds = _read_acked(trial_dir) if info.seconds is None else (None, None)
-    if not number or seconds is None:
-        return info
-    return replace(info, seconds=seconds * info.number / number)
+        return int(json.loads(stores.read(Path(trial_dir, ACKED))))
+    return None
 
 
 def cannot_go_on(trial_id: str, number: int, lost: CheckpointInfo | None) -> CheckpointError:

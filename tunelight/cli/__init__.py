@@ -18,7 +18,6 @@ from tunelight.cli import planning
 from tunelight.cli import doctor
 from tunelight.cli import steer
 from tunelight.cli import standing
-from tunelight.cli import completion
 # isort: on
 
 __all__ = ["app", "main"]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tunelight.cli import complete
 from tunelight.cli.app import FAILED, INTERRUPTED, command
 from tunelight.cli.inspect import load
 from tunelight.cli.options import STORAGE, Address, Checkpoint, Format, Json, Storage, Sweep, Trial, given
@@ -54,9 +53,7 @@ def best(
 def export(
     sweep: Sweep,
     file: Annotated[Path, typer.Argument(help="The file to write.")],
-    trial: Annotated[
-        str, typer.Option("--trial", help="A trial's id or number.", autocompletion=complete.trials)
-    ] = "best",
+    trial: Annotated[str, typer.Option("--trial", help="A trial's id or number.")] = "best",
     format: Format = None,
     checkpoint: Checkpoint = False,
     storage: Storage = STORAGE,

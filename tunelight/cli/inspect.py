@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tunelight.cli import complete
 from tunelight.cli.app import command
 from tunelight.cli.options import STORAGE, Columns, Json, Storage, Sweep, names_of
 from tunelight.cli.printing import about_sweep, about_trial, print_json, print_table, shown_path, when, words
@@ -22,9 +21,7 @@ _LAST_REPORTS = 10
 @command("show last --top 10      tunelight show last 5")
 def show(
     sweep: Sweep,
-    trial: Annotated[
-        str | None, typer.Argument(help="A trial's id or number, or 'best'.", autocompletion=complete.trials)
-    ] = None,
+    trial: Annotated[str | None, typer.Argument(help="A trial's id or number, or 'best'.")] = None,
     top: Annotated[int | None, typer.Option("--top", help="Show only the best TOP trials.", min=1)] = None,
     storage: Storage = STORAGE,
     json: Json = False,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tunelight.cli import complete
 from tunelight.cli.app import command
 from tunelight.cli.options import STORAGE, Json, Storage
 from tunelight.cli.printing import about_sweep, age, print_json, print_table
@@ -44,33 +43,18 @@ _ORDERS: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
 def ls(
     where: Annotated[
         str | None,
-        typer.Argument(
-            help="The folder of sweeps, or its URL; or a pattern of names in --storage: 'digits-*'.",
-        ),
+        typer.Argument(help="The folder of sweeps, or its URL; or a pattern of names in --storage: 'digits-*'."),
     ] = None,
     sort: Annotated[
         str,
         typer.Option(
-            "--sort",
-            help="name, time (newest first), best (best value first, by metric), or trials (most first).",
-            autocompletion=complete.choices(*_ORDERS),
+            "--sort", help="name, time (newest first), best (best value first, by metric), or trials (most first)."
         ),
     ] = "time",
     reverse: Annotated[bool, typer.Option("--reverse", help="The other way round.")] = False,
-    state: Annotated[
-        str | None,
-        typer.Option(
-            "--state", help=f"Only sweeps that are: {', '.join(_STATES)}.", autocompletion=complete.choices(*_STATES)
-        ),
-    ] = None,
+    state: Annotated[str | None, typer.Option("--state", help=f"Only sweeps that are: {', '.join(_STATES)}.")] = None,
     tags: Annotated[
-        list[str],
-        typer.Option(
-            "--tag",
-            metavar="TAG",
-            help="Only sweeps with this tag. Repeatable: with all.",
-            autocompletion=complete.tags,
-        ),
+        list[str], typer.Option("--tag", metavar="TAG", help="Only sweeps with this tag. Repeatable: with all.")
     ] = [],
     storage: Storage = STORAGE,
     json: Json = False,

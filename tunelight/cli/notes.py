@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from tunelight.cli import complete
 from tunelight.cli.app import command
 from tunelight.cli.options import STORAGE, Json, Storage, SweepOrTrial
 from tunelight.cli.printing import print_json, when
@@ -48,8 +47,7 @@ def note(
 def tag(
     sweep: SweepOrTrial,
     tags: Annotated[
-        list[str] | None,
-        typer.Argument(help="Tags, each one word. Without any, the tags are printed.", autocompletion=complete.tags),
+        list[str] | None, typer.Argument(help="Tags, each one word. Without any, the tags are printed.")
     ] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Remove these tags.")] = False,
     storage: Storage = STORAGE,

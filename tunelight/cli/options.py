@@ -6,39 +6,23 @@ from typing import Annotated, Any
 
 import typer
 
-from tunelight.cli import complete
 from tunelight.errors import SettingsError
 
 Storage = Annotated[str, typer.Option("--storage", help="The folder of sweeps, or its URL.")]
 STORAGE = "tunelight_runs"
 
-Sweep = Annotated[
-    str,
-    typer.Argument(help="A sweep's folder or URL, its name in --storage, or 'last'.", autocompletion=complete.sweeps),
-]
-Sweeps = Annotated[
-    list[str],
-    typer.Argument(
-        help="Sweeps: folders or URLs, names in --storage, or 'last'.",
-        autocompletion=complete.sweeps,
-    ),
-]
+Sweep = Annotated[str, typer.Argument(help="A sweep's folder or URL, its name in --storage, or 'last'.")]
+Sweeps = Annotated[list[str], typer.Argument(help="Sweeps: folders or URLs, names in --storage, or 'last'.")]
 SweepOrTrial = Annotated[
     str,
     typer.Argument(
         help="A sweep's folder or URL, its name in --storage, or 'last'; with /TRIAL, a trial's id or number, or "
-        "'best', one of its trials.",
-        autocompletion=complete.sweeps_and_trials,
+        "'best', one of its trials."
     ),
 ]
-Trial = Annotated[str, typer.Argument(help="A trial's id or number, or 'best'.", autocompletion=complete.trials)]
+Trial = Annotated[str, typer.Argument(help="A trial's id or number, or 'best'.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-File = Annotated[
-    str,
-    typer.Argument(
-        help="A search space: a YAML file, or the name of one that comes with tunelight.", autocompletion=complete.files
-    ),
-]
+File = Annotated[str, typer.Argument(help="A search space: a YAML file, or the name of one that comes with tunelight.")]
 Sets = Annotated[
     list[str],
     typer.Option(
@@ -46,7 +30,6 @@ Sets = Annotated[
         metavar="NAME=VALUE",
         help="Give a setting of tunelight.run (metric=val_acc), or fix a key of the space (model.lr=0.01) or an "
         "argument of model, data or trainer. VALUE is YAML. Repeatable.",
-        autocompletion=complete.settings,
     ),
 ]
 Workers = Annotated[
@@ -54,31 +37,12 @@ Workers = Annotated[
 ]
 Samples = Annotated[int | None, typer.Option("--num-samples", "-n", help="Number of trials.")]
 Epochs = Annotated[int | None, typer.Option("--max-epochs", help="Epochs of a trial that is not stopped early.")]
-Scheduler = Annotated[
-    str | None,
-    typer.Option(
-        "--scheduler",
-        help="asha, or YAML: '{name: asha, grace_period: 2}'.",
-        autocompletion=complete.choices(*complete.SCHEDULERS),
-    ),
-]
+Scheduler = Annotated[str | None, typer.Option("--scheduler", help="asha, or YAML: '{name: asha, grace_period: 2}'.")]
 Searcher = Annotated[
-    str | None,
-    typer.Option(
-        "--searcher",
-        help="random, auto, tpe, gp, cmaes, ..., or YAML: '{name: tpe}'.",
-        autocompletion=complete.choices(*complete.SEARCHERS),
-    ),
+    str | None, typer.Option("--searcher", help="random, auto, tpe, gp, cmaes, ..., or YAML: '{name: tpe}'.")
 ]
 Metric = Annotated[str | None, typer.Option("--metric", help="The logged metric that trials are judged by.")]
-Mode = Annotated[
-    str | None,
-    typer.Option(
-        "--mode",
-        help="min or max: which values of the metric are better.",
-        autocompletion=complete.choices("min", "max"),
-    ),
-]
+Mode = Annotated[str | None, typer.Option("--mode", help="min or max: which values of the metric are better.")]
 Gpus = Annotated[float | None, typer.Option("--gpus", help="GPUs of each worker.")]
 Address = Annotated[
     str | None, typer.Option("--address", help="Address of a Ray cluster. Default: RAY_ADDRESS, else a local Ray.")
@@ -100,7 +64,6 @@ Format = Annotated[
         "--format",
         help="yaml, json, lightning-cli, hydra or python. Default: by the suffix; .yaml is lightning-cli for a sweep "
         "with model=.",
-        autocompletion=complete.formats,
     ),
 ]
 Checkpoint = Annotated[

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-from tunelight.cli import complete
 from tunelight.cli.app import command
 from tunelight.cli.options import STORAGE, Json, Storage, Sweep
 from tunelight.cli.overrides import read_sets
@@ -23,9 +22,7 @@ def _attached(sweep: str, storage: str) -> Any:
 @command("stop last 3      tunelight stop last")
 def stop(
     sweep: Sweep,
-    trial: Annotated[
-        str | None, typer.Argument(help="A trial's id or number, or 'best'.", autocompletion=complete.trials)
-    ] = None,
+    trial: Annotated[str | None, typer.Argument(help="A trial's id or number, or 'best'.")] = None,
     storage: Storage = STORAGE,
     json: Json = False,
 ) -> None:

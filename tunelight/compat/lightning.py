@@ -149,10 +149,6 @@ _MADE_FOR_ONE: Final = (
     "tunelight.data.module",
     "tunelight.digits",
     "tunelight.zoo",
-    # Old import paths, which take their names from the new ones.
-    "tunelight.callbacks",
-    "tunelight.strategies",
-    "tunelight.datasets.module",
 )
 """Beginnings of the names of modules whose classes derive from Lightning's when they are imported."""
 
@@ -249,7 +245,7 @@ def switch(chosen: Flavour) -> None:
 def prefer(name: str | None) -> None:
     """Work with the flavour that a sweep was recorded with, if it is installed and nothing else has decided already.
 
-    ``name``: what the sweep recorded; None for one of version 0.1.
+    ``name``: as the sweep's folder has it; None where that does not say.
     """
     undecided = asked() is None and _process.current is None and not any(known in sys.modules for known in FABRIC)
     if undecided and isinstance(name, str) and name in CHOICES and find_spec(name.partition(".")[0]) is not None:

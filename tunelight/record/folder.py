@@ -199,7 +199,7 @@ def write_sweep_file(folder: str | os.PathLike[str], sweep: Mapping[str, Any]) -
 
 
 def read_sweep_file(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read ``sweep.yaml``; {} if there is none. Secrets that an earlier version wrote into it are masked.
+    """Read ``sweep.yaml``; {} if there is none. What somebody has put into it by hand is masked as well.
 
     Raises: StorageError if it is no YAML mapping.
     """

@@ -363,7 +363,7 @@ class RecordCallback(Callback):
         self._set(trial.trial_id, PENDING)
         known = self.state.trials[trial.trial_id]
         try:
-            checkpoints.write_acked(self._heard(known.id), self.folder / known.folder, known.trained)
+            checkpoints.write_acked(self._heard(known.id), self.folder / known.folder)
         except OSError as error:
             self.record.complain(error)
 

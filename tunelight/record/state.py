@@ -11,7 +11,6 @@ from statistics import fmean
 from typing import Any, Final
 
 from tunelight.record.outcomes import FAILED, PAUSED, PENDING, RUNNING, STATES, STOPPED
-from tunelight.stores.masking import masked, masked_error, masked_run
 
 GAVE_UP: Final = "gave up"
 """How a sweep ended whose first trials all failed with the same error."""
@@ -65,7 +64,7 @@ class TrialState:
     training: bool = False
     """Whether its workers have met since it was last set to RUNNING; until then it is starting."""
     trained: float = 0.0
-    """How long it had trained at its last report; in a record that does not say so, how long it had been RUNNING."""
+    """How long it had trained at its last report."""
     compiled: int = 0
     """How many graphs torch.compile has made for it, up to its last report, since it last began or resumed."""
     pieces: int = 1
@@ -201,7 +200,7 @@ def apply(state: SweepState, line: Mapping[str, Any]) -> None:
 
 def _apply_sweep(state: SweepState, line: Mapping[str, Any]) -> None:
     sweep = dict(line["sweep"])
-    state.runs.append(masked_run(sweep.pop("run", None) or {}))
+    state.runs.append(sweep.pop("run", None) or {})
     state.over = sweep.pop("over", None)
     state.sweep.update(sweep)
     state.started, state.ended, state.paused = line["time"], None, False
@@ -237,8 +236,7 @@ def _apply_state(state: SweepState, line: Mapping[str, Any]) -> None:
             trial.runs.append(len(state.runs) - 1)
     state.counts[trial.state] -= 1
     state.counts[new] += 1
-    error = line.get("error")  # an earlier version recorded it with passwords in addresses
-    trial.state, trial.error = new, masked_error(error) if isinstance(error, Mapping) else error
+    trial.state, trial.error = new, line.get("error")
     if trial.failed != failed:
         _judge_again(state, trial)
     at = line.get("at", line["time"])
@@ -257,8 +255,7 @@ def _apply_report(state: SweepState, line: Mapping[str, Any]) -> None:
     trial.history.append(
         {**line["metrics"], "epoch": epoch, "training_iteration": iteration, "timestamp": line["timestamp"]}
     )
-    seconds, trial.training = line.get("seconds"), True
-    trial.trained = trial.elapsed(line["time"]) if seconds is None else seconds
+    trial.training, trial.trained = True, line.get("seconds") or 0.0
     trial.compiled, trial.pieces = line.get("compiled", 0), line.get("pieces", 1)
     trial.decision, trial.why = line["decision"], line.get("why")
     trial.workers = line.get("workers") or trial.workers
@@ -344,7 +341,7 @@ def _apply_training(state: SweepState, line: Mapping[str, Any]) -> None:
 
 
 def _apply_note(state: SweepState, line: Mapping[str, Any]) -> None:
-    trial_id, text = line.get("trial"), masked(line["text"])
+    trial_id, text = line.get("trial"), line["text"]
     state.notes.append((trial_id, text))
     state.events.append((line["time"], trial_id, "note", text))
     if line.get("over"):

@@ -237,7 +237,7 @@ def _parts(
 
 
 def _lightning(told: Mapping[str, Any]) -> str:
-    """Return the package of Lightning that a sweep was written with; sweeps of 0.1 do not name theirs.
+    """Return the package of Lightning that a sweep's code was written with.
 
     Raises: SettingsError for any other name, for this one becomes code.
     """

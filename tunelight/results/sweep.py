@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-    from tunelight.results.ensemble import Ensemble
 
 _MOST_IDS: Final = 12
 
@@ -209,26 +208,6 @@ class SweepResults:
         known = {trial.id: trial for trial in self.every_trial}
         return [known[name] for name in storage.ranked(self._state)[:k]]
 
-    def ensemble(self, k: int, model_cls: type[Any] | None = None, **kwargs: Any) -> Ensemble:
-        """Return a module whose output is the mean of what the ``k`` best trials' models return.
-
-        The mean is of the outputs of ``forward``, value by value: for a classifier that returns logits, of the logits
-        and not of probabilities. Weights are those of each trial's :attr:`TrialResult.checkpoint`, on the CPU and in
-        evaluation mode. Arguments beside ``k`` go to :meth:`TrialResult.load_model`.
-
-        Raises: NoResultError unless ``k`` trials that did not fail reported the metric; what load_model raises. Imports
-        torch.
-        """
-        found = self.top(k)
-        if len(found) < k:
-            raise NoResultError(
-                f"An ensemble of {k} was asked for, but {len(found)} trials of {self.folder} reported "
-                f"{self.metric!r} and did not fail: {self._states()}. Ask for {len(found) or 'none'}."
-            )
-        from tunelight.results.ensemble import Ensemble  # imports torch
-
-        return Ensemble([trial.load_model(model_cls, **kwargs) for trial in found])
-
     @property
     def best_config(self) -> dict[str, Any]:
         """The best trial's configuration. Raises: NoResultError when nothing comparable was reported."""
@@ -367,7 +346,7 @@ class SweepResults:
         """Where GPUs were busy for less than 60 % of the time that trials trained: a sentence that says so, and why.
 
         It names the likely cause, by what else was measured, and what to try. None where GPUs were busy, where too few
-        samples or no GPUs were measured, and in a record of an earlier version.
+        samples or no GPUs were measured.
         """
         trials = self._state.trials.values()
         return storage.idle_gpus(storage.gpu_use([trial.peak for trial in trials], self._settings, trials))

@@ -135,7 +135,7 @@ class TrialResult:
         """Why the scheduler stopped it, or paused it: "place 7 of 12 at rung 4; the best 3 go on".
 
         "by command" where a person stopped it. None for a trial that was neither stopped nor paused, under a scheduler
-        that gives no reasons, as Ray's, and in a record of an earlier version.
+        that gives no reasons, as Ray's.
         """
         return self._why
 

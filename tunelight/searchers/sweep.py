@@ -62,8 +62,6 @@ class ResumedTrial:
     folder: Path
     paused: bool = False
     """True if it waits until the scheduler chooses it."""
-    trained: float | None = None
-    """How long it had trained at that report, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -292,7 +290,7 @@ class SweepSearch(SearchAlgorithm):
 
     def _take_up(self, past: ResumedTrial) -> Trial:
         """Return a trial that goes on from its last checkpoint, which its head finds in the trial's folder."""
-        checkpoints.write_acked(past.number, past.folder, past.trained)
+        checkpoints.write_acked(past.number, past.folder)
         if self._repeats is not None:
             self._repeats.begin(past.trial_id, past.config)
         self._live[past.trial_id] = trial = self._make(past.trial_id, past.config)

@@ -102,11 +102,11 @@ def read_constraint(text: Any, domains: Mapping[str, Any]) -> Constraint:
     return Constraint(text, frozenset(reader.names), tree)
 
 
-def name_of(node: ast.expr) -> str | None:
+def _name_of(node: ast.expr) -> str | None:
     """Return the dotted name if an expression is a name, else None."""
     if isinstance(node, ast.Name):
         return node.id
-    if isinstance(node, ast.Attribute) and (head := name_of(node.value)) is not None:
+    if isinstance(node, ast.Attribute) and (head := _name_of(node.value)) is not None:
         return f"{head}.{node.attr}"
     return None
 
@@ -115,7 +115,7 @@ _WORDS: Final = {"true": True, "false": False, "null": None}
 """As YAML and JSON write them; Python's own words are constants already."""
 
 
-def constant_of(node: ast.expr) -> tuple[Any] | None:
+def _constant_of(node: ast.expr) -> tuple[Any] | None:
     """Return the value of a constant expression, in a tuple; None for any other expression."""
     if isinstance(node, ast.Constant):
         return (node.value,)
@@ -129,9 +129,9 @@ def constant_of(node: ast.expr) -> tuple[Any] | None:
 
 def _value(node: ast.expr, values: Mapping[str, Any]) -> Any:
     """Evaluate a parsed expression for these values."""
-    if (name := name_of(node)) is not None and name in values:
+    if (name := _name_of(node)) is not None and name in values:
         return values[name]
-    if (constant := constant_of(node)) is not None:
+    if (constant := _constant_of(node)) is not None:
         return constant[0]
     match node:
         case ast.BinOp(left, op, right):
@@ -165,11 +165,11 @@ class _Reader:
 
     def kinds(self, node: ast.expr) -> frozenset[str]:
         """Return which kinds of value an expression can be."""
-        name = name_of(node)
+        name = _name_of(node)
         if name is not None and name in self._domains:
             self.names.add(name)
             return _kinds_of(self._domains[name])
-        if (constant := constant_of(node)) is not None:
+        if (constant := _constant_of(node)) is not None:
             return frozenset((_kind(constant[0]),))
         if name is not None:
             raise self._error(node, f"is no key of the space.{guess(name, self._domains)} {self._keys()}")
@@ -218,8 +218,8 @@ class _Reader:
         one, other = self.kinds(left), self.kinds(right)
         if not one & other:
             raise self._error(left, f"is {_or(one)}, and never equal to {_or(other)}.")
-        for key, constant in ((left, constant_of(right)), (right, constant_of(left))):
-            choices = values_of(self._domains.get(name_of(key) or ""))
+        for key, constant in ((left, _constant_of(right)), (right, _constant_of(left))):
+            choices = values_of(self._domains.get(_name_of(key) or ""))
             if constant is None or choices is None or constant[0] in choices:
                 continue
             texts = [str(choice) for choice in choices]

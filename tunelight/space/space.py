@@ -17,8 +17,7 @@ from tunelight.space.conditions import When, holds, same
 from tunelight.space.constraints import Constraint, read_constraint
 from tunelight.space.domains import DomainReader, describe
 from tunelight.space.files import YamlFile, importable
-from tunelight.space.formats import read_format, write_format
-from tunelight.space.formats.common import Described, described_entry
+from tunelight.space.formats import read_format
 from tunelight.space.grid_points import Grid
 from tunelight.space.parts import check_part, check_trainer_value
 from tunelight.space.shipped import find
@@ -154,34 +153,17 @@ class SearchSpace:
 
     @classmethod
     def from_format(cls, given: Any, format: str) -> SearchSpace:  # noqa: A002 - the word for it
-        """Return a space that was written for another program: "wandb", "optuna", "configspace" or "ray".
+        """Return a space that was written for another program: "wandb", "optuna" or "ray".
 
         Args:
             given: what that program reads, as plain data or as the path of a YAML or JSON file: a W&B sweep
-                configuration, Optuna's distributions by name, ConfigSpace's serialized dict, Ray Tune's param_space.
+                configuration, Optuna's distributions by name, Ray Tune's param_space.
             format: which of these it is.
 
         Raises: SpaceError, which names what tunelight has no equivalent of.
         """
         domains, told = read_format(given, format)
         return cls(domains, **told)
-
-    def to_format(self, format: str) -> dict[str, Any]:  # noqa: A002 - as from_format
-        """Return the space as :meth:`from_format` reads it, to be written as YAML or JSON ("ray": with its objects).
-
-        Domains, conditions and constraints are told, for W&B the metric too, and no other setting. Optuna and
-        ConfigSpace know no nesting: there all keys are dotted.
-        Raises: SpaceError, which names what that program has no equivalent of.
-        """
-        described = Described(
-            {key: described_entry(key, self._with_objects(key)) for key in self.domains},
-            self.when,
-            self.require,
-            [constraint.tree for constraint in self._constraints],
-            self.settings,
-            self._nested,
-        )
-        return write_format(described, format)
 
     @property
     def require(self) -> list[str]:
@@ -423,17 +405,6 @@ class SearchSpace:
     def choices(self, key: str) -> list[Any]:
         """Return the values that a key is chosen from; empty if its domain is not a list of values."""
         return [self.objects.value(key, value) for value in self._choices(key)]
-
-    def _with_objects(self, key: str) -> Any:
-        """Return a key's domain as it was given, with objects among its choices."""
-        domain = self.domains[key]
-        if key not in self.objects:
-            return domain
-        if isinstance(domain, Mapping):
-            return {"grid_search": self.choices(key)}
-        domain = copy.copy(domain)
-        domain.categories = self.choices(key)
-        return domain
 
     def _choices(self, key: str) -> list[Any]:
         domain = self.domains[key]

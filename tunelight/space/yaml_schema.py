@@ -176,18 +176,12 @@ def read_outline(file: YamlFile) -> dict[str, Any]:
 
 
 def _refuse_another_s(file: YamlFile) -> None:
-    """Raise SpaceError for a search space in the format of another program."""
-    if "space" in file.data:
-        return
-    if isinstance(file.data.get("parameters"), Mapping):
-        whose, name = "a sweep configuration of W&B", "wandb"
-    elif isinstance(file.data.get("hyperparameters"), list):
-        whose, name = "a search space of ConfigSpace", "configspace"
-    else:
+    """Raise SpaceError for a sweep configuration of W&B."""
+    if "space" in file.data or not isinstance(file.data.get("parameters"), Mapping):
         return
     raise SpaceError(
-        f"{file.where(())}this is {whose}, not a search space file of tunelight. Read it with "
-        f"tl.SearchSpace.from_format({str(file.path)!r}, {name!r}), and give what that returns to tl.run."
+        f"{file.where(())}this is a sweep configuration of W&B, not a search space file of tunelight. Read it with "
+        f"tl.SearchSpace.from_format({str(file.path)!r}, 'wandb'), and give what that returns to tl.run."
     )
 
 

@@ -70,17 +70,7 @@ def masked_settings(told: Mapping[str, Any]) -> dict[str, Any]:
     variables = (shown.get("runtime_env") or {}).get(_ENV_VARS) if isinstance(shown.get("runtime_env"), dict) else None
     if isinstance(variables, dict):
         shown["runtime_env"][_ENV_VARS] = dict.fromkeys(variables, MASK)
-    run = shown.get("run")
-    if isinstance(run, dict):
-        shown["run"] = masked_run(run)
     return shown
-
-
-def masked_run(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the description of a run, with its command line masked."""
-    command = run.get("command")
-    known = isinstance(command, list) and all(isinstance(word, str) for word in command)
-    return {**run, "command": masked_command(command)} if known and command else dict(run)
 
 
 def masked_error(error: Mapping[str, Any]) -> dict[str, Any]:

@@ -184,7 +184,7 @@ def replay_searcher(
     space: SearchSpace,
     *,
     foreign: bool,
-    baselines: Sequence[Mapping[str, Any]] = (),
+    baselines: int = 0,
     again: Collection[str] = (),
 ) -> ResumeState:
     """Tell ``searcher`` of the recorded trials, and return what the sweep's search starts from.
@@ -192,7 +192,7 @@ def replay_searcher(
     Args:
         lines: the record.
         foreign: whether it suggests dotted keys, as a user's Searcher does.
-        baselines: the first configurations, which it did not suggest; for old records, which do not mark baselines.
+        baselines: how many of the first configurations it did not suggest, where their lines are lost.
         again: ids of trials that are resumed; their ends come later.
 
     Raises: SettingsError for a searcher that cannot be replayed.
@@ -234,9 +234,7 @@ def _is_end(line: Mapping[str, Any]) -> bool:
 class _Teller:
     """Passes recorded trials to a searcher: as its own where it suggests them again, else as evaluated points."""
 
-    def __init__(
-        self, searcher: Searcher, space: SearchSpace, *, foreign: bool, baselines: Sequence[Mapping[str, Any]]
-    ) -> None:
+    def __init__(self, searcher: Searcher, space: SearchSpace, *, foreign: bool, baselines: int) -> None:
         self._searcher = searcher
         self._space = space
         self._foreign = foreign
@@ -256,25 +254,17 @@ class _Teller:
             self.repetitions.add(line["trial"])
             return
         if isinstance(self._searcher, TrackingSearcher):
-            self._searcher.take(line["trial"], line["config"], asked=not self._is_baseline(line))
+            self._searcher.take(line["trial"], line["config"], asked=not line.get("baseline"))
             self.told.add(line["trial"])
             return
         for missing in range(missing_from, line["index"]):
-            if missing >= len(self._baselines):
+            if missing >= self._baselines:
                 self._suggest(f"{missing:05d}", None)
-        if self._is_baseline(line) or self._suggest(line["trial"], line["config"]):
+        if line.get("baseline") or self._suggest(line["trial"], line["config"]):
             return
         values = self._space.dotted(line["config"])
         if self._takes_points and values.keys() == self._space.domains.keys():
             self.points[line["trial"]] = values
-
-    def _is_baseline(self, line: Mapping[str, Any]) -> bool:
-        """Tell whether a trial was a baseline; in old records, which do not say so, baselines come first."""
-        told = line.get("baseline")
-        if told is not None:
-            return bool(told)
-        index = line["index"]
-        return bool(index < len(self._baselines) and self._baselines[index] == line["config"])
 
     def _suggest(self, trial_id: str, config: Mapping[str, Any] | None) -> bool:
         """Ask for a suggestion; return whether it is the recorded one, else report it to the searcher as failed."""
@@ -318,7 +308,7 @@ def start_from(
     paused = replay_scheduler(past.lines, scheduler)
     foreign, again_ids = searcher is settings.searcher, [trial.id for trial in again]
     start = replay_searcher(
-        past.lines, searcher, space, foreign=foreign, baselines=past.baselines(space), again=again_ids
+        past.lines, searcher, space, foreign=foreign, baselines=len(past.baselines(space)), again=again_ids
     )
     taken_up_again = [
         ResumedTrial(
@@ -327,7 +317,6 @@ def start_from(
             trial.history[-1]["training_iteration"] if trial.history else 0,
             past.folder / trial.folder,
             trial.id in paused,
-            trial.trained,
         )
         for trial in sorted(again, key=lambda trial: trial.id not in paused)  # paused ones first: all are then known
     ]

@@ -173,7 +173,7 @@ class Trial:
         info, warning = found
         if warning is not None:
             self.say(warning)
-        return None if info is None else checkpoints.with_seconds(info, self.folder)
+        return info
 
     # -- its checkpoints
 

@@ -23,7 +23,7 @@ from tunelight.record import Record
 COMMANDS = [
     "init", "check", "run", "resume", "extend", "ls", "show", "watch", "note", "tag", "rm", "mv", "best", "export",
     "reproduce", "plot", "report", "dashboard", "serve", "simulate", "plan", "doctor", "stop", "pause",
-    "enqueue", "set", "up", "down", "completion",
+    "enqueue", "set", "up", "down",
 ]  # fmt: skip
 SPACE = """\
 space:

@@ -10,7 +10,7 @@ from tunelight.policies import classify
 from tunelight.record import FAILED, INFEASIBLE, OUTCOMES, STATES, TERMINAL, VERBS
 
 
-def test_states_of_earlier_records_mean_what_they_meant() -> None:
+def test_what_the_states_of_a_record_mean() -> None:
     states = ("PENDING", "RUNNING", "PAUSED", "FINISHED", "STOPPED", "DIVERGED", "OOM", "ERROR", "INTERRUPTED")
     assert [name for name in STATES if name in states] == list(states)
     assert all(getattr(record, name) == name for name in states)

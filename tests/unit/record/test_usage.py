@@ -17,7 +17,6 @@ from tunelight.record.usage import FIRST_BYTES, OF_SAMPLES, SHARE, Budget, Trial
 from tunelight.results import SweepResults
 from tunelight.results.words import used
 
-RECORDED = Path(__file__).parents[2] / "data" / "recorded"
 MB = 1_000_000
 
 
@@ -262,8 +261,11 @@ def test_gpus_that_work_or_do_not_tell_are_worth_none(gpu):
 # --- what is read -------------------------------------------------------------------------------------------
 
 
-def test_an_old_record_says_nothing_of_it_and_is_read():
-    results = SweepResults.load(RECORDED)
+def test_a_record_that_says_nothing_of_it_is_read(sweep):
+    trial = sweep.add(lr=0.1)
+    sweep.start(trial)
+    sweep.report(trial, 1, 0.5)
+    results = SweepResults.load(sweep.folder)
     assert all(trial.peak == {} and trial.usage == [] for trial in results.record.trials.values())
     assert results.best.used == {}
     assert not [name for name in results.dataframe().columns if name.startswith("peak")]

@@ -1,10 +1,9 @@
-"""Trials as files: for LightningCLI, Hydra and Python, with their checkpoints beside them; and ensembles."""
+"""Trials as files: for LightningCLI, Hydra and Python, with their checkpoints beside them; and the best few."""
 
 from __future__ import annotations
 
 import ast
 import math
-from collections import namedtuple
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ import pytest
 import torch
 import yaml
 
-from tests.unit.results.test_results import Fake, Writer
-from tunelight.errors import CheckpointError, NoResultError, SettingsError, StorageError, TrainFunctionError
+from tests.unit.results.test_results import Writer
+from tunelight.errors import CheckpointError, SettingsError, StorageError
 
 CONFIG = {"model.lr": 1e-05, "model.hidden": 64, "data.batch_size": 32, "trainer.gradient_clip_val": 0.5}
 TOLD: dict[str, Any] = {
@@ -259,56 +258,7 @@ def test_top_are_the_best_by_their_best_report(tmp_path, mode, order):
         found.top(0)
 
 
-def test_more_models_than_trials_are_an_error(tmp_path):
-    with pytest.raises(NoResultError, match="An ensemble of 3"):
-        sweep(tmp_path).ensemble(3, Fake)
-
-
-class Scaled(torch.nn.Module):
-    """Answers with multiples of what it is given."""
-
-    def __init__(self, by: float, form: Any) -> None:
-        super().__init__()
-        self.by, self.form = by, form
-        self.weight = torch.nn.Parameter(torch.ones(()))
-
-    def forward(self, x: Any) -> Any:
-        return self.form(self.weight * x * self.by)
-
-
-Pair = namedtuple("Pair", "logits sizes")
-
-
-def test_an_ensemble_is_the_mean_of_outputs():
-    from tunelight.results.ensemble import Ensemble
-
-    both = Ensemble([Scaled(1.0, lambda y: y), Scaled(3.0, lambda y: y)])
-    answer = both(torch.tensor([1.0, 2.0]))
-    assert answer.tolist() == [2.0, 4.0]
-    assert not answer.requires_grad
-    assert not both.training
-
-
-def test_an_ensemble_keeps_the_form_of_outputs():
-    from tunelight.results.ensemble import Ensemble
-
-    def form(y):
-        return {"pair": Pair(y, [y, (y,)])}
-
-    answer = Ensemble([Scaled(1.0, form), Scaled(2.0, form)])(torch.tensor(2.0))
-    assert isinstance(answer["pair"], Pair)
-    assert answer == {"pair": Pair(torch.tensor(3.0), [torch.tensor(3.0), (torch.tensor(3.0),)])}
-
-
-@pytest.mark.parametrize("form", [lambda y: y.long(), lambda y: "cat"])
-def test_an_ensemble_refuses_what_has_no_mean(form):
-    from tunelight.results.ensemble import Ensemble
-
-    with pytest.raises(TrainFunctionError, match="ensemble return"):
-        Ensemble([Scaled(1.0, form), Scaled(2.0, form)])(torch.tensor(2.0))
-
-
-def test_an_ensemble_loads_the_models_of_the_best_trials(tmp_path):
+def test_the_best_load_their_own_models(tmp_path):
     from tunelight.digits import DigitsClassifier
 
     written = Writer(tmp_path, **TOLD)
@@ -321,9 +271,8 @@ def test_an_ensemble_loads_the_models_of_the_best_trials(tmp_path):
             written.checkpoint(trial, 1, loss),
         )
     images = torch.rand(4, 1, 8, 8)
-    with torch.no_grad():
-        expected = (models[1](images) + models[2](images)) / 2
-    assert torch.allclose(written.load().ensemble(2)(images), expected)
+    for found, model in zip(written.load().top(2), (models[1], models[2]), strict=True):
+        assert torch.equal(found.load_model()(images), model(images))
 
 
 OBJECTS: dict[str, Any] = {

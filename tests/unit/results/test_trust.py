@@ -72,12 +72,6 @@ def test_the_recorded_class_is_not_imported_from_the_sweep_s_own_folder(theirs, 
     assert str(theirs.folder.parent) in said
 
 
-def test_an_ensemble_does_not_import_it_either(theirs, marker):
-    with pytest.raises(ImportPathError, match="trust=True"):
-        theirs.ensemble(1)
-    assert not marker.exists()
-
-
 def test_whoever_trusts_it_says_so(theirs, marker):
     with pytest.raises(CheckpointError):  # the checkpoint is an empty file: the class was there
         theirs.best.load_model(trust=True)

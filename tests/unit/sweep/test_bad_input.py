@@ -127,7 +127,7 @@ def test_searchers_formats_and_mutations_keep_to_the_values_that_the_space_draws
     grid = GridSearcher(space)
     assert {grid.suggest(str(number))["n"] for number in range(len(drawn))} == drawn
     assert grid.suggest("more") == "FINISHED"
-    back = tl.SearchSpace.from_format(space.to_format("optuna"), "optuna")
+    back = tl.SearchSpace.from_format({"n": distribution}, "optuna")
     assert {back.sample(np.random.RandomState(seed))["n"] for seed in range(100)} == drawn
     rng = np.random.RandomState(0)
     for value in drawn:
@@ -149,19 +149,10 @@ def test_a_baseline_gives_numbers_where_numbers_are_drawn() -> None:
         ("wandb", {"method": ["bayes"], "parameters": {}}),
         ("optuna", {"a": {"name": "CategoricalDistribution", "attributes": {"choices": 3}}}),
         ("optuna", {"a": {"name": "FloatDistribution", "attributes": {"low": 0, "high": 3, "step": 0}}}),
-        ("configspace", {"hyperparameters": [3]}),
-        ("configspace", {"hyperparameters": [{"type": "constant", "name": "a", "value": 1}], "forbiddens": 3}),
-        (
-            "configspace",
-            {
-                "hyperparameters": [{"type": "constant", "name": "a", "value": 1}],
-                "conditions": [{"type": "EQ", "child": "b", "parent": "a", "value": 1}],
-            },
-        ),
     ],
 )
 def test_a_damaged_space_of_another_program_is_told(name: str, given: Any) -> None:
-    with pytest.raises(SpaceError, match=r"no search space of|none of the hyperparameters"):
+    with pytest.raises(SpaceError, match="no search space of"):
         tl.SearchSpace.from_format(given, name)
 
 
@@ -266,13 +257,7 @@ def test_nested_keys_that_resemble_bounds_are_still_keys(write: Write) -> None:
     assert list(tl.SearchSpace.load(write(text)).domains) == ["a.min", "a.max", "b.low", "b.other", "c.max"]
 
 
-@pytest.mark.parametrize(
-    ("text", "whose", "name"),
-    [
-        ("method: bayes\nmetric: {name: loss}\nparameters: {lr: {min: 0, max: 1}}\n", "W&B", "wandb"),
-        ("hyperparameters:\n- {name: a, type: constant, value: 1}\n", "ConfigSpace", "configspace"),
-    ],
-)
-def test_a_file_of_another_program_is_told_by_what_it_holds(write: Write, text: str, whose: str, name: str) -> None:
-    with pytest.raises(SpaceError, match=rf"{whose}, not a search space file.*from_format\('.*yaml', '{name}'\)"):
+def test_a_file_of_another_program_is_told_by_what_it_holds(write: Write) -> None:
+    text = "method: bayes\nmetric: {name: loss}\nparameters: {lr: {min: 0, max: 1}}\n"
+    with pytest.raises(SpaceError, match=r"W&B, not a search space file.*from_format\('.*yaml', 'wandb'\)"):
         tl.SearchSpace.load(write(text))

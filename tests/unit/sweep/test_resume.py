@@ -15,7 +15,7 @@ import tunelight as tl
 from tests.unit.recording import Sweep
 from tunelight.errors import ImportPathError, SettingsError, SpaceError, StorageError
 from tunelight.machine.signals import StopSignals
-from tunelight.record import RECORD_FILE, Record, read_lines, read_sweep_file, write_sweep_file
+from tunelight.record import read_sweep_file, write_sweep_file
 from tunelight.searchers import SweepSearch
 from tunelight.settings import Settings
 from tunelight.sweep import run as sweeps
@@ -261,18 +261,3 @@ def test_a_new_baseline_that_has_no_room_is_an_error_that_says_how_many_trials_i
     driver.run(num_samples=2, baselines=[{"x": 0.5}])
     with pytest.raises(SettingsError, match=r"all but 0 of its num_samples=2 trials are made. Give num_samples=3"):
         driver.run(num_samples=2, resume=True, baselines=[{"x": 0.5}, {"x": 0.25}])
-
-
-def test_a_record_that_does_not_say_which_trials_were_baselines_had_them_first(tmp_path: Path) -> None:
-    suggested = Driver(tmp_path / "straight").run(num_samples=2)
-    driver = Driver(tmp_path / "old")
-    driver.run(2, num_samples=2, baselines=[{"x": 0.5}])
-    record = tmp_path / "old" / "s" / RECORD_FILE
-    lines = list(read_lines(record.parent))
-    record.unlink()
-    old = Record.open(record.parent)
-    for line in lines:
-        kept = {key: value for key, value in line.items() if key not in ("kind", "time", "baseline")}
-        old.append(line["kind"], **kept)
-    old.close()
-    assert driver.run(num_samples=3, resume=True, baselines=[{"x": 0.5}]) == [suggested[1]]

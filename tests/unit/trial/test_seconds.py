@@ -122,32 +122,18 @@ def test_a_cold_trial_is_not_charged_its_gang_s_start_nor_a_paused_one_its_pause
     assert seconds(first) + 0.1 <= seconds(second) < seconds(first) + 0.6
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["counted", "written before it was counted"])
-def test_a_trial_that_was_cut_off_goes_on_from_the_seconds_of_its_checkpoint(heads: Heads, known: bool) -> None:
+def test_a_trial_that_was_cut_off_goes_on_from_the_seconds_of_its_checkpoint(heads: Heads) -> None:
     lost = heads.make(make_trainable(SPEC), {})
     heads.train(lost)
     before = seconds(heads.train(lost))
     lost._close_gang()
-    if not known:
-        for path in (heads.folder() / checkpoints.FOLDER).glob("report-*.json"):
-            told = json.loads(path.read_text())
-            del told["seconds"]
-            path.write_text(json.dumps(told))
-        before = 40.0  # what the driver makes of its record
-    past = ResumedTrial("00000", {}, 2, heads.folder(), trained=before)
+    past = ResumedTrial("00000", {}, 2, heads.folder())
     search = SweepSearch(SimpleNamespace(), 1)  # type: ignore[arg-type]
     search._make = lambda *_: stub_trial("00000", {})  # type: ignore[method-assign]
     search._take_up(past)
     third = heads.train(heads.make(make_trainable(SPEC), {}))
     assert third["training_iteration"] == 3
     assert before + 0.1 <= seconds(third) < before + 0.6
-
-
-def test_what_the_driver_heard_before_seconds_were_counted_is_still_read(tmp_path: Path) -> None:
-    (tmp_path / checkpoints.ACKED).write_text("3")
-    assert checkpoints.read_acked(tmp_path) == 3
-    info = CheckpointInfo("x", number=2)
-    assert checkpoints.with_seconds(info, tmp_path) == info
 
 
 REPORTS = [("a", 1, 4.0, 0.5), ("b", 1, 9.0, 0.4), ("a", 2, 8.0, 0.5), ("a", 3, 10.5, 0.5), ("b", 2, 21.0, 0.4)]
@@ -183,20 +169,6 @@ def test_a_replay_files_at_the_same_seconds_as_the_live_sweep_did(tmp_path: Path
     assert state_of(replayed, tmp_path) == state_of(live, tmp_path)
     assert state_of(live, tmp_path)["brackets"][0][0]["losses"] == {"00000": 0.5, "00001": 0.4}
     assert [trial.trained for trial in read_record(sweep.folder).trials.values()] == [10.5, 21.0]
-
-
-def test_a_record_without_seconds_is_replayed_by_how_long_trials_ran(tmp_path: Path) -> None:
-    sweep = Sweep(create_sweep_folder(tmp_path, "sweep"))
-    trial = sweep.add(lr=0.1)
-    sweep.start(trial)
-    for number in (1, 2, 3):
-        sweep.clock.now += 6.0
-        sweep.report(trial, number, 0.5)
-    sweep.callback.record.close()
-    replayed = asha()
-    replay_scheduler(read_lines(sweep.folder), replayed)
-    assert state_of(replayed, tmp_path)["brackets"][0][0]["losses"] == {"00000": 0.5}
-    assert read_record(sweep.folder).trials["00000"].trained == 18.0
 
 
 def test_a_simulated_gang_s_start_is_no_training_either() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tunelight.errors import SpaceError
-from tunelight.space.formats.common import Described, Entry, refuse, refuse_constraints, unreadable
+from tunelight.space.formats.common import unreadable
 
 _OPTUNA = "Optuna"
 _FLOAT, _INT, _CHOICE = "FloatDistribution", "IntDistribution", "CategoricalDistribution"
@@ -64,29 +64,3 @@ def _taken_apart(key: str, given_entry: Any) -> tuple[Any, Mapping[str, Any]]:
 
 def _divides(step: float, *bounds: float) -> bool:
     return all(abs(bound / step - round(bound / step)) < 1e-9 for bound in bounds)
-
-
-def write(space: Described) -> dict[str, Any]:
-    """Return a space as Optuna's distributions by dotted key. Raises: SpaceError."""
-    refuse_constraints(_OPTUNA, space)
-    return {key: _write(entry) for key, entry in space.entries.items()}
-
-
-def _write(entry: Entry) -> dict[str, Any]:
-    key, name = entry.key, entry.name
-    if entry.around is not None:
-        raise refuse(_OPTUNA, key, "around", "Leave it out, and try the value first: study.enqueue_trial.")
-    if name in ("choice", "fixed"):
-        choices = entry.arguments if name == "choice" else [entry.arguments]
-        for choice in choices:
-            if not isinstance(choice, bool | int | float | str | None):
-                raise refuse(_OPTUNA, key, f"the choice {choice!r}", "It has null, true/false, numbers and text.")
-        return {"name": _CHOICE, "attributes": {"choices": choices}}
-    if name in ("uniform", "loguniform", "quniform", "randint", "lograndint", "qrandint"):
-        low, high, step = entry.bounds()
-        log = "log" in name
-        if "int" in name:
-            return {"name": _INT, "attributes": {"log": log, "step": step or 1, "low": low, "high": high}}
-        return {"name": _FLOAT, "attributes": {"step": step, "low": low, "high": high, "log": log}}
-    instead = {"ordinal": "Make it a choice.", "grid_search": "Make it a choice, and use its GridSampler."}
-    raise refuse(_OPTUNA, key, name, instead.get(name, ""))

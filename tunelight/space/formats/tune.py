@@ -8,10 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tunelight.space.formats.common import Described, refuse, refuse_constraints
-
-_RAY = "Ray Tune"
-
 
 def read(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the domains of a param_space; its constants, of whatever kind, are fixed."""
@@ -30,16 +26,3 @@ def _read(given: Mapping[str, Any]) -> dict[str, Any]:
         else:
             domains[key] = {"fixed": value}
     return domains
-
-
-def write(space: Described) -> dict[str, Any]:
-    """Return a space as a param_space, with Ray Tune's own domains and nested as it is. Raises: SpaceError."""
-    refuse_constraints(_RAY, space)
-    param_space: dict[str, Any] = {}
-    for key, entry in space.entries.items():
-        if entry.name == "ordinal":
-            raise refuse(_RAY, key, "ordinal", "Make it a choice.")
-        if entry.around is not None:
-            raise refuse(_RAY, key, "around", "Leave it out, or draw by a function (sample_from).")
-        param_space[key] = entry.domain.categories[0] if entry.name == "fixed" else entry.domain
-    return space.written(param_space)

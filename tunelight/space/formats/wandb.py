@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tunelight.errors import SpaceError, guess
-from tunelight.space.formats.common import Described, Entry, refuse, refuse_constraints, unreadable
+from tunelight.space.formats.common import unreadable
 
 _WANDB = "W&B"
 _OF_OTHERS = ("name", "program", "command", "project", "entity", "description", "controller", "job", "image_uri")
@@ -25,11 +25,7 @@ _BOUNDED = {
     "int_uniform": "randint",
 }
 _NORMAL = {"normal": "randn", "q_normal": "qrandn"}
-_PLAIN = {"fixed": "value", "choice": "values", "grid_search": "values"}
 _KNOWN = ("constant", "categorical", *_BOUNDED, *_NORMAL)
-
-
-# --- reading ----------------------------------------------------------------------------------------------
 
 
 def read(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -141,57 +137,3 @@ def _as_grid(key: str, kind: str, written: Mapping[str, Any]) -> dict[str, Any]:
     if kind == "int_uniform":
         return {"grid_search": list(range(written["min"], written["max"] + 1))}
     raise unreadable(_WANDB, key, f"grid over {kind}", "grids over constant, categorical, int_uniform")
-
-
-# --- writing ----------------------------------------------------------------------------------------------
-
-
-def write(space: Described) -> dict[str, Any]:
-    """Return a space as a W&B sweep configuration, with its metric. Raises: SpaceError."""
-    refuse_constraints(_WANDB, space)
-    found = space.entries
-    grids = [key for key, entry in found.items() if entry.name == "grid_search"]
-    drawn = [key for key, entry in found.items() if entry.name not in ("grid_search", "fixed")]
-    if grids and drawn:
-        raise refuse(
-            _WANDB, grids[0], f"a grid beside what is drawn ({drawn[0]})", "Make it a choice, or the others grids."
-        )
-    written: dict[str, Any] = {"method": "grid" if grids else "random"}
-    if metric := space.settings.get("metric"):
-        if not isinstance(metric, str):
-            raise refuse(_WANDB, "metric", "several metrics", "Give one.")
-        goal = next(goal for goal, mode in _MODES.items() if mode == space.settings.get("mode", "min"))
-        written["metric"] = {"name": metric, "goal": goal}
-    written["parameters"] = _nested(space.written({key: _Leaf(_write(entry)) for key, entry in found.items()}))
-    return written
-
-
-class _Leaf:
-    """Marks a parameter among the mappings that it is nested in."""
-
-    def __init__(self, written: dict[str, Any]) -> None:
-        self.written = written
-
-
-def _nested(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key: value.written if isinstance(value, _Leaf) else {"parameters": _nested(value)}
-        for key, value in given.items()
-    }
-
-
-def _write(entry: Entry) -> dict[str, Any]:
-    key, name, arguments = entry.key, entry.name, entry.arguments
-    if entry.around is not None:
-        raise refuse(_WANDB, key, "around", "Leave it out.")
-    if name in _PLAIN:
-        return {_PLAIN[name]: arguments}
-    for kind, ours in (_BOUNDED | _NORMAL).items():
-        if ours == name:
-            if kind in _NORMAL:
-                ends = {"mu": arguments[0], "sigma": arguments[1]}
-            else:
-                low, high, _ = entry.bounds()
-                ends = {"min": low, "max": high}
-            return {"distribution": kind, **ends, **({"q": arguments[2]} if len(arguments) == 3 else {})}
-    raise refuse(_WANDB, key, name, "Make it a choice." if name == "ordinal" else "")
