@@ -363,14 +363,9 @@ class SweepResults:
         return self.best.export(path, format, checkpoint=checkpoint)
 
     @property
-    def idle_gpus(self) -> str | None:
-        """Where GPUs were busy for less than 60 % of the time that trials trained: a sentence that says so, and why.
-
-        It names the likely cause, by what else was measured, and what to try. None where GPUs were busy, where too few
-        samples or no GPUs were measured, and in a record of an earlier version.
-        """
-        trials = self._state.trials.values()
-        return storage.idle_gpus(storage.gpu_use([trial.peak for trial in trials], self._settings, trials))
+    def gpus_busy(self) -> float | None:
+        """The part of the time of training, 0 to 1, in which GPUs were busy; None where that is not known."""
+        return storage.gpus_busy(trial.peak for trial in self._state.trials.values())
 
     def summary(self) -> str:
         """Return a few lines for printing: trials by state, and the best one."""
@@ -388,8 +383,8 @@ class SweepResults:
             lines.extend(repeats.lines_of(self._state))
         if self._state.over is not None:
             lines.append(self._state.over)
-        if self.idle_gpus is not None:
-            lines.append(f"{self.idle_gpus}.")
+        if self.gpus_busy is not None:
+            lines.append(f"GPUs {storage.percent(self.gpus_busy)} busy.")
         if (failed := self.ahead) is not None:
             lines.append(
                 f"Trial {failed.id}, which {failed.outcome}, had reported {self.metric}={_short(failed.value)}."

@@ -212,20 +212,6 @@ def test_show_says_what_the_workers_of_a_trial_used(runs):
     assert "used        peak memory of a worker 1.2 GB, CPUs used 1.8\n" in call("show", "digits", "0").output
     about = json.loads(call("show", "digits", "0", "--json").stdout)
     assert about["peak"] == {"cpu": 1.84, "memory": 1240}
-    assert "idle_gpus" not in about
-
-
-def test_show_says_that_gpus_idled(runs):
-    record = Record.open(runs)
-    fields = {"cpu": [0.3], "memory": [612], "gpu": [0.5], "mean_gpu": 0.31, "mean_cpu": 0.2, "samples": 40}
-    record.append("usage", trial="00000", peak=True, **fields)
-    record.close()
-    why = "likely because workers wait for storage, the network or one another"
-    assert f"\nGPUs 31 % busy, {why}" in call("show", "digits").output
-    assert f"\nGPUs        31 % busy, {why}" in call("show", "digits", "0").output
-    assert json.loads(call("show", "digits", "--json").stdout)["idle_gpus"].startswith(f"GPUs 31 % busy, {why}")
-    assert json.loads(call("show", "digits", "0", "--json").stdout)["idle_gpus"].startswith("GPUs 31 % busy")
-    assert "GPUs  " not in call("show", "digits", "1").output
 
 
 def test_an_unknown_trial_is_an_error_that_lists_those_that_there_are(runs):
