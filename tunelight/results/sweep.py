@@ -26,8 +26,10 @@ from tunelight.space.plain import Objects
 from tunelight.stores.masking import printable
 
 if TYPE_CHECKING:
+    import optuna
     import pandas as pd
     import plotly.graph_objects as go
+    from optuna.storages import BaseStorage
 
     from tunelight.results.ensemble import Ensemble
 
@@ -331,6 +333,23 @@ class SweepResults:
             row["tags"] = ", ".join(trial.tags)
         config = {key: value for key, value in flatten(trial.plain_config, "config.").items() if value != {}}
         return row | config | {f"peak.{name}": value for name, value in trial.peak.items()}
+
+    def to_study(self, storage: str | os.PathLike[str] | BaseStorage | None = None) -> optuna.Study:
+        """Return the trials of the search as an Optuna study, as they are recorded now; it is named as the sweep.
+
+        FINISHED trials are COMPLETE with their best report, STOPPED ones PRUNED, ERROR and INTERRUPTED ones FAIL,
+        DIVERGED and OOM ones COMPLETE, infeasible and infinitely bad, and others RUNNING; each has its curve. Keys that
+        Optuna has no distribution for are user attributes, as are the ``trial``'s id and its ``state`` here.
+
+        Args:
+            storage: a path for a journal, an address that Optuna knows as "sqlite:///studies.db", or one of Optuna's
+                storages (None: in memory). An earlier study of this sweep in it is replaced.
+
+        Raises: StorageError if it cannot be written; SettingsError if it holds another study of that name.
+        """
+        from tunelight.results.study import study_of
+
+        return study_of(self._state, self.folder, self.objectives, self._settings.get("space") or {}, storage)
 
     def export_best(
         self,

@@ -21,8 +21,8 @@ from tunelight.errors import GangError, StorageError
 from tunelight.record import Record
 
 COMMANDS = [
-    "init", "check", "run", "resume", "extend", "ls", "show", "watch", "note", "tag", "rm", "mv", "best", "export",
-    "reproduce", "plot", "report", "dashboard", "serve", "simulate", "plan", "doctor", "stop", "pause",
+    "init", "check", "run", "resume", "extend", "ls", "show", "watch", "note", "tag", "rm", "best", "export",
+    "reproduce", "plot", "report", "serve", "simulate", "plan", "doctor", "stop", "pause",
     "enqueue", "set", "up", "down", "completion",
 ]  # fmt: skip
 SPACE = """\
@@ -407,6 +407,22 @@ def test_report_goes_into_the_sweep_s_folder_unless_told(runs, monkeypatch):
     call("report", "last")
     assert (runs / "report.html").read_text() == "digits"
     assert json.loads(call("report", "last", "-o", "here.html", "--json").stdout) == {"report": "here.html"}
+
+
+def test_report_writes_a_study_instead(runs, tmp_path):
+    import optuna
+
+    address = f"sqlite:///{tmp_path}/studies.db"
+    assert call("report", "last", "--study", address).output == f"Wrote 1 study to {address}\n"
+    written = optuna.load_study(study_name="digits", storage=address)
+    assert [trial.user_attrs["trial"] for trial in written.trials] == [
+        f"{number:05d}" for number in range(len(written.trials))
+    ]
+    assert written.trials
+    assert not (runs / "report.html").exists()
+    found = json.loads(call("report", "last", "--study", str(tmp_path / "s.journal"), "--json").stdout)
+    assert found == {"study": str(tmp_path / "s.journal"), "sweeps": ["digits"]}
+    assert (tmp_path / "s.journal").exists()
 
 
 def test_report_of_several_sweeps_goes_into_the_working_directory(runs, monkeypatch, tmp_path):
