@@ -147,6 +147,7 @@ LIBRARIES: dict[str, Libraries] = {
     "stores.tune": Libraries(names("fsspec pyarrow"), why="it is Tune's side of a store, imported where there is one"),
     "settings": Libraries(names("packaging yaml")),
     "space": Libraries(names("numpy pydantic yaml", TUNE)),
+    "space.distributions": Libraries(names("optuna"), why="only what asks Optuna imports it"),
     "resources": Libraries(late=names(TUNE)),
     "digits": Libraries(names("numpy", LIGHTNING), late=names("sklearn"), why="it is what a user could have written"),
     "zoo": Libraries(names("numpy", LIGHTNING), late=names("pyarrow PIL"), why="as digits"),
@@ -171,6 +172,7 @@ LIBRARIES: dict[str, Libraries] = {
         late=names(LIGHTNING, "safetensors"),
         why="results are read where neither Ray nor torch is installed",
     ),
+    "results.study": Libraries(late=names("optuna"), why="it makes a study, when one is asked for"),
     "results.figures": Libraries(
         names("numpy plotly"), late=names("optuna"), why="it draws, when a figure is asked for"
     ),

@@ -283,20 +283,16 @@ class Usage:
     """Bytes in use on its GPUs, by whatever process."""
     gpu_memory_total: int | None = None
     """Bytes that its GPUs have."""
-    gpu_power: float | None = None
-    """Watts that its GPUs draw together, whichever process uses them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What a rank used over some samples: the last one, the most of each quantity, and the means of some."""
+    """What a rank used over some samples: the last one, the most of each quantity, and the mean of ``gpu``."""
 
     samples: int
     last: Usage
     peak: Usage
     gpu: float | None = None
-    cpu: float | None = None
-    gpu_power: float | None = None
 
     def asdict(self) -> dict[str, Any]:
         """Return plain data for JSON."""

@@ -142,7 +142,7 @@ class OptunaAdvisor:
         warnings.simplefilter("ignore")
         self._optuna, self._task = optuna, task
         distributions = {}
-        from tunelight.searchers.distributions import parameter_of
+        from tunelight.space.distributions import parameter_of
 
         for key, domain in space.domains.items():
             parameter = parameter_of(key, domain)

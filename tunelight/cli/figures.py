@@ -1,4 +1,4 @@
-"""plot, report, dashboard: figures of a sweep."""
+"""plot, report: figures of a sweep."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tunelight.cli.inspect import load
 from tunelight.cli.options import STORAGE, Json, Storage, Sweep, Sweeps
 from tunelight.cli.printing import print_json
 from tunelight.errors import SettingsError, StorageError, unknown
+from tunelight.stores.masking import masked
 
 _FORMATS = ("html", "json", "png", "svg", "pdf")
 
@@ -75,6 +76,14 @@ def report(
             help="The file. Default: report.html in the sweep's folder; of several sweeps, in the working directory.",
         ),
     ] = None,
+    study: Annotated[
+        str | None,
+        typer.Option(
+            "--study",
+            help="Write the trials as an Optuna study instead, for optuna-dashboard: a journal file, or an address as "
+            "sqlite:///studies.db. An earlier study of the sweep there is replaced.",
+        ),
+    ] = None,
     open: Open = False,
     storage: Storage = STORAGE,
     json: Json = False,
@@ -84,6 +93,9 @@ def report(
     Of several sweeps, the file compares them: best values against time and worker-hours, and a table of the sweeps.
     """
     results = [load(one, storage) for one in sweep]
+    if study is not None:
+        _write_studies(results, study, json=json)
+        return
     from tunelight import reporting
 
     single = results[0] if len(results) == 1 else None
@@ -97,23 +109,11 @@ def report(
         webbrowser.open(Path(path).absolute().as_uri())
 
 
-@command("dashboard last --optuna-port 8081")
-def dashboard(
-    sweep: Sweep,
-    optuna_port: Annotated[int, typer.Option("--optuna-port", help="Of optuna-dashboard.", min=1, max=65535)] = 8080,
-    tensorboard_port: Annotated[
-        int, typer.Option("--tensorboard-port", help="Of TensorBoard.", min=1, max=65535)
-    ] = 6006,
-    storage: Storage = STORAGE,
-) -> None:
-    """Serve a sweep with optuna-dashboard and TensorBoard on this machine, until Ctrl-C."""
-    from tunelight.record import find_sweep, pull_views
-    from tunelight.reporting.dashboards import serve, servers
-
-    folder = find_sweep(sweep, storage)
-    if pull_views(folder):
-        typer.echo("Note: this is a copy of the store as of now; restart the command to see later results")
-    wanted, notes = servers(folder, optuna_port, tensorboard_port)
-    for note in notes:
-        typer.echo(f"Note: {note}")
-    serve(wanted, typer.echo)
+def _write_studies(results: list[Any], study: str, *, json: bool) -> None:
+    for one in results:
+        one.to_study(study)
+    shown = masked(study)
+    if json:
+        print_json({"study": shown, "sweeps": [one.name for one in results]})
+    else:
+        typer.echo(f"Wrote {len(results)} {'study' if len(results) == 1 else 'studies'} to {shown}")

@@ -80,8 +80,6 @@ def _show_trial(trial: TrialResult, json: bool) -> None:
     typer.echo(f"{'config':<11} {words(trial.plain_config)}")
     if trial.used:
         typer.echo(f"{'used':<11} {', '.join(f'{name} {value}' for name, value in trial.used.items())}")
-    if trial.idle_gpus is not None:
-        typer.echo(f"{'GPUs':<11} {trial.idle_gpus.removeprefix('GPUs ')}")
     if trial.tags:
         typer.echo(f"{'tags':<11} {', '.join(trial.tags)}")
     for note in trial.notes:

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from tunelight.cli.app import command
-from tunelight.cli.options import STORAGE, Json, Storage, Sweep, Sweeps
-from tunelight.cli.printing import print_json, shown_path, size
+from tunelight.cli.options import STORAGE, Json, Storage, Sweeps
+from tunelight.cli.printing import print_json, size
 from tunelight.errors import NoResultError, SettingsError, StorageError, first_of
 
 _MOST_NAMES: Final = 8
@@ -158,38 +158,3 @@ def _trials(folder: Path) -> str:
 def _warm_started(names: list[str]) -> str:
     are = f"Sweep {names[0]} was" if len(names) == 1 else f"Sweeps {first_of(names, _MOST_NAMES)} were"
     return f"{are} warm-started from it"
-
-
-@command("mv last digits-with-augmentation")
-def mv(
-    sweep: Sweep,
-    name: Annotated[str, typer.Argument(metavar="NEW_NAME", help="Its new name, in the same storage.")],
-    storage: Storage = STORAGE,
-    json: Json = False,
-) -> None:
-    """Rename a sweep. It can be shown, exported and resumed under its new name, with every scheduler and searcher.
-
-    A sweep that is running is not renamed, nor is another one of that name replaced. Of a searcher with study_storage,
-    the study in that database keeps its name; a resumed sweep writes one of the new name there.
-    """
-    from tunelight.record import read_sweep_file
-    from tunelight.record.upkeep import rename_sweep, started_from
-
-    folder = _folder(sweep, storage)
-    starts = started_from(folder)
-    target = rename_sweep(folder, name)
-    notes = []
-    if starts:
-        notes.append(f"{_warm_started(starts)}; to resume, give --set 'warm_start=[{shown_path(target)}]'.")
-    searcher = read_sweep_file(target).get("searcher")
-    if isinstance(searcher, dict) and searcher.get("study_storage"):
-        notes.append(
-            f"The study {folder.name!r} in its study_storage keeps that name; if the sweep is resumed, it writes "
-            f"{name!r} beside it."
-        )
-    if json:
-        print_json({"sweep": target.name, "folder": target, "was": folder.name, "notes": notes})
-        return
-    typer.echo(f"Renamed sweep {folder.name} to {target.name}, in {shown_path(target)}.")
-    for note in notes:
-        typer.echo(f"Note: {note}")

@@ -118,7 +118,6 @@ def about_sweep(results: SweepResults) -> dict[str, Any]:
         "trials": len(results),
         "states": states,
         "best": None if best is None else about_trial(best),
-        **({} if results.idle_gpus is None else {"idle_gpus": results.idle_gpus}),
         **({"repeated": [asdict(one) for one in repeated]} if repeated else {}),
         **({"pareto": [trial.id for trial in results.pareto()]} if len(results.objectives) > 1 else {}),
     }
@@ -138,8 +137,6 @@ def about_trial(trial: TrialResult) -> dict[str, Any]:
         "seconds": trial.seconds,
         "seed": trial.seed,
         "peak": trial.peak,
-        **({} if trial.energy is None else {"energy": trial.energy}),
-        **({} if trial.idle_gpus is None else {"idle_gpus": trial.idle_gpus}),
         "checkpoint": trial.address,
         "error": trial.error,
         "tags": trial.tags,

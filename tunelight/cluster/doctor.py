@@ -22,7 +22,6 @@ from tunelight.cluster import standing
 from tunelight.cluster.connect import nodes_of
 from tunelight.compat.ray import HOW_TO_GET_RAY, missing_internals, untested
 from tunelight.machine.metadata import is_installed
-from tunelight.machine.network import OPTUNA_PORT, TENSORBOARD_PORT, is_free
 from tunelight.settings.backends import BACKENDS
 
 _GIB: Final = 1 << 30
@@ -52,7 +51,7 @@ class Finding:
 def examine() -> list[Finding]:
     """Run all checks. Nothing is started or changed; torch is imported, for its GPUs."""
     looks: tuple[Callable[[], Iterator[Finding]], ...] = (
-        _machine, _packages, _gpus, _horovod, _ray, _ready, _ports, _disks, _shared_memory,
+        _machine, _packages, _gpus, _horovod, _ray, _ready, _host, _disks, _shared_memory,
     )  # fmt: skip
     findings: list[Finding] = []
     for look in looks:
@@ -175,14 +174,7 @@ def _forks(process: psutil.Process) -> bool:
     return mine and any(word.endswith("forkserver/server.py") for word in words[1:2])
 
 
-def _ports() -> Iterator[Finding]:
-    for port, what, option in (
-        (OPTUNA_PORT, "optuna-dashboard", "--optuna-port"),
-        (TENSORBOARD_PORT, "TensorBoard", "--tensorboard-port"),
-    ):
-        free = is_free(port)
-        advice = "" if free else f"tunelight dashboard {option} takes another."
-        yield Finding(f"port {port}", "ok" if free else "note", f"{'free' if free else 'in use'} ({what})", advice)
+def _host() -> Iterator[Finding]:
     try:
         socket.getaddrinfo(socket.gethostname(), None)
     except OSError as error:

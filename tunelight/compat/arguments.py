@@ -133,7 +133,7 @@ _SWEEP: Final[dict[str, str]] = {
     **dict.fromkeys(
         ("study_name", "experiment_name", "run_name", "project", "project_name"), "name=, the folder in storage="
     ),
-    "study": "searcher={'name': 'tpe', 'study_storage': 'sqlite:///study.db'}; name= names the sweep and its study",
+    **dict.fromkeys(("study", "study_storage"), "results.to_study('sqlite:///studies.db') after the sweep"),
     "entity": "Leave it out: a sweep is a folder; a W&B logger goes to the Trainer",
     **dict.fromkeys(
         ("load_if_exists", "restore", "resume_config", "resume_from_checkpoint", "sweep_id"),

@@ -10,10 +10,6 @@ import psutil
 
 from tunelight.errors import GangError
 
-HOST = "127.0.0.1"
-"""Where optuna-dashboard and TensorBoard listen."""
-OPTUNA_PORT = 8080
-TENSORBOARD_PORT = 6006
 REACH_LIMIT_S = 10.0
 """How long a rank tries to connect to another one."""
 
@@ -64,24 +60,6 @@ def listening(address: str) -> socket.socket:
             raise GangError(no_such_address(address), "exception") from error
         raise
     return listener
-
-
-def is_free(port: int) -> bool:
-    """Tell whether nothing listens on a port of this machine."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-    return True
-
-
-def free_port() -> int:
-    """Return a port on which nothing listens now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 def unreachable(who: str, whom: str, host: str, port: int, why: str) -> str:

@@ -83,7 +83,6 @@ class _Measured(TypedDict, total=False):
     gpu: float | None
     gpu_memory: int | None
     gpu_memory_total: int | None
-    gpu_power: float | None
 
 
 class _Gpus:
@@ -106,12 +105,10 @@ class _Gpus:
             self._nvml = nvml
         busy = self._ask(lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100)
         memory = self._ask(lambda nvml, gpu: _used_and_total(nvml.nvmlDeviceGetMemoryInfo(gpu)))
-        power = self._ask(lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1000)
         return {
             "gpu": None if busy is None else sum(busy) / len(busy),
             "gpu_memory": None if memory is None else sum(used for used, _ in memory),
             "gpu_memory_total": None if memory is None else sum(total for _, total in memory),
-            "gpu_power": None if power is None else sum(power),
         }
 
     def _ask(self, question: Callable[[Any, Any], Any]) -> list[Any] | None:
@@ -128,7 +125,7 @@ def _used_and_total(memory: Any) -> tuple[int, int]:
 
 def used(sample: Usage) -> Used:
     """Return what one sample says."""
-    return Used(1, sample, sample, sample.gpu, sample.cpu, sample.gpu_power)
+    return Used(1, sample, sample, sample.gpu)
 
 
 def joined(before: Used | None, later: Used) -> Used:
@@ -145,11 +142,8 @@ def joined(before: Used | None, later: Used) -> Used:
             gpu=_most(one.gpu, other.gpu),
             gpu_memory=_most(one.gpu_memory, other.gpu_memory),
             gpu_memory_total=_most(one.gpu_memory_total, other.gpu_memory_total),
-            gpu_power=_most(one.gpu_power, other.gpu_power),
         ),
         gpu=mean([(before.gpu, before.samples), (later.gpu, later.samples)]),
-        cpu=mean([(before.cpu, before.samples), (later.cpu, later.samples)]),
-        gpu_power=mean([(before.gpu_power, before.samples), (later.gpu_power, later.samples)]),
     )
 
 

@@ -22,7 +22,6 @@ from tunelight.record.folder import (
     write_text,
 )
 from tunelight.record.follow import RecordFollower
-from tunelight.record.gpu_use import energy_wh, gpu_use, idle_gpus, percent
 from tunelight.record.lock import Driver, Lease, driver_of, locked
 from tunelight.record.names import LOCK_FILE, METRICS_FILE, NOTES_FILE, RECORD_FILE, SWEEP_FILE
 from tunelight.record.notes import Note, Notes
@@ -70,6 +69,7 @@ from tunelight.record.state import (
     is_better,
     metric_value,
 )
+from tunelight.record.usage import gpus_busy, percent
 
 if TYPE_CHECKING:
     from tunelight.record.recorder import RecordCallback

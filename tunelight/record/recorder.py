@@ -20,7 +20,7 @@ from tunelight.record.names import METRICS_FILE
 from tunelight.record.outcomes import ERROR, FINISHED, INTERRUPTED, PAUSED, PENDING, RUNNING, STOPPED, TERMINAL
 from tunelight.record.record import FORMAT, Lines, Record, read_record
 from tunelight.record.state import apply
-from tunelight.record.usage import OF_SAMPLES, USAGE, Budget, IdleGpus, TrialUsage
+from tunelight.record.usage import OF_SAMPLES, USAGE, Budget, TrialUsage
 from tunelight.stores.masking import masked, masked_error
 
 _OWN_KEYS: Final = frozenset(
@@ -99,7 +99,6 @@ class RecordCallback(Callback):
         self._metrics: dict[str, Lines] = {}
         self._budget = Budget(self.record.sizes)
         self._usage: dict[str, TrialUsage] = {}
-        self._idle = IdleGpus()
         self._closed = False
         self._take_up(again or {})
         facts = {**sweep, **_rungs(scheduler), "ends": self._budget_end, **({} if over is None else {"over": over})}
@@ -308,8 +307,6 @@ class RecordCallback(Callback):
         usage.hear(own["usage"])
         if usage.lasts and self._write_usage(trial_id, usage.latest(own.get("workers")), OF_SAMPLES):
             usage.written()
-        if said := self._idle.word(usage.idle(self.state.sweep)):
-            self.note(said, trial_id)
 
     def _write_usage(self, trial_id: str, fields: Mapping[str, Any], share: float = 1.0) -> bool:
         """Record what a trial's workers use, if there is room for it; tell whether there was."""

@@ -26,7 +26,6 @@ from tunelight.record.names import (
     METRICS_FILE,
     NOTES_FILE,
     RECORD_FILE,
-    STUDY_FILE,
     SWEEP_FILE,
     why,
 )
@@ -125,7 +124,7 @@ def pull(folder: Path) -> None:
     """Download what a driver needs to resume a sweep whose lock it holds. Raises: OSError."""
     if not stores.inside(folder):
         return
-    for name in (SWEEP_FILE, RECORD_FILE, STUDY_FILE):
+    for name in (SWEEP_FILE, RECORD_FILE):
         with stores.alone(folder / name):
             _download(folder / name)
     for path, stored in stores.texts(folder, f"*/{METRICS_FILE}").items():
@@ -135,14 +134,14 @@ def pull(folder: Path) -> None:
 
 
 def pull_views(folder: Path) -> bool:
-    """Download the files of a sweep that other programs show: its study, TensorBoard's. False for a sweep in no store.
+    """Download the files of a sweep that TensorBoard shows. False for a sweep in no store.
 
     Raises: OSError.
     """
     if not stores.inside(folder):
         return False
     if not _driven_here(folder):
-        for path in [folder / STUDY_FILE, *stores.matching(folder, _FAMILIES[1])]:
+        for path in stores.matching(folder, _FAMILIES[1]):
             refresh(path)
     return True
 

@@ -23,10 +23,9 @@ _OVER_RANKS: Final[dict[str, Callable[[list[float]], float]]] = {
     "gpu": fmean,
     "gpu_memory": max,
     "gpu_memory_total": max,
-    "gpu_power": sum,
 }
 """The quantities of usage, and what one number says of all ranks."""
-_MEANS: Final = ("mean_gpu", "mean_gpu_power", "mean_cpu")
+_MEANS: Final = ("mean_gpu",)
 
 
 @dataclass
@@ -71,13 +70,13 @@ class TrialState:
     """How many pieces each training batch was cut into at its last report."""
     usage: list[dict[str, float | None]] = field(default_factory=list)
     """What each rank used at the last sample that is recorded: ``cpu`` (CPUs), ``memory`` (MB), and where they are
-    known ``gpu`` (the part of the time), ``gpu_memory`` and ``gpu_memory_total`` (MB) and ``gpu_power`` (W)."""
+    known ``gpu`` (the part of the time), ``gpu_memory`` and ``gpu_memory_total`` (MB)."""
     samples: list[dict[str, float]] = field(default_factory=list)
     """What is recorded of it over time: ``time``, and by the same names the mean over its ranks of ``cpu`` and ``gpu``,
-    the most of memory, and the ``gpu_power`` of all."""
+    and the most of memory."""
     peak: dict[str, float] = field(default_factory=dict)
-    """The most that a rank has used, by the same names; where GPUs are measured also ``mean_gpu``, ``mean_gpu_power``
-    and ``mean_cpu``, of all ranks, and of how many ``samples`` those are means. Empty where nothing is recorded."""
+    """The most that a rank has used, by the same names; where GPUs are measured also ``mean_gpu``, of all ranks,
+    and of how many ``samples`` that is the mean. Empty where nothing is recorded."""
     moves: list[tuple[float, str]] = field(default_factory=list)
     """(time, state) of each change of its state."""
     gangs: list[dict[str, Any]] = field(default_factory=list)

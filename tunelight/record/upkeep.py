@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from tunelight import stores
 from tunelight.checkpoints.files import FOLDER
 from tunelight.errors import StorageError, first_of
 from tunelight.record.finding import list_sweeps
-from tunelight.record.folder import free_name, read_sweep_file, read_yaml, sweep_folder, write_sweep_file
+from tunelight.record.folder import read_sweep_file, read_yaml
 from tunelight.record.lock import locked
-from tunelight.record.names import LOCK_FILE, RECORD_FILE, STUDY_FILE, STUDY_OWNER, SWEEP_FILE, why
+from tunelight.record.names import LOCK_FILE, RECORD_FILE, SWEEP_FILE, why
 from tunelight.record.record import parse
 from tunelight.record.remote import refresh
 
@@ -130,69 +128,6 @@ def _told(folder: Path, what: str) -> Iterator[None]:
             f"{stores.shown(folder)} could not be {what}: {where}: {why(error)}. The rest of it is still there; make "
             "that writable, and try again."
         ) from error
-
-
-def rename_sweep(folder: Path, name: str) -> Path:
-    """Rename a sweep in its storage; return its new folder.
-
-    The record holds paths relative to the folder. What holds the name or the folder is changed too: the name in
-    ``sweep.yaml``, and the study in ``study.journal``.
-
-    Raises: SettingsError for an invalid name; StorageError where the sweep is running, the name is taken, or the sweep
-    is in an object store.
-    """
-    if stores.inside(folder):
-        raise StorageError(
-            f"{stores.shown(folder)} is in an object store, which cannot rename folders. Copy it there with a tool of "
-            "the store, under the new name, and delete this one by tunelight rm."
-        )
-    target = sweep_folder(folder.parent, name)
-    if os.path.lexists(target):
-        free = free_name(folder.parent, name)
-        raise StorageError(f"{target} exists already, and is not overwritten. Choose another name ({free!r}, say).")
-    with locked(folder, to="renamed"), _told(folder, "renamed"):
-        folder.rename(target)
-        with contextlib.suppress(OSError):  # the next run writes both anew
-            _rename_in_sweep_file(target, folder.name)
-            _rename_study(target / STUDY_FILE, folder.name, target)
-    return target
-
-
-def _rename_in_sweep_file(folder: Path, before: str) -> None:
-    sweep_file = read_sweep_file(folder)
-    if sweep_file.get("name") == before:
-        write_sweep_file(folder, {**sweep_file, "name": folder.name})
-
-
-def _rename_study(journal: Path, before: str, folder: Path) -> None:
-    """Rename the study in Optuna's journal, and its owner, so that a resumed sweep goes on with it."""
-    if not journal.exists():
-        return
-    text = journal.read_text()
-    written = [(line, _parsed(line)) for line in text.splitlines()]
-    if any(entry.get("study_name") == folder.name for _, entry in written):
-        return  # of an earlier sweep of the new name: a second one would not count
-    lines = []
-    for line, entry in written:
-        if entry.get("study_name") == before:
-            lines.append(_compact({**entry, "study_name": folder.name}))
-        elif STUDY_OWNER in (attributes := entry.get("user_attr") or {}):
-            lines.append(_compact({**entry, "user_attr": {**attributes, STUDY_OWNER: str(folder)}}))
-        else:
-            lines.append(line)
-    stores.write_atomically(journal, "".join(line + "\n" for line in lines), sync=True)
-
-
-def _parsed(line: str) -> dict[str, Any]:
-    try:
-        entry = json.loads(line)
-    except ValueError:
-        return {}
-    return entry if isinstance(entry, dict) else {}
-
-
-def _compact(entry: dict[str, Any]) -> str:
-    return json.dumps(entry, separators=(",", ":"))
 
 
 def started_from(folder: Path) -> list[str]:

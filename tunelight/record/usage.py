@@ -8,7 +8,6 @@ from typing import Any, Final
 from tunelight.machine.usage import joined, mean
 from tunelight.messages import Usage, Used
 from tunelight.record.folder import encode
-from tunelight.record.gpu_use import GpuUse, causes, gpu_use, idle_gpus
 
 USAGE: Final = "usage"
 """The kind of line."""
@@ -20,15 +19,12 @@ OF_SAMPLES: Final = 0.5
 """How much of that samples may take; the rest is for the peaks of trials that end later."""
 _FRAME: Final = 60
 """More bytes than a line has beside its fields."""
-_JUDGED_FROM: Final = 12
-"""Samples of a rank."""
 _ROUNDED: Final[dict[str, tuple[int | None, float]]] = {
     "cpu": (2, 1.0),
     "memory": (None, 1e6),
     "gpu": (2, 1.0),
     "gpu_memory": (None, 1e6),
     "gpu_memory_total": (None, 1e6),
-    "gpu_power": (None, 1.0),
 }
 """The quantities of a line: digits, and what they are counted in."""
 
@@ -57,7 +53,7 @@ class TrialUsage:
         """Note what the head of the trial passed on (see :meth:`tunelight.gang.usage.UsageLog.news`)."""
         for one in found:
             rank, last, peak = one["rank"], Usage(**one["last"]), Usage(**one["peak"])
-            later = Used(one["samples"], last, peak, one.get("gpu"), one.get("cpu"), one.get("gpu_power"))
+            later = Used(one["samples"], last, peak, one.get("gpu"))
             for known in (self._ranks, self._unwritten):
                 known[rank] = joined(known.get(rank), later)
 
@@ -80,43 +76,9 @@ class TrialUsage:
         """Note that a line was written: the means of the next one are of the samples from now on."""
         self._unwritten = {}
 
-    def idle(self, told: Mapping[str, Any]) -> GpuUse | None:
-        """Return how its GPUs were used, once they have idled for long enough; None until then.
-
-        ``told``: facts of the sweep (see :func:`gpu_use`).
-        """
-        if not any(used.samples >= _JUDGED_FROM for used in self._ranks.values()):
-            return None
-        use = gpu_use([_most(self._ranks)], told)
-        return use if use is not None and use.idle else None
-
     def _in_order(self, workers: int | None) -> list[Used | None]:
         known = max(self._ranks, default=-1) + 1
         return [self._ranks.get(rank) for rank in range(known if workers is None else min(known, workers))]
-
-
-class IdleGpus:
-    """Says of the trials of a sweep that their GPUs idle: once for each likely cause. Runs on: driver."""
-
-    def __init__(self) -> None:
-        self._said: set[tuple[str, ...]] = set()
-
-    def word(self, use: GpuUse | None) -> str | None:
-        """Return what is worth a note, if anything is."""
-        if use is None:
-            return None
-        found = tuple(cause.why for cause in causes(use))
-        if found in self._said:
-            return None
-        self._said.add(found)
-        return idle_gpus(use)
-
-
-def _most(ranks: Mapping[int, Used]) -> dict[str, float]:
-    """Return what ranks have used as ``TrialState.peak`` does."""
-    by_rank = _by_rank([used.peak for used in ranks.values()])
-    most = {name: max(value for value in values if value is not None) for name, values in by_rank.items()}
-    return most | _means(ranks)
 
 
 def _by_rank(usages: list[Usage | None]) -> dict[str, list[float | None]]:
@@ -133,10 +95,21 @@ def _rounded(value: float | None, digits: int | None, unit: float) -> float | No
 
 
 def _means(ranks: Mapping[int, Used]) -> dict[str, float]:
-    """Return the means over all ranks and samples, and of how many samples: only of workers that have GPUs."""
-    fields: dict[str, float] = {}
-    for name, digits in (("gpu", 3), ("gpu_power", 1), ("cpu", 2)):
-        found = mean([(getattr(used, name), used.samples) for used in ranks.values()])
-        if found is not None and (fields or name != "cpu"):
-            fields[f"mean_{name}"] = round(found, digits)
-    return {**fields, "samples": sum(used.samples for used in ranks.values())} if fields else {}
+    """Return how busy the GPUs were, as a mean over all ranks and samples, and of how many samples."""
+    busy = mean([(used.gpu, used.samples) for used in ranks.values()])
+    if busy is None:
+        return {}
+    return {"mean_gpu": round(busy, 3), "samples": sum(used.samples for used in ranks.values())}
+
+
+def gpus_busy(peaks: Iterable[Mapping[str, float]]) -> float | None:
+    """Return the part of the time, 0 to 1, in which the GPUs of some trials were busy; None where that is not known.
+
+    ``peaks``: what each trial used (``TrialState.peak``).
+    """
+    return mean([(peak.get("mean_gpu"), int(peak.get("samples", 0))) for peak in peaks])
+
+
+def percent(part: float) -> str:
+    """Return a part as text: ``31 %``."""
+    return f"{100 * part:.0f} %"

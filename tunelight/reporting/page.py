@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tunelight.errors import first_of
-from tunelight.record import OUTCOMES, write_text
+from tunelight.record import OUTCOMES, percent, write_text
 from tunelight.reporting.comparison import comparison
 from tunelight.reporting.how_run import how_it_was_run
 from tunelight.reporting.markup import CELL, card, document, pairs, plot, remarks, safe
@@ -133,8 +133,8 @@ def _overview(results: SweepResults) -> Iterator[str]:
     if failed is not None:
         said = f"Trial {failed.index}, which {failed.outcome}, had reported {metric}={compact(failed.value)}."
         yield f"<p>{safe(said)}</p>"
-    if results.idle_gpus is not None:
-        yield f"<p>{safe(results.idle_gpus)}.</p>"
+    if results.gpus_busy is not None:
+        yield f"<p>GPUs {percent(results.gpus_busy)} busy.</p>"
     yield remarks(results.tags, [note for note in results.notes if note.trial is None])
     yield f"{how_it_was_run(results)}</section>"
 

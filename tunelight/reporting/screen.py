@@ -12,7 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.jupyter import JupyterMixin
 from rich.text import Text
 
-from tunelight.record import RUNNING, VERBS, SweepState, TrialState, gpu_use, metric_value, percent, winner
+from tunelight.record import RUNNING, VERBS, SweepState, TrialState, gpus_busy, metric_value, percent, winner
 from tunelight.reporting.estimate import seconds_left
 from tunelight.reporting.table import make_table
 from tunelight.reporting.words import age, best_line, compact, counts, elapsed, event_line, metric_of
@@ -66,8 +66,8 @@ def title(state: SweepState, now: float, total: int | None) -> str:
         parts.append("paused")
     if workers := workers_in_use(state):
         parts.append(f"{workers} worker{'s' if workers > 1 else ''} in use")
-    if used := gpu_use([trial.peak for trial in list(state.live.values())], state.sweep):
-        parts.append(f"GPUs {percent(used.busy)} busy")
+    if (busy := gpus_busy(trial.peak for trial in list(state.live.values()))) is not None:
+        parts.append(f"GPUs {percent(busy)} busy")
     parts.append(elapsed(age(state, now)))
     left = seconds_left(state, now, total)
     if left is not None:

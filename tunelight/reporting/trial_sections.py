@@ -122,7 +122,7 @@ def _facts(trial: TrialResult, state: TrialState) -> list[tuple[str, Any]]:
         facts.append(("best report", when(trial.metrics)))
         facts += reported(trial)
     facts += [("time", elapsed(trial.seconds)), ("workers", state.workers), ("seed", trial.seed)]
-    facts += [*trial.used.items(), ("idle GPUs", trial.idle_gpus)]
+    facts += trial.used.items()
     return [(key, value) for key, value in facts if value is not None]
 
 

@@ -19,12 +19,10 @@ _LAST: Final = {
     "gpu": "GPUs busy",
     "gpu_memory": "GPU memory MB",
     "gpu_memory_total": "of MB",
-    "gpu_power": "GPU power W",
 }
 _OVER_TIME: Final = {
     "gpu": "part of the time in which its GPUs were busy",
     "gpu_memory": "MB of GPU memory of the worker that used most",
-    "gpu_power": "W of all its GPUs",
     "cpu": "CPUs in use, as a mean of its workers",
     "memory": "MB of memory of the worker that used most",
 }

@@ -14,9 +14,9 @@ from tunelight.record import (
     VERBS,
     SweepState,
     TrialState,
-    gpu_use,
-    idle_gpus,
+    gpus_busy,
     metric_value,
+    percent,
     repeated,
     winner,
 )
@@ -117,8 +117,9 @@ def summary(state: SweepState, now: float) -> str:
     text = f"{name} ended after {elapsed(age(state, now))}: {trials}{how}. {best[0].upper()}{best[1:]}"
     if found := repeated(state):
         text += f". Its configuration, that of trial {short_id(found[0].trial)}: {in_words(found[0])}"
-    used = gpu_use([trial.peak for trial in state.trials.values()], state.sweep, state.trials.values())
-    more = [said.removesuffix(".") for said in (missing(state), idle_gpus(used)) if said]
+    busy = gpus_busy(trial.peak for trial in state.trials.values())
+    gpus = None if busy is None else f"GPUs {percent(busy)} busy"
+    more = [said.removesuffix(".") for said in (missing(state), gpus) if said]
     return ". ".join([text, *more]) + ("." if more else "")
 
 

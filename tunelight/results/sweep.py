@@ -26,8 +26,10 @@ from tunelight.space.plain import Objects
 from tunelight.stores.masking import printable
 
 if TYPE_CHECKING:
+    import optuna
     import pandas as pd
     import plotly.graph_objects as go
+    from optuna.storages import BaseStorage
 
 
 _MOST_IDS: Final = 12
@@ -311,6 +313,23 @@ class SweepResults:
         config = {key: value for key, value in flatten(trial.plain_config, "config.").items() if value != {}}
         return row | config | {f"peak.{name}": value for name, value in trial.peak.items()}
 
+    def to_study(self, storage: str | os.PathLike[str] | BaseStorage | None = None) -> optuna.Study:
+        """Return the trials of the search as an Optuna study, as they are recorded now; it is named as the sweep.
+
+        FINISHED trials are COMPLETE with their best report, STOPPED ones PRUNED, ERROR and INTERRUPTED ones FAIL,
+        DIVERGED and OOM ones COMPLETE, infeasible and infinitely bad, and others RUNNING; each has its curve. Keys that
+        Optuna has no distribution for are user attributes, as are the ``trial``'s id and its ``state`` here.
+
+        Args:
+            storage: a path for a journal, an address that Optuna knows as "sqlite:///studies.db", or one of Optuna's
+                storages (None: in memory). An earlier study of this sweep in it is replaced.
+
+        Raises: StorageError if it cannot be written; SettingsError if it holds another study of that name.
+        """
+        from tunelight.results.study import study_of
+
+        return study_of(self._state, self.folder, self.objectives, self._settings.get("space") or {}, storage)
+
     def export_best(
         self,
         path: str | os.PathLike[str],
@@ -342,14 +361,9 @@ class SweepResults:
         return self.best.export(path, format, checkpoint=checkpoint)
 
     @property
-    def idle_gpus(self) -> str | None:
-        """Where GPUs were busy for less than 60 % of the time that trials trained: a sentence that says so, and why.
-
-        It names the likely cause, by what else was measured, and what to try. None where GPUs were busy, where too few
-        samples or no GPUs were measured.
-        """
-        trials = self._state.trials.values()
-        return storage.idle_gpus(storage.gpu_use([trial.peak for trial in trials], self._settings, trials))
+    def gpus_busy(self) -> float | None:
+        """The part of the time of training, 0 to 1, in which GPUs were busy; None where that is not known."""
+        return storage.gpus_busy(trial.peak for trial in self._state.trials.values())
 
     def summary(self) -> str:
         """Return a few lines for printing: trials by state, and the best one."""
@@ -367,8 +381,8 @@ class SweepResults:
             lines.extend(repeats.lines_of(self._state))
         if self._state.over is not None:
             lines.append(self._state.over)
-        if self.idle_gpus is not None:
-            lines.append(f"{self.idle_gpus}.")
+        if self.gpus_busy is not None:
+            lines.append(f"GPUs {storage.percent(self.gpus_busy)} busy.")
         if (failed := self.ahead) is not None:
             lines.append(
                 f"Trial {failed.id}, which {failed.outcome}, had reported {self.metric}={_short(failed.value)}."

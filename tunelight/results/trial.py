@@ -50,13 +50,8 @@ class TrialResult:
         compiled: how many graphs torch.compile had made for it at its last report, since it last began or resumed.
         peak: the most that one of its workers used, where that is recorded, else {}: ``cpu`` (CPUs, a mean of 5 s),
             ``memory`` (MB), and of GPUs ``gpu`` (the part of the time that they were busy, 0 to 1), ``gpu_memory`` and
-            ``gpu_memory_total`` (MB) and ``gpu_power`` (W, of all GPUs of a worker). With GPUs also ``mean_gpu``,
-            ``mean_gpu_power`` and ``mean_cpu``, means over all samples and workers. A worker's loader processes count
-            too.
-        energy: Wh that the GPUs of all its workers took while it trained, as mean power times time; None where their
-            power is not known, or GPUs are shared, or the number of workers has changed.
-        idle_gpus: where its GPUs were busy for less than 60 % of the time, a sentence that says so, with the likely
-            cause and what to try; else None.
+            ``gpu_memory_total`` (MB). With GPUs also ``mean_gpu``, the mean over all samples and workers. A worker's
+            loader processes count too.
         path: its folder.
         runs: what the sweep was run with while it trained, for each run of the driver: ``command`` (secrets masked),
             ``cwd``, ``file``, ``git`` (``commit``, ``dirty``; None outside of a repository), ``versions``.
@@ -90,8 +85,6 @@ class TrialResult:
         self.compiled = state.compiled
         self.batch_pieces = state.pieces
         self.peak = {name: value for name, value in state.peak.items() if name != "samples"}
-        self.energy = storage.energy_wh(state, settings)
-        self.idle_gpus = storage.idle_gpus(storage.gpu_use([state.peak], settings, [state]))
         self.path = folder / state.folder
         self.runs = [dict(run) for run in runs]
         self._settings = settings
@@ -142,7 +135,7 @@ class TrialResult:
     @property
     def used(self) -> dict[str, str]:
         """What its workers used, in words: "peak memory of a worker" -> "1.2 GB". Empty where it is not recorded."""
-        return used(self.peak, self._settings.get("cpus_per_worker"), self.energy)
+        return used(self.peak, self._settings.get("cpus_per_worker"))
 
     @property
     def notes(self) -> list[Note]:

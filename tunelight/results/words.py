@@ -18,10 +18,10 @@ def ordinal(number: int) -> str:
     return f"{number}{ending}"
 
 
-def used(peak: Mapping[str, float], cpus: float | None = None, energy: float | None = None) -> dict[str, str]:
+def used(peak: Mapping[str, float], cpus: float | None = None) -> dict[str, str]:
     """Return in words what the workers of a trial used at most, and how busy their GPUs were.
 
-    ``cpus``: how many each of them had. ``energy``: Wh that the GPUs of all took.
+    ``cpus``: how many each of them had.
     """
     found = {}
     if "memory" in peak:
@@ -33,10 +33,6 @@ def used(peak: Mapping[str, float], cpus: float | None = None, energy: float | N
         found["peak memory of its GPUs"] = f"{megabytes(peak['gpu_memory'])}{total}"
     if "mean_gpu" in peak:
         found["GPUs busy"] = percent(peak["mean_gpu"])
-    if "mean_gpu_power" in peak and "gpu_power" in peak:
-        found["power of its GPUs"] = f"{peak['mean_gpu_power']:.0f} W, at most {peak['gpu_power']:.0f} W"
-    if energy is not None:
-        found["energy of all GPUs"] = f"{energy:.3g} Wh" if energy < 1000 else f"{energy / 1000:.3g} kWh"
     return found
 
 

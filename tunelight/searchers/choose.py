@@ -102,10 +102,8 @@ def _blind(name: str, space: SearchSpace, settings: Settings) -> Searcher:
 def _optuna(
     given: Any, options: dict[str, Any], space: SearchSpace, settings: Settings, resumed: Path | None
 ) -> OptunaSearcher:
-    from tunelight.record import sweep_folder
     from tunelight.searchers.optuna import OptunaSearcher  # imports Optuna
     from tunelight.searchers.samplers import KINDS, is_sampler, learns
-    from tunelight.searchers.study_copy import check_address
 
     if isinstance(given, OptunaSearcher):
         plan = given
@@ -114,9 +112,6 @@ def _optuna(
     else:
         raise SettingsError(_no_searcher(given, [*_OWN, *KINDS]))
     searcher = plan.for_sweep(space, settings.metric, settings.mode, settings.seed or 0)
-    if searcher.address is not None:
-        folder = None if settings.name is None else sweep_folder(settings.storage, settings.name)
-        check_address(searcher.address, folder)
     if settings.warm_start and not learns(searcher.kind):
         _refuse_warm_start(settings, f"searcher={given!r}")
     _warm_up(searcher, settings, resumed)
@@ -155,7 +150,7 @@ def _no_searcher(given: Any, valid: list[str]) -> str:
     if kind.__module__.startswith("optuna.study"):
         return (
             "searcher= takes no Optuna study: a sweep has one of its own. Give the study's sampler, "
-            "searcher=study.sampler; searcher={'name': 'tpe', 'study_storage': ...} keeps a copy of the sweep's study."
+            "searcher=study.sampler; results.to_study() returns the sweep's trials as a study."
         )
     if not isinstance(given, str):
         return (

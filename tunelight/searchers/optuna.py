@@ -7,7 +7,6 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -19,16 +18,14 @@ from optuna.trial import TrialState, create_trial
 from tunelight.compat.optuna import frozen_constraints, set_constraint
 from tunelight.errors import SettingsError
 from tunelight.record import ERROR, FINISHED, INFEASIBLE, INTERRUPTED, STOPPED, is_better
-from tunelight.record.names import STUDY_FILE
-from tunelight.searchers.distributions import Parameter, parameter_of
 from tunelight.searchers.earlier import Earlier
 from tunelight.searchers.learning import LearningSearcher
 from tunelight.searchers.priors import PriorDraws
 from tunelight.searchers.random import generator
 from tunelight.searchers.samplers import keeps_nothing, make_sampler, quiet, reseed
-from tunelight.searchers.study_copy import StudyCopy, storage_opener
 from tunelight.settings import Mode
 from tunelight.space import SearchSpace
+from tunelight.space.distributions import Parameter, parameter_of
 from tunelight.space.plain import to_plain_config
 
 logger = logging.getLogger("tunelight")
@@ -55,8 +52,8 @@ class _Live:
 class OptunaSearcher(LearningSearcher):
     """Suggest configurations by an Optuna sampler.
 
-    The study is in memory. A thread copies it to ``study.journal`` in the sweep's folder, or to ``study_storage``, for
-    optuna-dashboard and Optuna's own plots. A resumed sweep rebuilds its study from its record, never from the copy.
+    The study is in memory, and a resumed sweep rebuilds it from its record. For Optuna's own plots and dashboard,
+    ``SweepResults.to_study`` makes one from the record, too.
 
     Where the space names values by ``around``, some trials are drawn near these in the sampler's place: half of the
     first ones, then as many as such trials have among the best quarter, and at least one in twenty.
@@ -70,8 +67,6 @@ class OptunaSearcher(LearningSearcher):
         sampler: "tpe", "gp", "cmaes", "sobol", "qmc", "nsgaii", "nsgaiii", or an Optuna sampler, which is copied and
             seeded as the sweep is (None: "tpe"; with several metrics "nsgaii").
         space, metric, mode, seed: for use without ``tunelight.run``, which tells its own (0 is the seed then).
-        study_storage: an address that Optuna knows, as "sqlite:///studies.db", for the copy (None: the journal).
-            ``${NAME}`` in it is an environment variable: a password, say, which is then recorded nowhere.
         options: arguments of the named sampler.
 
     Raises: SettingsError. Runs on: driver.
@@ -85,17 +80,14 @@ class OptunaSearcher(LearningSearcher):
         metric: str | Sequence[str] | None = None,
         mode: Mode | Sequence[Mode] | None = None,
         seed: int | None = None,
-        study_storage: str | None = None,
         **options: Any,
     ) -> None:
         super().__init__(space, metric, mode, seed)
         self.kind = sampler
         self._options = options
-        self.address = study_storage
         self._storage = InMemoryStorage()
         self._study: optuna.Study | None = None
         self._live: dict[str, _Live] = {}
-        self._study_copy: StudyCopy | None = None
         self._warned: set[str] = set()
         if sampler is not None or self._objectives:  # a wrong one is refused here, as soon as it is known
             make_sampler(self._named, options, seed or 0, len(self._objectives))
@@ -109,15 +101,7 @@ class OptunaSearcher(LearningSearcher):
     ) -> OptunaSearcher:
         """Return another searcher like this one, that a sweep can use as its own."""
         seed = seed if self._seed is None else self._seed
-        return OptunaSearcher(
-            self.kind,
-            space=space,
-            metric=metric,
-            mode=mode,
-            seed=seed,
-            study_storage=self.address,
-            **self._options,
-        )
+        return OptunaSearcher(self.kind, space=space, metric=metric, mode=mode, seed=seed, **self._options)
 
     @property
     def _began(self) -> bool:
@@ -150,22 +134,10 @@ class OptunaSearcher(LearningSearcher):
     def _parameters(self) -> dict[str, Parameter | None]:
         return {key: parameter_of(key, domain) for key, domain in self.space.domains.items()}
 
-    def copy_to(self, folder: Path) -> None:
-        """Write a copy of the study from now on: to ``study_storage``, or to the journal in a sweep's folder."""
-        where = self.address or str(folder / STUDY_FILE)
-        self._study_copy = StudyCopy(self.study, self._storage, storage_opener(where), where, folder)
-        self._study_copy.start()
-
     def close(self, states: Mapping[str, str]) -> None:
-        """End trials that were cut off with the sweep, by their recorded states, and the copy of the study."""
+        """End trials that were cut off with the sweep, by their recorded states."""
         for trial_id in list(self._live):
             self.end(trial_id, states.get(trial_id, INTERRUPTED))
-        if self._study_copy is not None:
-            self._study_copy.close()
-
-    def _changed(self) -> None:
-        if self._study_copy is not None:
-            self._study_copy.changed()
 
     # -- trials that begin
 
@@ -217,7 +189,6 @@ class OptunaSearcher(LearningSearcher):
         self._live[trial_id] = _Live(trial)
         config = self.space.written(values)
         self._priors.began(trial_id, number, config)
-        self._changed()
         return config
 
     def take(self, trial_id: str, config: Mapping[str, Any], *, asked: bool = False) -> None:
@@ -287,7 +258,6 @@ class OptunaSearcher(LearningSearcher):
         """Add a report to the study."""
         if (live := self._live.get(trial_id)) is not None:
             self._add_report(trial_id, live, result)
-            self._changed()
 
     def _add_report(self, trial_id: str, live: _Live, result: Mapping[str, Any]) -> None:
         live.last = step = result.get("training_iteration")
@@ -331,7 +301,6 @@ class OptunaSearcher(LearningSearcher):
                 self._tell(live.trial, TrialState.PRUNED)
         else:
             self._tell(live.trial, TrialState.FAIL)
-        self._changed()
 
     def _tell_infeasible(self, trial: optuna.Trial, why: str | None = None) -> None:
         if why is not None:

@@ -49,9 +49,7 @@ def make_sampler(kind: Any, options: Mapping[str, Any], seed: int, objectives: i
     usual = sampler_arguments(make) | {key: value for key, value in defaults.items() if key in valid}
     for option in options:
         if option not in valid:
-            raise SettingsError(
-                unknown(f"searcher {kind!r} has no", option, ["study_storage", *valid], listed="It takes")
-            )
+            raise SettingsError(unknown(f"searcher {kind!r} has no", option, valid, listed="It takes"))
     try:
         with quiet():
             if options and all(isinstance(value, bool | int | float | str | None) for value in options.values()):

@@ -36,9 +36,6 @@ class TrackingSearcher(Searcher):
     notes: Sequence[str] = ()
     sweeps: Sequence[Path] = ()
 
-    def copy_to(self, folder: Path) -> None:
-        """Keep a copy of the study in the sweep's folder from now on, if there is a study."""
-
     def close(self, states: Mapping[str, str]) -> None:
         """End with the sweep; ``states``: trial id -> recorded state."""
 

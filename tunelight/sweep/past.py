@@ -149,7 +149,6 @@ class SavedSweep:
             sweep_file = {key: value for key, value in self.state.sweep.items() if key not in ("name", "format")}
             RecordCallback(self.folder, over=self.state.over, **sweep_file).close()
         if isinstance(searcher, TrackingSearcher):
-            searcher.copy_to(self.folder)
             searcher.close({})
 
     def check(self, space: SearchSpace, settings: Settings, sweep_file: Mapping[str, Any]) -> None:

@@ -477,7 +477,6 @@ def _callbacks(
     if search.stopping is not None:
         search.stopping.say = record.over
     if isinstance(sweep.searcher, TrackingSearcher):
-        sweep.searcher.copy_to(folder)
         for text in sweep.searcher.notes:
             record.note(text)
     notes = [*(() if datasets is None else datasets.notes), heavy(sweep.code, "train" if settings.train else "model")]

@@ -21,8 +21,8 @@ from tunelight.errors import GangError, StorageError
 from tunelight.record import Record
 
 COMMANDS = [
-    "init", "check", "run", "resume", "extend", "ls", "show", "watch", "note", "tag", "rm", "mv", "best", "export",
-    "reproduce", "plot", "report", "dashboard", "serve", "simulate", "plan", "doctor", "stop", "pause",
+    "init", "check", "run", "resume", "extend", "ls", "show", "watch", "note", "tag", "rm", "best", "export",
+    "reproduce", "plot", "report", "serve", "simulate", "plan", "doctor", "stop", "pause",
     "enqueue", "set", "up", "down",
 ]  # fmt: skip
 SPACE = """\
@@ -212,20 +212,6 @@ def test_show_says_what_the_workers_of_a_trial_used(runs):
     assert "used        peak memory of a worker 1.2 GB, CPUs used 1.8\n" in call("show", "digits", "0").output
     about = json.loads(call("show", "digits", "0", "--json").stdout)
     assert about["peak"] == {"cpu": 1.84, "memory": 1240}
-    assert "idle_gpus" not in about
-
-
-def test_show_says_that_gpus_idled(runs):
-    record = Record.open(runs)
-    fields = {"cpu": [0.3], "memory": [612], "gpu": [0.5], "mean_gpu": 0.31, "mean_cpu": 0.2, "samples": 40}
-    record.append("usage", trial="00000", peak=True, **fields)
-    record.close()
-    why = "likely because workers wait for storage, the network or one another"
-    assert f"\nGPUs 31 % busy, {why}" in call("show", "digits").output
-    assert f"\nGPUs        31 % busy, {why}" in call("show", "digits", "0").output
-    assert json.loads(call("show", "digits", "--json").stdout)["idle_gpus"].startswith(f"GPUs 31 % busy, {why}")
-    assert json.loads(call("show", "digits", "0", "--json").stdout)["idle_gpus"].startswith("GPUs 31 % busy")
-    assert "GPUs  " not in call("show", "digits", "1").output
 
 
 def test_an_unknown_trial_is_an_error_that_lists_those_that_there_are(runs):
@@ -421,6 +407,22 @@ def test_report_goes_into_the_sweep_s_folder_unless_told(runs, monkeypatch):
     call("report", "last")
     assert (runs / "report.html").read_text() == "digits"
     assert json.loads(call("report", "last", "-o", "here.html", "--json").stdout) == {"report": "here.html"}
+
+
+def test_report_writes_a_study_instead(runs, tmp_path):
+    import optuna
+
+    address = f"sqlite:///{tmp_path}/studies.db"
+    assert call("report", "last", "--study", address).output == f"Wrote 1 study to {address}\n"
+    written = optuna.load_study(study_name="digits", storage=address)
+    assert [trial.user_attrs["trial"] for trial in written.trials] == [
+        f"{number:05d}" for number in range(len(written.trials))
+    ]
+    assert written.trials
+    assert not (runs / "report.html").exists()
+    found = json.loads(call("report", "last", "--study", str(tmp_path / "s.journal"), "--json").stdout)
+    assert found == {"study": str(tmp_path / "s.journal"), "sweeps": ["digits"]}
+    assert (tmp_path / "s.journal").exists()
 
 
 def test_report_of_several_sweeps_goes_into_the_working_directory(runs, monkeypatch, tmp_path):

@@ -14,7 +14,7 @@ import pytest
 from tests.unit.cli.test_command import call
 from tests.unit.results.test_results import ERROR, Writer
 from tunelight.cli.app import BAD_INPUT, INTERRUPTED
-from tunelight.record import locked, read_sweep_file, write_sweep_file
+from tunelight.record import locked, write_sweep_file
 from tunelight.results import SweepResults
 
 
@@ -101,8 +101,6 @@ def test_rm_takes_several_and_deletes_none_if_one_cannot_be(runs):
 def test_a_sweep_that_is_named_through_a_folder_in_it_is_deleted_whole(runs):
     call("rm", "tunelight_runs/a/trial_00000/..", "a", "--yes")
     assert [path.name for path in runs.iterdir()] == ["b"]
-    call("mv", "tunelight_runs/b/trial_00000/..", "c")
-    assert [path.name for path in runs.iterdir()] == ["c"]
 
 
 def test_rm_refuses_a_folder_that_is_no_sweep(runs, tmp_path):
@@ -152,31 +150,3 @@ def test_where_every_trial_failed_the_checkpoints_of_the_one_ahead_stay(tmp_path
     written.record.close()
     call("rm", "digits", "--checkpoints", "--yes")
     assert checkpoints_in(written.folder) == ["trial_00001"]
-
-
-def test_mv_renames_a_sweep_and_other_commands_take_its_new_name(runs):
-    assert call("mv", "last", "good").output == "Renamed sweep b to good, in tunelight_runs/good.\n"
-    assert json.loads(call("show", "good", "--json").stdout)["sweep"] == "good"
-    assert json.loads(call("best", "good", "--json").stdout)["checkpoint"] == str(
-        runs / "good/trial_00001/checkpoints/report-000001.ckpt"
-    )
-    assert "There is no sweep 'b'" in call("show", "b", code=BAD_INPUT).stderr
-    assert "a exists already" in call("mv", "good", "a", code=BAD_INPUT).stderr
-    assert json.loads(call("mv", "good", "b", "--json").stdout) == {
-        "sweep": "b", "folder": str(runs / "b"), "was": "good", "notes": [],
-    }  # fmt: skip
-
-
-def test_mv_refuses_a_sweep_that_runs(runs):
-    with locked(runs / "a"):
-        assert "the sweep can be renamed" in call("mv", "a", "c", code=BAD_INPUT).stderr
-    assert (runs / "a").exists()
-
-
-def test_mv_says_what_keeps_the_old_name(runs):
-    told = read_sweep_file(runs / "a") | {"searcher": {"name": "tpe", "study_storage": "sqlite:///s.db"}}
-    write_sweep_file(runs / "a", told)
-    write_sweep_file(runs / "b", {"metric": "loss", "mode": "min", "warm_start": [str(runs / "a")]})
-    text = call("mv", "a", "c").output
-    assert "Sweep b was warm-started from it; to resume, give --set 'warm_start=[tunelight_runs/c]'." in text
-    assert "The study 'a' in its study_storage keeps that name" in text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 from collections import namedtuple
 from typing import Any
 
@@ -14,7 +13,6 @@ from tests.unit.cli.test_command import call
 from tunelight.cli.app import FAILED
 from tunelight.cluster import doctor
 from tunelight.cluster.doctor import Finding
-from tunelight.machine.network import HOST, free_port
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -48,18 +46,6 @@ def test_a_full_disk_is_wrong(monkeypatch):
     found = by_name(doctor._disks())
     assert (found["sweeps"].verdict, found["Ray's files"].verdict) == ("wrong", "wrong")
     assert "RAY_TMPDIR" in found["Ray's files"].advice
-
-
-def test_a_port_in_use_is_a_note(monkeypatch):
-    with socket.socket() as one:
-        one.bind((HOST, 0))
-        one.listen()
-        port = one.getsockname()[1]
-        monkeypatch.setattr(doctor, "OPTUNA_PORT", port)
-        monkeypatch.setattr(doctor, "TENSORBOARD_PORT", free_port())
-        found = by_name(doctor._ports())
-    assert found[f"port {port}"].verdict == "note"
-    assert "--optuna-port" in found[f"port {port}"].advice
 
 
 def test_without_an_address_a_sweep_has_a_ray_of_its_own(monkeypatch):

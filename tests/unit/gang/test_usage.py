@@ -89,16 +89,16 @@ def test_news_hold_what_came_since_the_last_ones() -> None:
     log = UsageLog()
     log.begin("00000")
     assert log.news() is None
-    log.hear(1, [Usage(1.0, 100, 0.5, 7, 80, 250.0), Usage(0.5, 300, 0.1, 5, 80, 150.0)])
+    log.hear(1, [Usage(1.0, 100, 0.5, 7, 80), Usage(0.5, 300, 0.1, 5, 80)])
     log.hear(0, [])
     log.hear(0, [Usage(2.0, 200)])
     first, second = log.news() or ()
     assert (first["rank"], first["last"]["memory"], first["gpu"]) == (0, 200, None)
     assert (second["rank"], second["samples"]) == (1, 2)
-    assert (second["gpu"], second["cpu"], second["gpu_power"]) == (0.3, 0.75, 200.0)
+    assert second["gpu"] == 0.3
     of_gpus = {"gpu_memory_total": 80}
-    assert second["last"] == {"cpu": 0.5, "memory": 300, "gpu": 0.1, "gpu_memory": 5, "gpu_power": 150.0} | of_gpus
-    assert second["peak"] == {"cpu": 1.0, "memory": 300, "gpu": 0.5, "gpu_memory": 7, "gpu_power": 250.0} | of_gpus
+    assert second["last"] == {"cpu": 0.5, "memory": 300, "gpu": 0.1, "gpu_memory": 5} | of_gpus
+    assert second["peak"] == {"cpu": 1.0, "memory": 300, "gpu": 0.5, "gpu_memory": 7} | of_gpus
     assert log.news() is None
     log.hear(1, [Usage(0.1, 50)])
     (later,) = log.news() or ()

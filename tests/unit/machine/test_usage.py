@@ -102,7 +102,7 @@ def test_children_of_children_are_found_and_nothing_is_where_there_are_none(star
 
 
 GPUS = {"0": 20, "1": 40, "GPU-b": 60, "MIG-c": 80}
-"""GPUs by number or UUID: in how many hundredths of the time they are busy, how many MB are used, and their watts."""
+"""GPUs by number or UUID: in how many hundredths of the time they are busy, and how many MB are used."""
 
 
 class NVMLError(Exception):
@@ -142,9 +142,6 @@ class Nvml:
     def memory(self, handle: str) -> Any:
         return SimpleNamespace(used=self._check("memory", handle) * MB, total=100 * MB)
 
-    def power(self, handle: str) -> int:
-        return self._check("power", handle) * 1000
-
     def bindings(self) -> Any:
         """Return the module ``pynvml``."""
         return SimpleNamespace(
@@ -153,44 +150,40 @@ class Nvml:
             nvmlDeviceGetHandleByUUID=self.by_uuid,
             nvmlDeviceGetUtilizationRates=self.rates,
             nvmlDeviceGetMemoryInfo=self.memory,
-            nvmlDeviceGetPowerUsage=self.power,
         )
 
 
 def of_gpus(sample: Usage) -> tuple[Any, ...]:
-    return sample.gpu, sample.gpu_memory, sample.gpu_memory_total, sample.gpu_power
+    return sample.gpu, sample.gpu_memory, sample.gpu_memory_total
 
 
 @pytest.mark.parametrize(
-    ("gpus", "busy", "memory", "total", "power"),
+    ("gpus", "busy", "memory", "total"),
     [
-        (("0",), 0.2, 20 * MB, 100 * MB, 20.0),
-        (("0", "1"), 0.3, 60 * MB, 200 * MB, 60.0),
-        (("GPU-b",), 0.6, 60 * MB, 100 * MB, 60.0),
-        (("1", "GPU-b"), 0.5, 100 * MB, 200 * MB, 100.0),
+        (("0",), 0.2, 20 * MB, 100 * MB),
+        (("0", "1"), 0.3, 60 * MB, 200 * MB),
+        (("GPU-b",), 0.6, 60 * MB, 100 * MB),
+        (("1", "GPU-b"), 0.5, 100 * MB, 200 * MB),
     ],
 )
-def test_gpus_are_asked_by_number_or_uuid(
-    gpus: tuple[str, ...], busy: float, memory: int, total: int, power: float
-) -> None:
+def test_gpus_are_asked_by_number_or_uuid(gpus: tuple[str, ...], busy: float, memory: int, total: int) -> None:
     nvml = Nvml()
     sampler = Sampler(gpus, nvml.bindings)
     assert nvml.calls == []  # NVML is not loaded before it is needed
     for _ in range(2):
-        assert of_gpus(sampler.sample()) == (pytest.approx(busy), memory, total, pytest.approx(power))
+        assert of_gpus(sampler.sample()) == (pytest.approx(busy), memory, total)
     assert nvml.calls == ["init", *gpus, *gpus]
 
 
 def test_a_mig_instance_tells_its_memory_alone() -> None:
-    assert of_gpus(Sampler(("MIG-c",), Nvml().bindings).sample()) == (None, 80 * MB, 100 * MB, None)
+    assert of_gpus(Sampler(("MIG-c",), Nvml().bindings).sample()) == (None, 80 * MB, 100 * MB)
 
 
 @pytest.mark.parametrize(
     ("failing", "expected"),
     [
-        ("power", (0.3, 60 * MB, 200 * MB, None)),
-        ("utilisation", (None, 60 * MB, 200 * MB, 60.0)),
-        ("memory", (0.3, None, None, 60.0)),
+        ("utilisation", (None, 60 * MB, 200 * MB)),
+        ("memory", (0.3, None, None)),
     ],
 )
 def test_a_quantity_that_fails_silences_no_other_and_is_asked_for_again(
@@ -208,8 +201,8 @@ def test_a_quantity_that_fails_silences_no_other_and_is_asked_for_again(
 
 def test_bindings_that_lack_a_function_tell_what_others_do() -> None:
     old = Nvml().bindings()
-    del old.nvmlDeviceGetPowerUsage
-    assert of_gpus(Sampler(("0",), lambda: old).sample()) == (0.2, 20 * MB, 100 * MB, None)
+    del old.nvmlDeviceGetMemoryInfo
+    assert of_gpus(Sampler(("0",), lambda: old).sample()) == (0.2, None, None)
 
 
 @pytest.mark.parametrize(("gpu", "failing"), [("GPU-gone", set()), ("0", {"init"})])
@@ -218,7 +211,7 @@ def test_nvml_that_fails_at_its_start_is_not_started_again(gpu: str, failing: se
     nvml.failing = failing
     sampler = Sampler((gpu,), nvml.bindings)
     for _ in range(3):
-        assert of_gpus(sampler.sample()) == (None, None, None, None)
+        assert of_gpus(sampler.sample()) == (None, None, None)
     assert nvml.calls == ["init"]
 
 
@@ -228,7 +221,7 @@ def test_nvml_is_not_needed() -> None:
 
     for sampler in (Sampler(("0",), missing), Sampler(("0",)), Sampler((), Nvml().bindings)):
         found = sampler.sample()
-        assert of_gpus(found) == (None, None, None, None)
+        assert of_gpus(found) == (None, None, None)
         assert found.memory > 0
 
 
@@ -236,12 +229,12 @@ def test_nvml_is_not_needed() -> None:
 
 
 def test_samples_are_joined_to_peaks_and_means() -> None:
-    first = joined(None, used(Usage(1.5, 300, 0.9, 10, 80, 200.0)))
-    both = joined(first, used(Usage(0.5, 400, 0.3, 5, 80, 300.0)))
-    assert (both.samples, both.last) == (2, Usage(0.5, 400, 0.3, 5, 80, 300.0))
-    assert both.peak == Usage(1.5, 400, 0.9, 10, 80, 300.0)
-    assert (both.gpu, both.cpu, both.gpu_power) == pytest.approx((0.6, 1.0, 250.0))
+    first = joined(None, used(Usage(1.5, 300, 0.9, 10, 80)))
+    both = joined(first, used(Usage(0.5, 400, 0.3, 5, 80)))
+    assert (both.samples, both.last) == (2, Usage(0.5, 400, 0.3, 5, 80))
+    assert both.peak == Usage(1.5, 400, 0.9, 10, 80)
+    assert both.gpu == pytest.approx(0.6)
     all_three = joined(both, used(Usage(0.1, 100)))  # its GPU no longer tells
-    assert all_three.peak == Usage(1.5, 400, 0.9, 10, 80, 300.0)
-    assert (all_three.gpu, all_three.cpu, all_three.gpu_power) == pytest.approx((0.6, 0.7, 250.0))
+    assert all_three.peak == Usage(1.5, 400, 0.9, 10, 80)
+    assert all_three.gpu == pytest.approx(0.6)
     assert joined(used(Usage(0.1, 100)), used(Usage(0.2, 50))).gpu is None

@@ -9,13 +9,12 @@ import pytest
 
 from tests.unit.results.test_results import Writer
 from tunelight import stores
-from tunelight.errors import SettingsError, StorageError
-from tunelight.record import create_sweep_folder, find_sweep, list_sweeps, locked, read_sweep_file, write_sweep_file
+from tunelight.errors import StorageError
+from tunelight.record import create_sweep_folder, find_sweep, list_sweeps, locked, write_sweep_file
 from tunelight.record.upkeep import (
     check_deletable,
     delete_checkpoints,
     delete_sweep,
-    rename_sweep,
     size_of,
     started_from,
 )
@@ -86,7 +85,6 @@ def test_a_sweep_that_holds_others_is_refused(folder):
     [
         (delete_sweep, "deleted"),
         (lambda folder: delete_checkpoints(folder, [folder / "trial_00000"]), "cleared of checkpoints"),
-        (lambda folder: rename_sweep(folder, "other"), "renamed"),
     ],
 )
 def test_a_sweep_that_runs_is_left_alone(folder, act, what):
@@ -135,33 +133,6 @@ def test_checkpoints_are_deleted_and_nothing_else(folder, tmp_path):
     assert sorted(path.name for path in (folder / "trial_00000").iterdir()) == ["log.txt"]
     assert (elsewhere / "report-000001.ckpt").exists()
     assert delete_checkpoints(folder, trials) == 0
-
-
-def test_a_renamed_sweep_is_found_under_its_new_name_only(folder):
-    target = rename_sweep(folder, "good")
-    assert [found.folder for found in list_sweeps(folder.parent)] == [target]
-    assert read_sweep_file(target)["name"] == "good"
-    assert not folder.exists()
-
-
-@pytest.mark.parametrize("kind", ["folder", "file", "link"])
-def test_what_has_the_new_name_is_not_replaced(folder, kind):
-    other = folder.with_name("other")
-    {"folder": other.mkdir, "file": other.touch, "link": lambda: other.symlink_to("nowhere")}[kind]()
-    with pytest.raises(StorageError, match=r"other exists already.* \('other-2', say\)"):
-        rename_sweep(folder, "other")
-    assert folder.exists()
-
-
-@pytest.mark.parametrize("name", ["", "..", "a/b"])
-def test_a_name_that_is_no_folder_s_is_refused(folder, name):
-    with pytest.raises(SettingsError, match="one folder name"):
-        rename_sweep(folder, name)
-
-
-def test_a_sweep_in_a_store_is_not_renamed(storage):
-    with pytest.raises(StorageError, match="object store, which cannot rename folders"):
-        rename_sweep(create_sweep_folder(storage(), "s"), "t")
 
 
 def test_sweeps_that_were_warm_started_from_it_are_named(folder, tmp_path):

@@ -1,4 +1,4 @@
-"""What workers use, in a record: within its budget, as peaks of each trial, and as a note where GPUs idle."""
+"""What workers use, in a record: within its budget, and as peaks of each trial."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tests.unit.recording import Sweep, lines
 from tunelight.messages import Usage, Used
 from tunelight.record import RecordCallback, read_record
-from tunelight.record.usage import FIRST_BYTES, OF_SAMPLES, SHARE, Budget, TrialUsage
+from tunelight.record.usage import FIRST_BYTES, OF_SAMPLES, SHARE, Budget
 from tunelight.results import SweepResults
 from tunelight.results.words import used
 
@@ -23,12 +23,12 @@ MB = 1_000_000
 def rank(number: int, cpu: float, memory: int, gpu: float | None = None, samples: int = 2) -> dict[str, Any]:
     """Return what a head passes on of a rank (``tunelight.gang.usage.UsageLog.news``); ``memory`` in MB.
 
-    With a GPU it uses twice as much of that one's 8 GB, and 300 W.
+    With a GPU it uses twice as much of that one's 8 GB.
     """
     usage = Usage(cpu, memory * MB)
     if gpu is not None:
-        usage = replace(usage, gpu=gpu, gpu_memory=2 * memory * MB, gpu_memory_total=8000 * MB, gpu_power=300.0)
-    return {"rank": number, **Used(samples, usage, usage, gpu, cpu, usage.gpu_power).asdict()}
+        usage = replace(usage, gpu=gpu, gpu_memory=2 * memory * MB, gpu_memory_total=8000 * MB)
+    return {"rank": number, **Used(samples, usage, usage, gpu).asdict()}
 
 
 @pytest.fixture
@@ -184,11 +184,11 @@ def test_means_of_gpus_are_known_while_a_trial_runs_and_each_line_says_those_sin
     sweep.clock.now += 10
     sweep.report(trial, 2, 0.4, own={"usage": (rank(0, 3.0, 200, gpu=0.3, samples=4), rank(1, 3.0, 50, 0.3, 2))})
     known = sweep.state.trials["00000"]
-    measured = {"cpu": 3.0, "memory": 200, "gpu": 0.9, "gpu_memory": 400, "gpu_memory_total": 8000, "gpu_power": 300}
-    means = {"mean_gpu": 0.45, "mean_gpu_power": 300.0, "mean_cpu": 2.5, "samples": 8}
+    measured = {"cpu": 3.0, "memory": 200, "gpu": 0.9, "gpu_memory": 400, "gpu_memory_total": 8000}
+    means = {"mean_gpu": 0.45, "samples": 8}
     assert known.peak == pytest.approx(measured | means)
     assert known.usage[1] == {**measured, "memory": 50, "gpu": 0.3, "gpu_memory": 100}
-    assert known.samples[1] == {"time": 1010.0, **measured, "gpu": 0.3, "gpu_power": 600}
+    assert known.samples[1] == {"time": 1010.0, **measured, "gpu": 0.3}
     sweep.end_by_itself(trial)
     assert known.peak == pytest.approx(measured | means)
     assert [line.get("samples") for line in usage_lines(sweep.folder)] == [2, 6, None]
@@ -217,45 +217,15 @@ def test_a_worker_without_a_gpu_leaves_no_means(sweep):
 def test_a_mig_instance_that_tells_its_memory_alone_is_recorded_with_that(sweep):
     trial = sweep.add()
     sweep.start(trial)
-    usage = Usage(1.0, 100 * MB, None, 5000 * MB, 10_000 * MB, None)
-    sweep.report(trial, 1, 0.5, own={"usage": ({"rank": 0, **Used(2, usage, usage, None, 1.0).asdict()},)})
+    usage = Usage(1.0, 100 * MB, None, 5000 * MB, 10_000 * MB)
+    sweep.report(trial, 1, 0.5, own={"usage": ({"rank": 0, **Used(2, usage, usage).asdict()},)})
     sweep.end_by_itself(trial)
     sweep.end()
     peak = {"cpu": 1.0, "memory": 100, "gpu_memory": 5000, "gpu_memory_total": 10_000}
     found = SweepResults.load(sweep.folder)
     assert found.trials[0].peak == peak
     assert found.trials[0].used["peak memory of its GPUs"] == "5.0 GB of 10.0 GB"
-    assert (found.idle_gpus, found.trials[0].idle_gpus, found.trials[0].energy) == (None, None, None)
-
-
-# --- GPUs that idle -----------------------------------------------------------------------------------------
-
-
-def test_gpus_that_idle_are_worth_one_note_once_there_are_enough_samples(tmp_path):
-    sweep = Sweep(tmp_path, cpus_per_worker=4, gpus_per_worker=1)
-    for _ in range(2):
-        trial = sweep.add()
-        sweep.start(trial)
-        for number in range(1, 21):
-            found = (rank(0, 3.9, 2000, gpu=0.42, samples=1), rank(1, 3.9, 2000, gpu=0.2, samples=1))
-            sweep.report(trial, number, 0.5, own={"usage": found})
-            assert len(sweep.state.notes) == (number >= 12 or trial.trial_id != "00000")
-    other = sweep.add()
-    sweep.start(other)
-    sweep.report(other, 1, 0.5, own={"usage": (rank(0, 2.0, 500, gpu=0.2, samples=12),)})
-    (first, cpus), (second, memory) = sweep.state.notes
-    assert (first, second) == ("00000", "00002")
-    assert "GPUs 31 % busy, likely because loading data" in cpus
-    assert "(a worker uses 3.9 of its 4 CPUs)" in cpus
-    assert "GPUs 20 % busy, likely because batches or the model are small" in memory
-    sweep.callback.close()
-
-
-@pytest.mark.parametrize("gpu", [0.6, 0.95, None], ids=["enough", "busy", "unknown"])
-def test_gpus_that_work_or_do_not_tell_are_worth_none(gpu):
-    usage = TrialUsage()
-    usage.hear([rank(0, 1.0, 100, gpu=gpu, samples=100)])
-    assert usage.idle({"cpus_per_worker": 1}) is None
+    assert found.gpus_busy is None
 
 
 # --- what is read -------------------------------------------------------------------------------------------
@@ -269,19 +239,6 @@ def test_a_record_that_says_nothing_of_it_is_read(sweep):
     assert all(trial.peak == {} and trial.usage == [] for trial in results.record.trials.values())
     assert results.best.used == {}
     assert not [name for name in results.dataframe().columns if name.startswith("peak")]
-
-
-def test_a_record_of_gpus_without_power_and_means_is_read(sweep):
-    trial = sweep.add(lr=0.1)
-    sweep.start(trial)
-    sweep.report(trial, 1, 0.5)
-    sweep.callback.record.append("usage", trial="00000", cpu=[1.0], memory=[612], gpu=[0.2], gpu_memory=[800])
-    fields = {"peak": True, "cpu": [1.0], "memory": [612], "gpu": [0.3], "gpu_memory": [900]}
-    sweep.callback.record.append("usage", trial="00000", **fields, mean_gpu=0.25, samples=40)
-    found = SweepResults.load(sweep.folder).trials[0]
-    assert found.peak == {"cpu": 1.0, "memory": 612, "gpu": 0.3, "gpu_memory": 900, "mean_gpu": 0.25}
-    assert found.used["peak memory of its GPUs"] == "900 MB"
-    assert (found.energy, found.idle_gpus) == (None, "GPUs 25 % busy")
 
 
 def test_a_reader_takes_quantities_that_it_does_not_know_for_nothing(sweep):
@@ -299,17 +256,18 @@ def test_results_hold_the_peaks_and_say_them_in_words(sweep):
     sweep.end()
     results = SweepResults.load(sweep.folder)
     assert results.best.peak == {
-        "cpu": 1.8, "memory": 1240, "gpu": 0.31, "gpu_memory": 2480, "gpu_memory_total": 8000, "gpu_power": 300,
-        "mean_gpu": 0.31, "mean_gpu_power": 300, "mean_cpu": 1.8,
+        "cpu": 1.8, "memory": 1240, "gpu": 0.31, "gpu_memory": 2480, "gpu_memory_total": 8000,
+        "mean_gpu": 0.31,
     }  # fmt: skip
     assert results.best.used == {
         "peak memory of a worker": "1.2 GB",
         "CPUs used": "1.8",
         "peak memory of its GPUs": "2.5 GB of 8.0 GB",
         "GPUs busy": "31 %",
-        "power of its GPUs": "300 W, at most 300 W",
     }
     row = results.dataframe().iloc[0]
     assert (row["peak.memory"], row["peak.mean_gpu"]) == (1240, 0.31)
-    assert list(results.dataframe().columns)[-1] == "peak.mean_cpu"
+    assert list(results.dataframe().columns)[-1] == "peak.mean_gpu"
+    assert results.gpus_busy == 0.31
+    assert "GPUs 31 % busy." in results.summary()
     assert used({"memory": 612, "cpu": 1.84}, cpus=2) == {"peak memory of a worker": "612 MB", "CPUs used": "1.8 of 2"}

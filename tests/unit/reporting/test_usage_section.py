@@ -1,4 +1,4 @@
-"""What a page says of what workers used: numbers, lines over time, and why GPUs idled."""
+"""What a page says of what workers used: numbers, and lines over time."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def with_gpus(folder: Path) -> SweepResults:
         sweep.clock.now += 60
         usage = {
             "cpu": 1.0, "memory": 612_000_000, "gpu": 0.3, "gpu_memory": 6_200_000_000,
-            "gpu_memory_total": 80_000_000_000, "gpu_power": 100.0 * number,
+            "gpu_memory_total": 80_000_000_000,
         }  # fmt: skip
-        more = {"samples": 12, "gpu": 0.31, "cpu": 1.02, "gpu_power": 100.0 * number}
+        more = {"samples": 12, "gpu": 0.31}
         own = {"usage": ({"rank": 0, "last": usage, "peak": usage, **more},), "workers": 1, "seconds": 55.0 * number}
         sweep.report(trial, number, 0.5, own=own)
     sweep.end_by_itself(trial)
@@ -66,13 +66,12 @@ def test_quantities_that_are_not_known_have_neither_column_nor_line() -> None:
 
 def test_lines_go_from_nothing_to_the_most_and_have_gaps_where_a_quantity_was_not_known() -> None:
     both = {"cpu": [1.0, 3.0], "memory": [5, 9]}
-    known = {**both, "gpu": [0.25, 0.75], "gpu_power": [100, 200]}
+    known = {**both, "gpu": [0.25, 0.75]}
     shown = "".join(usage_section(used(known, both, {**known, "gpu": [None, 1.0]}, {**known, "gpu": [0.0, 0.0]})))
     found = lines(shown)
     assert found["part of the time in which its GPUs were busy, over 15s"] == [
         ("M", 6, 75), ("M", 398, 6), ("L", 594, 144),
     ]  # fmt: skip
-    assert {y for _, _, y in found["W of all its GPUs, over 15s"]} == {6}
     assert [pen for pen, _, _ in found["CPUs in use, as a mean of its workers, over 15s"]] == ["M", "L", "L", "L"]
 
 
@@ -83,20 +82,17 @@ def test_one_sample_is_a_table_without_a_line_and_many_are_thinned_out() -> None
     assert all(50 < len(line) <= 60 for line in found.values())
 
 
-def test_a_report_shows_gpus_over_time_and_why_they_idled(tmp_path: Path) -> None:
+def test_a_report_shows_gpus_over_time_and_how_busy_they_were(tmp_path: Path) -> None:
     shown = page(with_gpus(tmp_path))
-    why = "GPUs 31 % busy, likely because one process does all work and also loads the data"
-    assert f"<p>{why} (a worker uses 1.0 of its 4 CPUs)" in shown
-    assert re.search(r"<th>idle GPUs</th><td>GPUs 31 % busy", shown)
-    assert re.search(r"<th>power of its GPUs</th><td>200 W, at most 300 W", shown)
-    assert re.search(r"<th>energy of all GPUs</th><td>9.17 Wh", shown)
+    assert "<p>GPUs 31 % busy.</p>" in shown
+    assert re.search(r"<th>GPUs busy</th><td>31 %", shown)
     assert re.search(r"<th>peak memory of its GPUs</th><td>6.2 GB of 80.0 GB", shown)
-    assert "W of all its GPUs, over 2m 00s" in lines(shown)
+    assert "part of the time in which its GPUs were busy, over 2m 00s" in lines(shown)
 
 
 def test_the_live_page_of_a_trial_shows_the_same(tmp_path: Path) -> None:
     with_gpus(tmp_path)
     shown = pages.trial_body(SweepWatch(tmp_path), read_record(tmp_path).trials["00000"])
     assert shown.count("What its workers used") == 1
-    assert "W of all its GPUs, over 2m 00s" in lines(shown)
-    assert "GPUs 31 % busy, likely because" in shown
+    assert "part of the time in which its GPUs were busy, over 2m 00s" in lines(shown)
+    assert re.search(r"<th>GPUs busy</th><td>31 %", shown)

@@ -125,19 +125,6 @@ def test_commands_that_read_run_none_of_it_also_inside_of_its_folder(theirs, mar
     assert not marker.exists(), done.stderr
 
 
-def test_a_dashboard_s_server_runs_none_of_it_inside_of_its_folder(theirs, marker, monkeypatch):
-    from tunelight.machine.network import free_port
-    from tunelight.reporting.dashboards import servers
-
-    monkeypatch.chdir(theirs.folder.parent)
-    found, _ = servers(theirs.folder, free_port(), free_port())
-    command = list(next(server.command for server in found if server.name == "TensorBoard"))
-    start = command[: command.index("tensorboard.main") + 1]
-    done = subprocess.run([*start, "--version"], capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stderr
-    assert not marker.exists()
-
-
 @pytest.mark.parametrize("path", ["os:system\nimport evil", "a b:Net", "os:path;import_evil"])
 def test_an_export_as_a_program_takes_import_paths_only(tmp_path, path):
     written = Writer(tmp_path, model=path)

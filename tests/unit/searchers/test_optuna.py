@@ -20,9 +20,9 @@ from tunelight.errors import SettingsError
 from tunelight.messages import RESULT_KEY
 from tunelight.record import read_lines
 from tunelight.searchers import OptunaSearcher, SweepSearch
-from tunelight.searchers.distributions import parameter_of
 from tunelight.searchers.samplers import KINDS
 from tunelight.space import SearchSpace
+from tunelight.space.distributions import parameter_of
 from tunelight.sweep.replay import replay_searcher
 
 SPACE = SearchSpace({"lr": tl.loguniform(1e-4, 1.0), "net": {"width": tl.randint(8, 65), "act": tl.choice(["a", "b"])}})

@@ -102,7 +102,6 @@ def test_any_searcher_of_ray_tunes_still_works():
         ({"searcher": {"name": "tpe", "group": True, "multivariate": False}}, "searcher 'tpe' does not take"),
         ({"searcher": {"name": "random", "seed": 3}}, "searcher='random' takes no seed"),
         ({"searcher": "cmaes", "metric": ["loss", "acc"]}, "searcher='cmaes' takes one metric only"),
-        ({"searcher": {"name": "tpe", "study_storage": "studies.db"}}, "is no address"),
         ({"searcher": "grid"}, "searcher='grid' tries every value, and x, y has no end of them"),
         ({"mode": ["min", "max"]}, r"mode=\['min', 'max'\] has to hold .* for each metric"),
         ({"metric": ["loss", "acc"], "mode": ["min"]}, "Give as many modes as metrics"),

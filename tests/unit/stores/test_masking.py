@@ -14,12 +14,10 @@ import tunelight as tl
 from tests.unit.recording import Sweep
 from tests.unit.results.test_results import Writer
 from tunelight.cli import app
-from tunelight.cluster.connect import check_runtime_env
 from tunelight.errors import SettingsError
 from tunelight.record import read_sweep_file, write_sweep_file
 from tunelight.reporting.page import page
 from tunelight.results import SweepResults
-from tunelight.searchers.study_copy import check_address
 from tunelight.settings import Settings
 from tunelight.stores.masking import masked, masked_command, masked_settings
 from tunelight.sweep.past import open_saved_sweep
@@ -66,7 +64,7 @@ def test_what_is_secret_in_an_address_is_masked(text, shown):
     [
         "runtime_env={env_vars: {HF_TOKEN: hunter2}}",
         '--set=runtime_env={"env_vars": {"A": "hunter2"}}',
-        "searcher={name: tpe, study_storage: 'sqlite:///a?password=hunter2'}",
+        "trainer_args={default_root_dir: 'https://h/a?password=hunter2'}",
         "http://h/x?sig=hunter2",
     ],
 )
@@ -80,7 +78,7 @@ def given(**more: Any) -> dict[str, Any]:
             "env_vars": {"MY_TOKEN": SECRET, "NCCL_DEBUG": SECRET},
             "pip": [f"--index-url https://u:{SECRET}@x"],
         },
-        "searcher": {"name": "tpe", "study_storage": f"sqlite:///{more.pop('path', '/x')}?password={SECRET}"},
+        "trainer_args": {"default_root_dir": f"s3://me:{SECRET}@bucket/x"},
         **more,
     }
 
@@ -91,17 +89,16 @@ def test_settings_keep_names_and_lose_values():
         "env_vars": {"MY_TOKEN": "***", "NCCL_DEBUG": "***"},
         "pip": ["--index-url https://u:***@x"],
     }
-    assert shown["searcher"] == {"name": "tpe", "study_storage": "sqlite:////x?password=***"}
+    assert shown["trainer_args"] == {"default_root_dir": "s3://me:***@bucket/x"}
     assert shown["num_samples"] == 3
     assert shown["space"] == {"x": {"choice": [URL]}}  # what is trained has to be known exactly
 
 
-@pytest.mark.filterwarnings("ignore:Query string argument")
 def test_a_sweep_s_folder_holds_no_secret_that_the_sweep_was_told(tmp_path):
     space = tl.SearchSpace({"x": tl.uniform(0, 1)})
-    settings = Settings(
-        train=train, metric="loss", storage=tmp_path, name="s", seed=1, **given(path=tmp_path / "studies.db")
-    )
+    told = given()
+    del told["trainer_args"]
+    settings = Settings(train=train, metric="loss", storage=tmp_path, name="s", seed=1, **told)
     with claimed(prepare(space, settings, None), None) as sweep:
         assert {file.name for file in sweep.folder.iterdir()} >= {"sweep.yaml", "record.jsonl"}
     for file in sweep.folder.iterdir():
@@ -154,7 +151,7 @@ def test_resume_takes_variables_from_the_environment(edited, monkeypatch, caplog
     told = read_sweep_file(edited.folder)
     told["runtime_env"].pop("pip")
     with caplog.at_level(logging.WARNING):
-        settings = _read_back(edited.folder, told, {"searcher": "tpe"})
+        settings = _read_back(edited.folder, told, {"trainer_args": {}})
     assert settings["runtime_env"] == {"env_vars": {"MY_TOKEN": "new", "NCCL_DEBUG": "INFO"}}
     assert "MY_TOKEN, NCCL_DEBUG" in caplog.text
 
@@ -163,12 +160,12 @@ def test_resume_asks_for_variables_that_are_not_there(edited, monkeypatch):
     monkeypatch.delenv("MY_TOKEN", raising=False)
     monkeypatch.setenv("NCCL_DEBUG", "INFO")
     with pytest.raises(SettingsError, match=r"runtime_env.*MY_TOKEN.*runtime_env=") as refused:
-        tl.resume(edited.folder, searcher="tpe")
+        tl.resume(edited.folder, trainer_args={})
     assert "NCCL_DEBUG" not in str(refused.value)
 
 
 def test_resume_asks_for_an_address_that_was_masked(edited, monkeypatch):
-    with pytest.raises(SettingsError, match=r"searcher\['study_storage'\].*\*\*\*.*searcher=") as refused:
+    with pytest.raises(SettingsError, match=r"trainer_args\['default_root_dir'\].*\*\*\*.*trainer_args=") as refused:
         tl.resume(edited.folder, runtime_env=None)
     assert SECRET not in str(refused.value)
 
@@ -198,30 +195,3 @@ def test_a_script_that_goes_on_with_its_sweep_gives_its_secrets_again(tmp_path, 
         again = prepare(space, settings, past)
     assert again.settings.runtime_env == {"env_vars": {"MY_TOKEN": SECRET}}
     assert SECRET not in str(again.sweep_file)
-
-
-def test_an_address_may_name_a_variable(tmp_path, monkeypatch):
-    monkeypatch.setenv("STUDIES", str(tmp_path / "studies.db"))
-    check_address("sqlite:///${STUDIES}", None)
-    assert (tmp_path / "studies.db").exists()
-    monkeypatch.delenv("STUDIES")
-    with pytest.raises(SettingsError, match=r"'sqlite:///\$\{STUDIES\}'.*STUDIES, which is not set"):
-        check_address("sqlite:///${STUDIES}", None)
-
-
-@pytest.mark.parametrize(
-    "address", [f"nosuchdb://me:{SECRET}@host/db", f"me:{SECRET}@host", f"postgresql://me:{SECRET}@[bad"]
-)
-def test_an_error_shows_no_password_of_an_address(address):
-    with pytest.raises(SettingsError) as refused:
-        check_address(address, None)
-    error: BaseException | None = refused.value
-    while error is not None:
-        assert SECRET not in str(error)
-        error = error.__cause__
-
-
-def test_a_variable_that_is_no_text_is_refused_without_its_value():
-    with pytest.raises(SettingsError, match=r"env_vars\['PIN'\] must be text, not int") as refused:
-        check_runtime_env({"env_vars": {"PIN": 12345}})
-    assert "12345" not in str(refused.value)

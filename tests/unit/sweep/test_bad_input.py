@@ -16,11 +16,11 @@ from tunelight.errors import ResourceError, SettingsError, SpaceError, Tunelight
 from tunelight.record import to_yaml
 from tunelight.resources import fitted, reserve
 from tunelight.schedulers.mutation import explore
-from tunelight.searchers.distributions import parameter_of
 from tunelight.searchers.grid import GridSearcher
 from tunelight.searchers.samplers import make_sampler
 from tunelight.settings import Settings
 from tunelight.space.check import check_settings
+from tunelight.space.distributions import parameter_of
 from tunelight.space.files import Loader, read_value
 
 Write = Callable[[str], Path]

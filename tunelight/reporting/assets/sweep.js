@@ -8,7 +8,7 @@
   const MOST_LOG = 512 * 1024;
   // What a worker used at most, and its GPUs on average.
   const USED = [["cpu", "CPUs used"], ["memory", "memory MB"], ["mean_gpu", "GPUs busy"],
-    ["gpu_memory", "GPU memory MB"], ["mean_gpu_power", "GPU power W"]];
+    ["gpu_memory", "GPU memory MB"]];
   let plotly = null;
   if (kind === "sweep") sweep();
   if (kind === "trial") trial();

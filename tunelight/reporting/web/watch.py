@@ -26,7 +26,7 @@ from tunelight.record import (
     SweepState,
     TrialState,
     driver_of,
-    gpu_use,
+    gpus_busy,
     metric_value,
     read_sweep_file,
     winner,
@@ -171,7 +171,7 @@ class SweepWatch:
             state = self._state
             best = winner(state)
             total = state.expected(state.sweep.get("num_samples"))
-            used = gpu_use([trial.peak for trial in state.trials.values()], state.sweep)
+            busy = gpus_busy(trial.peak for trial in state.trials.values())
             ended = state.ended is not None
             until = state.updated if ended or self._driver is None else time.time()
             return {
@@ -188,7 +188,7 @@ class SweepWatch:
                 "mode": state.mode,
                 "further": state.further,
                 "unit": self._unit,
-                "gpus_busy": plain(None if used is None else used.busy),
+                "gpus_busy": plain(busy),
                 "seconds": 0.0 if state.started is None else max(0.0, (until or 0.0) - state.started),
                 "updated": state.updated,
                 "events": [
