@@ -161,7 +161,7 @@ def test_from_an_empty_folder_to_a_trained_winner(tmp_path: Path) -> None:
     run(*command, "run", "space.yaml", "-n", "3", "--max-epochs", "3", "--name", "first", "--seed", "1")
     assert "first" in run(*command, "ls")
     assert "00002" in run(*command, "show", "last")
-    run(*command, "extend", "first", "--num-samples", "4", "--quiet")
+    run(*command, "resume", "first", "--num-samples", "4", "--quiet")
     assert json.loads(run(*command, "show", "first", "--json"))["trials"][3]["trial"] == "00003"
     assert "bit by bit" in run(*command, "reproduce", "first", "best")
     assert "lightning-cli" in run(*command, "best", "first", "--export", "best.yaml", "--checkpoint")

@@ -42,6 +42,20 @@ _PLACE: Final = re.compile(r"\S+:\d+:\d+: ")
 """How an error in a file begins."""
 
 
+_OTHER_NAMES: Final = {
+    "extend": "resume SWEEP --num-samples N",
+    "export": "best SWEEP [TRIAL] --export FILE",
+    "plot": "report SWEEP --figures all",
+    "simulate": "plan FILE --curves SWEEP",
+    "dashboard": "report SWEEP --study FILE",
+    "tag": "note SWEEP --tag TAG",
+    "watch": "show SWEEP --follow",
+    "list": "ls",
+    "delete": "rm SWEEP",
+}
+"""What a command is called here that someone may look for by another name."""
+
+
 class Commands(TyperGroup):
     """The group of commands, which turns errors into a message and an exit code."""
 
@@ -54,6 +68,12 @@ class Commands(TyperGroup):
         rest = [word for word in args if word != _DEBUG]
         ctx.meta[_AS_JSON] = "--json" in rest
         return super().parse_args(ctx, [_DEBUG, *rest] if len(rest) < len(args) else rest)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that is meant; for another name of one, an error that says its name here."""
+        if args and (name := _OTHER_NAMES.get(args[0])) is not None and args[0] not in self.commands:
+            ctx.fail(f"No such command {args[0]!r}. Use: tunelight {name}")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command. Raises: typer.Exit with the exit code of its error."""

@@ -1,4 +1,4 @@
-"""best, export, reproduce: export a trial, and run it again."""
+"""best, reproduce: show and export a trial, and run it again."""
 
 from __future__ import annotations
 
@@ -23,49 +23,35 @@ _HINTS = {
 }
 
 
-@command("best last --export best.yaml --checkpoint")
+@command("best last --export best.yaml --checkpoint      tunelight best last 3 --export trial.py")
 def best(
     sweep: Sweep,
+    trial: Annotated[str, typer.Argument(help="Another trial's id or number.")] = "best",
     export: Annotated[Path | None, typer.Option("--export", help="Also write it to this file.")] = None,
     format: Format = None,
     checkpoint: Checkpoint = False,
     storage: Storage = STORAGE,
     json: Json = False,
 ) -> None:
-    """Show a sweep's best trial, or write it to a file."""
+    """Show a sweep's best trial, or another one, and write it to a file.
+
+    The file is for LightningCLI, Hydra or Python, or holds its configuration as YAML or JSON.
+    """
     if export is None and (format is not None or checkpoint):
         raise SettingsError("--format and --checkpoint say how to export, but not where. Give --export FILE too.")
     results = load(sweep, storage)
-    trial = results.best
-    written = None if export is None else _export(trial, export, format, checkpoint)
+    chosen = results.best if trial == "best" else results.trial(trial)
+    written = None if export is None else _export(chosen, export, format, checkpoint)
     if json:
-        print_json(about_trial(trial) | {"exported": written})
+        print_json(about_trial(chosen) | {"exported": written})
         return
-    also = "".join(f", with {name}={short(value)}" for name, value in results.further(trial).items())
-    typer.echo(f"Trial {trial.id}: {results.metric}={trial.value:.6g}{also}\n  {words(trial.plain_config)}")
-    if (failed := results.ahead) is not None:
+    also = "".join(f", with {name}={short(value)}" for name, value in results.further(chosen).items())
+    value = "no value" if chosen.value is None else f"{chosen.value:.6g}"
+    typer.echo(f"Trial {chosen.id}: {results.metric}={value}{also}\n  {words(chosen.plain_config)}")
+    if trial == "best" and (failed := results.ahead) is not None:
         typer.echo(f"Trial {failed.id}, which {failed.outcome}, had reported {results.metric}={failed.value:.6g}.")
     if export is not None:
         _tell(export, written)
-
-
-@command("export last best.yaml --format lightning-cli --checkpoint")
-def export(
-    sweep: Sweep,
-    file: Annotated[Path, typer.Argument(help="The file to write.")],
-    trial: Annotated[str, typer.Option("--trial", help="A trial's id or number.")] = "best",
-    format: Format = None,
-    checkpoint: Checkpoint = False,
-    storage: Storage = STORAGE,
-    json: Json = False,
-) -> None:
-    """Write a trial to a file: for LightningCLI, Hydra or Python, or its configuration as YAML or JSON."""
-    chosen = load(sweep, storage).trial(trial)
-    written = _export(chosen, file, format, checkpoint)
-    if json:
-        print_json({"trial": chosen.id, "file": file.absolute(), "format": written})
-    else:
-        _tell(file, written)
 
 
 def _export(trial: TrialResult, path: Path, format: str | None, checkpoint: bool) -> str:

@@ -1,4 +1,4 @@
-"""plot, report: figures of a sweep."""
+"""report: a sweep as a page, as figures, or as an Optuna study."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from tunelight.cli.app import command
 from tunelight.cli.inspect import load
-from tunelight.cli.options import STORAGE, Json, Storage, Sweep, Sweeps
+from tunelight.cli.options import STORAGE, Json, Storage, Sweeps
 from tunelight.cli.printing import print_json
 from tunelight.errors import SettingsError, StorageError, unknown
 from tunelight.stores.masking import masked
@@ -20,26 +20,87 @@ _FORMATS = ("html", "json", "png", "svg", "pdf")
 Open = Annotated[bool, typer.Option("--open", help="Open it in a browser.")]
 
 
-@command("plot last history importances --out plots --format png")
-def plot(
-    sweep: Sweep,
-    figures: Annotated[list[str] | None, typer.Argument(help="Names of figures. Default: all.")] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write into.")] = Path("plots"),
-    format: Annotated[str, typer.Option("--format", help="html, json, png, svg or pdf.")] = "html",
+@command("report last --open      tunelight report last --figures history,importances --format png")
+def report(
+    sweep: Sweeps,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="The file. Default: report.html in the sweep's folder; of several sweeps, in the working directory. "
+            "With --figures the folder, plots.",
+        ),
+    ] = None,
+    figures: Annotated[
+        str | None,
+        typer.Option("--figures", metavar="A,B,...", help="Write these figures instead, one file each; 'all' for all."),
+    ] = None,
+    format: Annotated[
+        str | None, typer.Option("--format", help="Of figures: html, json, or with kaleido png, svg or pdf.")
+    ] = None,
+    study: Annotated[
+        str | None,
+        typer.Option(
+            "--study",
+            help="Write the trials as an Optuna study instead, for optuna-dashboard: a journal file, or an address as "
+            "sqlite:///studies.db. An earlier study of the sweep there is replaced.",
+        ),
+    ] = None,
+    open: Open = False,
     storage: Storage = STORAGE,
     json: Json = False,
 ) -> None:
-    """Write figures of a sweep, one file each. png, svg and pdf need kaleido."""
-    results = load(sweep, storage)
+    """Write a report of a sweep: one HTML file with all figures, a table of the trials and a section for each.
+
+    Of several sweeps, the file compares them: best values against time and worker-hours, and a table of the sweeps.
+    """
+    if format is not None and figures is None:
+        raise SettingsError("--format is for figures. Give --figures all, or some of their names, too.")
+    results = [load(one, storage) for one in sweep]
+    single = results[0] if len(results) == 1 else None
+    if study is not None:
+        _write_studies(results, study, json=json)
+        return
+    if figures is not None:
+        if single is None:
+            raise SettingsError("--figures are those of one sweep. Name one, or leave --figures out for a comparison.")
+        _write_figures(single, figures, out or Path("plots"), format or "html", json=json)
+        return
+    from tunelight import reporting
+
+    target = out or (Path() if single is None else single.folder) / "report.html"
+    path = reporting.report(results if single is None else single, target)
+    if json:
+        print_json({"report": path})
+    else:
+        typer.echo(f"Wrote {path}")
+    if open:
+        webbrowser.open(Path(path).absolute().as_uri())
+
+
+def _write_studies(results: list[Any], study: str, *, json: bool) -> None:
+    for one in results:
+        one.to_study(study)
+    shown = masked(study)
+    if json:
+        print_json({"study": shown, "sweeps": [one.name for one in results]})
+    else:
+        typer.echo(f"Wrote {len(results)} {'study' if len(results) == 1 else 'studies'} to {shown}")
+
+
+def _write_figures(results: Any, names: str, out: Path, format: str, *, json: bool) -> None:
+    """Write figures of a sweep, one file each."""
     from tunelight.results.figures import FIGURES
 
-    for name in figures or ():
+    wanted = list(FIGURES) if names == "all" else [name.strip() for name in names.split(",") if name.strip()]
+    for name in wanted:
         if name not in FIGURES:
-            raise SettingsError(unknown("There is no figure", name, FIGURES))
+            raise SettingsError(unknown("There is no figure", name, [*FIGURES, "all"]))
     if format not in _FORMATS:
         raise SettingsError(unknown("There is no format", format, _FORMATS))
     written = []
-    for name in figures or FIGURES:
+    for name in wanted:
         path = out / f"{name}.{format}"
         _write(FIGURES[name](results), path)
         written.append(path)
@@ -63,57 +124,3 @@ def _write(figure: Any, path: Path) -> None:
             reporting.write_image(figure, path)
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror or error}. Choose another --out.") from error
-
-
-@command("report last --out report.html --open")
-def report(
-    sweep: Sweeps,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="The file. Default: report.html in the sweep's folder; of several sweeps, in the working directory.",
-        ),
-    ] = None,
-    study: Annotated[
-        str | None,
-        typer.Option(
-            "--study",
-            help="Write the trials as an Optuna study instead, for optuna-dashboard: a journal file, or an address as "
-            "sqlite:///studies.db. An earlier study of the sweep there is replaced.",
-        ),
-    ] = None,
-    open: Open = False,
-    storage: Storage = STORAGE,
-    json: Json = False,
-) -> None:
-    """Write a report of a sweep: one HTML file with all figures, a table of the trials and a section for each.
-
-    Of several sweeps, the file compares them: best values against time and worker-hours, and a table of the sweeps.
-    """
-    results = [load(one, storage) for one in sweep]
-    if study is not None:
-        _write_studies(results, study, json=json)
-        return
-    from tunelight import reporting
-
-    single = results[0] if len(results) == 1 else None
-    target = out or (Path() if single is None else single.folder) / "report.html"
-    path = reporting.report(results if single is None else single, target)
-    if json:
-        print_json({"report": path})
-    else:
-        typer.echo(f"Wrote {path}")
-    if open:
-        webbrowser.open(Path(path).absolute().as_uri())
-
-
-def _write_studies(results: list[Any], study: str, *, json: bool) -> None:
-    for one in results:
-        one.to_study(study)
-    shown = masked(study)
-    if json:
-        print_json({"study": shown, "sweeps": [one.name for one in results]})
-    else:
-        typer.echo(f"Wrote {len(results)} {'study' if len(results) == 1 else 'studies'} to {shown}")

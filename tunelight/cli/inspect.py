@@ -1,4 +1,4 @@
-"""show, watch: show a sweep."""
+"""show: show a sweep."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 from tunelight.cli.app import command
 from tunelight.cli.options import STORAGE, Columns, Json, Storage, Sweep, names_of
 from tunelight.cli.printing import about_sweep, about_trial, print_json, print_table, shown_path, when, words
+from tunelight.errors import SettingsError
 
 if TYPE_CHECKING:
     from tunelight.record import Note
@@ -18,15 +19,26 @@ if TYPE_CHECKING:
 _LAST_REPORTS = 10
 
 
-@command("show last --top 10      tunelight show last 5")
+@command("show last --top 10      tunelight show last 5      tunelight show last --follow")
 def show(
     sweep: Sweep,
     trial: Annotated[str | None, typer.Argument(help="A trial's id or number, or 'best'.")] = None,
     top: Annotated[int | None, typer.Option("--top", help="Show only the best TOP trials.", min=1)] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Show the live table of a sweep that runs, until it ends.")
+    ] = False,
+    columns: Columns = None,
     storage: Storage = STORAGE,
     json: Json = False,
 ) -> None:
     """Show a sweep's trials, or one trial in detail."""
+    if follow:
+        if trial is not None or top is not None or json:
+            raise SettingsError("--follow shows a live table of the sweep: leave out the trial, --top and --json.")
+        _follow(sweep, storage, columns)
+        return
+    if columns is not None:
+        raise SettingsError("--columns is for the live table. Give --follow, too.")
     results = load(sweep, storage)
     if trial is not None:
         _show_trial(results.trial(trial), json)
@@ -60,6 +72,15 @@ def show(
     tags = ["tags"] if tagged else []
     columns = ["trial", "state", results.metric or "metric", *further, "reports", "time", *tags, "configuration"]
     print_table(columns, rows)
+
+
+def _follow(sweep: str, storage: str, columns: str | None) -> None:
+    from tunelight.record import find_sweep
+
+    folder = find_sweep(sweep, storage)
+    from tunelight import reporting
+
+    reporting.watch(folder, columns=names_of(columns))
 
 
 def _echo_notes(notes: Iterable[Note]) -> None:
@@ -97,17 +118,6 @@ def _show_trial(trial: TrialResult, json: bool) -> None:
         print_table(["report", *names], rows)
     if trial.error:
         typer.echo(f"\n{trial.error}")
-
-
-@command("watch last")
-def watch(sweep: Sweep, columns: Columns = None, storage: Storage = STORAGE) -> None:
-    """Show the live table of a sweep that another process runs, until it ends."""
-    from tunelight.record import find_sweep
-
-    folder = find_sweep(sweep, storage)
-    from tunelight import reporting
-
-    reporting.watch(folder, columns=names_of(columns))
 
 
 def load(sweep: str, storage: str) -> SweepResults:

@@ -1,76 +1,59 @@
-"""note, tag: write notes and tags on sweeps and trials, also while they run."""
+"""note: write notes and tags on sweeps and trials, also while they run."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from tunelight.cli.app import command
 from tunelight.cli.options import STORAGE, Json, Storage, SweepOrTrial
 from tunelight.cli.printing import print_json, when
-from tunelight.errors import SettingsError, StorageError
+from tunelight.errors import StorageError
 
 
-@command('note last "lr above 0.1 diverges"      tunelight note last/best      tunelight note last')
+@command('note last "lr above 0.1 diverges" --tag good      tunelight note last/best --untag good')
 def note(
     sweep: SweepOrTrial,
-    text: Annotated[list[str] | None, typer.Argument(help="The note. Without one, the notes are printed.")] = None,
+    text: Annotated[list[str] | None, typer.Argument(help="The note.")] = None,
+    tags: Annotated[list[str], typer.Option("--tag", help="Add a tag, one word. Repeatable.")] = [],
+    untags: Annotated[list[str], typer.Option("--untag", help="Remove a tag. Repeatable.")] = [],
     storage: Storage = STORAGE,
     json: Json = False,
 ) -> None:
-    """Add a note to a sweep or a trial, also while it runs; without a text, print its notes.
+    """Add a note or tags to a sweep or a trial, also while it runs; with neither, print its notes and tags.
 
-    Of a sweep, the notes on its trials are printed, too.
+    Of a sweep, those of its trials are printed, too. `tunelight ls --tag TAG` lists the sweeps that have a tag.
     """
     from tunelight.record import Notes
 
     folder, trial = _target(sweep, storage)
     notes = Notes(folder)
+    if untags:
+        notes.untag(untags, trial)
+    if tags:
+        notes.tag(tags, trial)
     if text:
         notes.add(" ".join(text), trial)
     found = notes.all if trial is None else notes.of(trial)
     if json:
-        print_json(found)
-    elif text:
-        typer.echo(f"Added a note to {_called(folder, trial)}.")
-    elif not found:
-        typer.echo(f"No notes on {_called(folder, trial)}.")
-    else:
-        for one in found:
-            on = "" if one.trial is None or trial is not None else f"trial {one.trial}: "
-            typer.echo(f"{when(one.time)}  {on}{one.text}")
-
-
-@command("tag last good baseline      tunelight tag last/best keep      tunelight tag last good --remove")
-def tag(
-    sweep: SweepOrTrial,
-    tags: Annotated[
-        list[str] | None, typer.Argument(help="Tags, each one word. Without any, the tags are printed.")
-    ] = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Remove these tags.")] = False,
-    storage: Storage = STORAGE,
-    json: Json = False,
-) -> None:
-    """Add tags to a sweep or a trial, also while it runs, or remove some; without any, print its tags.
-
-    Of a sweep, the tags of its trials are printed, too. `tunelight ls --tag TAG` lists the sweeps that have it.
-    """
-    from tunelight.record import Notes
-
-    if remove and not tags:
-        raise SettingsError("--remove is given without tags. Name those to remove: tunelight tag last good --remove.")
-    folder, trial = _target(sweep, storage)
-    notes = Notes(folder)
-    (notes.untag if remove else notes.tag)(tags or (), trial)
-    places = [trial] if trial is not None or tags else [None, *notes.tagged]
-    if json:
-        answer: dict[str, Any] = {"sweep": folder.name, "trial": trial, "tags": notes.tags(trial)}
-        print_json(answer | ({} if trial is not None else {"trials": {one: notes.tags(one) for one in notes.tagged}}))
+        on_trials = {} if trial is not None else {"trials": {one: notes.tags(one) for one in notes.tagged}}
+        print_json({"sweep": folder.name, "trial": trial, "notes": found, "tags": notes.tags(trial), **on_trials})
         return
-    for place in places:
-        typer.echo(f"{_called(folder, place)}: {', '.join(notes.tags(place)) or 'no tags'}")
+    if text:
+        typer.echo(f"Added a note to {_called(folder, trial)}.")
+    changed = bool(tags or untags)
+    if changed or not text:
+        for place in [trial] if trial is not None or changed else [None, *notes.tagged]:
+            typer.echo(f"{_called(folder, place)}: {', '.join(notes.tags(place)) or 'no tags'}")
+    if text or changed:
+        return
+    for one in found:
+        on = "" if one.trial is None or trial is not None else f"trial {one.trial}: "
+        typer.echo(f"{when(one.time)}  {on}{one.text}")
+    if not found:
+        typer.echo(f"No notes on {_called(folder, trial)}.")
 
 
 def _target(given: str, storage: str) -> tuple[Path, str | None]:

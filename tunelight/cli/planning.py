@@ -1,4 +1,4 @@
-"""simulate, plan: what a sweep would do and cost, in simulated time."""
+"""plan: what a sweep would do and cost, in simulated time."""
 
 from __future__ import annotations
 
@@ -21,56 +21,8 @@ from tunelight.cli.options import (
     workers_of,
 )
 from tunelight.cli.overrides import load_space_and_settings, parsed
-from tunelight.cli.printing import print_json, short
+from tunelight.cli.printing import print_json
 from tunelight.errors import SettingsError, StorageError, unknown
-
-Cluster = Annotated[str, typer.Option("--cluster", help="Nodes x slots per node: 16x8.")]
-
-
-@command("simulate digits --scheduler elastic_asha --workers 1,4 --cluster 2x8")
-def simulate(
-    curves: Annotated[str, typer.Argument(help="A recorded task, or a sweep: its folder, its name, or 'last'.")],
-    num_samples: Annotated[int, typer.Option("--num-samples", "-n", help="Number of trials.")] = 100,
-    workers: Workers = None,
-    cluster: Cluster = "1x8",
-    max_epochs: Epochs = None,
-    scheduler: Scheduler = None,
-    seed: Annotated[int, typer.Option("--seed", help="Random seed.")] = 0,
-    time_budget: Annotated[
-        str | None, typer.Option("--time-budget", help="Simulated time after which the sweep ends: 2h.")
-    ] = None,
-    storage: Storage = STORAGE,
-    json: Json = False,
-) -> None:
-    """Simulate a sweep: the real scheduler on recorded learning curves, in simulated time."""
-    from tunelight.record import find_sweep
-    from tunelight.simulation import simulate as run
-    from tunelight.simulation import tasks
-
-    known = tasks()
-    if curves not in known:
-        try:
-            curves = str(find_sweep(curves, storage))
-        except StorageError as error:
-            raise StorageError(f"{error} Recorded tasks are: {', '.join(known) or 'none'}.") from error
-    more = {
-        **given(workers=workers_of(workers), max_epochs=max_epochs, time_budget=time_budget),
-        **parsed(scheduler=scheduler),
-    }
-    found = run(curves, num_samples=num_samples, cluster=cluster, seed=seed, **more).asdict()
-    if json:
-        print_json(found)
-        return
-    hours = found["makespan_s"] / 3600
-    typer.echo(f"{num_samples} trials on {cluster} slots took {hours:.2f} virtual hours.")
-    typer.echo(f"worker-hours held  {found['worker_seconds'] / 3600:.1f}")
-    typer.echo(f"idle slots         {found['idle_share']:.0%} (at the tail {found['tail_idle_share']:.0%})")
-    typer.echo(f"best {found['metric']:<13} {short(found['best'])} (the best that there was: {short(found['oracle'])})")
-    typer.echo(
-        f"trials             {', '.join(f'{count} {state.lower()}' for state, count in found['trials'].items())}"
-    )
-    for note in found["notes"]:
-        typer.echo(f"- {note}")
 
 
 @command("plan space.yaml --cluster 16x8 --seconds-per-epoch 30 --deadline 8h", runs_code=True)
@@ -79,7 +31,7 @@ def plan(
     seconds_per_epoch: Annotated[
         float, typer.Option("--seconds-per-epoch", help="Seconds that an epoch of a trial takes on its workers.")
     ],
-    cluster: Cluster,
+    cluster: Annotated[str, typer.Option("--cluster", help="Nodes x slots per node: 16x8.")],
     num_samples: Samples = None,
     workers: Workers = None,
     max_epochs: Epochs = None,
@@ -88,7 +40,15 @@ def plan(
     deadline: Annotated[
         str | None, typer.Option("--deadline", help="8h or 90m; other cluster sizes are tried, too.")
     ] = None,
+    curves: Annotated[
+        str | None,
+        typer.Option(
+            "--curves",
+            help="Simulate with the learning curves of an earlier sweep, or of a recorded task.",
+        ),
+    ] = None,
     sets: Sets = [],
+    storage: Storage = STORAGE,
     json: Json = False,
 ) -> None:
     """Estimate the time and cost of a sweep on a cluster. Exit code 1: it misses the deadline or cannot run."""
@@ -101,13 +61,17 @@ def plan(
             raise SettingsError(unknown("A plan does not depend on", name, takes, listed="It takes"))
     options = {**settings, **parsed(scheduler=scheduler)}
     from tunelight.simulation import plan as make
+    from tunelight.simulation import tasks
 
+    if curves is not None and curves not in tasks():
+        curves = _recorded(curves, storage)
     made = make(
         space,
         seconds_per_epoch=seconds_per_epoch,
         cluster=cluster,
         price_per_gpu_hour=price,
         deadline=deadline,
+        curves=curves,
         **options,
     )
     if json:
@@ -116,3 +80,14 @@ def plan(
         typer.echo(str(made))
     if not made.feasible:
         raise typer.Exit(FAILED)
+
+
+def _recorded(sweep: str, storage: str) -> str:
+    """Return the folder of a sweep whose curves are meant. Raises: StorageError."""
+    from tunelight.record import find_sweep
+    from tunelight.simulation import tasks
+
+    try:
+        return str(find_sweep(sweep, storage))
+    except StorageError as error:
+        raise StorageError(f"{error} Recorded tasks are: {', '.join(tasks()) or 'none'}.") from error

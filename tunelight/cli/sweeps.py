@@ -197,35 +197,8 @@ def run(
     _finish(start(space, **settings), quiet=quiet, json=json)
 
 
-@command("resume last", runs_code=True)
+@command("resume last      tunelight resume last --num-samples 100", runs_code=True)
 def resume(
-    sweep: Sweep,
-    sets: Sets = [],
-    storage: Storage = STORAGE,
-    address: Address = None,
-    columns: Columns = None,
-    web: Web = False,
-    quiet: Quiet = False,
-    json: Json = False,
-) -> None:
-    """Resume a sweep: trials that were cut off continue from their last checkpoint, finished ones stay.
-
-    A sweep that runs and was paused goes on.
-    """
-    from tunelight.record import driver_of, find_sweep
-
-    folder = find_sweep(sweep, storage)
-    if not sets and (driver := driver_of(folder)) is not None and driver.alive:
-        from tunelight.sweep.attach import AttachedSweep
-
-        print_answer(AttachedSweep(folder).resume(), sweep, as_json=json)
-        return
-    more = {**settings_of(read_sets(sets)), **given(address=address, progress=names_of(columns), web=web or None)}
-    _go_on(sweep, storage, more, quiet=quiet, json=json)
-
-
-@command("extend last --num-samples 100", runs_code=True)
-def extend(
     sweep: Sweep,
     num_samples: Samples = None,
     max_epochs: Epochs = None,
@@ -237,15 +210,26 @@ def extend(
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Add trials to a sweep (--num-samples, the new total), or epochs to its trials (--max-epochs)."""
-    options = given(num_samples=num_samples, max_epochs=max_epochs)
-    if not options:
-        raise SettingsError("Nothing to extend. Give --num-samples (trials in all) or --max-epochs.")
+    """Resume a sweep: trials that were cut off continue from their last checkpoint, finished ones stay.
+
+    With --num-samples, the new total, trials are added, and with --max-epochs epochs. A sweep that runs and was paused
+    goes on.
+    """
+    from tunelight.record import driver_of, find_sweep
+
+    folder = find_sweep(sweep, storage)
     more = {
         **settings_of(read_sets(sets)),
-        **options,
-        **given(address=address, progress=names_of(columns), web=web or None),
+        **given(num_samples=num_samples, max_epochs=max_epochs, address=address, web=web or None),
+        **given(progress=names_of(columns)),
     }
+    if not sets and (driver := driver_of(folder)) is not None and driver.alive:
+        from tunelight.sweep.attach import AttachedSweep
+
+        if num_samples is not None or max_epochs is not None:
+            raise SettingsError(f"{sweep} is running. Add trials by tunelight set {sweep} num-samples=100.")
+        print_answer(AttachedSweep(folder).resume(), sweep, as_json=json)
+        return
     _go_on(sweep, storage, more, quiet=quiet, json=json)
 
 

@@ -21,9 +21,8 @@ from tunelight.errors import GangError, StorageError
 from tunelight.record import Record
 
 COMMANDS = [
-    "init", "check", "run", "resume", "extend", "ls", "show", "watch", "note", "tag", "rm", "best", "export",
-    "reproduce", "plot", "report", "serve", "simulate", "plan", "doctor", "stop", "pause",
-    "enqueue", "set", "up", "down",
+    "init", "check", "run", "resume", "ls", "show", "note", "rm", "best", "reproduce", "report", "serve", "plan",
+    "doctor", "stop", "pause", "enqueue", "set", "up", "down",
 ]  # fmt: skip
 SPACE = """\
 space:
@@ -240,9 +239,10 @@ def test_best_of_nothing_is_an_error(tmp_path, monkeypatch):
 
 
 def test_export_takes_any_trial_and_format(runs):
-    call("export", "digits", "one.yaml", "--trial", "1")
+    assert call("best", "digits", "1", "--export", "one.yaml").output.startswith("Trial 00001: loss=")
     assert yaml.safe_load(Path("one.yaml").read_text())["trial"] == "00001"
-    assert "Did you mean 'hydra'?" in call("export", "digits", "a.yaml", "--format", "hidra", code=BAD_INPUT).stderr
+    done = call("best", "digits", "--export", "a.yaml", "--format", "hidra", code=BAD_INPUT)
+    assert "Did you mean 'hydra'?" in done.stderr
 
 
 def test_how_to_train_the_winner_names_a_program_only_where_there_is_one(tmp_path, monkeypatch):
@@ -347,15 +347,21 @@ def test_a_setting_that_is_given_twice_is_an_error(space):
         (["run", "space.yaml", "--num-samples", "0"], "--num-samples must be a whole number"),
         (["run", "space.yaml", "--resume"], "without --name"),
         (["resume", "nothing"], "There is no sweep"),
-        (["extend", "nothing"], "Nothing to extend"),
+        (["extend", "nothing"], "No such command 'extend'. Use: tunelight resume SWEEP --num-samples N"),
         (["reproduce", "nothing", "3"], "There is no sweep"),
-        (["simulate", "nothing"], "Recorded tasks are: "),
+        (
+            ["plan", "space.yaml", "--cluster", "1x8", "--seconds-per-epoch", "9", "--curves", "nothing"],
+            "Recorded tasks are: ",
+        ),
         (["plan", "space.yaml", "--cluster", "4", "--seconds-per-epoch", "9"], "cluster"),
         (
             ["plan", "space.yaml", "--cluster", "1x8", "--seconds-per-epoch", "9", "--set", "metric=a"],
             "A plan does not",
         ),
-        (["watch", "nothing"], "There is no sweep"),
+        (["show", "nothing", "--follow"], "There is no sweep"),
+        (["show", "nothing", "3", "--follow"], "--follow shows a live table"),
+        (["show", "nothing", "--columns", "lr"], "Give --follow, too"),
+        (["report", "nothing", "--format", "png"], "Give --figures all"),
     ],
 )
 def test_bad_input_is_told_before_anything_starts(space, words, message):
@@ -372,27 +378,24 @@ def test_plan_prints_what_a_sweep_would_take(space):
     call(*words, "--deadline", "1s", code=FAILED)
 
 
-def test_simulate_runs_a_recorded_task_and_a_sweep(runs):
+def test_plan_takes_the_curves_of_a_recorded_task_or_a_sweep(space, runs):
     from tunelight.simulation import tasks
 
-    task = tasks()[0]
-    found = json.loads(
-        call("simulate", task, "-n", "10", "--scheduler", "{name: asha, grace_period: 1}", "--json").stdout
-    )
-    assert sum(found["trials"].values()) == 10
-    assert "virtual hours" in call("simulate", "digits", "-n", "3", "--scheduler", "fifo").output
+    words = ["plan", space, "--cluster", "1x8", "--seconds-per-epoch", "10", "-n", "8", "--json"]
+    found = [json.loads(call(*words, "--curves", curves).stdout) for curves in (tasks()[0], "digits")]
+    assert [one["num_samples"] for one in found] == [8, 8]
 
 
 # What other rooms draw
 
 
-def test_watch_hands_the_folder_on(runs, monkeypatch):
+def test_show_follows_a_sweep_in_its_folder(runs, monkeypatch):
     from tunelight import reporting
 
     seen: list[Any] = []
     monkeypatch.setattr(reporting, "watch", lambda folder, columns: seen.append((folder, columns)), raising=False)
-    call("watch", "last")
-    call("watch", "last", "--columns", "lr, val_acc")
+    call("show", "last", "--follow")
+    call("show", "last", "--follow", "--columns", "lr, val_acc")
     assert seen == [(runs, None), (runs, ["lr", "val_acc"])]
 
 
@@ -407,6 +410,20 @@ def test_report_goes_into_the_sweep_s_folder_unless_told(runs, monkeypatch):
     call("report", "last")
     assert (runs / "report.html").read_text() == "digits"
     assert json.loads(call("report", "last", "-o", "here.html", "--json").stdout) == {"report": "here.html"}
+
+
+def test_report_writes_figures_instead(runs):
+    assert call("report", "last", "--figures", "history, importances").output == (
+        "Wrote plots/history.html\nWrote plots/importances.html\n"
+    )
+    found = json.loads(call("report", "last", "--figures", "all", "-o", "x", "--format", "json", "--json").stdout)
+    assert all(Path(path).exists() for path in found["figures"])
+    assert "There is no figure 'histor'" in call("report", "last", "--figures", "histor", code=BAD_INPUT).stderr
+    assert (
+        "There is no format 'gif'"
+        in call("report", "last", "--figures", "all", "--format", "gif", code=BAD_INPUT).stderr
+    )
+    assert not (runs / "report.html").exists()
 
 
 def test_report_writes_a_study_instead(runs, tmp_path):
@@ -447,7 +464,7 @@ def test_report_of_sweeps_with_other_metrics_is_refused_before_it_is_written(run
     assert not (tmp_path / "report.html").exists()
 
 
-@pytest.mark.parametrize(("name", "listed"), [("run", True), ("check", True), ("extend", False), ("show", False)])
+@pytest.mark.parametrize(("name", "listed"), [("run", True), ("check", True), ("resume", False), ("show", False)])
 def test_the_help_of_set_lists_every_setting(name, listed):
     from tunelight.settings import NAMES
 

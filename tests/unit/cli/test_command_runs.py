@@ -113,11 +113,11 @@ def test_errors_speak_of_options(tmp_path, monkeypatch, error, said):
     assert said in call("run", FILE, code=BAD_INPUT).stderr
 
 
-def test_resume_and_extend_go_on_with_the_sweep_that_is_named(tmp_path, monkeypatch):
+def test_resume_goes_on_with_the_sweep_that_is_named(tmp_path, monkeypatch):
     results = swept(tmp_path / "tunelight_runs", 0.5)
     seen = taking(monkeypatch, "tunelight.sweep.resume.resume", results)
     call("resume", "digits", "--address", "auto")
-    call("extend", "last", "-n", 9, "--set", "workers=2", "-q")
+    call("resume", "last", "-n", 9, "--set", "workers=2", "-q")
     assert seen == [
         ((results.folder,), {"address": "auto", "progress": True}),
         ((results.folder,), {"workers": 2, "num_samples": 9, "progress": False}),

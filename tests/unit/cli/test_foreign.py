@@ -63,7 +63,7 @@ def test_export_copies_no_file_outside_of_the_sweep(tmp_path, named):
     secret = tmp_path / "runs" / "secret.txt"
     evil = foreign(secret.parent / "evil", checkpoint=str(secret) if named.startswith("/") else named)
     secret.write_text("secret")
-    done = call("export", evil, tmp_path / "best.yaml", "--checkpoint", code=BAD_INPUT)
+    done = call("best", evil, "--export", tmp_path / "best.yaml", "--checkpoint", code=BAD_INPUT)
     assert "is not inside the sweep's folder" in done.stderr
     assert not (tmp_path / "best.ckpt").exists()
 

@@ -36,8 +36,7 @@ def runs(tmp_path, monkeypatch):
     ],
 )  # fmt: skip
 def test_a_note_and_a_tag_go_to_what_is_named(runs, given, trial):
-    call("note", given, "worth a look")
-    call("tag", given, "good")
+    call("note", given, "worth a look", "--tag", "good")
     notes = Notes(runs)
     assert [(note.text, note.trial) for note in notes.all] == [("worth a look", trial)]
     assert notes.tags(trial) == ["good"]
@@ -59,42 +58,40 @@ def test_an_absolute_path_and_a_trial(runs):
     ],
 )
 def test_what_is_not_there_is_told(runs, given, message):
-    for command in ("note", "tag"):
-        assert message in call(command, given, "x", code=BAD_INPUT).stderr
+    assert message in call("note", given, "x", code=BAD_INPUT).stderr
     assert not (runs / "notes.jsonl").exists()
 
 
 def test_without_a_text_the_notes_are_printed(runs):
-    assert call("note", "last").output == "No notes on sweep digits.\n"
+    assert call("note", "last").output == "sweep digits: no tags\nNo notes on sweep digits.\n"
     assert call("note", "last", "two", "words").output == "Added a note to sweep digits.\n"
     assert call("note", "last/1", "a trial").output == "Added a note to trial 00001 of sweep digits.\n"
-    first, second = call("note", "last").output.splitlines()
+    _, first, second = call("note", "last").output.splitlines()
     assert first.endswith("  two words")
     assert second.endswith("  trial 00001: a trial")
     assert call("note", "last/1").output.endswith("  a trial\n")
-    found = json.loads(call("note", "last", "--json").stdout)
+    found = json.loads(call("note", "last", "--json").stdout)["notes"]
     assert [(note["text"], note["trial"]) for note in found] == [("two words", None), ("a trial", "00001")]
 
 
-def test_without_tags_the_tags_are_printed_and_they_can_be_removed(runs):
-    assert call("tag", "last").output == "sweep digits: no tags\n"
-    assert call("tag", "last", "good", "big").output == "sweep digits: good, big\n"
-    assert call("tag", "last/best", "keep").output == "trial 00000 of sweep digits: keep\n"
-    assert call("tag", "last").output == "sweep digits: good, big\ntrial 00000 of sweep digits: keep\n"
-    assert json.loads(call("tag", "last", "--json").stdout) == {
-        "sweep": "digits", "trial": None, "tags": ["good", "big"], "trials": {"00000": ["keep"]},
+def test_tags_are_added_printed_and_removed(runs):
+    assert call("note", "last", "--tag", "good", "--tag", "big").output == "sweep digits: good, big\n"
+    assert call("note", "last/best", "--tag", "keep").output == "trial 00000 of sweep digits: keep\n"
+    said = "sweep digits: good, big\ntrial 00000 of sweep digits: keep\nNo notes on sweep digits.\n"
+    assert call("note", "last").output == said
+    assert json.loads(call("note", "last", "--json").stdout) == {
+        "sweep": "digits", "trial": None, "notes": [], "tags": ["good", "big"], "trials": {"00000": ["keep"]},
     }  # fmt: skip
-    assert call("tag", "last", "big", "--remove").output == "sweep digits: good\n"
-    assert "has no tag 'bog'. There are" not in call("tag", "last", "bog", "--remove", code=BAD_INPUT).stderr
-    assert "without tags" in call("tag", "last", "--remove", code=BAD_INPUT).stderr
-    assert "A tag must be one word" in call("tag", "last", "two words", code=BAD_INPUT).stderr
+    assert call("note", "last", "--untag", "big", "--tag", "old").output == "sweep digits: good, old\n"
+    assert "has no tag 'bog'. There are" not in call("note", "last", "--untag", "bog", code=BAD_INPUT).stderr
+    assert "A tag must be one word" in call("note", "last", "--tag", "two words", code=BAD_INPUT).stderr
 
 
 def test_a_sweep_that_runs_takes_notes(runs):
     record = (runs / "record.jsonl").read_bytes()
     with locked(runs):
         call("note", "last", "while it runs")
-        call("tag", "last/1", "keep")
+        call("note", "last/1", "--tag", "keep")
     assert (runs / "record.jsonl").read_bytes() == record
     assert SweepResults.load(runs).trial(1).tags == ["keep"]
 
@@ -104,8 +101,8 @@ def test_show_and_show_of_a_trial_print_notes_and_tags(runs):
     assert "tags" not in plain.lower()
     call("note", "last", "sweep's own")
     call("note", "last/1", "trial's own")
-    call("tag", "last", "good")
-    call("tag", "last/1", "keep")
+    call("note", "last", "--tag", "good")
+    call("note", "last/1", "--tag", "keep")
     text = call("show", "last").output
     assert "\nTags: good\n" in text
     assert "): sweep's own\n" in text
@@ -127,4 +124,4 @@ def test_notes_are_printed_in_the_time_of_this_place(runs):
         [sys.executable, "-m", "tunelight", "note", "last"],
         capture_output=True, text=True, check=True, timeout=60, env={**os.environ, "TZ": "UTC"},
     )  # fmt: skip
-    assert done.stdout == "2026-11-23 09:50  now\n"
+    assert done.stdout == "sweep digits: no tags\n2026-11-23 09:50  now\n"

@@ -140,7 +140,7 @@ def test_the_command_line_shows_and_exports_no_failed_trial(ahead: SweepResults,
     assert json.loads(call("best", ahead.folder, "--json"))["trial"] == "00000"
     listed = json.loads(call("ls", ahead.folder.parent, "--json"))
     assert listed[0]["best"]["trial"] == "00000"
-    call("export", ahead.folder, tmp_path / "best.json")
+    call("best", ahead.folder, "--export", tmp_path / "best.json")
     assert json.loads((tmp_path / "best.json").read_text())["trial"] == "00000"
 
 

@@ -109,7 +109,7 @@ def test_reading_in_python_runs_none_of_it(theirs, marker, tmp_path, monkeypatch
     [
         ("show", "digits"),
         ("best", "digits", "--export", "best.yaml"),
-        ("export", "digits", "best.py", "--format", "python"),
+        ("best", "digits", "0", "--export", "best.py", "--format", "python"),
         ("ls", "."),
         ("report", "digits"),
     ],

@@ -31,7 +31,7 @@ PLOTLY: Final = "plotly.js"
 _MOST_CURVES: Final = 12
 _MOST_CHECKPOINTS: Final = 50
 _NO_SCRIPT: Final = (
-    "<noscript><p>This page needs JavaScript. In a terminal, <code>tunelight watch</code> and "
+    "<noscript><p>This page needs JavaScript. In a terminal, <code>tunelight show --follow</code> and "
     "<code>tunelight show</code> show a sweep.</p></noscript>"
 )
 
@@ -129,6 +129,6 @@ def _files(watch: SweepWatch, own: TrialState) -> Iterator[str]:
     lines = [
         f"tunelight show {sweep} {own.index}",
         f"tunelight reproduce {sweep} {own.index}",
-        f"tunelight export {sweep} trial-{own.index}.yaml --trial {own.index}",
+        f"tunelight best {sweep} {own.index} --export trial-{own.index}.yaml",
     ]
     yield f"<h4>Commands</h4><pre>{safe(chr(10).join(lines))}</pre>"
