@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 import typer
 
-SCHEDULERS: Final = ("asha", "elastic_asha", "one_epoch", "gang_pbt", "fifo")
+SCHEDULERS: Final = ("asha", "elastic_asha", "gang_pbt", "fifo")
 """tunelight's; the modules that know them import Ray Tune. Ray's own are valid, too."""
 SEARCHERS: Final = ("random", "grid", "auto", "tpe", "gp", "cmaes", "sobol", "qmc", "nsgaii", "nsgaiii")
 """The modules that know them import Optuna."""

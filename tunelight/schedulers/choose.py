@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tunelight.settings import Settings
 
-_OURS = ("asha", "elastic_asha", "one_epoch", "gang_pbt")
+_OURS = ("asha", "elastic_asha", "gang_pbt")
 _SCHEDULERS = (*_OURS, "fifo")
 _TO_MAX_EPOCHS = ("asynchyperband", "async_hyperband", "hyperband", "hb_bohb")
 """Ray's schedulers that take the length of trials."""
@@ -38,13 +38,6 @@ _ELSEWHERE = {
     "successivehalvingpruner": "asha",
     "hyperbandpruner": "hyperband",
     "asha_scheduler": "asha",
-    "1_epoch": "one_epoch",
-    "1-epoch": "one_epoch",
-    "i_epoch": "one_epoch",
-    "i-epoch": "one_epoch",
-    "one-epoch": "one_epoch",
-    "oneepoch": "one_epoch",
-    "constantstopper": "one_epoch",
     "population": "gang_pbt",
     "population_based_training": "gang_pbt",
     "none": "fifo",
@@ -187,9 +180,9 @@ def check_company(scheduler: TrialScheduler, settings: Settings) -> None:
 
 
 def _ours(name: str, options: dict[str, Any], settings: Settings) -> TrialScheduler:
-    from tunelight.schedulers import ASHA, ElasticASHA, GangPBT, OneEpoch
+    from tunelight.schedulers import ASHA, ElasticASHA, GangPBT
 
-    kind = {"asha": ASHA, "elastic_asha": ElasticASHA, "one_epoch": OneEpoch, "gang_pbt": GangPBT}[name]
+    kind = {"asha": ASHA, "elastic_asha": ElasticASHA, "gang_pbt": GangPBT}[name]
     valid = list(inspect.signature(kind).parameters)
     for option in options:
         if option not in valid:

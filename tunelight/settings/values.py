@@ -145,12 +145,7 @@ class Settings:
     )
     max_epochs: int | None = _setting(None, checks.whole, "Epochs of a trial that is not stopped.", _COUNT)
     scheduler: Any = _setting(
-        "asha",
-        checks.scheduler,
-        "Which trials are stopped early: asha, elastic_asha, one_epoch, fifo, ...",
-        _TEXT,
-        _OBJECT,
-        _NULL,
+        "asha", checks.scheduler, "Which trials are stopped early: asha, elastic_asha, fifo, ...", _TEXT, _OBJECT, _NULL
     )
     searcher: Any = _setting(
         None, checks.anything, "Where configurations come from: random, auto, tpe, gp, cmaes, ...", _TEXT, _OBJECT

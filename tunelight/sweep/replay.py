@@ -128,16 +128,10 @@ def _tell_scheduler(lines: Sequence[Mapping[str, Any]], scheduler: Any) -> froze
             if before in (PENDING, PAUSED):  # as Tune does
                 scheduler.on_trial_remove(controller, trial)
                 continue
-            scheduler.on_trial_complete(controller, trial, _last_result(trial, line))
+            scheduler.on_trial_complete(controller, trial, trial.last_result)
     for trial in trials.values():
         changes.after(trial)  # of changes whose report was lost
     return frozenset(paused)
-
-
-def _last_result(trial: Trial, line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a trial's last report, with the failure by which it ended, if it did."""
-    failure = {f"{RESULT_KEY}/error/state": line["state"]} if line["state"] in FAILED else {}
-    return {**trial.last_result, **failure}
 
 
 class _Changes:

@@ -19,7 +19,7 @@ from tunelight.errors import CommandError
 from tunelight.record import locked, read_sweep_file, send
 from tunelight.record.names import COMMANDS_FILE
 from tunelight.resources import Reservation
-from tunelight.schedulers import OneEpoch
+from tunelight.schedulers import ElasticASHA
 from tunelight.searchers import RandomSearcher, Stopping, SweepSearch
 from tunelight.settings import Settings
 from tunelight.sweep.past import SavedSweep
@@ -214,7 +214,7 @@ def test_a_paused_sweep_begins_nothing_and_its_paused_trials_go_on_before_new_on
 
 
 def test_a_scheduler_that_pauses_trials_itself_gets_new_ones_as_soon_as_the_sweep_goes_on(driver: Driver) -> None:
-    driver.scheduler._inner = OneEpoch("loss", "min")
+    driver.scheduler._inner = ElasticASHA("loss", "min")
     driver.first.status = "PAUSED"
     driver.told("pause")
     assert driver.search.held
