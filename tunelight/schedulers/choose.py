@@ -23,8 +23,10 @@ _SCHEDULERS = (*_OURS, "fifo")
 _TO_MAX_EPOCHS = ("asynchyperband", "async_hyperband", "hyperband", "hb_bohb")
 """Ray's schedulers that take the length of trials."""
 _OURS_FOR = {
-    "pbt": "tunelight's own, scheduler='gang_pbt', varies all that the search space holds and needs nothing more",
-    "pb2": "tunelight's own, scheduler={'name': 'gang_pbt', 'explore': 'pb2'}, takes its bounds from the search space",
+    **dict.fromkeys(
+        ("pbt", "pb2"),
+        "tunelight's own, scheduler='gang_pbt', varies all that the search space holds and needs nothing more",
+    ),
     "pbt_replay": "what a member of a 'gang_pbt' sweep went through is in results.trial(...).changes",
     "hb_bohb": "scheduler='hyperband' or 'asha' with searcher='tpe' combines the same two ideas",
     "resource_changing": "tunelight's own, scheduler='elastic_asha' with workers=(1, 4), resizes gangs",

@@ -32,7 +32,6 @@ SCHEDULERS: dict[str, Callable[[], Any]] = {
     "elastic that finds its end": lambda: ElasticASHA(**JUDGED, max_t="auto"),
     "population": lambda: GangPBT(**JUDGED, **X, max_t=9),
     "population of no known end": lambda: GangPBT(**JUDGED, **X),
-    "population with pb2": lambda: GangPBT(**JUDGED, **X, max_t=9, explore="pb2"),
     "ray's asha": lambda: AsyncHyperBandScheduler(**TIME, max_t=9, reduction_factor=3, stop_last_trials=False),
     "ray's hyperband": lambda: HyperBandScheduler(**TIME, max_t=9),
     "ray's median": lambda: MedianStoppingRule(**TIME, grace_period=1, min_samples_required=3),
