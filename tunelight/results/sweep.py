@@ -386,8 +386,6 @@ class SweepResults:
             lines.append(f"  {config}")
             lines.extend(self._front())
             lines.extend(repeats.lines_of(self._state))
-        if self._state.over is not None:
-            lines.append(self._state.over)
         if self.idle_gpus is not None:
             lines.append(f"{self.idle_gpus}.")
         if (failed := self.ahead) is not None:

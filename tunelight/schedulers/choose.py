@@ -71,29 +71,20 @@ def build_scheduler(settings: Settings, domains: Mapping[str, Any] | None = None
     if domains is not None and hasattr(scheduler, "set_space"):
         scheduler.set_space(domains)
     if settings.repeats is not None:
-        _check_keeps(
-            scheduler,
-            "repeats= trains the best configurations again",
-            "so that none can be trained again from its start. Leave repeats out",
-        )
-    if settings.stop_when is not None:
-        _check_keeps(
-            scheduler,
-            "stop_when= judges by earlier trials how good later ones will be",
-            "so that new ones add little to what is found. Leave stop_when out",
-        )
+        _check_repeats(scheduler)
     return scheduler
 
 
-def _check_keeps(scheduler: TrialScheduler, does: str, so_that: str) -> None:
-    """Raise SettingsError for a scheduler whose trials do not keep one configuration each."""
+def _check_repeats(scheduler: TrialScheduler) -> None:
+    """Raise SettingsError for a scheduler whose trials do not keep one configuration each, to train again."""
     from ray.tune.schedulers import PopulationBasedTraining, PopulationBasedTrainingReplay
 
     changing = (PopulationBasedTraining, PopulationBasedTrainingReplay)
     if isinstance(scheduler, changing) or hasattr(scheduler, "on_change"):
         raise SettingsError(
-            f"{does}, and under {type(scheduler).__name__} trials change their configuration while they train, "
-            f"{so_that}, or choose a scheduler that keeps configurations: 'asha', 'elastic_asha', 'fifo'."
+            f"repeats= trains the best configurations again, and under {type(scheduler).__name__} trials change their "
+            "configuration while they train, so that none can be trained again from its start. Leave repeats out, or "
+            "choose a scheduler that keeps configurations: 'asha', 'elastic_asha', 'fifo'."
         )
 
 

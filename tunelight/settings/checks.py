@@ -23,7 +23,6 @@ from tunelight.messages import Evaluation, OnResize
 from tunelight.policies import FailurePolicy
 from tunelight.settings.code import load_object, tune_callback
 
-_NO_BETTER = "no_better"
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _KEEPS: dict[str, Literal["batch", "linear", "sqrt"]] = {"keep_global_batch": "batch", "scale_lr": "linear"}
 
@@ -204,29 +203,6 @@ def seconds(value: Any) -> float:
             )
         value = sum(float(count) * _UNITS[unit] for count, unit in parts)
     return float(number("time_budget", value.total_seconds() if isinstance(value, timedelta) else value))
-
-
-def stop_when(_name: str, value: Any) -> Any:
-    """Check a rule that ends the search, and leave it as it was given."""
-    margin(value)
-    return value
-
-
-def margin(value: Any) -> float:
-    """Return by how much a result must be better, of text such as "no_better:0.01"."""
-    wanted = "stop_when must be 'no_better:0.01' for example, with a number of 0 or more in the metric's own unit"
-    if not isinstance(value, str):
-        raise SettingsError(f"{wanted}, not {value!r}.")
-    rule, _, by = value.partition(":")
-    if rule != _NO_BETTER:
-        raise SettingsError(f"{unknown('stop_when has no rule', rule, [_NO_BETTER])} Say {_NO_BETTER}:0.01.")
-    try:
-        found = float(by)
-    except ValueError:
-        found = math.nan
-    if not 0 <= found < math.inf:
-        raise SettingsError(f"{wanted}, not {value!r}.")
-    return found
 
 
 # --- folders and names --------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import os
 import secrets
 import sys
@@ -48,8 +47,6 @@ if TYPE_CHECKING:
     from tunelight.settings.repeats import Folds
     from tunelight.sweep.steering import SteeredScheduler
 
-_log = logging.getLogger("tunelight")
-
 
 class _Unset:
     """The default of arguments: the search space's setting, else the setting's default, applies."""
@@ -88,7 +85,6 @@ def run(
     checkpoints: Checkpoints | None = UNSET,
     max_concurrent: int | None = UNSET,
     time_budget: float | str | timedelta | None = UNSET,
-    stop_when: str | None = UNSET,
     storage: str | os.PathLike[str] = UNSET,
     name: str | None = UNSET,
     resume: bool | Literal["force"] = UNSET,
@@ -143,8 +139,6 @@ def run(
             the last two, and when to write one. None: a ``model=`` sweep writes none.
         max_concurrent: maximum number of trials at once (None: as many as fit the cluster).
         time_budget: seconds, a timedelta or "2h", after which the sweep ends (None). Counted anew when it is resumed.
-        stop_when: "no_better:0.01" begins no further trial once a result that is better than the best one so far by
-            more than 0.01, in the (first) metric's own unit, is improbable (None: ``num_samples`` are made).
         storage, name: the sweep's folder is storage/name ("tunelight_runs", a name made from the time). ``storage``
             may be a URL, "s3://bucket/x".
         resume: resume the sweep of that ``name``, or start it if there is none (False). Finished trials stay, cut-off
@@ -198,8 +192,6 @@ def run(
         sweep = replace(sweep, lease=lease, upload=stack.enter_context(mirrored(sweep.folder, lease)))
         if past is not None and not sweep.to_do:
             past.settle(sweep.searcher)
-            if sweep.start.over is not None:
-                _log.warning("%s. To go on all the same: stop_when=None.", sweep.start.over)
             return SweepResults.load(sweep.folder, space.objects)
         signals = StopSignals()
         page = LivePage(sweep.folder) if settings.web else None
@@ -250,8 +242,7 @@ class _Sweep:
     @property
     def to_do(self) -> bool:
         """Whether any trial is left to run."""
-        searching = self.start.over is None or self.baselines
-        left = self.start.resumed or (searching and self.start.searched < self.total)
+        left = self.start.resumed or self.start.searched < self.total
         return bool(left) or (self.repetitions is not None and self.repetitions.next() is not None)
 
     @property
@@ -347,7 +338,7 @@ def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signal
     from tunelight.gang.seat import sweep_seats
     from tunelight.schedulers.choose import first_decision, judged_by
     from tunelight.schedulers.sparing import Sparing
-    from tunelight.searchers import Stopping, SweepSearch
+    from tunelight.searchers import SweepSearch
     from tunelight.sweep.steering import SteeredScheduler
     from tunelight.trial.settling import SettlingCallback
     from tunelight.trial.spec import TrialSpec
@@ -388,7 +379,6 @@ def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signal
         written=space.from_dotted if searcher is settings.searcher else dict,  # Ray's searchers suggest dotted keys
         start=sweep.start,
         repeats=sweep.repetitions,
-        stopping=Stopping.of(settings, sweep.start.trainings, sweep.start.over),
         **({"admit": scheduler.admits} if hasattr(scheduler, "admits") else {}),
     )
     steered = SteeredScheduler(scheduler if settings.repeats is None else Sparing(scheduler, search.ends_at))
@@ -442,7 +432,6 @@ def _callbacks(
         seed_of=lambda trial_id: trial_seed(settings.seed or 0, trial_id),
         is_baseline=search.is_baseline,
         repetition_of=search.repetition_of,
-        over=search.over,
         **settings.recorded,
         seed=settings.seed or 0,
         num_samples=total,
@@ -474,8 +463,6 @@ def _callbacks(
     first = FailFast(settings.failures.give_up_after, [metric for metric, _ in settings.objectives], total, record)
     if hasattr(sweep.scheduler, "on_change"):
         sweep.scheduler.on_change = record.change
-    if search.stopping is not None:
-        search.stopping.say = record.over
     if isinstance(sweep.searcher, TrackingSearcher):
         sweep.searcher.copy_to(folder)
         for text in sweep.searcher.notes:
