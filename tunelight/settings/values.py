@@ -18,7 +18,7 @@ from tunelight.checkpoints.policy import Checkpoints
 from tunelight.compat.arguments import replacement
 from tunelight.compat.lightning import Flavour
 from tunelight.errors import ArgumentError, unknown
-from tunelight.messages import Evaluation, OnResize
+from tunelight.messages import Evaluation
 from tunelight.policies import FailurePolicy
 from tunelight.settings import checks
 from tunelight.settings.backends import BACKENDS, Backend, check_backend
@@ -211,13 +211,6 @@ class Settings:
     )
     failures: FailurePolicy = _setting(
         3, checks.failures, "How many lost workers and hangs a trial survives.", _INTEGER, _OBJECT
-    )
-    on_resize: OnResize = _setting(
-        "keep_global_batch",
-        checks.on_resize,
-        "What an elastic gang keeps when its size changes: keep_global_batch or scale_lr.",
-        _TEXT,
-        _OBJECT,
     )
     evaluation: Evaluation | None = _setting(
         None,

@@ -23,7 +23,7 @@ from tunelight.data.server import check_sources, served
 from tunelight.errors import SweepFailedError
 from tunelight.lightning.recipe import training_code
 from tunelight.machine.signals import StopSignals
-from tunelight.messages import DatasetHandle, Evaluation, OnResize
+from tunelight.messages import DatasetHandle, Evaluation
 from tunelight.policies import FailurePolicy
 from tunelight.record import RECORD_FILE, SWEEP_FILE, Lease, create_sweep_folder, locked, mirrored, write_sweep_file
 from tunelight.resources import Reservation, reserve
@@ -93,7 +93,6 @@ def run(
     warm_start: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = UNSET,
     callbacks: Sequence[Any] = UNSET,
     failures: FailurePolicy | Mapping[str, Any] | int = UNSET,
-    on_resize: str | Mapping[str, Any] | OnResize = UNSET,
     evaluation: Evaluation | None = UNSET,
     address: str | None = UNSET,
     runtime_env: Mapping[str, Any] | None = UNSET,
@@ -153,8 +152,6 @@ def run(
         callbacks: Ray Tune Callbacks, on the driver.
         failures: FailurePolicy(max_failures=3, ...), {"on_oom": "halve_batch"}, or only a number: how many failures
             (lost workers and nodes, hangs) a trial survives, each time continuing from its last checkpoint.
-        on_resize: what an elastic gang keeps when its size changes: "keep_global_batch", or "scale_lr" (also
-            {"scale_lr": "sqrt", "warmup_steps": 100}).
         evaluation: Lightning's validation and test: "ddp", as its DDP does, or "exact", with one process's values for
             any number of workers (None: "ddp" for gangs of a fixed size, "exact" for elastic ones).
         address: a Ray cluster (None: an initialised Ray, else RAY_ADDRESS, else a new local one).
@@ -359,7 +356,6 @@ def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signal
         checkpoints=settings.checkpoints or Checkpoints(),
         first=first_decision(scheduler),
         failures=settings.failures,
-        on_resize=settings.on_resize,
         evaluation=settings.evaluation or sweep.reservation.evaluation,
         runtime_env=env_of_workers(settings, sweep.reservation),
         soft_errors=True,

@@ -70,8 +70,6 @@ def test_gang_trainable_has_the_defaults_of_a_sweep():
         ({"failures": {"hang_timeout_s": -1}}, "hang_timeout_s must be seconds, more than 0, not -1"),
         ({"failures": {"backof_s": 1}}, "failures has no 'backof_s'. Did you mean 'backoff_s'"),
         ({"failures": "3"}, "failures must be FailurePolicy"),
-        ({"on_resize": "scale_l"}, "Did you mean 'scale_lr'"),
-        ({"on_resize": {"scale_lr": "cubic"}}, "scale_lr must be 'linear' or 'sqrt', not 'cubic'"),
         ({"evaluation": "padded"}, "evaluation must be 'ddp' .* 'exact' .* or None .*, not 'padded'"),
         ({"num_samples": 0}, "num_samples must be a whole number of 1 or more"),
         ({"max_epochs": 0}, "max_epochs must be a whole number of 1 or more"),
