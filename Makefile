@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.tunelight-setup
 HOROVOD_STAMP := $(VENV)/.tunelight-horovod
-BENCHMARKS := turnaround leak strategies gpu chaos recovery pbt schedulers fidelity search stopping suggestions importances reporting data nodes ready compile web resumed
+BENCHMARKS := turnaround leak strategies gpu chaos recovery pbt schedulers fidelity search suggestions importances reporting data nodes ready compile web resumed
 # Of these CI runs no short mode: each starts its peers' own processes, or clusters, one by one, which takes minutes.
 LONG := recovery pbt data nodes
 # Of these there is no whole run but on a GPU: `make gpu`.

@@ -101,7 +101,6 @@ ROWS: dict[str, Row] = {
     "ElasticASHA, no growth": (_elastic, 1),
     "ElasticASHA auto": (lambda _: ElasticASHA(reduction_factor=peers.ETA, max_t="auto"), 1),
     "tunelight ASHA": (_asha, 1),
-    "one_epoch": (lambda _: {"name": "one_epoch", "epochs": 1, "keep": 3}, 1),
     "Ray ASHA": (lambda _: peers.ray_asha(MAX_T), 1),
     "Ray ASHA + RCS, even": (lambda _: peers.ray_resizing(MAX_T, top=False), 1),
     "Ray ASHA + RCS, top job": (lambda _: peers.ray_resizing(MAX_T, top=True), 1),
@@ -112,7 +111,7 @@ ROWS: dict[str, Row] = {
 }
 PAIR = ("ElasticASHA", "Ray ASHA", "ASHA doubling (RASDA)")
 ALL = (
-    *PAIR, "ElasticASHA, no growth", "tunelight ASHA", "one_epoch", "Ray ASHA + RCS, even", "Ray ASHA + RCS, top job",
+    *PAIR, "ElasticASHA, no growth", "tunelight ASHA", "Ray ASHA + RCS, even", "Ray ASHA + RCS, top job",
     "Syne Tune ASHA", *(f"static {width}" for width in STATIC),
 )  # fmt: skip
 AUTO = ("ElasticASHA auto", "Ray ASHA", "tunelight ASHA", "Syne Tune ASHA", "Syne Tune PASHA")
@@ -133,7 +132,7 @@ WORKLOADS: list[tuple[Workload, Sequence[str]]] = [
 ]
 SHORT: list[tuple[Workload, Sequence[str]]] = [
     (Workload("64 slots, noisy, 80%", "digits-noisy", 64), PAIR),
-    (Workload("64 slots, digits, auto", "digits", 64), ("ElasticASHA auto", "Ray ASHA", "one_epoch")),
+    (Workload("64 slots, digits, auto", "digits", 64), ("ElasticASHA auto", "Ray ASHA")),
 ]
 
 

@@ -218,7 +218,7 @@ def main() -> int:
     there = rows_there()
     rows = [BASE, *(row for row in args.rows or there if (row in there or row not in PEERS) and row != BASE)]
     if args.short:
-        tasks, rows = ["wine-mlp"], [BASE, "ASHA, auto", "one_epoch, tpe", "Optuna TPE, its ASHA"]
+        tasks, rows = ["wine-mlp"], [BASE, "ASHA, auto", "ASHA, tpe", "Optuna TPE, its ASHA"]
         args.seeds, args.hours, args.random, args.slots = 1, 2.0, 2, 4
         with tempfile.TemporaryDirectory() as folder:
             args.answers, args.plots = Path(folder, "answers.jsonl"), Path(folder)

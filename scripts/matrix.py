@@ -174,7 +174,7 @@ def build(name: str, row: Row, *, cpu: bool, fresh: bool) -> Path:
     assert python is not None  # the caller left such rows out
     subprocess.run([python, "-m", "venv", "--clear", "--without-pip", folder], check=True)
     arguments = ["--quiet", *wanted, *(["--resolution", "lowest-direct"] if row.lowest else [])]
-    if install(folder / "bin" / "python", [*arguments, "--editable", f"{ROOT}[data,pb2,demo]"]) != 0:
+    if install(folder / "bin" / "python", [*arguments, "--editable", f"{ROOT}[data,demo]"]) != 0:
         raise RuntimeError(f"uv did not install into {folder}")
     mark.write_text(key)
     return folder

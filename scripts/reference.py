@@ -110,8 +110,6 @@ def _type(schema: Any) -> str:
         return f"`{schema['const']}`"
     if schema["type"] == "array":
         return f"a list (each: {_type(schema['items'])})"
-    if schema.get("pattern", "").endswith(":"):  # ^no_better: and the like
-        return f"text as `{schema['pattern'].lstrip('^')}...`"
     if "pattern" in schema:
         return "an import path (`package.module:name`)"
     return _WORDS[schema["type"]]

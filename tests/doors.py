@@ -164,7 +164,6 @@ LIBRARIES: dict[str, Libraries] = {
     "trial": Libraries(names("cloudpickle numpy", TUNE), why=HEAD),
     "cluster": Libraries(names("packaging psutil ray ray.tune.Callback"), late=names("torch horovod")),
     "schedulers": Libraries(names("numpy sortedcontainers", TUNE)),
-    "schedulers.pb2": Libraries(names("numpy"), late=names("sklearn threadpoolctl"), why="an extra"),
     "searchers": Libraries(names("numpy optuna scipy threadpoolctl", TUNE)),
     "simulation": Libraries(names("numpy sortedcontainers", TUNE), why="it runs Tune's own controller"),
     "results": Libraries(

@@ -21,7 +21,6 @@ _WHERE = {
     "Folds": "tunelight.settings.repeats",
     "GangPBT": "tunelight.schedulers",
     "HorovodRayStrategy": "tunelight.lightning.strategies",
-    "OneEpoch": "tunelight.schedulers",
     "OptunaSearcher": "tunelight.searchers",
     "Plan": "tunelight.simulation",
     "RayDataModule": "tunelight.data.module",
@@ -106,7 +105,7 @@ if TYPE_CHECKING:
     from tunelight.policies import FailurePolicy
     from tunelight.resources import get_tune_resources
     from tunelight.results import SweepResults, TrialResult
-    from tunelight.schedulers import ASHA, ElasticASHA, GangPBT, OneEpoch
+    from tunelight.schedulers import ASHA, ElasticASHA, GangPBT
     from tunelight.searchers import AutoSearcher, OptunaSearcher
     from tunelight.session.session import get_checkpoint_path, get_context, report
     from tunelight.settings import Checkpoints

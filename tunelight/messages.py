@@ -213,18 +213,6 @@ Evaluation = Literal["ddp", "exact"]
 
 
 @dataclass(frozen=True, slots=True)
-class OnResize:
-    """What stays the same in training when a gang has another size than its target.
-
-    ``batch``: the global batch, by smaller batches and gradient accumulation; ``linear`` and ``sqrt``: each rank
-    keeps its batch, and learning rates are scaled by the size (or its root), over ``warmup_steps`` optimizer steps.
-    """
-
-    keep: Literal["batch", "linear", "sqrt"] = "batch"
-    warmup_steps: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class DatasetHandle:
     """A sweep's datasets, as its trials get at them.
 

@@ -24,8 +24,6 @@ from live_curves import EPOCH_S, LiveCurves, space_of
 import tunelight as tl
 from tunelight.searchers import OptunaSearcher, RandomSearcher
 
-KEEP = 3
-
 
 @dataclass(frozen=True)
 class Choice:
@@ -54,17 +52,14 @@ def simulated(searcher: Callable[[Any, int], Any], scheduler: Any) -> Row:
 
     def play(task: Task, seed: int, slots: int, hours: float) -> Played:
         curves = LiveCurves(task, seed)
-        epochs = hours * 3600 / EPOCH_S
-        best_few = isinstance(scheduler, Mapping) and scheduler["name"] == "one_epoch"
-        trials = int(epochs - KEEP * (task.epochs - 1)) if best_few else int(epochs)
         sweep = tl.simulate(
             curves,
             scheduler,
             searcher=searcher(space_of(task.name), seed),
-            num_samples=max(trials, KEEP),
+            num_samples=int(hours * 3600 / EPOCH_S),
             cluster=f"1x{slots}",
             seed=seed,
-            time_budget=hours / slots * 3600 * (1.5 if best_few else 1.0),
+            time_budget=hours / slots * 3600,
             events=True,
         )
         configs = {trial.id: trial.config for trial in sweep.trials}
@@ -309,7 +304,6 @@ def _tpe(space: Any, seed: int) -> Any:
     return OptunaSearcher("tpe", space=space, metric="loss", mode="min", seed=seed)
 
 
-ONE_EPOCH = {"name": "one_epoch", "epochs": 1, "keep": KEEP}
 BASE = "ASHA, random"
 OURS: dict[str, Row] = {
     BASE: simulated(_random, "asha"),
@@ -317,9 +311,6 @@ OURS: dict[str, Row] = {
     "ASHA, tpe": simulated(_tpe, "asha"),
     "to the end, random": simulated(_random, "fifo"),
     "to the end, auto": simulated(_auto, "fifo"),
-    "one_epoch, random": simulated(_random, ONE_EPOCH),
-    "one_epoch, tpe": simulated(_tpe, ONE_EPOCH),
-    "one_epoch, auto": simulated(_auto, ONE_EPOCH),
 }
 RUNGS: dict[str, Row] = {
     f"ASHA by {factor}, random": simulated(_random, {"name": "asha", "reduction_factor": factor}) for factor in (2, 3)

@@ -14,13 +14,12 @@ from tunelight.digits import DigitsClassifier, DigitsData
 
 EPOCHS = 9
 SPACE = {"model.lr": tl.loguniform(1e-3, 3e-2), "model.hidden": tl.choice([64, 128])}
-PAUSE = {"elastic_asha", "one_epoch", "gang_pbt", "hyperband", "medianstopping"}
+PAUSE = {"elastic_asha", "gang_pbt", "hyperband", "medianstopping"}
 """Those that pause trials and go on with them."""
 SCHEDULERS: dict[str, dict[str, Any]] = {
     "fifo": {},
     "asha": {"grace_period": 1},
     "elastic_asha": {"grace_period": 1},
-    "one_epoch": {"keep": 2},
     "gang_pbt": {"perturbation_interval": 2, "max_lead": 2},
     "async_hyperband": {"max_t": EPOCHS, "grace_period": 1},
     "hyperband": {"max_t": EPOCHS},

@@ -17,7 +17,7 @@ from tests.conftest import share_holdings
 from tunelight.checkpoints.files import FOLDER, file_name
 from tunelight.gang.gang import Gang
 from tunelight.gang.spec import GangSpec, driver_paths
-from tunelight.messages import CheckpointInfo, Ended, OnResize, Report
+from tunelight.messages import CheckpointInfo, Ended, Report
 from tunelight.resources import Reservation
 from tunelight.session.task import Task
 
@@ -127,12 +127,10 @@ class Run:
         self.rows = list(csv.DictReader(logs.read_text().splitlines())) if logs.exists() else []
 
 
-def start(
-    gang: Gang, folder: Path, config: dict[str, Any], go_on: int = 0, *, wanted: int = 2, keep: OnResize | None = None
-) -> Run:
+def start(gang: Gang, folder: Path, config: dict[str, Any], go_on: int = 0, *, wanted: int = 2) -> Run:
     least = None if config.get("fixed") else 1
     missing = replace(gang.spec.reservation, most=wanted, least=least)  # as if the others had been lost
-    gang.spec = replace(gang.spec, reservation=missing, on_resize=keep or OnResize())
+    gang.spec = replace(gang.spec, reservation=missing)
     resume = None
     if go_on:
         resume = CheckpointInfo(str(folder / FOLDER / file_name(go_on)), go_on)
@@ -246,18 +244,6 @@ def test_rank_0_alone_gets_the_states_of_all_ranks_for_a_checkpoint(trials: Tria
 
 def rates(run: Run) -> list[float]:
     return [group["lr"] for group in run.end["optimizer_states"][0]["param_groups"]]
-
-
-@pytest.mark.both
-def test_learning_rates_follow_a_gang_that_shrinks(trials: Trials, tmp_path: Path) -> None:
-    """Each rank keeps its batch: more steps are left of an epoch, at half the rate."""
-    trials.cut(tmp_path, "ddp", 2, "half", 3)
-    keep = OnResize("linear", warmup_steps=2)
-    after = start(gang_of(trials.gangs, "ddp", 1), tmp_path, HALF, 3, keep=keep)
-    assert after.cause is None
-    assert after.end["tunelight"]["rates"]["factor"] == 0.5
-    assert after.end["tunelight"]["parts"] == 1
-    assert after.end["global_step"] > trials.whole("ddp", 2, "half").end["global_step"]
 
 
 @pytest.mark.both

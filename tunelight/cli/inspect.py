@@ -70,8 +70,8 @@ def show(
         for one in trials
     ]
     tags = ["tags"] if tagged else []
-    columns = ["trial", "state", results.metric or "metric", *further, "reports", "time", *tags, "configuration"]
-    print_table(columns, rows)
+    header = ["trial", "state", results.metric or "metric", *further, "reports", "time", *tags, "configuration"]
+    print_table(header, rows)
 
 
 def _follow(sweep: str, storage: str, columns: str | None) -> None:

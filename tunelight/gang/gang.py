@@ -171,7 +171,6 @@ class Gang:
             backend=self.spec.backend,
             wanted=self.spec.wanted,
             elastic=self.spec.reservation.least is not None,
-            on_resize=self.spec.on_resize,
             lead=self._members.workers[0] if self.size > 1 else None,
         )
         self._members.begin()

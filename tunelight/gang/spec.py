@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from tunelight.gang.gpus import is_mig
 from tunelight.gang.meeting.group import COLLECTIVE_LIMIT_S
 from tunelight.machine.versions import installed
-from tunelight.messages import OnResize
 from tunelight.policies import FailurePolicy
 from tunelight.resources import Reservation
 from tunelight.settings.backends import BACKENDS
@@ -51,7 +50,6 @@ class GangSpec:
     """Environment variables that every worker has before it imports anything."""
     cwd: str = "."
     sys_path: tuple[str, ...] = ()
-    on_resize: OnResize = field(default_factory=OnResize)
     versions: Mapping[str, str | None] = field(default_factory=installed)
     """What the driver has installed, which the workers must have too."""
 

@@ -50,7 +50,6 @@ class RecordCallback(Callback):
             None for a trial of the search.
         again: ids of recorded trials that go on now -> whether they are paused; the sweep's last run ended with the
             last line of its record.
-        over: why no further trial of the search is begun, by an earlier run or a new rule; None while trials are.
         scheduler: its rungs are recorded, if it has any, and why it stops and pauses trials, if it has a method
             ``reason``, which returns that in words, or None, for a trial's id.
         budget_s: the sweep's time budget in seconds, from now on, to tell its end from an interruption.
@@ -72,7 +71,6 @@ class RecordCallback(Callback):
         is_baseline: Callable[[str], bool] = lambda _: False,
         repetition_of: Callable[[str], tuple[str, int] | None] = lambda _: None,
         again: Mapping[str, bool] | None = None,
-        over: str | None = None,
         scheduler: Any = None,
         budget_s: float | None = None,
         complete: Callable[[], bool] = lambda: True,
@@ -101,11 +99,8 @@ class RecordCallback(Callback):
         self._usage: dict[str, TrialUsage] = {}
         self._closed = False
         self._take_up(again or {})
-        facts = {**sweep, **_rungs(scheduler), "ends": self._budget_end, **({} if over is None else {"over": over})}
-        known = self.state.over
+        facts = {**sweep, **_rungs(scheduler), "ends": self._budget_end}
         self._write("sweep", sweep={"name": self.folder.name, "format": FORMAT, **facts})
-        if over is not None and over != known:
-            self.over(over)
 
     @property
     def out_of_time(self) -> bool:
@@ -129,10 +124,6 @@ class RecordCallback(Callback):
     def note(self, text: str, trial: str | None = None) -> None:
         """Put a remark for the person who runs the sweep into the record."""
         self._write("note", trial=trial, text=masked(text))
-
-    def over(self, text: str) -> None:
-        """Record why the search ends before its number of trials, as a remark."""
-        self._write("note", trial=None, text=masked(text), over=True)
 
     def answer(self, command: Command, said: str, *, ok: bool, num_samples: int | None = None) -> None:
         """Record what became of a command; ``num_samples`` is the number of trials in all, where it has changed."""

@@ -156,8 +156,6 @@ class SweepState:
     updated: float | None = None
     ended: str | None = None
     """Why the sweep ended; None while it runs, or if its driver died."""
-    over: str | None = None
-    """Why the search has ended before its number of trials; None if it has not."""
 
     @property
     def searched(self) -> list[TrialState]:
@@ -182,10 +180,6 @@ class SweepState:
         """The direction of the metric, "min" or "max"."""
         return str(self.sweep.get("mode") or "min")
 
-    def expected(self, total: int | None) -> int | None:
-        """Return how many trials the search makes, of ``total``: as many as it has made, once it has ended."""
-        return total if self.over is None else len(self.trials) - len(self.repetitions)
-
 
 def apply(state: SweepState, line: Mapping[str, Any]) -> None:
     """Apply one line of the record to ``state``; lines of an unknown kind change nothing."""
@@ -200,7 +194,6 @@ def apply(state: SweepState, line: Mapping[str, Any]) -> None:
 def _apply_sweep(state: SweepState, line: Mapping[str, Any]) -> None:
     sweep = dict(line["sweep"])
     state.runs.append(sweep.pop("run", None) or {})
-    state.over = sweep.pop("over", None)
     state.sweep.update(sweep)
     state.started, state.ended, state.paused = line["time"], None, False
 
@@ -343,8 +336,6 @@ def _apply_note(state: SweepState, line: Mapping[str, Any]) -> None:
     trial_id, text = line.get("trial"), line["text"]
     state.notes.append((trial_id, text))
     state.events.append((line["time"], trial_id, "note", text))
-    if line.get("over"):
-        state.over = text
     if trial_id in state.trials:
         state.trials[trial_id].notes.append((line["time"], text))
 
@@ -357,8 +348,6 @@ def _apply_command(state: SweepState, line: Mapping[str, Any]) -> None:
         state.paused = line["do"] == "pause" or (state.paused and line["do"] != "resume")
         if line.get("num_samples") is not None:
             state.sweep["num_samples"] = line["num_samples"]
-        if line["do"] == "set" and "num_samples" in line["arguments"]:
-            state.over = None  # it goes on, also where the number is the same
 
 
 def _apply_end(state: SweepState, line: Mapping[str, Any]) -> None:

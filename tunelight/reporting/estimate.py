@@ -40,8 +40,7 @@ def _by_trials(state: SweepState, now: float, total: int | None) -> float | None
         return None
     sums = [0.0, *accumulate(took)]
     mean = sums[-1] / len(took)
-    to_come = max(0, (state.expected(total) or 0) - len(trials) + len(state.repetitions))
-    waiting = to_come + state.counts[PENDING]
+    waiting = max(0, total - len(trials) + len(state.repetitions)) + state.counts[PENDING]
     left, longest = mean * waiting, 0.0
     for trial in list(state.live.values()):
         more = _residual(took, sums, trial.elapsed(now))

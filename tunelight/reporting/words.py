@@ -139,7 +139,7 @@ def state_of(trial: TrialState) -> str:
 def done(state: SweepState, total: int | None) -> str:
     """Return how many trials have ended, of how many; and how many of the repetitions that have begun."""
     again = [trial.state in TERMINAL for trial in list(state.repetitions.values())]
-    searched, total = ended(state) - sum(again), state.expected(total)
+    searched = ended(state) - sum(again)
     beyond = f", {sum(again)}/{len(again)} repetitions" if again else ""
     return (f"{searched}/{total} done" if total else f"{searched} done") + beyond
 

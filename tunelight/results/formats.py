@@ -19,7 +19,6 @@ from tunelight.settings.backends import BACKENDS
 from tunelight.settings.dotted import holder_of
 from tunelight.space.parts import split_config
 
-_KEEP: Final = "keep_global_batch"
 _PATH: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _MAX_FAILURES: Final = 3
 """The default of ``failures``, which needs no word."""
@@ -268,7 +267,6 @@ def _strategy(told: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         "use_gpu": bool(one.gpus_per_worker) or None,
         "resources_per_worker": more or None,
         "failures": None if failures == _MAX_FAILURES else failures,
-        "on_resize": None if told.get("on_resize", _KEEP) == _KEEP else told["on_resize"],
         "evaluation": None if told.get("evaluation", one.evaluation) == one.evaluation else told["evaluation"],
     }
     kept = {name: value for name, value in arguments.items() if value is not None}

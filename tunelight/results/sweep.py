@@ -379,8 +379,6 @@ class SweepResults:
             lines.append(f"  {config}")
             lines.extend(self._front())
             lines.extend(repeats.lines_of(self._state))
-        if self._state.over is not None:
-            lines.append(self._state.over)
         if self.gpus_busy is not None:
             lines.append(f"GPUs {storage.percent(self.gpus_busy)} busy.")
         if (failed := self.ahead) is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tunelight.schedulers.asha import ASHA
 from tunelight.schedulers.elastic import ElasticASHA
-from tunelight.schedulers.one_epoch import OneEpoch
 from tunelight.schedulers.pbt import GangPBT
 
-__all__ = ["ASHA", "ElasticASHA", "GangPBT", "OneEpoch"]
+__all__ = ["ASHA", "ElasticASHA", "GangPBT"]

@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 
     from tunelight.settings import Settings
 
-_OURS = ("asha", "elastic_asha", "one_epoch", "gang_pbt")
+_OURS = ("asha", "elastic_asha", "gang_pbt")
 _SCHEDULERS = (*_OURS, "fifo")
 _TO_MAX_EPOCHS = ("asynchyperband", "async_hyperband", "hyperband", "hb_bohb")
 """Ray's schedulers that take the length of trials."""
 _OURS_FOR = {
-    "pbt": "tunelight's own, scheduler='gang_pbt', varies all that the search space holds and needs nothing more",
-    "pb2": "tunelight's own, scheduler={'name': 'gang_pbt', 'explore': 'pb2'}, takes its bounds from the search space",
+    **dict.fromkeys(
+        ("pbt", "pb2"),
+        "tunelight's own, scheduler='gang_pbt', varies all that the search space holds and needs nothing more",
+    ),
     "pbt_replay": "what a member of a 'gang_pbt' sweep went through is in results.trial(...).changes",
     "hb_bohb": "scheduler='hyperband' or 'asha' with searcher='tpe' combines the same two ideas",
     "resource_changing": "tunelight's own, scheduler='elastic_asha' with workers=(1, 4), resizes gangs",
@@ -38,13 +40,6 @@ _ELSEWHERE = {
     "successivehalvingpruner": "asha",
     "hyperbandpruner": "hyperband",
     "asha_scheduler": "asha",
-    "1_epoch": "one_epoch",
-    "1-epoch": "one_epoch",
-    "i_epoch": "one_epoch",
-    "i-epoch": "one_epoch",
-    "one-epoch": "one_epoch",
-    "oneepoch": "one_epoch",
-    "constantstopper": "one_epoch",
     "population": "gang_pbt",
     "population_based_training": "gang_pbt",
     "none": "fifo",
@@ -76,29 +71,20 @@ def build_scheduler(settings: Settings, domains: Mapping[str, Any] | None = None
     if domains is not None and hasattr(scheduler, "set_space"):
         scheduler.set_space(domains)
     if settings.repeats is not None:
-        _check_keeps(
-            scheduler,
-            "repeats= trains the best configurations again",
-            "so that none can be trained again from its start. Leave repeats out",
-        )
-    if settings.stop_when is not None:
-        _check_keeps(
-            scheduler,
-            "stop_when= judges by earlier trials how good later ones will be",
-            "so that new ones add little to what is found. Leave stop_when out",
-        )
+        _check_repeats(scheduler)
     return scheduler
 
 
-def _check_keeps(scheduler: TrialScheduler, does: str, so_that: str) -> None:
-    """Raise SettingsError for a scheduler whose trials do not keep one configuration each."""
+def _check_repeats(scheduler: TrialScheduler) -> None:
+    """Raise SettingsError for a scheduler whose trials do not keep one configuration each, to train again."""
     from ray.tune.schedulers import PopulationBasedTraining, PopulationBasedTrainingReplay
 
     changing = (PopulationBasedTraining, PopulationBasedTrainingReplay)
     if isinstance(scheduler, changing) or hasattr(scheduler, "on_change"):
         raise SettingsError(
-            f"{does}, and under {type(scheduler).__name__} trials change their configuration while they train, "
-            f"{so_that}, or choose a scheduler that keeps configurations: 'asha', 'elastic_asha', 'fifo'."
+            f"repeats= trains the best configurations again, and under {type(scheduler).__name__} trials change their "
+            "configuration while they train, so that none can be trained again from its start. Leave repeats out, or "
+            "choose a scheduler that keeps configurations: 'asha', 'elastic_asha', 'fifo'."
         )
 
 
@@ -187,9 +173,9 @@ def check_company(scheduler: TrialScheduler, settings: Settings) -> None:
 
 
 def _ours(name: str, options: dict[str, Any], settings: Settings) -> TrialScheduler:
-    from tunelight.schedulers import ASHA, ElasticASHA, GangPBT, OneEpoch
+    from tunelight.schedulers import ASHA, ElasticASHA, GangPBT
 
-    kind = {"asha": ASHA, "elastic_asha": ElasticASHA, "one_epoch": OneEpoch, "gang_pbt": GangPBT}[name]
+    kind = {"asha": ASHA, "elastic_asha": ElasticASHA, "gang_pbt": GangPBT}[name]
     valid = list(inspect.signature(kind).parameters)
     for option in options:
         if option not in valid:

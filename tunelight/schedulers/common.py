@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tunelight import stores
 from tunelight.compat.ray import DEFAULT_METRIC, TRAINING_ITERATION, trial_actor
 from tunelight.errors import SettingsError, guess
-from tunelight.messages import RESULT_KEY, Adopt, Continue, Resize, Stop
+from tunelight.messages import Adopt, Continue, Resize, Stop
 
 if TYPE_CHECKING:
     from ray.tune.experiment import Trial
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MODES: Final = ("min", "max")
-_ERROR: Final = f"{RESULT_KEY}/error"
 WORST: Final = math.inf
 """The loss of NaN and both infinities: they count in a rung, behind everything else."""
 
@@ -65,8 +64,7 @@ class Reasons:
     def reason(self, trial_id: str) -> str | None:
         """Return in words why the last decision on a trial was to stop or to pause it.
 
-        None if it was to go on. A trial that has ended since may have none, or, if it was ended while it was paused,
-        the one for which it was.
+        None if it was to go on, or if the trial has ended since.
         """
         return self._reasons.get(trial_id)
 
@@ -146,18 +144,6 @@ class End:
     def bound(self, at: float) -> int | None:
         """Return the first report past the end, which needs an answer; None for a trial that is past it."""
         return math.floor(self._max_t) + 1 if math.isfinite(self._max_t) and at <= self._max_t else None
-
-
-def failed(result: Mapping[str, Any]) -> bool:
-    """Tell whether a trial's last result says that its training failed or diverged."""
-    return any(key.startswith(_ERROR) and value for key, value in result.items())
-
-
-def all_made(tune_controller: Any) -> bool:
-    """Tell whether the search will make no further trial, as far as it knows."""
-    search = tune_controller.search_alg
-    made = getattr(search, "all_made", None)
-    return bool(search.is_finished() if made is None else made)
 
 
 def top_count(n: int, eta: float) -> int:

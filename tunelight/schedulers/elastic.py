@@ -90,8 +90,6 @@ class ElasticASHA(ByMetric, Reasons, TrialScheduler):
     """
 
     _supports_buffered_results = False
-    called = "elastic_asha"
-    """Its name among the schedulers."""
     resizes = True
     """Gangs start with the fewest workers, and grow by ``Resize``."""
 
@@ -109,12 +107,10 @@ class ElasticASHA(ByMetric, Reasons, TrialScheduler):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
-        who = type(self).__name__
-        check_mode(mode, who)
+        check_mode(mode, "ElasticASHA")
         self._finish = End(math.inf if max_t is None or max_t == "auto" else max_t)
         max_t = _MAX_T if max_t is None else max_t
         _check_numbers(
-            who,
             reduction_factor=reduction_factor,
             grace_period=grace_period,
             max_t=max_t,
@@ -166,7 +162,7 @@ class ElasticASHA(ByMetric, Reasons, TrialScheduler):
 
     def on_trial_add(self, tune_controller: TuneController, trial: Trial) -> None:
         """Add a trial that is to start, or that returns and keeps its results in the rungs."""
-        check_judged(type(self).__name__, self._metric, self._mode)
+        check_judged("ElasticASHA", self._metric, self._mode)
         if self._started_at is None:
             self._started_at = self.clock()
         member = self._members.know(trial.trial_id)
@@ -194,9 +190,8 @@ class ElasticASHA(ByMetric, Reasons, TrialScheduler):
         target = member.target
         verdict = self._judge(member, result)
         if verdict == "stop" or self._finish.past(trial.trial_id, result, member.progress):
-            why = self._why_stopped(member, result) if verdict == "stop" else self._finish.reason
-            self._explain(trial.trial_id, why)
-            tell(trial, Stop(self.called))
+            self._explain(trial.trial_id, self._reported(result) if verdict == "stop" else self._finish.reason)
+            tell(trial, Stop("elastic_asha"))
             return TrialScheduler.STOP
         self._explain(trial.trial_id, self._promotion.standing(member) if verdict == "pause" else None)
         if verdict == "pause":
@@ -249,7 +244,7 @@ class ElasticASHA(ByMetric, Reasons, TrialScheduler):
     def debug_string(self) -> str:
         """Return one line: the rungs with their number of trials, those promoted, and the value to beat."""
         shown = " | ".join(self._describe(rung) for rung in self._promotion.rungs) or "no rung below max_t"
-        return f"Using {type(self).__name__}: {shown}"
+        return f"Using ElasticASHA: {shown}"
 
     def save(self, checkpoint_path: str) -> None:
         """Write settings and rungs as JSON."""
@@ -262,7 +257,7 @@ class ElasticASHA(ByMetric, Reasons, TrialScheduler):
         Raises: SettingsError if it was written under other settings, which would misplace the rungs.
         """
         state = json.loads(Path(checkpoint_path).read_text(encoding="utf-8"))
-        own = agreed(self._settings(), state["settings"], f"the scheduler {self.called!r}", checkpoint_path)
+        own = agreed(self._settings(), state["settings"], "an ElasticASHA", checkpoint_path)
         self._metric, self._mode = own["metric"], own["mode"]
         self._promotion.load(state["rungs"])
 
@@ -284,10 +279,6 @@ class ElasticASHA(ByMetric, Reasons, TrialScheduler):
         if member.state is not State.GOING:
             self._members.move(member, State.GOING)
             self._growth.started(member)
-
-    def _why_stopped(self, member: Member, result: Mapping[str, Any]) -> str:
-        """Return why a trial was stopped at its report, in words."""
-        return self._reported(result)
 
     def _adjust(self, tune_controller: TuneController, member: Member) -> None:
         self._growth.ledger.update_capacity(tune_controller)
@@ -336,11 +327,8 @@ class ElasticASHA(ByMetric, Reasons, TrialScheduler):
         if self._deadline_s is None or self._started_at is None:
             return True
         left = self._deadline_s - (self.clock() - self._started_at)
-        return left > 0 and not progress * self._epoch_s() + self._growth.speed.start_s > left
-
-    def _epoch_s(self) -> float:
-        """Return the seconds of an epoch on a gang of the smallest size; NaN before the first measurement."""
-        return self._growth.speed.each(self._resources.workers if self._resources else 1)
+        each = self._growth.speed.each(self._resources.workers if self._resources else 1)
+        return left > 0 and not progress * each + self._growth.speed.start_s > left
 
     def _worth(self, member: Member) -> bool:
         """Tell whether a paused trial can still reach its next rung."""
@@ -375,28 +363,28 @@ class ElasticASHA(ByMetric, Reasons, TrialScheduler):
 
 
 def _check_numbers(
-    who: str, *, reduction_factor: Any, grace_period: Any, max_t: Any, deadline_s: Any, max_workers: Any, cooldown: Any
+    *, reduction_factor: Any, grace_period: Any, max_t: Any, deadline_s: Any, max_workers: Any, cooldown: Any
 ) -> None:
     """Raise SettingsError unless the settings are in range and agree."""
-    check_positive(who, grace_period=grace_period)
+    check_positive("ElasticASHA", grace_period=grace_period)
     if isinstance(max_t, str) and max_t != "auto":
-        raise SettingsError(f"{who}'s max_t must be a number of epochs or 'auto', and is {max_t!r}.")
+        raise SettingsError(f"ElasticASHA's max_t must be a number of epochs or 'auto', and is {max_t!r}.")
     if max_t != "auto":
-        check_positive(who, max_t=max_t)
+        check_positive("ElasticASHA", max_t=max_t)
     if deadline_s is not None:
-        check_positive(who, deadline_s=deadline_s)
+        check_positive("ElasticASHA", deadline_s=deadline_s)
     if not is_number(reduction_factor) or reduction_factor <= 1:
         raise SettingsError(
-            f"{who}'s reduction_factor must be a number above 1 (of how many trials one is promoted), and is "
+            "ElasticASHA's reduction_factor must be a number above 1 (of how many trials one is promoted), and is "
             f"{reduction_factor!r}. The usual ones are 2, 3 and 4."
         )
     if max_t != "auto" and grace_period > max_t:
         raise SettingsError(
-            f"{who}'s grace_period must be at most max_t, and is {grace_period!r} with max_t={max_t!r}: no trial "
+            f"ElasticASHA's grace_period must be at most max_t, and is {grace_period!r} with max_t={max_t!r}: no trial "
             "would ever pause. Lower grace_period, or train longer."
         )
     for name, value, lowest in (("max_workers", max_workers, 1), ("cooldown", cooldown, 0)):
         if name == "max_workers" and value is None:
             continue
         if not isinstance(value, int) or isinstance(value, bool) or value < lowest:
-            raise SettingsError(f"{who}'s {name} must be a whole number of {lowest} or more, and is {value!r}.")
+            raise SettingsError(f"ElasticASHA's {name} must be a whole number of {lowest} or more, and is {value!r}.")

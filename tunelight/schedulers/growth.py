@@ -112,7 +112,7 @@ class Growth:
         limit = max(limit // 2**member.refused, min(limit, 2 * have))  # it may succeed at half the size
         for size in reversed(sizes(resources.workers, self.max_workers)):
             if have < size <= limit and self._saves(have, size, left):
-                release_idle(tune_controller)
+                _release_idle(tune_controller)
                 self._ask(member, size)
                 return
 
@@ -175,7 +175,7 @@ class Growth:
         self._giving.pop(member.trial_id, None)
 
 
-def release_idle(tune_controller: Any) -> None:
+def _release_idle(tune_controller: Any) -> None:
     """Release gangs that Tune keeps warm for a next trial: there is none, and others can use their resources."""
     try:
         end_cached_actors(tune_controller)

@@ -93,11 +93,6 @@ class Members:
         return bool(self._towards or self._pausing)
 
     @property
-    def settled(self) -> bool:
-        """Whether no trial waits for a gang, gets one, or gives one back, as far as is known."""
-        return not (self.waiting or self._starting or self._pausing)
-
-    @property
     def going(self) -> int:
         """How many trials train."""
         return len(self._going)

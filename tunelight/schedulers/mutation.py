@@ -109,13 +109,6 @@ def _objects(mutations: Mapping[str, Any]) -> Objects:
     return mutations.objects if isinstance(mutations, Mutations) else Objects()
 
 
-def put(config: dict[str, Any], values: Mapping[str, Any]) -> None:
-    """Put values into a configuration, by dotted key."""
-    for key, value in values.items():
-        holder, last = holder_of(config, key)
-        holder[last] = value
-
-
 def _mutate(
     value: Any, domain: Any, rng: np.random.RandomState, resample_probability: float, factors: Sequence[float]
 ) -> Any:
@@ -145,13 +138,13 @@ def _perturbed(value: float, domain: Any, factor: float) -> float:
         new = new if new != value else value + (step if factor > 1 else -step)
     elif whole:
         new = round(new) if round(new) != value else value + (1 if factor > 1 else -1)
-    new = stepped(new, domain)
+    new = _stepped(new, domain)
     new = new if lower is None else max(new, lower)
     new = new if upper is None else min(new, upper)
     return int(new) if whole else float(new)
 
 
-def stepped(value: float, domain: Any) -> float:
+def _stepped(value: float, domain: Any) -> float:
     """Return ``value`` rounded to the steps of a quantized domain; for other domains ``value`` itself."""
     sampler: Any = domain.get_sampler() if isinstance(domain, Float | Integer) else None  # type: ignore[no-untyped-call]
     return round(value / sampler.q) * sampler.q if isinstance(sampler, Quantized) else value

@@ -16,14 +16,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from ray.tune.experiment import Trial
 from ray.tune.schedulers.trial_scheduler import FIFOScheduler, TrialScheduler
 
 from tunelight.compat.arguments import known_arguments
-from tunelight.errors import SettingsError, guess
+from tunelight.errors import SettingsError
 from tunelight.messages import RESULT_KEY, Adopt, Continue
 from tunelight.schedulers.common import (
     TRAINING_ITERATION,
@@ -38,14 +38,12 @@ from tunelight.schedulers.common import (
     write_state,
 )
 from tunelight.schedulers.gang_trials import check_is_gang, folder_of
-from tunelight.schedulers.mutation import check_known, default_mutations, explore, mutations_of, put
-from tunelight.schedulers.pb2 import Gains, Interval, check_installed
+from tunelight.schedulers.mutation import check_known, default_mutations, explore, mutations_of
 from tunelight.schedulers.time_sharing import next_trial, should_yield
 
 if TYPE_CHECKING:
     from ray.tune.execution.tune_controller import TuneController
 
-EXPLORE: Final = ("perturb", "pb2")
 _ADOPTED: Final = f"{RESULT_KEY}/adopted"
 
 
@@ -61,8 +59,6 @@ class _Member:
     """The report at which it is next compared."""
     offered: int | None = None
     """The report whose state it offered last; None if there is no offer."""
-    worth: float = math.inf
-    """The loss at that report."""
     leaves: bool = False
     """Whether it adopted at its last report, and pauses at the next one for another member."""
     told: bool = False
@@ -95,9 +91,6 @@ class GangPBT(ByMetric, Reasons, FIFOScheduler):
         max_t: the last report, at which members are not compared (None: unknown).
         seed: of parents and mutations (0): the same order of reports gives the same decisions.
         max_lead: how many reports a member may be ahead of the slowest before it is paused (None: two intervals).
-        explore: how values are changed. "perturb": as above, at random. "pb2": real numbers with bounds are chosen
-            where the population is likely to gain most, by its gains so far (needs scikit-learn: the extra "pb2");
-            other values, and all while too little is known, by "perturb".
 
     Raises: SettingsError. Runs on: driver.
     """
@@ -117,18 +110,14 @@ class GangPBT(ByMetric, Reasons, FIFOScheduler):
         max_t: float | None = None,
         seed: int = 0,
         max_lead: int | None = None,
-        explore: Literal["perturb", "pb2"] = "perturb",
     ) -> None:
         super().__init__()
         check_mode(mode, "GangPBT")
-        _check(perturbation_interval, quantile_fraction, resample_probability, perturbation_factors, max_lead, explore)
+        _check(perturbation_interval, quantile_fraction, resample_probability, perturbation_factors, max_lead)
         self._metric, self._mode = metric, mode
         self._interval = perturbation_interval
-        self._explore = explore
-        self._gains: Gains | None = None
-        self._mutations: dict[str, Any] | None = None
-        if hyperparam_mutations is not None:
-            self._mutate(mutations_of(hyperparam_mutations))
+        given = hyperparam_mutations
+        self._mutations: dict[str, Any] | None = None if given is None else mutations_of(given)
         self._quantile = quantile_fraction
         self._resample = resample_probability
         self._factors = tuple(perturbation_factors)
@@ -139,7 +128,7 @@ class GangPBT(ByMetric, Reasons, FIFOScheduler):
         self._members: dict[str, _Member] = {}
         self._trials: dict[str, Any] = {}
         self._offers: dict[str, Any] = {}
-        self._before: dict[str, tuple[int, dict[str, Any], Interval | None]] = {}
+        self._before: dict[str, tuple[int, dict[str, Any]]] = {}
         self._exploits = 0
         self.on_change: Callable[[str, int, Mapping[str, Any], str | None, int | None], object] | None = None
         """Called at each change with trial, report, new configuration, and the parent with its report."""
@@ -162,11 +151,6 @@ class GangPBT(ByMetric, Reasons, FIFOScheduler):
                 "GangPBT finds no real number in the search space to mutate by itself. Name what a running training "
                 f"can follow with hyperparam_mutations; the space has: {', '.join(domains)}."
             )
-        self._mutate(mutations)
-
-    def _mutate(self, mutations: dict[str, Any]) -> None:
-        if self._explore == "pb2" and mutations != self._mutations:
-            self._gains = Gains(mutations)
         self._mutations = mutations
 
     # -- Tune's interface ---------------------------------------------------------------------------
@@ -193,8 +177,6 @@ class GangPBT(ByMetric, Reasons, FIFOScheduler):
         member.reports, loss, due = number, self._loss(result), number >= member.due
         if loss is not None:
             member.loss = loss
-            if self._gains is not None:
-                self._gains.heard(trial.trial_id, number, loss, trial.config, due=due)
         if due:
             member.due, member.told = number + self._interval, False
         leaves, member.leaves = member.leaves, False
@@ -250,7 +232,6 @@ class GangPBT(ByMetric, Reasons, FIFOScheduler):
             "members": {key: asdict(replace(one, told=False, leaves=False)) for key, one in self._members.items()},
             "rng": [kind, np.asarray(keys).tolist(), *rest],
             "exploits": self._exploits,
-            "gains": None if self._gains is None else self._gains.state(),
         }
         write_state(checkpoint_path, state)
 
@@ -265,8 +246,6 @@ class GangPBT(ByMetric, Reasons, FIFOScheduler):
         kind, keys, *rest = state["rng"]
         self._rng.set_state((kind, np.asarray(keys, dtype=np.uint32), *rest))
         self._exploits = state["exploits"]
-        if self._gains is not None:
-            self._gains.load(state["gains"])
 
     # -- the rule -----------------------------------------------------------------------------------
 
@@ -288,19 +267,14 @@ class GangPBT(ByMetric, Reasons, FIFOScheduler):
                 self._exploit(trial, member, parent, until)
                 return True
         elif trial.trial_id in best:
-            member.offered, member.worth = member.reports, member.loss if member.loss is not None else math.inf
+            member.offered = member.reports
             self._offers[trial.trial_id] = call_actor(trial, "offer")
         return False
 
     def _exploit(self, trial: Trial, member: _Member, parent_id: str, until: int) -> None:
         parent, theirs = self._trials[parent_id], self._members[parent_id]
         config = explore(parent.config, self._mutations or {}, self._rng, self._resample, self._factors)
-        interval = None
-        if self._gains is not None:
-            put(config, self._gains.choose(trial.trial_id, member.reports, parent.config, self._rng))
-            interval = self._gains.running(trial.trial_id)
-            self._gains.begin(trial.trial_id, member.reports, theirs.worth, config)
-        self._before[trial.trial_id] = (member.reports, copy.deepcopy(trial.config), interval)
+        self._before[trial.trial_id] = (member.reports, copy.deepcopy(trial.config))
         trial.set_config(config)
         member.loss, member.offered = theirs.loss, None
         self._offers.pop(trial.trial_id, None)
@@ -315,10 +289,8 @@ class GangPBT(ByMetric, Reasons, FIFOScheduler):
         told = self._before.pop(trial.trial_id, None)
         if told is None or result.get(_ADOPTED) != "none":
             return
-        number, config, interval = told
+        number, config = told
         trial.set_config(config)
-        if self._gains is not None:
-            self._gains.go_back(trial.trial_id, interval)
         self._exploits -= 1
         if self.on_change is not None:
             self.on_change(trial.trial_id, number, config, None, None)
@@ -348,8 +320,6 @@ class GangPBT(ByMetric, Reasons, FIFOScheduler):
             member.ended, member.offered, member.leaves = True, None, False
         self._offers.pop(trial.trial_id, None)
         self._explain(trial.trial_id, None)
-        if self._gains is not None:
-            self._gains.go_back(trial.trial_id, None)
 
     def _ahead(self, member: _Member) -> bool:
         """Tell whether a member has to wait for the slowest."""
@@ -369,7 +339,6 @@ class GangPBT(ByMetric, Reasons, FIFOScheduler):
             "perturbation_factors": list(self._factors),
             "seed": self._seed,
             "max_lead": self._lead,
-            "explore": self._explore,
         }
 
 
@@ -377,14 +346,8 @@ def _of(member: _Member) -> float:
     return math.inf if member.loss is None else member.loss
 
 
-def _check(  # noqa: PLR0917 - its caller's order
-    interval: Any, quantile: Any, resample: Any, factors: Any, lead: Any, how: Any
-) -> None:
+def _check(interval: Any, quantile: Any, resample: Any, factors: Any, lead: Any) -> None:
     """Raise SettingsError for a value out of range."""
-    if how not in EXPLORE:
-        raise SettingsError(f"GangPBT's explore must be 'perturb' or 'pb2', not {how!r}.{guess(str(how), EXPLORE)}")
-    if how == "pb2":
-        check_installed()
     if not isinstance(interval, int) or isinstance(interval, bool) or interval < 1:
         raise SettingsError(
             f"GangPBT's perturbation_interval must be a whole number of reports, 1 or more, not {interval!r}."

@@ -48,7 +48,9 @@ class Rung:
 
     def standing(self, trial_id: str, eta: float, *, closed: bool, unit: str = "") -> str:
         """Return a trial's place and how many may go on, in words; ``unit``: what is counted, where not epochs."""
-        return f"{self.place(trial_id, unit)}; {who_goes_on(self._best(eta, closed=closed))}"
+        n = self._best(eta, closed=closed)
+        going = f"the best {n} go on" if n > 1 else "the best goes on" if n else "none goes on yet"
+        return f"{self.place(trial_id, unit)}; {going}"
 
     def place(self, trial_id: str, unit: str = "") -> str:
         """Return a trial's place among those filed so far, in words: ``place 7 of 12 at rung 4``."""
@@ -103,8 +105,3 @@ class Rung:
 
     def _best(self, eta: float, *, closed: bool) -> int:
         return max(top_count(len(self.filed), eta), 1 if closed else 0)
-
-
-def who_goes_on(n: int) -> str:
-    """Return in words that the best ``n`` trials of a rung go on."""
-    return f"the best {n} go on" if n > 1 else "the best goes on" if n else "none goes on yet"

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from tunelight.searchers.grid import GridSearcher
 from tunelight.searchers.random import RandomSearcher
 from tunelight.searchers.repeating import Repetitions
-from tunelight.searchers.stopping import Stopping
 from tunelight.searchers.sweep import ResumedTrial, ResumeState, SweepSearch, TrackingSearcher, teach
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ __all__ = [
     "RandomSearcher",
     "Repetitions",
     "ResumeState",
-    "Stopping",
     "SweepSearch",
     "teach",
 ]

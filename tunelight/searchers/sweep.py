@@ -19,9 +19,8 @@ from tunelight.checkpoints import files as checkpoints
 from tunelight.compat.ray import TRAINING_ITERATION, forget_default_result, set_last_result
 from tunelight.errors import SettingsError, TunelightError
 from tunelight.messages import RESULT_KEY, name_of_trial
-from tunelight.record import ERROR, FINISHED, STOPPED, Training
+from tunelight.record import ERROR, FINISHED, STOPPED
 from tunelight.searchers.repeating import Past, Repetitions
-from tunelight.searchers.stopping import Stopping
 
 _PATIENCE_S = 600.0
 _ERROR_KEY = f"{RESULT_KEY}/error"
@@ -75,16 +74,9 @@ class ResumeState:
     last: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Trial id -> its last recorded report, as a result of Tune's: of the trials that are resumed."""
     past: Past = ()
-    """All recorded trainings with their configurations, where what follows depends on them."""
+    """All recorded trainings with their configurations, where the best are to be repeated."""
     repetitions: int = 0
     """How many of those created were repetitions."""
-    over: str | None = None
-    """Why the search has ended before its number of trials; None if it has not."""
-
-    @property
-    def trainings(self) -> list[Training]:
-        """The trainings of ``past``."""
-        return [training for training, _ in self.past]
 
     @property
     def searched(self) -> int:
@@ -132,8 +124,6 @@ class SweepSearch(SearchAlgorithm):
 
     With ``repeats``, the best configurations are trained again once all of these trials have ended, by more trials than
     ``num_samples``; the searcher does not learn of those.
-
-    ``stopping`` may end the search before its number of trials; baselines are tried all the same.
     """
 
     def __init__(
@@ -148,7 +138,6 @@ class SweepSearch(SearchAlgorithm):
         start: ResumeState | None = None,
         admit: Callable[[], bool] = lambda: True,
         repeats: Repetitions | None = None,
-        stopping: Stopping | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.searcher = searcher
@@ -166,8 +155,6 @@ class SweepSearch(SearchAlgorithm):
         self._admit = admit
         self._clock = clock
         self._repeats = repeats
-        self.stopping = stopping
-        """What may end the search before its number of trials; None where nothing does."""
         start = start or ResumeState()
         self._created = start.created
         self._searched = start.searched
@@ -223,8 +210,6 @@ class SweepSearch(SearchAlgorithm):
         self._searched += 1
         if self._repeats is not None:
             self._repeats.begin(trial_id, config)
-        if self.stopping is not None:
-            self.stopping.begin(trial_id)
         self._live[trial_id] = trial = self._make(trial_id, config)
         return trial
 
@@ -265,15 +250,10 @@ class SweepSearch(SearchAlgorithm):
         self._max_concurrent = max_concurrent
 
     def extend(self, num_samples: int) -> None:
-        """Make ``num_samples`` trials in all, also where ``stopping`` has ended the search.
-
-        Raises: SettingsError where more have been made.
-        """
+        """Make ``num_samples`` trials in all. Raises: SettingsError where more have been made."""
         if num_samples < self._searched:
             raise SettingsError(f"num_samples must be {self._searched} or more: so many trials were made already.")
         self._num_samples = num_samples
-        if self.over is not None:
-            self.stopping = None  # whoever asks for more trials than it would make knows better
 
     def enqueue(self, config: Mapping[str, Any]) -> None:
         """Try a configuration next, as one more trial."""
@@ -356,7 +336,6 @@ class SweepSearch(SearchAlgorithm):
         self._last[trial_id] = result
         if self._repeats is not None:
             self._repeats.report(trial_id, result)
-        self._consider(trial_id, result)
         if trial_id in self._known:
             self.searcher.on_trial_result(trial_id, result)
 
@@ -371,7 +350,6 @@ class SweepSearch(SearchAlgorithm):
         state = self._ended(trial, result or {}, last, error=error)
         if self._repeats is not None:
             self._repeats.end(trial_id, state, result or {})
-        self._consider(trial_id, result or {}, state)
         if trial_id in self._points:
             teach(self.searcher, self._points[trial_id], None if error else result)
         if trial_id not in self._known:
@@ -380,18 +358,6 @@ class SweepSearch(SearchAlgorithm):
             self.searcher.end(trial_id, state, result)
         else:
             self.searcher.on_trial_complete(trial_id=trial_id, result=None if error else result, error=error)
-
-    def _consider(self, trial_id: str, result: Mapping[str, Any], state: str | None = None) -> None:
-        """Pass a report on to what may end the search, or the end of a trial with its last one."""
-        if self.stopping is None or self.repetition_of(trial_id) is not None:
-            return
-        self.stopping.report(trial_id, result)
-        if state is not None:
-            self.stopping.end(trial_id, state)
-        self.stopping.consider(self._paused, self._num_samples - self._searched)
-
-    def _paused(self) -> set[str]:
-        return {trial_id for trial_id, trial in self._live.items() if trial.status == Trial.PAUSED}
 
     def _ended(self, trial: Trial | None, result: Mapping[str, Any], last: Mapping[str, Any], *, error: bool) -> str:
         """Return the state that the record will have.
@@ -424,14 +390,7 @@ class SweepSearch(SearchAlgorithm):
     @property
     def _over(self) -> bool:
         """True once no trial of the search is to be made."""
-        if self._searched >= self._num_samples:
-            return True
-        return (self._exhausted or self.over is not None) and not self._baselines
-
-    @property
-    def over(self) -> str | None:
-        """Why no further trial of the search is begun although ``num_samples`` allows it; None if others are."""
-        return None if self.stopping is None else self.stopping.reason
+        return self._searched >= self._num_samples or (self._exhausted and not self._baselines)
 
 
 def _which(result: Mapping[str, Any]) -> Any:

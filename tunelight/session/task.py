@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tunelight.checkpoints.policy import Checkpoints
-from tunelight.messages import CheckpointInfo, DatasetHandle, Evaluation, OnResize, Terminal
+from tunelight.messages import CheckpointInfo, DatasetHandle, Evaluation, Terminal
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,6 @@ class Task:
     """The gang's target size (None: its size now)."""
     elastic: bool = False
     """Whether the gang's size may change, which must not change the result."""
-    on_resize: OnResize = field(default_factory=OnResize)
     evaluation: Evaluation = "ddp"
     """How Lightning's evaluation is divided, unless the strategy says it."""
     datasets: DatasetHandle | None = None

@@ -13,19 +13,17 @@ from dataclasses import fields
 from datetime import timedelta
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, cast, get_args
 
 from tunelight import stores
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.compat.arguments import Topic, replacement
 from tunelight.errors import SettingsError, unknown
-from tunelight.messages import Evaluation, OnResize
+from tunelight.messages import Evaluation
 from tunelight.policies import FailurePolicy
 from tunelight.settings.code import load_object, tune_callback
 
-_NO_BETTER = "no_better"
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_KEEPS: dict[str, Literal["batch", "linear", "sqrt"]] = {"keep_global_batch": "batch", "scale_lr": "linear"}
 
 
 # --- numbers, text, collections -----------------------------------------------------------------------------
@@ -152,23 +150,6 @@ def evaluation(name: str, value: Any) -> Evaluation:
     return cast("Evaluation", value)
 
 
-def on_resize(name: str, value: Any) -> OnResize:
-    """Return an OnResize, also from a rule's name or {"scale_lr": rule, "warmup_steps": steps}."""
-    if isinstance(value, OnResize):
-        return value
-    if isinstance(value, str):
-        if value not in _KEEPS:
-            raise SettingsError(unknown(f"There is no {name}", value, _KEEPS))
-        return OnResize(keep=_KEEPS[value])
-    options = dict(mapping(name, value))
-    rule, steps = options.pop("scale_lr", "linear"), options.pop("warmup_steps", 0)
-    if options:
-        raise SettingsError(f"{name} has no {next(iter(options))!r}. There are: scale_lr, warmup_steps.")
-    if rule not in ("linear", "sqrt"):
-        raise SettingsError(f"{name}: scale_lr must be 'linear' or 'sqrt', not {rule!r}.")
-    return OnResize(keep=rule, warmup_steps=whole(f"{name}: warmup_steps", steps, 0))
-
-
 # --- checkpoints and time -----------------------------------------------------------------------------------
 
 
@@ -204,29 +185,6 @@ def seconds(value: Any) -> float:
             )
         value = sum(float(count) * _UNITS[unit] for count, unit in parts)
     return float(number("time_budget", value.total_seconds() if isinstance(value, timedelta) else value))
-
-
-def stop_when(_name: str, value: Any) -> Any:
-    """Check a rule that ends the search, and leave it as it was given."""
-    margin(value)
-    return value
-
-
-def margin(value: Any) -> float:
-    """Return by how much a result must be better, of text such as "no_better:0.01"."""
-    wanted = "stop_when must be 'no_better:0.01' for example, with a number of 0 or more in the metric's own unit"
-    if not isinstance(value, str):
-        raise SettingsError(f"{wanted}, not {value!r}.")
-    rule, _, by = value.partition(":")
-    if rule != _NO_BETTER:
-        raise SettingsError(f"{unknown('stop_when has no rule', rule, [_NO_BETTER])} Say {_NO_BETTER}:0.01.")
-    try:
-        found = float(by)
-    except ValueError:
-        found = math.nan
-    if not 0 <= found < math.inf:
-        raise SettingsError(f"{wanted}, not {value!r}.")
-    return found
 
 
 # --- folders and names --------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import Any
 
 from tunelight.checkpoints.policy import Checkpoints
-from tunelight.messages import OnResize
 from tunelight.policies import FailurePolicy
 from tunelight.settings.code import import_path
 from tunelight.settings.repeats import Repeats
@@ -23,12 +22,6 @@ def plain_setting(value: Any) -> Any:
         return {str(key): plain_setting(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain_setting(item) for item in value]
-    if isinstance(value, OnResize):
-        return (
-            "keep_global_batch"
-            if value.keep == "batch"
-            else {"scale_lr": value.keep, "warmup_steps": value.warmup_steps}
-        )
     if isinstance(value, Checkpoints | FailurePolicy):
         return asdict(value)
     if isinstance(value, Repeats):

@@ -18,7 +18,7 @@ from tunelight.checkpoints.policy import Checkpoints
 from tunelight.compat.arguments import replacement
 from tunelight.compat.lightning import Flavour
 from tunelight.errors import ArgumentError, unknown
-from tunelight.messages import Evaluation, OnResize
+from tunelight.messages import Evaluation
 from tunelight.policies import FailurePolicy
 from tunelight.settings import checks
 from tunelight.settings.backends import BACKENDS, Backend, check_backend
@@ -145,12 +145,7 @@ class Settings:
     )
     max_epochs: int | None = _setting(None, checks.whole, "Epochs of a trial that is not stopped.", _COUNT)
     scheduler: Any = _setting(
-        "asha",
-        checks.scheduler,
-        "Which trials are stopped early: asha, elastic_asha, one_epoch, fifo, ...",
-        _TEXT,
-        _OBJECT,
-        _NULL,
+        "asha", checks.scheduler, "Which trials are stopped early: asha, elastic_asha, fifo, ...", _TEXT, _OBJECT, _NULL
     )
     searcher: Any = _setting(
         None, checks.anything, "Where configurations come from: random, auto, tpe, gp, cmaes, ...", _TEXT, _OBJECT
@@ -185,12 +180,6 @@ class Settings:
     time_budget: float | str | timedelta | None = _setting(
         None, checks.time_budget, "After which the sweep ends: seconds, or 2h, 1h 30m.", _POSITIVE, _TEXT
     )
-    stop_when: str | None = _setting(
-        None,
-        checks.stop_when,
-        "Ends the search once a result better by a margin is improbable: no_better:0.01.",
-        {"pattern": r"^no_better:", "type": "string"},
-    )
     storage: str | os.PathLike[str] = _setting(
         "tunelight_runs", checks.storage, "The folder of sweeps, or its URL.", _TEXT
     )
@@ -222,13 +211,6 @@ class Settings:
     )
     failures: FailurePolicy = _setting(
         3, checks.failures, "How many lost workers and hangs a trial survives.", _INTEGER, _OBJECT
-    )
-    on_resize: OnResize = _setting(
-        "keep_global_batch",
-        checks.on_resize,
-        "What an elastic gang keeps when its size changes: keep_global_batch or scale_lr.",
-        _TEXT,
-        _OBJECT,
     )
     evaluation: Evaluation | None = _setting(
         None,
@@ -277,14 +259,13 @@ class Settings:
         """What the record says of how trials are judged, and of what workers with GPUs have.
 
         ``metric`` and ``mode`` are those of the first objective; ``further`` and ``repeats`` are there if they are set,
-        and ``cpus_per_worker`` and ``gpus_per_worker`` where workers have GPUs. ``stop_when`` may be None.
+        and ``cpus_per_worker`` and ``gpus_per_worker`` where workers have GPUs.
         """
         further = [list(pair) for pair in self.objectives[1:]]
         repeats = {} if self.repeats is None else {"repeats": self.repeats.plain()}
         names = ("cpus_per_worker", "gpus_per_worker") if self.gpus_per_worker else ()
         each = {name: getattr(self, name) for name in names}
-        rule = {"stop_when": self.stop_when}
-        return {**self.judged_by, **({"further": further} if further else {}), **repeats, **rule, **each}
+        return {**self.judged_by, **({"further": further} if further else {}), **repeats, **each}
 
     @property
     def folds(self) -> int | None:
@@ -295,11 +276,6 @@ class Settings:
     def budget_s(self) -> float | None:
         """The time budget in seconds."""
         return None if self.time_budget is None else checks.seconds(self.time_budget)
-
-    @property
-    def margin(self) -> float | None:
-        """By how much a result must be better for the search to go on; None where it always does."""
-        return None if self.stop_when is None else checks.margin(self.stop_when)
 
     @property
     def room_for_data(self) -> float:

@@ -31,7 +31,7 @@ from tunelight.space import SearchSpace
 _SEEDS = 5
 _HOUR = 3600.0
 _MOST_RUNGS = 12
-_COMPARED = ("asha", "elastic_asha", "one_epoch")
+_COMPARED = ("asha", "elastic_asha")
 """Schedulers that the sweep's own is compared with."""
 
 
@@ -54,7 +54,7 @@ def plan(
     """Say what a sweep over ``space`` would take on a cluster, by simulating it with the scheduler it would have.
 
     What is not given here is taken from the space, else from the defaults of ``tunelight.run``. The sweep is simulated
-    under "asha", "elastic_asha" and "one_epoch", too: one that takes less and finds no worse a trial is recommended.
+    under "asha" and "elastic_asha", too: one that takes less and finds no worse a trial is recommended.
 
     Args:
         space: as ``tunelight.run`` takes it.

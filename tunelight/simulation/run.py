@@ -22,7 +22,7 @@ from tunelight.errors import SettingsError, unknown
 from tunelight.resources import reserve
 from tunelight.schedulers.choose import build_scheduler, first_decision, judged_by
 from tunelight.schedulers.sparing import Sparing
-from tunelight.searchers import Repetitions, Stopping, SweepSearch
+from tunelight.searchers import Repetitions, SweepSearch
 from tunelight.searchers.choose import build_searcher
 from tunelight.settings import Settings, check_setting
 from tunelight.settings.repeats import Folds
@@ -35,7 +35,6 @@ from tunelight.simulation.fidelity import fidelity_note
 from tunelight.simulation.result import Simulation, SimulationLog
 from tunelight.simulation.sources import curves_of
 from tunelight.simulation.world import World
-from tunelight.space.check import check_no_grid
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -101,7 +100,6 @@ def simulate(
     seed: int = 0,
     costs: Costs | None = None,
     time_budget: float | str | None = None,
-    stop_when: str | None = None,
     strategy: Literal["PACK", "STRICT_PACK", "SPREAD", "STRICT_SPREAD"] = "PACK",
     reuse_gangs: bool = True,
     max_concurrent: int | None = None,
@@ -128,7 +126,6 @@ def simulate(
         seed: of the order of configurations, of noise and of failures (0).
         costs: what things take (``Costs()``).
         time_budget: virtual seconds, or text as "2h", after which the sweep ends (None).
-        stop_when: the rule that may end the search before ``num_samples``, as ``tunelight.run`` takes it (None).
         strategy: how a gang is placed ("PACK").
         reuse_gangs: keep gangs warm from trial to trial (True; a ResourceChangingScheduler needs False and gets it).
         max_concurrent: trials at once (None: as many as fit).
@@ -152,13 +149,10 @@ def simulate(
         workers=workers,
         seed=seed,
         time_budget=time_budget,
-        stop_when=check_setting("stop_when", stop_when),
         reuse_gangs=reuse_gangs,
         max_concurrent=max_concurrent,
         failures=check_setting("failures", max_failures),
     )
-    if settings.stop_when is not None:
-        check_no_grid(searcher)
     built = build_scheduler(settings)
     world, factory = _world(settings, built, cluster, costs or Costs(), strategy=strategy, keep_log=events)
     built.set_search_properties(**{"metric": None, "mode": None, **judged_by(built, settings)})
@@ -177,7 +171,6 @@ def simulate(
         max_concurrent=settings.max_concurrent,
         clock=world.clock,
         repeats=again,
-        stopping=Stopping.of(settings),
         **({"admit": built.admits} if hasattr(built, "admits") else {}),
     )
     controller = SimController(
@@ -195,7 +188,7 @@ def simulate(
     return log.simulation(
         controller,
         time.perf_counter() - began,
-        [*_notes(table, controller, settings), *([search.over] if search.over is not None else [])],
+        _notes(table, controller, settings),
         search.repetition_of,
         () if again is None else again.standings(),
     )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any
 
 from tunelight.errors import SettingsError
 from tunelight.settings import Settings, check_model
@@ -51,18 +49,5 @@ def check_settings(space: SearchSpace, settings: Settings) -> None:
                 "max_epochs is not set: a trial that is not stopped trains 1,000 epochs, Lightning's default. Give "
                 "max_epochs=."
             )
-    if settings.stop_when is not None:
-        check_no_grid(settings.searcher, space.grid_size)
     space.check_constraints()
     space.check_baselines(settings.baselines)
-
-
-def check_no_grid(searcher: Any, grid_size: int = 1) -> None:
-    """Raise SettingsError for ``stop_when`` where earlier trials say nothing of later ones: in a grid."""
-    name = searcher.get("name") if isinstance(searcher, Mapping) else searcher
-    if grid_size > 1 or name == "grid" or type(searcher).__name__ in ("GridSearcher", "GridSampler"):
-        raise SettingsError(
-            "stop_when= judges by what was found so far how good the next configurations will be, and those of a grid "
-            "come in order, unlike the ones before. Leave stop_when out, or search without a grid: searcher='random', "
-            "and choice() in place of grid_search()."
-        )

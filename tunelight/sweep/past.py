@@ -147,7 +147,7 @@ class SavedSweep:
 
         if self.state.ended is None:
             sweep_file = {key: value for key, value in self.state.sweep.items() if key not in ("name", "format")}
-            RecordCallback(self.folder, over=self.state.over, **sweep_file).close()
+            RecordCallback(self.folder, **sweep_file).close()
         if isinstance(searcher, TrackingSearcher):
             searcher.close({})
 

@@ -42,7 +42,7 @@ from tunelight.record import (
     apply,
     to_json_types,
 )
-from tunelight.searchers import ResumedTrial, ResumeState, Stopping, TrackingSearcher, teach
+from tunelight.searchers import ResumedTrial, ResumeState, TrackingSearcher, teach
 from tunelight.space import SearchSpace
 from tunelight.trial.fitting import recall, remember
 
@@ -128,16 +128,10 @@ def _tell_scheduler(lines: Sequence[Mapping[str, Any]], scheduler: Any) -> froze
             if before in (PENDING, PAUSED):  # as Tune does
                 scheduler.on_trial_remove(controller, trial)
                 continue
-            scheduler.on_trial_complete(controller, trial, _last_result(trial, line))
+            scheduler.on_trial_complete(controller, trial, trial.last_result)
     for trial in trials.values():
         changes.after(trial)  # of changes whose report was lost
     return frozenset(paused)
-
-
-def _last_result(trial: Trial, line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a trial's last report, with the failure by which it ended, if it did."""
-    failure = {f"{RESULT_KEY}/error/state": line["state"]} if line["state"] in FAILED else {}
-    return {**trial.last_result, **failure}
 
 
 class _Changes:
@@ -320,11 +314,7 @@ def start_from(
         )
         for trial in sorted(again, key=lambda trial: trial.id not in paused)  # paused ones first: all are then known
     ]
-    start = replace(start, resumed=tuple(taken_up_again))
-    if settings.repeats is None and settings.stop_when is None:
-        return start
-    trainings = _past(past)
-    return replace(start, past=trainings, over=_over(past, settings, [training for training, _ in trainings]))
+    return replace(start, resumed=tuple(taken_up_again), past=() if settings.repeats is None else _past(past))
 
 
 def remember_pieces(past: SavedSweep) -> None:
@@ -333,20 +323,6 @@ def remember_pieces(past: SavedSweep) -> None:
         if trial.pieces > 1:
             config, folder = trial.config, past.folder.absolute()
             remember(folder, config, max(trial.pieces, recall(folder, config)))
-
-
-def _over(past: SavedSweep, settings: Settings, trainings: Sequence[Training]) -> str | None:
-    """Return why no further trial of the search is begun: as recorded, or by a rule that was given since."""
-    stopping = Stopping.of(settings, trainings)
-    if stopping is None:
-        return None
-    before = past.state.sweep  # sweep.yaml may be ahead, where a driver died as it began
-    if settings.stop_when == before.get("stop_when") and settings.num_samples <= (before.get("num_samples") or 0):
-        return past.state.over
-    paused = [trial.id for trial in past.state.trials.values() if trial.state == PAUSED]
-    searched = len(past.state.trials) - len(past.state.repetitions)
-    stopping.consider(lambda: paused, settings.num_samples - searched, now=True)
-    return stopping.reason
 
 
 def _past(past: SavedSweep) -> tuple[tuple[Training, dict[str, Any]], ...]:

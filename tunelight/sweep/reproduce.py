@@ -25,7 +25,7 @@ from tunelight.sweep.resume import beside, resume
 
 _CODE: Final = ("train", "model", "data")
 _WHEN: Final = ("training_iteration", "timestamp")
-_NOT_COPIED: Final = ("code", "run", "versions", "baselines", "time_budget", "stop_when", "warm_start")
+_NOT_COPIED: Final = ("code", "run", "versions", "baselines", "time_budget", "warm_start")
 """Keys of sweep.yaml that do not apply to one trial's second run."""
 
 

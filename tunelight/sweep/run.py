@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import os
 import secrets
 import sys
@@ -24,7 +23,7 @@ from tunelight.data.server import check_sources, served
 from tunelight.errors import SweepFailedError
 from tunelight.lightning.recipe import training_code
 from tunelight.machine.signals import StopSignals
-from tunelight.messages import DatasetHandle, Evaluation, OnResize
+from tunelight.messages import DatasetHandle, Evaluation
 from tunelight.policies import FailurePolicy
 from tunelight.record import RECORD_FILE, SWEEP_FILE, Lease, create_sweep_folder, locked, mirrored, write_sweep_file
 from tunelight.resources import Reservation, reserve
@@ -47,8 +46,6 @@ if TYPE_CHECKING:
     from tunelight.searchers import Repetitions, ResumeState, SweepSearch
     from tunelight.settings.repeats import Folds
     from tunelight.sweep.steering import SteeredScheduler
-
-_log = logging.getLogger("tunelight")
 
 
 class _Unset:
@@ -88,7 +85,6 @@ def run(
     checkpoints: Checkpoints | None = UNSET,
     max_concurrent: int | None = UNSET,
     time_budget: float | str | timedelta | None = UNSET,
-    stop_when: str | None = UNSET,
     storage: str | os.PathLike[str] = UNSET,
     name: str | None = UNSET,
     resume: bool | Literal["force"] = UNSET,
@@ -97,7 +93,6 @@ def run(
     warm_start: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = UNSET,
     callbacks: Sequence[Any] = UNSET,
     failures: FailurePolicy | Mapping[str, Any] | int = UNSET,
-    on_resize: str | Mapping[str, Any] | OnResize = UNSET,
     evaluation: Evaluation | None = UNSET,
     address: str | None = UNSET,
     runtime_env: Mapping[str, Any] | None = UNSET,
@@ -143,8 +138,6 @@ def run(
             the last two, and when to write one. None: a ``model=`` sweep writes none.
         max_concurrent: maximum number of trials at once (None: as many as fit the cluster).
         time_budget: seconds, a timedelta or "2h", after which the sweep ends (None). Counted anew when it is resumed.
-        stop_when: "no_better:0.01" begins no further trial once a result that is better than the best one so far by
-            more than 0.01, in the (first) metric's own unit, is improbable (None: ``num_samples`` are made).
         storage, name: the sweep's folder is storage/name ("tunelight_runs", a name made from the time). ``storage``
             may be a URL, "s3://bucket/x".
         resume: resume the sweep of that ``name``, or start it if there is none (False). Finished trials stay, cut-off
@@ -159,8 +152,6 @@ def run(
         callbacks: Ray Tune Callbacks, on the driver.
         failures: FailurePolicy(max_failures=3, ...), {"on_oom": "halve_batch"}, or only a number: how many failures
             (lost workers and nodes, hangs) a trial survives, each time continuing from its last checkpoint.
-        on_resize: what an elastic gang keeps when its size changes: "keep_global_batch", or "scale_lr" (also
-            {"scale_lr": "sqrt", "warmup_steps": 100}).
         evaluation: Lightning's validation and test: "ddp", as its DDP does, or "exact", with one process's values for
             any number of workers (None: "ddp" for gangs of a fixed size, "exact" for elastic ones).
         address: a Ray cluster (None: an initialised Ray, else RAY_ADDRESS, else a new local one).
@@ -198,8 +189,6 @@ def run(
         sweep = replace(sweep, lease=lease, upload=stack.enter_context(mirrored(sweep.folder, lease)))
         if past is not None and not sweep.to_do:
             past.settle(sweep.searcher)
-            if sweep.start.over is not None:
-                _log.warning("%s. To go on all the same: stop_when=None.", sweep.start.over)
             return SweepResults.load(sweep.folder, space.objects)
         signals = StopSignals()
         page = LivePage(sweep.folder) if settings.web else None
@@ -250,8 +239,7 @@ class _Sweep:
     @property
     def to_do(self) -> bool:
         """Whether any trial is left to run."""
-        searching = self.start.over is None or self.baselines
-        left = self.start.resumed or (searching and self.start.searched < self.total)
+        left = self.start.resumed or self.start.searched < self.total
         return bool(left) or (self.repetitions is not None and self.repetitions.next() is not None)
 
     @property
@@ -347,7 +335,7 @@ def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signal
     from tunelight.gang.seat import sweep_seats
     from tunelight.schedulers.choose import first_decision, judged_by
     from tunelight.schedulers.sparing import Sparing
-    from tunelight.searchers import Stopping, SweepSearch
+    from tunelight.searchers import SweepSearch
     from tunelight.sweep.steering import SteeredScheduler
     from tunelight.trial.settling import SettlingCallback
     from tunelight.trial.spec import TrialSpec
@@ -368,7 +356,6 @@ def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signal
         checkpoints=settings.checkpoints or Checkpoints(),
         first=first_decision(scheduler),
         failures=settings.failures,
-        on_resize=settings.on_resize,
         evaluation=settings.evaluation or sweep.reservation.evaluation,
         runtime_env=env_of_workers(settings, sweep.reservation),
         soft_errors=True,
@@ -388,7 +375,6 @@ def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signal
         written=space.from_dotted if searcher is settings.searcher else dict,  # Ray's searchers suggest dotted keys
         start=sweep.start,
         repeats=sweep.repetitions,
-        stopping=Stopping.of(settings, sweep.start.trainings, sweep.start.over),
         **({"admit": scheduler.admits} if hasattr(scheduler, "admits") else {}),
     )
     steered = SteeredScheduler(scheduler if settings.repeats is None else Sparing(scheduler, search.ends_at))
@@ -442,7 +428,6 @@ def _callbacks(
         seed_of=lambda trial_id: trial_seed(settings.seed or 0, trial_id),
         is_baseline=search.is_baseline,
         repetition_of=search.repetition_of,
-        over=search.over,
         **settings.recorded,
         seed=settings.seed or 0,
         num_samples=total,
@@ -474,8 +459,6 @@ def _callbacks(
     first = FailFast(settings.failures.give_up_after, [metric for metric, _ in settings.objectives], total, record)
     if hasattr(sweep.scheduler, "on_change"):
         sweep.scheduler.on_change = record.change
-    if search.stopping is not None:
-        search.stopping.say = record.over
     if isinstance(sweep.searcher, TrackingSearcher):
         for text in sweep.searcher.notes:
             record.note(text)

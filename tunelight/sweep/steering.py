@@ -265,8 +265,6 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
                 raise SettingsError(unknown("A sweep that runs cannot be given", name, _CHANGEABLE))
         checked = {name: check_setting(name, value) for name, value in command.arguments.items()}
         if "num_samples" in checked:
-            if self._search.over is not None:
-                checked["stop_when"] = None  # or it would hold in a resumed sweep
             self._search.extend(checked["num_samples"] * self._space.grid_size)
         if "max_concurrent" in checked:
             self._search.limit(checked["max_concurrent"])

@@ -9,7 +9,7 @@ from typing import Any
 from tunelight.compat.arguments import known_arguments
 from tunelight.compat.ray import check_ray_internals
 from tunelight.errors import SettingsError
-from tunelight.messages import Evaluation, OnResize
+from tunelight.messages import Evaluation
 from tunelight.policies import FailurePolicy
 from tunelight.resources import reserve
 from tunelight.settings.backends import Backend
@@ -29,7 +29,6 @@ def gang_trainable(
     metric: str | None = None,
     seed: int = 0,
     failures: FailurePolicy | Mapping[str, Any] | int = 3,
-    on_resize: str | Mapping[str, Any] | OnResize = "keep_global_batch",
     evaluation: Evaluation | None = None,
     start: int | None = None,
 ) -> type[GangTrainable]:
@@ -42,7 +41,7 @@ def gang_trainable(
         backend: for collectives between the workers, as in ``tunelight.run``.
         metric: the metric that every report must have (None: whatever the Tuner asks for).
         seed: of the sweep; each trial's seed follows from it and its number.
-        failures, on_resize: what a trial survives, and what an elastic gang keeps, as in ``tunelight.run``.
+        failures: what a trial survives, as in ``tunelight.run``.
         evaluation: how Lightning's validation and test are divided, as in ``tunelight.run``.
         start: for a scheduler that resizes gangs, as tunelight's ElasticASHA: how many of ``workers=(least, most)``
             a trial reserves and starts with, until the scheduler says otherwise (None: most of them, by itself).
@@ -76,7 +75,6 @@ def gang_trainable(
         metric=metric,
         seed=seed,
         failures=check_setting("failures", failures),
-        on_resize=check_setting("on_resize", on_resize),
         evaluation=check_setting("evaluation", evaluation) or reservation.evaluation,
         start=start,
         lightning=flavour,

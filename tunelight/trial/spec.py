@@ -10,7 +10,7 @@ from typing import Any, Literal
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.gang.spec import driver_paths
 from tunelight.machine.versions import installed
-from tunelight.messages import Continue, DatasetHandle, Evaluation, OnResize
+from tunelight.messages import Continue, DatasetHandle, Evaluation
 from tunelight.policies import FailurePolicy
 from tunelight.resources import Reservation
 
@@ -36,7 +36,6 @@ class TrialSpec:
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     first: Continue = field(default_factory=lambda: Continue(until=1))
     failures: FailurePolicy = field(default_factory=FailurePolicy)
-    on_resize: OnResize = field(default_factory=OnResize)
     evaluation: Evaluation = "ddp"
     runtime_env: dict[str, Any] | None = None
     soft_errors: bool = False

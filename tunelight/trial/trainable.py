@@ -268,7 +268,6 @@ class GangTrainable(Trainable):
             backend=spec.backend,
             runtime_env=spec.runtime_env,
             first_bundle=spec.reservation.first_bundle,
-            on_resize=spec.on_resize,
             environ={LIGHTNING_VARIABLE: spec.lightning},
             versions=spec.versions,
             cwd=spec.cwd,

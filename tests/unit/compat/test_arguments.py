@@ -117,8 +117,6 @@ def test_what_replaces_a_word_is_something_that_is_taken() -> None:
         (lambda: API.Checkpoints(num_to_keep=2), "Here that is keep="),
         (lambda: API.ASHA(max_epochs=2), r"tl\.ASHA takes no max_epochs=. Here that is max_t="),
         (lambda: API.ElasticASHA(eta=2), "Here that is reduction_factor="),
-        (lambda: API.OneEpoch(top_k=2), "Here that is keep="),
-        (lambda: API.OneEpoch(grace_period=2), "Here that is epochs="),
         (lambda: API.GangPBT(pertubation_intervall=2), "Did you mean 'perturbation_interval'"),
         (lambda: API.Costs(reserve=2), "Did you mean 'reserve_s'"),
         (lambda: API.RayStrategy(workers=2), r"tl\.RayStrategy takes no workers=. Here that is num_workers="),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from ray import tune
@@ -60,8 +60,8 @@ def test_a_change_that_could_not_be_made_is_as_if_it_had_not_been(tmp_path: Path
     assert (result.config, result.changes) == ({"lr": 0.1}, [])
 
 
-def pbt(explore: Literal["perturb", "pb2"] = "perturb") -> GangPBT:
-    return GangPBT("loss", "min", perturbation_interval=2, hyperparam_mutations=LR, seed=4, explore=explore)
+def pbt() -> GangPBT:
+    return GangPBT("loss", "min", perturbation_interval=2, hyperparam_mutations=LR, seed=4)
 
 
 def decisions(scheduler: GangPBT, trials: dict[str, Any], seed: int) -> list[Any]:
@@ -81,9 +81,8 @@ def _nobody() -> Any:
     return SimpleNamespace(get_live_trials=list)
 
 
-@pytest.mark.parametrize("explore", ["perturb", "pb2"])
-def test_a_replayed_population_decides_as_the_live_one_would_have(tmp_path: Path, explore: Any) -> None:
-    sweep, live = Sweep(tmp_path), pbt(explore)
+def test_a_replayed_population_decides_as_the_live_one_would_have(tmp_path: Path) -> None:
+    sweep, live = Sweep(tmp_path), pbt()
     live.on_change = sweep.callback.change
     trials: dict[str, Any] = {}
     for index in range(4):
@@ -100,7 +99,7 @@ def test_a_replayed_population_decides_as_the_live_one_would_have(tmp_path: Path
             sweep.report(one, number, loss)
     sweep.callback.record.close()
     assert live.num_exploits > 2
-    again = pbt(explore)
+    again = pbt()
     lines = read_lines(tmp_path)
     replay_scheduler(lines, again)
     assert any(line["kind"] == "config" and line["parent"] is None for line in lines)

@@ -326,18 +326,6 @@ def test_a_time_budget_ends_it_earlier() -> None:
     assert seconds_left(made.state, NOW, total=9) == 7
 
 
-def test_a_search_that_has_ended_has_no_trial_to_come() -> None:
-    made = State()
-    for _ in range(3):
-        made.trial(0.5, state="FINISHED", seconds=10)
-    made.trial(0.5, seconds=1)
-    assert seconds_left(made.state, NOW, total=9) == pytest.approx(9 + 5 * 10)
-    assert "3/9 done" in made.show(total=9)
-    made.state.over = "stop_when: enough"
-    assert seconds_left(made.state, NOW, total=9) == pytest.approx(9)
-    assert "3/4 done" in made.show(total=9)
-
-
 @pytest.mark.parametrize(("ended", "running", "total"), [(2, 1, 9), (3, 0, 9), (3, 1, None)])
 def test_what_is_unknown_is_not_estimated(ended: int, running: int, total: int | None) -> None:
     made = State()

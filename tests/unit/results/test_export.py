@@ -24,7 +24,6 @@ TOLD: dict[str, Any] = {
     "gpus_per_worker": 0,
     "backend": "ddp",
     "failures": {"max_failures": 3},
-    "on_resize": "keep_global_batch",
     "trainer_args": {"precision": "bf16-mixed", "callbacks": [{"object": "x:Y"}]},
 }
 
@@ -82,7 +81,6 @@ def test_lightning_cli_gets_seed_model_data_and_a_trainer_with_its_workers(tmp_p
             {"num_workers": 2, "resources_per_worker": {"disk": 2.0}},
         ),
         ({"failures": {"max_failures": 5}}, "RayStrategy", {"num_workers": 2, "failures": 5}),
-        ({"on_resize": {"scale_lr": "sqrt"}}, "RayStrategy", {"num_workers": 2, "on_resize": {"scale_lr": "sqrt"}}),
         ({"evaluation": "exact"}, "RayStrategy", {"num_workers": 2, "evaluation": "exact"}),
         ({"evaluation": "exact", "workers": [1, 4]}, "RayStrategy", {"num_workers": [1, 4]}),
     ],

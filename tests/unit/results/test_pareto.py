@@ -172,6 +172,6 @@ def test_the_live_table_and_the_last_line_hold_each_metric(tmp_path: Path) -> No
 
 def test_what_is_recorded_names_the_further_metrics_where_there_are_any() -> None:
     settings = Settings(train=print, metric=["loss", "latency"], mode=["min", "max"])
-    told = {"metric": "loss", "mode": "min", "stop_when": None}
+    told = {"metric": "loss", "mode": "min"}
     assert settings.recorded == {**told, "further": [["latency", "max"]]}
     assert Settings(train=print, metric="loss").recorded == told

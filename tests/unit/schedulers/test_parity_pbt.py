@@ -166,8 +166,7 @@ def test_a_population_with_functions_can_be_sent_to_another_process() -> None:
     cloudpickle.loads(cloudpickle.dumps(GangPBT("loss", "min", hyperparam_mutations={"lr": lambda: 0.1})))
 
 
-@pytest.mark.parametrize("explore", ["perturb", "pb2"])
-def test_nested_values_are_chosen_as_flat_ones_are(explore: str) -> None:
+def test_nested_values_are_chosen_as_flat_ones_are() -> None:
     def configs(nested: bool) -> list[list[float]]:
         domains = {"a": tune.uniform(1.0, 2.0), "c": tune.uniform(2.0, 4.0)}
         mutations = (
@@ -179,7 +178,6 @@ def test_nested_values_are_chosen_as_flat_ones_are(explore: str) -> None:
             perturbation_interval=1,
             max_lead=100,
             hyperparam_mutations=mutations,
-            explore=explore,
             seed=3,
         )
         for index, trial in enumerate(population.trials):

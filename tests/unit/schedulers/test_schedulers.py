@@ -16,7 +16,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, HyperBandScheduler, MedianStoppingRule
 
 from tests.unit.tune import Cluster, curves
-from tunelight.schedulers import ASHA, ElasticASHA, GangPBT, OneEpoch
+from tunelight.schedulers import ASHA, ElasticASHA, GangPBT
 
 TIME: dict[str, Any] = {"time_attr": "training_iteration", "metric": "loss", "mode": "min"}
 JUDGED: dict[str, Any] = {"metric": "loss", "mode": "min"}
@@ -30,18 +30,14 @@ SCHEDULERS: dict[str, Callable[[], Any]] = {
     "elastic that grows": lambda: ElasticASHA(**JUDGED, max_t=9, max_workers=4),
     "elastic with a deadline": lambda: ElasticASHA(**JUDGED, max_t=9, max_workers=4, deadline_s=60.0),
     "elastic that finds its end": lambda: ElasticASHA(**JUDGED, max_t="auto"),
-    "one epoch": lambda: OneEpoch(**JUDGED, max_t=9),
-    "one epoch that grows": lambda: OneEpoch(**JUDGED, epochs=2, keep=2, max_t=9, max_workers=4),
-    "one epoch with a deadline": lambda: OneEpoch(**JUDGED, keep=2, max_t=9, deadline_s=60.0),
     "population": lambda: GangPBT(**JUDGED, **X, max_t=9),
     "population of no known end": lambda: GangPBT(**JUDGED, **X),
-    "population with pb2": lambda: GangPBT(**JUDGED, **X, max_t=9, explore="pb2"),
     "ray's asha": lambda: AsyncHyperBandScheduler(**TIME, max_t=9, reduction_factor=3, stop_last_trials=False),
     "ray's hyperband": lambda: HyperBandScheduler(**TIME, max_t=9),
     "ray's median": lambda: MedianStoppingRule(**TIME, grace_period=1, min_samples_required=3),
 }
 POPULATIONS = [name for name in SCHEDULERS if "population" in name]
-HALVES = [name for name in SCHEDULERS if "asha" in name or "elastic" in name or "one epoch" in name]
+HALVES = [name for name in SCHEDULERS if "asha" in name or "elastic" in name]
 FULL = [name for name in SCHEDULERS if name != "elastic that finds its end"]
 
 

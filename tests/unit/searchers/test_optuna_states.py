@@ -31,7 +31,6 @@ class Kept(OptunaSearcher):
         ("asha", 0.0),
         ("elastic_asha", 0.0),
         ("elastic_asha", 30.0),
-        ("one_epoch", 30.0),
         ("fifo", 30.0),
         ("hyperband", 0.0),
     ],

@@ -29,7 +29,7 @@ from ray.tune.schedulers import (
 )
 
 from tests.curves import tiny_table
-from tunelight.schedulers import ASHA, ElasticASHA, OneEpoch
+from tunelight.schedulers import ASHA, ElasticASHA
 from tunelight.searchers import SweepSearch
 from tunelight.simulation import Costs, simulate
 from tunelight.simulation.run import CurveSearcher
@@ -291,7 +291,6 @@ SCHEDULERS = {
     "fifo": FIFOScheduler,
     "asha": lambda: ASHA(max_t=EPOCHS, reduction_factor=3),
     "elastic_asha": lambda: ElasticASHA(max_t=EPOCHS),
-    "one_epoch": lambda: OneEpoch(max_t=EPOCHS, epochs=2),
     "ray_asha": lambda: AsyncHyperBandScheduler(max_t=EPOCHS, reduction_factor=3, grace_period=1),
     "hyperband": lambda: HyperBandScheduler(max_t=EPOCHS),
     "median": lambda: MedianStoppingRule(time_attr="training_iteration", grace_period=3, min_samples_required=3),

@@ -33,7 +33,6 @@ MAKERS: dict[str, Any] = {
     "fifo": FIFOScheduler,
     "asha": lambda: ASHA(max_t=27, reduction_factor=3),
     "elastic_asha": lambda: "elastic_asha",
-    "one_epoch": lambda: "one_epoch",
     "ray_asha": lambda: AsyncHyperBandScheduler(max_t=27, grace_period=1),
     "resources": lambda: ResourceChangingScheduler(
         AsyncHyperBandScheduler(max_t=27, grace_period=1), DistributeResources(add_bundles=True)

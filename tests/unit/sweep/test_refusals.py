@@ -39,7 +39,7 @@ def train(config: dict[str, Any]) -> None:
         ({"scheduler": 3}, SettingsError, "scheduler must be a name"),
         ({"scheduler": optuna.pruners.MedianPruner()}, SettingsError, "nearest is scheduler='median_stopping_rule'"),
         ({"scheduler": "pbt"}, SettingsError, "hyperparam_mutations.*scheduler='gang_pbt'"),
-        ({"scheduler": "pb2"}, SettingsError, "'pb2'.*{'name': 'gang_pbt', 'explore': 'pb2'}"),
+        ({"scheduler": "pb2"}, SettingsError, "'pb2'.*scheduler='gang_pbt'"),
         ({"scheduler": "pbt_replay"}, SettingsError, "policy_file.*'gang_pbt'"),
         ({"scheduler": "bohb"}, SettingsError, "Here that is 'hb_bohb'; scheduler='hyperband' or 'asha' with"),
         ({"scheduler": "hb_bohb"}, SettingsError, "works with Ray Tune's TuneBOHB"),

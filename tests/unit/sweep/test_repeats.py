@@ -62,7 +62,7 @@ def reopened(settings: Settings) -> Any:
 
 def test_a_repetition_that_was_cut_off_stays_so_where_none_are_wanted_any_more(tmp_path: Path) -> None:
     settings = recorded(tmp_path, repetitions=2, cut=True, repeats=3)
-    sweep = reopened(replace(settings, repeats=None, stop_when="no_better:0.1", num_samples=3))
+    sweep = reopened(replace(settings, repeats=None, num_samples=3))
     assert sweep.start.resumed == ()
     assert sweep.start.searched == 2
 

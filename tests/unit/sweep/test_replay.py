@@ -26,7 +26,7 @@ from tunelight.compat.ray import flattened
 from tunelight.errors import SettingsError
 from tunelight.messages import RESULT_KEY
 from tunelight.record import read_lines
-from tunelight.schedulers import ASHA, ElasticASHA, OneEpoch
+from tunelight.schedulers import ASHA, ElasticASHA
 from tunelight.searchers import RandomSearcher, ResumedTrial, ResumeState, SweepSearch, TrackingSearcher
 from tunelight.space import SearchSpace
 from tunelight.sweep.replay import replay_scheduler, replay_searcher
@@ -338,21 +338,6 @@ def test_the_searcher_gets_the_last_report_of_a_trial_that_ends_while_it_is_paus
     searcher, search, _ = resumed_search(tmp_path)
     search.on_trial_complete("00001")  # Tune has no result for it
     assert searcher.ends == [("00001", "STOPPED", 0.7)]
-
-
-@pytest.mark.parametrize("state", ["OOM", "DIVERGED", "ERROR"])
-def test_a_replayed_one_epoch_knows_who_has_failed_since_the_best_went_on(tmp_path, state):
-    sweep = Sweep(tmp_path)
-    trial = sweep.add(lr=0.1)
-    sweep.start(trial)
-    sweep.report(trial, 1, 0.5)
-    sweep.callback._set(trial.trial_id, "PAUSED")
-    sweep.start(trial)
-    sweep.fail(trial, state=state)
-    sweep.callback.record.close()
-    scheduler = OneEpoch("loss", "min", keep=1)
-    replay_scheduler(read_lines(tmp_path), scheduler)
-    assert scheduler._promotion.out == {"00000"}
 
 
 def test_elastic_asha_promotes_a_trial_that_was_paused_under_the_last_driver(tmp_path):

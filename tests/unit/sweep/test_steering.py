@@ -19,8 +19,8 @@ from tunelight.errors import CommandError
 from tunelight.record import locked, read_sweep_file, send
 from tunelight.record.names import COMMANDS_FILE
 from tunelight.resources import Reservation
-from tunelight.schedulers import OneEpoch
-from tunelight.searchers import RandomSearcher, Stopping, SweepSearch
+from tunelight.schedulers import ElasticASHA
+from tunelight.searchers import RandomSearcher, SweepSearch
 from tunelight.settings import Settings
 from tunelight.sweep.past import SavedSweep
 from tunelight.sweep.steering import SteeredScheduler, Steering
@@ -151,7 +151,7 @@ def test_what_was_set_holds_for_a_script_that_starts_its_sweep_again_until_it_sa
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(logging.getLogger("tunelight"), "propagate", True)
-    driver = Driver(tmp_path, max_concurrent=None, stop_when="no_better:0.1", baselines=[{"model": {"lr": 0.1}}])
+    driver = Driver(tmp_path, max_concurrent=None, baselines=[{"model": {"lr": 0.1}}])
     changes: list[Any] = [{"num_samples": 6}, {"max_concurrent": 2}, {"num_samples": 7, "max_concurrent": 3}]
     for arguments in changes:
         assert driver.told("set", **arguments)[0]
@@ -214,7 +214,7 @@ def test_a_paused_sweep_begins_nothing_and_its_paused_trials_go_on_before_new_on
 
 
 def test_a_scheduler_that_pauses_trials_itself_gets_new_ones_as_soon_as_the_sweep_goes_on(driver: Driver) -> None:
-    driver.scheduler._inner = OneEpoch("loss", "min")
+    driver.scheduler._inner = ElasticASHA("loss", "min")
     driver.first.status = "PAUSED"
     driver.told("pause")
     assert driver.search.held
@@ -260,19 +260,6 @@ def test_who_sends_a_command_learns_that_the_driver_ended_before_it_answered(tmp
             sweep.callback.close()
         with pytest.raises(CommandError, match="The sweep s ended before it was told to pause"):
             told.result(10)
-
-
-def test_more_trials_than_a_rule_would_make_put_the_rule_aside_also_in_a_resumed_sweep(tmp_path: Path) -> None:
-    driver = Driver(tmp_path, stop_when="no_better:0.1")
-    driver.search.stopping = Stopping(0.1, "loss", "min", reason="stop_when: enough")
-    driver.sweep.callback.over("stop_when: enough")
-    assert driver.told("enqueue", config={"model": {"lr": 0.5, "width": 64}})[0]
-    assert driver.file["stop_when"] == "no_better:0.1"
-    assert driver.sweep.state.over == "stop_when: enough"
-    assert driver.told("set", num_samples=9) == (True, "set by command: num_samples=9, stop_when=None")
-    assert driver.search.over is driver.sweep.state.over is None
-    assert driver.file["stop_when"] is None
-    assert driver.file["num_samples"] == 9
 
 
 def test_commands_are_carried_out_while_no_trial_lives_and_tune_waits_for_one(driver: Driver) -> None:

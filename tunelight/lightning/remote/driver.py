@@ -331,7 +331,6 @@ class DriverLauncher(_Launcher):
             replace(each, workers=reservation.workers * per_bundle, most=wanted.number),
             wanted.failures,
             runtime_env=with_forks(None, each.cpus_per_worker),
-            on_resize=wanted.on_resize,
             backend=strategy.backend,
             first_bundle=first,
             workers_per_bundle=per_bundle,

@@ -10,7 +10,6 @@ from numbers import Real
 from typing import Any
 
 from tunelight.errors import SettingsError
-from tunelight.messages import OnResize
 from tunelight.policies import FailurePolicy
 from tunelight.settings import check_setting
 
@@ -28,7 +27,7 @@ class Workers:
         init_hook: called on each worker before the gang first meets.
         idle_timeout_s: seconds for which idle workers are kept.
         hosts: how many nodes the workers are spread over, evenly; None: Ray places them.
-        failures: what a job survives. on_resize: what an elastic gang keeps.
+        failures: what a job survives.
 
     Raises: SettingsError.
     """
@@ -42,7 +41,6 @@ class Workers:
     hosts: int | None = None
     least: int | None = None
     failures: FailurePolicy = field(default_factory=FailurePolicy)
-    on_resize: OnResize = field(default_factory=OnResize)
 
     def __post_init__(self) -> None:
         if self.least is not None and self.hosts is not None:
@@ -59,7 +57,6 @@ class Workers:
 
 NumWorkers = int | tuple[int, int] | None
 Failures = FailurePolicy | Mapping[str, Any] | int | None
-Resizing = OnResize | Mapping[str, Any] | str | None
 
 
 def workers(
@@ -71,7 +68,6 @@ def workers(
     *,
     idle_timeout_s: float,
     failures: Failures = None,
-    on_resize: Resizing = None,
     hosts: int | None = None,
 ) -> Workers:
     """Return what a driver's strategy asks for; CPU and GPU in ``resources_per_worker`` win, fractions included.
@@ -105,7 +101,6 @@ def workers(
         hosts,
         least,
         FailurePolicy() if failures is None else check_setting("failures", failures),
-        OnResize() if on_resize is None else check_setting("on_resize", on_resize),
     )
 
 

@@ -19,7 +19,6 @@ from tunelight.lightning.exact.generators import Generators, State
 from tunelight.lightning.exact.train_batches import TrainingBatches
 from tunelight.lightning.state import gradients, loggers
 from tunelight.lightning.state.adoption import plain_values, put_values, set_trainable, trainable
-from tunelight.lightning.state.rates import LearningRates
 from tunelight.session.session import Session
 
 KEY = "tunelight"
@@ -33,7 +32,6 @@ class Recovery(Callback):
 
     def __init__(self, session: Session | None) -> None:
         self.generators = Generators()
-        self.rates = LearningRates(session)
         self.parts_before: int | None = None
         """Number of parts that the data was divided into when the checkpoint was written."""
         self._session = session
@@ -132,17 +130,12 @@ class Recovery(Callback):
         trainer.callbacks = sorted(callbacks, key=lambda one: getattr(one, "reports", False))  # type: ignore[attr-defined]
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Set the trial's own values if its checkpoint has those of another, and scale rates to the gang's size."""
+        """Set the trial's own values if its checkpoint has those of another."""
         written = None if self._loaded is None else self._loaded.get("config")
         if written is not None and self._session is not None:
             unclear = put_values(trainer, written, plain_values(self._session.context.config))
             if unclear is not None:
                 self._session.note(f"goes on with the other trial's values: {unclear}")
-        self.rates.begin(trainer, None if self._loaded is None else self._loaded.get("rates"))
-
-    def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
-        """Set the learning rates of a warm-up's next step."""
-        self.rates.follow(trainer)
 
     # -- the checkpoint
 
@@ -171,7 +164,6 @@ class Recovery(Callback):
             "metrics": [rank["metrics"] for rank in ranks],
             "logged": [rank["logged"] for rank in ranks],
             "gradients": [rank["gradients"] for rank in ranks],
-            "rates": self.rates.state(),
             "rows": loggers.rows(trainer),
             "config": plain_values(self._session.context.config) if self._session is not None else None,
             "trainable": trainable(pl_module),

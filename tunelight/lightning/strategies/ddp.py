@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tunelight.compat.arguments import check_keywords
 from tunelight.compat.lightning import DDPStrategy
-from tunelight.lightning.remote.workers import IDLE_TIMEOUT_S, Failures, NumWorkers, Resizing, workers
+from tunelight.lightning.remote.workers import IDLE_TIMEOUT_S, Failures, NumWorkers, workers
 from tunelight.lightning.strategies.training import SizeInvariantTraining
 from tunelight.messages import Evaluation
 
@@ -41,7 +41,6 @@ class RayStrategy(SizeInvariantTraining, DDPStrategy):
         idle_timeout_s: seconds that the workers stay warm after a job (300).
         failures: a :class:`tunelight.FailurePolicy` or a number of failures that a job survives; it continues from
             a checkpoint, which it writes at most every few seconds.
-        on_resize: what an elastic gang keeps, as in ``tunelight.run``.
         evaluation: how validation and test are divided, "ddp" or "exact", as in ``tunelight.run``.
         ddp_kwargs: for torch's ``DistributedDataParallel`` and Lightning's ``DDPStrategy``
             (``find_unused_parameters``, ``process_group_backend`` and so on).
@@ -63,13 +62,12 @@ class RayStrategy(SizeInvariantTraining, DDPStrategy):
         *,
         idle_timeout_s: float = IDLE_TIMEOUT_S,
         failures: Failures = None,
-        on_resize: Resizing = None,
         evaluation: Evaluation | None = None,
         **ddp_kwargs: Any,
     ) -> None:
         check_keywords("tl.RayStrategy", ddp_kwargs, _taken() if ddp_kwargs else (), "strategy")
         gang = (num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker)
-        ask = partial(workers, *gang, idle_timeout_s=idle_timeout_s, failures=failures, on_resize=on_resize)
+        ask = partial(workers, *gang, idle_timeout_s=idle_timeout_s, failures=failures)
         environment = self._settle(num_workers, ask, evaluation)
         super().__init__(cluster_environment=environment, parallel_devices=self._devices(), **ddp_kwargs)
         self._choose_accelerator()

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from tunelight.compat.arguments import known_arguments
 from tunelight.compat.lightning import LightningOptimizer, TrainerFn, _optimizers_to_device
 from tunelight.errors import SettingsError, StrategyError
-from tunelight.lightning.remote.workers import IDLE_TIMEOUT_S, Failures, NumWorkers, Resizing, workers
+from tunelight.lightning.remote.workers import IDLE_TIMEOUT_S, Failures, NumWorkers, workers
 from tunelight.lightning.state.rates import scale
 from tunelight.lightning.strategies.base import GangStrategy
 from tunelight.lightning.strategies.training import SizeInvariantTraining
@@ -111,7 +111,7 @@ class HorovodRayStrategy(SizeInvariantTraining, HorovodCollectives):
 
     Args:
         num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker: as in ``tunelight.RayStrategy``.
-        idle_timeout_s, failures, on_resize, evaluation: the same.
+        idle_timeout_s, failures, evaluation: the same.
         num_hosts, num_slots: the size in another way: the number of nodes, and of workers on each.
         compression: of gradients in transit: "none" or "fp16".
         scale_lr: multiply learning rates by the number of workers, as Horovod's examples do (False).
@@ -135,7 +135,6 @@ class HorovodRayStrategy(SizeInvariantTraining, HorovodCollectives):
         *,
         idle_timeout_s: float = IDLE_TIMEOUT_S,
         failures: Failures = None,
-        on_resize: Resizing = None,
         evaluation: Evaluation | None = None,
         num_hosts: int | None = None,
         num_slots: int | None = None,
@@ -148,9 +147,7 @@ class HorovodRayStrategy(SizeInvariantTraining, HorovodCollectives):
 
         _horovod()
         gang = (num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker)
-        ask = functools.partial(
-            workers, *gang, hosts=num_hosts, idle_timeout_s=idle_timeout_s, failures=failures, on_resize=on_resize
-        )
+        ask = functools.partial(workers, *gang, hosts=num_hosts, idle_timeout_s=idle_timeout_s, failures=failures)
         environment = self._settle(num_workers, ask, evaluation)
         super().__init__(cluster_environment=environment, parallel_devices=self._devices())
         self._choose_accelerator()

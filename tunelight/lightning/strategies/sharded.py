@@ -19,7 +19,7 @@ from tunelight.compat.lightning import (
     weights_only_for,
 )
 from tunelight.errors import SettingsError, StrategyError
-from tunelight.lightning.remote.workers import IDLE_TIMEOUT_S, Failures, NumWorkers, Resizing, workers
+from tunelight.lightning.remote.workers import IDLE_TIMEOUT_S, Failures, NumWorkers, workers
 from tunelight.lightning.strategies.base import GangStrategy
 from tunelight.lightning.strategies.training import SizeInvariantTraining
 from tunelight.messages import Evaluation
@@ -38,7 +38,7 @@ class RayShardedStrategy(SizeInvariantTraining, ModelParallelStrategy):
 
     Args:
         num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker: as in ``tunelight.RayStrategy``.
-        idle_timeout_s, failures, on_resize, evaluation: the same.
+        idle_timeout_s, failures, evaluation: the same.
         min_sharded: parameters (100,000) from which on a block of a model without ``configure_model`` is
             gathered on its own, so that the full model is never in memory at once.
         tensor_parallel_size: workers that share one copy of the computation; a model for more than 1
@@ -65,7 +65,6 @@ class RayShardedStrategy(SizeInvariantTraining, ModelParallelStrategy):
         *,
         idle_timeout_s: float = IDLE_TIMEOUT_S,
         failures: Failures = None,
-        on_resize: Resizing = None,
         evaluation: Evaluation | None = None,
         min_sharded: int = MIN_SHARDED,
         tensor_parallel_size: int = 1,
@@ -74,7 +73,7 @@ class RayShardedStrategy(SizeInvariantTraining, ModelParallelStrategy):
         timeout: timedelta | None = timedelta(minutes=30),
     ) -> None:
         gang = (num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker)
-        ask = partial(workers, *gang, idle_timeout_s=idle_timeout_s, failures=failures, on_resize=on_resize)
+        ask = partial(workers, *gang, idle_timeout_s=idle_timeout_s, failures=failures)
         environment = self._settle(num_workers, ask, evaluation)
         size = environment.world_size()
         if tensor_parallel_size < 1 or size % tensor_parallel_size:

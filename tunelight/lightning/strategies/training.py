@@ -88,7 +88,7 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
         """Return the parts of a full gang's data that this rank trains on."""
         workers, worker = self._shards()
         session = self._session
-        if session is None or session.task.on_resize.keep != "batch":
+        if session is None:
             return DataParts(workers, workers, worker)
         return DataParts(max(workers, session.context.wanted * workers // self.world_size), workers, worker)
 

@@ -170,7 +170,7 @@ class SweepWatch:
         with self._lock:
             state = self._state
             best = winner(state)
-            total = state.expected(state.sweep.get("num_samples"))
+            total = state.sweep.get("num_samples")
             busy = gpus_busy(trial.peak for trial in state.trials.values())
             ended = state.ended is not None
             until = state.updated if ended or self._driver is None else time.time()

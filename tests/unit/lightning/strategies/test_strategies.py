@@ -42,7 +42,6 @@ ALL = pytest.mark.parametrize(
         ({"num_workers": 0}, "num_workers must be a whole number, 1 or more, not 0"),
         ({"num_workers": (2, 1)}, r"workers=\(2, 1\): .*Say workers=\(1, 2\)"),
         ({"failures": -2}, "max_failures must be a whole number of -1"),
-        ({"on_resize": "shrink"}, "There is no on_resize 'shrink'"),
         ({"num_workers": 1.5}, "num_workers must be a whole number, 1 or more, not 1.5"),
         ({"num_cpus_per_worker": -1}, "num_cpus_per_worker must be a number, 0 or more, not -1"),
         ({"resources_per_worker": {"GPU": -1}}, r"resources_per_worker\['GPU'\] must be a number, 0 or more, not -1"),
@@ -456,5 +455,5 @@ def test_an_elastic_gang_cannot_share_a_model_by_tensor_parallelism() -> None:
 
 @ALL
 def test_an_elastic_gang_says_its_least_and_wanted_size(kind: Any) -> None:
-    asked = kind(num_workers=(1, 4), failures=5, on_resize={"scale_lr": "sqrt"}).workers
-    assert (asked.least, asked.number, asked.failures.max_failures, asked.on_resize.keep) == (1, 4, 5, "sqrt")
+    asked = kind(num_workers=(1, 4), failures=5).workers
+    assert (asked.least, asked.number, asked.failures.max_failures) == (1, 4, 5)
