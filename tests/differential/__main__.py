@@ -137,10 +137,10 @@ def differing(folder: Path, name: str) -> list[str]:
     """Return where a way's outcome of a program differs from its reference."""
     way = WAYS[name]
     wanted, got = compare.outcome(folder / way.reference), compare.outcome(folder / name)
-    outcomes = set(wanted)
+    raises = any(key.startswith("raised-") for key in wanted)
     if name == "parts":  # whose code returns nothing
         wanted = {key: value for key, value in wanted.items() if not key.startswith(("returned-", "raised-"))}
-    if any(key.startswith("raised-") for key in wanted):
+    if raises:
         for key in [key for key in got if key[0].isdigit() and key not in wanted]:
             del got[key]  # Lightning calls no teardown after an exception
         got["files"] = [one for one in got["files"] if not one.startswith(".tunelight/")]  # to go on from
@@ -148,22 +148,31 @@ def differing(folder: Path, name: str) -> list[str]:
     for key in [key for key in got if key.startswith("raised-") and key in wanted]:
         if wanted[key]["type"] in got[key]["kinds"] and wanted[key]["text"] in got[key]["text"]:
             del wanted[key], got[key]  # a driver's error names the rank, and is one of the rank's kind
-    if way.on == "driver":
-        wanted, got = _of_rank_zero(wanted), _of_rank_zero(got)
-    else:
-        for seen in (*wanted.values(), *got.values()):
-            if isinstance(seen, dict) and "hooks" in seen:
-                seen["hooks"].pop("on_save_checkpoint", None)  # its reports have checkpoints
-    if way.on == "end":
-        raises = any(key.startswith("raised-") for key in outcomes)
-        wanted, got = (_final(of, with_fits=not raises) for of in (wanted, got))
-    if name == "resized":  # it may end with one worker
-        wanted, got = ({key: one for key, one in of.items() if not key.endswith("-1")} for of in (wanted, got))
+    wanted, got = (_compared(of, name, with_fits=not raises) for of in (wanted, got))
     trial = folder / "trial" / "reports.json"
     if trial.exists() and (folder / name / "reports.json").exists() and way.reference == "wanted":
         wanted["reports"] = json.loads(trial.read_text())
         got["reports"] = json.loads((folder / name / "reports.json").read_text())
     return list(compare.differences(wanted, got, way.tolerance))
+
+
+def _compared(outcome: dict[str, Any], name: str, *, with_fits: bool) -> dict[str, Any]:
+    """Return what is compared of an outcome in a way. ``with_fits``: False where a fit raised."""
+    way = WAYS[name]
+    if way.on == "driver":
+        outcome = _of_rank_zero(outcome)
+    else:
+        for seen in outcome.values():
+            if isinstance(seen, dict) and "hooks" in seen:
+                seen["hooks"].pop("on_save_checkpoint", None)  # its reports have checkpoints
+    if way.on == "end":
+        outcome = _final(outcome, with_fits=with_fits)
+    if name == "resized":  # it may end with one worker, whose metrics are those of all samples
+        outcome = {key: value for key, value in outcome.items() if not key.endswith("-1")}
+        for fit in outcome.values():
+            if isinstance(fit, dict):
+                fit.pop("metrics", None)
+    return outcome
 
 
 def _of_rank_zero(outcome: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import pytest
 
 from tests.differential import grammar
 from tests.differential.__main__ import Plan, drawn, run, unexplained
-from tests.differential.ways import WAYS
 from tunelight.compat.lightning import flavour
 
 HERE = Path(__file__).parent
@@ -35,24 +34,19 @@ def differing(plan: Plan, folder: Path) -> dict[str, dict[str, list[str]]]:
     return {titles[digest]: ways for digest, ways in left.items()}
 
 
-@pytest.mark.timeout(280)
-def test_programs_that_were_found_train_as_by_lightning(ray4: Any, tmp_path: Path) -> None:
-    plan: Plan = {}
+@pytest.mark.timeout(400)
+def test_programs_that_were_found_and_new_ones_train_as_by_lightning(ray4: Any, tmp_path: Path) -> None:
+    """Each of found/ in its ways, and 20 that are drawn by the commit's hash, as a trial and in one of those ways."""
+    plan: Plan = {"trial": []}
     for path in sorted(HERE.glob("found/*.json")):
         program, ways = grammar.read(path)
         for way in ways:
             plan.setdefault(way, []).append(program)
-    assert differing(plan, tmp_path) == {}
-
-
-@pytest.mark.slow  # until 500 programs in a row have no difference that nothing explains
-@pytest.mark.timeout(280)
-def test_new_programs_train_as_by_lightning(ray4: Any, tmp_path: Path) -> None:
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=HERE, capture_output=True, text=True, check=False)
     rng = random.Random(head.stdout.strip())
-    programs = [grammar.draw(rng) for _ in range(20)]
-    others = rng.sample([way for way in WAYS if way != "trial"], 3)
-    assert differing(drawn(programs, ["trial", *others], 2), tmp_path) == {}
+    for way, programs in drawn([grammar.draw(rng) for _ in range(20)], list(plan), 2).items():
+        plan[way] += programs
+    assert differing(plan, tmp_path) == {}
 
 
 def test_every_program_that_is_drawn_is_valid_and_shrinks_to_the_plainest() -> None:

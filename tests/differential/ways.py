@@ -239,8 +239,8 @@ def _shardable(program: Program) -> bool:
 def _resizable(program: Program) -> bool:
     """Tell whether a program learns the same on one worker.
 
-    Not where ranks draw or keep something for themselves, where the batch cannot be split (docs/faults.md), or where
-    DDP does not reduce what is unfrozen after it was made.
+    Not where ranks draw, keep, gather or return something of their own, where the batch cannot be split
+    (docs/faults.md), or where DDP does not reduce what is unfrozen after it was made.
     """
     return (
         program["net"] not in ("batchnorm", "buffer", "dropout", "encoder")
@@ -250,6 +250,8 @@ def _resizable(program: Program) -> bool:
         and program["sampler"] in (None, "shuffle")
         and program["optimization"] == "automatic"
         and program["finetuning"] is None
+        and program["gather"] not in ("validation_step", "validation_end")
+        and program["runs"] != "predict"
     )
 
 

@@ -93,6 +93,8 @@ class Left:
     loggers: list[Packed | None]
     rng: dict[str, Any]
     should_stop: bool
+    accumulate: int
+    """``accumulate_grad_batches``, which ``GradientAccumulationScheduler`` changes."""
     predictions: Any = None
     splits: tuple[bool, ...] = ()
     """For each dataloader of ``predict``, whether its batches were divided among the ranks."""
@@ -279,6 +281,7 @@ def _leave(trainer: Any, strategy: Any, result: Any, parts: SharedParts, known: 
         loggers=[_logger_state(one, parts.references(known)) for one in trainer.loggers] if zero else [],
         rng=_collect_rng_states(include_cuda=False),
         should_stop=trainer.should_stop,
+        accumulate=trainer.accumulate_grad_batches,
         predictions=move_data_to_device(result, "cpu") if predicting else None,
         splits=tuple(strategy.prediction_splits) if predicting else (),
         files=tuple(known_checkpoints(trainer)) if zero else (),
@@ -400,7 +403,7 @@ def recover(
     trainer.callbacks[:] = callbacks
     _recover_loggers(trainer, left.loggers, known)
     trainer.state = left.state
-    trainer.should_stop = left.should_stop
+    trainer.should_stop, trainer.accumulate_grad_batches = left.should_stop, left.accumulate
     _set_rng_states(left.rng)
     if lacking := disks.missing(left.files):
         disks.write(fetch(lacking))
