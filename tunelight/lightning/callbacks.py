@@ -9,7 +9,7 @@ from tunelight.compat.arguments import known_arguments
 from tunelight.compat.lightning import HOW_TO_CHOOSE, Callback, TrainerFn, pl
 from tunelight.errors import MetricError, SettingsError, StrategyError, guess
 from tunelight.lightning.state.adoption import TrainerExchange
-from tunelight.lightning.state.recovery import reach_boundary
+from tunelight.lightning.state.recovery import has_ended, reach_boundary
 from tunelight.session.session import Session, get_session
 
 Metrics = str | Iterable[str] | Mapping[str, str] | None
@@ -58,7 +58,7 @@ class TuneReportCallback(Callback):
         function = next((fn for start, fn in _FUNCTIONS.items() if name.startswith(start)), TrainerFn.FITTING)
 
         def report(trainer: pl.Trainer, *_: Any, **__: Any) -> None:
-            if trainer.state.fn == function and not trainer.sanity_checking:
+            if trainer.state.fn == function and not trainer.sanity_checking and not has_ended(trainer, name):
                 epoch = max(0, trainer.current_epoch - over)
                 reach_boundary(trainer, name, lambda: self._handle(trainer, epoch))
 

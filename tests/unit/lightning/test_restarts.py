@@ -263,6 +263,7 @@ def test_a_fit_that_goes_on_behind_its_last_epoch_ends_as_any_other(trial: Trial
         one = trainer(**limit, callbacks=[average] if limit["epochs"] == 2 else [])
         one.fit(nets[-1], loader(), loader())
         metrics.append({name: value.item() for name, value in one.callback_metrics.items()})
+        assert one.logged_metrics.keys() == one.callback_metrics.keys()
 
     whole = trial(train)
     again = trial(train, whole.checkpoints[2])
@@ -285,11 +286,24 @@ def test_a_fit_that_goes_on_behind_a_report_of_its_end_makes_no_second_one(trial
     again = trial(train, whole.checkpoints[1])
     assert (whole.error, again.error) == (None, None)
     assert (whole.numbers, again.numbers) == ([1], [])
-    assert nets[1].hooks == ["end"]
+    assert nets[1].hooks == ["start", "end"]
 
 
-def test_metrics_of_a_fit_are_there_after_a_restart_from_behind_a_test(trial: Trial) -> None:
+def test_a_report_at_the_fit_s_end_is_not_made_again_behind_it(trial: Trial) -> None:
+    def train() -> None:
+        one = trainer(1, tl.TuneReportCallback("val_loss", on="fit_end"))
+        one.fit(Net(), loader(), loader())
+        tl.report({"score": 1.0}, checkpoint=one.save_checkpoint)
+
+    whole = trial(train)
+    again = trial(train, whole.checkpoints[2])
+    assert (whole.error, again.error) == (None, None)
+    assert (whole.numbers, again.numbers) == ([1, 2], [])
+
+
+def test_random_numbers_and_metrics_of_a_fit_are_there_after_a_restart_from_behind_a_test(trial: Trial) -> None:
     metrics: list[dict[str, float]] = []
+    drawn: list[float] = []
 
     class Tested(Net):
         def test_step(self, batch: Any, index: int) -> None:
@@ -300,6 +314,7 @@ def test_metrics_of_a_fit_are_there_after_a_restart_from_behind_a_test(trial: Tr
         one.fit(net, loader(), loader())
         metrics.append({name: value.item() for name, value in one.callback_metrics.items()})
         one.test(net, loader(), verbose=False)
+        drawn.append(torch.rand(()).item())
         tl.report({"score": 1.0}, checkpoint=one.save_checkpoint)
 
     whole = trial(train)
@@ -307,6 +322,7 @@ def test_metrics_of_a_fit_are_there_after_a_restart_from_behind_a_test(trial: Tr
     assert (whole.error, again.error) == (None, None)
     assert again.numbers == []
     assert metrics[0] == metrics[1] != {}
+    assert drawn[0] == drawn[1]
 
 
 # -- which fit goes on

@@ -37,13 +37,12 @@ from tunelight.lightning.exact.eval_shards import interleave
 from tunelight.lightning.remote import disks
 from tunelight.lightning.state import compiling
 from tunelight.lightning.state.changes import Changes, SharedParts
-from tunelight.lightning.state.recovery import reach_boundary
+from tunelight.lightning.state.recovery import METRICS, reach_boundary
 from tunelight.lightning.strategy_check import guard_callbacks
 from tunelight.lightning.transfer import copy_into, find_unpicklable
 from tunelight.session.session import get_session
 
 _SEEDS = ("PL_GLOBAL_SEED", "PL_SEED_WORKERS", "CUBLAS_WORKSPACE_CONFIG")
-_METRICS = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
 
 
 @dataclass(frozen=True)
@@ -276,7 +275,7 @@ def _leave(trainer: Any, strategy: Any, result: Any, parts: SharedParts, known: 
         result=None if predicting else result,
         state=trainer.state,
         loops=_plain_state(trainer),
-        metrics=[move_data_to_device(getattr(connector, name), "cpu") for name in _METRICS] if zero else [],
+        metrics=[move_data_to_device(getattr(connector, name), "cpu") for name in METRICS] if zero else [],
         objects=pack_state(objects, parts.references(known)),
         loggers=[_logger_state(one, parts.references(known)) for one in trainer.loggers] if zero else [],
         rng=_collect_rng_states(include_cuda=False),
@@ -390,7 +389,7 @@ def recover(
     for path, attributes in left.loops.items():
         if path in loops:
             vars(loops[path]).update(attributes)
-    for name, values in zip(_METRICS, left.metrics, strict=True):
+    for name, values in zip(METRICS, left.metrics, strict=True):
         setattr(trainer._logger_connector, name, values)
     try:
         callbacks, changes = unpack(left.objects, known)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tunelight.compat.lightning import Callback, TrainerFn, _Loop, call, is_resuming, pl
+from tunelight.compat.lightning import Callback, TrainerFn, _Loop, call, is_resuming, move_data_to_device, pl
 from tunelight.lightning.exact import epoch_metrics
 from tunelight.lightning.exact.generators import Generators, State
 from tunelight.lightning.exact.train_batches import TrainingBatches
@@ -21,6 +21,8 @@ from tunelight.lightning.state import gradients, loggers
 from tunelight.lightning.state.adoption import plain_values, put_values, set_trainable, trainable
 from tunelight.session.session import Session
 
+METRICS = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
+"""The attributes of a Trainer's logger connector that hold metrics."""
 KEY = "tunelight"
 """The key of Recovery's part of a Lightning checkpoint."""
 _AT_EPOCH_END = frozenset({"on_train_epoch_end"})
@@ -48,8 +50,8 @@ class Recovery(Callback):
         self.ending: str | None = None
         """The last hook at the end of the fit that callbacks have been called with."""
         self._trains = False
-        self._metrics: dict[str, Any] | None = None
-        """Those of the fit, from its end on."""
+        self._at_end: tuple[dict[int, State], dict[str, dict[str, Any]]] | None = None
+        """The random generators and the metrics at the end of the fit, once it has ended."""
         self._at_start: dict[str, bool] = {}
         self._own = False
         """True if this fit continues from the trial's own checkpoint, which its last report wrote."""
@@ -92,8 +94,9 @@ class Recovery(Callback):
         self.ending = "on_train_end"
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Note that the fit has ended, and its metrics, which an evaluation replaces."""
-        self.ending, self._metrics = "on_fit_end", _plain(trainer.callback_metrics)
+        """Note that the fit has ended, and its state, which an evaluation would change."""
+        self.ending = "on_fit_end"
+        self._at_end = self.generators.states(), _metrics_of(trainer)
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Unwrap the end of epochs."""
@@ -147,10 +150,11 @@ class Recovery(Callback):
         if not fits or trainer.interrupted or self._epoch_began is None:
             return
         strategy: Any = trainer.strategy
+        now, metrics = self._at_end or (self.generators.states(), _metrics_of(trainer))
         mine: dict[str, Any] = {
-            "now": self._by_rank(trainer, self.generators.states()),
+            "now": self._by_rank(trainer, now),
             "epoch": self._by_rank(trainer, self._epoch_began),
-            "metrics": _plain(trainer.callback_metrics) if self._metrics is None else self._metrics,
+            "metrics": metrics,
             "logged": epoch_metrics.state(trainer.fit_loop.epoch_loop._results),
             "gradients": self._gradients(trainer),
         }
@@ -216,6 +220,11 @@ class Recovery(Callback):
     # -- data
 
     @property
+    def goes_on_behind_fit(self) -> bool:
+        """True if the fit continues from a checkpoint that was written behind its end."""
+        return self._own and self._loaded is not None and self._loaded.get("ending") == "on_fit_end"
+
+    @property
     def resumed(self) -> bool:
         """True if the fit continues from a checkpoint of the trial."""
         return self._loaded is not None
@@ -276,12 +285,17 @@ class Recovery(Callback):
     def _end_training(self, trainer: pl.Trainer) -> None:
         """End a fit whose checkpoint is of its last epoch, which Lightning skips, as one that has trained."""
         assert self._loaded is not None  # asked by the caller
+        fit: Any = trainer.fit_loop
         self._put_metrics(trainer, middle=False)
-        self.generators.put(self._of_mine(trainer, self._loaded["now"]))
         self.ending = self._loaded.get("ending")
-        if self.ending is None:
-            trainer.fit_loop.on_run_start()
+        if self.ending != "on_fit_end":
+            fit.on_run_start()
+        self.generators.put(self._of_mine(trainer, self._loaded["now"]))
         end_training(trainer)
+        for loop in (fit, fit.epoch_loop, fit.epoch_loop.val_loop):  # the Trainer's next fit resumes nothing
+            for name in ("_resuming_from_checkpoint", "_loaded_from_state_dict"):
+                if hasattr(loop, name):
+                    setattr(loop, name, False)
 
     def _run_start(self, trainer: pl.Trainer, original: Callable[[], None]) -> Callable[[], None]:
         def run_start() -> None:
@@ -331,8 +345,8 @@ class Recovery(Callback):
         assert self._loaded is not None  # asked while going on
         metrics, rank = self._loaded["metrics"], trainer.global_rank
         device = trainer.strategy.root_device
-        connector = trainer._logger_connector
-        connector._callback_metrics.update({k: v.to(device) for k, v in metrics[rank % len(metrics)].items()})
+        for name, values in metrics[rank % len(metrics)].items():
+            getattr(trainer._logger_connector, name).update(move_data_to_device(values, device))
         if middle:
             gradients.put(trainer, self._loaded["gradients"])
             states = [dict(one) for one in epoch_metrics.shared_out(self._loaded["logged"], rank, trainer.world_size)]
@@ -350,8 +364,9 @@ class Recovery(Callback):
         return {number // group: state for number, state in states.items() if number % group == place} or states
 
 
-def _plain(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value.detach().cpu() for name, value in metrics.items()}
+def _metrics_of(trainer: pl.Trainer) -> dict[str, dict[str, Any]]:
+    """Return a Trainer's metrics by the attribute that holds them."""
+    return {name: move_data_to_device(dict(getattr(trainer._logger_connector, name)), "cpu") for name in METRICS}
 
 
 def _of_all(ranks: Sequence[dict[int, State]]) -> dict[int, State]:
@@ -395,6 +410,12 @@ def end_training(trainer: pl.Trainer) -> None:
     elif begun == "on_train_end":  # its last report was made in this hook, behind the other callbacks
         call._call_lightning_module_hook(trainer, "on_train_end")
         call._call_strategy_hook(trainer, "on_train_end")
+
+
+def has_ended(trainer: pl.Trainer, hook: str) -> bool:
+    """Return whether a fit goes on from a checkpoint that was written behind a hook, which Lightning calls again."""
+    recovery = recovery_of(trainer)
+    return hook == "on_fit_end" and recovery is not None and recovery.goes_on_behind_fit
 
 
 def reach_boundary(trainer: pl.Trainer, hook: str, reach: Callable[[], object]) -> None:
