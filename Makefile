@@ -32,7 +32,7 @@ help:
 	@echo "                fetched from Debian's or Ubuntu's packages and not installed"
 	@echo "make gpu        what needs a GPU: tests, benchmarks and tunelight doctor; without one their short modes on CPUs"
 	@echo "make differential  N=500 random programs, each trained by Lightning's DDP and by tunelight"
-	@echo "                (SEED=; EACH=3: in how many ways; LIGHTNING=lightning: with that package)"
+	@echo "                (SEED=; EACH=2: in how many ways; LIGHTNING=lightning: with that package)"
 	@echo "make lint       ruff and mypy"
 	@echo "make format     let ruff rewrite what it can"
 	@echo "make horovod    install Horovod into .venv, built from source the first time (a C++ compiler, some minutes)"
@@ -104,7 +104,7 @@ gpu: setup
 # A program takes one to three seconds in most ways; those that differ are shrunk, which takes minutes.
 N ?= 100
 SEED ?= 0
-EACH ?= 3
+EACH ?= 2
 LIGHTNING ?= pytorch_lightning
 differential: horovod
 	$(BIN)/python -m tests.differential --number $(N) --seed $(SEED) --each $(EACH) --lightning $(LIGHTNING) --shrink

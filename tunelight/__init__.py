@@ -67,7 +67,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("RayShardedPlugin", "RayFSDPStrategy", "RayDeepSpeedStrategy"), "RayShardedStrategy"),
     **dict.fromkeys(("ASHAScheduler", "AsyncHyperBandScheduler"), "ASHA"),
     **dict.fromkeys(("OptunaSearch", "TPESampler"), "OptunaSearcher"),
-    **dict.fromkeys(("PopulationBasedTraining", "PB2"), "GangPBT"),
+    **dict.fromkeys(("PopulationBasedTraining",), "GangPBT"),
     **dict.fromkeys(("FailureConfig",), "FailurePolicy"),
     **dict.fromkeys(("KFold", "StratifiedKFold"), "Folds"),
     **dict.fromkeys(("CheckpointConfig",), "Checkpoints"),

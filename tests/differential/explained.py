@@ -46,7 +46,7 @@ EXPLAINED: Final = (
         (("finetuning", ("own", "backbone")),),
     ),
     Explained(
-        r"(paused|resumed|killed) /fit-\d-\d/(schedules|callbacks)",
+        r"(paused|resumed|killed) /fit-\d-\d/(schedules|callbacks/StochasticWeightAveraging)",
         "faults.md",
         "what callbacks make while a fit trains is not there after a restart behind it",
         (("weights", ("swa",)),),

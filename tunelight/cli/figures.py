@@ -55,6 +55,8 @@ def report(
 
     Of several sweeps, the file compares them: best values against time and worker-hours, and a table of the sweeps.
     """
+    if study is not None and (figures is not None or out is not None or open):
+        raise SettingsError("--study writes a study alone, to where it says: leave out --figures, --out and --open.")
     if format is not None and figures is None:
         raise SettingsError("--format is for figures. Give --figures all, or some of their names, too.")
     results = [load(one, storage) for one in sweep]
@@ -93,7 +95,7 @@ def _write_figures(results: Any, names: str, out: Path, format: str, *, json: bo
     """Write figures of a sweep, one file each."""
     from tunelight.results.figures import FIGURES
 
-    wanted = list(FIGURES) if names == "all" else [name.strip() for name in names.split(",") if name.strip()]
+    wanted = list(FIGURES) if names == "all" else [name.strip() for name in names.split(",")]
     for name in wanted:
         if name not in FIGURES:
             raise SettingsError(unknown("There is no figure", name, [*FIGURES, "all"]))

@@ -1,4 +1,4 @@
-"""rm, mv: delete and rename sweeps that nobody runs."""
+"""rm: delete sweeps that nobody runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""init, check, run, resume, extend: start and continue sweeps."""
+"""init, check, run, resume: start and continue sweeps."""
 
 from __future__ import annotations
 
@@ -226,8 +226,10 @@ def resume(
     if not sets and (driver := driver_of(folder)) is not None and driver.alive:
         from tunelight.sweep.attach import AttachedSweep
 
-        if num_samples is not None or max_epochs is not None:
-            raise SettingsError(f"{sweep} is running. Add trials by tunelight set {sweep} num-samples=100.")
+        if max_epochs is not None:
+            raise SettingsError(f"{sweep} is running: epochs can be added once it has ended, or was stopped.")
+        if num_samples is not None:
+            raise SettingsError(f"{sweep} is running. Add trials by tunelight set {sweep} num-samples={num_samples}.")
         print_answer(AttachedSweep(folder).resume(), sweep, as_json=json)
         return
     _go_on(sweep, storage, more, quiet=quiet, json=json)

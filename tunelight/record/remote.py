@@ -133,19 +133,6 @@ def pull(folder: Path) -> None:
             path.write_bytes(stored)
 
 
-def pull_views(folder: Path) -> bool:
-    """Download the files of a sweep that TensorBoard shows. False for a sweep in no store.
-
-    Raises: OSError.
-    """
-    if not stores.inside(folder):
-        return False
-    if not _driven_here(folder):
-        for path in stores.matching(folder, _FAMILIES[1]):
-            refresh(path)
-    return True
-
-
 def pull_lock(folder: Path) -> None:
     """Download the lock of a sweep, with its time, unless this machine holds it."""
     path = folder / LOCK_FILE

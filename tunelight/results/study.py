@@ -6,7 +6,7 @@ import logging
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tunelight.compat.optuna import frozen_constraints
-from tunelight.errors import SettingsError, StorageError
+from tunelight.errors import SettingsError, StorageError, TunelightError
 from tunelight.record import ERROR, FINISHED, INFEASIBLE, INTERRUPTED, PENDING, RUNNING, STOPPED, metric_value
 from tunelight.settings.dotted import flatten
 from tunelight.space.plain import to_plain_config
@@ -33,6 +33,10 @@ OWNER: Final = "tunelight"
 """The study's attribute that holds the sweep's folder."""
 _ENDED: Final = {STOPPED: "PRUNED", FINISHED: "FAIL", ERROR: "FAIL", INTERRUPTED: "FAIL"}
 """Optuna's states of trials without a result."""
+_MISSING: Final = object()
+
+
+Keys = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -41,9 +45,8 @@ class _Sweep:
 
     folder: Path
     objectives: Sequence[tuple[str, Mode]]
-    dotted: Callable[[Mapping[str, Any]], Mapping[str, Any]]
-    """Returns a configuration by dotted key."""
-    parameters: Mapping[str, Parameter | None]
+    parameters: Mapping[Keys, Parameter | None]
+    """By the keys that lead to a value in a configuration; None: Optuna has no distribution for it."""
 
 
 def study_of(
@@ -55,18 +58,11 @@ def study_of(
 ) -> optuna.Study:
     """Return a study with the trials of a recorded sweep; see :meth:`tunelight.results.SweepResults.to_study`.
 
-    ``space``: its search space as in ``sweep.yaml``; empty where that is not known.
+    ``space``: its search space as in ``sweep.yaml``. Nothing that it names is imported.
     """
     import optuna
 
-    from tunelight.space import SearchSpace
-    from tunelight.space.distributions import parameter_of
-
-    sweep = _Sweep(folder, objectives, flatten, {})
-    if space:
-        searched = SearchSpace(space)
-        parameters = {key: parameter_of(key, domain) for key, domain in searched.domains.items()}
-        sweep = _Sweep(folder, objectives, searched.dotted, parameters)
+    sweep = _Sweep(folder, objectives, dict(_parameters(space)))
     with _quiet():
         try:
             target = _opened(storage)
@@ -79,13 +75,57 @@ def study_of(
             study.set_metric_names([metric for metric, _ in objectives])
             study.set_user_attr(OWNER, str(folder))
             study.add_trials(_frozen(trial, sweep) for trial in state.searched if trial.state != PENDING)
-        except (optuna.exceptions.OptunaError, OSError, ImportError) as error:
-            raise StorageError(f"The study cannot be written to {masked(str(storage))}: {error}") from error
+        except TunelightError:
+            raise
+        except Exception as error:  # noqa: BLE001 - databases have errors of their own, which may contain a password
+            said = masked(f"{type(error).__name__}: {error}")
+            where = masked(str(storage))
+            raise StorageError(f"The study cannot be written to {where}: {said}") from (
+                error if said.endswith(str(error)) else None
+            )
     return study
 
 
+def _parameters(space: Mapping[str, Any], inside: Keys = ()) -> Iterator[tuple[Keys, Parameter | None]]:
+    """Yield each domain of a space as Optuna has it."""
+    from tunelight.space import SearchSpace
+    from tunelight.space.distributions import parameter_of
+    from tunelight.space.domains import ARGUMENTS, MODIFIERS
+
+    for key, value in space.items():
+        keys = (*inside, key)
+        domain = value
+        if isinstance(value, Mapping):
+            domain = {name: told for name, told in value.items() if name not in MODIFIERS}
+            if value and not any(name in ARGUMENTS for name in domain):
+                yield from _parameters(value, keys)
+                continue
+        if isinstance(domain, Mapping) and "sample_from" in domain:  # which names code
+            yield keys, None
+            continue
+        try:
+            yield keys, parameter_of(".".join(keys), SearchSpace({"key": domain}).domains["key"])
+        except TunelightError:
+            yield keys, None
+
+
+def _values(config: Mapping[str, Any], sweep: _Sweep) -> Iterator[tuple[str, Any, Parameter | None]]:
+    """Yield the values of a configuration: dotted key, value, and how Optuna has it."""
+    if not sweep.parameters:
+        yield from ((key, value, None) for key, value in flatten(config).items())
+    for keys, parameter in sweep.parameters.items():
+        found: Any = config
+        for key in keys:
+            found = found.get(key, _MISSING) if isinstance(found, Mapping) else _MISSING
+        if found is not _MISSING:
+            yield ".".join(keys), found, parameter
+
+
 def _opened(storage: Any) -> BaseStorage:
-    """Return the storage at an address that Optuna knows, or the journal at a path; None: one in memory."""
+    """Return the storage at an address that Optuna knows, or the journal at a path; None: one in memory.
+
+    Raises: SettingsError for a file that is no journal.
+    """
     import optuna
     from optuna.storages.journal import JournalFileBackend
 
@@ -93,6 +133,12 @@ def _opened(storage: Any) -> BaseStorage:
         return optuna.storages.get_storage(storage)
     path = Path(storage)
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and path.stat().st_size:
+        with path.open("rb+") as file:
+            written = file.read()
+            if b'"op_code"' not in written.partition(b"\n")[0]:
+                raise SettingsError(f"{path} is no journal of Optuna's, and is left alone. Choose another file.")
+            file.truncate(written.rfind(b"\n") + 1)  # its writer may have been killed within a line
     return optuna.storages.JournalStorage(JournalFileBackend(str(path)))
 
 
@@ -119,8 +165,7 @@ def _frozen(trial: TrialState, sweep: _Sweep) -> FrozenTrial:
     report = {} if trial.best is None else trial.history[trial.best]
     config = trial.config if trial.best is None else trial.config_at(report["training_iteration"])
     params, distributions, others = {}, {}, dict[str, Any]()
-    for key, value in sweep.dotted(config).items():
-        parameter = sweep.parameters.get(key)
+    for key, value, parameter in _values(config, sweep):
         try:
             if parameter is None:
                 raise ValueError

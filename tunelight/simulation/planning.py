@@ -7,13 +7,13 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from ray.tune.schedulers import TrialScheduler
 
 from tunelight.compat.arguments import known_arguments
 from tunelight.errors import ResourceError, SettingsError
+from tunelight.record import is_folder
 from tunelight.resources import reserve
 from tunelight.schedulers.choose import build_scheduler
 from tunelight.settings import Settings
@@ -120,7 +120,7 @@ class _Sweep:
         self.scheduler: Any = build_scheduler(replace(settings, metric="loss", mode="min"))
         self.epochs = settings.max_epochs or self._own_epochs()
         self._curves: Curves | str | None
-        if isinstance(curves, str | os.PathLike) and curves not in tasks() and Path(curves).is_dir():
+        if isinstance(curves, str | os.PathLike) and curves not in tasks() and is_folder(curves):
             self._curves = SweepCurves(curves, costs=costs, seconds=alone_s)
         else:
             self._curves = os.fspath(curves) if isinstance(curves, os.PathLike) else curves

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tunelight.errors import SettingsError, guess
+from tunelight.record import is_folder
 from tunelight.simulation.costs import uniform
 from tunelight.simulation.curves import KEY, SEED_KEY, Curve, Curves, deal
 from tunelight.simulation.sweeps import SweepCurves
@@ -197,7 +198,7 @@ def curves_of(given: Any) -> Curves:
     if isinstance(given, str) and given in tasks():
         return recorded(given)
     folder = getattr(given, "folder", given)
-    if isinstance(folder, str | os.PathLike) and Path(folder).is_dir():
+    if isinstance(folder, str | os.PathLike) and is_folder(folder):
         return SweepCurves(folder)
     raise SettingsError(
         f"curves must be a recorded task ({', '.join(tasks()) or 'there are none'}), a sweep's folder, SweepResults, "

@@ -90,7 +90,7 @@ def _plain(value: Any) -> Any:
 
 
 def masked_in(name: str, value: Any) -> Iterator[str]:
-    """Yield where in a setting something was masked: ``searcher['study_storage']``."""
+    """Yield where in a setting something was masked: ``trainer_args['default_root_dir']``."""
     if isinstance(value, Mapping):
         for key, part in value.items():
             yield from masked_in(f"{name}[{key!r}]", part)

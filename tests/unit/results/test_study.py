@@ -84,9 +84,33 @@ def test_a_storage_that_cannot_be_written_is_an_error_without_its_password(
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="cannot be written"):
         results.to_study(tmp_path / "file" / "study.journal")
-    with pytest.raises(StorageError) as refused:
-        results.to_study("postgresql://me:hunter2@localhost:1/studies")
-    assert "hunter2" not in str(refused.value)
+    for address in ("postgresql://me:hunter2@localhost:1/studies", "nothing://me:hunter2@x", "sqlite:////no/such/x.db"):
+        with pytest.raises(StorageError) as refused:
+            results.to_study(address)
+        assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["a: 1\n", '{"a": 1}'])
+def test_a_file_that_is_no_journal_is_left_alone(results: SweepResults, tmp_path: Path, text: str) -> None:
+    file = tmp_path / "best.yaml"
+    file.write_text(text)
+    with pytest.raises(SettingsError, match="is no journal of Optuna's"):
+        results.to_study(file)
+    assert file.read_text() == text
+
+
+def test_a_journal_whose_last_line_is_cut_off_is_written_anew(results: SweepResults, tmp_path: Path) -> None:
+    file = tmp_path / "study.journal"
+    results.to_study(file)
+    file.write_bytes(file.read_bytes()[:-20])
+    assert len(results.to_study(file).trials) == 6
+
+
+def test_reading_a_sweep_imports_nothing_that_its_space_names(results: SweepResults, tmp_path: Path) -> None:
+    space = {"lr": {"loguniform": [1e-4, 1.0]}, "width": {"sample_from": "no_such_module:f"}, "odd": {"unknown": 3}}
+    study = SweepResults(results.folder, results.record, {"space": space}).to_study()
+    assert study.trials[0].params == {"lr": pytest.approx(0.1)}
+    assert study.trials[0].user_attrs["width"] == 8
 
 
 def test_several_metrics_are_several_directions(tmp_path: Path) -> None:
