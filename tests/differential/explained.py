@@ -70,6 +70,12 @@ EXPLAINED: Final = (
         (("logger", ("both",)),),
     ),
     Explained(
+        r"\w+ /(checkpoints|files|(\d-)?fit-\d-\d(-\d)?/callbacks/ModelCheckpoint)",
+        "migration.md",
+        "two Trainers of a trial have one version of a logger, and so one folder of checkpoints",
+        (("runs", ("from checkpoint", "two trainers")), ("logger", ("csv", "tensorboard", "both"))),
+    ),
+    Explained(
         r"\w+ /(2-fit|fit-2|returned|checkpoints|reports|files)",
         "migration.md",
         "a fit with ckpt_path reads its first epoch in its own order, also where loaders have processes",
