@@ -133,7 +133,6 @@ class Promotions:
         self.eta, self.rungs, self.max_t = eta, rungs, max_t
         self.came: list[list[tuple[float, int, str]]] = [[] for _ in rungs]
         """Of each rung: loss, order of arrival, trial."""
-        self.passed: list[set[str]] = [set() for _ in rungs]
         self.next: dict[str, int] = {}
         """Trial -> the rung that it has yet to come to; of those that train or are to start."""
         self.waits: dict[str, int] = {}
@@ -184,7 +183,6 @@ class Promotions:
             if not (sure and rung == first) and not self.in_place(rung, trial):
                 self.waits[trial] = rung
                 return False
-            self.passed[rung].add(trial)
         return True
 
     def promoted(self, *, idle: bool) -> str | None:
@@ -235,7 +233,7 @@ def stub(name: str) -> Any:
 
 
 class Elastic:
-    """A sweep under ElasticASHA and under its rule, told of the same events."""
+    """A sweep under ElasticASHA and under its rule, which get the same events."""
 
     def __init__(self, rng: random.Random, folder: Path) -> None:
         self.rng, self.folder = rng, folder
@@ -259,7 +257,7 @@ class Elastic:
 
     def add(self) -> None:
         name = f"{len(self.trials):05d}"
-        self.trials[name], self.at[name], self.rule.next[name], self.rule.ending = stub(name), 0, 0, 1
+        self.trials[name], self.at[name], self.rule.next[name] = stub(name), 0, 0
         self.start(name)
 
     def start(self, name: str) -> None:
@@ -380,7 +378,7 @@ class Population:
 
 
 class Members:
-    """A population under GangPBT and under its rule, told of the same events."""
+    """A population under GangPBT and under its rule, which get the same events."""
 
     def __init__(self, rng: random.Random, folder: Path) -> None:
         self.rng, self.folder = rng, folder
@@ -459,7 +457,7 @@ def test_gang_pbt_decides_as_the_rule_in_any_order_and_after_any_resume(tmp_path
 
 
 def member(name: str, config: Any = None) -> Any:
-    """Return a trial whose actor notes what it is told, and how often it was asked for its state."""
+    """Return a trial whose actor counts its offers and keeps the decisions that are sent to it."""
     trial = stub(name)
     trial.set_config({"lr": 0.01, "kept": name} if config is None else config)
     actor = trial.temporary_state.ray_actor

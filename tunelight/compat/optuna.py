@@ -1,4 +1,4 @@
-"""How trials of a study say that they are infeasible: what differs between Optuna 4 and 5.
+"""How trials of a study say that they are infeasible, which differs between Optuna 4 and 5; and Optuna without its logs.
 
 From 5 on a trial carries constraints of its own, and every sampler heeds them. In 4 only a sampler with a
 ``constraints_func`` does, which is asked as a trial ends; what it returns is stored with the trial. Here a trial of
@@ -10,7 +10,9 @@ trials, which are infinitely bad. Read in 4.0.0 and 5.0.0.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -43,6 +45,21 @@ def frozen_constraints(constraints: Mapping[str, float]) -> dict[str, Any]:
         return {"constraints": dict(constraints) or None}
     named = {_PREFIX + name: value for name, value in constraints.items()}
     return {"system_attrs": {**named, _OF_SAMPLERS: list(constraints.values()) or [0.0]}}
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep Optuna from logging, and from saying which of its functions are experimental."""
+    import optuna
+
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            yield
+    finally:
+        optuna.logging.set_verbosity(before)
 
 
 def sampler_arguments(make: Callable[..., Any]) -> dict[str, Any]:

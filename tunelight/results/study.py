@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tunelight.compat.optuna import frozen_constraints
+from tunelight.compat.optuna import frozen_constraints, quiet
 from tunelight.errors import SettingsError, StorageError, TunelightError
 from tunelight.record import ERROR, FINISHED, INFEASIBLE, INTERRUPTED, PENDING, RUNNING, STOPPED, metric_value
 from tunelight.settings.dotted import flatten
@@ -35,8 +32,7 @@ _ENDED: Final = {STOPPED: "PRUNED", FINISHED: "FAIL", ERROR: "FAIL", INTERRUPTED
 """Optuna's states of trials without a result."""
 _MISSING: Final = object()
 
-
-Keys = tuple[str, ...]
+_Keys = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -45,7 +41,7 @@ class _Sweep:
 
     folder: Path
     objectives: Sequence[tuple[str, Mode]]
-    parameters: Mapping[Keys, Parameter | None]
+    parameters: Mapping[_Keys, Parameter | None]
     """By the keys that lead to a value in a configuration; None: Optuna has no distribution for it."""
 
 
@@ -63,7 +59,7 @@ def study_of(
     import optuna
 
     sweep = _Sweep(folder, objectives, dict(_parameters(space)))
-    with _quiet():
+    with quiet():
         try:
             target = _opened(storage)
             _make_room(target, sweep, masked(str(storage)))
@@ -86,7 +82,7 @@ def study_of(
     return study
 
 
-def _parameters(space: Mapping[str, Any], inside: Keys = ()) -> Iterator[tuple[Keys, Parameter | None]]:
+def _parameters(space: Mapping[str, Any], inside: _Keys = ()) -> Iterator[tuple[_Keys, Parameter | None]]:
     """Yield each domain of a space as Optuna has it."""
     from tunelight.space import SearchSpace
     from tunelight.space.distributions import parameter_of
@@ -201,18 +197,3 @@ def _time(at: float) -> datetime:
 def _curve(trial: TrialState, metric: str) -> dict[int, float]:
     found = {int(report["training_iteration"]): metric_value(report, metric) for report in trial.history}
     return {step: value for step, value in found.items() if value is not None}
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep Optuna from logging, and from saying which of its functions are experimental."""
-    import optuna
-
-    before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            yield
-    finally:
-        optuna.logging.set_verbosity(before)

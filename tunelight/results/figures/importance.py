@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
+from tunelight.compat.optuna import quiet
 from tunelight.errors import SettingsError, unknown
 from tunelight.results.figures.data import Column
 from tunelight.results.figures.style import Values, is_wide
@@ -95,24 +96,19 @@ def evaluate(columns: Sequence[Column], values: Values, mode: str, evaluator: st
         for column, values in zip(columns, seen, strict=True)
     }
     rows = zip(*seen, strict=True)
-    before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # PED-ANOVA is marked as experimental
-            study = optuna.create_study(direction="maximize" if mode == "max" else "minimize")
-            study.add_trials(
-                optuna.trial.create_trial(
-                    params=dict(zip(spaces, row, strict=True)), distributions=spaces, value=float(value)
-                )
-                for row, value in zip(rows, values, strict=True)
+    with quiet(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        study = optuna.create_study(direction="maximize" if mode == "max" else "minimize")
+        study.add_trials(
+            optuna.trial.create_trial(
+                params=dict(zip(spaces, row, strict=True)), distributions=spaces, value=float(value)
             )
-            judge: Any = PedAnovaImportanceEvaluator()
-            if evaluator == "fanova":
-                judge = FanovaImportanceEvaluator(n_trees=_TREES, max_depth=_DEPTH, seed=0)
-            found = get_param_importances(study, evaluator=judge, params=list(spaces))
-    finally:
-        optuna.logging.set_verbosity(before)
+            for row, value in zip(rows, values, strict=True)
+        )
+        judge: Any = PedAnovaImportanceEvaluator()
+        if evaluator == "fanova":
+            judge = FanovaImportanceEvaluator(n_trees=_TREES, max_depth=_DEPTH, seed=0)
+        found = get_param_importances(study, evaluator=judge, params=list(spaces))
     return {key: float(value) for key, value in found.items() if math.isfinite(value)}
 
 
