@@ -1,4 +1,4 @@
-"""How trials of a study say that they are infeasible, which differs between Optuna 4 and 5; and Optuna without its logs.
+"""How trials of a study say that they are infeasible, which differs between Optuna 4 and 5; and Optuna kept quiet.
 
 From 5 on a trial carries constraints of its own, and every sampler heeds them. In 4 only a sampler with a
 ``constraints_func`` does, which is asked as a trial ends; what it returns is stored with the trial. Here a trial of
