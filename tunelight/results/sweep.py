@@ -16,7 +16,7 @@ from tunelight import stores
 from tunelight.errors import NoResultError, SettingsError, first_of, guess, unknown
 from tunelight.record import Note, Notes, Standing, SweepState
 from tunelight.results import repeats
-from tunelight.results.html import TOP, Row, sweep_html
+from tunelight.results.html import TOP, sweep_html
 from tunelight.results.pareto import on_front
 from tunelight.results.trial import TrialResult
 from tunelight.results.words import counted
@@ -423,10 +423,9 @@ class SweepResults:
 
     def _repr_html_(self) -> str:
         """Show the sweep in a notebook."""
-        objective = None if self.metric is None else (self.metric, self.mode)
-        best = [Row(trial.id, trial.state, trial.value, trial.plain_config) for trial in self.top(TOP)]
-        values = [trial.value for trial in self.trials]
-        return sweep_html(self.summary().splitlines()[0], objective, values, best)
+        best = [self._state.trials[trial.id] for trial in self.top(TOP)]
+        config = self.best.plain_config if best else None
+        return sweep_html(self.summary().splitlines()[0], self._state, best, config)
 
     def __repr__(self) -> str:
         best = storage.winner(self._state)

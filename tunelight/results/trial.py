@@ -383,9 +383,10 @@ class TrialResult:
         """Show the trial in a notebook."""
         metric = next((metric for metric, _ in self._objectives), None)
         best = "" if self.value is None else f", best {metric} {short(self.value)}"
-        values = [None if metric is None else storage.metric_value(report, metric) for report in self.history]
         why = "" if self.stop_reason is None else f" ({self.stop_reason})"
-        return trial_html(f"Trial {self.id} {self.outcome}{why}{best}", metric, values, self.plain_config, self.error)
+        return trial_html(
+            f"Trial {self.id} {self.outcome}{why}{best}", metric, self.history, self.plain_config, self.error
+        )
 
     def __repr__(self) -> str:
         why = "" if self._reason is None else f", error={self._reason!r}"

@@ -55,6 +55,7 @@ def history(results: Sweep, metric: str | None = None, mode: str | None = None) 
             kind(
                 x=index[shown],
                 y=values[shown],
+                customdata=index[shown],
                 mode="markers",
                 name=f"{str(name).lower()}: {counted(int(shown.sum()), 'trial')}",
                 marker={"color": COLOURS.get(str(name), "#888888"), "size": 7},

@@ -94,7 +94,7 @@ def parallel(results: Sweep, metric: str | None = None) -> go.Figure:
     target = _axis(clip_text(judged.metric, 24), judged.values, judged.values, log=is_wide(judged.values))
     axes = [_column_axis(column) for column in judged.columns[:MOST_AXES]]
     line = {"color": target["values"], "colorscale": SCALE, "reversescale": judged.mode == "min", "showscale": False}
-    made.add_trace(go.Parcoords(dimensions=[*axes, target], line=line, labelangle=-15))
+    made.add_trace(go.Parcoords(dimensions=[*axes, target], line=line, labelangle=-15, customdata=judged.index))
     made.update_layout(height=520, margin={"t": 140, "l": 90, "r": 90, "b": 40})
     return made
 
