@@ -197,6 +197,7 @@
       if (name === "about") place.dataset.part = name;
       else $("#figures").append(place);
       if (!told.saved) {
+        if (name !== "about") place.classList.add("awaited");
         fill(place, { title: name === "about" ? "" : heading, blocks: [{ text: "It is drawn when it comes into view." }] });
         continue;
       }
@@ -227,6 +228,7 @@
           const response = await fetch(base + "/part/" + place.dataset.part);
           const section = response.ok ? await response.json() : { title: "", blocks: [{ text: await response.text() }] };
           place.hidden = !section;
+          place.classList.remove("awaited");
           if (section) fill(place, section, place.dataset.part === "parallel" ? lines : undefined);
           const current = response.ok && response.headers.get("x-current") !== "no";
           drawn.set(place, { at: Date.now(), updated: current ? updated : null });
@@ -240,7 +242,7 @@
         else seen.delete(entry.target);
       }
       fetchParts();
-    }, { rootMargin: "100px" });
+    }, { rootMargin: "300px" });
     document.querySelectorAll("[data-part]").forEach((place) => view.observe(place));
     setInterval(fetchParts, 2000);
 
