@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,11 +15,10 @@ from tunelight.reporting import report
 from tunelight.results import SweepResults
 
 FIGURES = ("history", "importances", "parallel", "slices", "pareto", "timeline")
-SPOT = """([name, number]) => {
+SPOT = """() => {
     const plot = document.getElementById("canvas"), { _size: size, xaxis, yaxis } = plot._fullLayout;
-    const trace = plot._fullData.find((one) => one.name.startsWith(name)), box = plot.getBoundingClientRect();
-    const at = [box.left + size.l + xaxis.d2p(trace.x[number]), box.top + size.t + yaxis.d2p(trace.y[number])];
-    return { at, trial: trace.customdata[number], value: trace.y[number] };
+    const trace = plot._fullData.find((one) => one.name.startsWith("finished")), box = plot.getBoundingClientRect();
+    return [box.left + size.l + xaxis.d2p(trace.x[5]), box.top + size.t + yaxis.d2p(trace.y[5])];
 }"""
 
 
@@ -53,19 +53,19 @@ class SweepPage(Window):
         number = next(n for n, head in enumerate(self.heads(), 1) if head.strip(" ▲▼") == name)
         return [str(text) for text in self.page.locator(f"#list tbody tr > :nth-child({number})").all_inner_texts()]
 
-    def point_at_a_curve(self) -> dict[str, Any]:
-        """Move the pointer to the sixth point of a finished trial's curve; return where, which trial and the value."""
+    def point_at_a_curve(self) -> str:
+        """Move the pointer to the sixth point of a finished trial's curve; return what is shown there."""
         self.page.locator("#canvas").scroll_into_view_if_needed()
 
         def there() -> Any:
-            spot = self.page.evaluate(SPOT, ["finished", 5])
-            self.page.mouse.move(*(place - 1 for place in spot["at"]))
-            self.page.mouse.move(*spot["at"])
+            across, down = self.page.evaluate(SPOT)
+            self.page.mouse.move(across - 1, down)
+            self.page.mouse.move(across, down)
             self.page.wait_for_timeout(200)
-            return self.page.locator("#canvas.leads .hovertext").count() and spot
+            return self.page.locator("#canvas.leads .hovertext").count()
 
-        found: dict[str, Any] = self.until(there, "the value")  # sections above may still come, and move it down
-        return found
+        self.until(there, "the value")  # sections above may still come, and move it down
+        return str(self.page.locator("#canvas .hoverlayer").text_content())
 
     def draw(self, figure: str) -> Any:
         """Scroll to a figure, and return it once it is drawn."""
@@ -126,21 +126,24 @@ def test_columns_that_are_left_out_stay_so(page: SweepPage) -> None:
     assert not page.page.locator("#list th", has_text="opt").is_visible()
 
 
-def test_curves_have_ticks_and_grid_lines_and_show_a_value_under_the_pointer(page: SweepPage) -> None:
+def test_curves_have_ticks_and_grid_lines_and_show_a_value_under_the_pointer(
+    page: SweepPage, sweep: SweepResults
+) -> None:
     for axis in "xy":
         assert page.page.locator(f"#canvas .{axis}grid").count() >= 3
         assert page.page.locator(f"#canvas .{axis}tick").count() >= 3
-    spot = page.point_at_a_curve()
-    said = page.page.locator("#canvas .hoverlayer").text_content()
-    assert f"trial {spot['trial']}, epoch 6: {spot['value']:.5g}" in said
+    said = re.search(r"trial (\d+), epoch 6: ([0-9.]+)", page.point_at_a_curve())
+    assert said is not None
+    assert float(said[2]) == pytest.approx(sweep.trials[int(said[1])].history[5]["loss"], rel=1e-4)
     page.picture("hover")
 
 
 def test_a_click_on_a_curve_leads_to_its_trial_and_back(page: SweepPage) -> None:
-    spot = page.point_at_a_curve()
-    page.page.mouse.click(*spot["at"])
-    page.page.wait_for_url(lambda url: url.endswith((f"/trial/{spot['trial']}", f"#trial-{spot['trial']}")))
-    page.until(lambda: f"Trial {spot['trial']} finished" in page.text("#trial"), "the trial")
+    number = re.findall(r"trial (\d+)", page.point_at_a_curve())[0]
+    page.page.mouse.down()
+    page.page.mouse.up()
+    page.page.wait_for_url(lambda url: url.endswith((f"/trial/{number}", f"#trial-{number}")))
+    page.until(lambda: f"Trial {number} finished" in page.text("#trial"), "the trial")
     assert "FINISHED" in page.text("#cards")
     assert "configuration" in page.text("#trial")
     assert "Placement" in page.text("#trial")

@@ -206,8 +206,8 @@ class Curve:
         self._last: tuple[float, float] | None = None
 
     def add(self, report: Mapping[str, Any], value: float | None) -> None:
-        """Add a point at the end; a value that is no finite number is left out."""
-        if value is None or not math.isfinite(value):
+        """Add a point at the end, unless there is no value."""
+        if value is None:
             return
         x = float(progress(report))
         self._last = None
@@ -231,8 +231,14 @@ def curve_of(history: Iterable[Mapping[str, Any]], metric: str) -> Curve:
     """Return the curve of a trial, of all its reports."""
     made = Curve()
     for report in history:
-        made.add(report, metric_value(report, metric))
+        made.add(report, finite(report, metric))
     return made
+
+
+def finite(report: Mapping[str, Any], metric: str | None) -> float | None:
+    """Return a metric of a report; None where it is no finite number."""
+    value = metric_value(report, metric)
+    return value if value is not None and math.isfinite(value) else None
 
 
 def with_curves(state: SweepState) -> tuple[list[TrialState], int]:

@@ -17,12 +17,12 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from tunelight.errors import first_of
-from tunelight.record import OUTCOMES, Note, metric_value, read_sweep_file, view
+from tunelight.record import OUTCOMES, Note, read_sweep_file, view
 from tunelight.record.view import plain, plain_pairs
 from tunelight.reporting.words import compact, elapsed
 from tunelight.results.logs import log_end
 from tunelight.results.repeats import lines_of
-from tunelight.results.words import counted, ordinal
+from tunelight.results.words import counted
 from tunelight.settings.dotted import flatten
 
 if TYPE_CHECKING:
@@ -64,8 +64,6 @@ _ALL: Final = 100
 """Trials up to which a report has the details of each."""
 _BEST: Final = 50
 _FAILED: Final = 50
-_MOST_POINTS: Final = 200
-"""Of a trial's curve; above it, it is thinned out evenly, except for the best and the last point."""
 _MOST_SAMPLES: Final = 60
 _MOST_CURVES: Final = 12
 _MOST_GANGS: Final = 20
@@ -301,32 +299,19 @@ def _numbers(report: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def _curve(trial: TrialResult, metric: str, mode: str) -> Iterator[Block]:
-    """Yield a metric over a trial's reports, with gaps where a report has no finite number."""
-    points = [(view.progress(report), _finite(report, metric)) for report in trial.history]
-    values = [value for _, value in points if value is not None]
-    if len(values) < 2:
-        if values:
-            yield {"text": f"{metric} was reported once: {compact(values[0])}."}
+    """Yield a metric over a trial's reports."""
+    xs, ys = view.curve_of(trial.history, metric).points()
+    if len(ys) < 2:
+        if ys:
+            yield {"text": f"{metric} was reported once: {compact(ys[0])}."}
         return
-    best = max(values) if mode == "max" else min(values)
-    place = next(number for number, (_, value) in enumerate(points) if value == best)
-    step = math.ceil(len(points) / _MOST_POINTS)
-    kept = [number for number in range(len(points)) if number % step == 0 or number in (place, len(points) - 1)]
+    found = [
+        (value, view.progress(report)) for report in trial.history if (value := view.finite(report, metric)) is not None
+    ]
+    best, at = min(found, key=lambda pair: -pair[0] if mode == "max" else pair[0])
     unit = "report" if view.epochs(trial.history[-1]) is None else "epoch"
-    thin = f", every {ordinal(step)} report" if step > 1 else ""
-    chart = {
-        "unit": unit,
-        "x": [points[number][0] for number in kept],
-        "y": [points[number][1] for number in kept],
-        "mark": [points[place][0], best],
-        "log": view.is_wide(values),
-    }
-    yield {"title": f"{metric}; best {compact(best)} at {unit} {points[place][0]}{thin}", "chart": chart}
-
-
-def _finite(report: dict[str, Any], metric: str) -> float | None:
-    value = metric_value(report, metric)
-    return value if value is not None and math.isfinite(value) else None
+    chart = {"unit": unit, "x": xs, "y": ys, "mark": [at, best], "log": view.is_wide(ys)}
+    yield {"title": f"{metric}; best {compact(best)} at {unit} {at}", "chart": chart}
 
 
 def _changes(trial: TrialResult) -> Iterator[Block]:

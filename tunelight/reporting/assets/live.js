@@ -98,11 +98,8 @@
         const both = typeof value === "number" && !Number.isNaN(number);
         const a = both ? value : String(value).toLowerCase();
         const b = both ? number : wanted.toLowerCase();
-        if (sign === "<") return both && a < b;
-        if (sign === ">") return both && a > b;
-        if (sign === "<=") return both && a <= b;
-        if (sign === ">=") return both && a >= b;
-        return sign === "!=" ? a !== b : a === b;
+        const holds = { "<": both && a < b, ">": both && a > b, "<=": both && a <= b, ">=": both && a >= b, "!=": a !== b };
+        return holds[sign] ?? a === b;
       });
     }
     return { test: (row) => tests.every((one) => one(row)) };

@@ -49,6 +49,7 @@
   function sweep() {
     const trials = new Map();
     const curves = new Map();
+    const [canvas, log, under] = [$("#canvas"), $("#log"), $("#curves-note")];
     let head = null;
     let behind = 0;
     const table = new LiveTable($("#list"), "trial", openTrial);
@@ -131,7 +132,6 @@
       }
       const order = [...groups.values()].sort((a, b) => a.rank - b.rank);
       const values = order.flatMap((group) => group.y.filter((value) => value !== null)).sort((a, b) => a - b);
-      const log = $("#log");
       if (log.dataset.chosen === undefined) log.checked = values[0] > 0 && values[Math.floor(values.length * 0.98)] >= 100 * values[0];
       const mode = values.length < 3000 ? "lines+markers" : "lines";
       const data = order.map(({ rank, name, count, x, y, customdata }) => {
@@ -143,10 +143,10 @@
       });
       const yaxis = { type: log.checked ? "log" : "linear", title: { text: head.metric }, automargin: true, exponentformat: "power" };
       const legend = { orientation: "h", x: 0, y: -0.16, yanchor: "top" };
-      figure($("#canvas"), { data, layout: { height: 420, margin: { l: 60, r: 12, t: 10, b: 60 }, xaxis: { title: { text: head.unit, standoff: 8 } }, yaxis, legend, showlegend: true } });
+      figure(canvas, { data, layout: { height: 420, margin: { l: 60, r: 12, t: 10, b: 60 }, xaxis: { title: { text: head.unit, standoff: 8 } }, yaxis, legend, showlegend: true } });
       const part = total > curves.size ? "The best " + curves.size + " of " + total + " trials, and those that run. " : "";
-      $("#curves-note").textContent = curves.size ? part + "A click on a curve opens its trial." : "No trial has reported a number yet.";
-      $("#canvas").hidden = !curves.size;
+      under.textContent = curves.size ? part + "A click on a curve opens its trial." : "No trial has reported a number yet.";
+      canvas.hidden = !curves.size;
     }
 
     let total = 0;
@@ -156,7 +156,7 @@
       const wait = told.saved ? 0 : Math.max(0, painted + CURVES_MS - Date.now());
       waiting = waiting || setTimeout(() => { waiting = null; painted = Date.now(); paint(); }, wait);
     }
-    $("#log").addEventListener("change", () => { $("#log").dataset.chosen = "yes"; paint(); });
+    log.addEventListener("change", () => { log.dataset.chosen = "yes"; paint(); });
 
     listen(base + "/events", (message) => {
       if (message.anew) {

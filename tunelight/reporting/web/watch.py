@@ -22,7 +22,6 @@ from tunelight.record import (
     SweepState,
     TrialState,
     driver_of,
-    metric_value,
     read_sweep_file,
     view,
     winner,
@@ -109,7 +108,7 @@ class SweepWatch:
         self._changed[trial.id] = self.version
         self._changed.move_to_end(trial.id)
         if line["kind"] == "report":
-            value = metric_value(line["metrics"], self._state.sweep.get("metric"))
+            value = view.finite(line["metrics"], self._state.sweep.get("metric"))
             self._curves.setdefault(trial.id, view.Curve()).add(line, value)
         elif line["kind"] in ("trial", "config", "usage", "state"):
             self._seen.add(trial)
