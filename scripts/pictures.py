@@ -168,6 +168,7 @@ def touch(browser: Any, address: str) -> None:
         if page.locator("#canvas.leads .hovertext").count():
             break
     keep(page, "report-hover")
+    page.locator(".wide").first.evaluate("(table) => { table.style.maxHeight = '20rem'; }")  # both fit a screen
     page.locator("#parallel").scroll_into_view_if_needed()
     page.wait_for_selector("#parallel .plot[data-drawn]")
     axis = page.locator("#parallel .axis-brush").last.bounding_box()
@@ -176,7 +177,6 @@ def touch(browser: Any, address: str) -> None:
     page.mouse.down()
     page.mouse.move(across, axis["y"] + 0.8 * axis["height"], steps=10)
     page.mouse.up()
-    page.locator(".wide").first.evaluate("(table) => { table.style.maxHeight = '20rem'; }")  # both fit a screen
     page.evaluate("window.scrollTo(0, document.querySelector('#trials').offsetTop - 50)")
     page.wait_for_timeout(1000)
     keep(page, "report-brushed")
