@@ -194,8 +194,8 @@ def env_of_workers(settings: Settings, reservation: Reservation) -> dict[str, An
 def with_forks(runtime_env: Mapping[str, Any] | None, cpus: float) -> dict[str, Any] | None:
     """Return the ``runtime_env`` of workers, with which they are forked where that is possible.
 
-    On a Ray of this process's own they are already, as on one that was told so at its start. On another one it is
-    possible if all nodes are on this machine, where the same Python and the same folders are known to be there.
+    A Ray that tunelight started forks its workers anyway. Another Ray can if all its nodes are on this machine, with
+    the same Python and folders.
     """
     import ray
 
