@@ -34,7 +34,7 @@ def train(config):
 
 if __name__ == "__main__":
     results = tl.run({"lr": tl.uniform(0.01, 0.1)}, train, metric="loss", workers=2, num_samples=2, max_epochs=2,
-                     searcher="random", storage="runs", progress=False, seed=1)
+                     searcher="random", scheduler="fifo", storage="runs", progress=False, seed=1)
     assert not results.errors, results.errors
     print(tl.__file__, [len(trial.history) for trial in results.trials])
 """
