@@ -125,10 +125,10 @@ def start(
         threads: how many CPUs each worker has.
         fork: fork workers where that is possible.
         as_it_is: take a kept one however it was started, for the caller may have objects there.
-        stays: one that is started here stays until this process ends.
+        stays: keep a Ray that is started here until this process ends.
         server: forks the workers (None: one of its own, if ``fork``).
 
-    Raises: SettingsError for a ``runtime_env`` that workers of the one that has to be taken cannot have.
+    Raises: SettingsError if the kept Ray has to be taken, and its workers cannot have the ``runtime_env``.
     """
     with _LOCK:
         return _start(runtime_env, verbose, threads, fork=fork, as_it_is=as_it_is, stays=stays, server=server)
@@ -195,8 +195,8 @@ def env_of_workers(settings: Settings, reservation: Reservation) -> dict[str, An
 def with_forks(runtime_env: Mapping[str, Any] | None, cpus: float) -> dict[str, Any] | None:
     """Return the ``runtime_env`` of workers, with which they are forked where that is possible.
 
-    A Ray that tunelight started forks its workers anyway. On another Ray it is possible if all nodes are on this
-    machine, where the same Python and the same folders are known to be there.
+    A Ray that tunelight started forks its workers anyway. Another Ray can if all its nodes are on this machine, with
+    the same Python and folders.
     """
     import ray
 
