@@ -22,6 +22,7 @@ from tunelight.reporting import write_image
 from tunelight.results import SweepResults
 from tunelight.results.figures import (
     FIGURES,
+    contour,
     history,
     importances,
     learning_curves,
@@ -31,7 +32,6 @@ from tunelight.results.figures import (
     timeline,
 )
 from tunelight.results.figures.data import columns
-from tunelight.results.figures.pareto import front_of
 from tunelight.results.figures.style import is_wide
 from tunelight.results.figures.timeline import Hold, holds_of, rows_of
 
@@ -180,23 +180,115 @@ def test_an_unknown_metric_is_guessed_at(results: SweepResults) -> None:
         history(results, metric="los")
 
 
-def test_a_key_that_some_lack_is_drawn_as_not_set(results: SweepResults) -> None:
-    axes = {one.label: one for one in parallel(results).data[0].dimensions}
-    momentum = axes["momentum"]
-    assert momentum.ticktext[0] == "(not set)"
-    lacks = ["momentum" not in trial.config for trial in results.trials]
-    assert [value == pytest.approx(momentum.tickvals[0]) for value in momentum["values"]] == lacks
-    assert list(axes["model.hidden"].ticktext) == ["32", "64", "128"]
+def points_of(figure: Any) -> list[tuple[int, ...]]:
+    """Return the trials of each trace, as a click on its points finds them."""
+    drawn = [one.customdata for one in figure.data if one.customdata is not None]
+    return [tuple(int(row[0] if isinstance(row, list | tuple) else row) for row in rows) for rows in drawn]
+
+
+@pytest.mark.parametrize("name", ["history", "learning_curves", "parallel", "slices", "contour", "timeline", "pareto"])
+def test_a_mark_names_its_trial_by_the_index(results: SweepResults, name: str) -> None:
+    found = points_of(FIGURES[name](results))
+    assert found
+    assert {index for trace in found for index in trace} <= {trial.index for trial in results.trials}
+
+
+def heights(figure: Any) -> dict[str, dict[int, float]]:
+    """Return how high on its axis each trial's line passes, from 0 to 1, by the names of the axes and the trials."""
+    first = figure.data[0]
+    if first.type == "parcoords":  # Optuna 4
+        axes = {one.label: (np.array(one["values"]) - one.range[0]) / np.ptp(one.range) for one in first.dimensions}
+        return {name: dict(zip(map(int, first.customdata), axis, strict=True)) for name, axis in axes.items()}
+    lines = [one for one in figure.data if one.mode == "lines"]
+    names = figure.layout.xaxis.ticktext
+    return {name: {one.customdata[0][0]: one.y[place] for one in lines} for place, name in enumerate(names)}
+
+
+def test_a_line_of_parallel_coordinates_is_a_trial(results: SweepResults) -> None:
+    made = parallel(results)
+    found = heights(made)
+    assert list(found) == ["loss", "model.hidden", "model.lr", "momentum", "opt"]
+    if made.data[0].type == "parcoords":
+        whole = [trial for trial in results.trials if "momentum" in trial.config]
+        assert "only trials that have all keys" in made.layout.title.text
+    else:
+        whole = results.trials
+        assert list(made.data[3].customdata[4]) == [3, "opt", results.trials[3].config["opt"]]
+    assert found["model.hidden"] == {one.index: (one.config["model"]["hidden"] - 32) / 96 for one in whole}
+    assert sorted(whole, key=lambda one: one.value or 0) == sorted(whole, key=lambda one: found["loss"][one.index])
+
+
+def test_of_many_trials_some_are_lines_the_best_among_them(results: SweepResults, monkeypatch: Any) -> None:
+    monkeypatch.setattr("tunelight.results.figures.parameters._MOST_LINES", 5)
+    made = parallel(results)
+    assert "5 of 24 trials, evenly by rank" in made.layout.title.text
+    best = min(results.trials, key=lambda trial: trial.value or math.inf)
+    drawn = {rows[0] for rows in points_of(made)}
+    assert len(drawn) == 5
+    assert best.index in drawn
+
+
+def test_figures_of_keys_say_which_are_not_set_and_who_reported_nothing(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path)
+    for number, value in enumerate([0.5, 0.4, 0.3, math.nan]):
+        trial = sweep.add(x=number, **({"z": 0.1 * number} if number % 2 else {}))
+        sweep.start(trial)
+        sweep.report(trial, 1, value)
+    sweep.callback.close()
+    for draw in (parallel, slices):
+        said = draw(SweepResults.load(tmp_path)).layout.title.text
+        assert "not set: z in 2 of 3 trials; without 1 of 4 trials, which reported no number" in said
 
 
 def test_slices_leave_out_who_lacks_the_key(results: SweepResults) -> None:
     made = slices(results)
-    titles = [one.text for one in made.layout.annotations]
-    assert titles == ["model.lr", "model.hidden", "opt", "momentum"]
-    counts = [len(one.y) for one in made.data]
-    assert counts[0] == len(results)
-    assert counts[3] == sum("momentum" in trial.config for trial in results.trials)
-    assert made.layout.xaxis.type == "log"
+    titles = [one.title.text for one in made.select_xaxes()]
+    assert titles == ["model.hidden", "model.lr", "momentum", "opt"]
+    drawn = dict(zip(titles, zip(made.data, points_of(made), strict=True), strict=True))
+    assert len(drawn["model.lr"][1]) == len(results)
+    for trace, indices in drawn.values():
+        assert list(trace.y) == [results.trials[index].value for index in indices]
+    assert list(drawn["opt"][0].x) == [results.trials[index].config["opt"] for index in drawn["opt"][1]]
+    assert set(drawn["momentum"][1]) == {trial.index for trial in results.trials if "momentum" in trial.config}
+    assert [one.type for one in made.select_xaxes()] == [None, "log", None, "category"]
+
+
+def test_trials_that_were_stopped_or_failed_are_drawn_with_their_best_report(results: SweepResults) -> None:
+    drawn = dict(zip(points_of(slices(results))[0], slices(results).data[0].y, strict=True))
+    assert {results.trials[index].state for index in drawn} == {"FINISHED", "STOPPED", "ERROR", "DIVERGED"}
+    assert drawn == {trial.index: trial.value for trial in results.trials}
+
+
+def test_a_contour_is_of_the_keys_that_decide(tmp_path: Path) -> None:
+    results = sphere(tmp_path)
+    made = contour(results)
+    assert (made.layout.xaxis.title.text, made.layout.yaxis.title.text) == ("x", "z")
+    heat, points = made.data
+    assert len(points.customdata) == 30  # which have z
+    for x, y, (index, value) in zip(points.x, points.y, points.customdata, strict=True):
+        trial = results.trials[index]
+        assert (x, y, value) == (trial.config["x"], trial.config["z"], trial.value)
+    assert heat.z.shape == (32, 32)
+    assert "30 of 60 trials, by their best loss up to epoch 1" in made.layout.title.text
+
+
+def test_a_contour_of_many_trials_stays_small(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("tunelight.results.figures.parameters._MOST_POINTS", 10)
+    heat, points = contour(sphere(tmp_path)).data
+    assert len(points.x) == 10
+    assert max(heat.z.shape) <= 12
+
+
+def test_one_key_makes_no_contour(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path)
+    for number in range(5):
+        trial = sweep.add(lr=0.1 * number, same=1)
+        sweep.start(trial)
+        sweep.report(trial, 1, float(number))
+    sweep.callback.close()
+    made = contour(SweepResults.load(tmp_path))
+    assert made.layout.annotations[0].text == "No two keys differ within the same trials."
+    assert len(slices(SweepResults.load(tmp_path)).data) == 1
 
 
 def sphere(folder: Path) -> SweepResults:
@@ -228,19 +320,6 @@ def test_importances_of_another_evaluator_are_refused(results: SweepResults) -> 
         importances(results, evaluator="fanov")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("modes", "front"),
-    [(("min", "min"), [True, True, False, True]), (("max", "min"), [False, False, False, True])],
-)
-def test_the_front_is_who_nobody_beats(modes: Any, front: list[bool]) -> None:
-    values = np.array([[1.0, 3.0], [2.0, 2.0], [3.0, 3.0], [4.0, 1.0]])
-    assert front_of(values, modes).tolist() == front
-
-
-def test_equal_trials_are_both_on_the_front() -> None:
-    assert front_of(np.array([[1.0, 1.0], [1.0, 1.0], [1.0, 2.0]]), ("min", "min")).tolist() == [True, True, False]
-
-
 def test_a_pareto_front_of_one_metric_is_against_the_time_it_took(results: SweepResults) -> None:
     made = pareto(results)
     assert made.layout.xaxis.title.text == "loss"
@@ -251,10 +330,29 @@ def test_a_pareto_front_of_one_metric_is_against_the_time_it_took(results: Sweep
 
 
 def test_a_pareto_front_of_two_metrics_takes_two(results: SweepResults) -> None:
-    made = pareto(results, metrics=["loss", "seconds_an_epoch"], modes=["min", "max"])
+    made = pareto(results, ["loss", "seconds_an_epoch"], ["min", "max"])
     assert "seconds_an_epoch (max)" in made.layout.title.text
     with pytest.raises(MetricError, match="Name two of each"):
-        pareto(results, metrics=["loss", "seconds_an_epoch", "loss"])
+        pareto(results, ["loss", "seconds_an_epoch", "loss"])
+
+
+def test_the_front_is_that_of_the_results(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path)
+    for number, (loss, speed) in enumerate([(1, 1), (2, 3), (2, 3), (3, 2), (0, 5), (4, 4), (math.nan, 9)]):
+        trial = sweep.add(lr=number)
+        sweep.start(trial)
+        sweep.report(trial, 1, loss, speed=speed)
+        if number == 4:
+            sweep.fail(trial)
+    sweep.callback.close()
+    told = {"metric": ["loss", "speed"], "mode": ["min", "max"]}
+    results = SweepResults(tmp_path, SweepResults.load(tmp_path).record, told)
+    made = pareto(results)
+    front, failed = trace(made, "front"), trace(made, "failed")
+    assert list(front.customdata) == [trial.index for trial in results.pareto()] == [0, 1, 2, 5]
+    assert list(failed.customdata) == [4]
+    assert list(trace(made, "others").customdata) == [3]
+    assert [one.name for one in made.data] == ["failed: 1 trial", "others: 1 trial", "front: 4 trials"]
 
 
 # Who held which worker when
@@ -378,11 +476,11 @@ def test_a_key_is_drawn_on_the_scale_that_it_was_searched_on(tmp_path: Path) -> 
         sweep.report(trial, 1, 1.0 + number)
     results = SweepResults.load(tmp_path)
     made = slices(results)
-    assert [made.layout[name].type for name in ("xaxis", "xaxis2", "xaxis3")] == ["log", "linear", "log"]
+    assert [made.layout[name].type for name in ("xaxis", "xaxis2", "xaxis3")] == ["log", "log", None]
     assert is_wide([0.001, 0.002, 0.004, 0.9])  # whose values alone would ask for another scale
-    axes = {one.label: one for one in parallel(results).data[0].dimensions}
-    assert list(axes["model.lr"]["values"]) == pytest.approx(np.log10([0.01, 0.02, 0.03, 0.04]))
-    assert list(axes["p"]["values"]) == pytest.approx([0.001, 0.002, 0.004, 0.9])
+    found = heights(parallel(results))
+    assert list(found["model.lr"].values()) == pytest.approx(np.log(range(1, 5)) / np.log(4))
+    assert list(found["p"].values()) == pytest.approx([0, 0.001 / 0.899, 0.003 / 0.899, 1])
     sweep.callback.close()
 
 
@@ -410,8 +508,8 @@ def test_a_rung_is_named_with_its_place_and_the_number_of_trials(
 
 def test_keys_that_are_the_same_everywhere_are_no_columns(results: SweepResults) -> None:
     found = {column.key: column for column in columns(results.trials)}
-    assert list(found) == ["model.lr", "model.hidden", "opt", "momentum"]
-    assert found["opt"].labels == ["adam", "sgd"]
+    assert list(found) == ["model.hidden", "model.lr", "momentum", "opt"]
+    assert set(found["opt"].values) == {"adam", "sgd"}
     assert not found["momentum"].there.all()
 
 
