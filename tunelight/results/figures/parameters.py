@@ -218,7 +218,7 @@ def contour(results: Sweep, metric: str | None = None) -> go.Figure:
     hint = f"by {_NAMES[evaluator]}; {len(values)} of {counted(judged.whole, 'trial')}, {judged.said}"
     styled(made, title, hint).update_layout(xaxis_title_text=text(x.key), yaxis_title_text=text(y.key))
     heat, points = made.data = made.data[:2]  # the third trace is for trials that broke a constraint
-    heat.update(colorscale=SCALE, z=heat.z.astype(np.float32), colorbar={"title": {"text": name}})
+    heat.update(hoverinfo="skip", colorscale=SCALE, z=heat.z.astype(np.float32), colorbar={"title": {"text": name}})
     points.update(
         customdata=[list(row) for row in zip(some.index.tolist(), some.values.tolist(), strict=True)],
         hovertemplate="trial %{customdata[0]}: %{x}, %{y}: %{customdata[1]:.5g}<extra></extra>",
