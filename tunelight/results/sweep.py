@@ -19,7 +19,7 @@ from tunelight import stores
 from tunelight.errors import NoResultError, SettingsError, first_of, guess, unknown
 from tunelight.record import Note, Notes, Standing, SweepState
 from tunelight.results import repeats
-from tunelight.results.trial import TrialResult
+from tunelight.results.trial import Noted, TrialResult
 from tunelight.results.words import counted
 from tunelight.settings import Mode, paired
 from tunelight.settings.dotted import flatten
@@ -38,7 +38,7 @@ _MOST_ROWS: Final = 10
 """Trials in the table that a notebook shows."""
 
 
-class SweepResults:
+class SweepResults(Noted):
     """The results of a sweep, from ``tunelight.run`` or :meth:`load`. Iterates over the trials of its search.
 
     The best trial is the one with the best of all reports (not the best last report). NaN is never best; of equal
@@ -235,23 +235,6 @@ class SweepResults:
     def notes(self) -> list[Note]:
         """The notes that people wrote on the sweep and on its trials (``note.trial``), in order."""
         return self._notes.all
-
-    @property
-    def tags(self) -> list[str]:
-        """The sweep's tags; see also :attr:`TrialResult.tags`."""
-        return self._notes.tags(None)
-
-    def note(self, text: str) -> None:
-        """Add a note to the sweep, also while it runs. Raises: SettingsError for an empty one; StorageError."""
-        self._notes.add(text)
-
-    def tag(self, *tags: str) -> None:
-        """Add tags to the sweep, also while it runs. Raises: SettingsError for what is no tag; StorageError."""
-        self._notes.tag(tags)
-
-    def untag(self, *tags: str) -> None:
-        """Remove tags of the sweep. Raises: SettingsError for one that it does not have; StorageError."""
-        self._notes.untag(tags)
 
     @property
     def num_stopped(self) -> int:
