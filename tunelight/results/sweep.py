@@ -404,7 +404,7 @@ class SweepResults(Noted):
 
         Args:
             figure: ``history`` (best value so far), ``learning_curves``, ``importances``, ``parallel``, ``slices``,
-                ``timeline`` or ``pareto``.
+                ``contour``, ``timeline`` or ``pareto``.
             options: arguments of that function of ``tunelight.results.figures``: ``metric``, for example.
 
         Raises: SettingsError for a figure that is not one; MetricError for a metric that no trial has reported.

@@ -182,3 +182,25 @@ def test_keys_that_are_the_same_everywhere_are_no_columns(results: SweepResults)
     assert list(found) == ["model.hidden", "model.lr", "momentum", "opt"]
     assert set(found["opt"].values) == {"adam", "sgd"}
     assert not found["momentum"].there.all()
+
+
+@pytest.mark.parametrize(("mode", "best"), [("min", 0), ("max", 4)])
+def test_the_best_line_is_the_brightest(tmp_path: Path, mode: str, best: int) -> None:
+    sweep = Sweep(tmp_path, mode=mode)
+    for number in range(5):
+        trial = sweep.add(x=number)
+        sweep.start(trial)
+        sweep.report(trial, 1, float(number))
+    sweep.callback.close()
+    first = parallel(SweepResults.load(tmp_path)).data
+    if first[0].type == "parcoords":  # Optuna 4
+        assert first[0].line.reversescale is (mode == "min")
+    else:
+        assert first[best].line.color == "rgb(253, 231, 37)"
+
+
+def test_many_points_are_drawn_by_webgl(results: SweepResults, monkeypatch: Any) -> None:
+    monkeypatch.setattr("tunelight.results.figures.style.GL_FROM", 50)
+    made = slices(results)
+    assert {one.type for one in made.data} == {"scattergl"}
+    assert len(points_of(made)) == 4

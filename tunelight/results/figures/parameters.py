@@ -138,10 +138,10 @@ def parallel(results: Sweep, metric: str | None = None) -> go.Figure:
     if not made.data:
         return nothing(title, "Each trial lacks a key that others have. Optuna 5 draws such trials too.")
     thinned = f"{len(values)} of {len(judged.values):,} trials, evenly by rank" if some is not judged else ""
-    by_4 = made.data[0].type == "parcoords"
-    styled(made, title, _note(judged, MOST_AXES, thinned, "only trials that have all keys" if by_4 else ""))
+    optuna_4 = made.data[0].type == "parcoords"
+    styled(made, title, _note(judged, MOST_AXES, thinned, "only trials that have all keys" if optuna_4 else ""))
     made.update_layout(height=520, margin={"l": 70, "r": 70, "b": 60})
-    if by_4:
+    if optuna_4:
         complete = np.all([column.there for column in shown], axis=0)
         line = {"colorscale": SCALE, "showscale": False}
         made.update_traces(customdata=some.index[complete], line=line, labelangle=-15, labelside="top")
