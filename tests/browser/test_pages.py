@@ -14,7 +14,7 @@ from tests.unit.web.serving import serving
 from tunelight.reporting import report
 from tunelight.results import SweepResults
 
-FIGURES = ("history", "importances", "parallel", "slices", "pareto", "timeline")
+FIGURES = ("parallel", "history", "importances", "slices", "contour", "pareto", "timeline")
 SPOT = """() => {
     const plot = document.getElementById("canvas"), { _size: size, xaxis, yaxis } = plot._fullLayout;
     const trace = plot._fullData.find((one) => one.name.startsWith("finished")), box = plot.getBoundingClientRect();
@@ -167,7 +167,7 @@ def test_each_figure_is_drawn(page: SweepPage) -> None:
     for name in FIGURES:
         figure = page.draw(name)
         assert figure.locator(mark.get(name, ".scatterlayer .point")).count() > 0, name
-        assert len(page.text(f"#{name} h2")) > 10
+        assert len(page.text(f"#{name} h2")) > 10, name
 
 
 def test_a_click_on_a_point_of_a_figure_leads_to_its_trial(page: SweepPage) -> None:

@@ -41,10 +41,10 @@ SETTINGS: Final = (
 """The settings that a page shows."""
 PARTS: Final = {
     "about": "About",
-    "parallel": "Parallel coordinates",
     "history": "History",
     "importances": "Importances",
     "slices": "Slices",
+    "contour": "Contour",
     "learning_curves": "All learning curves",
     "pareto": "Pareto front",
     "timeline": "Timeline",

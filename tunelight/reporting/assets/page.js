@@ -122,6 +122,7 @@ window.tunelight = (() => {
         const config = { responsive: true, displaylogo: false, toImageButtonOptions: { scale: 2 }, displayModeBar: narrow ? false : "hover" };
         await window.Plotly.react(place, place.spec.data, themed(place.spec.layout, place.clientWidth), config);
         if (!place.dataset.drawn) listenTo(place);
+        else if (place.lines) place.lines.pick(selected(place));
         place.dataset.drawn = "yes";
       }
     } finally { place.drawing = false; }
@@ -226,6 +227,33 @@ window.tunelight = (() => {
     return { automargin: true, ...(log ? { type: "log", ...ticks } : { type: "linear" }) };
   }
 
+  // An axis of parallel coordinates: numbers, on a logarithmic scale where they are far apart, or names at equal
+  // distances. A trial that lacks the key is below them.
+  function parallelAxis(label, raw, before) {
+    const found = [...new Set(raw.filter((value) => value !== null))];
+    const numeric = found.every((value) => typeof value === "number");
+    found.sort(numeric ? (a, b) => a - b : undefined);
+    const wide = numeric && found[0] > 0 && found.at(-1) >= 100 * found[0];
+    const at = numeric ? (wide ? Math.log10 : Number) : (value) => found.indexOf(value);
+    const [low, high] = [at(found[0]), at(found.at(-1))];
+    const span = high - low || 1;
+    let ticks = found.map((value) => [at(value), compact(value)]);
+    if (numeric && found.length > 6) {
+      ticks = [0, 1, 2, 3, 4].map((part) => low + (part * span) / 4).map((tick) => [tick, String(Number((wide ? 10 ** tick : tick).toPrecision(3)))]);
+    } else ticks = ticks.filter((_, n) => n % Math.ceil(ticks.length / 24) === 0);
+    const below = low - 0.15 * span;
+    const lacks = raw.includes(null);
+    if (lacks) ticks.unshift([below, "(not set)"]);
+    return {
+      label: label.length > 24 ? label.slice(0, 21) + "..." : label,
+      values: raw.map((value) => (value === null ? below : at(value))),
+      tickvals: ticks.map(([tick]) => tick),
+      ticktext: ticks.map(([, text]) => (text.length > 16 ? text.slice(0, 13) + "..." : text)),
+      range: [(lacks ? below : low) - 0.03 * span, high + 0.03 * span],
+      constraintrange: before?.constraintrange,
+    };
+  }
+
   // A line with its best point.
   function chart(place, { unit, x, y, mark, log, top }) {
     const few = x.length < 60;
@@ -276,7 +304,7 @@ window.tunelight = (() => {
   }
 
   // Fill a section of the page: its title, and its figure or blocks.
-  function fill(place, { title, note, figure: spec, blocks, colour }, lines) {
+  function fill(place, { title, note, figure: spec, blocks, colour }) {
     let head = $(":scope > .head", place);
     let body = $(":scope > .body", place);
     if (!head) place.replaceChildren(head = make("div", { class: "head" }), body = make("div", { class: "body" }));
@@ -289,8 +317,8 @@ window.tunelight = (() => {
     }
     let plot = $(":scope > .plot", body);
     if (!plot) body.replaceChildren(plot = make("div", { class: "plot" }));
-    figure(plot, spec, lines);
+    figure(plot, spec);
   }
 
-  return { told, $, make, compact, elapsed, inlined, sweepAddress, trialAddress, openTrial, card, pairs, table, axisOf, figure, show, fill, repaint, forget, BEST };
+  return { told, $, make, compact, elapsed, inlined, sweepAddress, trialAddress, openTrial, card, pairs, table, axisOf, parallelAxis, figure, show, fill, repaint, forget, BEST };
 })();

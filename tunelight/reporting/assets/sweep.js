@@ -2,12 +2,13 @@
 // The pages of one sweep, of one trial, and of a comparison; live ones, and those that a report holds.
 (() => {
   const { told, $, make, compact, elapsed, inlined, trialAddress, openTrial, listen, act, LiveTable, state } = window.tunelight;
-  const { card, pairs, table: tableOf, axisOf, figure, show, fill, repaint, forget, BEST } = window.tunelight;
+  const { card, pairs, table: tableOf, axisOf, parallelAxis, figure, show, fill, repaint, forget, BEST } = window.tunelight;
   const kind = document.body.dataset.page;
   const base = told.sweep === undefined ? "" : "/api/sweep/" + encodeURIComponent(told.sweep);
   const live = new Set(["RUNNING", "STARTING", "PAUSED"]);
   const MOST_LOG = 512 * 1024;
   const CURVES_MS = 1500;
+  const MOST_AXES = 14;
   const WIDE = 15; // how often the least value the highest must be for a logarithmic axis
   if (kind === "sweep") sweep();
   if (kind === "trial") trial();
@@ -50,7 +51,7 @@
   function sweep() {
     const trials = new Map();
     const curves = new Map();
-    const [canvas, log, under] = [$("#canvas"), $("#log"), $("#curves-note")];
+    const [canvas, log, under, parallel] = [$("#canvas"), $("#log"), $("#curves-note"), $("#parallel")];
     let head = null;
     let behind = 0;
     const table = new LiveTable($("#list"), "trial", openTrial);
@@ -80,6 +81,7 @@
           name,
           value: of === "time" ? (row) => Math.round(time(row)) : found,
           show: of === "percent" ? percent : SHOWN[of],
+          parameter: of === "parameter",
           soft: path[0] === "last" || ["at", "seconds", "workers", "peak", "why"].includes(path[0]),
         };
       });
@@ -150,12 +152,28 @@
       canvas.hidden = !curves.size;
     }
 
+    // Configurations as lines through the hyperparameters that vary, to the metric.
+    function paintParallel() {
+      const rows = [...trials.values()].filter((row) => typeof row.value === "number");
+      const varied = table.columns.filter((column) => column.parameter && new Set(rows.map(column.value)).size > 1);
+      parallel.hidden = !varied.length;
+      const place = $(".plot", parallel);
+      if (!varied.length || place.matches(":active")) return; // a reader selects
+      const before = place.data?.[0].dimensions ?? [];
+      const axis = (name, value) => parallelAxis(name, rows.map(value), before.find((one) => one.label === name));
+      const metric = axis(head.metric, (row) => row.value);
+      const line = { color: metric.values, colorscale: "Viridis", reversescale: head.mode === "min" };
+      const dimensions = [...varied.slice(0, MOST_AXES).map(({ name, value }) => axis(name, value)), metric];
+      const data = [{ type: "parcoords", customdata: rows.map((row) => row.i), dimensions, line, labelangle: -15 }];
+      figure(place, { data, layout: { height: 420, margin: { l: 90, r: 60, t: 70, b: 20 } } }, lines);
+    }
+
     let total = 0;
     let waiting = null;
     let painted = 0;
     function paintSoon() {
       const wait = told.saved ? 0 : Math.max(0, painted + CURVES_MS - Date.now());
-      waiting = waiting || setTimeout(() => { waiting = null; painted = Date.now(); paint(); }, wait);
+      waiting = waiting || setTimeout(() => { waiting = null; painted = Date.now(); paint(); paintParallel(); }, wait);
     }
     log.addEventListener("change", () => { log.dataset.chosen = "yes"; paint(); });
 
@@ -203,7 +221,7 @@
         continue;
       }
       const section = inlined("part-" + name);
-      if (section) fill(place, section, name === "parallel" ? lines : undefined);
+      if (section) fill(place, section);
       else place.remove();
     }
     if (told.saved) {
@@ -230,7 +248,7 @@
           const section = response.ok ? await response.json() : { title: "", blocks: [{ text: await response.text() }] };
           place.hidden = !section;
           place.classList.remove("awaited");
-          if (section) fill(place, section, place.dataset.part === "parallel" ? lines : undefined);
+          if (section) fill(place, section);
           const current = response.ok && response.headers.get("x-current") !== "no";
           drawn.set(place, { at: Date.now(), updated: current ? updated : null });
         } catch { /* the server does not answer: it is asked again */ }
