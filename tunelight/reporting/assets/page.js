@@ -239,7 +239,7 @@ window.tunelight = (() => {
     const span = high - low || 1;
     let ticks = found.map((value) => [at(value), compact(value)]);
     if (numeric && found.length > 6) {
-      ticks = [0, 1, 2, 3, 4].map((part) => low + (part * span) / 4).map((tick) => [tick, String(Number((wide ? 10 ** tick : tick).toPrecision(3)))]);
+      ticks = [0, 1, 2, 3, 4].map((part) => low + (part * span) / 4).map((tick) => [tick, compact(Number((wide ? 10 ** tick : tick).toPrecision(3)))]);
     } else ticks = ticks.filter((_, n) => n % Math.ceil(ticks.length / 24) === 0);
     const below = low - 0.15 * span;
     const lacks = raw.includes(null);
