@@ -65,8 +65,9 @@ def test_every_figure_is_drawn_and_the_console_stays_empty(opened: Opened) -> No
     marks = {
         "history": ".scatterlayer .point",
         "importances": ".barlayer .point",
-        "parallel": ".parcoords .y-axis",
+        "parallel": ".scatterlayer .js-line",
         "slices": ".scatterlayer .point",
+        "contour": ".scatterlayer .point",
         "timeline": ".scatterlayer path.js-line",
         "pareto": ".scatterlayer .point",
     }

@@ -32,6 +32,7 @@ HEADINGS: Final = {
     "importances": "Importances",
     "parallel": "Parallel coordinates",
     "slices": "Slices",
+    "contour": "Contour",
     "timeline": "Timeline",
     "pareto": "Pareto front",
 }
