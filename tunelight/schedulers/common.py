@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from tunelight import stores
-from tunelight.compat.ray import DEFAULT_METRIC, TRAINING_ITERATION, trial_actor
+from tunelight.compat.ray import TRAINING_ITERATION, trial_actor
 from tunelight.errors import SettingsError, guess
 from tunelight.messages import Adopt, Continue, Resize, Stop
 
@@ -21,64 +19,6 @@ logger = logging.getLogger(__name__)
 MODES: Final = ("min", "max")
 WORST: Final = math.inf
 """The loss of NaN and both infinities: they count in a rung, behind everything else."""
-
-
-class ByMetric:
-    """A mixin for schedulers that compare trials by a metric, which Tune may set."""
-
-    _metric: str | None
-    _mode: str | None
-
-    @property
-    def mode(self) -> str | None:
-        """Return "min", "max", or None if Tune has yet to set it."""
-        return self._mode
-
-    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
-        """Set metric and mode from Tune; return False if they contradict the scheduler's own."""
-        check_mode(mode, type(self).__name__)
-        if (metric and self._metric not in (None, metric)) or (mode and self._mode not in (None, mode)):
-            return False
-        self._mode = mode or self._mode
-        self._metric = metric or self._metric or (DEFAULT_METRIC if self._mode else None)
-        return True
-
-    def _loss(self, result: Mapping[str, Any]) -> float | None:
-        """Return the loss of a report; None if its metric is missing or no number."""
-        value = number(result.get(self._metric or DEFAULT_METRIC))
-        return None if value is None else loss_of(value, self._mode)
-
-    def _reported(self, result: Mapping[str, Any]) -> str:
-        """Return what a report says of the metric, in words: ``reported loss=nan``."""
-        name = self._metric or DEFAULT_METRIC
-        return f"reported {name}={number(result.get(name))}"
-
-
-class Reasons:
-    """A mixin for schedulers that say why they stop or pause a trial."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._reasons: dict[str, str] = {}
-
-    def reason(self, trial_id: str) -> str | None:
-        """Return in words why the last decision on a trial was to stop or to pause it.
-
-        None if it was to go on, or if the trial has ended since.
-        """
-        return self._reasons.get(trial_id)
-
-    def _explain(self, trial_id: str, reason: str | None) -> None:
-        """Set the reason of the last decision on a trial; None forgets it."""
-        if reason is None:
-            self._reasons.pop(trial_id, None)
-        else:
-            self._reasons[trial_id] = reason
-
-
-def write_state(path: str, state: Mapping[str, Any]) -> None:
-    """Write a scheduler's state as JSON, atomically."""
-    stores.write_atomically(path, json.dumps(state))
 
 
 def tell(trial: Trial, decision: Continue | Stop | Resize | Adopt) -> None:
@@ -179,6 +119,21 @@ def check_positive(who: str, **values: Any) -> None:
             raise SettingsError(f"{who}'s {name} must be a number above 0, and is {value!r}.")
 
 
+def check_halving(who: str, max_t: Any, grace_period: Any, reduction_factor: Any) -> None:
+    """Raise SettingsError unless the settings of successive halving are in range and agree."""
+    check_positive(who, max_t=max_t, grace_period=grace_period)
+    if not is_number(reduction_factor) or reduction_factor <= 1:
+        raise SettingsError(
+            f"{who}'s reduction_factor must be a number above 1 (of how many trials one goes on), and is "
+            f"{reduction_factor!r}. The usual ones are 2, 3 and 4."
+        )
+    if grace_period > max_t:
+        raise SettingsError(
+            f"{who}'s grace_period must be at most max_t, and is {grace_period!r} with max_t={max_t!r}: no trial would "
+            "ever be stopped or paused. Lower grace_period, or train longer."
+        )
+
+
 def check_judged(who: str, metric: str | None, mode: str | None) -> None:
     """Raise SettingsError unless there is a metric and a mode to compare trials by."""
     if not metric or not mode:
@@ -187,19 +142,3 @@ def check_judged(who: str, metric: str | None, mode: str | None) -> None:
             f"mode={mode!r}. Give both to {who}(metric=..., mode='min') or to the sweep "
             "(with a plain Tuner: TuneConfig(metric=..., mode='min'))."
         )
-
-
-def agreed(own: dict[str, Any], saved: Mapping[str, Any], who: str, path: str) -> dict[str, Any]:
-    """Return a scheduler's settings, with the saved metric and mode if it lacks them.
-
-    Raises: SettingsError if the others differ: the saved state would mean something else under them.
-    """
-    judged: dict[str, Any] = {name: own[name] or saved[name] for name in ("metric", "mode") if name in own}
-    both = {**own, **judged}
-    differ = [f"{name}={both[name]!r} (saved: {saved.get(name)!r})" for name in both if both[name] != saved.get(name)]
-    if differ:
-        raise SettingsError(
-            f"{path} was saved by {who} with other settings than this one: {', '.join(differ)}. Restore it with the "
-            "settings it was saved under."
-        )
-    return both

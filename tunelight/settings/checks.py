@@ -250,20 +250,3 @@ def baselines(name: str, value: Any) -> tuple[dict[str, Any], ...]:
 def scheduler(_name: str, value: Any) -> Any:
     """Accept any scheduler; None is "fifo", as for Ray Tune and Optuna."""
     return "fifo" if value is None else value
-
-
-def check_grace(scheduler: Any, max_epochs: int | None) -> None:
-    """Raise SettingsError where the scheduler's grace period is longer than a trial, both counted in epochs."""
-
-    def option(*names: str) -> Any:
-        if isinstance(scheduler, Mapping):
-            return scheduler.get(names[0])
-        return next((getattr(scheduler, name) for name in names if hasattr(scheduler, name)), None)
-
-    grace = option("grace_period", "_grace_period", "_grace")
-    counts_epochs = option("time_attr", "_time_attr") in (None, "training_iteration", "epoch")
-    if max_epochs is not None and counts_epochs and isinstance(grace, Real) and float(grace) > max_epochs:
-        raise SettingsError(
-            f"The scheduler's grace_period={grace!r} is larger than max_epochs={max_epochs}, so no trial "
-            f"would ever be stopped early. Set grace_period to {max_epochs} or less, or raise max_epochs."
-        )

@@ -236,7 +236,6 @@ class Settings:
     def __post_init__(self) -> None:
         for name in SETTINGS:
             object.__setattr__(self, name, check_setting(name, getattr(self, name)))
-        checks.check_grace(self.scheduler, self.max_epochs)
         check_paired(self.metric, self.mode)
 
     @cached_property

@@ -16,13 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import (
-    HyperBandScheduler,
-    PopulationBasedTraining,
-    PopulationBasedTrainingReplay,
-    ResourceChangingScheduler,
-    TrialScheduler,
-)
+from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
 from tunelight.compat.ray import flattened, set_last_result, stub_trial
@@ -42,6 +36,7 @@ from tunelight.record import (
     apply,
     to_json_types,
 )
+from tunelight.schedulers.base import GangScheduler
 from tunelight.searchers import ResumedTrial, ResumeState, TrackingSearcher, teach
 from tunelight.space import SearchSpace
 from tunelight.trial.fitting import recall, remember
@@ -52,12 +47,6 @@ if TYPE_CHECKING:
 
 _ENDS: Final = TERMINAL - {INTERRUPTED}
 _STATUS: Final = {PENDING: Trial.PENDING, RUNNING: Trial.RUNNING, PAUSED: Trial.PAUSED, ERROR: Trial.ERROR}
-_PAUSING: Final = (
-    HyperBandScheduler,
-    PopulationBasedTraining,
-    PopulationBasedTrainingReplay,
-    ResourceChangingScheduler,
-)
 
 
 class _NoController:
@@ -72,15 +61,13 @@ class _NoController:
     get_live_trials = get_trials
 
 
-def replay_scheduler(lines: Sequence[Mapping[str, Any]], scheduler: TrialScheduler) -> frozenset[str]:
+def replay_scheduler(lines: Sequence[Mapping[str, Any]], scheduler: GangScheduler) -> frozenset[str]:
     """Replay recorded trials, reports and ends to ``scheduler``; return the trials that are paused at the end.
 
-    Its decisions are ignored. ``replayable = True`` on a scheduler that pauses or resizes trials says that its state
-    follows from the order of reports alone; False that it does not.
-    Raises: SettingsError for a scheduler that cannot be replayed.
+    Its decisions are ignored. Raises: SettingsError for a scheduler that cannot be replayed.
     """
-    name = type(scheduler).__name__
-    if not getattr(scheduler, "replayable", not isinstance(scheduler, _PAUSING)):
+    name = type(scheduler.inner).__name__
+    if not scheduler.replayable:
         raise SettingsError(
             f"A sweep under {name} cannot be resumed: it pauses, copies or resizes running trials, which no record "
             "brings back. Resume with scheduler='asha' or 'fifo', or start a new sweep under another name=."
@@ -295,7 +282,7 @@ class _Teller:
 
 
 def start_from(
-    past: SavedSweep, space: SearchSpace, settings: Settings, scheduler: TrialScheduler, searcher: Searcher
+    past: SavedSweep, space: SearchSpace, settings: Settings, scheduler: GangScheduler, searcher: Searcher
 ) -> ResumeState:
     """Replay the record to scheduler and searcher; return the state that the search resumes from."""
     again = past.again(settings.max_epochs, repetitions=settings.repeats is not None)

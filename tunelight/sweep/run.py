@@ -22,7 +22,6 @@ from tunelight.compat.ray import announced, check_ray_internals
 from tunelight.data.server import check_sources, served
 from tunelight.errors import SweepFailedError
 from tunelight.lightning.recipe import training_code
-from tunelight.machine.signals import StopSignals
 from tunelight.messages import DatasetHandle, Evaluation
 from tunelight.policies import FailurePolicy
 from tunelight.record import RECORD_FILE, SWEEP_FILE, Lease, create_sweep_folder, locked, mirrored, write_sweep_file
@@ -33,6 +32,7 @@ from tunelight.settings.backends import Backend
 from tunelight.space import SearchSpace
 from tunelight.space.check import check_settings
 from tunelight.stores import drop, for_tune
+from tunelight.sweep.control import SweepControl
 from tunelight.sweep.live_page import LivePage, check_web
 from tunelight.sweep.past import SavedSweep, open_saved_sweep, sweep_file_of
 
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
     from tunelight.cluster.gcs_watch import GcsWatch
     from tunelight.reporting import Steps
+    from tunelight.schedulers.base import GangScheduler
     from tunelight.searchers import Repetitions, ResumeState, SweepSearch
     from tunelight.settings.repeats import Folds
-    from tunelight.sweep.steering import SteeredScheduler
 
 
 class _Unset:
@@ -184,18 +184,18 @@ def run(
             check_web()
         steps = stack.enter_context(Steps(shown=bool(settings.progress)))
         steps("Checking the sweep")
-        sweep = stack.enter_context(_claimed(_prepare(space, settings, past), past))
+        control = SweepControl()
+        sweep = stack.enter_context(_claimed(_prepare(space, settings, past, control), past))
         lease = past.lease if past is not None else stack.enter_context(locked(sweep.folder))
         sweep = replace(sweep, lease=lease, upload=stack.enter_context(mirrored(sweep.folder, lease)))
         if past is not None and not sweep.to_do:
             past.settle(sweep.searcher)
             return SweepResults.load(sweep.folder, space.objects)
-        signals = StopSignals()
         page = LivePage(sweep.folder) if settings.web else None
         steps(step_of(settings.address))
         with (
-            connected(settings, sweep.reservation, sweep.folder / SWEEP_FILE, signals) as (reservation, watch),
-            signals,  # after Ray, which installs a handler of SIGTERM when it starts
+            connected(settings, sweep.reservation, sweep.folder / SWEEP_FILE, control.signals) as (reservation, watch),
+            control.signals,  # after Ray, which installs a handler of SIGTERM when it starts
             served(settings, reservation.least or reservation.workers) as handle,
         ):
             if page is not None:
@@ -206,7 +206,7 @@ def run(
                 remember_pieces(past)
             steps(f"Starting the first trial, workers: {reservation.workers}")
             try:
-                _tune(replace(sweep, reservation=reservation), watch, handle, signals, steps)
+                _tune(replace(sweep, reservation=reservation), control, watch, handle, steps)
             except SweepFailedError as error:
                 raise error.with_traceback(None) from None  # the traceback of Tune's loop is of no use
         return SweepResults.load(sweep.folder, space.objects)
@@ -220,7 +220,7 @@ class _Sweep:
     settings: Settings
     reservation: Reservation
     code: Callable[[dict[str, Any]], object]
-    scheduler: TrialScheduler
+    scheduler: GangScheduler
     searcher: Searcher
     start: ResumeState
     folder: Path
@@ -279,7 +279,7 @@ def _claimed(sweep: _Sweep, past: SavedSweep | None) -> Iterator[_Sweep]:
         raise
 
 
-def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None) -> _Sweep:
+def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None, control: SweepControl) -> _Sweep:
     """Check a sweep's settings, build its parts, and for a resumed one restore their state."""
     with space.placing(settings, "train" if settings.model is None else "model"):
         switch(settings.lightning)
@@ -297,14 +297,14 @@ def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None) ->
     check_ray_internals("core", "tune")
     # Built before Ray starts, so that errors come early.
     with space.placing(settings, "scheduler"):
-        scheduler = build_scheduler(settings, space.domains)
+        scheduler = build_scheduler(settings, space.domains, on_change=control.change)
         check_company(scheduler, settings)
     with space.placing(settings, "searcher"):
         searcher = build_searcher(space, settings, None if past is None else past.folder)
         if isinstance(searcher, TrackingSearcher) and searcher.sweeps:
             settings = replace(settings, warm_start=searcher.sweeps)
     at_first = reservation
-    if getattr(scheduler, "resizes", False) and reservation.least is not None:
+    if scheduler.resizes and reservation.least is not None:
         at_first = reservation.starting(reservation.least)  # the scheduler decides who gets more
     sweep_file = sweep_file_of(space, settings, reservation, at_first)
     start = ResumeState()
@@ -327,16 +327,14 @@ def _default_name(settings: Settings) -> str:
     return str(getattr(settings.train or settings.model, "__name__", "sweep")).strip("<>")
 
 
-def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signals: StopSignals, steps: Steps) -> None:
+def _tune(sweep: _Sweep, control: SweepControl, watch: GcsWatch, datasets: DatasetHandle | None, steps: Steps) -> None:
     """Run the sweep on Ray Tune, which records it in the sweep's folder."""
     from ray import tune
 
     from tunelight.gang.parcel import Code
     from tunelight.gang.seat import sweep_seats
-    from tunelight.schedulers.choose import first_decision, judged_by
-    from tunelight.schedulers.sparing import Sparing
+    from tunelight.schedulers.choose import judged_by
     from tunelight.searchers import SweepSearch
-    from tunelight.sweep.steering import SteeredScheduler
     from tunelight.trial.settling import SettlingCallback
     from tunelight.trial.spec import TrialSpec
     from tunelight.trial.trainable import make_trainable
@@ -354,7 +352,7 @@ def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signal
         **settings.judged_by,
         seed=settings.seed or 0,
         checkpoints=settings.checkpoints or Checkpoints(),
-        first=first_decision(scheduler),
+        first=scheduler.initial_decision(),
         failures=settings.failures,
         evaluation=settings.evaluation or sweep.reservation.evaluation,
         runtime_env=env_of_workers(settings, sweep.reservation),
@@ -362,10 +360,8 @@ def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signal
         real_checkpoints=False,
         verbose=settings.verbose,
         lightning=sweep.sweep_file["lightning"],
-        start=sweep.reservation.least if getattr(scheduler, "resizes", False) else None,
+        start=sweep.reservation.least if scheduler.resizes else None,
     )
-    if settings.room_for_data and hasattr(scheduler, "keep_free"):
-        scheduler.keep_free(settings.room_for_data)
     search = SweepSearch(
         searcher,
         sweep.total,
@@ -375,11 +371,11 @@ def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signal
         written=space.from_dotted if searcher is settings.searcher else dict,  # Ray's searchers suggest dotted keys
         start=sweep.start,
         repeats=sweep.repetitions,
-        **({"admit": scheduler.admits} if hasattr(scheduler, "admits") else {}),
+        admit=scheduler.admits,
+        wait=control.wait,
     )
-    steered = SteeredScheduler(scheduler if settings.repeats is None else Sparing(scheduler, search.ends_at))
-    made = _callbacks(sweep, search, watch, datasets, signals, steered=steered, steps=steps)
-    with tune_environment(settings.verbose), made as callbacks:
+    parts = _parts(sweep, search, control, watch, datasets, steps=steps)
+    with tune_environment(settings.verbose), parts as (wrapped, callbacks):
         tune.run(
             make_trainable(spec, f"{_default_name(settings)}-{secrets.token_hex(3)}"),  # two sweeps may run at once
             name=folder.name,
@@ -387,30 +383,29 @@ def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signal
             storage_filesystem=for_tune(folder.parent),
             **judged_by(scheduler, settings),
             search_alg=search,
-            scheduler=steered,
+            scheduler=wrapped,
             reuse_actors=settings.reuse_gangs,
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False, num_to_keep=2),
             max_failures=settings.failures.max_failures,
             time_budget_s=settings.budget_s,
             raise_on_failed_trial=False,
-            callbacks=[*callbacks, SettlingCallback(search.is_finished, lambda: signals.received is not None)],
+            callbacks=[*callbacks, SettlingCallback(search.is_finished, lambda: control.signals.received is not None)],
             verbose=2 if settings.verbose > 1 else 0,
         )
     sweep_seats()  # of heads that were killed
 
 
 @contextlib.contextmanager
-def _callbacks(
+def _parts(
     sweep: _Sweep,
     search: SweepSearch,
+    control: SweepControl,
     watch: GcsWatch,
     datasets: DatasetHandle | None,
-    signals: StopSignals,
     *,
-    steered: SteeredScheduler,
     steps: Steps | None = None,
-) -> Iterator[list[Any]]:
-    """Return Tune's callbacks, the record's first, and close them at the end."""
+) -> Iterator[tuple[Any, list[Any]]]:
+    """Return the scheduler and the callbacks that Tune gets, the record's first, and close them at the end."""
     from tunelight.cluster.gcs_watch import GcsCallback
     from tunelight.gang.parcel import heavy
     from tunelight.record import RecordCallback
@@ -436,6 +431,7 @@ def _callbacks(
         scheduler=sweep.scheduler,
         budget_s=settings.budget_s,
         complete=lambda: search.complete,
+        ended_by=lambda: control.ends,
         announced=announced,
         lease=sweep.lease,
         run={**sweep.sweep_file["run"], "versions": sweep.sweep_file["versions"]},
@@ -443,22 +439,20 @@ def _callbacks(
     tensorboard = TensorBoardCallback(folder, record.state)
     waits = functools.partial(waits_for, sweep.reservation)
     shown = ProgressCallback(record.state, total=total, progress=settings.progress, steps=steps, waits=waits)
-    if settings.progress:
-        signals.say = shown.say
     steering = Steering(
         record,
         search,
-        steered,
+        sweep.scheduler,
         sweep.space,
+        control,
         reservation=sweep.reservation,
         sweep_file=sweep.sweep_file,
         shown=shown,
         answered=sweep.upload,
     )
-    search.waits = lambda: steering.wait() or signals.received is not None or record.out_of_time
-    first = FailFast(settings.failures.give_up_after, [metric for metric, _ in settings.objectives], total, record)
-    if hasattr(sweep.scheduler, "on_change"):
-        sweep.scheduler.on_change = record.change
+    control.begin(record, steering.look, shown.say if settings.progress else None)
+    metrics = [metric for metric, _ in settings.objectives]
+    first = FailFast(settings.failures.give_up_after, metrics, total, record, control)
     if isinstance(sweep.searcher, TrackingSearcher):
         for text in sweep.searcher.notes:
             record.note(text)
@@ -466,7 +460,8 @@ def _callbacks(
     for text in filter(None, notes):
         record.note(text)
     try:
-        yield [record, tensorboard, steering, shown, first, *settings.callbacks, GcsCallback(watch)]
+        callbacks = [record, tensorboard, steering, shown, first, *settings.callbacks, GcsCallback(watch)]
+        yield steering.scheduler, callbacks
     finally:
         for one in (record, tensorboard, shown):
             one.close()
