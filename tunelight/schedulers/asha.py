@@ -1,11 +1,9 @@
-"""Asynchronous successive halving, in its stopping form.
+"""Asynchronous successive halving, in its stopping form. It reads no clock and draws no random number.
 
-Li, Jamieson, Rostamizadeh, Gonina, Ben-Tzur, Hardt, Recht and Talwalkar, "A System for Massively
-Parallel Hyperparameter Tuning" (https://arxiv.org/abs/1810.05934). The paper pauses a trial at a rung
-and promotes it later; here, as in Ray Tune's scheduler of that name, a trial that is not among the best
-of its rung when it arrives there is stopped, and one that is goes on without a pause.
-
-Knows Ray Tune's scheduler interface and ``messages`` only; reads no clock and draws no random number.
+Li, Jamieson, Rostamizadeh, Gonina, Ben-Tzur, Hardt, Recht and Talwalkar, "A System for Massively Parallel
+Hyperparameter Tuning" (https://arxiv.org/abs/1810.05934). The paper pauses a trial at a rung and promotes it later;
+here, as in Ray Tune's scheduler of that name, a trial goes on at once if it is among the best of its rung as it arrives
+there, else it is stopped.
 """
 
 from __future__ import annotations
@@ -20,18 +18,9 @@ from tunelight.compat.arguments import known_arguments
 from tunelight.errors import SettingsError, guess
 from tunelight.messages import RESULT_KEY, Continue, Stop
 from tunelight.schedulers.base import GangScheduler
-from tunelight.schedulers.common import (
-    TRAINING_ITERATION,
-    WORST,
-    End,
-    check_halving,
-    check_judged,
-    check_mode,
-    number,
-    tell,
-    whole,
-)
-from tunelight.schedulers.rungs import Rung
+from tunelight.schedulers.common import TRAINING_ITERATION, WORST, End, check_halving, number, tell
+from tunelight.schedulers.rungs import Rung, described, ladder
+from tunelight.settings import checks
 
 if TYPE_CHECKING:
     from ray.tune.execution.tune_controller import TuneController
@@ -49,11 +38,10 @@ class ASHA(GangScheduler):
 
     Rungs lie at ``grace_period * reduction_factor ** (k + s)`` below ``max_t``, for bracket ``s``, in ``unit``. The
     first report at or past a rung is filed there, at each rung that it passes, once a trial and rung.
-    The trial goes on if it is among the best ``max(1, floor(n / reduction_factor))`` of the ``n`` filed
-    at that rung so far, itself included; of equals the earlier wins. From the first rung on a report of
-    NaN or of an infinity of either sign stops the trial at once (in a sweep of tunelight's it has ended as DIVERGED by
-    then, whatever the scheduler). A report without the metric (absent,
-    None, no number) decides nothing and is not filed.
+    The trial goes on if it is among the best ``max(1, floor(n / reduction_factor))`` of the ``n`` filed at that rung so
+    far, itself included; of equals the earlier wins. From the first rung on, NaN and infinities stop the trial at once
+    (in ``tunelight.run`` it has ended as DIVERGED by then). A report without the metric, or with one that is no number,
+    decides nothing and is not filed.
 
     A trial that reaches ``max_t`` is not stopped there: it ends by itself, so that its last code runs. One that does
     not is stopped at its first report past ``max_t`` (where reports come several times an epoch: past that epoch).
@@ -90,19 +78,25 @@ class ASHA(GangScheduler):
         brackets: int = 1,
         unit: Literal["epochs", "samples", "seconds"] | None = None,
     ) -> None:
-        super().__init__()
-        check_mode(mode, "ASHA")
-        end = math.inf if max_t is None else max_t
-        max_t = _MAX_T if max_t is None else max_t
-        _check_numbers(max_t, grace_period, reduction_factor, brackets)
-        self._metric = metric
-        self._mode = mode
-        self.time_attr = _counted_by(time_attr, unit)
-        self._end = End(end, self.time_attr)
-        self.max_t: float = max_t
+        super().__init__(metric, mode)
+        if max_t == "auto":
+            raise SettingsError(
+                "ASHA stops a trial for good, so that max_t='auto', under which trials may go on later, is not for it. "
+                "ElasticASHA(max_t='auto') pauses them; by name: scheduler={'name': 'elastic_asha', 'max_t': 'auto'}."
+            )
+        self.max_t: float = _MAX_T if max_t is None else max_t
         self.grace_period: float = grace_period
-        self._eta = whole(reduction_factor)
-        self._brackets = [self._rungs(s) for s in range(brackets)]
+        self._eta = reduction_factor
+        check_halving("ASHA", self.max_t, grace_period, reduction_factor)
+        self.time_attr = _counted_by(time_attr, unit)
+        self._end = End(max_t, self.time_attr)
+        checks.whole("ASHA's brackets", brackets)
+        if brackets > 1 and grace_period * reduction_factor ** (brackets - 1) > self.max_t:
+            raise SettingsError(
+                f"The first rung of the last of brackets={brackets} would lie beyond max_t={self.max_t!r}, with "
+                f"grace_period={grace_period!r} and reduction_factor={reduction_factor!r}. Have fewer brackets."
+            )
+        self._brackets = [ladder(grace_period * self._eta**s, self._eta, self.max_t) for s in range(brackets)]
         self._credit = [0.0] * brackets
         self._bracket_of: dict[str, int] = {}
         self._bound_of: dict[str, int | None] = {}
@@ -119,15 +113,13 @@ class ASHA(GangScheduler):
 
     def initial_decision(self) -> Continue:
         """Return the first report of a new trial that needs an answer."""
-        if self.time_attr != TRAINING_ITERATION:
-            return Continue(until=1)
-        return Continue(until=self._bound(self._brackets[0], 0))
+        return Continue(until=1 if self.time_attr != TRAINING_ITERATION else self._bound(self._brackets[0], 0))
 
     # -- Tune's interface ---------------------------------------------------------------------------
 
     def on_trial_add(self, tune_controller: TuneController, trial: Trial) -> None:
         """Assign a trial to a bracket; one that returns after an error keeps its own, and its place in the rungs."""
-        check_judged("ASHA", self._metric, self._mode)
+        self._check_judged()
         self.on_trial_end(trial)
         if trial.trial_id not in self._bracket_of:
             self._bracket_of[trial.trial_id] = self._deal()
@@ -155,11 +147,9 @@ class ASHA(GangScheduler):
 
     def debug_string(self) -> str:
         """Return one line for each bracket: its rungs with their number of trials and the value to beat."""
-        lines = [f"Using ASHA: num_stopped={self.num_stopped}"]
-        for bracket, rungs in enumerate(self._brackets):
-            shown = " | ".join(self._describe(rung) for rung in rungs) or "no rung below max_t"
-            lines.append(f"Bracket {bracket}: {shown}")
-        return "\n".join(lines)
+        brackets = (described(rungs, self._eta, self._mode, closed=True) for rungs in self._brackets)
+        shown = "".join(f"\nBracket {number}: {rungs}" for number, rungs in enumerate(brackets))
+        return f"Using ASHA: num_stopped={self.num_stopped}{shown}"
 
     def _state(self) -> dict[str, Any]:
         return {
@@ -209,20 +199,11 @@ class ASHA(GangScheduler):
         trained = number(result.get(_SECONDS)) if self.time_attr == UNITS["seconds"] else None
         return number(result.get(self.time_attr)) if trained is None else trained
 
-    def _rungs(self, bracket: int) -> list[Rung]:
-        """Return the rungs of a bracket, strictly below ``max_t``."""
-        rungs = []
-        milestone = self.grace_period * self._eta**bracket
-        while milestone < self.max_t:
-            rungs.append(Rung(milestone))
-            milestone *= self._eta
-        return rungs
-
     def _deal(self) -> int:
         """Choose the next trial's bracket: weighted round robin, evenly interleaved.
 
-        A bracket of m halvings costs about (m + 1) / eta^m of a full trial each, so that with Hyperband's
-        weights eta^m / (m + 1) all brackets get the same budget.
+        A trial in a bracket of m halvings costs about (m + 1) / eta^m of a full one, so that with Hyperband's weights
+        eta^m / (m + 1) all brackets get the same budget.
         """
         weights = [self._eta ** len(rungs) / (len(rungs) + 1) for rungs in self._brackets]
         for bracket, weight in enumerate(weights):
@@ -247,13 +228,6 @@ class ASHA(GangScheduler):
         """Return the first report at or past the first of these rungs; without one, the first past the end."""
         return math.ceil(rungs[0].milestone) if rungs else self._end.bound(at)
 
-    def _describe(self, rung: Rung) -> str:
-        cutoff = rung.cutoff(self._eta, closed=True)
-        if cutoff is None:
-            return f"{rung.milestone:g}: none yet"
-        shown = cutoff if not math.isfinite(cutoff) or self._mode == "min" else -cutoff
-        return f"{rung.milestone:g}: {len(rung)} filed, cutoff {shown:.4g}"
-
     def _settings(self) -> dict[str, Any]:
         return {
             "time_attr": self.time_attr,
@@ -276,24 +250,3 @@ def _counted_by(time_attr: str | None, unit: str | None) -> str:
             f"ASHA was given unit={unit!r}, which counts {UNITS[unit]!r}, and time_attr={time_attr!r}: leave one out."
         )
     return time_attr or UNITS[unit or "epochs"]
-
-
-def _check_numbers(max_t: Any, grace_period: Any, reduction_factor: Any, brackets: Any) -> None:
-    """Raise SettingsError unless the settings are in range and agree."""
-    if max_t == "auto":
-        raise SettingsError(
-            "ASHA stops a trial for good, so that max_t='auto', under which trials may have to go on, is not for it. "
-            "ElasticASHA(max_t='auto') pauses them; by name: scheduler={'name': 'elastic_asha', 'max_t': 'auto'}."
-        )
-    check_halving("ASHA", max_t, grace_period, reduction_factor)
-    if not isinstance(brackets, int) or isinstance(brackets, bool) or brackets < 1:
-        raise SettingsError(f"ASHA's brackets must be a whole number of at least 1, and is {brackets!r}.")
-    room = 1
-    while grace_period * reduction_factor**room <= max_t:
-        room += 1
-    if brackets > room:
-        raise SettingsError(
-            f"ASHA has room for at most {room} brackets with grace_period={grace_period!r}, "
-            f"reduction_factor={reduction_factor!r} and max_t={max_t!r}, and was given brackets={brackets}: "
-            "the first rung of the last one would lie beyond max_t."
-        )

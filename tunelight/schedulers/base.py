@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from tunelight import stores
 from tunelight.compat.ray import DEFAULT_METRIC, TRAINING_ITERATION
 from tunelight.errors import SettingsError
 from tunelight.messages import Continue
-from tunelight.schedulers.common import check_mode, loss_of, number
+from tunelight.schedulers.common import WORST, check_mode, number
 
 if TYPE_CHECKING:
     from ray.tune.execution.tune_controller import TuneController
@@ -65,9 +66,6 @@ class GangScheduler(FIFOScheduler):  # type: ignore[misc,unused-ignore]
     """
 
     _supports_buffered_results = False
-    _metric: str | None = None
-    _mode: str | None = None
-
     resizes: bool = False
     """Whether it resizes gangs: those of ``workers=(1, 4)`` then start with 1 worker."""
     pauses: bool = False
@@ -85,8 +83,10 @@ class GangScheduler(FIFOScheduler):  # type: ignore[misc,unused-ignore]
     sweep: SweepFacts = SweepFacts()
     """What ``prepare`` was given."""
 
-    def __init__(self) -> None:
+    def __init__(self, metric: str | None = None, mode: str | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call,unused-ignore]
+        check_mode(mode, type(self).__name__)
+        self._metric, self._mode = metric, mode
         self._reasons: dict[str, str] = {}
 
     @property
@@ -196,10 +196,22 @@ class GangScheduler(FIFOScheduler):  # type: ignore[misc,unused-ignore]
     def _load(self, state: Mapping[str, Any]) -> None:
         """Load what ``_state`` returned."""
 
+    def _check_judged(self) -> None:
+        """Raise SettingsError unless there is a metric and a mode to compare trials by."""
+        if not self._metric or not self._mode:
+            who = type(self).__name__
+            raise SettingsError(
+                f"{who} needs a metric and a mode to compare trials by, and has metric={self._metric!r}, "
+                f"mode={self._mode!r}. Give both to {who}(metric=..., mode='min') or to the sweep (with a plain Tuner: "
+                "TuneConfig(metric=..., mode='min'))."
+            )
+
     def _loss(self, result: Mapping[str, Any]) -> float | None:
         """Return the loss of a report; None if its metric is missing or no number."""
         value = number(result.get(self._metric or DEFAULT_METRIC))
-        return None if value is None else loss_of(value, self._mode)
+        if value is None or not math.isfinite(value):
+            return None if value is None else WORST
+        return -value if self._mode == "max" else value
 
     def _reported(self, result: Mapping[str, Any]) -> str:
         """Return what a report says of the metric, in words: ``reported loss=nan``."""

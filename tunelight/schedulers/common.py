@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tunelight.compat.ray import TRAINING_ITERATION, trial_actor
 from tunelight.errors import SettingsError, guess
 from tunelight.messages import Adopt, Continue, Resize, Stop
+from tunelight.settings import checks
 
 if TYPE_CHECKING:
     from ray.tune.experiment import Trial
@@ -48,29 +49,19 @@ def number(value: Any) -> float | None:
         return math.inf
 
 
-def loss_of(value: float, mode: str | None) -> float:
-    """Return a metric's value as a loss: less is better, NaN and infinities are worst."""
-    if not math.isfinite(value):
-        return WORST
-    return -value if mode == "max" else value
-
-
 class End:
-    """Tells which trials train on past ``max_t``, where they should have ended by themselves (infinite: not known).
+    """Tells which trials train on past ``max_t``, where they should have ended by themselves (None: not known).
 
     Reports count as epochs, unless they name their epoch: then there may be several in an epoch, and one after the
     last, for what the training code does then.
     """
 
-    def __init__(self, max_t: float, counted_by: str = TRAINING_ITERATION) -> None:
-        self._max_t = max_t
+    def __init__(self, max_t: float | None, counted_by: str = TRAINING_ITERATION) -> None:
+        self._max_t = math.inf if max_t is None else max_t
         self._by_reports = counted_by == TRAINING_ITERATION
         self._say_epochs: set[str] = set()
-
-    @property
-    def reason(self) -> str:
+        self.reason = f"trained on past max_t={self._max_t:.12g}"
         """Why a trial is stopped that trains on past the end, in words."""
-        return f"trained on past max_t={in_words(self._max_t)}"
 
     def past(self, trial_id: str, result: Mapping[str, Any], at: float) -> bool:
         """Tell whether a trial's report, ``at`` this progress, is one past the end."""
@@ -91,38 +82,17 @@ def top_count(n: int, eta: float) -> int:
     return math.floor(n / eta + 1e-9)  # 11 / 1.1 is 9.999..., and means 10
 
 
-def in_words(progress: float) -> str:
-    """Return a rung or another measure of progress as text, without what rounding left."""
-    return f"{progress:.12g}"
-
-
-def whole(eta: float) -> float:
-    """Return an eta that is a whole number as int, so that milestones are whole."""
-    return int(eta) if eta == int(eta) else eta
-
-
-def is_number(value: Any) -> bool:
-    """Tell whether a setting is a finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def check_mode(mode: str | None, who: str) -> None:
     """Raise SettingsError unless ``mode`` is "min", "max" or None."""
-    if mode is not None and mode not in MODES:
+    if mode not in (None, *MODES):
         raise SettingsError(f"{who}'s mode must be 'min' or 'max', and is {mode!r}.{guess(mode, MODES)}")
-
-
-def check_positive(who: str, **values: Any) -> None:
-    """Raise SettingsError for the first value that is not a finite number above 0."""
-    for name, value in values.items():
-        if not is_number(value) or value <= 0:
-            raise SettingsError(f"{who}'s {name} must be a number above 0, and is {value!r}.")
 
 
 def check_halving(who: str, max_t: Any, grace_period: Any, reduction_factor: Any) -> None:
     """Raise SettingsError unless the settings of successive halving are in range and agree."""
-    check_positive(who, max_t=max_t, grace_period=grace_period)
-    if not is_number(reduction_factor) or reduction_factor <= 1:
+    for name, value in (("max_t", max_t), ("grace_period", grace_period)):
+        checks.number(f"{who}'s {name}", value)
+    if checks.number(f"{who}'s reduction_factor", reduction_factor) <= 1:
         raise SettingsError(
             f"{who}'s reduction_factor must be a number above 1 (of how many trials one goes on), and is "
             f"{reduction_factor!r}. The usual ones are 2, 3 and 4."
@@ -131,14 +101,4 @@ def check_halving(who: str, max_t: Any, grace_period: Any, reduction_factor: Any
         raise SettingsError(
             f"{who}'s grace_period must be at most max_t, and is {grace_period!r} with max_t={max_t!r}: no trial would "
             "ever be stopped or paused. Lower grace_period, or train longer."
-        )
-
-
-def check_judged(who: str, metric: str | None, mode: str | None) -> None:
-    """Raise SettingsError unless there is a metric and a mode to compare trials by."""
-    if not metric or not mode:
-        raise SettingsError(
-            f"{who} needs a metric and a mode to compare trials by, and has metric={metric!r}, "
-            f"mode={mode!r}. Give both to {who}(metric=..., mode='min') or to the sweep "
-            "(with a plain Tuner: TuneConfig(metric=..., mode='min'))."
         )

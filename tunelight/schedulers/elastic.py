@@ -22,22 +22,13 @@ from tunelight.compat.arguments import known_arguments
 from tunelight.errors import SettingsError
 from tunelight.messages import Continue, Stop
 from tunelight.schedulers.base import GangScheduler, SweepFacts
-from tunelight.schedulers.common import (
-    TRAINING_ITERATION,
-    End,
-    check_halving,
-    check_judged,
-    check_mode,
-    check_positive,
-    number,
-    tell,
-    whole,
-)
+from tunelight.schedulers.common import TRAINING_ITERATION, End, check_halving, number, tell
 from tunelight.schedulers.growth import Growth
 from tunelight.schedulers.ledger import TrialResources
 from tunelight.schedulers.members import Member, Members, State
 from tunelight.schedulers.promotion import Promotion, Verdict
-from tunelight.schedulers.rungs import Rung
+from tunelight.schedulers.rungs import described
+from tunelight.settings import checks
 
 if TYPE_CHECKING:
     from ray.tune.execution.tune_controller import TuneController
@@ -100,25 +91,22 @@ class ElasticASHA(GangScheduler):
         cooldown: int = 5,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__()
-        check_mode(mode, "ElasticASHA")
+        super().__init__(metric, mode)
         if isinstance(max_t, str) and max_t != "auto":
             raise SettingsError(f"ElasticASHA's max_t must be a number of epochs or 'auto', and is {max_t!r}.")
-        self._finish = End(math.inf if max_t is None or max_t == "auto" else max_t)
         self.max_t = None if max_t == "auto" else _MAX_T if max_t is None else max_t
         check_halving("ElasticASHA", grace_period if max_t == "auto" else self.max_t, grace_period, reduction_factor)
+        self._finish = End(None if max_t == "auto" else max_t)
         if deadline_s is not None:
-            check_positive("ElasticASHA", deadline_s=deadline_s)
-        for name, value, least in (("max_workers", max_workers, 1), ("cooldown", cooldown, 0)):
-            if (value is not None or least == 0) and (type(value) is not int or value < least):
-                raise SettingsError(f"ElasticASHA's {name} must be a whole number of {least} or more, not {value!r}.")
-        self._metric = metric
-        self._mode = mode
+            checks.number("ElasticASHA's deadline_s", deadline_s)
+        if max_workers is not None:
+            checks.whole("ElasticASHA's max_workers", max_workers)
+        checks.whole("ElasticASHA's cooldown", cooldown, least=0)
         self.grace_period: float = grace_period
         self._deadline_s = deadline_s
         self.clock = clock
         self._members = Members()
-        self._promotion = Promotion(self._members, whole(reduction_factor), grace_period, self.max_t, self._worth)
+        self._promotion = Promotion(self._members, reduction_factor, grace_period, self.max_t, self._worth)
         self._growth = Growth(self._members, max_workers, cooldown)
         self._started_at: float | None = None
         self._resources: TrialResources | None = None
@@ -150,7 +138,7 @@ class ElasticASHA(GangScheduler):
 
     def on_trial_add(self, tune_controller: TuneController, trial: Trial) -> None:
         """Add a trial that is to start, or that returns and keeps its results in the rungs."""
-        check_judged("ElasticASHA", self._metric, self._mode)
+        self._check_judged()
         if self._started_at is None:
             self._started_at = self.clock()
         member = self._members.know(trial.trial_id)
@@ -232,8 +220,7 @@ class ElasticASHA(GangScheduler):
 
     def debug_string(self) -> str:
         """Return one line: the rungs with their number of trials, those promoted, and the value to beat."""
-        shown = " | ".join(self._describe(rung) for rung in self._promotion.rungs) or "no rung below max_t"
-        return f"Using ElasticASHA: {shown}"
+        return f"Using ElasticASHA: {described(self._promotion.rungs, self._promotion.eta, self._mode, closed=False)}"
 
     def _state(self) -> dict[str, Any]:
         return {"rungs": self._promotion.state()}
@@ -323,13 +310,6 @@ class ElasticASHA(GangScheduler):
         if bound != member.until:
             member.until = bound
             tell(member.trial, Continue(until=bound))
-
-    def _describe(self, rung: Rung) -> str:
-        if not len(rung):
-            return f"{rung.milestone:g}: none yet"
-        cutoff = rung.cutoff(self._promotion.eta)
-        beat = "" if cutoff is None else f", cutoff {-cutoff if self._mode == 'max' else cutoff:.4g}"
-        return f"{rung.milestone:g}: {len(rung)} filed, {len(rung.promoted)} promoted{beat}"
 
     def _settings(self) -> dict[str, Any]:
         return {

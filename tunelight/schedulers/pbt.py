@@ -26,9 +26,10 @@ from tunelight.compat.ray import trial_actor
 from tunelight.errors import SettingsError
 from tunelight.messages import RESULT_KEY, Adopt, Continue
 from tunelight.schedulers.base import GangScheduler, SweepFacts
-from tunelight.schedulers.common import TRAINING_ITERATION, call_actor, check_judged, check_mode, is_number, tell
+from tunelight.schedulers.common import TRAINING_ITERATION, call_actor, tell
 from tunelight.schedulers.mutation import check_known, default_mutations, explore, mutations_of
 from tunelight.schedulers.time_sharing import next_trial, should_yield
+from tunelight.settings import checks
 
 if TYPE_CHECKING:
     from ray.tune.execution.tune_controller import TuneController
@@ -101,19 +102,22 @@ class GangPBT(GangScheduler):
         seed: int = 0,
         max_lead: int | None = None,
     ) -> None:
-        super().__init__()
-        check_mode(mode, "GangPBT")
-        _check(perturbation_interval, quantile_fraction, resample_probability, perturbation_factors, max_lead)
-        self._metric, self._mode = metric, mode
-        self._interval = perturbation_interval
+        super().__init__(metric, mode)
+        self._interval = checks.whole("GangPBT's perturbation_interval", perturbation_interval)
+        self._lead = 2 * self._interval if max_lead is None else checks.whole("GangPBT's max_lead", max_lead)
+        self._quantile = checks.number("GangPBT's quantile_fraction", quantile_fraction)
+        self._resample = checks.number("GangPBT's resample_probability", resample_probability, zero=True)
+        self._factors = [checks.number("GangPBT's perturbation_factors", factor) for factor in perturbation_factors]
+        for name, value, fits, wanted in (
+            ("quantile_fraction", quantile_fraction, self._quantile <= 0.5, "at most 0.5, for best and worst are two"),
+            ("resample_probability", resample_probability, self._resample <= 1, "at most 1"),
+            ("perturbation_factors", perturbation_factors, self._factors, "numbers, such as (1.2, 0.8)"),
+        ):
+            if not fits:
+                raise SettingsError(f"GangPBT's {name} must be {wanted}, not {value!r}.")
         given = hyperparam_mutations
         self._mutations: dict[str, Any] | None = None if given is None else mutations_of(given)
-        self._quantile = quantile_fraction
-        self._resample = resample_probability
-        self._factors = tuple(perturbation_factors)
-        self.max_t = max_t
-        self._seed = seed
-        self._lead = 2 * perturbation_interval if max_lead is None else max_lead
+        self.max_t, self._seed = max_t, seed
         self._rng = np.random.RandomState(seed)
         self._members: dict[str, _Member] = {}
         self._trials: dict[str, Any] = {}
@@ -144,7 +148,7 @@ class GangPBT(GangScheduler):
 
     def on_trial_add(self, tune_controller: TuneController, trial: Trial) -> None:
         """Add a trial to the population, also again after an error."""
-        check_judged("GangPBT", self._metric, self._mode)
+        self._check_judged()
         if not self._mutations:
             raise SettingsError(
                 "GangPBT needs to know what to mutate: GangPBT(hyperparam_mutations={'lr': tune.loguniform(1e-4, 1)}). "
@@ -158,7 +162,7 @@ class GangPBT(GangScheduler):
         """Compare a member that is due: it offers, or adopts, and pauses if others wait."""
         member, number = self._members.get(trial.trial_id), result.get(TRAINING_ITERATION)
         if member is None or not isinstance(number, int):
-            return str(TrialScheduler.CONTINUE)
+            return TrialScheduler.CONTINUE
         self.explain(trial.trial_id, None)
         self._undo_failed_change(trial, result)
         member.reports, loss, due = number, self._loss(result), number >= member.due
@@ -177,11 +181,11 @@ class GangPBT(GangScheduler):
         # Paused at once, it could not report whether it adopted: it pauses at its next report, which does.
         if judged and self._judge(trial, member, number + 1 if pause else member.due):
             member.leaves, member.told = pause, not pause
-            return str(TrialScheduler.CONTINUE)
+            return TrialScheduler.CONTINUE
         if pause:
             member.told = False
             self.explain(trial.trial_id, "too far ahead of the slowest" if ahead else "others wait for their turn")
-            return str(TrialScheduler.PAUSE)
+            return TrialScheduler.PAUSE
         return self._go_on(trial, member, member.due)
 
     def on_trial_end(self, trial: Trial) -> None:
@@ -229,7 +233,7 @@ class GangPBT(GangScheduler):
             _check_is_gang(trial)
             tell(trial, Continue(until))
         member.told = True
-        return str(TrialScheduler.CONTINUE)
+        return TrialScheduler.CONTINUE
 
     def _judge(self, trial: Trial, member: _Member, until: int) -> bool:
         """Let a member offer or adopt; return whether it adopts, which includes how far it may run."""
@@ -253,7 +257,7 @@ class GangPBT(GangScheduler):
         member.loss, member.offered = theirs.loss, None
         self._offers.pop(trial.trial_id, None)
         self.num_exploits += 1
-        weights, folder = self._offers.get(parent_id), _folder_of(parent)
+        weights, folder = self._offers.get(parent_id), getattr(parent, "path", None)  # the path of a stub raises
         tell(trial, Adopt(weights, copy.deepcopy(config), parent_id, folder, theirs.offered, until))
         self.sweep.on_change(trial.trial_id, member.reports, config, parent_id, theirs.offered)
 
@@ -302,7 +306,7 @@ class GangPBT(GangScheduler):
             "perturbation_interval": self._interval,
             "quantile_fraction": self._quantile,
             "resample_probability": self._resample,
-            "perturbation_factors": list(self._factors),
+            "perturbation_factors": self._factors,
             "seed": self._seed,
             "max_lead": self._lead,
         }
@@ -318,35 +322,5 @@ def _check_is_gang(trial: Any) -> None:
         )
 
 
-def _folder_of(trial: Any) -> str | None:
-    """Return the folder of a trial's checkpoints, if there is one."""
-    try:
-        path = trial.path
-    except Exception:  # noqa: BLE001 - a trial without storage has none
-        return None
-    return None if path is None else str(path)
-
-
 def _of(member: _Member) -> float:
     return math.inf if member.loss is None else member.loss
-
-
-def _check(interval: Any, quantile: Any, resample: Any, factors: Any, lead: Any) -> None:
-    """Raise SettingsError for a value out of range."""
-    if not isinstance(interval, int) or isinstance(interval, bool) or interval < 1:
-        raise SettingsError(
-            f"GangPBT's perturbation_interval must be a whole number of reports, 1 or more, not {interval!r}."
-        )
-    if lead is not None and (not is_number(lead) or lead < 1):
-        raise SettingsError(f"GangPBT's max_lead must be 1 report or more, not {lead!r}.")
-    if not is_number(quantile) or not 0 < quantile <= 0.5:
-        raise SettingsError(
-            f"GangPBT's quantile_fraction must be more than 0 and at most 0.5, not {quantile!r}: the best and the "
-            "worst are two parts of the population."
-        )
-    if not is_number(resample) or not 0 <= resample <= 1:
-        raise SettingsError(f"GangPBT's resample_probability must be between 0 and 1, not {resample!r}.")
-    if not factors or not all(is_number(one) and one > 0 for one in factors):
-        raise SettingsError(
-            f"GangPBT's perturbation_factors must be numbers above 0, such as (1.2, 0.8), not {factors!r}."
-        )

@@ -132,7 +132,7 @@ def test_a_replayed_scheduler_never_hears_of_repetitions(tmp_path: Path) -> None
     assert [[rung.state() for rung in rungs] for rungs in asha._brackets] == [
         [rung.state() for rung in rungs] for rungs in first._brackets
     ]
-    assert sum(len(rung) for rungs in asha._brackets for rung in rungs) == 2
+    assert sum(len(rung.filed) for rungs in asha._brackets for rung in rungs) == 2
 
 
 def test_baselines_that_are_only_repeated_count_once(tmp_path: Path) -> None:
