@@ -40,8 +40,8 @@ from tunelight.space import SearchSpace
 from tunelight.stores.masking import masked_settings
 
 _log = logging.getLogger("tunelight")
-FORCE: Final = "force"
-_CODE: Final = ("train", "model", "data")
+CODE: Final = ("train", "model", "data")
+"""The settings that are training code."""
 _SAME: Final = ("require", "metric", "mode", "train", "model", "data", "trainer_args", "datasets", "evaluation")
 """Settings that must not change when a sweep is resumed, or its results would not be comparable."""
 
@@ -56,11 +56,6 @@ class SavedSweep:
     state: SweepState
     lease: Lease | None = None
     """The driver's lock of the folder."""
-
-    @property
-    def seed(self) -> int | None:
-        """The sweep's seed."""
-        return self.sweep_file.get("seed")
 
     def baselines(self, space: SearchSpace) -> list[dict[str, Any]]:
         """Return its baselines as configurations of recorded trials."""
@@ -169,7 +164,7 @@ class SavedSweep:
         if not found:
             return
         text = f"{self.folder} is not the sweep that is asked for now: {'; '.join(found)}."
-        if settings.resume != FORCE:
+        if settings.resume != "force":
             raise SettingsError(
                 f"{text} Its results would not compare. Undo that, start a new sweep under another name=, or go on "
                 "all the same with resume='force'."
@@ -183,22 +178,20 @@ class SavedSweep:
             for name in (_SAME if comparable else ("require",))
             if name in self.sweep_file and (now := to_json_types(sweep_file.get(name))) != self.sweep_file[name]
         ]
-        if self.seed is not None and sweep_file.get("seed") != self.seed:
-            found.append(f"seed was {self.seed} and is {sweep_file.get('seed')} (leave it out to keep it)")
+        if (seed := self.sweep_file.get("seed")) is not None and sweep_file.get("seed") != seed:
+            found.append(f"seed was {seed} and is {sweep_file.get('seed')} (leave it out to keep it)")
         folds = [(known or {}).get("folds") for known in (self.sweep_file.get("repeats"), sweep_file.get("repeats"))]
         if folds[0] != folds[1] and any(trial.history for trial in self.state.trials.values()):
             found.append(f"the number of folds was {folds[0] or 'none'} and is {folds[1] or 'none'}")
-        before, now = self.sweep_file.get("code") or {}, sweep_file.get("code") or {}
-        for name in _CODE if comparable else ():
-            same_name = self.sweep_file.get(name) == sweep_file.get(name)
-            if same_name and None not in (before.get(name), now.get(name)) and before[name] != now[name]:
-                found.append(f"the code of {name} ({sweep_file.get(name)}) has changed")
-        return found
+        changed = changed_code(self.sweep_file, sweep_file) if comparable else ()
+        same_name = [name for name in changed if sweep_file.get(name) == self.sweep_file.get(name)]
+        return [*found, *(f"the code of {name} ({sweep_file[name]}) has changed" for name in same_name)]
 
 
-def code_of(settings: Settings) -> dict[str, str | None]:
-    """Return fingerprints of the training code, for sweep.yaml; None where the source is not available."""
-    return {name: fingerprint(code) for name in _CODE if (code := getattr(settings, name)) is not None}
+def changed_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return the settings whose code differs, by the fingerprints in two files of sweeps."""
+    codes = {name: [(file.get("code") or {}).get(name) for file in (before, now)] for name in CODE}
+    return [name for name, pair in codes.items() if None not in pair and pair[0] != pair[1]]
 
 
 def _without(configs: Iterable[Any], others: Iterable[Any]) -> list[Any]:
@@ -251,7 +244,7 @@ def open_saved_sweep(settings: Settings) -> Iterator[SavedSweep | None]:
     with locked(folder) as lease:
         with reaching(folder):
             pull(folder)
-        if settings.resume == FORCE and (done := repair(folder)):
+        if settings.resume == "force" and (done := repair(folder)):
             warnings.warn(f"{folder}: {done}.", stacklevel=3)
         lines = read_lines(folder)
         yield SavedSweep(folder, read_sweep_file(folder), lines, read_record(folder), lease)
@@ -269,7 +262,7 @@ def sweep_file_of(
     )
     sweep_file["evaluation"] = settings.evaluation or reservation.evaluation
     sweep_file["reservation"] = at_first.bundles
-    sweep_file["code"] = code_of(settings)
+    sweep_file["code"] = {name: fingerprint(code) for name in CODE if (code := getattr(settings, name)) is not None}
     sweep_file["lightning"] = settings.lightning
     sweep_file["space_objects"] = space.objects.described()
     return masked_settings(sweep_file | provenance(space.source))

@@ -20,11 +20,11 @@ from tunelight.space import SearchSpace
 from tunelight.space.files import importable
 from tunelight.space.plain import Objects
 from tunelight.stores.masking import MASK, masked_in
+from tunelight.sweep.past import CODE
 from tunelight.sweep.run import run
 
 _log = logging.getLogger("tunelight")
 
-_CODE: Final = ("train", "model", "data")
 _LEFT: Final = ("storage", "name", "address", "resume", "seed", "web")
 """Settings that are not read back: storage, name and seed follow from the folder, the others are today's."""
 
@@ -84,7 +84,7 @@ def _read_back(folder: Path, sweep_file: Mapping[str, Any], overrides: Mapping[s
                 f"tunelight.resume(path, {name}=...), --set '{name}=...', or run(..., resume=True) from the sweep's "
                 "script."
             )
-        if name in _CODE and value is not None:
+        if name in CODE and value is not None:
             _check_importable(folder, name, value)
         elif place := next(_objects(name, value), None):
             where, kind = place

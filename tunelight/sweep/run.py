@@ -177,7 +177,7 @@ def run(
         past = stack.enter_context(open_saved_sweep(settings)) if settings.resume else None
         settings = settings if past is None else past.steered(settings)
         if settings.seed is None:
-            seed = None if past is None else past.seed
+            seed = None if past is None else past.sweep_file.get("seed")
             settings = replace(settings, seed=secrets.randbelow(2**31) if seed is None else seed)
         check_ray(settings)
         if settings.web:
@@ -279,8 +279,13 @@ def _claimed(sweep: _Sweep, past: SavedSweep | None) -> Iterator[_Sweep]:
         raise
 
 
-def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None, control: SweepControl) -> _Sweep:
-    """Check a sweep's settings, build its parts, and for a resumed one restore their state."""
+def build_parts(
+    space: SearchSpace, settings: Settings, folder: Path | None = None, **facts: Any
+) -> tuple[Reservation, Callable[[dict[str, Any]], object], GangScheduler, Searcher]:
+    """Build reservation, training code, scheduler and searcher of a sweep before Ray starts, so that errors come early.
+
+    ``folder``: of a sweep that is resumed; ``facts``: for its scheduler, see :class:`SweepFacts`.
+    """
     with space.placing(settings, "train" if settings.model is None else "model"):
         switch(settings.lightning)
     with space.placing(settings, "resources_per_trial"):
@@ -290,36 +295,44 @@ def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None, co
     with space.placing(settings, "datasets"):
         check_sources(settings.datasets, reservation.least or reservation.workers)
     code = training_code(space, settings)
-    from tunelight.schedulers.choose import build_scheduler, check_company, judged_by  # imports Ray Tune
-    from tunelight.searchers import ResumeState, TrackingSearcher
+    from tunelight.schedulers.choose import build_scheduler, check_company  # imports Ray Tune
     from tunelight.searchers.choose import build_searcher
 
     check_ray_internals("core", "tune")
-    # Built before Ray starts, so that errors come early.
     with space.placing(settings, "scheduler"):
-        scheduler = build_scheduler(settings, space.domains, on_change=control.change)
+        scheduler = build_scheduler(settings, space.domains, **facts)
         check_company(scheduler, settings)
     with space.placing(settings, "searcher"):
-        searcher = build_searcher(space, settings, None if past is None else past.folder)
-        if isinstance(searcher, TrackingSearcher) and searcher.sweeps:
-            settings = replace(settings, warm_start=searcher.sweeps)
+        searcher = build_searcher(space, settings, folder)
+    return reservation, code, scheduler, searcher
+
+
+def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None, control: SweepControl) -> _Sweep:
+    """Build a sweep's parts, and for a resumed one restore their state."""
+    folder = Path() if past is None else past.folder  # that of a new sweep is created after all checks
+    reservation, code, scheduler, searcher = build_parts(
+        space, settings, None if past is None else folder, on_change=control.change
+    )
+    from tunelight.schedulers.choose import judged_by
+    from tunelight.searchers import ResumeState, TrackingSearcher
+
+    if isinstance(searcher, TrackingSearcher) and searcher.sweeps:
+        settings = replace(settings, warm_start=searcher.sweeps)
     at_first = reservation
     if scheduler.resizes and reservation.least is not None:
         at_first = reservation.starting(reservation.least)  # the scheduler decides who gets more
     sweep_file = sweep_file_of(space, settings, reservation, at_first)
-    start = ResumeState()
-    if past is not None:
+    if past is None:
+        start, baselines = ResumeState(), [space.filled(config) for config in settings.baselines]
+    else:
         past.check(space, settings, sweep_file)
         scheduler.set_search_properties(**{"metric": None, "mode": None, **judged_by(scheduler, settings)})
         from tunelight.sweep.replay import start_from
 
         start = start_from(past, space, settings, scheduler, searcher)
-        folder = past.folder
         baselines = past.untried(space, settings)
         sweep_file["baselines"] = past.with_new(sweep_file["baselines"])
         sweep_file["steered"] = past.still_steered(settings)
-    else:
-        folder, baselines = Path(), [space.filled(config) for config in settings.baselines]  # created after all checks
     return _Sweep(space, settings, at_first, code, scheduler, searcher, start, folder, sweep_file, baselines)
 
 

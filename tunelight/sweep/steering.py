@@ -25,6 +25,7 @@ from tunelight.record import (
 from tunelight.resources import Reservation
 from tunelight.results.words import counted
 from tunelight.schedulers.base import GangScheduler
+from tunelight.schedulers.common import tell
 from tunelight.schedulers.wrapper import SweepScheduler
 from tunelight.searchers import SweepSearch
 from tunelight.settings import check_setting
@@ -105,27 +106,24 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
             return
         self._looked = self._clock()
         try:
-            found = self._commands.news()
+            commands = [one for one in self._commands.news() if one.id not in self._record.state.answers]
         except OSError as error:
             self._record.record.complain(error)
             return
-        for command in found:
-            if command.id in self._record.state.answers:  # by an earlier driver
-                continue
+        for command in commands:
             before = self._search.total_samples
             try:
                 if command.do not in self._carry_out:
                     raise SettingsError(unknown("There is no command", command.do, self._carry_out))
-                said = self._carry_out[command.do](command, {trial.trial_id: trial for trial in trials})
+                answer, ok = self._carry_out[command.do](command, {trial.trial_id: trial for trial in trials}), True
             except TunelightError as error:
-                self._record.answer(command, str(error), ok=False)
-            else:
-                total = self._search.total_samples
-                self._record.answer(command, said, ok=True, num_samples=None if total == before else total)
-                if total != before:
-                    self._shown.expect(total)
+                answer, ok = str(error), False
+            total = self._search.total_samples
+            self._record.answer(command, answer, ok=ok, num_samples=None if total == before else total)
+            if total != before:
+                self._shown.expect(total)
             self._shown.news()
-        if found:
+        if commands:
             self._answered()
 
     def _stop(self, command: Command, trials: dict[str, Any]) -> str:
@@ -147,9 +145,9 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
         if self.scheduler.pauses:
             how = f"{counted(len(running), 'trial')} run until the scheduler pauses or ends them"
         else:
-            on = [trial_id for trial_id in running if not self._can_pause(trial_id)]
-            how = f"{counted(len(running) - len(on), 'trial')} run to the next report"
-            how += f", {len(on)} to the end, for want of a checkpoint" if on else ""
+            on = sum(not self._can_pause(trial_id) for trial_id in running)
+            how = f"{counted(len(running) - on, 'trial')} run to the next report"
+            how += f", {on} to the end, for want of a checkpoint" if on else ""
         return f"the sweep is paused by command: {how}"
 
     def _resume(self, command: Command, trials: dict[str, Any]) -> str:
@@ -198,10 +196,9 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
         if not isinstance(workers, int) or not least <= workers <= most:
             raise SettingsError(f"workers must be a whole number from {least} to {most}, not {workers!r}.")
         trial = self._living(command, trials)
-        head = trial_actor(trial)
-        if trial.status != RUNNING or head is None:
+        if trial.status != RUNNING or trial_actor(trial) is None:
             raise SettingsError(f"Trial {trial.trial_id} does not run now ({trial.status}).")
-        head.decide.remote(Resize(workers))
+        tell(trial, Resize(workers))
         return f"will have {counted(workers, 'worker')}, by command"
 
     def _can_pause(self, trial_id: str) -> bool:
@@ -213,17 +210,16 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
         """Return the trial that a command is for. Raises: SettingsError where there is none, or it has ended."""
         if command.trial not in trials:
             raise SettingsError(unknown("There is no trial", str(command.trial), trials))
-        known = self._record.state.trials[command.trial]
-        if known.state in TERMINAL:
-            raise SettingsError(f"Trial {command.trial} has ended already ({known.state}).")
+        if (state := self._record.state.trials[command.trial].state) in TERMINAL:
+            raise SettingsError(f"Trial {command.trial} has ended already ({state}).")
         return trials[command.trial]
 
     def _keep(self, **settings: Any) -> str:
         """Write settings that have changed into the sweep's file, from which a resumed sweep takes them.
 
-        ``steered`` has the number of samples and so on that they replace, by which a script that starts the sweep again
-        with its own arguments is known not to have changed since (:meth:`SavedSweep.steered`). Return what to add to
-        the answer where it cannot be written: they hold for this run all the same.
+        ``steered`` has the values that they replace, by which a script that starts the sweep again with its own
+        arguments is known not to have changed since (:meth:`SavedSweep.steered`). Return what to add to the answer
+        where it cannot be written: they hold for this run all the same.
         """
         if "num_samples" in settings:
             settings["num_samples"] = self._search.total_samples // self._space.grid_size
