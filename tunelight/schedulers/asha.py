@@ -79,7 +79,7 @@ class ASHA(GangScheduler):
         unit: Literal["epochs", "samples", "seconds"] | None = None,
     ) -> None:
         super().__init__(metric, mode)
-        if max_t == "auto":
+        if isinstance(max_t, str) and max_t == "auto":
             raise SettingsError(
                 "ASHA stops a trial for good, so that max_t='auto', under which trials may go on later, is not for it. "
                 "ElasticASHA(max_t='auto') pauses them; by name: scheduler={'name': 'elastic_asha', 'max_t': 'auto'}."

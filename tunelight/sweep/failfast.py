@@ -13,6 +13,7 @@ from tunelight.errors import SweepFailedError, TunelightError, guess
 from tunelight.messages import RESULT_KEY, WorkerError
 from tunelight.policies import FirstTrials
 from tunelight.record import FINISHED, GAVE_UP, RecordCallback
+from tunelight.settings.dotted import flatten
 from tunelight.sweep.control import SweepControl
 
 _TRIED_AGAIN = (
@@ -34,8 +35,7 @@ class FailFast(Callback):  # type: ignore[misc,unused-ignore]
         limit: the number of first trials (0: never end the loop).
         metrics: the metrics that the sweep is judged by.
         total: the number of trials in all.
-        record: the callback that writes the record.
-        control: that of the sweep.
+        record, control: those of the sweep.
     """
 
     def __init__(
@@ -58,12 +58,11 @@ class FailFast(Callback):  # type: ignore[misc,unused-ignore]
     ) -> None:
         """Take a report or a trial's error."""
         own = result.get(RESULT_KEY) or {}
-        error = own.get("error")
         if metrics := own.get("metrics"):
             self._first.report()
             self._reported = list(metrics)
             self._unseen = [name for name in self._unseen if not _holds(metrics, name)]
-        elif error:
+        elif error := own.get("error"):
             known = {key: error[key] for key in ("rank", "node", "type_name", "message", "traceback") if key in error}
             self._first.fail(trial.trial_id, WorkerError(**known, cause=error.get("cause", "exception")))
 
@@ -118,11 +117,4 @@ def _why(error: WorkerError, failures: int) -> str:
 
 def _holds(metrics: Mapping[str, Any], name: str) -> bool:
     """Tell whether a report holds a metric; "outer/inner" is a nested one."""
-    found: Any = metrics
-    if name in metrics:
-        return True
-    for part in name.split("/"):
-        if not isinstance(found, Mapping) or part not in found:
-            return False
-        found = found[part]
-    return True
+    return name in metrics or name.replace("/", ".") in flatten(metrics)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import secrets
 import sys
@@ -114,13 +115,12 @@ def run(
             Training code reads them by RayDataModule or get_dataset_shard.
         data_cpus: CPUs that trials leave free for preprocessing datasets (None: 1 if there are datasets).
         cache: read and preprocess datasets once for all trials, and keep the result in Ray's object store (False).
-        metric, mode: the metric that trials are judged by, and whether to minimize ("min", default) or maximize
-            ("max") it. With lists, the scheduler and ``results.best`` use the first metric, the searcher uses all, and
-            ``results.pareto()`` returns the front.
+        metric, mode: what trials are judged by, and "min" (default) or "max". With lists, the scheduler and
+            ``results.best`` use the first, the searcher all, and ``results.pareto()`` returns the front.
         num_samples: number of trials, including baselines (10); of ``grid_search`` axes, how often they are searched.
-        repeats: how often the 5 best configurations are trained in all, each time with another seed: 3, or {"top": 5,
-            "repeats": 3}; ``Folds(5)`` trains them on 5 folds (None). These trials come once all others have ended, and
-            ``results.best`` then is of the configuration with the best mean.
+        repeats: how often the best 5 configurations are trained in all, each time with another seed, once all other
+            trials have ended: 3, {"top": 5, "repeats": 3}, or ``Folds(5)`` (None). ``results.best`` then is of the
+            configuration with the best mean.
         max_epochs: epochs of a ``model=`` sweep's Trainer, and the scheduler's last rung (None).
         scheduler: "asha" (default), "fifo" (same as None), a name of Ray's, {"name": "asha", "grace_period": 2, ...},
             or a Ray Tune TrialScheduler.
@@ -138,27 +138,25 @@ def run(
             the last two, and when to write one. None: a ``model=`` sweep writes none.
         max_concurrent: maximum number of trials at once (None: as many as fit the cluster).
         time_budget: seconds, a timedelta or "2h", after which the sweep ends (None). Counted anew when it is resumed.
-        storage, name: the sweep's folder is storage/name ("tunelight_runs", a name made from the time). ``storage``
-            may be a URL, "s3://bucket/x".
+        storage, name: the sweep's folder, or URL, is storage/name ("tunelight_runs", a name made from the time).
         resume: resume the sweep of that ``name``, or start it if there is none (False). Finished trials stay, cut-off
-            ones continue from their last checkpoint, trials are added up to ``num_samples``, and if ``max_epochs`` has
-            grown, trials that had reached it train on. What is searched and trained must be unchanged; "force" resumes
-            even so, and skips damaged lines of the record.
-        seed: of the sweep; configurations and the trials' seeds follow from it (None: drawn and recorded; a resumed
-            sweep keeps its own).
+            ones go on from their last checkpoint, trials are added up to ``num_samples``, and trials train on if
+            ``max_epochs`` has grown. The rest must be unchanged; "force" resumes even so, and skips damaged lines of
+            the record.
+        seed: configurations and the trials' seeds follow from it (None: drawn, and kept by a resumed sweep).
         baselines: configurations to try first.
-        warm_start: folders of earlier sweeps for the searcher to learn from, also with other search spaces as far as
-            they overlap; a folder that holds sweeps stands for the last 20 that reported the metric (none).
+        warm_start: folders of earlier sweeps for the searcher to learn from, as far as their search spaces overlap; a
+            folder that holds sweeps stands for the last 20 that reported the metric (none).
         callbacks: Ray Tune Callbacks, on the driver.
-        failures: FailurePolicy(max_failures=3, ...), {"on_oom": "halve_batch"}, or only a number: how many failures
-            (lost workers and nodes, hangs) a trial survives, each time continuing from its last checkpoint.
+        failures: FailurePolicy(max_failures=3, ...), {"on_oom": "halve_batch"}, or only how many failures (lost workers
+            and nodes, hangs) a trial survives, each time continuing from its last checkpoint.
         evaluation: Lightning's validation and test: "ddp", as its DDP does, or "exact", with one process's values for
             any number of workers (None: "ddp" for gangs of a fixed size, "exact" for elastic ones).
         address: a Ray cluster (None: an initialised Ray, else RAY_ADDRESS, else a new local one).
-        runtime_env: Ray's (working_dir, py_modules, pip, env_vars, ...), for the sweep's workers. On a remote cluster,
-            the driver's working directory is sent as working_dir (None).
-        progress: show the live table (True). A list names its columns after trial and state: hyperparameters, metrics,
-            ``workers``, ``epoch``, ``best``, ``time``, ``GPU``; otherwise those are shown for which there is room.
+        runtime_env: Ray's (working_dir, pip, env_vars, ...), for the sweep's workers. On a remote cluster, the driver's
+            working directory is sent as working_dir (None).
+        progress: show the live table (True), or which columns it has after trial and state: hyperparameters, metrics,
+            ``workers``, ``epoch``, ``best``, ``time``, ``GPU``.
         web: serve a live page of the sweep on this machine until a minute after its end, and print its address (False).
         verbose: 0: only tunelight's output; 1: also that of trials and Lightning; 2: also Ray's (0).
 
@@ -186,8 +184,6 @@ def run(
         steps("Checking the sweep")
         control = SweepControl()
         sweep = stack.enter_context(_claimed(_prepare(space, settings, past, control), past))
-        lease = past.lease if past is not None else stack.enter_context(locked(sweep.folder))
-        sweep = replace(sweep, lease=lease, upload=stack.enter_context(mirrored(sweep.folder, lease)))
         if past is not None and not sweep.to_do:
             past.settle(sweep.searcher)
             return SweepResults.load(sweep.folder, space.objects)
@@ -227,6 +223,8 @@ class _Sweep:
     sweep_file: Mapping[str, Any]
     baselines: Sequence[Mapping[str, Any]]
     """Those not tried yet."""
+    repetitions: Repetitions | None
+    """What decides on repetitions, if there are to be any."""
     upload: Callable[[], None] = lambda: None
     """Brings the record to its store soon."""
     lease: Lease | None = None
@@ -242,36 +240,27 @@ class _Sweep:
         left = self.start.resumed or self.start.searched < self.total
         return bool(left) or (self.repetitions is not None and self.repetitions.next() is not None)
 
-    @property
-    def repetitions(self) -> Repetitions | None:
-        """What decides on repetitions, if there are to be any."""
-        settings = self.settings
-        if settings.repeats is None:
-            return None
-        from tunelight.searchers import Repetitions
-
-        return Repetitions(settings.repeats, **settings.judged_by, past=self.start.past)
-
 
 @contextlib.contextmanager
 def _claimed(sweep: _Sweep, past: SavedSweep | None) -> Iterator[_Sweep]:
-    """Create the folder of a new sweep; a resumed one has its own.
+    """Create and lock the folder of a new sweep; a resumed one has its own.
 
     If the sweep fails before anything was recorded, the folder and those that were created above it are deleted, so
     that the name is free again.
     """
-    settings = sweep.settings
-    if past is not None:
-        yield sweep
-        return
-    storage = stores.working(settings.storage).absolute()
-    new = [folder for folder in (storage, *storage.parents) if not folder.exists()]
-    folder = create_sweep_folder(settings.storage, settings.name, default=_default_name(settings))
+    settings, folder, new = sweep.settings, sweep.folder, []
+    if past is None:
+        storage = stores.working(settings.storage).absolute()
+        new = [parent for parent in (storage, *storage.parents) if not parent.exists()]
+        folder = create_sweep_folder(settings.storage, settings.name, default=_default_name(settings))
     try:
-        write_sweep_file(folder, sweep.sweep_file)
-        yield replace(sweep, folder=folder)
+        if past is None:
+            write_sweep_file(folder, sweep.sweep_file)
+        lock = locked(folder) if past is None else contextlib.nullcontext(past.lease)
+        with lock as lease, mirrored(folder, lease) as upload:
+            yield replace(sweep, folder=folder, lease=lease, upload=upload)
     except BaseException:
-        if not (folder / RECORD_FILE).stat().st_size:
+        if past is None and not (folder / RECORD_FILE).stat().st_size:
             with contextlib.suppress(OSError):
                 drop(folder)
                 for made in new:
@@ -314,7 +303,7 @@ def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None, co
         space, settings, None if past is None else folder, on_change=control.change
     )
     from tunelight.schedulers.choose import judged_by
-    from tunelight.searchers import ResumeState, TrackingSearcher
+    from tunelight.searchers import Repetitions, ResumeState, TrackingSearcher
 
     if isinstance(searcher, TrackingSearcher) and searcher.sweeps:
         settings = replace(settings, warm_start=searcher.sweeps)
@@ -333,7 +322,10 @@ def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None, co
         baselines = past.untried(space, settings)
         sweep_file["baselines"] = past.with_new(sweep_file["baselines"])
         sweep_file["steered"] = past.still_steered(settings)
-    return _Sweep(space, settings, at_first, code, scheduler, searcher, start, folder, sweep_file, baselines)
+    again = None
+    if settings.repeats is not None:
+        again = Repetitions(settings.repeats, **settings.judged_by, past=start.past)
+    return _Sweep(space, settings, at_first, code, scheduler, searcher, start, folder, sweep_file, baselines, again)
 
 
 def _default_name(settings: Settings) -> str:
@@ -466,17 +458,16 @@ def _parts(
     control.begin(record, steering.look, shown.say if settings.progress else None)
     metrics = [metric for metric, _ in settings.objectives]
     first = FailFast(settings.failures.give_up_after, metrics, total, record, control)
-    if isinstance(sweep.searcher, TrackingSearcher):
-        for text in sweep.searcher.notes:
+    tracking = sweep.searcher if isinstance(sweep.searcher, TrackingSearcher) else None
+    of_parts = (part.notes for part in (tracking, datasets) if part is not None)
+    for text in (*itertools.chain(*of_parts), heavy(sweep.code, "train" if settings.train else "model")):
+        if text:
             record.note(text)
-    notes = [*(() if datasets is None else datasets.notes), heavy(sweep.code, "train" if settings.train else "model")]
-    for text in filter(None, notes):
-        record.note(text)
     try:
         callbacks = [record, tensorboard, steering, shown, first, *settings.callbacks, GcsCallback(watch)]
         yield steering.scheduler, callbacks
     finally:
         for one in (record, tensorboard, shown):
             one.close()
-        if isinstance(sweep.searcher, TrackingSearcher):
-            sweep.searcher.close({trial.id: trial.state for trial in record.state.trials.values()})
+        if tracking is not None:
+            tracking.close({trial.id: trial.state for trial in record.state.trials.values()})
