@@ -115,8 +115,8 @@ def run(
             Training code reads them by RayDataModule or get_dataset_shard.
         data_cpus: CPUs that trials leave free for preprocessing datasets (None: 1 if there are datasets).
         cache: read and preprocess datasets once for all trials, and keep the result in Ray's object store (False).
-        metric, mode: what trials are judged by, and "min" (default) or "max". With lists, the scheduler and
-            ``results.best`` use the first, the searcher all, and ``results.pareto()`` returns the front.
+        metric, mode: the metric that trials are judged by, and "min" (default) or "max". With lists, the scheduler and
+            ``results.best`` use the first metric, the searcher all, and ``results.pareto()`` returns the front.
         num_samples: number of trials, including baselines (10); of ``grid_search`` axes, how often they are searched.
         repeats: how often the best 5 configurations are trained in all, each time with another seed, once all other
             trials have ended: 3, {"top": 5, "repeats": 3}, or ``Folds(5)`` (None). ``results.best`` then is of the
@@ -138,11 +138,12 @@ def run(
             the last two, and when to write one. None: a ``model=`` sweep writes none.
         max_concurrent: maximum number of trials at once (None: as many as fit the cluster).
         time_budget: seconds, a timedelta or "2h", after which the sweep ends (None). Counted anew when it is resumed.
-        storage, name: the sweep's folder, or URL, is storage/name ("tunelight_runs", a name made from the time).
+        storage, name: the sweep's folder is storage/name ("tunelight_runs", a name made from the time). ``storage``
+            may be a URL, "s3://bucket/x".
         resume: resume the sweep of that ``name``, or start it if there is none (False). Finished trials stay, cut-off
             ones go on from their last checkpoint, trials are added up to ``num_samples``, and trials train on if
-            ``max_epochs`` has grown. The rest must be unchanged; "force" resumes even so, and skips damaged lines of
-            the record.
+            ``max_epochs`` has grown. What is searched and trained must be unchanged; "force" resumes even so, and skips
+            damaged lines of the record.
         seed: configurations and the trials' seeds follow from it (None: drawn, and kept by a resumed sweep).
         baselines: configurations to try first.
         warm_start: folders of earlier sweeps for the searcher to learn from, as far as their search spaces overlap; a
