@@ -4,8 +4,6 @@ After Li et al., "A System for Massively Parallel Hyperparameter Tuning" (https:
 trial pauses at a rung and is promoted when it is among the best 1/eta there. Here it goes on in place if it comes so,
 and is promoted later only when it is among the best 1/eta^1.5. When trials are admitted: Liaw et al.,
 "HyperSched: Dynamic Resource Reallocation for Model Development on a Deadline" (SoCC 2019).
-
-Reads no clock but the one that is passed in, and draws no random numbers.
 """
 
 from __future__ import annotations
@@ -44,12 +42,10 @@ class ElasticASHA(GangScheduler):
     ``floor(n / reduction_factor)`` of the ``n`` filed there so far goes on in place; another one pauses, keeps its
     checkpoint and leaves its gang to others. When there is room, the highest rung's best paused trial that has come to
     be among the best ``floor(n / reduction_factor ** 1.5)``, or to be the best, is promoted, before a new trial starts.
-    This differs from the published rule, which promotes whoever comes to be among the best ``1 / reduction_factor``:
-    that took 1.4 times as long in simulations, for half of the regret (docs/decisions/0007). Where no further trial can
-    come to a rung, at least its best goes on, so that the sweep ends with one trained to ``max_t``; then those still
-    paused are ended. NaN or
-    infinite from the first rung on stops a trial. One that reaches ``max_t`` ends by itself; if it does not, it is
-    stopped at its first report past ``max_t``.
+    (The published rule, 1 instead of 1.5, took 1.4 times as long in simulations, for half of the regret:
+    docs/decisions/0007.) Where no further trial can come to a rung, at least its best goes on, so that the sweep ends
+    with one trained to ``max_t``; then those still paused are ended. NaN and infinities stop a trial from the first
+    rung on. A trial that reaches ``max_t`` ends by itself, or is stopped at its first report past ``max_t``.
 
     Gangs of ``workers=(min, max)`` start with ``min``. While nothing waits for free resources, trials grow, each
     towards its share of the cluster, by doubling; they do if that saves 1.1 times what a resize costs, both learned
@@ -63,10 +59,10 @@ class ElasticASHA(GangScheduler):
         reduction_factor: of how many trials one is promoted, > 1 (eta in the paper).
         grace_period: where the first rung lies, in epochs (one report each).
         max_t: where a trial ends by itself, in epochs, or is stopped soon after (None: not known; rungs lie below 81,
-            and no trial is stopped for its length). "auto": no further than is needed to tell which trial is best
-            (after PASHA, with another estimate of noise, see :class:`~tunelight.schedulers.pasha.Pasha`): two rungs at
-            first, a further one while the order of trials at the two highest still changes by more than the measured
-            noise of validation. All trials pause at the highest rung, and none ends by itself unless its training does.
+            and no trial is stopped for its length). "auto": no further than is needed to tell which trial is best (see
+            :class:`~tunelight.schedulers.pasha.Pasha`): two rungs at first, a further one while the order of trials at
+            the two highest still changes by more than the measured noise of validation. All trials pause at the
+            highest rung, and none ends by itself unless its training does.
         deadline_s: seconds from the first trial on after which nothing counts (None: no deadline).
         max_workers: how far a gang may grow (None: to what the sweep's ``workers`` say; under a plain Tuner not).
         cooldown: how many reports a gang keeps its size at least.

@@ -22,13 +22,13 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
 from tunelight.compat.arguments import known_arguments
-from tunelight.compat.ray import trial_actor
+from tunelight.compat.ray import cluster_size, trial_actor
 from tunelight.errors import SettingsError
 from tunelight.messages import RESULT_KEY, Adopt, Continue
 from tunelight.schedulers.base import GangScheduler, SweepFacts
 from tunelight.schedulers.common import TRAINING_ITERATION, call_actor, tell
+from tunelight.schedulers.ledger import TrialResources
 from tunelight.schedulers.mutation import check_known, default_mutations, explore, mutations_of
-from tunelight.schedulers.time_sharing import next_trial, should_yield
 from tunelight.settings import checks
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ class GangPBT(GangScheduler):
         if not due and not leaves:
             return self._go_on(trial, member, member.due)
         ahead = self._ahead(member)
-        pause = ahead or should_yield(tune_controller, trial, self._reports)
+        pause = ahead or self._must_yield(tune_controller, trial)
         judged = due and loss is not None and not (pause and leaves)
         # Paused at once, it could not report whether it adopted: it pauses at its next report, which does.
         if judged and self._judge(trial, member, number + 1 if pause else member.due):
@@ -196,14 +196,20 @@ class GangPBT(GangScheduler):
         self._offers.pop(trial.trial_id, None)
 
     def choose_trial_to_run(self, tune_controller: TuneController) -> Trial | None:
-        """Return the waiting member with the fewest reports."""
-        chosen: Trial | None = next_trial(tune_controller, self._reports)
-        member = None if chosen is None else self._members.get(chosen.trial_id)
-        if member is not None and self._ahead(member):
-            return None
-        if chosen is not None:
-            self.explain(chosen.trial_id, None)
-        return chosen
+        """Return the waiting member with the fewest reports: a pending one, else a paused one.
+
+        Only one paused trial at a time becomes pending, so that one that pauses later with less may still come first.
+        """
+        trials: list[Trial] = tune_controller.get_trials()
+        for status in (Trial.PENDING, Trial.PAUSED):
+            if waiting := [trial for trial in trials if trial.status == status]:
+                chosen = min(waiting, key=self._reports)
+                member = self._members.get(chosen.trial_id)
+                if member is not None and self._ahead(member):
+                    return None
+                self.explain(chosen.trial_id, None)
+                return chosen
+        return None
 
     def debug_string(self) -> str:
         """Return one line: the number of members, and of exploits."""
@@ -295,6 +301,16 @@ class GangPBT(GangScheduler):
         """Tell whether a member has to wait for the slowest."""
         slowest = min((one.reports for one in self._alive().values()), default=member.reports)
         return member.reports - slowest > self._lead
+
+    def _must_yield(self, tune_controller: Any, trial: Trial) -> bool:
+        """Tell whether a trial releases its gang: another one waits that has had no more, and there is no room."""
+        size, resources = cluster_size(tune_controller), TrialResources.of(trial)
+        if size is None or resources is None:
+            return False
+        live = [one for one in tune_controller.get_live_trials() if not one.is_finished()]
+        waiting = [one for one in live if one is not trial and one.status in (Trial.PENDING, Trial.PAUSED)]
+        room = all(len(live) * need <= have + 1e-6 for have, need in zip(size, resources.total, strict=True))
+        return not room and any(self._reports(one)[0] <= self._reports(trial)[0] for one in waiting)
 
     def _reports(self, trial: Any) -> tuple[int, int]:
         """Return how much a trial has had of the cluster, as a sort key."""
