@@ -17,12 +17,13 @@ from ray.tune.schedulers import (
 )
 
 from tunelight.compat.arguments import replacement
-from tunelight.compat.ray import TRAINING_ITERATION, schedulers_by_name
+from tunelight.compat.ray import schedulers_by_name
 from tunelight.errors import SettingsError, unknown
 from tunelight.schedulers.asha import ASHA
 from tunelight.schedulers.base import GangScheduler, SweepFacts, adapted
 from tunelight.schedulers.elastic import ElasticASHA
 from tunelight.schedulers.pbt import GangPBT
+from tunelight.settings.checks import check_grace
 
 if TYPE_CHECKING:
     from tunelight.settings import Settings
@@ -74,13 +75,8 @@ def build_scheduler(settings: Settings, domains: Mapping[str, Any] | None = None
         given = _by_name(str(options.pop("name", "asha")), options, settings)
     else:
         raise SettingsError(_no_scheduler(given))
-    scheduler, longest = adapted(given), settings.max_epochs
-    grace, epochs = scheduler.grace_period, scheduler.time_attr in (TRAINING_ITERATION, "epoch")
-    if longest is not None and grace is not None and epochs and grace > longest:
-        raise SettingsError(
-            f"The scheduler's grace_period={grace!r} is larger than max_epochs={longest}, so no trial would ever be "
-            f"stopped early. Set grace_period to {longest} or less, or raise max_epochs."
-        )
+    scheduler = adapted(given)
+    check_grace(scheduler.grace_period, scheduler.time_attr, settings.max_epochs)
     if settings.repeats is not None and scheduler.changes_configs:
         raise SettingsError(
             f"repeats= trains the best configurations again, and under {type(given).__name__} trials change their "

@@ -250,3 +250,13 @@ def baselines(name: str, value: Any) -> tuple[dict[str, Any], ...]:
 def scheduler(_name: str, value: Any) -> Any:
     """Accept any scheduler; None is "fifo", as for Ray Tune and Optuna."""
     return "fifo" if value is None else value
+
+
+def check_grace(grace: Any, time_attr: str | None, max_epochs: int | None) -> None:
+    """Raise SettingsError where a scheduler's grace period is longer than a trial, both counted in epochs."""
+    counts_epochs = time_attr in (None, "training_iteration", "epoch")
+    if max_epochs is not None and counts_epochs and isinstance(grace, Real) and float(grace) > max_epochs:
+        raise SettingsError(
+            f"The scheduler's grace_period={grace!r} is larger than max_epochs={max_epochs}, so no trial would ever be "
+            f"stopped early. Set grace_period to {max_epochs} or less, or raise max_epochs."
+        )

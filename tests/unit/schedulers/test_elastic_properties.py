@@ -44,7 +44,8 @@ class Watched:
         added = sum(1 for _ in self.inner._members)
         for rung in self.inner._promotion.rungs:
             filed, then = self.closed.get(rung.milestone, (len(rung.filed), added))
-            assert filed == len(rung.filed) or then < added, "a trial that was known came to a rung that counted as closed"
+            same = filed == len(rung.filed)
+            assert same or then < added, "a trial that was known came to a rung that counted as closed"
             for trial_id in rung.promoted:
                 if (rung.milestone, trial_id) not in self.known:
                     self.known.add((rung.milestone, trial_id))
