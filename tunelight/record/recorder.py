@@ -58,11 +58,10 @@ class RecordCallback(Callback):
         folder: the sweep's folder, from :func:`create_sweep_folder`; an existing record is continued.
         seed_of: a trial's seed by its id, for the record; by default it holds none.
         is_baseline: whether a trial, by its id, was a baseline and not suggested.
-        repetition_of: which trial's configuration a trial trains again, by its id, and which training of that it is;
-            None for a trial of the search.
+        repetition_of: trial id -> (original trial's id, repetition); None for the search's trials.
         again: ids of recorded trials that go on now -> whether they are paused; the sweep's last run ended with the
             last line of its record.
-        scheduler: its rungs are recorded where it has them, and its ``reason(trial_id)`` to stop or pause a trial.
+        scheduler: its rungs and its ``reason(trial_id)`` to stop or pause a trial are recorded where it has them.
         budget_s: the sweep's time budget in seconds, from now on, to tell its end from an interruption.
         complete: tells whether no trial is left to be made; a sweep that ends without one has finished.
         ended_by: returns why the sweep is ended early; None: it is not.
