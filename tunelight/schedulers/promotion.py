@@ -9,7 +9,7 @@ from typing import Any, Literal
 from tunelight.schedulers.common import WORST
 from tunelight.schedulers.members import Member, Members, State
 from tunelight.schedulers.pasha import Pasha
-from tunelight.schedulers.rungs import Rung
+from tunelight.schedulers.rungs import Rung, ladder
 
 Verdict = Literal["go on", "pause", "stop"]
 
@@ -33,12 +33,8 @@ class Promotion:
         self._worth = worth
         self.eta = eta
         self.max_t = math.inf if max_t is None else max_t
-        self.rungs: list[Rung] = []
         self.pasha = Pasha() if max_t is None else None
-        milestone = grace
-        while milestone < self.max_t and (self.pasha is None or len(self.rungs) < 2):
-            self.rungs.append(Rung(milestone))
-            milestone *= eta
+        self.rungs = ladder(grace, eta, self.max_t, most=math.inf if self.pasha is None else 2)
         self._nobody = False
         """Whether it is known that no trial can be promoted, until something changes."""
 
@@ -60,7 +56,7 @@ class Promotion:
 
     def front(self) -> float:
         """Return the highest milestone that any trial has reached; 0 before the first."""
-        return max((rung.milestone for rung in self.rungs if len(rung)), default=0.0)
+        return max((rung.milestone for rung in self.rungs if rung.filed), default=0.0)
 
     def judge(self, member: Member, loss: float, *, ended: bool) -> Verdict:
         """File a trial's report at every rung that it reaches with it, and return what becomes of the trial.

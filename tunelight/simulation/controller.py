@@ -15,10 +15,12 @@ from typing import Any
 from ray.tune import Callback, Stopper
 from ray.tune.execution.tune_controller import TuneController, _FutureTrainingResult
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from ray.tune.schedulers import FIFOScheduler
 
 from tunelight.compat.ray import TRIAL_ID
 from tunelight.errors import TunelightError
+from tunelight.schedulers.base import GangScheduler
+from tunelight.schedulers.wrapper import SweepScheduler
 from tunelight.simulation.actors import Actors
 from tunelight.simulation.costs import uniform
 from tunelight.simulation.curves import Curves
@@ -96,72 +98,64 @@ class StubTrial(_Trial):  # type: ignore[misc]
         """Do nothing: no state is written."""
 
 
-class TimedScheduler:
-    """Forwards every call to a scheduler, adds up the CPU time that they take, and chooses trials in place of FIFO.
+class TimedScheduler(SweepScheduler):
+    """Adds up the CPU time of the scheduler, logs what it is told, and chooses trials in place of FIFO.
 
     ``FIFOScheduler.choose_trial_to_run`` goes through all trials at each step; the controller knows the first pending,
     or else paused, one without that.
     """
 
-    def __init__(self, scheduler: TrialScheduler, log: Callable[..., None]) -> None:
-        self.inner = scheduler
+    def __init__(self, scheduler: GangScheduler, log: Callable[..., None], **given: Any) -> None:
+        super().__init__(scheduler, **given)
         self.seconds = 0.0
         self.calls = 0
         self._log = log
-        self._controller: SimController | None = None
         self._places = 0
-        own: Any = type(scheduler).choose_trial_to_run
-        self._first_come = own is FIFOScheduler.choose_trial_to_run
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    def controlled_by(self, controller: SimController) -> None:
-        """Set the controller whose trials are chosen from."""
-        self._controller = controller
+        own: Any = scheduler.choose_trial_to_run
+        self._first_come = getattr(own, "__func__", None) is FIFOScheduler.choose_trial_to_run and self._ends_at is None
 
     def _call(self, name: str, *given: Any) -> Any:
         began = time.thread_time()
         try:
-            return getattr(self.inner, name)(*given)
+            return super()._call(name, *given)
         finally:
             self.seconds += time.thread_time() - began
             self.calls += 1
 
-    def on_trial_add(self, controller: Any, trial: StubTrial) -> None:
+    def on_trial_add(self, tune_controller: Any, trial: StubTrial) -> None:
         """Give the trial a place in the queue, also a new one after a failure."""
         trial.place = self._places
         self._places += 1
         self._log("add", trial)
-        self._call("on_trial_add", controller, trial)
+        super().on_trial_add(tune_controller, trial)
 
-    def on_trial_result(self, controller: Any, trial: StubTrial, result: dict[str, Any]) -> str:
+    def on_trial_result(self, tune_controller: Any, trial: StubTrial, result: dict[str, Any]) -> str:
         """Get a decision."""
-        decision: str = self._call("on_trial_result", controller, trial, result)
+        decision = super().on_trial_result(tune_controller, trial, result)
         self._log("result", trial, (result.get("training_iteration"), decision))
         return decision
 
-    def on_trial_complete(self, controller: Any, trial: StubTrial, result: dict[str, Any]) -> None:
+    def on_trial_complete(self, tune_controller: Any, trial: StubTrial, result: dict[str, Any]) -> None:
         """Forward the end of a trial."""
         self._log("complete", trial)
-        self._call("on_trial_complete", controller, trial, result)
+        super().on_trial_complete(tune_controller, trial, result)
 
-    def on_trial_error(self, controller: Any, trial: StubTrial) -> None:
+    def on_trial_error(self, tune_controller: Any, trial: StubTrial) -> None:
         """Forward a failure."""
         self._log("error", trial)
-        self._call("on_trial_error", controller, trial)
+        super().on_trial_error(tune_controller, trial)
 
-    def on_trial_remove(self, controller: Any, trial: StubTrial) -> None:
+    def on_trial_remove(self, tune_controller: Any, trial: StubTrial) -> None:
         """Forward the end of a trial that did not run."""
         self._log("remove", trial)
-        self._call("on_trial_remove", controller, trial)
+        super().on_trial_remove(tune_controller, trial)
 
-    def choose_trial_to_run(self, controller: Any) -> Trial | None:
+    def choose_trial_to_run(self, tune_controller: Any) -> Any:
         """Choose the trial that runs next."""
-        if not self._first_come or self._controller is None:
-            chosen: Trial | None = self._call("choose_trial_to_run", controller)
-            return chosen
-        waiting = self._controller._pending_trials or self._controller._paused_trials
+        if not self._first_come:
+            return super().choose_trial_to_run(tune_controller)
+        controller = tune_controller._tune_controller
+        waiting = controller._pending_trials or controller._paused_trials
         return min(waiting, key=lambda trial: trial.place) if waiting else None
 
 
@@ -196,15 +190,16 @@ class SimController(_Controller):  # type: ignore[misc]
         self,
         world: World,
         search_alg: Any,
-        scheduler: TrialScheduler,
+        scheduler: GangScheduler,
         *,
+        ends_at: Callable[[str], float | None] | None = None,
         reuse_actors: bool = True,
         time_budget_s: float | None = None,
         max_pending: int = 1,
         callbacks: list[Callback] | None = None,
     ) -> None:
         self.world = world
-        self.timed = TimedScheduler(scheduler, world.log)
+        self.timed = TimedScheduler(scheduler, world.log, ends_at=ends_at)
         super().__init__(
             search_alg=search_alg,
             scheduler=self.timed,
@@ -213,7 +208,6 @@ class SimController(_Controller):  # type: ignore[misc]
             resource_manager_factory=lambda: None,
             callbacks=callbacks,
         )
-        self.timed.controlled_by(self)
         self._actor_manager = Actors(world)
         size = world.cluster.size
         self._resource_updater = SimpleNamespace(

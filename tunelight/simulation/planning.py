@@ -117,7 +117,7 @@ class _Sweep:
         self.settings = settings
         self.costs = costs
         self.alone_s = alone_s
-        self.scheduler: Any = build_scheduler(replace(settings, metric="loss", mode="min"))
+        self.scheduler = build_scheduler(replace(settings, metric="loss", mode="min"))
         self.epochs = settings.max_epochs or self._own_epochs()
         self._curves: Curves | str | None
         if isinstance(curves, str | os.PathLike) and curves not in tasks() and is_folder(curves):
@@ -126,8 +126,8 @@ class _Sweep:
             self._curves = os.fspath(curves) if isinstance(curves, os.PathLike) else curves
 
     def _own_epochs(self) -> int:
-        own = getattr(self.scheduler, "_max_t", None)
-        if not isinstance(own, int | float) or not math.isfinite(own):
+        own = self.scheduler.max_t
+        if own is None:
             raise SettingsError(
                 "How long trials train is not known: neither the space nor the scheduler says. Give max_epochs=."
             )
@@ -135,10 +135,8 @@ class _Sweep:
 
     def rungs(self, run: Simulation) -> list[int]:
         """Return the epochs at which the scheduler stops or pauses trials: its milestones, or as seen in ``run``."""
-        own = getattr(self.scheduler, "milestones", None)
-        if own is not None:
-            found = {math.ceil(rung) for rung in own()}
-        else:
+        found = {math.ceil(rung) for rung in self.scheduler.milestones()}
+        if not found:
             found = {e.detail[0] for e in run.events if e.what == "result" and e.detail[1] != TrialScheduler.CONTINUE}
         if len(found) > _MOST_RUNGS:  # it decides at every report
             found = set(_doublings(self.epochs))

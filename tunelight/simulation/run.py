@@ -20,13 +20,14 @@ from tunelight.compat.arguments import known_arguments
 from tunelight.compat.ray import check_ray_internals
 from tunelight.errors import SettingsError, unknown
 from tunelight.resources import reserve
-from tunelight.schedulers.choose import build_scheduler, first_decision, judged_by
-from tunelight.schedulers.sparing import Sparing
+from tunelight.schedulers.base import GangScheduler
+from tunelight.schedulers.choose import build_scheduler, judged_by
 from tunelight.searchers import Repetitions, SweepSearch
 from tunelight.searchers.choose import build_searcher
 from tunelight.settings import Settings, check_setting
 from tunelight.settings.repeats import Folds
 from tunelight.simulation.actors import slots_of
+from tunelight.simulation.clock import Clock
 from tunelight.simulation.cluster import Cluster
 from tunelight.simulation.controller import SimController, StubTrial
 from tunelight.simulation.costs import Costs
@@ -153,13 +154,12 @@ def simulate(
         max_concurrent=max_concurrent,
         failures=check_setting("failures", max_failures),
     )
-    built = build_scheduler(settings)
-    world, factory = _world(settings, built, cluster, costs or Costs(), strategy=strategy, keep_log=events)
+    clock = Clock()
+    built = build_scheduler(settings, clock=clock)
+    world, factory = _world(settings, built, clock, cluster, costs or Costs(), strategy=strategy, keep_log=events)
     built.set_search_properties(**{"metric": None, "mode": None, **judged_by(built, settings)})
-    if hasattr(built, "clock"):
-        built.clock = world.clock
-    if isinstance(built, PopulationBasedTraining):
-        built._log_config = False  # it would write files into the trials' folders
+    if isinstance(built.inner, PopulationBasedTraining):
+        built.inner._log_config = False  # it would write files into the trials' folders
     log = SimulationLog(world)
     again = None if settings.repeats is None else Repetitions(settings.repeats, **settings.judged_by)
     search = SimSearch(
@@ -171,13 +171,14 @@ def simulate(
         max_concurrent=settings.max_concurrent,
         clock=world.clock,
         repeats=again,
-        **({"admit": built.admits} if hasattr(built, "admits") else {}),
+        admit=built.admits,
     )
     controller = SimController(
         world,
         search,
-        built if again is None else Sparing(built, search.ends_at),
-        reuse_actors=settings.reuse_gangs and not isinstance(built, ResourceChangingScheduler),
+        built,
+        ends_at=None if again is None else search.ends_at,
+        reuse_actors=settings.reuse_gangs and not isinstance(built.inner, ResourceChangingScheduler),
         time_budget_s=settings.budget_s,
         max_pending=check_setting("max_concurrent", max_pending),
         callbacks=[log],
@@ -212,12 +213,19 @@ def _check_metric(metric: str | None, table: Curves) -> None:
 
 
 def _world(
-    settings: Settings, scheduler: Any, cluster: Any, costs: Costs, *, strategy: str, keep_log: bool
+    settings: Settings,
+    scheduler: GangScheduler,
+    clock: Clock,
+    cluster: Any,
+    costs: Costs,
+    *,
+    strategy: str,
+    keep_log: bool,
 ) -> tuple[World, Any]:
     """Return the world, and the reservation of each trial. Raises: ResourceError if that never fits."""
     reservation = reserve(settings.workers)
     max_workers = reservation.workers
-    if reservation.least is not None and getattr(scheduler, "resizes", False):
+    if reservation.least is not None and scheduler.resizes:
         reservation = reserve(reservation.least)
     factory = reservation.factory
     if strategy != factory.strategy:
@@ -229,10 +237,11 @@ def _world(
         costs,
         seed=settings.seed or 0,
         max_workers=max_workers,
-        first_until=first_decision(scheduler).until,
+        first_until=scheduler.initial_decision().until,
         **settings.judged_by,
         max_epochs=settings.max_epochs,
         keep_log=keep_log,
+        clock=clock,
     )
     return world, factory
 

@@ -20,11 +20,11 @@ from tunelight.space import SearchSpace
 from tunelight.space.files import importable
 from tunelight.space.plain import Objects
 from tunelight.stores.masking import MASK, masked_in
+from tunelight.sweep.past import CODE
 from tunelight.sweep.run import run
 
 _log = logging.getLogger("tunelight")
 
-_CODE: Final = ("train", "model", "data")
 _LEFT: Final = ("storage", "name", "address", "resume", "seed", "web")
 """Settings that are not read back: storage, name and seed follow from the folder, the others are today's."""
 
@@ -84,8 +84,13 @@ def _read_back(folder: Path, sweep_file: Mapping[str, Any], overrides: Mapping[s
                 f"tunelight.resume(path, {name}=...), --set '{name}=...', or run(..., resume=True) from the sweep's "
                 "script."
             )
-        if name in _CODE and value is not None:
-            _check_importable(folder, name, value)
+        if name in CODE:
+            if str(value).startswith("__main__:") or "<" in str(value):
+                raise ImportPathError(
+                    f"The sweep {folder} has {name}={value}, which only the script or notebook that started it can "
+                    f"define. Start that again with run(..., name={folder.name!r}, resume=True), or give {name}= to "
+                    "resume()."
+                )
         elif place := next(_objects(name, value), None):
             where, kind = place
             raise SettingsError(
@@ -113,14 +118,6 @@ def _with_variables(folder: Path, runtime_env: Mapping[str, Any]) -> dict[str, A
         return dict(runtime_env)
     _log.warning("runtime_env: the values of %s are those of this process's environment.", ", ".join(names))
     return {**runtime_env, "env_vars": {**runtime_env["env_vars"], **{name: os.environ[name] for name in names}}}
-
-
-def _check_importable(folder: Path, name: str, path: Any) -> None:
-    if str(path).startswith("__main__:") or "<" in str(path):
-        raise ImportPathError(
-            f"The sweep {folder} has {name}={path}, which only the script or notebook that started it can define. "
-            f"Start that again with run(..., name={folder.name!r}, resume=True), or give {name}= to resume()."
-        )
 
 
 def _objects(where: str, value: Any) -> Iterator[tuple[str, str]]:

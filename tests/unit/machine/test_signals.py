@@ -44,8 +44,7 @@ def test_the_first_signal_stops_tune_and_says_so_and_the_second_ends_the_driver(
     number: signal.Signals, tune: list[str]
 ) -> None:
     said: list[str] = []
-    with StopSignals() as signals:
-        signals.say = said.append
+    with StopSignals(said.append) as signals:
         listen(tune)
         signal.raise_signal(number)
         assert tune == ["stop"]
@@ -69,8 +68,7 @@ def test_a_place_that_cannot_be_written_to_now_is_gone_round(tune, capfd):
     def busy(text: str) -> None:
         raise RuntimeError("reentrant call inside <_io.BufferedWriter name='<stdout>'>")
 
-    with StopSignals() as signals:
-        signals.say = busy
+    with StopSignals(busy):
         listen(tune)
         signal.raise_signal(signal.SIGINT)
     assert tune == ["stop"]

@@ -21,6 +21,7 @@ from tests.curves import tiny_table
 from tunelight.errors import ResourceError, SettingsError, TunelightError
 from tunelight.messages import Resize, Stop
 from tunelight.schedulers import ASHA
+from tunelight.schedulers.base import GangScheduler
 from tunelight.simulation import Costs, Curve, recorded, simulate
 
 CURVES = tiny_table()
@@ -106,11 +107,10 @@ def test_only_a_gang_that_is_new_starts_cold():
 _Fifo: Any = FIFOScheduler
 
 
-class GrowAt(_Fifo):  # type: ignore[misc]
+class GrowAt(GangScheduler):
     """Tell every trial to grow at its third report and to shrink at its tenth."""
 
     resizes = True
-    max_workers: int | None = None
 
     def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> Any:
         number = result["training_iteration"]
@@ -233,20 +233,17 @@ def test_training_past_the_end_of_a_curve_is_said():
 
 
 def test_a_scheduler_object_is_not_changed_and_its_clock_is_the_virtual_one():
-    class Clocked(_Fifo):  # type: ignore[misc]
+    class Clocked(GangScheduler):
         times: list[float] = []  # noqa: RUF012 - seen from outside the copy
 
-        def __init__(self) -> None:
-            super().__init__()
-            self.clock: Any = None
-
         def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> Any:
-            self.times.append(self.clock())
+            assert self.sweep.clock is not None
+            self.times.append(self.sweep.clock())
             return self.CONTINUE
 
     scheduler = Clocked()
     run = simulate(CURVES, scheduler=scheduler, num_samples=1)
-    assert scheduler.clock is None
+    assert scheduler.sweep.clock is None
     assert Clocked.times == sorted(Clocked.times)
     assert Clocked.times[-1] <= run.makespan_s < 60
 
