@@ -161,6 +161,10 @@ class FailurePolicy:
         """Tell whether a failure counts against ``max_failures``."""
         return error.cause != "preempted"
 
+    def halves(self, error: WorkerError) -> bool:
+        """Tell whether the next try after a failure cuts each training batch into twice as many pieces."""
+        return self.on_oom == "halve_batch" and error.halvable and classify(error) == "OOM"
+
     def delay_s(self, row: int) -> float:
         """Return how long to wait before the next try, in seconds, after ``row`` failures without a report between."""
         return 0.0 if row < 2 else min(self.backoff_s * 2.0 ** (row - 2), _LONGEST_PAUSE_S)
@@ -181,9 +185,7 @@ class FailurePolicy:
 class FailureTally:
     """Counts the failures of one trial, and says by its policy whether and when it is tried again."""
 
-    def __init__(self, policy: FailurePolicy, pieces: int = 1) -> None:
-        self.pieces = pieces
-        """How many pieces the next try cuts each training batch into."""
+    def __init__(self, policy: FailurePolicy) -> None:
         self._policy = policy
         self._counted = self._row = 0
 
@@ -193,8 +195,7 @@ class FailureTally:
 
     def fail(self, error: WorkerError) -> float | None:
         """Count a failure; return how long to wait before the next try, in seconds, or None to give up."""
-        if self._policy.on_oom == "halve_batch" and error.halvable and classify(error) == "OOM":
-            self.pieces *= 2
+        if self._policy.halves(error):
             return 0.0  # not as a failure: the next try needs less
         self._counted += self._policy.counts(error)
         self._row += 1

@@ -24,6 +24,7 @@ from tunelight.gang.gang import Gang
 from tunelight.gang.spec import GangSpec
 from tunelight.policies import FailurePolicy
 from tunelight.resources import Reservation
+from tunelight.session.task import Home
 
 ROOM_LIMIT_S = 600.0
 """How long a reservation may wait for resources of the cluster that others hold."""
@@ -235,7 +236,7 @@ def _alike(first: GangSpec, second: GangSpec) -> bool:
         limits = FailurePolicy(
             hang_timeout_s=spec.failures.hang_timeout_s, reschedule_timeout_s=spec.failures.reschedule_timeout_s
         )
-        return replace(spec, cwd="", sys_path=(), failures=limits)
+        return replace(spec, home=Home(), failures=limits)
 
     return of_workers(first) == of_workers(second)
 

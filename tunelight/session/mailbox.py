@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from tunelight.errors import GangError
+from tunelight.errors import GangError, TrialStopped
 from tunelight.messages import Adopt, Continue, Decision, Offer, Save, Stop
 
+_POLL_S = 0.2
 _Taken = TypeVar("_Taken", bound=Decision)
 
 
@@ -30,6 +32,23 @@ class RankChannel(Protocol):
 
     def delete(self, turn: str) -> None:
         """Delete this rank's message for ``turn``, which every rank has read."""
+
+
+def await_message(
+    channel: RankChannel, turns: Sequence[int | str], limit_s: float, aborted: Callable[[], str | None]
+) -> str | None:
+    """Return the first message that comes for one of ``turns``; None if none does within ``limit_s`` seconds.
+
+    ``aborted`` returns why the trial was aborted, if it was. Raises: TrialStopped in that case.
+    """
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        if (reason := aborted()) is not None:
+            raise TrialStopped(reason)
+        for turn in turns:
+            if (message := channel.receive(turn, _POLL_S if turn == turns[0] else 0.001)) is not None:
+                return message
+    return None
 
 
 class Mailbox:

@@ -338,31 +338,22 @@ def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signal
     from tunelight.searchers import SweepSearch
     from tunelight.sweep.steering import SteeredScheduler
     from tunelight.trial.settling import SettlingCallback
-    from tunelight.trial.spec import TrialSpec
+    from tunelight.trial.spec import spec_of_sweep
     from tunelight.trial.trainable import make_trainable
 
     if (warm := sys.modules.get("tunelight.gang.pool")) is not None:
         warm.pool.close()  # idle gangs of this process's own fits hold resources
     space, settings, folder = sweep.space, sweep.settings, sweep.folder
     scheduler, searcher = sweep.scheduler, sweep.searcher
-    spec = TrialSpec(
-        train=Code(sweep.code).sent(),
+    spec = spec_of_sweep(
+        settings,
+        sweep.reservation,
+        Code(sweep.code).sent(),
         datasets=datasets,
-        folds=settings.folds,
-        reservation=sweep.reservation,
-        backend=settings.backend,
-        **settings.judged_by,
-        seed=settings.seed or 0,
-        checkpoints=settings.checkpoints or Checkpoints(),
-        first=first_decision(scheduler),
-        failures=settings.failures,
-        evaluation=settings.evaluation or sweep.reservation.evaluation,
         runtime_env=env_of_workers(settings, sweep.reservation),
-        soft_errors=True,
-        real_checkpoints=False,
-        verbose=settings.verbose,
         lightning=sweep.sweep_file["lightning"],
-        start=sweep.reservation.least if getattr(scheduler, "resizes", False) else None,
+        until=first_decision(scheduler).until,
+        resizes=getattr(scheduler, "resizes", False),
     )
     if settings.room_for_data and hasattr(scheduler, "keep_free"):
         scheduler.keep_free(settings.room_for_data)

@@ -18,6 +18,7 @@ from tunelight.gang.spec import GangSpec
 from tunelight.lightning.remote import driver as drivers
 from tunelight.lightning.remote.driver import DriverLauncher
 from tunelight.resources import Reservation
+from tunelight.session.task import Home
 
 
 class Gang:
@@ -57,7 +58,7 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
 
 
 def take(pool: Pool, workers: int = 2, cwd: str = "/a", group: Any = None, **kwargs: Any) -> Held:
-    return pool.take(GangSpec(Reservation(workers), cwd=cwd), Reservation(workers), group, **kwargs)
+    return pool.take(GangSpec(Reservation(workers), home=Home(cwd)), Reservation(workers), group, **kwargs)
 
 
 def test_the_next_job_of_the_same_kind_finds_the_gang_warm(pool: Pool) -> None:
