@@ -47,6 +47,16 @@ class MemoryControl:
             self.words.pop(turn, None)
 
 
+class MemoryStore:
+    """A store within one process, in place of Ray's: a value is its own reference."""
+
+    def put(self, value: Any) -> Any:
+        return value
+
+    def get(self, reference: Any, timeout_s: float) -> Any:
+        return reference
+
+
 class FakeGang:
     """A gang of one rank that is a thread of this process; the protocol of ``tunelight.gang.gang.Gang``."""
 
@@ -119,7 +129,9 @@ class FakeGang:
         self._meter = Meter(Sampler())
         start = replace(start, serial=self.trials)
         place = Place(0, 1, 0, 1, 0, "127.0.0.1")
-        session = sessions.Session(task, start, place, MemoryControl(), self._events.put, self._mailbox)
+        session = sessions.Session(
+            task, start, place, MemoryControl(), self._events.put, self._mailbox, store=MemoryStore()
+        )
         self._writing = session.writing
         args = (task, session, self._events.put)
         self.thread = threading.Thread(target=self._run, args=args, daemon=True)

@@ -10,7 +10,7 @@ import pytest
 
 from tunelight.errors import SettingsError
 from tunelight.messages import WorkerError
-from tunelight.policies import Divergence, FailureDecision, FailurePolicy, FailureTally, classify
+from tunelight.policies import Divergence, FailurePolicy, FailureTally, classify
 
 
 def error(type_name: str, message: str = "") -> WorkerError:
@@ -65,8 +65,8 @@ def test_what_torch_and_numpy_raise_is_recognised() -> None:
 
 @pytest.mark.parametrize("name", ["OutOfMemoryError", "FloatingPointError"])
 def test_what_would_repeat_itself_is_not_tried_again(name: str) -> None:
-    assert FailurePolicy(-1, retry_exceptions=True).decide(error(name), 1) is FailureDecision.GIVE_UP
-    assert FailurePolicy(-1, retry_exceptions=True).decide(error("ValueError"), 1) is FailureDecision.RETRY
+    assert not FailurePolicy(-1, retry_exceptions=True).retries(error(name), 1)
+    assert FailurePolicy(-1, retry_exceptions=True).retries(error("ValueError"), 1)
 
 
 def judged(values: list[Any], mode: Any = "min") -> list[str | None]:

@@ -85,7 +85,7 @@ class ResilientRun:
 
     Each report is passed on once, also where training restarts behind it. On the head's side the run alone knows
     where the task stands: its last report, how far the ranks may train without an answer, its newest checkpoint, its
-    configuration, and into how many pieces its batches are cut. It may be started again after :meth:`release`.
+    configuration, and into how many pieces its batches are cut. It may be started again once training has ended.
     Runs on: trial, driver.
 
     Args:
@@ -128,7 +128,10 @@ class ResilientRun:
         """What the next start trains: the configuration, checkpoint, ``until`` and pieces of now."""
         self.base = start.resume
         """The checkpoint from which it was started last; restarts after faults do not count."""
-        self._gang: Gang | None = None
+        self.gang: Gang
+        """The gang that it was started on."""
+        self.started = False
+        """True from ``start`` on, until its owner has ended training and says so."""
         self._policy, self._failures = failures, FailureTally(failures)
         self._say, self._keep, self._saved, self._fresh = say, keep, saved, fresh
         self._newest = newest or (lambda _: self.resume)
@@ -148,7 +151,7 @@ class ResilientRun:
         ends at its next boundary, with a checkpoint and an error of type ``DRAINED``, to restart elsewhere.
         Raises: TrialError when the gang cannot be formed, or has to leave its nodes.
         """
-        self._gang, self._leave = gang, leave or (lambda: None)
+        self.gang, self.started, self._leave = gang, True, leave or (lambda: None)
         self._phase, self._failures, self._met_at = Training(), FailureTally(self._policy), None
         self._queue.clear()
         self.base = self.resume
@@ -157,25 +160,10 @@ class ResilientRun:
         self._start()
         self._raise_failure()
 
-    def release(self) -> None:
-        """Let go of the gang, on which training has ended."""
-        self._gang = None
-
-    @property
-    def gang(self) -> Gang:
-        """The gang that it was started on."""
-        assert self._gang is not None  # it is not asked for before ``start``
-        return self._gang
-
-    @property
-    def started(self) -> bool:
-        """True from ``start`` to ``release``."""
-        return self._gang is not None
-
     @property
     def training(self) -> bool:
         """True while ranks train, or have left events to read."""
-        return self._gang is not None and self._gang.running
+        return self.started and self.gang.running
 
     @property
     def running(self) -> bool:
@@ -355,8 +343,8 @@ class ResilientRun:
     def resize(self, size: int | None) -> None:
         """Use ``size`` workers soon. Workers that are missing are requested, and waiting ones released, at once."""
         self.size = size
-        if self._gang is not None:
-            self._gang.want(size)
+        if self.started:
+            self.gang.want(size)
 
     def resize_if_due(self) -> None:
         """Order a restart on another number of workers, if that was asked for or workers have arrived that can join.

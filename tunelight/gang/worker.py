@@ -320,14 +320,14 @@ class GangWorker:
         An error here costs the worker, and not the trial, which is over.
         """
         try:
-            if not self._rendezvous.settle():
+            if not self._rendezvous.group.settle():
                 self._left = _STUCK  # and what it does on a GPU may never end
                 return True
             said = self._compiled.end()
             self._left = (*late, *self._clean.restore(None if task.job else self._compiled.drop))
             if said and self._rank == 0 and not task.job:
                 sys.stdout.write(f"{said}\n")
-            return not self._rendezvous.tidy()
+            return not self._rendezvous.group.tidy()
         except Exception as error:  # noqa: BLE001 - of any library that a trial has used
             self._left = (f"a clean-up that failed: {type(error).__name__}: {error}",)
             return True
@@ -386,9 +386,9 @@ class GangWorker:
         """Describe a failure, and leave the group so that peers stop waiting for this rank."""
         called_off = box.mailbox.aborted is not None  # because another rank failed
         first = channel.failed_first(self._rank)
-        self._rendezvous.leave()
+        self._rendezvous.group.leave()
         secondary = called_off or first != self._rank or self._rendezvous.lost_peer(error) or _lost_data(error)
-        if advice := self._rendezvous.advice(error):
+        if advice := self._rendezvous.group.advice(error):
             error.add_note(advice)
         halvable = self._session is not None and self._session.halvable
         described = replace(self._describe(error, secondary=secondary, carry=job), halvable=halvable)

@@ -48,8 +48,8 @@ _LAST_LIMIT_S = 5.0
 class GangTrainable(Trainable):
     """A Tune trial whose training runs on a gang. Made by :func:`make_trainable`. Runs on: trial.
 
-    The gang starts with the first step. It outlives the trial when Tune re-uses this actor, and is replaced when it
-    cannot be used again.
+    The gang's workers start with the first step. It outlives the trial when Tune re-uses this actor, and is replaced
+    when it cannot be used again.
     """
 
     spec: ClassVar[TrialSpec]
@@ -62,14 +62,14 @@ class GangTrainable(Trainable):
     # -- Tune's calls, in the order in which they come
 
     def setup(self, config: dict[str, Any], **parameters: Any) -> None:
-        """Prepare the first trial. Its gang starts later, because Tune may discard this actor unused.
+        """Prepare the first trial. Its workers start later, because Tune may discard this actor unused.
 
         ``parameters``: of Ray's ``tune.with_parameters``; the train function gets them by name.
         """
         if parameters:
             task = replace(self.spec.task, train=with_parameters(self.spec.task.train, parameters))
             self.spec = replace(self.spec, task=task)  # type: ignore[misc]
-        self._gang: Gang | None = None
+        self._gang = self._new_gang()
         self._pausing = False
         """True where Tune has had a checkpoint written since the last step, which it does before a pause."""
         self._gang_log = GangLog()
@@ -80,6 +80,9 @@ class GangTrainable(Trainable):
         self._finish()
         self._trial = self._new_trial(new_config)
         return True
+
+    def _new_gang(self) -> Gang:
+        return Gang(self.spec.gang, ray.util.get_current_placement_group())
 
     def _new_trial(self, config: dict[str, Any]) -> Trial:
         return Trial(self.spec, self.trial_id, self._trial_dir(), config, repetition_in(self.trial_name))
@@ -127,7 +130,7 @@ class GangTrainable(Trainable):
         """Save a checkpoint as Tune does; at the end of a trial only if Tune has not got its last one yet."""
         trial = self._trial
         info = trial.run.resume
-        ended = self._gang is not None and not self._gang.running
+        ended = trial.run.started and not trial.run.training
         if self.spec.task.passed_on and ended and (info is None or info.number == trial.passed):
             return nothing_saved(self._last_result or {})
         return super().save(checkpoint_dir)
@@ -142,7 +145,7 @@ class GangTrainable(Trainable):
         # Under plain Tune a checkpoint may be written at any time.
         self._pausing = not self.spec.real_checkpoints or self.spec.start is not None
         info = run.resume
-        if trial.of_last_report is None and gang is not None and gang.running and run.number:
+        if trial.of_last_report is None and gang.running and run.number:
             saved = gang.save().checkpoint
             asked = saved
             if saved is None:  # the trial ended first; its last report may have written one in the background
@@ -165,7 +168,7 @@ class GangTrainable(Trainable):
         """End the trial and the gang."""
         with suppress(Exception):
             self._finish(_LAST_LIMIT_S)
-        self._close_gang()
+        self._gang.close()
 
     def settle(self) -> None:
         """End the last trial here, which Tune has stopped, once it has finished writing."""
@@ -210,11 +213,11 @@ class GangTrainable(Trainable):
 
     @property
     def _grown(self) -> bool:
-        return self.spec.start is not None and self._gang is not None and self._gang.size > self.spec.start
+        return self.spec.start is not None and self._gang.size > self.spec.start
 
     def _give_back(self) -> None:
         """Release the gang's workers beyond those that the next trial starts with, once its trial is over."""
-        if self.spec.start is not None and self._gang is not None and not self._gang.running:
+        if self.spec.start is not None and not self._gang.running:
             self._gang.want(self.spec.start)
 
     # -- one trial on the gang
@@ -225,9 +228,7 @@ class GangTrainable(Trainable):
             raise TrialError(WorkerError(0, os.uname().nodename, "CheckpointError", str(trial.unable), ""))
         trial.recover()
         self._iteration = trial.run.number
-        if self._gang is None:
-            self._gang = Gang(self.spec.gang, ray.util.get_current_placement_group())
-        elif self._gang.unfit is not None:
+        if self._gang.unfit is not None:
             trial.say(f"a worker is replaced: {self._gang.unfit}")
         trial.learn_pieces()
         self._gang_log.begin()
@@ -278,12 +279,12 @@ class GangTrainable(Trainable):
 
     def _failed(self, error: WorkerError) -> dict[str, Any]:
         """Return the result that ends a failed trial. Raises: TrialError where Tune has to end the gang as well."""
-        self._trial.run.release()
+        self._trial.run.started = False
         if error.type_name == DRAINED:
-            self._close_gang()
+            self._replace_gang()
             raise moved_away(error)
-        if self._gang is not None and not self._gang.met and error.rank < 0:
-            self._close_gang()  # it could not start: the next trial gets another
+        if not self._gang.met and error.rank < 0:
+            self._replace_gang()  # it could not start: the next trial gets another
             if error.cause != "exception":
                 raise TrialError(error)  # Tune may retry on other nodes
         if not self.spec.soft_errors:
@@ -301,8 +302,8 @@ class GangTrainable(Trainable):
             "seconds": run.seconds or 0.0,
             "compiled": report.compiled if report else 0,
             "pieces": run.next.pieces,
-            "usage": self._gang.usage.news() if self._gang is not None else None,
-            "workers": self._gang.size if self._gang is not None else self.spec.gang.reservation.workers,
+            "usage": self._gang.usage.news(),
+            "workers": self._gang.size or self.spec.gang.reservation.workers,
             "checkpoints": tuple(trial.kept.news()),  # a tuple: Tune's TensorBoard logger would draw lists
             "metrics": report.metrics if report else {},  # Tune overwrites a metric named pid, say
             "notes": (*trial.news(), *(report.notes if report else ())),
@@ -316,19 +317,18 @@ class GangTrainable(Trainable):
     def _finish(self, limit_s: float | None = None) -> None:
         """End the running trial, within a limit."""
         trial = self._trial
-        if self._gang is not None and self._gang.running:
+        if self._gang.running:
             if stores.inside(trial.folder):
                 limit_s = stores.PUSH_LIMIT_S
             reason = "paused" if self._pausing else "stopped"
             self._gang.finish(reason=reason, **({} if limit_s is None else {"limit_s": limit_s}))
             trial.settle()
         self._give_back()
-        trial.run.release()
+        trial.run.started = False
 
-    def _close_gang(self) -> None:
-        if self._gang is not None:
-            self._gang.close()
-            self._gang = None
+    def _replace_gang(self) -> None:
+        self._gang.close()
+        self._gang = self._new_gang()
 
 
 def make_trainable(spec: TrialSpec, name: str = "gang") -> type[GangTrainable]:

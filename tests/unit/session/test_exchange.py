@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import tasks
-from tests.fakes import MemoryControl
+from tests.fakes import MemoryControl, MemoryStore
 from tunelight.messages import Adopt, Adopted, Continue, Offer, Offered, Place, Report, Save, Saved, Stop
 from tunelight.session import session
 from tunelight.session.exchange import Exchange
@@ -53,7 +53,9 @@ class Gang:
         self.sessions = []
         for rank, box in enumerate(self.mailboxes):
             task = tasks.trial(folder, trial_id="00001", config=dict(self.config))
-            made = session.Session(*task, Place(rank, 2, rank, 2, 0, "x"), control, self.events.append, box)
+            made = session.Session(
+                *task, Place(rank, 2, rank, 2, 0, "x"), control, self.events.append, box, store=MemoryStore()
+            )
             made.exchange.training = Weights(values[rank], refuses)
             self.sessions.append(made)
 
@@ -164,7 +166,7 @@ def test_after_adopting_a_save_writes_anew_and_claims_no_metric(tmp_path: Path) 
     task = tasks.trial(tmp_path, trial_id="00001", metric="loss")
     events: list[Any] = []
     box = Mailbox(1)
-    made = session.Session(*task, Place(0, 1, 0, 1, 0, "x"), MemoryControl(), events.append, box)
+    made = session.Session(*task, Place(0, 1, 0, 1, 0, "x"), MemoryControl(), events.append, box, store=MemoryStore())
     made.exchange.training = weights = Weights(1)
     write = made.boundary.writer = lambda path: Path(path).write_text(str(weights.value))
     for decision in (Adopt(9, {}, until=1), Save(), Continue(until=2)):

@@ -183,7 +183,7 @@ def test_a_head_that_dies_after_an_adoption_is_followed_by_one_that_has_it_until
     child.step()
     config = {"lr": 2.0, "start": 0.0}
     child.decide(Adopt(offered(parent), config, "a", str(heads.folder("a")), number=1, until=1))
-    child._close_gang()
+    child._gang.close()
     checkpoints.write_acked(1, heads.folder("b"))
     parent.step()  # 102, which is not what was offered
     assert make("b", **config).step()["loss"] == 103.0
@@ -200,7 +200,7 @@ def test_a_trial_that_tune_restores_has_it_too(make: Make, heads: Heads, tmp_pat
     child.save_checkpoint(str(tmp_path))  # as at an earlier pause: Tune restores a new head from there
     config = {"lr": 2.0, "start": 0.0}
     child.decide(Adopt(offered(parent), config, "a", str(heads.folder("a")), number=1, until=1))
-    child._close_gang()
+    child._gang.close()
     checkpoints.write_acked(1, heads.folder("b"))
     again = make("b", **config)
     again.load_checkpoint(str(tmp_path))

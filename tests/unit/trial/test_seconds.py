@@ -124,7 +124,7 @@ def test_a_trial_that_was_cut_off_goes_on_from_the_seconds_of_its_checkpoint(hea
     lost = heads.make(make_trainable(SPEC), {})
     heads.train(lost)
     before = seconds(heads.train(lost))
-    lost._close_gang()
+    lost._gang.close()
     past = ResumedTrial("00000", {}, 2, heads.folder())
     search = SweepSearch(SimpleNamespace(), 1)  # type: ignore[arg-type]
     search._make = lambda *_: stub_trial("00000", {})  # type: ignore[method-assign]

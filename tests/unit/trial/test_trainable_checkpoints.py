@@ -99,6 +99,8 @@ def test_plain_tune_keeps_the_checkpoints_and_the_gang_its_last_two(make: Make, 
 def test_a_checkpoint_that_tune_asked_for_is_the_newest_of_an_ended_trial(make: Make, folder: Path) -> None:
     one = make(saving, real_checkpoints=False)
     pointers = [folder / "before", folder / "after"]
+    for pointer in pointers:
+        pointer.mkdir()
     for _ in range(3):
         one.step()
     one.save_checkpoint(str(pointers[0]))
