@@ -3,7 +3,7 @@
 python examples/vit_cifar10.py --size tiny                    # generated images, about a minute on two cores
 python examples/vit_cifar10.py --data ~/data/cifar10 --gpu    # CIFAR-10, on two GPUs
 python examples/vit_cifar10.py --steps 2 --backend horovod --workers 8
-docs/vit.md tells the story beside the tutorial that it answers.
+examples/README.md compares it with the tutorial that it follows.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ def ray4() -> Iterator[Any]:
     import ray
 
     server = ForkServer((flavour(), FABRIC[flavour()]))
-    env = {"py_executable": server.py_executable} if possible(None) else None  # heads are forked, too
+    env = {"py_executable": server.py_executable} if possible() else None  # heads are forked, too
     before = _children()
     if env is not None:
         server.start({})

@@ -15,6 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tunelight.machine.optional import OPTIONAL
+
 PACKAGE = Path(__file__).parents[1] / "tunelight"
 
 
@@ -61,7 +63,7 @@ ROOMS: dict[str, Room] = {
     ),
     "zoo": Room("models and data of the search spaces that come along", names("errors compat digits")),
     "session": Room("a worker's own context and its reports", names("messages errors compat checkpoints")),
-    "space": Room("what is searched, and settings checked against it", names("errors compat settings")),
+    "space": Room("what is searched, and settings checked against it", names("errors compat machine settings")),
     "resources": Room("workers to one reservation", names("messages errors compat settings")),
     "record": Room(
         "what happened, on disk, read without Ray", names("messages errors machine checkpoints stores settings")
@@ -329,6 +331,8 @@ def forced(module: str, found: Import, known: dict[str, Path]) -> str | None:
     if inside is not None:
         if inside == "":
             return f"{where} imports the front door for `{found.name}`: {called} must name a room that exists."
+        if (without := optional_room(inside)) is not None and not found.typing and optional_room(module) is None:
+            return f"{where} imports {inside}, but {called} has to work without {OPTIONAL[without].gives}: look it up."
         if room_of(inside) == room or room_of(inside) in opened(module):
             return None
         allowed = ", ".join(sorted(opened(module))) or "no other room"
@@ -343,6 +347,41 @@ def forced(module: str, found: Import, known: dict[str, Path]) -> str | None:
         return f"{where}: {called} may import {found.name} only inside a function{because}."
     allowed = ", ".join(sorted(libraries.names | libraries.late)) or "no third-party library"
     return f"{where} forces the door from {called} to {found.name}: it may import {allowed}{because}."
+
+
+def optional_room(module: str) -> str | None:
+    """Return the name of the optional room that a module belongs to (tunelight/machine/optional.py)."""
+    return next((name for name, room in OPTIONAL.items() if _within(module, room.parts)), None)
+
+
+def without(name: str) -> set[str]:
+    """Return the optional rooms that go with ``name``: itself, and all that import it."""
+    gone = {name}
+    while True:
+        more = {
+            room
+            for module, found in every_import()
+            if (room := optional_room(module)) is not None
+            and (inside := target(found.name, modules())) is not None
+            and optional_room(inside) in gone
+        }
+        if more <= gone:
+            return gone
+        gone |= more
+
+
+def look_ups() -> list[str]:
+    """Return the name of an optional room for each place in the core that looks it up."""
+    found = []
+    for module, path in modules().items():
+        if optional_room(module) is None:
+            calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+            found += [
+                str(call.args[0].value)
+                for call in calls
+                if (_dotted(call.func) or "") in {"look_up", "need"} and isinstance(call.args[0], ast.Constant)
+            ]
+    return found
 
 
 def floors() -> dict[str, int]:

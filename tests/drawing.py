@@ -6,7 +6,8 @@ import textwrap
 from collections import defaultdict
 from html import escape
 
-from tests.doors import PACKAGE, ROOMS, floors
+from tests.doors import PACKAGE, ROOMS, floors, optional_room
+from tunelight.machine.optional import OPTIONAL
 
 PICTURE = PACKAGE.parent / "docs" / "images" / "rooms.svg"
 _WIDTH, _HEIGHT, _GAP, _MARGIN, _COLUMNS = 180, 76, 8, 16, 5
@@ -19,10 +20,14 @@ _CALLED = {"": "__init__"}
 
 
 def drawn() -> str:
-    """Return the picture as SVG: the ground floor at the bottom, each room on the first floor that it can stand on."""
+    """Return the picture as SVG: the ground floor at the bottom, each room on the first floor that it can stand on.
+
+    Optional rooms come last, in a row of their own.
+    """
     by_floor: dict[int, list[str]] = defaultdict(list)
     for room, floor in floors().items():
-        by_floor[floor].append(room)
+        if optional_room(room) is None:
+            by_floor[floor].append(room)
     parts: list[str] = []
     top = _MARGIN
     for floor in sorted(by_floor, reverse=True):
@@ -30,8 +35,17 @@ def drawn() -> str:
         parts.append(f'<text class="floor" x="{_MARGIN}" y="{top + _HEIGHT // 2}">{floor}</text>')
         for index, room in enumerate(rooms):
             row, column = divmod(index, _COLUMNS)
-            parts += _box(room, _MARGIN + 24 + column * (_WIDTH + _GAP), top + row * (_HEIGHT + _GAP))
+            loose = ".py" if room == "" or (PACKAGE / f"{room}.py").exists() else "/"
+            name = _CALLED.get(room, room) + loose
+            parts += _box(name, ROOMS[room].rule, _MARGIN + 24 + column * (_WIDTH + _GAP), top + row * (_HEIGHT + _GAP))
         top += (1 + (len(rooms) - 1) // _COLUMNS) * (_HEIGHT + _GAP)
+    top += 2 * _GAP
+    parts.append(f'<text class="floor" x="{_MARGIN + 24}" y="{top}">Optional: a sweep runs without them</text>')
+    for index, optional in enumerate(OPTIONAL.values()):
+        row, column = divmod(index, _COLUMNS)
+        left, upper = _MARGIN + 24 + column * (_WIDTH + _GAP), top + _GAP + row * (_HEIGHT + _GAP)
+        parts += _box(optional.parts[0].replace(".", "/"), optional.gives, left, upper, dashed=True)
+    top += _GAP + (1 + (len(OPTIONAL) - 1) // _COLUMNS) * (_HEIGHT + _GAP)
     width = 2 * _MARGIN + 24 + _COLUMNS * (_WIDTH + _GAP)
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {top + _MARGIN}" role="img">'
     title = "<title>The rooms of tunelight: each imports only rooms on floors below its own</title>"
@@ -39,13 +53,12 @@ def drawn() -> str:
     return "\n".join([head, title, _STYLE, back, *parts, "</svg>", ""])
 
 
-def _box(room: str, x: int, y: int) -> list[str]:
-    called = _CALLED.get(room, room)
-    loose = room == "" or (PACKAGE / f"{room}.py").exists()
-    lines = textwrap.wrap(ROOMS[room].rule, _LETTERS, max_lines=_LINES, placeholder="...")
+def _box(name: str, rule: str, x: int, y: int, *, dashed: bool = False) -> list[str]:
+    lines = textwrap.wrap(rule, _LETTERS, max_lines=_LINES, placeholder="...")
+    border = ' stroke-dasharray="4 3"' if dashed else ""
     return [
-        f'<rect x="{x}" y="{y}" width="{_WIDTH}" height="{_HEIGHT}" rx="5" fill="#ffffff" stroke="#b0bec5"/>',
-        f'<text class="name" x="{x + 8}" y="{y + 18}">{escape(called + (".py" if loose else "/"))}</text>',
+        f'<rect x="{x}" y="{y}" width="{_WIDTH}" height="{_HEIGHT}" rx="5" fill="#ffffff" stroke="#b0bec5"{border}/>',
+        f'<text class="name" x="{x + 8}" y="{y + 18}">{escape(name)}</text>',
         *(f'<text x="{x + 8}" y="{y + 36 + 14 * number}">{escape(line)}</text>' for number, line in enumerate(lines)),
     ]
 

@@ -264,7 +264,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a worker uses: its process and that one's live children, such as those that load its data."""
+    """What a worker uses: the process and its children (DataLoader workers)."""
 
     cpu: float
     """CPUs in use, as a mean since the sample before."""

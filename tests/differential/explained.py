@@ -59,7 +59,7 @@ EXPLAINED: Final = (
     ),
     Explained(
         r"adopted /\d-fit-\d-\d/own",
-        "population.md",
+        "schedulers.md",
         "an adoption calls on_load_checkpoint",
         (("saves", (True,)),),
     ),

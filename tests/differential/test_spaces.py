@@ -71,7 +71,7 @@ def equal(one: Any, other: Any) -> bool:
 
 
 def in_domain(entry: dict[str, Any], value: Any) -> bool:
-    """Tell whether a value may be drawn, by the words of docs/search-spaces.md."""
+    """Tell whether a value may be drawn, by the words of searchspaces/README.md."""
     name, arguments = name_of(entry), entry[name_of(entry)]
     if values_of(entry):
         return any(equal(value, one) for one in arguments)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import runpy
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -150,46 +149,6 @@ def test_the_reference_has_every_public_name_once():
     shown = re.findall(r"^::: tunelight\.(\w+)$", text, re.MULTILINE)
     rays = re.findall(r"^\| `tl\.(\w+)\(", text, re.MULTILINE)
     assert sorted([*shown, *rays]) == sorted(tl.__all__)
-
-
-# --- errors -----------------------------------------------------------------------------------------------
-
-
-@cache
-def messages() -> list[tuple[str, ...]]:
-    """Return the fixed parts of each text in the source that could be a message, in order."""
-    found: list[tuple[str, ...]] = []
-    for path in sorted((docs.ROOT / "tunelight").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.JoinedStr):
-                found.append(tuple(str(part.value) if isinstance(part, ast.Constant) else "" for part in node.values))
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found.append((node.value,))
-    return [parts for parts in found if len("".join(parts)) > 25]
-
-
-def quoted(text: str) -> bool:
-    """Tell whether the source has a message that can read like this."""
-    return any(
-        all(part in text for part in parts)
-        and re.fullmatch(".*?".join(map(re.escape, parts)) if len(parts) > 1 else re.escape(parts[0]), text)
-        for parts in messages()
-    )
-
-
-@pytest.mark.parametrize(
-    "block", [block for block in BLOCKS if block.page == "docs/faq.md" and block.language == "text"], ids=str
-)
-def test_errors_are_quoted_as_the_code_words_them(block):
-    text = " ".join(block.text.split())
-    assert quoted(text), f"{block} quotes what no message in the source says: {text}"
-
-
-def test_a_message_that_was_reworded_is_found():
-    said = "The train function returned without a report. Add tunelight.TuneReportCallback to the callbacks "
-    assert quoted(said + "of the Trainer that fits, or call tunelight.report(metrics).")
-    assert not quoted(said + "of the Trainer that fits, or call tunelight.tell(metrics).")
-    assert not quoted(said)
 
 
 @pytest.mark.parametrize("page", ["docs/how-it-works.md", "CONTRIBUTING.md"])

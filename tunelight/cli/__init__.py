@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from importlib.util import find_spec
+
 from tunelight.cli.app import app, main
 
-# The order of these imports is that of the commands in `tunelight --help`.
-# isort: off
-from tunelight.cli import sweeps
-from tunelight.cli import listing
-from tunelight.cli import inspect
-from tunelight.cli import notes
-from tunelight.cli import manage
-from tunelight.cli import best
-from tunelight.cli import figures
-from tunelight.cli import web
-from tunelight.cli import planning
-from tunelight.cli import doctor
-from tunelight.cli import steer
-from tunelight.cli import standing
-# isort: on
-
 __all__ = ["app", "main"]
+
+# In the order of `tunelight --help`. Those of optional rooms (tunelight/machine/optional.py) may be missing.
+_FILES = (
+    "sweeps", "listing", "inspect", "notes", "manage", "best", "figures", "web", "planning", "doctor", "steer",
+    "standing",
+)  # fmt: skip
+for _name in _FILES:
+    if find_spec(f"{__name__}.{_name}") is not None:
+        import_module(f"{__name__}.{_name}")

@@ -108,7 +108,7 @@ class _Deletion:
 
 
 class _Clearing:
-    """The deletion of a sweep's checkpoints, of all trials or but those that are of use."""
+    """The deletion of a sweep's checkpoints: all of them, or those that are of no more use."""
 
     def __init__(self, folder: Path, *, every: bool) -> None:
         from tunelight.record import INTERRUPTED, TERMINAL

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tunelight.cluster import local, standing
+from tunelight.cluster import local
 from tunelight.cluster.runtime_env import for_job, refuse_local
 from tunelight.compat.ray import (
     PLUGINS_VARIABLE,
@@ -33,12 +33,14 @@ from tunelight.compat.ray import (
 )
 from tunelight.errors import ResourceError, SettingsError, unknown
 from tunelight.machine.notebook import write
+from tunelight.machine.optional import look_up
 from tunelight.machine.versions import ADVICE
 from tunelight.messages import Text
 from tunelight.resources import Reservation, fitted, trials_at_once
 
 if TYPE_CHECKING:
     from tunelight.cluster.gcs_watch import GcsWatch
+    from tunelight.cluster.standing import Standing
     from tunelight.machine.signals import StopSignals
     from tunelight.settings import Settings
 
@@ -64,7 +66,7 @@ def connected(
     done = False
     stack = contextlib.ExitStack()
     try:
-        there = _standing(settings) if ours else None
+        there = _standing_for(settings) if ours else None
         if there is not None:
             threads = local.threads_of(reservation.cpus_per_worker)
             with quiet(settings.verbose):
@@ -106,11 +108,18 @@ def connected(
                 del os.environ[name]
 
 
-def _standing(settings: Settings) -> standing.Standing | None:
+def _standing() -> Standing | None:
+    """Return the Ray of `tunelight up`, if there is one."""
+    standing = look_up("standing")
+    there: Standing | None = None if standing is None else standing.find()
+    return there
+
+
+def _standing_for(settings: Settings) -> Standing | None:
     """Return the Ray of `tunelight up` that a sweep starts on, and say so; None if there is none for it."""
     if not settings.reuse_gangs or _remote(settings.address) is not None or local.kept() is not None:
         return None
-    there = standing.find()
+    there = _standing()
     if there is not None and settings.progress:
         begins = (
             f"Not using the Ray of `tunelight up`, for {there.misfit}"
@@ -162,7 +171,7 @@ def use_ray() -> None:
 
     check_ray_internals("core")
     here = not ray.is_initialized() and _remote(None) is None
-    if here and (there := standing.find()) is not None and not there.misfit:
+    if here and (there := _standing()) is not None and not there.misfit:
         with quiet(0):
             there.admit()
         _init_ray(there.address, there.job(None, 1), 0)

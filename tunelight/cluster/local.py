@@ -17,13 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tunelight.cluster.runtime_env import for_workers, refuse_local
+from tunelight.cluster.runtime_env import OTHER_PYTHON, for_workers, refuse_local
 from tunelight.compat.lightning import FABRIC, flavour
 from tunelight.compat.ray import LOCAL_RAY, is_client, setup_worker
 from tunelight.errors import SettingsError
-from tunelight.machine.forkserver.ready import OTHER_PYTHON, SETUP_WORKER, ForkServer, possible
+from tunelight.machine.optional import look_up
 
 if TYPE_CHECKING:
+    from tunelight.machine.forkserver.ready import ForkServer
     from tunelight.resources import Reservation
     from tunelight.settings import Settings
 
@@ -124,10 +125,10 @@ def start(
         threads: how many CPUs each worker has.
         fork: fork workers where that is possible.
         as_it_is: take a kept one however it was started, for the caller may have objects there.
-        stays: one that is started here stays until this process ends.
+        stays: keep a Ray that is started here until this process ends.
         server: forks the workers (None: one of its own, if ``fork``).
 
-    Raises: SettingsError for a ``runtime_env`` that workers of the one that has to be taken cannot have.
+    Raises: SettingsError if the kept Ray has to be taken, and its workers cannot have the ``runtime_env``.
     """
     with _LOCK:
         return _start(runtime_env, verbose, threads, fork=fork, as_it_is=as_it_is, stays=stays, server=server)
@@ -159,13 +160,13 @@ def _start(
     before = set(os.environ)
     os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's own is 15: beside other work a fraction of a core
     env = dict(runtime_env or {})
-    if server is None and fork and possible(env):
-        server = ForkServer(modules, threads)
+    if server is None and fork:
+        server = fork_server(env, threads)
     try:
         if server is not None:
             server.start(env.get("env_vars") or {})
             env["py_executable"] = server.py_executable
-        with setup_worker(SETUP_WORKER) if server is not None else contextlib.nullcontext():
+        with setup_worker(server.setup_worker) if server is not None else contextlib.nullcontext():
             ray.init(
                 address="local",
                 include_dashboard=False,
@@ -194,19 +195,31 @@ def env_of_workers(settings: Settings, reservation: Reservation) -> dict[str, An
 def with_forks(runtime_env: Mapping[str, Any] | None, cpus: float) -> dict[str, Any] | None:
     """Return the ``runtime_env`` of workers, with which they are forked where that is possible.
 
-    On a Ray of this process's own they are already, as on one that was told so at its start. On another one it is
-    possible if all nodes are on this machine, where the same Python and the same folders are known to be there.
+    A Ray that tunelight started forks its workers anyway. Another Ray can if all its nodes are on this machine, with
+    the same Python and folders.
     """
     import ray
 
     env = dict(runtime_env or {})
-    if kept() is not None or not possible(env) or not possible(ray.get_runtime_context().runtime_env) or not _alone():
+    threads = threads_of(cpus)
+    server = fork_server({**ray.get_runtime_context().runtime_env, **env}, threads) if kept() is None else None
+    if server is None or not _alone():
         return env or None
-    threads, session = threads_of(cpus), _session()
-    if _Process.found is None or _Process.found[:2] != (session, threads):
-        server = ForkServer((flavour(), FABRIC[flavour()]), threads)
-        _Process.found = session, threads, server
+    if _Process.found is None or _Process.found[:2] != (_session(), threads):
+        _Process.found = _session(), threads, server
     return env | {"py_executable": _Process.found[2].py_executable}
+
+
+def fork_server(runtime_env: Mapping[str, Any] | None, threads: int, **options: Any) -> ForkServer | None:
+    """Return a server that forks workers with that ``runtime_env``; None where they cannot be forked.
+
+    ``options`` are fields of ForkServer.
+    """
+    forks = look_up("forks")
+    if forks is None or not forks.possible() or OTHER_PYTHON & (runtime_env or {}).keys():
+        return None
+    server: ForkServer = forks.ForkServer((flavour(), FABRIC[flavour()]), threads, **options)
+    return server
 
 
 def threads_of(cpus: float) -> int:

@@ -11,6 +11,10 @@ from tunelight.compat.ray import JOB_VARIABLE
 from tunelight.errors import SettingsError
 
 _FOLDERS: Final = ("working_dir", "py_modules")
+OTHER_PYTHON: Final = frozenset(
+    {"py_executable", "pip", "conda", "uv", "container", "image_uri", "nsight", "rocprof_sys"}
+)
+"""Fields of a runtime_env that start workers by another Python, or by another program."""
 
 
 def for_job(

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
@@ -28,8 +28,10 @@ from tunelight.cluster import local
 from tunelight.compat.lightning import FABRIC, flavour
 from tunelight.compat.ray import own_versions, use_token
 from tunelight.errors import ResourceError
-from tunelight.machine.forkserver.ready import ForkServer, possible
 from tunelight.machine.forkserver.setup_worker import may_differ, own
+
+if TYPE_CHECKING:
+    from tunelight.machine.forkserver.ready import ForkServer
 
 IDLE_S: Final = 3600.0
 """How long it stays without use."""
@@ -105,8 +107,8 @@ class Standing:
         variables = {**self._added(), **(env.get("env_vars") or {})}
         if variables:
             env["env_vars"] = variables
-        if possible(runtime_env):
-            env["py_executable"] = server_for(variables, threads).py_executable
+        if (server := server_for(runtime_env, variables, threads)) is not None:
+            env["py_executable"] = server.py_executable
         return env
 
     def _added(self) -> dict[str, str]:
@@ -141,12 +143,13 @@ def _prefix() -> str:
     return os.path.realpath(sys.prefix)
 
 
-def server_for(variables: Mapping[str, str], threads: int) -> ForkServer:
+def server_for(runtime_env: Mapping[str, Any] | None, variables: Mapping[str, str], threads: int) -> ForkServer | None:
     """Return the fork server for jobs with these environment variables beside those of the kept process."""
     modules = (flavour(), FABRIC[flavour()])
     read = sorted((name, value) for name, value in variables.items() if not may_differ(name))
     key = hashlib.sha256(repr((modules, threads, _prefix(), read)).encode("utf-8", "surrogateescape"))
-    return ForkServer(modules, threads, str(folder() / f"fork-{key.hexdigest()[:12]}"), IDLE_S)
+    place = str(folder() / f"fork-{key.hexdigest()[:12]}")
+    return local.fork_server(runtime_env, threads, folder=place, idle_s=IDLE_S)
 
 
 def find() -> Standing | None:
@@ -208,7 +211,7 @@ def main(idle_s: float = IDLE_S) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return  # another one keeps it
-        server = server_for({}, 1) if possible(None) else None
+        server = server_for(None, {}, 1)
         try:
             mine = local.start(None, 0, stays=True, server=server)
             for number in (signal.SIGTERM, signal.SIGINT):

@@ -29,7 +29,7 @@ _DEPTH: Final = 20
 
 
 def _default(value: Any) -> Any:
-    """Return an object that JSON has no type for as one that it has: arrays and tensors as lists, paths as text."""
+    """Convert an object without a type in JSON: arrays and tensors to lists, paths to text."""
     if isinstance(value, type) or inspect.isroutine(value):
         return f"{value.__module__}:{value.__qualname__}"
     if isinstance(value, PurePath):

@@ -51,7 +51,7 @@ class RecordFollower:
     def look(self, limit: int | None = None) -> list[dict[str, Any]]:
         """Apply the lines that were written since the last call, and return them.
 
-        Raises: StorageError; of a damaged line, at the call after the one that returned those before it.
+        Raises: StorageError; for a damaged line only after a call has returned the lines before it.
 
         Args:
             limit: bytes to read at most, and at least one line; None reads all there are.

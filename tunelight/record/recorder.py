@@ -46,12 +46,10 @@ class RecordCallback(Callback):
         folder: the sweep's folder, from :func:`create_sweep_folder`; an existing record is continued.
         seed_of: a trial's seed by its id, for the record; by default it holds none.
         is_baseline: whether a trial, by its id, was a baseline and not suggested.
-        repetition_of: which trial's configuration a trial trains again, by its id, and which training of that it is;
-            None for a trial of the search.
+        repetition_of: trial id -> (original trial's id, repetition); None for the search's trials.
         again: ids of recorded trials that go on now -> whether they are paused; the sweep's last run ended with the
             last line of its record.
-        scheduler: its rungs are recorded, if it has any, and why it stops and pauses trials, if it has a method
-            ``reason``, which returns that in words, or None, for a trial's id.
+        scheduler: its rungs and its ``reason(trial_id)`` (a text or None) are recorded where it has them.
         budget_s: the sweep's time budget in seconds, from now on, to tell its end from an interruption.
         complete: tells whether no trial is left to be made; a sweep that ends without one has finished.
         announced: returns the starts whose workers have met since the last call, as ``trial/report``: the trial's id,

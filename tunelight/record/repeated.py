@@ -303,8 +303,8 @@ def winner(state: SweepState) -> Best | None:
 def ranked(state: SweepState) -> list[str]:
     """Return the best configurations first, each by a trial of it.
 
-    Those that were trained again come first, by their means, each by its best training; without those that diverged.
-    The others come by the best values of their trials.
+    Repeated configurations come first, by their means, each by its best training and without diverged ones. The others
+    follow by the best values of their trials.
     """
     again = [one for one in repeated(state, chances=False) if one.again]
     trainings = [_best_training(state, one) for one in again if math.isfinite(one.mean)]

@@ -260,7 +260,7 @@ def _apply_report(state: SweepState, line: Mapping[str, Any]) -> None:
 
 
 def _judge(state: SweepState, trial: TrialState) -> None:
-    """Make a trial's best report the sweep's, if it is, among the trials that failed or among those that did not."""
+    """Update the sweep's best report, or its best of failed trials, by a trial's best one."""
     if trial.best is None or trial.value is None or trial.repeats not in (None, trial.id):
         return
     name = "best_failed" if trial.failed else "best"

@@ -101,7 +101,7 @@ def delete_checkpoints(folder: Path, trials: Iterable[Path]) -> int:
 
 
 def checkpoints_of(folder: Path, trials: Iterable[Path]) -> list[Path]:
-    """Return the folders of checkpoints of these trials, of those that :func:`delete_checkpoints` would delete."""
+    """Return the folders of these trials' checkpoints that :func:`delete_checkpoints` would delete."""
     found = [trial / FOLDER for trial in trials if trial.parent == folder]
     if stores.inside(folder):
         return found

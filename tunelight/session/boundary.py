@@ -232,12 +232,12 @@ class Boundary:
     def begin_fit(self, description: str, *, asked: bool = False) -> None:
         """Begin the trial's next fit. Call it on every rank.
 
-        A restarted train function trains from its beginning, or leaves out the fits that it knows to be done. So a fit
-        is compared with those that led to the trial's checkpoint, and rank 0 decides which one it is.
+        A restarted train function runs from its beginning, or leaves out finished fits. So rank 0 compares a fit with
+        the fits that led to the trial's checkpoint, and decides which of them it is.
 
         Args:
             description: words that describe the fit. The first one, for its model, must be equal; of several such fits
-                the one with most equal words is chosen, then the one that was asked for, then the first.
+                the one with most equal words is chosen, then an asked one, then the first.
             asked: True where the training code has passed the trial's checkpoint to this fit.
         """
         progress, resume = self.progress, self._start.resume

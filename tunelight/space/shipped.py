@@ -23,9 +23,9 @@ def names() -> list[str]:
 
 
 def find(given: str | os.PathLike[str]) -> Path:
-    """Return the file of a space: a path as it is, or the one that a name means where there is no such file.
+    """Return the file of a space: an existing path as it is, else the file of a shipped space of that name.
 
-    Raises: SpaceError for a name that there is not.
+    Raises: SpaceError for an unknown name.
     """
     path = Path(given)
     if path.suffix == ".py":

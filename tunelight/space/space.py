@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from tunelight.compat.arguments import known_arguments
 from tunelight.errors import DataError, SettingsError, SpaceError, TrainFunctionError, guess, unknown
+from tunelight.machine.optional import need
 from tunelight.settings import PARTS, Settings, check_names
 from tunelight.space.conditions import When, holds, same
 from tunelight.space.constraints import Constraint, read_constraint
 from tunelight.space.domains import DomainReader, describe
 from tunelight.space.files import YamlFile, importable
-from tunelight.space.formats import read_format
 from tunelight.space.grid_points import Grid
 from tunelight.space.parts import check_part, check_trainer_value
 from tunelight.space.shipped import find
@@ -162,8 +162,8 @@ class SearchSpace:
 
         Raises: SpaceError, which names what tunelight has no equivalent of.
         """
-        domains, told = read_format(given, format)
-        return cls(domains, **told)
+        domains, keywords = need("formats").read_format(given, format)
+        return cls(domains, **keywords)
 
     @property
     def require(self) -> list[str]:

@@ -45,7 +45,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Any:
     one = Ray()
     monkeypatch.setitem(sys.modules, "ray", one)
     monkeypatch.setattr(local, "_session", lambda: str(len(one.started)))
-    monkeypatch.setattr(local, "possible", lambda env: False)
+    monkeypatch.setattr(local, "fork_server", lambda *_: None)
     monkeypatch.setattr(local, "_Process", SimpleNamespace(kept=None, found=None, blocks=0))
     monkeypatch.setenv("MINE", "1")
     yield one

@@ -139,7 +139,8 @@ def test_the_page_on_schedulers_lists_the_recorded_tasks():
     page = (Path(__file__).parents[3] / "docs" / "schedulers.md").read_text()
     for task in tasks():
         count, seeds, epochs = read_table(task).metrics["loss"].shape
-        assert f"| `{task}` | {read_table(task).about} | {count} | {seeds} | {epochs} |" in page
+        (row,) = [line for line in page.splitlines() if line.startswith("| `") and f"`{task}`" in line]
+        assert row.endswith(f" | {count}, {seeds}, {epochs} |")
 
 
 def test_more_trials_than_curves_are_said_to_come_more_than_once():

@@ -11,14 +11,12 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 from tunelight.machine.forkserver import setup_worker
 
 VARIABLE = "TUNELIGHT_FORK"
 """Set to 0, it lets Ray start each worker as a new Python."""
-SETUP_WORKER = Path(setup_worker.__file__)
-"""In place of Ray's own script of this name, which imports Ray."""
 _FIRST = ("torch", "torch.distributed", "numpy", "pandas", "pyarrow", "cloudpickle", "fsspec")
 _LATER = (
     "tunelight.compat.ray:import_for_forks",
@@ -30,13 +28,11 @@ _LATER = (
     "tunelight.lightning.callbacks",
     "tunelight.lightning.strategies",
 )
-OTHER_PYTHON = frozenset({"py_executable", "pip", "conda", "uv", "container", "image_uri", "nsight", "rocprof_sys"})
-"""Fields of a runtime_env that start workers by another Python, or by another program."""
 
 
-def possible(runtime_env: Mapping[str, Any] | None) -> bool:
-    """Tell whether workers with that ``runtime_env`` can be forked here."""
-    return sys.platform == "linux" and os.environ.get(VARIABLE) != "0" and not OTHER_PYTHON & (runtime_env or {}).keys()
+def possible() -> bool:
+    """Tell whether workers can be forked on this machine, and are to be."""
+    return sys.platform == "linux" and os.environ.get(VARIABLE) != "0"
 
 
 @dataclass(frozen=True)
@@ -48,12 +44,14 @@ class ForkServer:
         threads: how many threads a worker's libraries use, which they decide when they are imported.
         folder: this user's own, and nobody else's; the servers make it.
         idle_s: how long the first server stays without a worker of any job, while its Ray lives.
+        setup_worker: in place of Ray's own script of this name, which imports Ray.
     """
 
     modules: tuple[str, ...] = ()
     threads: int = 1
     folder: str = field(default_factory=lambda: f"/tmp/tunelight-{os.geteuid()}-{secrets.token_hex(4)}")  # noqa: S108 - a socket's path has to be short, and is refused unless the folder is this user's alone
     idle_s: float = 300.0
+    setup_worker: ClassVar[Path] = Path(setup_worker.__file__)
 
     @property
     def _launcher(self) -> list[str]:

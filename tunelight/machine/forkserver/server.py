@@ -5,8 +5,8 @@ Ray job that asks: this one takes over the job's environment, imports LATER (Ray
 settings then), and forks the job's workers. So a worker starts within a fraction of a second, shares the memory of all
 that is imported, and still is a new process, which Ray has assigned its place and resources.
 
-A server refuses to fork for another environment than the one that it imported with, since libraries read variables
-when they are imported; the worker is then started as Ray would. Servers end with the job's raylet, and after
+A server refuses to fork for another environment than its own, since libraries read variables when they are imported;
+the worker is then started as Ray would. Servers end with the job's raylet, and after
 ``IDLE_S`` without a worker; they also end if memory gets short. They are run as a script:
 
     python server.py FOLDER THREADS IDLE_S MODULES LATER
@@ -83,7 +83,7 @@ def main(argv: list[str]) -> Request | None:
 
 
 class Server:
-    """Forks for those that ask at a socket."""
+    """Forks a process for each request at a socket."""
 
     def __init__(
         self, folder: str, holds: Sequence[Any], takes: Callable[[Mapping[str, str]], bool], idle_s: float = IDLE_S

@@ -18,8 +18,9 @@ import psutil
 import pytest
 
 from tests.waiting import until
+from tunelight.cluster.local import fork_server
 from tunelight.machine.forkserver import setup_worker
-from tunelight.machine.forkserver.ready import SETUP_WORKER, VARIABLE, ForkServer, possible
+from tunelight.machine.forkserver.ready import VARIABLE, ForkServer, possible
 
 WORKER = """
 import json, os, resource, sys, time
@@ -207,7 +208,7 @@ def setup(server, tmp_path) -> Callable[..., Any]:
         given = {"py_executable": server.py_executable, "env_vars": {}, "command_prefix": [], **context}
         options = [f"--language={language}", f"--serialized-runtime-env-context={json.dumps(given)}"]
         worker = [str(folder / "default_worker.py"), str(tmp_path / "one.json"), "0", "0"]
-        command = [sys.executable, str(SETUP_WORKER), *worker, *options]
+        command = [sys.executable, str(ForkServer.setup_worker), *worker, *options]
         subprocess.run(command, timeout=30, check=True, cwd=tmp_path)
         if (tmp_path / "rays").exists():
             return None
@@ -322,11 +323,12 @@ def test_a_server_that_is_started_ahead_serves_the_first_worker(server, tmp_path
 
 @pytest.mark.parametrize("field", ["pip", "conda", "py_executable", "container", "uv"])
 def test_workers_of_another_python_are_not_forked(field):
-    assert possible(None)
-    assert possible({"env_vars": {"X": "1"}, "working_dir": "."})
-    assert not possible({field: "x"})
+    assert fork_server(None, 1) is not None
+    assert fork_server({"env_vars": {"X": "1"}, "working_dir": "."}, 1) is not None
+    assert fork_server({field: "x"}, 1) is None
 
 
 def test_forking_can_be_turned_off(monkeypatch):
     monkeypatch.setenv(VARIABLE, "0")
-    assert not possible(None)
+    assert not possible()
+    assert fork_server(None, 1) is None

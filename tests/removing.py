@@ -1,0 +1,22 @@
+"""Copies of the package without some of its optional rooms."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+
+from tests.doors import PACKAGE
+from tunelight.machine.optional import OPTIONAL
+
+
+def copy_without(rooms: Collection[str], folder: Path) -> None:
+    """Copy the package into ``folder``, without the modules of these optional rooms."""
+    copy = folder / PACKAGE.name
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    for part in (part for name in rooms for part in OPTIONAL[name].parts):
+        path = copy / part.replace(".", "/")
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.with_suffix(".py").unlink()

@@ -1,0 +1,53 @@
+"""Rooms that a sweep does without. The core imports each of them by `look_up`, at one place, and knows no other way."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Final, NamedTuple
+
+from tunelight.errors import SettingsError
+
+
+class OptionalRoom(NamedTuple):
+    """Modules that can be taken out of the package together.
+
+    Attributes:
+        gives: what a user has by it.
+        parts: its modules and packages, without ``tunelight.``.
+        entry: the module that `look_up` imports; empty where only commands, the front door or a user's file name it.
+    """
+
+    gives: str
+    parts: tuple[str, ...]
+    entry: str = ""
+
+
+OPTIONAL: Final = {
+    "web": OptionalRoom("the live page", ("reporting.web", "cli.web"), "reporting.web.server"),
+    "forks": OptionalRoom("forked workers", ("machine.forkserver",), "machine.forkserver.ready"),
+    "standing": OptionalRoom("`tunelight up`", ("cluster.standing", "cli.standing"), "cluster.standing"),
+    "formats": OptionalRoom("search spaces of other programs", ("space.formats",), "space.formats"),
+    "simulation": OptionalRoom("simulations and plans", ("simulation", "cli.planning")),
+    "doctor": OptionalRoom("`tunelight doctor`", ("cluster.doctor", "cluster.survey", "cli.doctor")),
+    "zoo": OptionalRoom("the models of the shipped search spaces", ("zoo",)),
+}
+
+
+def look_up(name: str) -> Any:
+    """Return the entry of an optional room; None where the room has been taken out."""
+    entry = f"tunelight.{OPTIONAL[name].entry}"
+    try:
+        return import_module(entry)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{entry}.".startswith(f"{error.name}."):
+            return None
+        raise
+
+
+def need(name: str) -> Any:
+    """Return the entry of an optional room. Raises: SettingsError where the room has been taken out."""
+    room = look_up(name)
+    if room is None:
+        parts = " and ".join(f"tunelight.{part}" for part in OPTIONAL[name].parts)
+        raise SettingsError(f"This tunelight is without {OPTIONAL[name].gives} ({parts}). Install all of tunelight.")
+    return room
