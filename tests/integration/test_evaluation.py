@@ -167,7 +167,7 @@ def found(ray4: Any, request: pytest.FixtureRequest, tmp_path_factory: pytest.Te
         while gang.running:
             event = gang.next_event(60)
             if isinstance(event, Ended) and event.error is not None:
-                pytest.fail(gang.fail(event.error).traceback)
+                pytest.fail(gang.fail(event.error)[0].traceback)
     return [torch.load(f"{config['path']}-{rank}", weights_only=False) for rank in range(request.param)]
 
 

@@ -49,11 +49,9 @@ class Gang(Membership):
     """N workers that train as one: the members, and the trial that they run.
 
     ``heal`` makes it fit for a trial, ``start`` starts one, and ``next_event`` returns its events until every rank has
-    ended, with ``answer`` or ``ask`` in between. ``finish`` and ``fail`` end a trial that is running. The tests' twins
-    of a gang do the same (tests/contract.py). An elastic gang trains on with the workers that are left; those that
-    arrive later join when it next meets.
-    Use it as a context manager, or call ``close``. The workers also end with the process that started them.
-    Runs on: trial (the head's process), driver.
+    ended, with ``answer`` or ``ask`` in between. ``finish`` and ``fail`` end a running trial. An elastic gang trains
+    on with the workers that are left; later ones join when it next meets. Use it as a context manager, or call
+    ``close``. The workers also end with the process that started them. Runs on: trial (the head's process), driver.
     """
 
     def __init__(self, spec: GangSpec, group: PlacementGroup | None) -> None:

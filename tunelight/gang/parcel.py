@@ -192,10 +192,7 @@ class _Memory:
 def unpack(packed: Packed, references: Mapping[str, object] = _NOTHING) -> Any:
     """Return the packed object, with a copy of each storage and each array.
 
-    Args:
-        references: the receiver's objects for the names that `pack` was given.
-
-    Raises: ModuleNotFoundError if the object needs a module that this process cannot import, UnpicklingError for a
+    ``references``: the receiver's objects for the names that `pack` was given. Raises: ModuleNotFoundError if the object needs a module that this process cannot import, UnpicklingError for a
     missing reference. Runs on: worker.
     """
     return _unpickler(packed, references).load()
@@ -204,11 +201,8 @@ def unpack(packed: Packed, references: Mapping[str, object] = _NOTHING) -> Any:
 def receive(sent: Any) -> Any:
     """Return what the driver has sent, as `unpack` does, and let ``__main__`` hold what it brings of a script.
 
-    Args:
-        sent: something packed, or a reference to it in Ray's object store, or a pickle; or a function and its
-            parameters, each sent so.
-
-    Runs on: worker; after the run it calls ``script.end()``.
+    ``sent``: something packed, or a reference to it in Ray's object store, or a pickle; or a function and its
+    parameters, each sent so. Runs on: worker; after the run it calls ``script.end()``.
     """
     value, names = _received(sent)
     if names:

@@ -16,10 +16,7 @@ _ENDED, _WRITE, _SKIP = "ended", "write", "skip"
 class Agreement:
     """Rank 0 decides and broadcasts; the other ranks wait for it. Runs on: worker.
 
-    Args:
-        place: this rank's place in its gang.
-        channel: carries rank 0's messages.
-        mailbox: decisions from the head; on ranks other than 0, only what is to be adopted and an abort.
+    ``mailbox``: decisions from the head; on ranks other than 0, only states to adopt and an abort.
     """
 
     def __init__(self, place: Place, channel: RankChannel, mailbox: Mailbox) -> None:

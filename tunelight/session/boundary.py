@@ -112,15 +112,7 @@ class Notes:
 
 
 class Boundary:
-    """One rank's reports, and what the gang decides at each of them. Runs on: worker.
-
-    Args:
-        task, start, place: what is trained, this start of it, and this rank's place in its gang.
-        channel: carries rank 0's messages to the other ranks.
-        mailbox: the head's decisions.
-        post: sends events to the head.
-        store: holds states that trials exchange.
-    """
+    """One rank's reports, and the gang's decision at each of them. Arguments as in ``Session``. Runs on: worker."""
 
     def __init__(
         self,

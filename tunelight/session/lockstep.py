@@ -12,11 +12,7 @@ from tunelight.session.mailbox import RankChannel, await_message
 class Lockstep:
     """Each rank's acts in its own order, compared with those of the others. Runs on: worker.
 
-    Args:
-        place: this rank's place in its gang.
-        channel: carries the ranks' messages.
-        aborted: returns why the trial was aborted; None if it was not.
-        limit_s: how long the slowest rank may take, in seconds: as long as a collective may.
+    ``aborted`` returns why the trial was aborted, if it was. ``limit_s``: how long the slowest rank may take.
     """
 
     def __init__(self, place: Place, channel: RankChannel, aborted: Callable[[], str | None], limit_s: float) -> None:

@@ -1,7 +1,6 @@
 """Session: the trial that this process trains, and the calls of training code that reach it.
 
-It knows neither Ray nor torch. What it needs of them is handed in: ``channel`` carries rank 0's messages to the
-other ranks, ``post`` carries events to the head, ``store`` holds states that trials exchange.
+It knows neither Ray nor torch: what it needs of them is handed in.
 """
 
 from __future__ import annotations
@@ -27,6 +26,9 @@ from tunelight.session.task import Start, Task
 
 class Session:
     """One start of a trial on one rank, by its parts. Runs on: worker.
+
+    ``channel`` carries rank 0's messages to the other ranks, ``post`` sends events to the head, ``mailbox`` has the
+    head's decisions, and ``store`` holds states that trials exchange.
 
     Attributes:
         task, start, place: what is trained, this start of it, and this rank's place in its gang.

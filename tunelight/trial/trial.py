@@ -23,16 +23,10 @@ logger = logging.getLogger(__name__)
 
 
 class Trial:
-    """One trial on a gang, from its start to its end. Runs on: trial.
+    """One trial on a gang, from its start to its end; ``repetition`` counts the trainings of its configuration.
 
     A head makes one for each trial that Tune gives it, so that nothing of the next trial reaches the one before.
-
-    Args:
-        spec: what all trials of the sweep have in common.
-        trial_id: its id in Tune.
-        folder: the folder of its files.
-        config: its configuration.
-        repetition: which training of that configuration it is, from 0.
+    Runs on: trial.
     """
 
     def __init__(
