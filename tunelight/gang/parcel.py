@@ -192,8 +192,8 @@ class _Memory:
 def unpack(packed: Packed, references: Mapping[str, object] = _NOTHING) -> Any:
     """Return the packed object, with a copy of each storage and each array.
 
-    ``references``: the receiver's objects for the names that `pack` was given. Raises: ModuleNotFoundError if the object needs a module that this process cannot import, UnpicklingError for a
-    missing reference. Runs on: worker.
+    ``references``: the receiver's objects for the names that `pack` was given. Raises: ModuleNotFoundError if the
+    object needs a module that this process cannot import, UnpicklingError for a missing reference. Runs on: worker.
     """
     return _unpickler(packed, references).load()
 
