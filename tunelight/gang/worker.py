@@ -32,7 +32,7 @@ from tunelight.gang.gpu_memory import GpuMemory
 from tunelight.gang.gpus import check_usable, cuda_devices, fixed_gpus, in_order, visible_variable
 from tunelight.gang.meeting.group import COLLECTIVE_LIMIT_S, Meeting
 from tunelight.gang.meeting.rendezvous import Rendezvous, StoreChannel
-from tunelight.gang.output import JobOutput, TrialOutput, bring_home
+from tunelight.gang.output import bring_home, to_driver, to_trial_log
 from tunelight.gang.parcel import receive
 from tunelight.gang.placement import Location
 from tunelight.gang.reset import CleanState
@@ -332,11 +332,13 @@ class GangWorker:
             self._left = (f"a clean-up that failed: {type(error).__name__}: {error}",)
             return True
 
-    def _output(self, task: Task, start: Start, post: Callable[[Event], None]) -> JobOutput | TrialOutput:
+    def _output(
+        self, task: Task, start: Start, post: Callable[[Event], None]
+    ) -> contextlib.AbstractContextManager[None]:
         if task.terminal is not None:
-            return JobOutput(self._rank, task.terminal, post)
+            return to_driver(self._rank, task.terminal, post)
         node = 0 if self._place is None else self._place.node_rank
-        return TrialOutput(start.trial_dir, self._rank, task.verbose, node)
+        return to_trial_log(start.trial_dir, self._rank, task.verbose, node)
 
     def _train(self, task: Task, start: Start, box: TrialBox) -> Ended:
         assert self._place is not None  # join comes before start

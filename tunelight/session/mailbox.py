@@ -122,7 +122,6 @@ class Mailbox:
         return None if isinstance(found, bool) else found
 
 
-_VERBS: dict[type, str] = {Continue: "continue", Save: "save", Offer: "offer", Adopt: "adopt"}
 _DECISIONS: dict[str, Decision] = {"continue": Continue(), "save": Save(), "offer": Offer()}
 
 
@@ -130,8 +129,9 @@ def to_message(decision: Decision) -> str:
     """Return a decision as a message of a :class:`RankChannel`."""
     if isinstance(decision, Stop):
         return f"stop {decision.reason}"
-    verb = _VERBS[type(decision)]
-    return f"{verb} {decision.serial}" if isinstance(decision, Adopt) else verb
+    if isinstance(decision, Adopt):
+        return f"adopt {decision.serial}"
+    return next(verb for verb, known in _DECISIONS.items() if type(known) is type(decision))
 
 
 def from_message(message: str) -> Decision:

@@ -26,13 +26,14 @@ class Gang:
 
     formed: list[Gang]
 
-    def __init__(self) -> None:
+    def __init__(self, spec: GangSpec) -> None:
+        self.spec = spec
         self.unfit: str | None = None
         self.dead = self.closed = False
 
     @classmethod
     def form(cls, spec: GangSpec, group: Any) -> Gang:
-        cls.formed.append(cls())
+        cls.formed.append(cls(spec))
         return cls.formed[-1]
 
     def check_alive(self, limit_s: float) -> None:
