@@ -177,11 +177,10 @@ def remove_temp_files(trial_dir: str | os.PathLike[str]) -> None:
 
 
 class Kept:
-    """The checkpoints of a trial as its head knows them: ``known`` are on disk, ``newest`` is of this start."""
+    """The checkpoints of a trial that are on disk, as its head knows them."""
 
     def __init__(self, keep: int, mode: Literal["min", "max"]) -> None:
         self.known: list[CheckpointInfo] = []
-        self.newest: CheckpointInfo | None = None
         self._keep = keep
         self._mode = mode
         self._news: list[CheckpointInfo] = []
@@ -189,7 +188,6 @@ class Kept:
     def add(self, info: CheckpointInfo) -> CheckpointInfo:
         """Add a checkpoint, or replace the one of the same path."""
         self.known = [*(known for known in self.known if known.path != info.path), info]
-        self.newest = info
         self._news.append(info)
         return info
 

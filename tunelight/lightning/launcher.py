@@ -88,7 +88,7 @@ class GangLauncher(_Launcher):
         """
         bound = inspect.signature(function).bind(*args, **kwargs)
         bound.apply_defaults()
-        given, resume = bound.arguments.get("ckpt_path"), self._session.task.resume
+        given, resume = bound.arguments.get("ckpt_path"), self._session.start.resume
         asked = resume is not None and str(given) == resume.path
         self._session.boundary.begin_fit(
             _description(trainer, bound.arguments, self._session.context.config), asked=asked

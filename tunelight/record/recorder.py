@@ -257,7 +257,7 @@ class RecordCallback(Callback):
         """Record a report, the scheduler's decision on it, its checkpoint and notes; or the trial's failure."""
         self._meet(trials)
         own = result.get(RESULT_KEY) or {}
-        for text in (*(own.get("log") or ()), *(own.get("notes") or ())):
+        for text in own.get("notes") or ():
             self.note(text, trial.trial_id)
         if own.get("gang"):
             self._write("gang", trial=trial.trial_id, **own["gang"])

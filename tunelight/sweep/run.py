@@ -342,31 +342,22 @@ def _tune(sweep: _Sweep, control: SweepControl, watch: GcsWatch, datasets: Datas
     from tunelight.schedulers.choose import judged_by
     from tunelight.searchers import SweepSearch
     from tunelight.trial.settling import SettlingCallback
-    from tunelight.trial.spec import TrialSpec
+    from tunelight.trial.spec import spec_of_sweep
     from tunelight.trial.trainable import make_trainable
 
     if (warm := sys.modules.get("tunelight.gang.pool")) is not None:
         warm.pool.close()  # idle gangs of this process's own fits hold resources
     space, settings, folder = sweep.space, sweep.settings, sweep.folder
     scheduler, searcher = sweep.scheduler, sweep.searcher
-    spec = TrialSpec(
-        train=Code(sweep.code).sent(),
+    spec = spec_of_sweep(
+        settings,
+        sweep.reservation,
+        Code(sweep.code).sent(),
         datasets=datasets,
-        folds=settings.folds,
-        reservation=sweep.reservation,
-        backend=settings.backend,
-        **settings.judged_by,
-        seed=settings.seed or 0,
-        checkpoints=settings.checkpoints or Checkpoints(),
-        first=scheduler.initial_decision(),
-        failures=settings.failures,
-        evaluation=settings.evaluation or sweep.reservation.evaluation,
         runtime_env=env_of_workers(settings, sweep.reservation),
-        soft_errors=True,
-        real_checkpoints=False,
-        verbose=settings.verbose,
         lightning=sweep.sweep_file["lightning"],
-        start=sweep.reservation.least if scheduler.resizes else None,
+        until=scheduler.initial_decision().until,
+        resizes=scheduler.resizes,
     )
     search = SweepSearch(
         searcher,

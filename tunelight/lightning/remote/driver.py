@@ -42,7 +42,7 @@ from tunelight.gang.gang import Gang
 from tunelight.gang.parcel import Packed, unpack
 from tunelight.gang.pool import Held, current_group, pool
 from tunelight.gang.run import ResilientRun
-from tunelight.gang.spec import GangSpec, driver_paths
+from tunelight.gang.spec import GangSpec
 from tunelight.lightning.launcher import give_back, hold
 from tunelight.lightning.remote import job
 from tunelight.lightning.remote.disks import Files, read
@@ -50,7 +50,7 @@ from tunelight.lightning.remote.workers import Workers
 from tunelight.machine.notebook import is_terminal, shown, write
 from tunelight.messages import CheckpointInfo, Continue, Report, Terminal, Text
 from tunelight.resources import Reservation, check_devices
-from tunelight.session.task import Task
+from tunelight.session.task import Home, Start, Task
 
 if TYPE_CHECKING:
     from tunelight.lightning.remote.tune import TrialReporter
@@ -226,52 +226,55 @@ class DriverLauncher(_Launcher):
         if files and _elsewhere(held.gang):
             config["files"] = ray.put(read(files))
         reporter = _reporter()
-        task = Task(
+        start = Start(
             trial_id=f"job-{next(_serials)}",
             trial_dir=reporter.folder if reporter else str(folder),
             config=config,
-            train=cloudpickle.dumps(function),
-            seed=None,
-            cwd=str(Path.cwd()),
-            sys_path=driver_paths(),
             until=1 if reporter else None,
+        )
+        task = Task(
+            train=cloudpickle.dumps(function),
+            home=Home.here(),
             verbose=1,
             terminal=Terminal(is_terminal(sys.stdout), shutil.get_terminal_size().columns),
             job=True,
             evaluation="ddp" if self._strategy.workers.least is None else "exact",
-            heard=reporter is not None,
             passed_on=reporter is not None,
             checkpoints=Checkpoints(every_s=0.0 if reporter else SAFE_EVERY_S),
         )
+        steady = ResilientRun(
+            task,
+            start,
+            self._strategy.workers.failures,
+            say=lambda text: _say(f"tunelight: {text}"),
+            keep=_Spares() if reporter is None else lambda _: None,  # else it keeps what it has not passed on
+            newest=None if reporter else lambda _: _newest(folder),  # else of this run's own reports
+            fresh=lambda start: start if run is None else _with_run(start, run),
+        )
         while True:
-            gang = held.gang
-            steady = ResilientRun(
-                gang,
-                task,
-                self._strategy.workers.failures,
-                say=lambda text: _say(f"tunelight: {text}"),
-                keep=_Spares() if reporter is None else lambda _: None,  # else it keeps what it has not passed on
-                newest=None if reporter else lambda _: _newest(folder),  # else of this run's own reports
-                fresh=lambda task: task if run is None else _with_run(task, run),
-                leave=None if reporter or run is None else reason_to_leave(gang, with_head=False),
-            )
+            leave = None if reporter or run is None else reason_to_leave(held.gang, with_head=False)
             try:
                 with without_hints_on_deaths():
-                    return self._finished(steady, held, reporter, folder)
+                    return self._finished(steady, held, leave, reporter, folder)
             except WorkerFailedError as error:
                 if error.error.type_name != DRAINED:
                     raise
                 _say(f"tunelight: {error.error.message}; going on elsewhere")
             pool.close(held)
-            held, task = self._take(runs_code=run is not None), replace(task, resume=steady.resume)
+            held = self._take(runs_code=run is not None)
 
     def _finished(
-        self, steady: ResilientRun, held: Held, reporter: TrialReporter | None, folder: Path
+        self,
+        steady: ResilientRun,
+        held: Held,
+        leave: Callable[[], str | None] | None,
+        reporter: TrialReporter | None,
+        folder: Path,
     ) -> dict[int, Any]:
         """Run a job to its end; return the ranks' results. Gives the gang back or closes it, unless it must move."""
         gang = held.gang
         try:
-            steady.start()
+            steady.start(gang, leave)
             handed_in = _listen(steady, reporter)
         except WorkerFailedError as error:
             if error.error.type_name == DRAINED:
@@ -341,8 +344,7 @@ class DriverLauncher(_Launcher):
                 VARIABLE: pl.__name__,
             },
             init_hook=None if wanted.init_hook is None else cloudpickle.dumps(wanted.init_hook),
-            cwd=str(Path.cwd()),
-            sys_path=driver_paths(),
+            home=Home.here(),
         )
         self._held = pool.take(spec, reservation, group, spread=wanted.hosts is not None, say=_say, runs_code=runs_code)
         self._lease = self._held.lease
@@ -371,14 +373,14 @@ class _Spares:
         self._left = checkpoints.keep_spares([*self._left, info])
 
 
-def _with_run(task: Task, run: Packed) -> Task:
+def _with_run(start: Start, run: Packed) -> Start:
     """Add a Trainer's run. It is put into Ray's store at each start, so that Ray may free it once all ranks have it."""
-    return replace(task, config={**task.config, "run": ray.put(run)})
+    return replace(start, config={**start.config, "run": ray.put(run)})
 
 
 def _listen(run: ResilientRun, reporter: TrialReporter | None) -> dict[int, Any]:
     """Follow a job to its end; return the ranks' results of its last start. Raises: TrialError with the cause."""
-    elastic = run.gang.spec.reservation.least is not None
+    elastic = run.gang.spec.elastic
     with shown() as show:
         while run.running:
             event = run.next_event(_LOOK_S if elastic else None)

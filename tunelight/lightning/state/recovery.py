@@ -234,10 +234,11 @@ class Recovery(Callback):
 
         In an elastic gang they draw the same: who draws for whom depends on its size.
         """
-        task = None if self._session is None else self._session.task
-        if task is None or task.elastic:
+        session = self._session
+        if session is None or session.place.elastic:
             return False
-        return os.environ.get("PL_GLOBAL_SEED") == (None if task.seed is None else str(task.seed))
+        seed = session.start.seed
+        return os.environ.get("PL_GLOBAL_SEED") == (None if seed is None else str(seed))
 
     def begin_data(self, trainer: pl.Trainer, parts: Sequence[int]) -> int:
         """Set the generators for the epoch's iterators; return how many of the epoch's batches are done.

@@ -113,7 +113,7 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
     @property
     def pieces(self) -> int:
         """How many pieces each batch is cut into, each with a backward pass of its own."""
-        return 1 if self._session is None else self._session.task.pieces
+        return 1 if self._session is None else self._session.start.pieces
 
     _halvable: bool | None = None
     """Whether the fit's batches can be cut further; None before the first one."""

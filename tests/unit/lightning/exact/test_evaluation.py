@@ -431,7 +431,7 @@ def test_what_is_logged_at_the_end_is_left_out_of_a_rank_that_only_borrowed(
     ],
 )
 def test_which_evaluation_is_exact(join: Any, evaluation: Any, task: dict[str, Any], doing: str, exact: bool) -> None:
-    backend = task.get("backend", "ddp")
+    backend = task.pop("backend", "ddp")
     session = join(backend)
     session.task = replace(session.task, **task)
     strategy: Any = BACKENDS[backend].load_strategy()(evaluation=evaluation)
