@@ -146,9 +146,7 @@ class SurrogateTask:
         return Training(self.name, config, seed)
 
 
-SURROGATES = {
-    name: SurrogateTask(name, task.about, task.epochs, task.space, task.half) for name, task in TASKS.items()
-}
+SURROGATES = {name: SurrogateTask(name, task.about, task.epochs, task.space, task.half) for name, task in TASKS.items()}
 
 
 def held_out(name: str) -> tuple[float, float]:
