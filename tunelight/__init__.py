@@ -13,7 +13,6 @@ __version__ = "0.2.0"
 
 _WHERE = {
     "ASHA": "tunelight.schedulers",
-    "AutoSearcher": "tunelight.searchers",
     "Checkpoints": "tunelight.settings",
     "ElasticASHA": "tunelight.schedulers",
     "Costs": "tunelight.simulation",
@@ -106,7 +105,7 @@ if TYPE_CHECKING:
     from tunelight.resources import get_tune_resources
     from tunelight.results import SweepResults, TrialResult
     from tunelight.schedulers import ASHA, ElasticASHA, GangPBT
-    from tunelight.searchers import AutoSearcher, OptunaSearcher
+    from tunelight.searchers import OptunaSearcher
     from tunelight.session.session import get_checkpoint_path, get_context, report
     from tunelight.settings import Checkpoints
     from tunelight.settings.repeats import Folds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +16,6 @@ from tunelight.record import (
     FINISHED,
     INFEASIBLE,
     STOPPED,
-    SweepState,
     TrialState,
     is_better,
     list_sweeps,
@@ -26,7 +25,7 @@ from tunelight.record import (
 from tunelight.record.names import RECORD_FILE
 from tunelight.settings import Mode
 
-MOST: Final = 20
+_MOST: Final = 20
 """How many of its last sweeps a folder of sweeps stands for."""
 
 
@@ -34,9 +33,8 @@ MOST: Final = 20
 class Earlier:
     """A trial of an earlier sweep: FINISHED, STOPPED (also if it was cut off) or infeasible, as DIVERGED."""
 
-    sweep: str
-    """The folder of its sweep."""
-    id: str
+    name: str
+    """The folder of its sweep, and its id."""
     state: str
     config: Mapping[str, Any]
     """The configuration that its best report was trained under."""
@@ -44,11 +42,6 @@ class Earlier:
     """All metrics in its best report; empty where there is none."""
     curve: Mapping[int, float] = field(default_factory=dict)
     """The first metric by report."""
-
-    @property
-    def name(self) -> str:
-        """The folder of its sweep, and its id."""
-        return f"{self.sweep}/{self.id}"
 
 
 def read_earlier(
@@ -65,37 +58,38 @@ def read_earlier(
     trials: list[Earlier] = []
     sweeps: list[Path] = []
     for folder in dict.fromkeys(Path(one).expanduser().absolute() for one in folders):
-        inside = [] if _is_sweep(folder) else [one.folder for one in list_sweeps(folder) if one.folder != but]
-        found = [_read(folder, objectives)] if not inside else _read_last(folder, inside, objectives)
-        for sweep, known in found:
+        inside = [] if stores.exists(folder / RECORD_FILE) else list_sweeps(folder)
+        others = [one.folder for one in inside if one.folder != but]
+        found = _read_last(folder, others, objectives) if others else [(folder, _read(folder, objectives))]
+        for sweep, read in found:
             if sweep not in sweeps:
                 sweeps.append(sweep)
-                trials += known
+                trials += read
     return trials, sweeps
 
 
-def _is_sweep(folder: Path) -> bool:
-    return stores.exists(folder / RECORD_FILE)
-
-
-_Sweep = tuple[Path, list[Earlier]]
-
-
-def _read(folder: Path, objectives: Sequence[tuple[str, Mode]]) -> _Sweep:
+def _read(folder: Path, objectives: Sequence[tuple[str, Mode]]) -> list[Earlier]:
     state = read_record(folder)
-    _check_metrics(folder, state, [metric for metric, _ in objectives])
+    histories = [trial.history for trial in state.trials.values()]
+    names = dict.fromkeys(name for history in histories for report in history for name in report)
+    for metric, _ in objectives:
+        if not any(metric_value(report, metric) is not None for history in histories for report in history):
+            start = f"warm_start: no trial of {folder} reported this sweep's metric"
+            raise SettingsError(unknown(start, metric, names, listed="They reported"))
     trials = sorted(state.searched, key=lambda trial: trial.index)
-    return folder, [one for trial in trials if (one := _earlier(folder, trial, objectives)) is not None]
+    return [one for trial in trials if (one := _earlier(folder, trial, objectives)) is not None]
 
 
-def _read_last(folder: Path, sweeps: Iterable[Path], objectives: Sequence[tuple[str, Mode]]) -> list[_Sweep]:
+def _read_last(
+    folder: Path, sweeps: Iterable[Path], objectives: Sequence[tuple[str, Mode]]
+) -> list[tuple[Path, list[Earlier]]]:
     """Return the last sweeps of a folder, given the last written first, with their trials; the last one comes last."""
-    found: list[_Sweep] = []
+    found: list[tuple[Path, list[Earlier]]] = []
     for sweep in sweeps:
         with contextlib.suppress(SettingsError, StorageError):  # has other metrics, or a record that cannot be read
-            found.append(_read(sweep, objectives))
-        if len(found) == MOST:
-            break
+            found.append((sweep, _read(sweep, objectives)))
+        if len(found) == _MOST:
+            return found[::-1]
     if not found:
         metrics = " and ".join(metric for metric, _ in objectives)
         raise SettingsError(
@@ -108,7 +102,7 @@ def _earlier(folder: Path, trial: TrialState, objectives: Sequence[tuple[str, Mo
     if trial.state == ERROR:
         return None
     if trial.state in INFEASIBLE:
-        return Earlier(str(folder), trial.id, trial.state, trial.config)
+        return Earlier(f"{folder}/{trial.id}", trial.state, trial.config)
     mode = objectives[0][1]
     best: list[float] = []
     number, curve = 0, dict[int, float]()
@@ -122,18 +116,4 @@ def _earlier(folder: Path, trial: TrialState, objectives: Sequence[tuple[str, Mo
     if not best:
         return None
     state = FINISHED if trial.state == FINISHED else STOPPED
-    return Earlier(str(folder), trial.id, state, trial.config_at(number), best, curve)
-
-
-def _check_metrics(folder: Path, state: SweepState, metrics: Sequence[str]) -> None:
-    known = dict.fromkeys(name for trial in state.trials.values() for report in trial.history for name in report)
-    for metric in metrics:
-        if not any(_reports(state, metric)):
-            start = f"warm_start: no trial of {folder} reported this sweep's metric"
-            raise SettingsError(unknown(start, metric, known, listed="They reported"))
-
-
-def _reports(state: SweepState, metric: str) -> Iterator[bool]:
-    for trial in state.trials.values():
-        for report in trial.history:
-            yield metric_value(report, metric) is not None
+    return Earlier(f"{folder}/{trial.id}", state, trial.config_at(number), best, curve)
