@@ -137,7 +137,7 @@ class ElasticASHA(GangScheduler):
         self._check_judged()
         if self._started_at is None:
             self._started_at = self.clock()
-        member = self._members.know(trial.trial_id)
+        member = self._members[trial.trial_id]
         member.trial, member.resources = trial, TrialResources.of(trial)
         if trial.status in (Trial.TERMINATED, Trial.ERROR):  # Tune adds those too when it restores a sweep
             self._end(member)
@@ -277,7 +277,7 @@ class ElasticASHA(GangScheduler):
         if member is not None and self._promotion.promote(member):
             return self._start_again(member)
         for trial_id in self._promotion.worst_first()[: self._ending]:
-            paused = self._members.know(trial_id)
+            paused = self._members[trial_id]
             if paused.trial is not None:
                 tune_controller.stop_trial(paused.trial)
             self._end(paused)

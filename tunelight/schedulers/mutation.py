@@ -129,7 +129,7 @@ def _perturbed(value: float, domain: Any, factor: float) -> float:
     """Return ``value`` times ``factor``, as near as the domain allows; a whole number changes by at least one."""
     lower, upper = (getattr(domain, name, None) for name in ("lower", "upper"))
     sampler: Any = domain.get_sampler() if isinstance(domain, Float | Integer) else None  # type: ignore[no-untyped-call]
-    step = sampler.q if isinstance(sampler, Quantized) else None
+    step: Any = sampler.q if isinstance(sampler, Quantized) else None
     new: float = value * factor
     whole = isinstance(value, int) or isinstance(domain, Integer)
     if isinstance(domain, Integer):

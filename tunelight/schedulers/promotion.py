@@ -129,10 +129,10 @@ class Promotion:
         for number, (rung, filed) in enumerate(zip(self.rungs, saved, strict=True)):
             rung.load(filed)
             for trial_id, (loss, _) in rung.filed.items():
-                member = self._members.know(trial_id)
+                member = self._members[trial_id]
                 member.target, member.loss = number + 1, loss
             for trial_id in rung.waiting():
-                member = self._members.know(trial_id)
+                member = self._members[trial_id]
                 member.at, member.state = number, State.PAUSED
                 member.progress = rung.milestone
         self.changed()
@@ -185,7 +185,7 @@ class Promotion:
         if self._members.any_towards(number):
             return False
         below = (trial_id for rung in self.rungs[:number] for trial_id in rung.ready(self.eta, closed=True))
-        return not any(self._to_go_on(self._members.know(trial_id)) for trial_id in below)
+        return not any(self._to_go_on(self._members[trial_id]) for trial_id in below)
 
     def _to_go_on(self, member: Member) -> bool:
         return member.trial is not None and self._worth(member)
@@ -193,7 +193,7 @@ class Promotion:
     def _first(self, *, idle: bool) -> Member | None:
         for number in reversed(range(self._passable)):
             for trial_id in self.rungs[number].ready(self.eta, closed=idle and self._closed(number)):
-                member = self._members.know(trial_id)
+                member = self._members[trial_id]
                 if member.state is State.PAUSED and self._to_go_on(member):
                     return member
         return None

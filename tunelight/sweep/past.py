@@ -204,7 +204,9 @@ def _space_differs(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> 
         return []
     if before == now:
         return [f"the keys of the search space stood in the order {', '.join(map(str, before))}"]
-    pairs = {key: [repr(space[key]) if key in space else "absent" for space in (before, now)] for key in before | now}
+    pairs = {
+        key: [repr(space[key]) if key in space else "absent" for space in (before, now)] for key in {**before, **now}
+    }
     return [f"{key} was {old} in the search space and is {new}" for key, (old, new) in pairs.items() if old != new]
 
 
