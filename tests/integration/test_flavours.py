@@ -1,4 +1,4 @@
-"""The two packages of Lightning: each alone in its processes, both on one driver, and what happens where they meet."""
+"""The two packages of Lightning: each alone in its processes, and what happens where they meet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import tunelight as tl
 from tests import flavours
 from tests.integration.training import Line, LineData, plain
 from tunelight.compat.lightning import FABRIC, VARIABLE, flavour
-from tunelight.errors import TrainFunctionError
+from tunelight.errors import SettingsError, TrainFunctionError
 
 ROOT = Path(__file__).parents[2]
 
@@ -82,20 +82,33 @@ def test_a_train_function_that_uses_both_packages_trains_with_the_chosen_one(
     assert not (tmp_path / "undecided").exists()
 
 
+@pytest.mark.both
+def test_a_sweep_of_the_other_package_is_refused_before_ray_starts(tmp_path: Path) -> None:
+    other = import_module(flavours.other())
+
+    def train(config: dict[str, Any]) -> None:
+        other.Trainer()
+
+    with pytest.raises(SettingsError, match=f"train uses {flavours.other()}, and this process works with {flavour()}"):
+        sweep(tmp_path / "refused", train)
+    assert not (tmp_path / "refused").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_both_packages_on_one_driver_have_the_same_losses_to_every_digit(tmp_path: Path) -> None:
+def test_both_packages_have_the_same_losses_to_every_digit(tmp_path: Path) -> None:
     """Sweeps, resume, a loaded winner, an exported one, a fit of its own, and checkpoints of each in the other."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.integration.both", str(tmp_path)],
-        cwd=ROOT, env=flavours.as_a_user(), capture_output=True, text=True, timeout=880, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    told = json.loads(done.stdout.splitlines()[-1])
-    for part in ("found out", "chosen"):
-        ours, other = (told[part][name] for name in FABRIC)
-        assert ours == other, part
-    first, *rest = told["gone on"].values()
-    assert all(one == first for one in rest)
-    assert len(rest) == 3
-    assert told["chosen"]["pytorch_lightning"]["resumed"][:3] == told["chosen"]["pytorch_lightning"]["sweep"]
+
+    def work(*names: str) -> Any:
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.integration.both", str(tmp_path), *names],
+            cwd=ROOT, env=flavours.as_a_user(), capture_output=True, text=True, timeout=400, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-4000:]
+        return json.loads(done.stdout.splitlines()[-1])
+
+    ours, other = (work(name) for name in FABRIC)
+    assert ours == other
+    assert ours["chosen"]["resumed"][:3] == ours["chosen"]["sweep"]
+    first, *rest = (work(name, left) for name in FABRIC for left in FABRIC)
+    assert rest == [first] * 3

@@ -19,7 +19,7 @@ from typing import Any, Final
 from packaging.requirements import InvalidRequirement, Requirement
 
 from tunelight.compat import lightning
-from tunelight.compat.lightning import HOW_TO_CHOOSE, Flavour, flavour_of, flavour_of_module, made_for_one
+from tunelight.compat.lightning import ALIKE, HOW_TO_CHOOSE, Flavour, flavour_of, flavour_of_module
 from tunelight.errors import TrainFunctionError
 from tunelight.settings.pickling import captured, imports, parts_of
 
@@ -38,45 +38,23 @@ def find_flavour(code: Mapping[str, Any]) -> Flavour:
     Args:
         code: functions, classes, arguments and lists of them, by the names that errors give them.
 
-    Raises: TrainFunctionError where the code uses both flavours and the user has not chosen, or has chosen another;
-    SettingsError if the package is not installed.
+    Raises: SettingsError where the code uses another flavour than this process, or the package is not installed;
+    TrainFunctionError where it uses both and the user has not chosen.
     """
     seen = _Search()
     for what, value in code.items():
         for flavour, name in seen.names(value):
             seen.found.setdefault(flavour, f"{what} uses {name}")
-    chosen = lightning.asked()
-    if chosen is not None and seen.found and chosen not in seen.found:
+    uses = " and ".join(seen.found.values())
+    decided = lightning.check_decided(seen.found, uses)
+    if len(seen.found) > 1 and lightning.asked() is None:
         raise TrainFunctionError(
-            f"{next(iter(seen.found.values()))}, and {chosen} was chosen for this process by tunelight.use() or by "
-            f"{lightning.VARIABLE}. {_ALIKE} Choose the package that your code imports."
+            f"{uses}. {ALIKE} Import the same one in all of this code, or choose: {HOW_TO_CHOOSE}."
         )
-    if chosen is not None and (kinds := [kind for known, kind in seen.own.items() if known != chosen]):
-        raise TrainFunctionError(
-            f"The code of this sweep uses tunelight's {kinds[0]} as it was made for the other package of Lightning, "
-            f"and {chosen} was chosen for this process. Import it again after the choice, or write "
-            f"tunelight.{kinds[0]} where it is used."
-        )
-    if chosen is None and len(seen.found) > 1:
-        about = "".join(
-            f" {kind} of tunelight is made for the package that is imported when it is first asked for: import "
-            "Lightning before it."
-            for kind in [*seen.own.values()][:1]
-        )
-        raise TrainFunctionError(
-            f"{' and '.join(seen.found.values())}. {_ALIKE} Import the same one in all of this code, or choose: "
-            f"{HOW_TO_CHOOSE}.{about}"
-        )
-    if chosen is None:
+    if decided is None:
         written_with = set(seen.found) or {known for name in seen.packages if (known := _of_package(name))}
-        chosen = written_with.pop() if len(written_with) == 1 else lightning.flavour()
-    return lightning.check_installed(chosen, "The code of this sweep")
-
-
-_ALIKE: Final = (
-    "Lightning is published under two names, `lightning` (with lightning.pytorch in it) and `pytorch_lightning`; "
-    "their classes look alike and do not recognise each other."
-)
+        decided = written_with.pop() if len(written_with) == 1 else lightning.flavour()
+    return lightning.check_installed(decided, "The code of this sweep")
 
 
 @dataclass
@@ -87,8 +65,6 @@ class _Search:
     """What it uses of each flavour."""
     packages: set[str] = field(default_factory=set)
     """Other packages that it uses."""
-    own: dict[Flavour, str] = field(default_factory=dict)
-    """The classes of tunelight that it uses, by what they were made for."""
     visited: dict[int, Any] = field(default_factory=dict)
 
     def names(self, value: Any, home: str | None = None) -> Iterator[tuple[Flavour, str]]:
@@ -109,9 +85,8 @@ class _Search:
             return
         kind = value if issubclass(kind, type) else kind
         if (flavour := flavour_of(kind)) is not None:
-            if made_for_one(kind.__module__):
-                self.own.setdefault(flavour, kind.__name__)
-            yield flavour, f"{kind.__module__}.{kind.__name__} ({flavour})"
+            if not kind.__module__.startswith("tunelight."):  # tunelight's own are of the process's flavour
+                yield flavour, f"{kind.__module__}.{kind.__name__} ({flavour})"
             return
         yield from self._module(kind.__module__)
         for part in _parts(value):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tunelight.cluster.connect import check_runtime_env, nodes_of
-from tunelight.compat.lightning import switch
+from tunelight.compat.lightning import decide
 from tunelight.data.server import check_sources
 from tunelight.errors import ResourceError
 from tunelight.lightning.recipe import training_code
@@ -51,7 +51,7 @@ def check(space: SearchSpace, overrides: Mapping[str, Any], samples: int = 5) ->
     settings = Settings(**{**space.settings, **overrides})
     check_settings(space, settings)
     with space.placing(settings, "train" if settings.model is None else "model"):
-        switch(settings.lightning)
+        decide(settings.lightning, f"The code of this sweep uses {settings.lightning}")
     training_code(space, settings)
     from tunelight.schedulers.choose import build_scheduler, check_company  # imports Ray Tune
     from tunelight.searchers.choose import build_searcher

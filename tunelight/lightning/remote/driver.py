@@ -29,10 +29,7 @@ from tunelight.compat.lightning import (
     Checkpoint,
     Precision,
     _Launcher,
-    flavour,
-    flavour_of_module,
     pl,
-    switch,
 )
 from tunelight.compat.ray import is_client, without_hints_on_deaths
 from tunelight.errors import ResourceError, StrategyError, WorkerFailedError, guess
@@ -114,7 +111,6 @@ class DriverLauncher(_Launcher):
         """
         if trainer is None:
             return function(*args, **kwargs)
-        switch(flavour_of_module(pl.__name__) or flavour())  # a sweep since may have worked with the other one
         self._check(trainer)
         if not self._busy.acquire(blocking=False):
             raise StrategyError(
