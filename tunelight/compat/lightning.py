@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from pytorch_lightning.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
     from pytorch_lightning.loops.loop import _Loop
     from pytorch_lightning.loops.optimization.automatic import ClosureResult
-    from pytorch_lightning.loops.prediction_loop import _PredictionLoop
     from pytorch_lightning.loops.progress import _BaseProgress
     from pytorch_lightning.overrides.distributed import UnrepeatedDistributedSamplerWrapper, _IndexBatchSamplerWrapper
     from pytorch_lightning.plugins import AsyncCheckpointIO, TorchCheckpointIO
@@ -105,7 +104,6 @@ UNDOCUMENTED: Final = {
     "_Launcher": "pl.strategies.launchers.launcher",  # what a Trainer calls to run in other processes
     "_Loop": "pl.loops.loop",  # the base of the loops, by which they are told from other attributes
     "_Metadata": "pl.trainer.connectors.logger_connector.result",  # how a logged metric is reduced
-    "_PredictionLoop": "pl.loops.prediction_loop",  # the loop whose batches have indices
     "_ResultMetric": "pl.trainer.connectors.logger_connector.result",  # a logged metric and its state
     "_Sync": "pl.trainer.connectors.logger_connector.result",  # how a logged metric is reduced over ranks
     "_TunerExitException": "pl.utilities.exceptions",  # ends a fit that only looked for a batch size or learning rate

@@ -35,7 +35,6 @@ from tunelight.compat.lightning import (
     ReduceOp,
     RunningStage,
     _IndexBatchSamplerWrapper,
-    _PredictionLoop,
     has_iterable_dataset,
     sized_len,
 )
@@ -52,6 +51,14 @@ class WholeDataset(int):
     """A sampler's ``num_replicas``, always 1: it yields all samples, and ``ExactEvaluation`` deals the batches."""
 
 
+_WRAPPERS = {
+    "_evaluation_step": "_step",
+    "_predict_step": "_step",
+    "_on_evaluation_epoch_end": "_epoch_end",
+    "_on_predict_epoch_end": "_epoch_end",
+    "_store_dataloader_outputs": "_agree",
+}
+"""Methods of Lightning's loops, and what wraps each in an exact evaluation."""
 _MEANS = ("mean", "avg", ReduceOp.AVG, None)
 
 
@@ -255,21 +262,6 @@ class ExactEvaluation(ParallelStrategy):
         super().on_predict_start()
         self._begin_evaluation()
 
-    def on_validation_end(self) -> None:
-        """Remove the wrappers of the loop."""
-        self._leave_loop()
-        super().on_validation_end()
-
-    def on_test_end(self) -> None:
-        """Remove the wrappers of the loop."""
-        self._leave_loop()
-        super().on_test_end()
-
-    def on_predict_end(self) -> None:
-        """Remove the wrappers of the loop."""
-        self._leave_loop()
-        super().on_predict_end()
-
     def on_exception(self, exception: BaseException) -> None:
         """Compare collectives no longer: an exception may have ended an evaluation."""
         self._comparing = False
@@ -284,20 +276,15 @@ class ExactEvaluation(ParallelStrategy):
         self._owned, self._undo, self._comparing = None, (), True
         if (session := current()) is not None:
             session.lockstep.begin()
-        wrappers: dict[str, Callable[..., Any]] = {
-            _step_of(loop): self._step,
-            _epoch_end_of(loop): self._epoch_end,
-            "_store_dataloader_outputs": self._agree,
-        }
-        for name, wrapper in wrappers.items():
+        for name, wrapper in _WRAPPERS.items():
             if hasattr(loop, name):
-                setattr(loop, name, functools.partial(wrapper, loop, getattr(loop, name)))
+                setattr(loop, name, functools.partial(getattr(self, wrapper), loop, getattr(loop, name)))
         if loop._results is not None:
             loop._results.log = functools.partial(self._log, loop._results.log)
 
     def _leave_loop(self) -> Any:
         loop = self._trainer()._active_loop
-        for name in (_step_of(loop), _epoch_end_of(loop), "_store_dataloader_outputs"):
+        for name in _WRAPPERS:
             vars(loop).pop(name, None)
         if loop._results is not None:
             vars(loop._results).pop("log", None)
@@ -325,9 +312,7 @@ class ExactEvaluation(ParallelStrategy):
 
     def _step(self, loop: Any, original: Callable[..., None], *step: Any) -> None:
         """Run a loop's step; undo it if this rank has borrowed the batch."""
-        _, turn, loader, source = (
-            step  # batch, batch_idx, dataloader_idx and, for a step that asks for it, the iterator
-        )
+        _, turn, loader, source = step  # the batch, its index, the loader's, and the iterator if the step takes that
         combined = loop._combined_loader
         shares = [share_of(one) for one in combined.flattened]
         session = current()
@@ -359,14 +344,14 @@ class ExactEvaluation(ParallelStrategy):
         original()
 
     def _epoch_end(self, loop: Any, original: Callable[[], T]) -> T:
-        """Run a loop's hooks at its end; what a rank without a batch logs in them is left out."""
+        """Run the hooks at an evaluation's end; what a rank without a batch logs in them is left out."""
         self.borrowing = self._owned is False
         try:
             result = original()
             self._together("the end of the evaluation")
         finally:
-            self.borrowing = self._comparing = False
-            self._undo = ()
+            self.borrowing, self._undo = False, ()
+            self._leave_loop()
         return result
 
     def _log(self, original: Callable[..., None], hook: str, name: str, *args: Any, **kwargs: Any) -> None:
@@ -396,7 +381,7 @@ class ExactEvaluation(ParallelStrategy):
         with contextlib.ExitStack() as stack:
             for writer in callbacks:
                 if isinstance(writer, BasePredictionWriter):
-                    vars(writer)["on_predict_batch_end"] = _write_nothing
+                    vars(writer)["on_predict_batch_end"] = lambda *_, **__: None
                     stack.callback(vars(writer).pop, "on_predict_batch_end")
             try:
                 yield
@@ -417,20 +402,6 @@ def _whole_gang() -> Any:
     """Return torch's group of all ranks; None without one."""
     available = torch.distributed.is_available() and torch.distributed.is_initialized()
     return torch.distributed.group.WORLD if available else None
-
-
-def _write_nothing(*_: Any, **__: Any) -> None:
-    """Replace a prediction writer's hook in a borrowed step."""
-
-
-def _step_of(loop: Any) -> str:
-    """Return the name of a loop's method that runs a step."""
-    return "_predict_step" if isinstance(loop, _PredictionLoop) else "_evaluation_step"
-
-
-def _epoch_end_of(loop: Any) -> str:
-    """Return the name of a loop's method that runs the hooks at the end."""
-    return "_on_predict_epoch_end" if isinstance(loop, _PredictionLoop) else "_on_evaluation_epoch_end"
 
 
 def _neutral(tensor: torch.Tensor, op: str) -> torch.Tensor:
