@@ -269,7 +269,8 @@ class ExactEvaluation(ParallelStrategy):
 
     def _begin_evaluation(self) -> None:
         """Broadcast rank 0's buffers, and wrap the loop's steps."""
-        loop = self._leave_loop()  # an evaluation before may have ended in an exception
+        loop = self._trainer()._active_loop
+        self._leave(loop)  # an evaluation before may have ended in an exception
         if not self.exact:
             return
         self.sync_buffers()
@@ -282,14 +283,13 @@ class ExactEvaluation(ParallelStrategy):
         if loop._results is not None:
             loop._results.log = functools.partial(self._log, loop._results.log)
 
-    def _leave_loop(self) -> Any:
-        loop = self._trainer()._active_loop
+    def _leave(self, loop: Any) -> None:
+        """Remove the wrappers of a loop."""
         for name in _WRAPPERS:
             vars(loop).pop(name, None)
         if loop._results is not None:
             vars(loop._results).pop("log", None)
         self._comparing, self._logging = False, None
-        return loop
 
     def sync_buffers(self) -> None:
         """Broadcast rank 0's buffers, as DDP does in a forward: BatchNorm's statistics differ between ranks."""
@@ -351,7 +351,7 @@ class ExactEvaluation(ParallelStrategy):
             self._together("the end of the evaluation")
         finally:
             self.borrowing, self._undo = False, ()
-            self._leave_loop()
+            self._leave(loop)
         return result
 
     def _log(self, original: Callable[..., None], hook: str, name: str, *args: Any, **kwargs: Any) -> None:

@@ -408,7 +408,7 @@ def test_what_is_logged_at_the_end_is_left_out_of_a_rank_that_only_borrowed(
 ) -> None:
     strategy: Any = RayStrategy(num_workers=2)
     strategy._owned = owned
-    assert strategy._epoch_end(None, lambda: strategy.borrowing) is borrowing
+    assert strategy._epoch_end(SimpleNamespace(_results=None), lambda: strategy.borrowing) is borrowing
     assert strategy.borrowing is False
 
 
