@@ -67,10 +67,10 @@ def workers(
     resources_per_worker: Mapping[str, float] | None,
     *,
     idle_timeout_s: float,
-    failures: Failures = None,
+    failures: Failures,
     hosts: int | None = None,
 ) -> Workers:
-    """Return what a driver's strategy asks for; CPU and GPU in ``resources_per_worker`` win, fractions included.
+    """Return a driver's gang by a strategy's arguments; CPU and GPU in ``resources_per_worker`` win.
 
     Raises: SettingsError.
     """
@@ -116,10 +116,3 @@ def _bundles_here() -> int | None:
     bundles = group.bundle_specs
     # get_tune_resources makes equal bundles, and another one before them for a head that holds something
     return len(bundles) - (len(bundles) > 1 and bundles[0] != bundles[1])
-
-
-def assigned(resource: str) -> float:
-    """Return how much of a resource Ray has assigned to this worker."""
-    from tunelight.gang.pool import assigned  # it imports Ray
-
-    return assigned().get(resource, 0)

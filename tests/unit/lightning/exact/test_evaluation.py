@@ -8,6 +8,7 @@ import sys
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
