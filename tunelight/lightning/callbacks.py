@@ -96,13 +96,8 @@ class TuneReportCallback(Callback):
         metrics = self._read(trainer, session)
         session.boundary.writer = trainer.save_checkpoint
         session.exchange.training = TrainerExchange(trainer)
-        session.boundary.report(
-            metrics,
-            self._checkpoint(trainer, session),
-            epoch=epoch,
-            step=trainer.global_step,
-            filename=self.filename,
-        )
+        write = self._checkpoint(trainer, session)
+        session.boundary.report(metrics, write, epoch=epoch, step=trainer.global_step, filename=self.filename)
 
     def _checkpoint(self, trainer: pl.Trainer, session: Session) -> Callable[[str], object] | None:
         return None

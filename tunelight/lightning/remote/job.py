@@ -31,12 +31,12 @@ from tunelight.compat.lightning import (
     pl,
 )
 from tunelight.errors import TrainFunctionError
-from tunelight.gang.parcel import Packed, arrives, pack, pack_state, receive, unpack, unpack_view
+from tunelight.gang.parcel import Packed, pack, pack_state, receive, unpack, unpack_view
 from tunelight.gang.reset import Flags, read_flags, torch_flags, write_flags
 from tunelight.lightning.exact.eval_shards import interleave
 from tunelight.lightning.remote import disks
 from tunelight.lightning.state import compiling
-from tunelight.lightning.state.changes import Changes, SharedParts
+from tunelight.lightning.state.changes import Changes, SharedParts, why_lost
 from tunelight.lightning.state.recovery import METRICS, reach_boundary
 from tunelight.lightning.strategy_check import guard_callbacks
 from tunelight.lightning.transfer import copy_into, find_unpicklable
@@ -125,16 +125,11 @@ def pack_run(trainer: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, A
     except Exception as error:
         if compiled is not None:
             _check_compiled(compiled, trainer.lightning_module)
-        raise _unsent(trainer, args, kwargs, error, pack) from error
+        raise unsent(trainer, args, kwargs, error, pack) from error
 
 
 class NotUnpickledError(TrainFunctionError):
     """A run was pickled on the driver, and cannot be unpickled on a worker."""
-
-
-def not_unpickled(trainer: Any, args: Any, kwargs: Any, error: NotUnpickledError) -> TrainFunctionError:
-    """Return the error with the path to what cannot be unpickled."""
-    return _unsent(trainer, args, kwargs, error, arrives)
 
 
 def _model(trainer: Any, given: Iterable[object]) -> Any:
@@ -153,7 +148,8 @@ def _check_compiled(compiled: Any, model: pl.LightningModule) -> None:
         ) from error
 
 
-def _unsent(trainer: Any, args: Any, kwargs: Any, error: Exception, send: Callable[..., object]) -> TrainFunctionError:
+def unsent(trainer: Any, args: Any, kwargs: Any, error: Exception, send: Callable[..., object]) -> TrainFunctionError:
+    """Return the error for a run that cannot be sent, with the path to the part that makes ``send`` fail."""
     model = trainer.strategy.lightning_module
     parts = {"model": model, "trainer.callbacks": trainer.callbacks, "trainer.loggers": trainer.loggers}
     parts |= {f"data ({type(part).__name__})": part for part in [*args, *kwargs.values()] if part is not model}
@@ -270,7 +266,7 @@ def _leave(trainer: Any, strategy: Any, result: Any, parts: SharedParts, known: 
     objects: tuple[list[Callback], Changes] = ([], Changes())
     if zero:
         here = parts.references(known)
-        objects = [one for one in trainer.callbacks if _arrives(one, here)], parts.changes(known)
+        objects = [one for one in trainer.callbacks if why_lost(one, here) is None], parts.changes(known)
     return Left(
         result=None if predicting else result,
         state=trainer.state,
@@ -321,14 +317,6 @@ def _plain_state(trainer: Any) -> dict[str, Any]:
         path: {name: value for name, value in vars(loop).items() if value is None or isinstance(value, plain)}
         for path, loop in _loops(trainer).items()
     }
-
-
-def _arrives(value: object, known: Mapping[str, object]) -> bool:
-    try:
-        unpack_view(pack_state(value, known), known)
-    except Exception:  # noqa: BLE001 - pickling raises anything; the model's callbacks are made anew in the next run
-        return False
-    return True
 
 
 def _logger_state(logger: Any, known: Mapping[str, object]) -> Packed | None:

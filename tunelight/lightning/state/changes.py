@@ -119,7 +119,7 @@ class SharedParts:
             seen.add(place)
             if mark == self._marks.get(place, _ABSENT):
                 continue
-            why = mark.why if isinstance(mark, _Unsent) else _why_lost(value, self.references(named))
+            why = mark.why if isinstance(mark, _Unsent) else why_lost(value, self.references(named))
             if why is None:
                 made.contents[place] = value
             elif not self._tell_state(place[0], made):
@@ -151,7 +151,7 @@ class SharedParts:
         if not isinstance(part, pl.Callback) or type(part).state_dict is pl.Callback.state_dict:
             return False
         state = part.state_dict()
-        if _why_lost(state, {}) is not None:
+        if why_lost(state, {}) is not None:
             return False
         made.states[number] = state
         return True
@@ -302,7 +302,7 @@ def _is_simple(value: Any) -> bool:
     return isinstance(value, _PLAIN)
 
 
-def _why_lost(value: Any, known: Mapping[str, object]) -> str | None:
+def why_lost(value: Any, known: Mapping[str, object]) -> str | None:
     """Return why a value would not arrive on the driver; None if it would."""
     try:
         unpack_view(pack_state(value, known), known)
