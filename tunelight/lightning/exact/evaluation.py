@@ -18,7 +18,6 @@ one of them only. Each is compared with the other ranks' before it begins, and a
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import math
 import os
@@ -41,7 +40,7 @@ from tunelight.compat.lightning import (
 from tunelight.errors import StrategyError
 from tunelight.lightning.exact.borrowed import remember, remember_attributes, remember_logged
 from tunelight.lightning.exact.epoch_metrics import agree
-from tunelight.lightning.exact.eval_shards import BatchShare, Limit, StreamShare, share_of
+from tunelight.lightning.exact.eval_shards import BatchShare, Limit, StreamShare, batches_of, share_of, with_batches
 from tunelight.session.session import current
 
 T = TypeVar("T")
@@ -159,8 +158,7 @@ class ExactEvaluation(ParallelStrategy):
 
     def _dealt(self, loader: DataLoader[Any], sampler: Any, limit: Limit) -> DataLoader[Any]:
         """Return ``loader`` with this rank's share in place of its batch sampler."""
-        at = "sampler" if loader.batch_sampler is None else "batch_sampler"
-        holder, inner = loader, getattr(loader, at)
+        inner = batches_of(loader)
         if indexed := isinstance(inner, _IndexBatchSamplerWrapper):
             inner = inner._batch_sampler  # it records the indices for prediction writers
         length = sized_len(inner)
@@ -179,9 +177,7 @@ class ExactEvaluation(ParallelStrategy):
         if indexed:
             loader.batch_sampler._batch_sampler = share  # type: ignore[union-attr]  # Lightning's wrapper, which is not the user's
             return loader
-        holder = copy.copy(loader)  # the user may hold it
-        vars(holder)[at] = share  # DataLoader refuses assignment
-        return holder
+        return with_batches(loader, share)  # type: ignore[no-any-return]
 
     # -- collectives
 

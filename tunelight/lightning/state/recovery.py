@@ -15,6 +15,7 @@ from typing import Any
 
 from tunelight.compat.lightning import Callback, TrainerFn, _Loop, call, is_resuming, move_data_to_device, pl
 from tunelight.lightning.exact import epoch_metrics
+from tunelight.lightning.exact.eval_shards import batches_of
 from tunelight.lightning.exact.generators import Generators, State
 from tunelight.lightning.exact.train_batches import TrainingBatches
 from tunelight.lightning.state import gradients, loggers
@@ -322,7 +323,7 @@ class Recovery(Callback):
                 original(fetcher)
                 return
             for loader in fit._combined_loader.flattened if middle else []:
-                if isinstance(batches := _batches_of(loader), TrainingBatches):
+                if isinstance(batches := batches_of(loader), TrainingBatches):
                     batches.begin()  # the epoch's order is drawn from the generators as they were at its beginning
             every: int = trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]  # as above
             anew = not middle and every > 0 and trainer.current_epoch % every == 0
@@ -373,11 +374,6 @@ def _of_all(ranks: Sequence[dict[int, State]]) -> dict[int, State]:
     """Return all parts' states; where several ranks have a part's, that of the rank whose first part it is."""
     own = {part: states[part] for states in ranks for part in list(states)[:1]}
     return {part: state for states in ranks for part, state in states.items()} | own
-
-
-def _batches_of(loader: Any) -> Any:
-    batches = getattr(loader, "batch_sampler", None)
-    return getattr(loader, "sampler", None) if batches is None else batches
 
 
 def _sharing(trainer: pl.Trainer) -> tuple[int, int]:

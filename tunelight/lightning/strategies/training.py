@@ -8,7 +8,6 @@ schedules and limits count these steps, so they keep their meaning.
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
@@ -27,6 +26,7 @@ from tunelight.compat.lightning import (
     has_iterable_dataset,
     is_param_in_hook_signature,
 )
+from tunelight.lightning.exact.eval_shards import batches_of, with_batches
 from tunelight.lightning.exact.evaluation import ExactEvaluation
 from tunelight.lightning.exact.generators import draw_alike
 from tunelight.lightning.exact.pieces import can_be_cut, cut_or_whole
@@ -154,9 +154,7 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
         done = recovery.begin_data(self._trainer(), [parts.worker, *others] if by_hand else parts.played)
         # Lightning does it after making the first iterator, whose workers have begun to read by then.
         _set_sampler_epoch(loader, self._trainer().fit_loop.epoch_progress.current.processed)
-        at = "sampler" if getattr(loader, "batch_sampler", None) is None else "batch_sampler"
-        inner: Any = getattr(loader, at, None)
-        sampler = _sampler_of(loader)
+        inner, sampler = batches_of(loader), _sampler_of(loader)
         if parts.turns == 1 and self.turns == 1 and not done:
             return loader
         if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
@@ -167,8 +165,7 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
             sharding = self._trainer()._accelerator_connector.use_distributed_sampler
             cut = sharding and isinstance(sampler, DistributedSampler) and sampler.num_replicas == parts.total
             batches = TrainingBatches(inner, sampler if cut else None, parts, generators.play, joined=by_hand)
-            loader = copy.copy(loader)  # the user may hold it
-            vars(loader)[at] = batches  # DataLoader refuses assignment
+            loader = with_batches(loader, batches)
             if done:
                 batches.start = self._start(batches, recovery, done) if cut else _read(done * parts.turns, len(inner))
                 done = 0
@@ -365,10 +362,8 @@ def _draw_no_seed_again(loader: Any, trainer: Any) -> None:
 
 def _sampler_of(loader: Any) -> Any:
     """Return the sampler of a loader, or of its batch sampler; None without one."""
-    inner = getattr(loader, "batch_sampler", None)
-    if inner is None:
-        inner = getattr(loader, "sampler", None)
-    return getattr(inner, "sampler", inner)
+    batches = batches_of(loader)
+    return getattr(batches, "sampler", batches)
 
 
 def _read(done: int, length: int) -> int:
