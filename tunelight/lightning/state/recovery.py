@@ -11,6 +11,7 @@ import contextlib
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from tunelight.compat.lightning import Callback, TrainerFn, _Loop, call, is_resuming, move_data_to_device, pl
@@ -70,9 +71,9 @@ class Recovery(Callback):
         self._begin()
         self._own = own
         fit, epochs = trainer.fit_loop, trainer.fit_loop.epoch_loop
-        fit.run = self._run(trainer, fit.run)  # type: ignore[method-assign]
-        fit.on_run_start = self._run_start(trainer, fit.on_run_start)  # type: ignore[method-assign]
-        epochs.run = self._run_epoch(trainer, epochs.run)  # type: ignore[method-assign,assignment]
+        fit.run = partial(self._run, trainer, fit.run)  # type: ignore[method-assign]
+        fit.on_run_start = partial(self._run_start, trainer, fit.on_run_start)  # type: ignore[method-assign]
+        epochs.run = partial(self._run_epoch, trainer, epochs.run)  # type: ignore[method-assign]
         if self._session is not None:
             loggers.go_on(trainer, self._session, tuning=tuning)
 
@@ -87,8 +88,9 @@ class Recovery(Callback):
         """Wrap the end of a fit's epochs; also for strategies that are not tunelight's, which `install` never sees."""
         self._due.clear()
         if trainer.state.fn == TrainerFn.FITTING:
-            vars(trainer.fit_loop).pop("on_advance_end", None)
-            trainer.fit_loop.on_advance_end = self._end_epoch(trainer, trainer.fit_loop.on_advance_end)  # type: ignore[method-assign]
+            fit: Any = trainer.fit_loop
+            vars(fit).pop("on_advance_end", None)
+            fit.on_advance_end = partial(self._end_epoch, trainer, fit.on_advance_end)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Note that the fit ends. Reporting callbacks, at which it may be stopped, come later."""
@@ -110,21 +112,18 @@ class Recovery(Callback):
         """
         self._due.append(reach)
 
-    def _end_epoch(self, trainer: pl.Trainer, original: Callable[[], None]) -> Callable[[], None]:
-        def end_epoch() -> None:
-            original()
-            progress = trainer.fit_loop.epoch_progress
-            counted = (progress.total, progress.current)
+    def _end_epoch(self, trainer: pl.Trainer, original: Callable[[], None]) -> None:
+        original()
+        progress = trainer.fit_loop.epoch_progress
+        counted = (progress.total, progress.current)
+        for count in counted:
+            count.completed -= 1  # it is still the current epoch, as for Lightning's own checkpoints at its end
+        try:
+            while self._due:
+                self._due.pop(0)()
+        finally:
             for count in counted:
-                count.completed -= 1  # it is still the current epoch, as for Lightning's own checkpoints at its end
-            try:
-                while self._due:
-                    self._due.pop(0)()
-            finally:
-                for count in counted:
-                    count.completed += 1
-
-        return end_epoch
+                count.completed += 1
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Move reporting callbacks to the end, so that a checkpoint holds the state that the others leave."""
@@ -271,17 +270,14 @@ class Recovery(Callback):
         progress: Any = trainer.fit_loop.epoch_loop.batch_progress.current
         progress.ready = progress.started = progress.processed = progress.completed = done
 
-    def _run(self, trainer: pl.Trainer, original: Callable[[], None]) -> Callable[[], None]:
-        def run() -> None:
-            if self._own and trainer.fit_loop._combined_loader is not None:
-                # `configure_optimizers` has asked for its length, before the checkpoint's counters were loaded.
-                trainer.fit_loop._combined_loader = self._epoch_began = None
-            self._trains = False
-            original()
-            if self._own and self._loaded is not None and not self._trains and trainer.limit_train_batches != 0:
-                self._end_training(trainer)
-
-        return run
+    def _run(self, trainer: pl.Trainer, original: Callable[[], None]) -> None:
+        if self._own and trainer.fit_loop._combined_loader is not None:
+            # `configure_optimizers` has asked for its length, before the checkpoint's counters were loaded.
+            trainer.fit_loop._combined_loader = self._epoch_began = None
+        self._trains = False
+        original()
+        if self._own and self._loaded is not None and not self._trains and trainer.limit_train_batches != 0:
+            self._end_training(trainer)
 
     def _end_training(self, trainer: pl.Trainer) -> None:
         """End a fit whose checkpoint is of its last epoch, which Lightning skips, as one that has trained."""
@@ -298,49 +294,42 @@ class Recovery(Callback):
                 if hasattr(loop, name):
                     setattr(loop, name, False)
 
-    def _run_start(self, trainer: pl.Trainer, original: Callable[[], None]) -> Callable[[], None]:
-        def run_start() -> None:
-            if self._epoch_began is None:
-                self.begin_data(trainer, [0])  # not a strategy of tunelight's, in a gang of one
-            self._fetched = self.generators.states()
-            self._trains = True
-            original()
+    def _run_start(self, trainer: pl.Trainer, original: Callable[[], None]) -> None:
+        if self._epoch_began is None:
+            self.begin_data(trainer, [0])  # not a strategy of tunelight's, in a gang of one
+        self._fetched = self.generators.states()
+        self._trains = True
+        original()
 
-        return run_start
-
-    def _run_epoch(self, trainer: pl.Trainer, original: Callable[[Any], None]) -> Callable[[Any], None]:
-        """Return the epoch loop's ``run``, with the generators as in a run without a failure."""
-
-        def run(fetcher: Any) -> None:
-            fit: Any = trainer.fit_loop
-            fetched, self._fetched = self._fetched, None
-            middle = fit.epoch_loop.restarting
-            if not self._own and not middle:  # as Lightning goes on from a checkpoint that the code has given
-                self._loaded = None
-            if fetched is None or self._loaded is None:
-                if trainer.current_epoch > 0 and not is_resuming(fit) and not middle:
-                    self._epoch_began = self.generators.states()  # Lightning makes the epoch's iterators next
-                original(fetcher)
-                return
-            for loader in fit._combined_loader.flattened if middle else []:
-                if isinstance(batches := batches_of(loader), TrainingBatches):
-                    batches.begin()  # the epoch's order is drawn from the generators as they were at its beginning
-            every: int = trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]  # as above
-            anew = not middle and every > 0 and trainer.current_epoch % every == 0
-            made = not middle and (anew or is_resuming(fit))
-            self.generators.put(fetched if made else self._of_mine(trainer, self._loaded["now"]))
-            if anew:  # Lightning makes the iterators of such loaders twice, unless it goes on
-                self._epoch_began = self.generators.states()
-                if is_resuming(fit):
-                    iter(fetcher)
-            self._put_metrics(trainer, middle)
+    def _run_epoch(self, trainer: pl.Trainer, original: Callable[[Any], None], fetcher: Any) -> None:
+        """Run the epoch loop, with the generators as in a run without a failure."""
+        fit: Any = trainer.fit_loop
+        fetched, self._fetched = self._fetched, None
+        middle = fit.epoch_loop.restarting
+        if not self._own and not middle:  # as Lightning goes on from a checkpoint that the code has given
             self._loaded = None
-            # It is resumable, by ``batches``; a trial's filters end with it.
-            warnings.filterwarnings("ignore", message="You're resuming from a checkpoint that ended before the epoch")
+        if fetched is None or self._loaded is None:
+            if trainer.current_epoch > 0 and not is_resuming(fit) and not middle:
+                self._epoch_began = self.generators.states()  # Lightning makes the epoch's iterators next
             original(fetcher)
-            fit._restarting = False  # Lightning has no metrics for plateau schedulers here; this has
-
-        return run
+            return
+        for loader in fit._combined_loader.flattened if middle else []:
+            if isinstance(batches := batches_of(loader), TrainingBatches):
+                batches.begin()  # the epoch's order is drawn from the generators as they were at its beginning
+        every: int = trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]  # as above
+        anew = not middle and every > 0 and trainer.current_epoch % every == 0
+        made = not middle and (anew or is_resuming(fit))
+        self.generators.put(fetched if made else self._of_mine(trainer, self._loaded["now"]))
+        if anew:  # Lightning makes the iterators of such loaders twice, unless it goes on
+            self._epoch_began = self.generators.states()
+            if is_resuming(fit):
+                iter(fetcher)
+        self._put_metrics(trainer, middle)
+        self._loaded = None
+        # It is resumable, by ``batches``; a trial's filters end with it.
+        warnings.filterwarnings("ignore", message="You're resuming from a checkpoint that ended before the epoch")
+        original(fetcher)
+        fit._restarting = False  # Lightning has no metrics for plateau schedulers here; this has
 
     def _put_metrics(self, trainer: pl.Trainer, middle: bool) -> None:
         assert self._loaded is not None  # asked while going on

@@ -26,6 +26,7 @@ from tunelight.compat.lightning import (
     has_iterable_dataset,
     is_param_in_hook_signature,
 )
+from tunelight.lightning.exact.borrowed import remember
 from tunelight.lightning.exact.eval_shards import batches_of, with_batches
 from tunelight.lightning.exact.evaluation import ExactEvaluation
 from tunelight.lightning.exact.generators import draw_alike
@@ -336,13 +337,14 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
                 self.borrowing = True
                 stack.callback(setattr, self, "borrowing", False)
                 stack.enter_context(self._without_trace(trainer.fit_loop))
-            put_back = remember_buffers(trainer.lightning_module)
+            buffers = [remember(buffer) for buffer in trainer.lightning_module.buffers()]
             # In the epoch's first batch Lightning empties a hook's results when another hook has logged meanwhile.
             connector = trainer._logger_connector
             stack.callback(setattr, connector, "_first_loop_iter", connector._first_loop_iter)
             connector._first_loop_iter = False
             yield
-            put_back()
+            for put_back in buffers:
+                put_back()
 
 
 def _draw_no_seed_again(loader: Any, trainer: Any) -> None:
@@ -369,18 +371,6 @@ def _sampler_of(loader: Any) -> Any:
 def _read(done: int, length: int) -> int:
     """Return how many batches a loader has yielded since it last began; it may repeat beside a longer one."""
     return (done - 1) % length + 1 if done else 0
-
-
-def remember_buffers(module: torch.nn.Module) -> Callable[[], None]:
-    """Return a function that restores a module's buffers to their present values."""
-    kept = [(buffer, buffer.detach().clone()) for buffer in module.buffers() if type(buffer) is torch.Tensor]
-
-    def put_back() -> None:
-        with torch.no_grad():
-            for buffer, value in kept:
-                buffer.copy_(value)
-
-    return put_back
 
 
 class StepLogs:
