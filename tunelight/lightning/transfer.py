@@ -19,8 +19,8 @@ from tunelight.gang.parcel import pack
 from tunelight.settings import pickling
 
 _NOTHING: Mapping[str, object] = MappingProxyType({})
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
-"""What always can be."""
+PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
+"""Values that can always be pickled."""
 _HOLDERS = frozenset({"_modules", "_parameters", "_buffers", "class"})
 """Parts that a reader would not write in the path to what is in them."""
 _NEVER_SENT = frozenset({"__dict__", "__weakref__", "_abc_impl"})
@@ -146,7 +146,7 @@ def _parts_sent(value: Any) -> Iterator[tuple[str, Any]]:
         with contextlib.suppress(Exception):  # then what is in it must do
             state = value.__getstate__()
     for label, part in pickling.parts_of(value if state is None else state):
-        if not isinstance(part, _PLAIN) and _word(label) not in _NEVER_SENT:
+        if not isinstance(part, PLAIN) and _word(label) not in _NEVER_SENT:
             yield label, part
     yield from (("class", base) for base in (value if isinstance(value, type) else kind).__mro__)
 

@@ -221,7 +221,9 @@ class ExactEvaluation(ParallelStrategy):
     def _together(self, act: str, value: object = None, group: Any = None) -> None:
         """Compare what this rank does next in an exact evaluation with the other ranks. Raises: StrategyError."""
         session = current()
-        if not self._comparing or session is None or group not in (None, _whole_gang()):
+        available = torch.distributed.is_available() and torch.distributed.is_initialized()
+        all_ranks = (None, torch.distributed.group.WORLD) if available else (None,)
+        if not self._comparing or session is None or group not in all_ranks:
             return
         if isinstance(value, torch.Tensor):
             act = f"{act} of a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"
@@ -392,12 +394,6 @@ class ExactEvaluation(ParallelStrategy):
                         owner._update_count = max(1, owner._update_count)
                 if keep:
                     self._undo = (*self._undo, *(put_back for _, put_back in attributes))
-
-
-def _whole_gang() -> Any:
-    """Return torch's group of all ranks; None without one."""
-    available = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return torch.distributed.group.WORLD if available else None
 
 
 def _neutral(tensor: torch.Tensor, op: str) -> torch.Tensor:

@@ -25,9 +25,8 @@ from torch.nn.parameter import is_lazy
 
 from tunelight.compat.lightning import AttributeDict, Logger, Profiler, ProgressBar, Strategy, _Loop, pl
 from tunelight.gang.parcel import pack_state, unpack_view
-from tunelight.lightning.transfer import copy_tensor
+from tunelight.lightning.transfer import PLAIN, copy_tensor
 
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 _LEAVES = (
     *(type, FunctionType, ModuleType, torch.Tensor, np.ndarray, BaseException),
     *(pl.Trainer, Strategy, Logger, Profiler, ProgressBar, _Loop),
@@ -220,7 +219,7 @@ def _walk(roots: list[Any]) -> list[Any]:
     while left:
         value, root = left.pop()
         kind = type(value)
-        if id(value) in found or issubclass(kind, (*_PLAIN, *_LEAVES)):
+        if id(value) in found or issubclass(kind, (*PLAIN, *_LEAVES)):
             continue
         if issubclass(kind, tuple):
             left += [(item, False) for item in value[:_MOST_ITEMS]]
@@ -299,7 +298,7 @@ def _is_simple(value: Any) -> bool:
     """Return whether a value is plain, or a small container of plain values."""
     if isinstance(value, dict | list | tuple | set) and len(value) <= _MOST_ITEMS:
         return all(_is_simple(item) for item in (value.values() if isinstance(value, dict) else value))
-    return isinstance(value, _PLAIN)
+    return isinstance(value, PLAIN)
 
 
 def why_lost(value: Any, known: Mapping[str, object]) -> str | None:
@@ -314,7 +313,7 @@ def why_lost(value: Any, known: Mapping[str, object]) -> str | None:
 def _mark(value: Any, names: Mapping[int, str], known: Mapping[str, object], limited: bool = True) -> Any:
     """Return a mark that is equal for equal values; an `_Unsent` for a value that cannot be sent."""
     kind = type(value)
-    if kind in _PLAIN:
+    if kind in PLAIN:
         return kind, value
     if id(value) in names:
         return "known", names[id(value)]

@@ -155,16 +155,10 @@ def _keep(logger: CSVLogger | TensorBoardLogger, *, scratch: bool) -> None:
         _write(writer, rows)
 
 
-def _path(logger: CSVLogger) -> Path:
-    return Path(logger.log_dir, "metrics.csv")
-
-
 def _read(logger: CSVLogger) -> list[dict[str, str]]:
-    try:
-        with _path(logger).open(newline="") as file:
-            return list(csv.DictReader(file))
-    except OSError:
-        return []
+    with contextlib.suppress(OSError), Path(logger.log_dir, "metrics.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+    return []
 
 
 def _write(writer: Any, rows: list[dict[str, str]]) -> None:
@@ -196,15 +190,10 @@ def drop_lost(trainer: pl.Trainer, checkpoint: dict[str, Any], counts: dict[int,
     epochs = loops.get("epoch_progress", {}).get("current", {})
     within = epochs.get("processed") != epochs.get("started", 0)  # then the step is counted after the checkpoint
     for number, logger in enumerate(trainer.loggers):
-        if isinstance(logger, TensorBoardLogger):
-            _purge(logger, step + within)
+        if isinstance(logger, TensorBoardLogger):  # which hides the events from a step on
+            logger._kwargs["purge_step"] = step + within
+            if logger._experiment is not None:
+                logger._experiment.close()
+                logger._experiment = None
         elif isinstance(logger, CSVLogger) and (kept := _read(logger)):
             _write(logger.experiment, kept[: counts.get(number, len(kept))])
-
-
-def _purge(logger: TensorBoardLogger, step: int) -> None:
-    """Hide the events from a step on, by TensorBoard's ``purge_step``."""
-    logger._kwargs["purge_step"] = step
-    if logger._experiment is not None:
-        logger._experiment.close()
-        logger._experiment = None
