@@ -167,10 +167,7 @@ WORDS: Final[Mapping[Topic, Mapping[str, str]]] = {
 
 
 def replacement(name: Any, valid: Iterable[str], topic: Topic = "sweep") -> str:
-    """Return a hint for an unknown ``name``: what to write for another library's name, else the nearest valid name.
-
-    The hint begins with a space; it is empty if nothing is similar.
-    """
+    """Return " Here that is ..." for an unknown ``name``, or another hint; "" if nothing is similar."""
     words, valid = WORDS[topic], list(valid)
     known = {word: text for word, text in words.items() if word not in valid and _applies(text, valid)}
     name = str(name)

@@ -217,10 +217,7 @@ def check_installed(chosen: Flavour, where: str) -> Flavour:
 
 
 def flavour() -> Flavour:
-    """Return the flavour of this process: as decided or asked for, else the one that is imported.
-
-    Where both are imported or neither is, that is ``pytorch_lightning``.
-    """
+    """Return the flavour as decided, else the imported one, else ``pytorch_lightning``."""
     decided = _process.decided or asked()
     if decided is not None:
         return decided

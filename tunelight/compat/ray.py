@@ -213,10 +213,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def actors() -> dict[str, dict[str, Any]]:
-    """Return Ray's facts of every actor ("State", "Pid", "ActorClassName"), by id. Read in 2.60.0.
-
-    The public state API needs Ray's dashboard.
-    """
+    """Return Ray's facts of each actor ("State", "Pid", ...), by id, without its dashboard. Read in 2.60.0."""
     from ray._private.state import actors
 
     return dict(actors())
@@ -478,10 +475,7 @@ def cluster_size(controller: Any) -> tuple[float, float] | None:
 
 
 def end_cached_actors(controller: Any) -> None:
-    """End the actors that Tune keeps for a next trial. Nothing happens with a controller that keeps none.
-
-    Schedulers are handed a wrapper with the controller in ``_tune_controller``. Read in 2.60.0.
-    """
+    """End the actors that Tune's controller (in a scheduler's wrapper, or bare) keeps for reuse. Read in 2.60.0."""
     inner = getattr(controller, "_tune_controller", controller)
     if (end := getattr(inner, "_cleanup_cached_actors", None)) is not None:
         end(force_all=True)

@@ -40,10 +40,7 @@ class DatasetServer:
 
 
 def check_sources(datasets: Mapping[str, Any] | None, least: int) -> None:
-    """Check that the files of datasets given by path exist, have equal columns, and feed ``least`` ranks.
-
-    Raises: DataError. Runs on: driver, before Ray starts.
-    """
+    """Check that files exist, have equal columns, and feed ``least`` ranks. Raises: DataError. Runs on: driver."""
     for name, source in (datasets or {}).items():
         if isinstance(source, Mapping):
             check_rows(name, _rows_of(name, source), least if name == "train" else 1)
@@ -118,10 +115,7 @@ def open_dataset(name: str, source: Any) -> Dataset:
 
 
 def ray_data() -> Any:
-    """Return the module ``ray.data``, and keep its loggers to errors on this process's streams.
-
-    Raises: DataError where pyarrow is missing.
-    """
+    """Return the module ``ray.data``, its loggers kept to errors. Raises: DataError where pyarrow is missing."""
     try:
         from ray import data  # seconds, and an extra
     except ImportError as error:
@@ -151,10 +145,7 @@ def _paths(source: Mapping[str, Any]) -> list[str]:
 
 
 def _rows_of(name: str, source: Mapping[str, Any]) -> int | None:
-    """Return how many rows Parquet files hold (None: not all are on this disk, or there are too many to check).
-
-    Raises: DataError if there are no files, or their columns differ.
-    """
+    """Return how many rows Parquet files hold; None if too many or not all are on this disk. Raises: DataError."""
     files: list[str] = []
     for path in _paths(source):
         if "://" in path:

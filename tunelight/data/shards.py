@@ -150,10 +150,7 @@ def _from_sweep(name: str, session: Session | None) -> Any:
 
 
 def _wait_for_room() -> None:
-    """Wait until a CPU is outside of all reservations: Ray Data's tasks need one, and no sweep keeps it free.
-
-    Raises: DataError after half a minute without one: nothing would ever be read.
-    """
+    """Wait until a CPU is outside of all reservations, for Ray Data's tasks. Raises: DataError after half a minute."""
     import ray
     from ray.util.placement_group import placement_group_table
 

@@ -160,10 +160,7 @@ def _callers() -> list[tuple[str, int]]:
 
 
 def _leave_hparams_to_the_sweep(trainer: pl.Trainer) -> None:
-    """Keep Lightning's default logger from writing a second set of HParams beside the sweep's.
-
-    TensorBoard shows the columns of the set that it reads first.
-    """
+    """Keep Lightning's default logger from writing HParams that TensorBoard would show in place of the sweep's."""
     for logger in trainer.loggers:
         if type(logger) is TensorBoardLogger and logger.name == "lightning_logs":
             logger._default_hp_metric = False

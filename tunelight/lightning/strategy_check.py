@@ -17,10 +17,7 @@ from tunelight.settings.backends import BACKENDS
 
 
 def guard_callbacks(session: Session, package: Flavour) -> list[Any]:
-    """Return the callbacks for a Trainer inside a trial, made by ``package``: the guard, and the recovery.
-
-    A Trainer of the flavour that the gang does not use gets the guard alone, which lets it train in a gang of one.
-    """
+    """Return guard and recovery for a trial's Trainer; one of another package than the gang's has the guard alone."""
     callbacks = sys.modules[f"{package}.callbacks"]
 
     class Guard(callbacks.Callback):  # type: ignore[misc, name-defined]  # of either package

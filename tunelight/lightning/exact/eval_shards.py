@@ -56,10 +56,7 @@ def with_batches(loader: Any, batches: Any) -> Any:
 
 
 def batches_kept(length: int | None, limit: Limit) -> int | None:
-    """Return how many of ``length`` batches a single process runs under Lightning's ``limit_*_batches``.
-
-    As an argument, None is an unknown length; as a result, it means all batches.
-    """
+    """Return how many of ``length`` (None: unknown) batches ``limit_*_batches`` leaves one process; None for all."""
     if isinstance(limit, int):
         return limit if length is None else min(length, limit)
     return None if length is None else int(length * limit)

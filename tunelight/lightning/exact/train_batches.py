@@ -219,10 +219,7 @@ class TurnLoader(StandIn):
         return steps
 
     def group(self, ahead: int) -> list[Any]:
-        """Return the batches of this worker's parts in a step; none once the loader has ended beside a longer one.
-
-        ``ahead``: how many steps have been asked for since that one.
-        """
+        """Return the batches of the step ``ahead`` steps ago; none once the loader has ended beside a longer one."""
         return self._groups[-1 - ahead] if ahead < len(self._groups) else []
 
     @property

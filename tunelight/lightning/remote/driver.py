@@ -143,10 +143,7 @@ class DriverLauncher(_Launcher):
             self._held = self._trained = None
 
     def training_state(self, *, missing_ok: bool = False) -> dict[str, Any]:
-        """Fetch the optimizers' and schedulers' states of the last fit from the workers.
-
-        Raises: StrategyError if they are gone; with ``missing_ok`` the result is empty then.
-        """
+        """Fetch the optimizers' and schedulers' states of the last fit. Raises: StrategyError if they are gone."""
         held, serial = self._trained or (None, 0)
         if held is None or held.closed or held.gang.trials != serial:
             if missing_ok:

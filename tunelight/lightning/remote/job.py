@@ -360,10 +360,7 @@ def recover(
     args: tuple[Any, ...],
     fetch: Callable[[list[str]], disks.Files],
 ) -> Any:
-    """Bring the driver's Trainer and model into the state after the run; return the run's result.
-
-    ``fetch`` returns the contents of checkpoints that are not on this node's disk.
-    """
+    """Bring the driver's Trainer and model into the state after the run, and fetch its files; return its result."""
     model = _model(trainer, args)
     trainer.strategy.connect(model)
     first: HandedIn = ray.get(handed_in[0])
@@ -410,10 +407,7 @@ def _configure(model: pl.LightningModule, weights: Mapping[str, Any]) -> None:
 
 
 def _recover_loggers(trainer: Any, states: list[Packed | None], known: Mapping[str, object]) -> None:
-    """Update the driver's loggers by those of the workers, so that the next run continues their files and run ids.
-
-    Attributes that are None on the workers keep their values here: a connection is not sent.
-    """
+    """Update the driver's loggers, so that the next run continues their files and runs; a None changes nothing."""
     for logger, packed in zip(trainer.loggers, states, strict=False):
         if packed is not None and isinstance(state := unpack(packed, known), dict):
             vars(logger).update({name: value for name, value in state.items() if value is not None})

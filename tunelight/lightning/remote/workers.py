@@ -70,10 +70,7 @@ def workers(
     failures: Failures,
     hosts: int | None = None,
 ) -> Workers:
-    """Return a driver's gang by a strategy's arguments; CPU and GPU in ``resources_per_worker`` win.
-
-    Raises: SettingsError.
-    """
+    """Return a driver's gang; CPU and GPU in ``resources_per_worker`` override the rest. Raises: SettingsError."""
     custom = dict(resources_per_worker or {})
     amounts = {"num_cpus_per_worker": num_cpus_per_worker}
     amounts |= {f"resources_per_worker[{name!r}]": amount for name, amount in custom.items()}

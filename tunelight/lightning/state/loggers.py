@@ -59,10 +59,7 @@ def go_on(trainer: pl.Trainer, session: Session, *, tuning: bool = False) -> Non
 
 
 def configuration(trainer: pl.Trainer, pl_module: pl.LightningModule, session: Session) -> None:
-    """Log the trial's configuration, unless the module or the data module logs hyperparameters.
-
-    Runs on: worker, when a fit starts.
-    """
+    """Log the trial's configuration, unless module or data module log hyperparameters. Runs on: worker."""
     data: Any = getattr(trainer, "datamodule", None)
     own = any(getattr(one, "_log_hyperparams", False) for one in (pl_module, data))
     if session.context.config and not session.task.job and not own and trainer.is_global_zero:
@@ -75,10 +72,7 @@ def _sweep(context: Context) -> str:
 
 
 def _shared(logger: CSVLogger | TensorBoardLogger, context: Context, *, job: bool) -> str | None:
-    """Return a version that is unique to the trial, for a folder that trials share; None inside the trial's folder.
-
-    In a shared folder, trials that start at the same time would take the same next number.
-    """
+    """Return a version of the trial's own where trials share a folder and would take the same number, else None."""
     if job or _inside(logger.save_dir or ".", context):
         return None
     return f"{_sweep(context)}-{context.trial_id}"

@@ -203,10 +203,7 @@ class Recovery(Callback):
 
     @contextlib.contextmanager
     def frozen_as_at_start(self, module: pl.LightningModule) -> Iterator[None]:
-        """Freeze what the module had frozen before its checkpoint was loaded, for the making of its optimizers.
-
-        The checkpoint's optimizers were made so, too.
-        """
+        """Freeze what was frozen before the checkpoint was loaded: optimizers are made as the checkpoint's were."""
         if not self._at_start:
             yield
             return

@@ -74,8 +74,5 @@ class GpusOfWorkers(CUDAAccelerator):
 
     @staticmethod
     def get_parallel_devices(devices: Any) -> list[torch.device]:  # noqa: ARG004
-        """Return one device, whatever ``devices`` are.
-
-        Lightning would take one of type "cuda" or "cpu" for the user's choice of an accelerator for the next Trainer.
-        """
+        """Return one device, whose type does not choose the next Trainer's accelerator, as "cuda" and "cpu" do."""
         return [torch.device("meta")]

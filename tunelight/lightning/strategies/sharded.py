@@ -223,10 +223,7 @@ def _uses(module: nn.Module) -> Counter[int]:
 
 
 def _calls(container: nn.Module, element: nn.Module) -> bool:
-    """Tell whether a container's element is called as a whole.
-
-    Of modules without children only a Sequential's are sure to be: the weight of a Linear in a list may well be read.
-    """
+    """Tell whether an element is called as a whole; without children, only a Sequential's is sure to be."""
     if type(element).forward is nn.Module.forward:  # a ModuleList's, which has none
         return False
     if isinstance(container, nn.Sequential) and type(container).forward is nn.Sequential.forward:
