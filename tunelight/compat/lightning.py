@@ -61,34 +61,20 @@ Flavour = Literal["pytorch_lightning", "lightning.pytorch"]
 FABRIC: Final[dict[Flavour, str]] = {"pytorch_lightning": "lightning_fabric", "lightning.pytorch": "lightning.fabric"}
 """The flavours, each with its Fabric."""
 
-DOCUMENTED: Final = {
-    "Accelerator": "pl.accelerators",
-    "AsyncCheckpointIO": "pl.plugins",
-    "BasePredictionWriter": "pl.callbacks",
-    "CPUAccelerator": "pl.accelerators",
-    "CSVLogger": "pl.loggers",
-    "CUDAAccelerator": "pl.accelerators",
-    "Callback": "pl.callbacks",
-    "Checkpoint": "pl.callbacks",
-    "CheckpointIO": "fabric.plugins",
-    "ClusterEnvironment": "fabric.plugins.environments",
-    "DDPStrategy": "pl.strategies",
-    "LearningRateFinder": "pl.callbacks",
-    "LightningOptimizer": "pl.core.optimizer",
-    "Logger": "pl.loggers",
-    "MLFlowLogger": "pl.loggers",
-    "MixedPrecision": "pl.plugins.precision",
-    "ModelParallelStrategy": "pl.strategies",
-    "ParallelStrategy": "pl.strategies",
-    "Precision": "pl.plugins.precision",
-    "Profiler": "pl.profilers",
-    "ProgressBar": "pl.callbacks",
-    "Strategy": "pl.strategies",
-    "TensorBoardLogger": "pl.loggers",
-    "TorchCheckpointIO": "pl.plugins",
-    "WandbLogger": "pl.loggers",
-    "rank_zero_only": "fabric.utilities.rank_zero",
+_DOCUMENTED: Final = {
+    "fabric.plugins": "CheckpointIO",
+    "fabric.plugins.environments": "ClusterEnvironment",
+    "fabric.utilities.rank_zero": "rank_zero_only",
+    "pl.accelerators": "Accelerator CPUAccelerator CUDAAccelerator",
+    "pl.callbacks": "BasePredictionWriter Callback Checkpoint LearningRateFinder ProgressBar",
+    "pl.core.optimizer": "LightningOptimizer",
+    "pl.loggers": "CSVLogger Logger MLFlowLogger TensorBoardLogger WandbLogger",
+    "pl.plugins": "AsyncCheckpointIO TorchCheckpointIO",
+    "pl.plugins.precision": "MixedPrecision Precision",
+    "pl.profilers": "Profiler",
+    "pl.strategies": "DDPStrategy ModelParallelStrategy ParallelStrategy Strategy",
 }
+DOCUMENTED: Final = {name: place for place, names in _DOCUMENTED.items() for name in names.split()}
 """Public names, and the modules of Lightning (``pl``) or of its Fabric that have them."""
 
 UNDOCUMENTED: Final = {
