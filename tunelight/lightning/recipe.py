@@ -58,10 +58,7 @@ class Recipe:
 def built(args: Mapping[str, Any], *, make: bool = True) -> dict[str, Any]:
     """Return a Trainer's arguments with the objects that a ``class_path`` describes, built as LightningCLI does.
 
-    Args:
-        make: False only checks that they can be built.
-
-    Raises: SettingsError for a class that cannot be imported or does not fit, or arguments that it does not take.
+    Without ``make`` they are only checked. Raises: SettingsError for a class or arguments that do not fit.
     """
     described = {name: value for name, value in args.items() if _describes(value)}
     if not described:

@@ -121,18 +121,13 @@ def find_unpicklable(
     send: Callable[..., object] = pack,
     limit_s: float = 5.0,
 ) -> str:
-    """Return the path to the smallest part that makes `pack` fail, such as "model.encoder.lock".
+    """Return the path to the smallest part that makes ``send`` fail, such as "model.encoder.lock".
 
     Attributes, submodules, items, closure variables and globals that a function uses are each one word of it.
 
     Args:
-        value: what could not be packed.
-        name: what to call it: where no smaller part is found, this alone is returned.
-        references: as `pack` was given them.
-        send: what fails on it, `pack` or `arrives`.
-        limit_s: after so many seconds, what was found by then is returned.
-
-    Runs on: driver.
+        value: what ``send`` (`pack` or `arrives`, with ``references``) fails on; ``name`` begins the path to it.
+        limit_s: after so many seconds, the path so far is returned.
     """
     labels, _, _ = pickling.find_unpicklable(value, lambda part: send(part, references), _parts_sent, limit_s)
     return ".".join([name, *(word for word in map(_word, labels) if word not in _HOLDERS)])

@@ -237,15 +237,12 @@ def share_of(loader: object) -> Share | None:
 
 
 def interleave(per_rank: Sequence[Any], split: Sequence[bool] = (True,)) -> list[Any] | None:
-    """Return the predictions of all ranks, in the order of the dataset.
+    """Return the predictions of all ranks in the order of the dataset, as ``trainer.predict`` of one process.
 
     Args:
-        per_rank: the result of ``trainer.predict`` on each rank: a list with an output for each batch, or with
-            several dataloaders a list of such lists.
+        per_rank: the result of ``trainer.predict`` on each rank.
         split: the strategy's ``prediction_splits``, for each dataloader whether its batches were dealt in turns.
             Outputs of data that the user shards are joined in the order of the ranks.
-
-    Returns the same as ``trainer.predict`` in a single process. Runs on: driver or worker.
     """
     if any(outputs is None for outputs in per_rank):
         return None

@@ -64,13 +64,11 @@ _MEANS = ("mean", "avg", ReduceOp.AVG, None)
 class ExactEvaluation(ParallelStrategy):
     """Adds evaluation that is the same for any number of ranks to a strategy; put it first among the base classes.
 
-    Where ``exact`` is False, all of it is Lightning's. Where it is True, validation, testing and predicting run the
-    batches of a single process, dealt in turns. A map-style dataset is dealt if Lightning would shard it: not with
-    ``use_distributed_sampler=False``, and not with the user's own DistributedSampler. An iterable without a sampler
-    (IterableDataset) is left as it is in validation, as by Lightning; in ``predict`` it is dealt if every rank reads
-    the same, and left as it is if it yields each rank its own part.
-
-    Runs on: worker. Raises: StrategyError if the ranks' loaders differ in length, or if the ranks come apart.
+    Where ``exact`` is False, all of it is Lightning's. Else a map-style dataset is dealt if Lightning would shard it:
+    not with ``use_distributed_sampler=False``, and not with the user's own DistributedSampler. An iterable without a
+    sampler (IterableDataset) is left as it is in validation, as by Lightning; in ``predict`` it is dealt if every rank
+    reads the same. Runs on: worker. Raises: StrategyError if the ranks' loaders differ in length, or the ranks come
+    apart.
     """
 
     borrowing = False
@@ -184,10 +182,9 @@ class ExactEvaluation(ParallelStrategy):
     def reduce(
         self, tensor: torch.Tensor, group: Any = None, reduce_op: ReduceOp | str | None = "mean"
     ) -> torch.Tensor:
-        """Reduce over the ranks. In an exact evaluation means are taken in float64, so that counts stay exact.
+        """Reduce over the ranks; in an exact evaluation without borrowed steps, and means in float64.
 
-        A rank in a borrowed step adds nothing to what ``self.log`` reduces.
-        Returns a tensor of the same shape, and of the same dtype, except that a mean of integers is float32.
+        Returns a tensor of the same shape and dtype, except that a mean of integers is float32.
         """
         self._together("reduce", tensor, group)
         if not isinstance(tensor, torch.Tensor) or not self.counts_ranks:

@@ -365,8 +365,7 @@ def recover(
     trainer.strategy.connect(model)
     first: HandedIn = ray.get(handed_in[0])
     if first.weights is not None:
-        weights = unpack_view(first.weights)
-        _configure(model, weights)
+        _configure(model, weights := unpack_view(first.weights))
         copy_into(model, weights)
     known = sent.parts.references(_references(trainer, sent.callbacks))
     left: Left = unpack(first.left, known)

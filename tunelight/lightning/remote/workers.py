@@ -88,17 +88,8 @@ def workers(
     least, number = None, _bundles_here() or 1 if num_workers is None else num_workers
     if isinstance(number, tuple | list):
         least, number = check_setting("workers", number)
-    return Workers(
-        number,
-        cpus,
-        gpus,
-        custom,
-        init_hook,
-        idle_timeout_s,
-        hosts,
-        least,
-        FailurePolicy() if failures is None else check_setting("failures", failures),
-    )
+    policy = FailurePolicy() if failures is None else check_setting("failures", failures)
+    return Workers(number, cpus, gpus, custom, init_hook, idle_timeout_s, hosts, least, policy)
 
 
 def _bundles_here() -> int | None:

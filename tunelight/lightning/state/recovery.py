@@ -63,10 +63,8 @@ class Recovery(Callback):
     def install(self, trainer: pl.Trainer, *, own: bool, tuning: bool = False) -> None:
         """Wrap the loops of a fit that starts, and let its loggers continue the trial's runs.
 
-        Args:
-            trainer: the Trainer.
-            own: True if the fit continues from the trial's own checkpoint.
-            tuning: True for a fit of Lightning's Tuner, which ends before it trains.
+        ``own``: the fit continues from the trial's own checkpoint. ``tuning``: it is of Lightning's Tuner, which ends
+        it before it trains.
         """
         self._begin()
         self._own = own
@@ -163,11 +161,8 @@ class Recovery(Callback):
             return
         checkpoint[KEY] = {
             "parts": _parts(trainer),
-            "now": _of_all([rank["now"] for rank in ranks]),
-            "epoch": _of_all([rank["epoch"] for rank in ranks]),
-            "metrics": [rank["metrics"] for rank in ranks],
-            "logged": [rank["logged"] for rank in ranks],
-            "gradients": [rank["gradients"] for rank in ranks],
+            **{name: _of_all([rank[name] for rank in ranks]) for name in ("now", "epoch")},
+            **{name: [rank[name] for rank in ranks] for name in ("metrics", "logged", "gradients")},
             "rows": loggers.rows(trainer),
             "config": plain_values(self._session.context.config) if self._session is not None else None,
             "trainable": trainable(pl_module),
