@@ -196,7 +196,7 @@ LIBRARIES: dict[str, Libraries] = {
     "data.module": Libraries(
         names("numpy", LIGHTNING), late=names("ray.data"), why="it is Lightning's side of a dataset"
     ),
-    "data.cached": Libraries(names("joblib"), late=names("filelock")),
+    "data.cached": Libraries(names("joblib filelock")),
     "sweep": Libraries(names("cloudpickle numpy rich yaml", TUNE), why="only workers need torch and Lightning"),
     "cli": Libraries(names("typer"), late=names("rich yaml"), why="each command imports what it needs"),
     "cli.starter.train": Libraries(names(LIGHTNING), why="it is what a user could have written"),

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from tunelight import errors
 from tunelight.compat import registry as _registry
-from tunelight.compat.lightning import made_for_one as _made_for_one
 
 __version__ = "0.2.0"
 
@@ -133,9 +132,7 @@ def __getattr__(name: str) -> Any:
         ours = _ELSEWHERE.get(name)
         near = f" Here that is tunelight.{ours}." if ours else errors.guess(name, __all__)
         raise AttributeError(f"module 'tunelight' has no attribute {name!r}.{near}")
-    value = getattr(import_module(_WHERE[name]), name)
-    if not _made_for_one(_WHERE[name]):  # others are exchanged when the process changes to the other Lightning
-        globals()[name] = value
+    value = globals()[name] = getattr(import_module(_WHERE[name]), name)
     return value
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError
 
-from tunelight.compat.lightning import FABRIC, asked, flavour, switch
+from tunelight.compat.lightning import FABRIC, decide_in_worker, flavour
 from tunelight.compat.ray import nvml, session_folder
 from tunelight.compat.torch import flight_records
 from tunelight.compat.trackers import end_runs, make_stores_in_turns
@@ -144,7 +144,7 @@ class GangWorker:
             os.chdir(home.cwd)
         os.environ[CACHE_VARIABLE] = str(Path(session_folder(), "tunelight-cache"))  # this node's
         ensure_entry_points(Path(os.environ[CACHE_VARIABLE]))
-        switch(asked() or flavour())  # a fork may have the modules of the other one
+        decide_in_worker()
         warm_imports()
         from tunelight.compat.lightning import MLFlowLogger
 

@@ -18,7 +18,7 @@ from tunelight import stores
 from tunelight.cluster.connect import at_once, check_ray, connected, step_of, tune_environment, waits_for
 from tunelight.cluster.local import env_of_workers
 from tunelight.compat.arguments import known_arguments
-from tunelight.compat.lightning import switch
+from tunelight.compat.lightning import decide
 from tunelight.compat.ray import announced, check_ray_internals
 from tunelight.data.server import check_sources, served
 from tunelight.errors import SweepFailedError
@@ -277,7 +277,7 @@ def build_parts(
     ``folder``: of a sweep that is resumed; ``facts``: for its scheduler, see :class:`SweepFacts`.
     """
     with space.placing(settings, "train" if settings.model is None else "model"):
-        switch(settings.lightning)
+        decide(settings.lightning, f"The code of this sweep uses {settings.lightning}")
     with space.placing(settings, "resources_per_trial"):
         reservation = reserve(
             settings.workers, settings.cpus_per_worker, settings.gpus_per_worker, settings.resources_per_trial

@@ -53,7 +53,7 @@ def gang_trainable(
     the end. The class is named after ``train``, so that ``Tuner.restore`` accepts it in another process.
     Raises: TrainFunctionError, SettingsError. Runs on: driver.
     """
-    from tunelight.compat.lightning import VARIABLE, switch
+    from tunelight.compat.lightning import VARIABLE, decide
     from tunelight.gang.parcel import Code, check_picklable
     from tunelight.settings import check_setting, check_train
     from tunelight.settings.flavour import find_flavour
@@ -61,7 +61,7 @@ def gang_trainable(
     check_ray_internals("core", "tune")
     check_train(train, more=True)
     check_picklable(train, "train")
-    switch(flavour := find_flavour({"train": train}))
+    decide(flavour := find_flavour({"train": train}), f"train uses {flavour}")
     for name, value in (("backend", backend), ("metric", metric), ("seed", seed)):
         check_setting(name, value)
     if not isinstance(metric, str | None):
