@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tunelight.simulation.clock import Clock, Events
+from tunelight.simulation.clock import Clock
 from tunelight.simulation.cluster import Cluster
 from tunelight.simulation.costs import Costs
 
 if TYPE_CHECKING:
     from tunelight.simulation.curves import Curve
-
-
-class Growing(Protocol):
-    """What waits for slots to grow: a simulated gang."""
-
-    def grow(self) -> bool:
-        """Take the slots that are missing, all or none; return whether none is missing any more."""
 
 
 class Use(NamedTuple):
@@ -39,7 +32,12 @@ class Happened(NamedTuple):
 
 @dataclass
 class World:
-    """One simulation's surroundings. ``max_workers`` is how many logical workers a trial has (decision 0004)."""
+    """One simulation's surroundings.
+
+    Attributes:
+        max_workers: how many logical workers a trial has (decision 0004).
+        growing: gangs that wait for slots to grow, in the order of their requests.
+    """
 
     cluster: Cluster
     costs: Costs
@@ -51,14 +49,9 @@ class World:
     max_epochs: int | None = None
     keep_log: bool = False
     clock: Clock = field(default_factory=Clock)
-    events: Events = field(init=False)
     usage: list[Use] = field(default_factory=lambda: [Use(0.0, 0, 0)])
     happened: list[Happened] = field(default_factory=list)
-    growing: dict[Growing, None] = field(default_factory=dict)
-    """Gangs that wait for slots to grow, in the order of their requests."""
-
-    def __post_init__(self) -> None:
-        self.events = Events(self.clock)
+    growing: dict[Any, None] = field(default_factory=dict)
 
     def epochs_of(self, curve: Curve) -> int:
         """Return how many epochs a trial trains if nobody stops it."""
@@ -69,11 +62,9 @@ class World:
         if not held and not busy:
             return
         last = self.usage[-1]
-        use = Use(self.clock.now, last.held + held, last.busy + busy)
         if last.time == self.clock.now:
-            self.usage[-1] = use
-        else:
-            self.usage.append(use)
+            self.usage.pop()
+        self.usage.append(Use(self.clock.now, last.held + held, last.busy + busy))
 
     def log(self, what: str, trial: Any, detail: Any = None) -> None:
         """Append an event to the log, if one is kept."""
