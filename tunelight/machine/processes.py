@@ -31,8 +31,7 @@ def has_children() -> bool:
 def descendants() -> list[int]:
     """Return the ids of this process's children and theirs, live ones and zombies.
 
-    A process without children is told by one system call. On Linux only what starts processes is looked at: Python's
-    threads in this process, and the main thread of each child.
+    On Linux only Python's threads in this process, and the main thread of each child, are asked.
     """
     if not _has_some():
         return []

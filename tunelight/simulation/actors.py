@@ -25,7 +25,7 @@ class Actors:
     """The part of ``RayActorManager`` that TuneController uses, over simulated gangs.
 
     Reservations wait in the order of their requests, those of growing gangs after the others; one that cannot be placed
-    does not delay those of another shape. ``next`` moves the clock to the next event.
+    does not delay those of another shape. ``next`` moves the clock. ``patient``: no trial runs or waits for a gang.
     """
 
     num_actor_tasks = 0
@@ -73,8 +73,7 @@ class Actors:
     def next(self, timeout: float | None = None) -> bool:
         """Process the next event, and place gangs that now fit; return False if there is no event.
 
-        While no trial runs or waits for a gang (``patient``), it must come within the timeout: Tune's next step may end
-        paused trials, long before the next node fails.
+        While ``patient``, it must come within the timeout: Tune's next step may end paused trials.
         """
         self.start_waiting()
         happened = self.world.clock.step(timeout if self.patient and timeout is not None else math.inf)

@@ -29,8 +29,7 @@ class Costs:
         report_s: a report whose answer is awaited, until the gang goes on.
         end_s: from a trial's last report until Tune gets its end.
         stop_s: closing a gang, until its slots are free.
-        save_s, restore_s: a checkpoint for a pause, and its reading when the trial goes on; each and
-            ``checkpoint_mb / disk_mb_s`` more.
+        save_s, restore_s: a checkpoint's writing and reading, beside ``checkpoint_mb / disk_mb_s``.
         checkpoint_mb, disk_mb_s: a checkpoint's size, and how fast it is written and read.
         grow_s: new workers of a gang that grows, while the others train on.
         resize_s: a change of a gang's size at a report's boundary, while all wait.

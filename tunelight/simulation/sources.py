@@ -11,12 +11,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tunelight.errors import SettingsError, guess
+from tunelight.errors import SettingsError, unknown
 from tunelight.record import is_folder
 from tunelight.simulation.costs import uniform
 from tunelight.simulation.curves import KEY, SEED_KEY, Curve, Curves, deal
 from tunelight.simulation.sweeps import SweepCurves
-from tunelight.simulation.tables import names, read_table
+from tunelight.simulation.tables import read_table, tasks
 from tunelight.space.space import SearchSpace
 
 
@@ -24,16 +24,13 @@ class TableCurves:
     """The curves of one task: arrays of configurations x seeds x epochs.
 
     Args:
-        task: its name.
         metrics: name -> array; NaN from where training diverged.
         seconds: an epoch on one worker, for each configuration.
-        configs: the configurations.
-        metric, mode: what is judged where nobody says.
-        note: what they are.
-        epochs: stretch or cut them to so many epochs (None: as recorded). Fewer: the first ones. More: each epoch
-            shows what the recorded one at the same share of training did.
-        epoch_s: let every configuration take so many seconds an epoch on one worker (None: as recorded).
-        space: the search space that the configurations are a sample of, as ``SearchSpace`` reads it.
+        metric, mode: what trials are judged by unless told otherwise.
+        epochs: None: as recorded. Fewer: the first ones. More: each epoch shows the recorded one at the same share of
+            training.
+        epoch_s: seconds of every epoch on one worker (None: as recorded).
+        space: the search space of the configurations, as ``SearchSpace`` reads it.
         without_effect: keys that change nothing; looking up the nearest configuration ignores them.
     """
 
@@ -156,11 +153,6 @@ class TableCurves:
         return columns
 
 
-def tasks(folder: Path | None = None) -> list[str]:
-    """Return the names of the recorded tasks; ``folder`` is where their tables are (None: those that come along)."""
-    return names(folder)
-
-
 def recorded(
     task: str,
     *,
@@ -172,10 +164,7 @@ def recorded(
     """Return a task's recorded curves. Raises: SettingsError for an unknown one."""
     table = read_table(task, folder)
     if metric not in table.metrics:
-        raise SettingsError(
-            f"The curves of {task!r} have no metric {metric!r}.{guess(metric, table.metrics)} "
-            f"There are: {', '.join(table.metrics)}."
-        )
+        raise SettingsError(unknown(f"The curves of {task!r} have no metric", metric, table.metrics))
     return TableCurves(
         task,
         table.metrics,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,15 +21,13 @@ _OWN = ("epoch", "training_iteration", "timestamp")
 class SweepCurves:
     """What a sweep's trials reported, in its own order of trials.
 
-    A trial that was stopped early has a curve only as far as it came; one that trains further in a simulation goes
-    on reporting its last value, and the simulation says so. An epoch takes what lay between two of a trial's reports
-    in the median (where it has one report only: in the median of all), on a gang as large as it was then; from that
-    the time of one worker follows by ``costs.speedup``.
+    A trial that trains further in a simulation than it did goes on reporting its last value, and the simulation says
+    so. An epoch takes the median time between two of the trial's reports (with a single report: the median of all
+    trials); ``costs.speedup`` converts that to one worker.
 
     Args:
-        folder: the sweep's.
         costs: how gangs of another size compare (``Costs()``).
-        seconds: an epoch on one worker, for those who know better (None: as recorded).
+        seconds: an epoch on one worker (None: as recorded).
 
     Raises: SettingsError where nothing was reported; StorageError where there is no sweep.
     """
@@ -49,16 +48,17 @@ class SweepCurves:
         self._configs = [trial.config for trial in trials]
         speed = costs or Costs()
         own = [seconds if seconds is not None else _alone_s(trial, speed) for trial in trials]
-        usual = median([one for one in own if one is not None] or [0.0])
-        self._curves = [
-            Curve(_metrics(trial.history), usual if alone_s is None else alone_s, len(trial.history))
-            for trial, alone_s in zip(trials, own, strict=True)
-        ]
-        if not any(one is not None for one in own):
+        measured = [alone_s for alone_s in own if alone_s is not None]
+        if not measured:
             raise SettingsError(
                 f"No trial of the sweep in {folder} reported twice, so how long an epoch takes is not known. "
                 "Make SweepCurves(folder, seconds=...)."
             )
+        usual = median(measured)
+        self._curves = [
+            Curve(_metrics(trial.history), usual if alone_s is None else alone_s, len(trial.history))
+            for trial, alone_s in zip(trials, own, strict=True)
+        ]
 
     def config(self, number: int, seed: int) -> dict[str, Any]:
         """Return the configuration of trial ``number``: the sweep's own order, then shuffled ones."""
@@ -83,9 +83,9 @@ def _alone_s(trial: TrialState, costs: Costs) -> float | None:
 
 def _metrics(history: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
     names = dict.fromkeys(name for report in history for name in report if name not in _OWN)
-    found = {name: [metric_value(report, name) for report in history] for name in names}
+    columns = {name: [metric_value(report, name) for report in history] for name in names}
     return {
-        name: [float("nan") if value is None else value for value in values]
-        for name, values in found.items()
+        name: [math.nan if value is None else value for value in values]
+        for name, values in columns.items()
         if any(value is not None for value in values)
     }

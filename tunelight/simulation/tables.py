@@ -13,7 +13,6 @@ import numpy as np
 
 from tunelight.errors import SettingsError, guess
 
-VERSION = 1
 FOLDER = Path(__file__).with_name("tables")
 LARGEST = 6e4
 """Values beyond it are written as this number: float16 ends at 65,504."""
@@ -50,7 +49,6 @@ class Table:
 def write_table(path: Path, table: Table) -> Path:
     """Write a table to a file, which appears when it is complete."""
     head = {
-        "version": VERSION,
         "about": table.about,
         "modes": dict(table.modes),
         "space": dict(table.space),
@@ -67,15 +65,15 @@ def write_table(path: Path, table: Table) -> Path:
     return path
 
 
-def names(folder: Path | None = None) -> list[str]:
-    """Return the names of the recorded tasks."""
+def tasks(folder: Path | None = None) -> list[str]:
+    """Return the names of the recorded tasks; ``folder`` holds their tables (None: those that come along)."""
     return sorted(path.stem for path in (folder or FOLDER).glob("*.npz"))
 
 
 def read_table(task: str, folder: Path | None = None) -> Table:
-    """Return a task's table, read once. Raises: SettingsError for an unknown task or version."""
+    """Return a task's table, read once. Raises: SettingsError for an unknown task."""
     folder = folder or FOLDER
-    known = names(folder)
+    known = tasks(folder)
     if task not in known:
         there = f"There are: {', '.join(known)}." if known else f"There are no recorded curves in {folder}."
         raise SettingsError(f"There are no recorded curves of a task {task!r}.{guess(task, known)} {there}")
@@ -86,17 +84,6 @@ def read_table(task: str, folder: Path | None = None) -> Table:
 def _read(path: Path) -> Table:
     with np.load(path, allow_pickle=False) as file:
         head = json.loads(str(file["head"]))
-        if head["version"] != VERSION:
-            raise SettingsError(
-                f"{path} is a table of version {head['version']}; this tunelight reads version {VERSION}. "
-                "Record it anew with benchmarks/record_curves.py."
-            )
-        return Table(
-            head["about"],
-            head["modes"],
-            head["space"],
-            tuple(head["without_effect"]),
-            head["configs"],
-            file["seconds"],
-            {name: file[f"metric/{name}"] for name in head["modes"]},
-        )
+        metrics = {name: file[f"metric/{name}"] for name in head["modes"]}
+        parts = (head["about"], head["modes"], head["space"], tuple(head["without_effect"]), head["configs"])
+        return Table(*parts, file["seconds"], metrics)
