@@ -32,7 +32,7 @@ from curve_tasks import TASKS, Task, rows_of
 from figures import table
 
 import tunelight as tl
-from tunelight.simulation.tables import FOLDER, Table, read_table, tasks, write_table
+from tunelight.simulation.sources import FOLDER, Table, read_table, tasks, write_table
 
 SEEDS = 2
 CONFIGS = 400

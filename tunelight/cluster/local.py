@@ -1,7 +1,6 @@
 """The Ray that tunelight starts on this machine, which stays for a while after the run that it was started for.
 
-Its workers are forked (:mod:`tunelight.machine.forkserver`), so that a second run of this process has neither Ray nor
-imports to wait for. A fork is a new process: nothing of an earlier run's modules is left in it.
+Its workers are forked (:mod:`tunelight.machine.forkserver`), so that a second run waits for neither Ray nor imports.
 """
 
 from __future__ import annotations
@@ -183,10 +182,9 @@ def env_of_workers(settings: Settings, reservation: Reservation) -> dict[str, An
 
 
 def with_forks(runtime_env: Mapping[str, Any] | None, cpus: float) -> dict[str, Any] | None:
-    """Return the ``runtime_env`` of workers, with which they are forked where that is possible.
+    """Return the ``runtime_env`` with which workers are forked: on a Ray that tunelight started, they are anyway.
 
-    A Ray that tunelight started forks its workers anyway. Another Ray can if all its nodes are on this machine, with
-    the same Python and folders.
+    Another Ray can fork them if all its nodes are on this machine, with the same Python and folders.
     """
     import ray
 
@@ -251,10 +249,9 @@ def _refuse(runtime_env: Mapping[str, Any] | None) -> None:
 
 
 def shutdown() -> None:
-    """End what tunelight keeps ready in this process: idle gangs, and the Ray that it has started.
+    """End what tunelight keeps ready in this process for five minutes after a run: idle gangs, and its own Ray.
 
-    After a run they stay for five minutes, so that the next one begins at once. A process that ends ends them too. It
-    may be called more than once. Runs on: driver.
+    The end of the process ends them too. It may be called more than once. Runs on: driver.
     """
     with _LOCK:
         if (pools := sys.modules.get("tunelight.gang.pool")) is not None:

@@ -1,8 +1,7 @@
 """The Ray that `tunelight up` keeps on this machine, for one program after another.
 
-A process of its own holds it, with a fork server that has imported torch and Lightning; it ends by `tunelight down`, or
-after an hour without use. A program finds it by a file in a folder that is this user's alone. Run as a module, this is
-that process.
+A process of its own, this module, holds it, with a fork server that has imported torch and Lightning; it ends by
+`tunelight down`, or after an hour without use. Programs find it by a file in a folder that is this user's alone.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any, TypedDict
+from typing import Any
 
 import psutil
 
@@ -64,7 +64,7 @@ class Sampler:
                 self._children[pid] = child
         return spent, memory
 
-    def _of_gpus(self) -> _Measured:
+    def _of_gpus(self) -> dict[str, Any]:
         if self._gpus is None:
             return {}
         try:
@@ -72,14 +72,6 @@ class Sampler:
         except Exception:  # noqa: BLE001 - no bindings, no driver, an unknown GPU: none is worth a trial
             self._gpus = None
             return {}
-
-
-class _Measured(TypedDict, total=False):
-    """What :class:`Usage` says of GPUs."""
-
-    gpu: float | None
-    gpu_memory: int | None
-    gpu_memory_total: int | None
 
 
 class _Gpus:
@@ -90,7 +82,7 @@ class _Gpus:
         self._nvml: Any = None
         self._handles: list[Any] = []
 
-    def measure(self) -> _Measured:
+    def measure(self) -> dict[str, Any]:
         """Return what the GPUs tell now. Raises: whatever NVML does where it cannot be loaded or finds no such GPU."""
         if self._nvml is None:
             nvml = self._load()

@@ -8,9 +8,7 @@ from tunelight.simulation.planning import plan
 from tunelight.simulation.plans import Plan
 from tunelight.simulation.result import SimTrial, Simulation
 from tunelight.simulation.run import simulate
-from tunelight.simulation.sources import TableCurves, recorded
-from tunelight.simulation.sweeps import SweepCurves
-from tunelight.simulation.tables import tasks
+from tunelight.simulation.sources import SweepCurves, TableCurves, recorded, tasks
 
 __all__ = [
     "Costs", "Curve", "Curves", "Plan", "SimTrial", "Simulation", "SweepCurves", "TableCurves", "plan", "recorded",

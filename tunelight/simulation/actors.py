@@ -10,9 +10,8 @@ from typing import Any
 
 from ray.exceptions import ActorDiedError
 
-from tunelight.simulation.clock import RESOURCE, STATE, TASK, Event
 from tunelight.simulation.sim_gang import SimGang
-from tunelight.simulation.world import World
+from tunelight.simulation.world import RESOURCE, STATE, TASK, Event, World
 
 
 def slots_of(request: Any) -> list[int]:

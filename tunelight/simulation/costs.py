@@ -18,9 +18,8 @@ _MASK = (1 << 64) - 1
 class Costs:
     """The costs of a simulation, in seconds unless stated otherwise.
 
-    Starts and resizes default to what 2 CPU workers took on one 2-core machine (``benchmarks/turnaround.py`` and
-    ``recovery.py``); ``reserve_s``, ``disk_mb_s`` and ``node_repair_s`` are assumed, and the rest is not charged.
-    ``benchmarks/fidelity.py`` measures yours.
+    Starts and resizes default to what two CPU workers took on one 2-core machine; ``reserve_s``, ``disk_mb_s`` and
+    ``node_repair_s`` are assumed, and the rest is not charged. ``benchmarks/fidelity.py`` measures yours.
 
     Args:
         reserve_s: a placement group and the trial's head, until Tune calls the trial running.

@@ -24,9 +24,7 @@ from tunelight.simulation.curves import Curves, SteadyCurves
 from tunelight.simulation.plans import Compared, Option, Plan, Spread, Stage, duration
 from tunelight.simulation.result import Simulation
 from tunelight.simulation.run import simulate
-from tunelight.simulation.sources import recorded
-from tunelight.simulation.sweeps import SweepCurves
-from tunelight.simulation.tables import tasks
+from tunelight.simulation.sources import SweepCurves, recorded, tasks
 from tunelight.space import SearchSpace
 
 _SEEDS = 5
@@ -52,10 +50,10 @@ def plan(
     curves: Curves | str | os.PathLike[str] | None = None,
     seeds: int = _SEEDS,
 ) -> Plan:
-    """Say what a sweep over ``space`` would take on a cluster, by simulating it with the scheduler it would have.
+    """Estimate what a sweep over ``space`` would take on a cluster, by simulating it with its own scheduler.
 
-    What is not given here is taken from the space, else from the defaults of ``tunelight.run``. The sweep is simulated
-    under "asha" and "elastic_asha", too: one that takes less and finds no worse a trial is recommended.
+    Settings default to the space's, else to those of ``tunelight.run``. The sweep is simulated under "asha" and
+    "elastic_asha", too: one that takes less and finds no worse a trial is recommended.
 
     Args:
         space: as ``tunelight.run`` takes it.
@@ -63,13 +61,12 @@ def plan(
         cluster: nodes x slots a node, "16x8"; a worker takes one slot, with its GPU if it has one.
         scheduler, num_samples, workers, max_epochs: as in ``tunelight.run``.
         price_per_gpu_hour: what a slot costs an hour (None: no costs are given).
-        deadline: seconds, or text as "8h", by which the sweep is to be over. Then other sizes of gang and cluster are
-            tried, and the cheapest that is in time is named.
+        deadline: seconds, or text as "8h"; other sizes of gang and cluster are tried, too, and the cheapest is named.
         costs: what starts, pauses and more workers cost (``Costs()``: perfect scaling).
         curves: what trials learn: a recorded task, or the folder of a sweep (None: the recorded tasks, in turn).
         seeds: how many simulations the figures are of (5).
 
-    Raises: subclasses of TunelightError. Runs on: driver, in one process and without Ray.
+    Raises: subclasses of TunelightError. Runs on: driver, without Ray.
     """
     told = {"scheduler": scheduler, "num_samples": num_samples, "workers": workers, "max_epochs": max_epochs}
     try:

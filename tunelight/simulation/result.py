@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -15,18 +14,13 @@ from tunelight.messages import RESULT_KEY
 from tunelight.record import FAILED, Standing
 from tunelight.simulation.world import Happened, Use, World
 
-_FIGURES = (
-    "metric", "mode", "makespan_s", "worker_seconds", "slots", "idle_share", "tail_idle_share", "best", "oracle",
-    "scheduler_cpu_s", "calls", "wall_s",
-)  # fmt: skip
-
 
 @dataclass(frozen=True)
 class SimTrial:
     """One simulated trial; times in virtual seconds, None if they were never reached.
 
-    ``state`` is FINISHED (it came to its own end), STOPPED, DIVERGED or ERROR. ``extrapolated``: it trained past
-    the end of its curve. ``repeats``: the trial whose configuration it trains again, as its training ``repetition``.
+    ``state``: FINISHED (it came to its own end), STOPPED, DIVERGED or ERROR. ``extrapolated``: it trained past the end
+    of its curve. ``repeats``: the trial whose configuration it trains again, as its training ``repetition``.
     """
 
     id: str
@@ -58,8 +52,7 @@ class Simulation:
         wall_s: real time of the simulation.
         events: the log, if ``events=True``.
         notes: what must be said beside its figures.
-        repeated: the configurations that were trained again, the best mean first, as ``SweepResults.repeated()``
-            returns them.
+        repeated: as ``SweepResults.repeated()`` returns it.
     """
 
     metric: str
@@ -110,16 +103,6 @@ class Simulation:
     def regret(self) -> float:
         """Return the distance of the best value from the oracle's; infinite without one."""
         return math.inf if self.best is None or self.oracle is None else abs(self.best - self.oracle)
-
-    def asdict(self) -> dict[str, Any]:
-        """Return the figures as plain data, without trials, usage and events."""
-        return {
-            **{name: getattr(self, name) for name in _FIGURES},
-            "regret": self.regret(),
-            "reports": sum(trial.reports for trial in self.trials),
-            "trials": dict(sorted(Counter(trial.state for trial in self.trials).items())),
-            "notes": list(self.notes),
-        }
 
 
 def _integral(usage: Sequence[Use], start_s: float, end_s: float) -> tuple[float, float]:

@@ -120,11 +120,10 @@ def simulate(
     Args:
         curves: what trials report: the name of a recorded task, a sweep's folder, its SweepResults, or a Curves.
         scheduler: as ``tunelight.run`` takes it; an object is copied. Its ``clock``, if it has one, is set.
-        searcher: None: the configurations that there are curves of; else, as ``tunelight.run`` takes it, what it
-            suggests is looked up among them (the nearest). The curves of a sweep take none.
+        searcher: as ``tunelight.run`` takes it; the recorded configuration nearest to a suggestion is trained (None:
+            the recorded configurations). The curves of a sweep take none.
         num_samples: trials (100); if there are fewer curves, some are drawn again, and ``notes`` says so.
-        repeats: how often the best configurations are trained in all, as ``tunelight.run`` takes it (None). Curves that
-            were recorded with several seeds are used in turn.
+        repeats: as ``tunelight.run`` takes it (None). Curves recorded with several seeds are used in turn.
         workers: of a trial (1); (least, most) is a gang that a scheduler can resize.
         cluster: nodes x slots a node ("1x8"); a worker takes one slot.
         metric, mode: what is judged (what the curves say; another metric needs its mode).
@@ -136,11 +135,10 @@ def simulate(
         reuse_gangs: keep gangs warm from trial to trial (True; a ResourceChangingScheduler needs False and gets it).
         max_concurrent: trials at once (None: as many as fit).
         max_failures: how many lost gangs a trial survives (3).
-        max_pending: how many trials may wait for their gangs to start at a time (1, as Tune has it under a Searcher;
-            live, TUNE_MAX_PENDING_TRIALS_PG changes it).
+        max_pending: trials that may wait for their gangs at a time (1, as in Tune; live: TUNE_MAX_PENDING_TRIALS_PG).
         events: keep a log of all that happened (False).
 
-    Raises: subclasses of TunelightError. Runs on: driver, in one process and without Ray.
+    Raises: subclasses of TunelightError. Runs on: driver, without Ray.
     """
     check_ray_internals("tune", "simulation")
     table = curves_of(curves)

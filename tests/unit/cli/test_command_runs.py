@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -131,37 +130,6 @@ def test_reproduce_says_whether_metrics_match(tmp_path, monkeypatch, again, code
     assert said in call("reproduce", "digits", "0", "--ignore", "time", code=code).output
     assert json.loads(call("reproduce", "digits", "0", "--json", code=code).stdout)["same"] is (code == OK)
     assert seen[0] == ((first.folder, "0"), {"ignore": ["time"], "progress": False})
-
-
-class StoppedBeforeRayError(Exception):
-    """Ends a run where Ray would start."""
-
-
-def test_one_batch_is_a_sweep_of_one_short_trial_on_a_gang_of_the_wanted_size(monkeypatch):
-    from tunelight.cli.overrides import load_space_and_settings
-    from tunelight.sweep.check import check, dry_run
-
-    made: list[Any] = []
-
-    def stop(sweep: Any, *_: Any) -> None:
-        made.append(sweep)
-        raise StoppedBeforeRayError
-
-    monkeypatch.setattr("tunelight.sweep.run.connected", lambda _, reservation, *__: nullcontext((reservation, None)))
-    monkeypatch.setattr("tunelight.sweep.run._tune", stop)
-    file, settings = load_space_and_settings(
-        FILE, [], {"workers": 2, "baselines": ({"model.lr": 0.1, "model.hidden": 32},)}
-    )
-    checked = check(file, settings)
-    with pytest.raises(StoppedBeforeRayError):
-        dry_run(checked)
-    (sweep,) = made
-    assert (sweep.total, sweep.settings.workers, sweep.settings.checkpoints) == (1, 2, None)
-    assert sweep.settings.trainer_args == {"fast_dev_run": True}
-    assert sweep.scheduler.initial_decision().until == 1
-    assert sweep.searcher.suggest("0") == checked.samples[0]
-    assert not sweep.folder.exists()  # it lay in a temporary folder
-    assert [path.name for path in Path().iterdir()] == ["space.yaml"]
 
 
 @pytest.mark.parametrize(("error", "code"), [(None, OK), ("rank 0: ValueError: shapes differ", FAILED)])

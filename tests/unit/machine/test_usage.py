@@ -148,11 +148,7 @@ def of_gpus(sample: Usage) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "busy", "memory", "total"),
-    [
-        (("0", "1"), 0.3, 60 * MB, 200 * MB),
-        (("GPU-b",), 0.6, 60 * MB, 100 * MB),
-    ],
+    ("gpus", "busy", "memory", "total"), [(("0", "1"), 0.3, 60 * MB, 200 * MB), (("GPU-b",), 0.6, 60 * MB, 100 * MB)]
 )
 def test_gpus_are_asked_by_number_or_uuid(gpus: tuple[str, ...], busy: float, memory: int, total: int) -> None:
     nvml = Nvml()

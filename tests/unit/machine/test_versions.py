@@ -48,10 +48,7 @@ def test_a_difference_names_versions_and_nodes():
 
 @pytest.mark.parametrize(
     ("lightning", "used", "other"),
-    [
-        ("pytorch_lightning", "pytorch-lightning", "lightning"),
-        ("lightning.pytorch", "lightning", "pytorch-lightning"),
-    ],
+    [("pytorch_lightning", "pytorch-lightning", "lightning"), ("lightning.pytorch", "lightning", "pytorch-lightning")],
 )
 def test_only_the_package_of_lightning_in_use_must_agree(lightning, used, other):
     same: dict[str, str | None] = dict.fromkeys(MUST_AGREE, "1.0")

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tunelight.errors import SettingsError
 from tunelight.simulation import Costs
-from tunelight.simulation.clock import RESOURCE, TASK, Clock
 from tunelight.simulation.cluster import Cluster
 from tunelight.simulation.curves import deal
+from tunelight.simulation.world import RESOURCE, TASK, Clock
 
 STRATEGIES = ("PACK", "STRICT_PACK", "SPREAD", "STRICT_SPREAD")
 

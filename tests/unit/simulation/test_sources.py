@@ -12,7 +12,7 @@ from tests.curves import tiny_table
 from tests.unit.recording import Sweep
 from tunelight.errors import SettingsError
 from tunelight.simulation import SweepCurves, TableCurves, recorded, simulate, tasks
-from tunelight.simulation.tables import FOLDER, Table, read_table, write_table
+from tunelight.simulation.sources import FOLDER, Table, read_table, write_table
 
 # --- the recorded table -----------------------------------------------------------------------------------
 
