@@ -242,10 +242,7 @@ def _reach(address: str) -> None:
 
 
 def _check_versions(address: str) -> None:
-    """Raise ResourceError where a cluster at ``host:port`` has another Ray, Python or token than this process.
-
-    Ray itself says so for versions that are near; else it tries for a minute, and gives no reason.
-    """
+    """Raise ResourceError for another Ray, Python or token at ``host:port``, of which Ray itself gives no reason."""
     if "://" in address or not address.rpartition(":")[2].isdecimal():
         return
     try:
@@ -265,10 +262,9 @@ def _check_versions(address: str) -> None:
 
 
 def nodes_of(address: str | None = None) -> tuple[str, list[dict[str, float]]]:
-    """Return the name of the cluster that a sweep would run on, and the resources of each node.
+    """Return the name of the cluster at ``address`` or RAY_ADDRESS, else of this machine, and each node's resources.
 
-    It is the cluster at ``address`` or RAY_ADDRESS, else this machine, on which no Ray is started. Raises:
-    ResourceError where the address does not answer.
+    Raises: ResourceError where the address does not answer.
     """
     address = address or os.environ.get("RAY_ADDRESS")
     if not address or address == "local":
@@ -338,10 +334,7 @@ def check_cluster(
 
 
 def at_once(reservation: Reservation, settings: Settings) -> int | None:
-    """Return how many trials may run at a time (None: as many as fit), to leave CPUs for preprocessing.
-
-    The cluster counts as it is at the sweep's start.
-    """
+    """Return how many trials may run at a time (None: as many as fit), to leave CPUs for preprocessing."""
     if not settings.room_for_data:
         return settings.max_concurrent
     room = max(1, trials_at_once(reservation, _nodes(), settings.room_for_data))  # it may have none yet, and grow

@@ -37,8 +37,7 @@ EXIT_CODE: Final = os.EX_TEMPFAIL
 class GcsWatch:
     """Checks in a thread whether the head of a Ray cluster still answers. Runs on: driver.
 
-    ``trouble`` returns what else prevents the sweep from going on, if anything; ``signalled`` returns the signal that
-    has stopped it, if one has.
+    ``trouble`` returns what else ends the sweep, if anything; ``signalled`` the signal that has stopped it.
     """
 
     def __init__(

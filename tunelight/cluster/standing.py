@@ -98,10 +98,7 @@ class Standing:
             use_token()
 
     def job(self, runtime_env: Mapping[str, Any] | None, threads: int) -> dict[str, Any]:
-        """Return the ``runtime_env`` of a job of this process, with which its workers have its environment.
-
-        They are forked where that is possible, for jobs with the same environment by the same server.
-        """
+        """Return the ``runtime_env`` of a job whose workers have this process's environment, forked if possible."""
         env = dict(runtime_env or {})
         variables = {**self._added(), **(env.get("env_vars") or {})}
         if variables:

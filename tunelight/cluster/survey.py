@@ -1,7 +1,4 @@
-"""survey: checks of a cluster for the doctor: its nodes, and whether they can connect to one another.
-
-Every question has a time limit; a node that does not answer gets a finding.
-"""
+"""Checks of a cluster for the doctor. Every question has a time limit; a node that does not answer gets a finding."""
 
 from __future__ import annotations
 

@@ -104,10 +104,7 @@ class Costs:
 
 
 def uniform(*key: int) -> float:
-    """Return a number in (0, 1) determined by whole numbers, by splitmix64 (Steele et al., OOPSLA 2014).
-
-    So a trial's fifth epoch has the same noise whatever the scheduler did before.
-    """
+    """Return a number in (0, 1) determined by whole numbers, by splitmix64 (Steele et al., OOPSLA 2014)."""
     state = 0
     for part in key:
         state = (state + part + 0x9E3779B97F4A7C15) & _MASK

@@ -22,10 +22,7 @@ _ROW_GROUP = 2048
 
 
 def find_parquet(root: Path, part: str) -> list[Path]:
-    """Return the Parquet files of ``part``, "train" or "test": train*.parquet, or all in a folder of that name.
-
-    Looks in ``root``, beside it where it is a file, and where Hugging Face's copies have them.
-    """
+    """Return the Parquet files of ``part``, "train" or "test": train*.parquet, or all in a folder of that name."""
     root = root.parent if root.is_file() else root
     for folder in (root, root / "plain_text", root / "data"):
         if files := sorted(folder.glob(f"{part}*.parquet")) or sorted((folder / part).glob("*.parquet")):

@@ -65,10 +65,7 @@ class ForkServer:
         return shlex.join(self._launcher)
 
     def start(self, variables: Mapping[str, str]) -> None:
-        """Let this machine's server begin to import, with environment variables that workers will have.
-
-        It does not wait for that. Without it the first worker starts the server.
-        """
+        """Let this machine's server begin to import, with variables that workers will have; does not wait for it."""
         null, env = subprocess.DEVNULL, {**os.environ, **variables}
         subprocess.run(self._launcher, env=env, stdin=null, stdout=null, stderr=null, check=False)
 
