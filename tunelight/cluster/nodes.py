@@ -1,7 +1,4 @@
-"""Checks of a cluster's nodes, by a probe on each of them.
-
-A probe is an actor without CPUs, so that it runs beside trials.
-"""
+"""Checks of a cluster's nodes, by a probe on each: an actor without CPUs, so that it runs beside trials."""
 
 from __future__ import annotations
 

@@ -103,6 +103,7 @@ INTERNALS: Final[Mapping[Part, tuple[Internal, ...]]] = {
         Internal("ray._private.state", "available_resources_per_node"),
         Internal("ray._private.state", "state.get_draining_nodes"),
         Internal("ray._private.utils", "get_num_cpus", takes="override_docker_cpu_warning"),
+        Internal("ray._private.accelerators", "get_accelerator_manager_for_resource"),
         Internal("ray._private.worker", "_global_node"),
         Internal("ray._private.worker", "print_to_stdstream", takes="data"),
         Internal("ray._private.node", "Node.get_session_dir_path"),
@@ -329,6 +330,18 @@ def local_cpus() -> int:
     from ray._private.utils import get_num_cpus
 
     return int(get_num_cpus(override_docker_cpu_warning=True))
+
+
+def local_gpus() -> int:
+    """Return how many GPUs a Ray that is started here has: those of any maker that this process may use.
+
+    ``ray._private.accelerators.get_accelerator_manager_for_resource``, read in 2.60.0.
+    """
+    from ray._private.accelerators import get_accelerator_manager_for_resource
+
+    manager: Any = get_accelerator_manager_for_resource("GPU")
+    count, visible = manager.get_current_node_num_accelerators(), manager.get_current_process_visible_accelerator_ids()
+    return int(count if visible is None else min(count, len(visible)))
 
 
 @contextlib.contextmanager

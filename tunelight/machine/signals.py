@@ -29,9 +29,8 @@ class StopSignals:
 
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
-            self._before = {
-                number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-            }
+            numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+            self._before = {number: signal.getsignal(number) for number in numbers}
             for number in (signal.SIGINT, signal.SIGTERM):
                 if self._before[number] is not signal.SIG_IGN:  # a shell's background job ignores Ctrl-C
                     signal.signal(number, self._receive)

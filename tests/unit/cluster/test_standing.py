@@ -101,10 +101,6 @@ def test_jobs_of_one_environment_share_a_server(home):
     assert Path(folder({})).parent == home
 
 
-def test_workers_of_another_python_are_not_forked(home):
-    assert "py_executable" not in told(home).job({"pip": ["x"]}, 1)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux only")
 def test_paths_of_sockets_are_short(monkeypatch):
     for parent in ("/tmp", "/tmp/" + "x" * 90):
@@ -134,23 +130,14 @@ def test_it_ends_after_a_while_without_use_and_leaves_no_file(home, kept):
     assert not (home / "ray.json").exists()
 
 
-def test_it_stays_while_it_is_used(home, kept):
-    kept["used"] = True
-    timer = threading.Timer(0.4, lambda: kept.update(used=False))
-    timer.start()
-    began = time.monotonic()
-    standing.main(idle_s=0.1)
-    timer.join()
-    assert time.monotonic() - began > 0.4
-
-
-def test_a_second_one_ends_at_once(home, kept):
+def test_it_stays_while_it_is_used_and_a_second_one_ends_at_once(home, kept):
     kept["used"] = True
     first = threading.Thread(target=standing.main, kwargs={"idle_s": 0.1})
     first.start()
     while not (home / "ray.json").exists():
         time.sleep(0.01)
     standing.main()  # the same lock, from another file of this process
+    time.sleep(0.3)
     assert not kept["ended"]
     kept["used"] = False
     first.join(20)
@@ -161,7 +148,3 @@ def test_one_that_does_not_start_is_an_error_with_what_it_said(home, monkeypatch
     monkeypatch.setattr(standing.sys, "executable", "/bin/false")
     with pytest.raises(ResourceError, match="No Ray was ready"):
         standing.up()
-
-
-def test_without_one_there_is_nothing_to_end(home):
-    assert not standing.down()

@@ -18,7 +18,7 @@ from tunelight.reporting.words import best_line, counts, end_line, summary
 from tunelight.results import SweepResults
 from tunelight.results.figures.data import values_of
 from tunelight.searchers.earlier import read_earlier
-from tunelight.simulation.sweeps import SweepCurves
+from tunelight.simulation.sources import SweepCurves
 
 TWICE = {"repeats": 2, "top": 2}
 

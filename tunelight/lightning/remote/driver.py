@@ -268,7 +268,7 @@ class DriverLauncher(_Launcher):
     ) -> dict[int, Any]:
         """Run a job to its end; return the ranks' results. Gives the gang back or closes it, unless it must move."""
         try:
-            steady.start(gang, leave)
+            steady.start(held.gang, leave)
             handed_in = _listen(steady, reporter)
         except WorkerFailedError as error:
             if error.error.type_name == DRAINED:
