@@ -28,7 +28,8 @@ def vit(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture(scope="module")
 def images(vit: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return vit.generate_cifar10(tmp_path_factory.mktemp("images") / "generated", train=320, test=10)
+    made: Path = vit.generate_cifar10(tmp_path_factory.mktemp("images") / "generated", train=320, test=10)
+    return made
 
 
 def job(vit: Any, images: Path, **settings: Any) -> Any:

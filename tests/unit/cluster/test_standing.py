@@ -71,11 +71,14 @@ def test_it_does_not_fit_another_ray_or_python(home):
 def test_another_name_of_the_same_python_is_no_other_environment(home, monkeypatch, tmp_path):
     there = told(home)
     server = standing.server_for(None, {}, 1)
+    assert server is not None
     (tmp_path / "env").symlink_to(sys.prefix)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "env" / "bin" / "python3.11"))
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "env"))
     assert not there.misfit
-    assert standing.server_for(None, {}, 1).folder == server.folder
+    again = standing.server_for(None, {}, 1)
+    assert again is not None
+    assert again.folder == server.folder
 
 
 def test_workers_have_the_program_s_environment(home, monkeypatch):
@@ -94,7 +97,9 @@ def test_workers_have_the_program_s_environment(home, monkeypatch):
 
 def test_jobs_of_one_environment_share_a_server(home):
     def folder(variables: dict[str, str], threads: int = 1) -> str:
-        return standing.server_for(None, variables, threads).folder
+        server = standing.server_for(None, variables, threads)
+        assert server is not None
+        return server.folder
 
     assert folder({}) == folder({"TUNELIGHT_X": "1"}) != folder({"MINE": "7"})
     assert folder({}) != folder({}, 2)

@@ -161,6 +161,7 @@ def test_code_that_uses_the_other_package_than_this_process_says_what_to_do(monk
     from tunelight.lightning.callbacks import TuneReportCallback
 
     ours = lightning.flavour_of(TuneReportCallback)
+    assert ours is not None
     other = OTHER if ours == PL else PL
     lightning.decide(ours, "")
     train = defined("def train(c): pl.Trainer(callbacks=[Report()])", pl=package(other), Report=TuneReportCallback)

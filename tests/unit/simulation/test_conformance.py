@@ -33,7 +33,6 @@ from tunelight.schedulers import ASHA, ElasticASHA
 from tunelight.schedulers.base import SweepFacts, adapted
 from tunelight.searchers import SweepSearch
 from tunelight.simulation import Costs, simulate
-from tunelight.simulation.controller import TimedScheduler
 from tunelight.simulation.run import CurveSearcher
 
 TRIALS, EPOCHS, WORKERS = 50, 27, 2
@@ -175,7 +174,11 @@ class PlainManager:
         seconds, value = tracked_actor.work(method_name, args)
         tracked_actor.busy_until = max(self.now, tracked_actor.busy_until) + seconds
         self.come(
-            tracked_actor.busy_until - self.now, 2, tracked_actor, method_name, lambda: on_result(tracked_actor, value)
+            tracked_actor.busy_until - self.now,
+            2,
+            tracked_actor,
+            method_name,
+            lambda: on_result(tracked_actor, value),
         )
         return None
 
@@ -194,30 +197,44 @@ class PlainManager:
 
 
 class Log(Callback):
-    """What happened and when, by Tune's own callback for starts, and by the scheduler's calls."""
+    """What happened and when, by Tune's own callbacks."""
 
-    def __init__(self, manager: PlainManager) -> None:
+    def __init__(self) -> None:
         self.lines: list[tuple[str, str, Any, float]] = []
-        self.manager = manager
+        self.now: Any = None
 
     def line(self, what: str, trial: Any, detail: Any = None) -> None:
-        if what != "error":
-            self.lines.append((what, trial.trial_id, detail, round(self.manager.now, 6)))
+        self.lines.append((what, trial.trial_id, detail, round(self.now(), 6)))
 
     def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         self.line("start", trial)
 
 
-class Logged(TimedScheduler):
-    """A scheduler whose calls are logged, and which chooses for itself."""
+class Logged:
+    """A scheduler, with what the controller tells it noted down."""
 
-    def choose_trial_to_run(self, controller: Any) -> Any:
-        return self.inner.choose_trial_to_run(controller)
+    def __init__(self, scheduler: Any, log: Log) -> None:
+        self.inner, self.log = scheduler, log
+
+    def __getattr__(self, name: str) -> Any:
+        told = getattr(self.inner, name)
+        if name not in ("on_trial_add", "on_trial_result", "on_trial_complete", "on_trial_remove"):
+            return told
+        what = name.removeprefix("on_trial_")
+
+        def tell(controller: Any, trial: Any, *more: Any) -> Any:
+            if what != "result":
+                self.log.line(what, trial)
+                return told(controller, trial, *more)
+            decision = told(controller, trial, *more)
+            self.log.line(what, trial, (more[0]["training_iteration"], decision))
+            return decision
+
+        return tell
 
 
 def rays_own(scheduler: Any, slots: int, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    manager = PlainManager(slots)
-    log = Log(manager)
+    manager, log = PlainManager(slots), Log()
     monkeypatch.setattr(tune_controller, "RayActorManager", lambda resource_manager: manager)
     monkeypatch.setenv("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")
     monkeypatch.setattr("ray.train._internal.storage._get_ray_train_session_dir", lambda: str(tmp_path / "session"))
@@ -235,7 +252,7 @@ def rays_own(scheduler: Any, slots: int, tmp_path: Any, monkeypatch: pytest.Monk
     untyped: Any = TuneController
     controller = untyped(
         search_alg=search,
-        scheduler=Logged(scheduler, log.line),
+        scheduler=Logged(scheduler, log),
         reuse_actors=True,
         callbacks=[log],
         storage=storage,

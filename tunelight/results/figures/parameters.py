@@ -158,7 +158,10 @@ def _axis(name: str, values: Sequence[Any], *, log: bool) -> dict[str, Any]:
         names = sorted(set(known))
         places = {value: float(place) for place, value in enumerate(names)}
         step = -(-len(names) // _MOST_NAMES)
-        ticks, said = list(range(len(names)))[::step], [clip_text(value, 16) for value in names[::step]]
+        ticks, said = (
+            [float(place) for place in range(len(names))][::step],
+            [clip_text(value, 16) for value in names[::step]],
+        )
     else:
         places = {value: math.log10(value) if log else value for value in known}
         few = sorted(set(places.values()))
