@@ -32,7 +32,7 @@ from tunelight.settings import Checkpoints, Mode, Settings
 from tunelight.settings.backends import Backend
 from tunelight.space import SearchSpace
 from tunelight.space.check import check_settings
-from tunelight.stores import drop, for_tune
+from tunelight.stores import delete, for_tune
 from tunelight.sweep.live_page import LivePage, check_web
 from tunelight.sweep.past import SavedSweep, open_saved_sweep, sweep_file_of
 
@@ -185,7 +185,7 @@ def run(
         steps = stack.enter_context(Steps(shown=bool(settings.progress)))
         steps("Checking the sweep")
         sweep = stack.enter_context(_claimed(_prepare(space, settings, past), past))
-        lease = past.lease if past is not None else stack.enter_context(locked(sweep.folder))
+        lease = (past.lease if past is not None else None) or stack.enter_context(locked(sweep.folder))
         sweep = replace(sweep, lease=lease, upload=stack.enter_context(mirrored(sweep.folder, lease)))
         if past is not None and not sweep.to_do:
             past.settle(sweep.searcher)
@@ -273,7 +273,7 @@ def _claimed(sweep: _Sweep, past: SavedSweep | None) -> Iterator[_Sweep]:
     except BaseException:
         if not (folder / RECORD_FILE).stat().st_size:
             with contextlib.suppress(OSError):
-                drop(folder)
+                delete(folder)
                 for made in new:
                     made.rmdir()
         raise
