@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 from tunelight.errors import CheckpointError
 from tunelight.messages import CheckpointInfo
-from tunelight.stores import delete, delete_local, shown, store_of, write_atomically
+from tunelight.stores import delete, delete_local, files_of, shown, store_of, write_atomically
 
 FOLDER = "checkpoints"
 POINTER = "pointer.json"
@@ -230,15 +230,19 @@ class Kept:
                 self.known = prune(self.known, self._keep, self._mode, spared)
 
     def discard_after(self, number: int, trial_dir: Path) -> None:
-        """Keep the checkpoints up to report ``number`` (see :func:`discard_after`)."""
-        self.known = discard_after(number, trial_dir)
+        """Delete the checkpoints of later reports, except pinned ones: a trial that goes back makes these again."""
+        checkpoints, spared = find(trial_dir), pinned(trial_dir)
+        self.known = [info for info in checkpoints if info.number <= number]
+        for info in checkpoints:
+            if info.number > number and info.path not in spared:
+                discard(Path(info.path))
 
 
 def prune(
     known: Iterable[CheckpointInfo], keep: int, mode: Literal["min", "max"], pinned: Iterable[str] = ()
 ) -> list[CheckpointInfo]:
     """Delete all but the ``keep`` best, the last two and the pinned checkpoints; return those, oldest first."""
-    ordered = sorted(known, key=lambda info: info.number)
+    ordered = sorted({info.path: info for info in known}.values(), key=lambda info: info.number)
     sign = 1.0 if mode == "min" else -1.0
     judged = [info for info in ordered if info.value is not None and math.isfinite(info.value)]
     best = sorted(judged, key=lambda info: (sign * (info.value or 0.0), info.number))[:keep]
@@ -257,8 +261,7 @@ def keep_spares(known: Iterable[CheckpointInfo], in_use: CheckpointInfo | None =
 
     For a run whose results keep their own checkpoints.
     """
-    by_path = {info.path: info for info in known}
-    return prune(by_path.values(), keep=0, mode="min", pinned={in_use.path} if in_use else ())
+    return prune(known, keep=0, mode="min", pinned={in_use.path} if in_use else ())
 
 
 def discard(path: Path) -> None:
@@ -363,21 +366,6 @@ def forget_adoption(trial_dir: str | os.PathLike[str]) -> None:
     delete(Path(trial_dir, ADOPTED))
 
 
-def discard_after(number: int, trial_dir: str | os.PathLike[str]) -> list[CheckpointInfo]:
-    """Delete a trial's checkpoints of reports after ``number``, except pinned ones; return the earlier ones.
-
-    A trial that goes back makes these reports again.
-    """
-    spared = pinned(trial_dir)
-    earlier = []
-    for info in find(trial_dir):
-        if info.number <= number:
-            earlier.append(info)
-        elif info.path not in spared:
-            discard(Path(info.path))
-    return earlier
-
-
 def write_acked(number: int, trial_dir: str | os.PathLike[str]) -> None:
     """Record the last of a trial's reports that its driver received, for its next start. Runs on: driver.
 
@@ -429,13 +417,9 @@ def copy_into(info: CheckpointInfo, folder: str | os.PathLike[str]) -> None:
 
 def _sync(path: Path) -> None:
     """Sync a file, or all files of a folder, to disk."""
-    for file in _files(path):
+    for file in files_of(path):
         with file.open("rb") as stream, suppress(OSError):  # not every file system can
             os.fsync(stream.fileno())
-
-
-def _files(path: Path) -> list[Path]:
-    return [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
 
 
 def _companion(path: Path) -> Path:
@@ -453,7 +437,7 @@ def _read(path: Path) -> CheckpointInfo | None:
 def _measure(path: Path) -> tuple[int, str]:
     """Return size in bytes and CRC-32 of a file, or of all files of a folder in order."""
     size = crc = 0
-    for file in _files(path):
+    for file in files_of(path):
         with file.open("rb") as stream:
             while chunk := stream.read(_CHUNK):
                 size += len(chunk)

@@ -1,4 +1,4 @@
-"""Delete and rename sweeps that nobody runs, and delete their checkpoints."""
+"""Delete sweeps that nobody runs, or their checkpoints."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from tunelight.stores.atomic import replacing, write_atomically
 from tunelight.stores.paths import FOLDER, ODD, check, check_folder, shown, working
-from tunelight.stores.store import PUSH_LIMIT_S, Store, alone, delete, delete_local, store_of
+from tunelight.stores.store import PUSH_LIMIT_S, Store, alone, delete, delete_local, files_of, store_of
 
 
 def for_tune(folder: Path) -> Any:

@@ -44,6 +44,11 @@ def delete_local(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def files_of(path: Path) -> list[Path]:
+    """Return a file, or all files below a folder in order."""
+    return [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+
+
 @contextlib.contextmanager
 def alone(path: Path) -> Iterator[None]:
     """Let one process of this node at a time move a file. Raises: TimeoutError after ``FETCH_LIMIT_S``."""
@@ -147,7 +152,7 @@ class Store:
         if not path.exists():
             raise FileNotFoundError(errno.ENOENT, "nothing is there that could be brought to its store", str(path))
         with self.at(path) as (system, name):
-            for file in _files(path):
+            for file in files_of(path):
                 target = name if file == path else f"{name}/{file.relative_to(path).as_posix()}"
                 with _whole(system, target) as temporary:
                     system.put_file(str(file), temporary)
@@ -160,7 +165,7 @@ class Store:
         """
         with alone(folder), self.at(folder) as (system, name):
             sizes = {_relative(name, key): entry["size"] for key, entry in system.find(name, detail=True).items()}
-            for file in _files(folder):
+            for file in files_of(folder):
                 inner, stat = file.relative_to(folder), file.stat()
                 hidden = any(part.startswith(".") for part in inner.parts)
                 unchanged = sizes.get(inner.as_posix()) == stat.st_size and stat.st_mtime < since
@@ -176,12 +181,10 @@ class Store:
                 system.pipe_file(name, b"", mode="create")
             except FileExistsError:
                 return False
-            except OSError as error:
-                if error.errno != errno.ENOSYS:  # the store has no such mode
+            except (OSError, NotImplementedError, TypeError, ValueError) as error:
+                if isinstance(error, OSError) and error.errno != errno.ENOSYS:
                     raise
-                system.pipe_file(name, b"")
-            except (NotImplementedError, TypeError, ValueError):  # its library has none
-                system.pipe_file(name, b"")
+                system.pipe_file(name, b"")  # the store, or its library, has no such mode
             return True
 
     def delete(self, path: Path) -> None:
@@ -288,7 +291,3 @@ def _entries(system: Any, folder: str, part: str, kind: str) -> list[str]:
 
 def _relative(folder: str, name: str) -> str:
     return name.lstrip("/").removeprefix(folder.strip("/") + "/")
-
-
-def _files(path: Path) -> list[Path]:
-    return [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
