@@ -197,7 +197,8 @@ def _torn(info: CheckpointInfo, valid: CheckpointInfo | None) -> str:
 def remove_temp_files(trial_dir: str | os.PathLike[str]) -> None:
     """Delete temporary files of workers that were killed while they wrote a checkpoint."""
     for left in Path(trial_dir, FOLDER).glob(".report-*.tmp"):
-        delete_local(left)
+        with suppress(OSError):  # a worker that was given up may still write into it
+            delete_local(left)
 
 
 class Kept:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from tunelight.errors import SettingsError, StorageError, unknown
 from tunelight.record.names import NOTES_FILE, why
+from tunelight.record.remote import refresh
 from tunelight.record.shared import SharedLines
 from tunelight.stores import shown
 from tunelight.stores.masking import masked, printable
@@ -97,7 +98,7 @@ class Notes:
         if self._read is None:
             lines, content = SharedLines(self.path), _Content()
             try:
-                lines.refresh()
+                refresh(self.path, shared=True)
                 for line in lines.news():
                     _take(content, line)
             except OSError as error:

@@ -13,7 +13,6 @@ from typing import Any
 
 from tunelight.errors import StorageError
 from tunelight.record.names import why
-from tunelight.record.remote import refresh
 from tunelight.stores import alone, shown, store_of
 
 
@@ -57,14 +56,11 @@ class SharedLines:
         finally:
             os.close(file)
 
-    def refresh(self) -> None:
-        """Download what others have written, if it is in a store. Raises: OSError."""
-        refresh(self.path, shared=True)
-
     def news(self) -> list[dict[str, Any]]:
-        """Return the lines since the last call, on this node. Those that are no JSON objects are left out.
+        """Return the lines since the last call, except those that are no JSON objects.
 
-        A line without its line break is not written yet. Raises: OSError.
+        What other machines wrote into a store is downloaded by :func:`tunelight.record.remote.refresh`. A line without
+        its line break is not written yet. Raises: OSError.
         """
         try:
             if self.path.stat().st_size <= self._read:
