@@ -77,6 +77,8 @@ def locked(folder: str | os.PathLike[str], to: str = RESUMED) -> Iterator[Lease]
     path = Path(folder, LOCK_FILE)
     try:
         _pull(path)
+        if store_of(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         instead = "Choose another storage=." if to == RESUMED else "Make it writable."
@@ -154,12 +156,11 @@ def is_driven_here(folder: Path) -> bool:
 
 def _pull(path: Path) -> None:
     """Download a lock from its store, with its time, unless a process on this machine holds it."""
-    if (store := store_of(path)) is None:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if is_driven_here(path.parent) or (stat := store.stat(path)) is None:
+    store = store_of(path)
+    if store is None or is_driven_here(path.parent) or (stat := store.stat(path)) is None:
         return
     stored = store.read(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # taken meanwhile: its holder's file is newer

@@ -54,6 +54,8 @@ def refresh(path: Path, *, shared: bool = False) -> None:
     store = store_of(path)
     if store is None or (is_driven_here(path.parent) and not shared):
         return
+    if not path.parent.exists() and store.stat(path) is None:  # there is no such sweep
+        return
     with alone(path):
         if is_driven_here(path.parent) and not shared:  # it has begun meanwhile
             return

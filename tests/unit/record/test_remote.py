@@ -92,6 +92,8 @@ def test_a_mirrored_sweep_is_read_followed_and_listed_elsewhere(storage, machine
         assert [line["training_iteration"] for line in follower.look()] == [3]
         assert [found.folder for found in list_sweeps(storage())] == [other]
         assert find_sweep("s", storage()) == other
+        assert find_sweep("last", storage()) == other
+        assert [path.name for path in storage().iterdir()] == ["s"], "a question leaves no folder"
     record.close()
 
 
