@@ -109,17 +109,18 @@ def stored(folder: Path) -> dict[str, Any]:
         progress=False, seed=1,
     )  # fmt: skip
     ends = tl.SweepResults.load(f"{url}/s")
-    working = Path(os.environ["XDG_CACHE_HOME"])
+    working, store = Path(os.environ["XDG_CACHE_HOME"]), stores.store_of(ends.folder)
+    assert store is not None
     return {
         "trials": [
-            [json.loads(stores.read(trial.path / f"rank-{rank}.json")) for rank in range(3)] for trial in ends.trials
+            [json.loads(store.read(trial.path / f"rank-{rank}.json")) for rank in range(3)] for trial in ends.trials
         ],
         "states": [trial.state for trial in ends.trials],
         "errors": [str(trial.error) for trial in ends.errors],
         "losses": [report["loss"] for report in results.best.history],
         "loaded": type(ends.best.load_model(Line)).__name__,
         "resumed": sum(line["kind"] == "state" and line["state"] == "PAUSED" for line in read_lines(ends.folder)),
-        "logs": sorted(one.name for one in stores.matching(ends.best.path, "log*.txt")),
+        "logs": sorted(one.name for one in store.listed(ends.best.path, "log*.txt")),
         "here": sorted(str(one.relative_to(working)) for one in working.rglob("*.ckpt")),
         "best": str(ends.best.path.relative_to(working)),
     }

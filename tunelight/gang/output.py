@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, TextIO
 from weakref import WeakSet
 
-from tunelight import stores
 from tunelight.checkpoints import files as checkpoints
 from tunelight.messages import Terminal, Text
+from tunelight.stores import alone, delete_local, shown, store_of
 
 LOG = "log.txt"
 _DRIVERS = ("metrics.jsonl", ".tunelight")
-"""Endings of the names of files in a trial's folder that the driver writes and pushes to the store itself."""
+"""Endings of the names of files in a trial's folder that the driver writes and uploads itself."""
 
 logger = logging.getLogger(__name__)
 _streams: WeakSet[RankLines] = WeakSet()
@@ -126,7 +126,7 @@ class RankLog(RankLines):
 
 def log_file(trial_dir: str, node: int) -> Path:
     """Return the log of ranks on the gang's ``node``: one for all, or one each where nodes share no folder."""
-    return Path(trial_dir, LOG if not node or not stores.inside(trial_dir) else f"log-node{node}.txt")
+    return Path(trial_dir, f"log-node{node}.txt" if node and store_of(trial_dir) else LOG)
 
 
 def bring_home(trial_dir: str, since: float, *, over: bool) -> None:
@@ -136,15 +136,14 @@ def bring_home(trial_dir: str, since: float, *, over: bool) -> None:
     ``over``, the local copy of its last checkpoint is deleted. An error of the store is logged, and fails no trial.
     """
     folder = Path(trial_dir)
-    if not stores.inside(folder):
+    if (store := store_of(folder)) is None:
         return
-    kept = f"{checkpoints.FOLDER}/"
     try:
-        stores.push_changed(folder, since, lambda name: not name.endswith(_DRIVERS) and not name.startswith(kept))
+        store.push_changed(folder, since, lambda name: not name.endswith(_DRIVERS) and not checkpoints.is_own(name))
         if over:
-            stores.forget(folder / checkpoints.FOLDER)
+            delete_local(folder / checkpoints.FOLDER)
     except OSError as error:
-        logger.warning("What is in %s could not be brought to %s: %s", folder, stores.shown(folder), error)
+        logger.warning("What is in %s could not be brought to %s: %s", folder, shown(folder), error)
 
 
 def follow(old: Sequence[object], new: io.TextIOBase) -> list[tuple[logging.StreamHandler[Any], Any]]:
@@ -185,8 +184,9 @@ def redirected(output: RankLines, error: RankLines) -> Iterator[None]:
 def to_trial_log(trial_dir: str, rank: int, verbose: int, node: int = 0) -> contextlib.AbstractContextManager[None]:
     """Redirect what this process prints to the trial's log; if ``verbose``, to its standard output as well."""
     path = log_file(trial_dir, node)
-    with contextlib.suppress(OSError):
-        stores.fetch_longer(path)  # the trial may have run on another node before
+    if store := store_of(path):
+        with contextlib.suppress(OSError), alone(path):
+            store.update(path)  # the trial may have run on another node before
     log = RankLog(path, rank, sys.stdout if verbose else None)
     return redirected(log, log)
 

@@ -205,8 +205,7 @@ class TrialResult(Noted):
     def _where(self) -> Path | None:
         paths = {self._folder / known["path"]: known for known in self._checkpoints}
         found = {Path(info.path): info.asdict() for info in checkpoints.find(self.path)}
-        asked = found.__contains__ if stores.inside(self.path) else os.path.exists  # a store is listed once
-        kept = {path: known for path, known in paths.items() if asked(path)}
+        kept = {path: known for path, known in paths.items() if path in found or path.exists()}
         for path, info in found.items():  # those that were finished after the last report are in no record
             kept.setdefault(path, info)
         best: tuple[float, Path] | None = None

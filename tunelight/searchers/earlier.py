@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from tunelight import stores
 from tunelight.errors import SettingsError, StorageError, unknown
 from tunelight.record import (
     ERROR,
@@ -17,12 +16,12 @@ from tunelight.record import (
     INFEASIBLE,
     STOPPED,
     TrialState,
+    has_record,
     is_better,
     list_sweeps,
     metric_value,
     read_record,
 )
-from tunelight.record.names import RECORD_FILE
 from tunelight.settings import Mode
 
 _MOST: Final = 20
@@ -58,7 +57,7 @@ def read_earlier(
     trials: list[Earlier] = []
     sweeps: list[Path] = []
     for folder in dict.fromkeys(Path(one).expanduser().absolute() for one in folders):
-        inside = [] if stores.exists(folder / RECORD_FILE) else list_sweeps(folder)
+        inside = [] if has_record(folder) else list_sweeps(folder)
         others = [one.folder for one in inside if one.folder != but]
         found = _read_last(folder, others, objectives) if others else [(folder, _read(folder, objectives))]
         for sweep, read in found:

@@ -22,6 +22,8 @@ from tunelight.record import (
     Lease,
     SweepState,
     TrialState,
+    has_record,
+    is_folder,
     locked,
     provenance,
     pull,
@@ -219,7 +221,7 @@ def open_saved_sweep(settings: Settings) -> Iterator[SavedSweep | None]:
     """
     folder = sweep_folder(settings.storage, settings.name or "")
     with reaching(folder):
-        known, whole = stores.exists(folder), stores.exists(folder / RECORD_FILE)
+        known, whole = is_folder(folder), has_record(folder)
     if not known:
         yield None
         return

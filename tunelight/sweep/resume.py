@@ -13,7 +13,7 @@ from tunelight import stores
 from tunelight.compat.arguments import check_keywords, known_arguments
 from tunelight.compat.lightning import prefer
 from tunelight.errors import ImportPathError, SettingsError, SpaceError, StorageError, TunelightError
-from tunelight.record import RECORD_FILE, SWEEP_FILE, reaching, read_sweep_file
+from tunelight.record import RECORD_FILE, SWEEP_FILE, has_record, list_sweeps, reaching, read_sweep_file
 from tunelight.results import SweepResults
 from tunelight.settings import NAMES
 from tunelight.space import SearchSpace
@@ -46,9 +46,9 @@ def resume(path: str | os.PathLike[str], **overrides: Any) -> SweepResults:
     check_keywords("tl.resume()", overrides, [name for name in NAMES if name not in ("storage", "name")], "sweep")
     folder = stores.working(path).absolute()
     with reaching(folder):
-        known = stores.exists(folder / RECORD_FILE)
-        inside = [] if known else sorted(one.parent.name for one in stores.matching(folder, f"*/{RECORD_FILE}"))
+        known = has_record(folder)
     if not known:
+        inside = sorted(sweep.folder.name for sweep in list_sweeps(folder))
         raise StorageError(
             f"{stores.shown(folder)} is no sweep: it holds no {RECORD_FILE}. Give the folder of one sweep, "
             "storage/name." + (f" Sweeps in it: {', '.join(inside)}." if inside else "")

@@ -32,7 +32,7 @@ from tunelight.settings import Checkpoints, Mode, Settings
 from tunelight.settings.backends import Backend
 from tunelight.space import SearchSpace
 from tunelight.space.check import check_settings
-from tunelight.stores import drop, for_tune
+from tunelight.stores import delete, for_tune
 from tunelight.sweep.control import SweepControl
 from tunelight.sweep.live_page import LivePage, check_web
 from tunelight.sweep.past import SavedSweep, open_saved_sweep, sweep_file_of
@@ -263,7 +263,7 @@ def _claimed(sweep: _Sweep, past: SavedSweep | None) -> Iterator[_Sweep]:
     except BaseException:
         if past is None and not (folder / RECORD_FILE).stat().st_size:
             with contextlib.suppress(OSError):
-                drop(folder)
+                delete(folder)
                 for made in new:
                     made.rmdir()
         raise

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 import ray
 
-from tunelight import stores
 from tunelight.checkpoints import files as checkpoints
 from tunelight.compat.ray import DONE, RESULT_DUPLICATE, SHOULD_CHECKPOINT, TRAINING_ITERATION, announce, nothing_saved
 from tunelight.errors import GangError, TrialError
@@ -33,6 +32,7 @@ from tunelight.messages import (
     repetition_in,
 )
 from tunelight.policies import classify
+from tunelight.stores import PUSH_LIMIT_S, store_of
 from tunelight.stores.masking import masked_error
 from tunelight.trial.spec import TrialSpec
 from tunelight.trial.trial import Trial
@@ -93,9 +93,7 @@ class GangTrainable(Trainable):
         Called for new trials only: Tune sets the next trial while the one before may not have ended.
         """
         storage = self._storage
-        if storage is not None and (
-            storage.storage_filesystem.type_name == "local" or stores.inside(storage.trial_fs_path)
-        ):
+        if storage is not None and (storage.storage_filesystem.type_name == "local" or store_of(storage.trial_fs_path)):
             return Path(storage.trial_fs_path)
         return Path(self.logdir)
 
@@ -318,8 +316,8 @@ class GangTrainable(Trainable):
         """End the running trial, within a limit."""
         trial = self._trial
         if self._gang.running:
-            if stores.inside(trial.folder):
-                limit_s = stores.PUSH_LIMIT_S
+            if store_of(trial.folder):
+                limit_s = PUSH_LIMIT_S
             reason = "paused" if self._pausing else "stopped"
             self._gang.finish(reason=reason, **({} if limit_s is None else {"limit_s": limit_s}))
             trial.settle()

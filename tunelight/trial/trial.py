@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tunelight import stores
 from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import CheckpointError
 from tunelight.gang.run import ResilientRun
@@ -169,7 +168,7 @@ class Trial:
     def _forget_adoption(self) -> None:
         self._adopted_at = None
         with suppress(OSError):
-            stores.drop(self.folder / checkpoints.ADOPTED)
+            checkpoints.forget_adoption(self.folder)
 
     def prune(self) -> None:
         """Delete the checkpoints that are not needed any more."""
