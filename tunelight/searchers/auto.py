@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
-from optuna.samplers import BaseSampler, RandomSampler
+from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from tunelight.searchers.surrogate import EarlierSweeps, GaussianProcess, one_thread, scores_of, spread
@@ -109,7 +109,6 @@ class AutoSampler(BaseSampler):
 
     def __init__(self, seed: int | None = None) -> None:
         self._draws = SimpleNamespace(rng=np.random.RandomState(seed))  # where `reseed` finds it
-        self._independent = RandomSampler(seed)
         self._axes: dict[str, Axis] = {}
         self._earlier: EarlierSweeps | None = None
 
@@ -133,7 +132,7 @@ class AutoSampler(BaseSampler):
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
         """Draw a value at random."""
-        return self._independent.sample_independent(study, trial, param_name, param_distribution)
+        return Axis(param_distribution, ordered=False).value(self._draws.rng.random_sample())
 
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]

@@ -135,11 +135,6 @@ def _no_searcher(given: Any, valid: list[str]) -> str:
             f"searcher={given.__name__} is a class. Make an object of it: searcher={given.__name__}(), with its "
             "arguments between the parentheses."
         )
-    if type(given).__module__.startswith("optuna.study"):
-        return (
-            "searcher= takes no Optuna study: a sweep has one of its own. Give the study's sampler, "
-            "searcher=study.sampler; results.to_study() returns the sweep's trials as a study."
-        )
     if not isinstance(given, str):
         return (
             f"searcher must be a name ({', '.join(valid)}), a name with options ({{'name': 'tpe', 'n_startup_trials': "
