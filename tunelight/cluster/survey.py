@@ -71,8 +71,9 @@ def survey(address: str | None = None) -> Survey:
         found = Survey(known, [])
         for node in ray.nodes():
             if node["Alive"]:
-                has = [_plain(amounts) for amounts in (node["Resources"], free.get(node["NodeID"], {}))]
-                found.nodes.append(Node(node["NodeID"], node["NodeManagerHostname"], node["NodeManagerAddress"], *has))
+                total, unused = _plain(node["Resources"]), _plain(free.get(node["NodeID"], {}))
+                host, address = node["NodeManagerHostname"], node["NodeManagerAddress"]
+                found.nodes.append(Node(node["NodeID"], host, address, total, unused))
         probes: dict[str, Any] = {
             node.id: ray.remote(Probe).options(**on_node(node.id), max_restarts=0).remote(node.address)
             for node in found.nodes

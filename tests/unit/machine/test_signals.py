@@ -36,7 +36,9 @@ def listen() -> list[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_stops_tune_and_says_so_and_the_second_ends_the_driver(handlers, number):
+def test_the_first_signal_stops_tune_and_says_so_and_the_second_ends_the_driver(
+    handlers: list[Any], number: signal.Signals
+) -> None:
     said: list[str] = []
     with StopSignals() as signals:
         signals.say = said.append
