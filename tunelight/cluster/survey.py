@@ -71,9 +71,9 @@ def survey(address: str | None = None) -> Survey:
         found = Survey(known, [])
         for node in ray.nodes():
             if node["Alive"]:
-                has, left = _plain(node["Resources"]), _plain(free.get(node["NodeID"], {}))
-                names = node["NodeID"], node["NodeManagerHostname"], node["NodeManagerAddress"]
-                found.nodes.append(Node(*names, has, left))
+                total, unused = _plain(node["Resources"]), _plain(free.get(node["NodeID"], {}))
+                host, address = node["NodeManagerHostname"], node["NodeManagerAddress"]
+                found.nodes.append(Node(node["NodeID"], host, address, total, unused))
         probes: dict[str, Any] = {
             node.id: ray.remote(Probe).options(**on_node(node.id), max_restarts=0).remote(node.address)
             for node in found.nodes

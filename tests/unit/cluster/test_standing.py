@@ -70,15 +70,12 @@ def test_it_does_not_fit_another_ray_or_python(home):
 
 def test_another_name_of_the_same_python_is_no_other_environment(home, monkeypatch, tmp_path):
     there = told(home)
-    server = standing.server_for(None, {}, 1)
-    assert server is not None
+    server: Any = standing.server_for(None, {}, 1)
     (tmp_path / "env").symlink_to(sys.prefix)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "env" / "bin" / "python3.11"))
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "env"))
     assert not there.misfit
-    again = standing.server_for(None, {}, 1)
-    assert again is not None
-    assert again.folder == server.folder
+    assert standing.server_for(None, {}, 1) == server
 
 
 def test_workers_have_the_program_s_environment(home, monkeypatch):
@@ -97,9 +94,8 @@ def test_workers_have_the_program_s_environment(home, monkeypatch):
 
 def test_jobs_of_one_environment_share_a_server(home):
     def folder(variables: dict[str, str], threads: int = 1) -> str:
-        server = standing.server_for(None, variables, threads)
-        assert server is not None
-        return server.folder
+        server: Any = standing.server_for(None, variables, threads)
+        return str(server.folder)
 
     assert folder({}) == folder({"TUNELIGHT_X": "1"}) != folder({"MINE": "7"})
     assert folder({}) != folder({}, 2)
