@@ -257,7 +257,8 @@ def _claimed(sweep: _Sweep, past: SavedSweep | None) -> Iterator[_Sweep]:
     try:
         if past is None:
             write_sweep_file(folder, sweep.sweep_file)
-        lock = locked(folder) if past is None else contextlib.nullcontext(past.lease)
+        held = None if past is None else past.lease
+        lock = locked(folder) if held is None else contextlib.nullcontext(held)
         with lock as lease, mirrored(folder, lease) as upload:
             yield replace(sweep, folder=folder, lease=lease, upload=upload)
     except BaseException:
