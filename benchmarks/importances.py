@@ -186,7 +186,7 @@ def without_effect(task: Any, searcher: str, seed: int) -> tuple[float, int]:
     space, curves = space_of(task.name), LiveCurves(task, seed)
     chosen: Any = RandomSearcher(space, seed, "loss", "min")
     if searcher == "auto":
-        chosen = tl.OptunaSearcher("auto", space=space, metric="loss", mode="min", seed=seed)
+        chosen = tl.AutoSearcher(space=space, metric="loss", mode="min", seed=seed)
     sweep = tl.simulate(curves, "asha", searcher=chosen, num_samples=100, cluster="1x8", seed=seed)
     trials = [SimpleNamespace(plain_config=trial.config, history=_history(curves, trial)) for trial in sweep.trials]
     epoch, values = same_epoch(SimpleNamespace(trials=trials), "loss", "min")

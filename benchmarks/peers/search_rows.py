@@ -296,17 +296,21 @@ def _random(space: Any, seed: int) -> Any:
     return RandomSearcher(space, seed, "loss", "min")
 
 
-def _learning(kind: str) -> Callable[[Any, int], Any]:
-    return lambda space, seed: OptunaSearcher(kind, space=space, metric="loss", mode="min", seed=seed)
+def _auto(space: Any, seed: int) -> Any:
+    return tl.AutoSearcher(space=space, metric="loss", mode="min", seed=seed)
+
+
+def _tpe(space: Any, seed: int) -> Any:
+    return OptunaSearcher("tpe", space=space, metric="loss", mode="min", seed=seed)
 
 
 BASE = "ASHA, random"
 OURS: dict[str, Row] = {
     BASE: simulated(_random, "asha"),
-    "ASHA, auto": simulated(_learning("auto"), "asha"),
-    "ASHA, tpe": simulated(_learning("tpe"), "asha"),
+    "ASHA, auto": simulated(_auto, "asha"),
+    "ASHA, tpe": simulated(_tpe, "asha"),
     "to the end, random": simulated(_random, "fifo"),
-    "to the end, auto": simulated(_learning("auto"), "fifo"),
+    "to the end, auto": simulated(_auto, "fifo"),
 }
 RUNGS: dict[str, Row] = {
     f"ASHA by {factor}, random": simulated(_random, {"name": "asha", "reduction_factor": factor}) for factor in (2, 3)

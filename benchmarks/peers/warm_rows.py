@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from curve_tasks import TASKS, Task
@@ -28,7 +28,8 @@ def earlier_sweep(task: Task, seed: int, sign: int = 1) -> list[Earlier]:
     sweep = tl.simulate(curves, "asha", searcher=searcher, num_samples=TRIALS, cluster="1x8", seed=seed)
     return [
         Earlier(
-            f"{task.name}-{seed}-{sign}/{trial.id}",
+            f"{task.name}-{seed}-{sign}",
+            trial.id,
             "FINISHED" if trial.reports == task.epochs else "STOPPED",
             trial.config,
             [sign * trial.best],
@@ -66,8 +67,10 @@ def warm(kind: str, known: Any) -> Row:
 
     def play(task: Task, seed: int, slots: int, hours: float) -> Played:
         def searcher(space: Any, number: int) -> Any:
-            made = OptunaSearcher(kind, space=space, metric="loss", mode="min", seed=number)
-            made.learn(known(task, seed))
+            given: dict[str, Any] = {"space": space, "metric": "loss", "mode": "min", "seed": number}
+            made = tl.AutoSearcher(**given) if kind == "auto" else OptunaSearcher(kind, **given)
+            trials: Sequence[Earlier] = known(task, seed)
+            made.learn(trials)
             return made
 
         return simulated(searcher, "asha")(task, seed, slots, hours)

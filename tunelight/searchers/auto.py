@@ -1,24 +1,26 @@
-"""The sampler "auto": a Gaussian process over the reports of all trials, also of those that were stopped early."""
+"""AutoSearcher: a searcher that learns from the reports of all trials, also of those that were stopped early."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
-import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
-from optuna.samplers import BaseSampler
-from optuna.trial import FrozenTrial, TrialState
 
-from tunelight.searchers.surrogate import EarlierSweeps, GaussianProcess, one_thread, scores_of, spread
+from tunelight.record import INFEASIBLE, metric_value
+from tunelight.searchers.earlier import Earlier
+from tunelight.searchers.encoding import Encoder
+from tunelight.searchers.learning import LearningSearcher
+from tunelight.searchers.priors import has_priors
+from tunelight.searchers.random import generator
+from tunelight.searchers.surrogate import GaussianProcess, one_thread, scores_of, spread
+from tunelight.searchers.transfer import EarlierSweeps
+from tunelight.settings import Mode
 from tunelight.space import SearchSpace
-from tunelight.space.distributions import Parameter
-from tunelight.space.domains import spell
 
 _STARTUP: Final = 10
 """Trials that have reported before the model is asked."""
@@ -33,235 +35,257 @@ _CANDIDATES: Final = 200
 refuse more than half of what is drawn."""
 _ATTEMPTS: Final = 10
 """How often a candidate is drawn again that breaks a constraint of the space."""
-_FEWEST: Final = 5
-"""Trials of an earlier sweep from which on it is modelled."""
-_SWEEPS: Final = 20
-"""The largest number of earlier sweeps that are modelled."""
-_BEST: Final = 3
-"""Configurations of each earlier sweep near which candidates are drawn."""
-
-
-class Axis:
-    """A key of the space, whose values have coordinates in [0, 1]; ``columns``: how many a model sees of it."""
-
-    def __init__(self, distribution: BaseDistribution, ordered: bool) -> None:
-        self._choices: list[Any] = []
-        self.columns = 1
-        if isinstance(distribution, CategoricalDistribution):
-            choices = list(distribution.choices)
-            numbers = len(choices) > 2 and all(type(value) in (int, float) for value in choices)
-            self._choices = sorted(choices) if numbers else choices
-            self.columns = 1 if ordered or numbers else len(choices)
-            return
-        one: Any = distribution
-        self._low, self._high, self._step, self._log = one.low, one.high, one.step, one.log
-        self._kind = int if isinstance(distribution, IntDistribution) else float
-        half = (one.step or 0) / 2  # a whole number n stands for n - 0.5 to n + 0.5
-        self._start = self._scaled(one.low - half)
-        self._length = self._scaled(one.high + half) - self._start
-
-    def _scaled(self, value: float) -> float:
-        return math.log(value) if self._log else value
-
-    def coordinate(self, value: Any) -> float:
-        """Return a stored value's coordinate."""
-        if self._choices:
-            return (self._choices.index(value) + 0.5) / len(self._choices)
-        return (self._scaled(value) - self._start) / self._length
-
-    def value(self, coordinate: float) -> Any:
-        """Return the value at a coordinate, as the study stores it."""
-        if self._choices:
-            return self._choices[min(int(coordinate * len(self._choices)), len(self._choices) - 1)]
-        found = self._start + coordinate * self._length
-        found = math.exp(found) if self._log else found
-        if self._step is not None:
-            found = self._low + round((found - self._low) / self._step) * self._step
-        return self._kind(min(max(found, self._low), self._high))
 
 
 @dataclass
-class _Trials:
-    """Trials with a result: their points [n, keys], NaN where a trial has no such key, and losses [n]."""
+class _Known:
+    """A trial: its configuration as a point, and its metrics in its best report, as losses."""
 
-    points: np.ndarray
-    losses: np.ndarray
+    values: Mapping[str, Any]
+    point: np.ndarray
+    best: list[float] | None = None
+    ended: bool = False
+    infeasible: bool = False
 
 
-class AutoSampler(BaseSampler):
-    """Suggest configurations by a Gaussian process over the best report of each trial so far.
+class AutoSearcher(LearningSearcher):
+    """Suggest configurations by a Gaussian process over what trials have reported so far.
 
-    The model sees each trial's rank by its best report: under a scheduler that stops trials early, that a trial was
-    stopped says enough (as in Salinas, Golebiowski, Klein, Seeger and Archambeau, "Optimizing Hyperparameters with
-    Conformal Quantile Regression", https://arxiv.org/abs/2305.03623). Trials that have not reported yet count with
-    predicted values. Each suggestion weighs expected value against uncertainty in another way, so that trials which
-    start together differ. The first ten trials are drawn at random, and so is a tenth of the others.
+    The model sees one value for each trial, the best that it has reported, by its rank among all: under a scheduler
+    that stops trials early, that a trial was stopped says enough (as in Salinas, Golebiowski, Klein, Seeger and
+    Archambeau, "Optimizing Hyperparameters with Conformal Quantile Regression", https://arxiv.org/abs/2305.03623).
+    Trials that have not reported yet count with what is expected of them. Each suggestion weighs expected value against
+    uncertainty in another way, so that trials which start together differ. The first ten trials are drawn at random,
+    as ``"random"`` would draw them, and so is a tenth of the others.
 
-    Earlier sweeps, whose trials are in the study by a name with their sweep's folder, are modelled alike. Their
-    predictions are where this sweep's model starts from, each weighted by how well it predicts this sweep's trials.
-    They choose every fourth trial at first, and all but the random ones as soon as four trials have confirmed them.
+    Where the space names values by ``around``, every other of these draws is near them, and so are a quarter of the
+    configurations among which the model chooses: a misleading value is left as soon as results speak against it.
 
-    A suggestion depends on the generator, ``number`` and the study's trials alone.
+    Earlier sweeps (``warm_start=``) are modelled alike. What they expect of a configuration is where this sweep's model
+    starts from, each weighted by how well it predicts this sweep's trials. They choose every fourth trial at first, and
+    all, but for the random ones, as soon as four trials have confirmed them.
+
+    Of several metrics each suggestion takes another combination (ParEGO: Knowles, 2006). Keys that are functions, or of
+    a user's own domain, are drawn at random.
+
+    Suggestion n depends on the seed, n, and what all trials have reported before; nothing else is kept, so that a
+    resumed sweep goes on as it would have.
+
+    Args:
+        space, metric, mode, seed: for use without ``tunelight.run``, which sets its own (seed 0).
+
+    Raises: SettingsError. Runs on: driver.
     """
 
-    number = 0
-    """Of the sweep's trial that is suggested next."""
+    def __init__(
+        self,
+        *,
+        space: SearchSpace | Mapping[str, Any] | None = None,
+        metric: str | Sequence[str] | None = None,
+        mode: Mode | Sequence[Mode] | None = None,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(space, metric, mode, seed)
+        self._known: dict[str, _Known] = {}
+        self._past: list[tuple[np.ndarray, np.ndarray]] = []
+        """Points and losses of each earlier sweep."""
 
-    def __init__(self, seed: int | None = None) -> None:
-        self._draws = SimpleNamespace(rng=np.random.RandomState(seed))  # where `reseed` finds it
-        self._axes: dict[str, Axis] = {}
-        self._earlier: EarlierSweeps | None = None
+    @property
+    def _began(self) -> bool:
+        return bool(self._known)
 
-    def search(self, space: SearchSpace, parameters: Mapping[str, Parameter | None]) -> None:
-        """Set the space to search, of which keys that Optuna has no distribution for are drawn at random."""
-        self._space = space
-        self._parameters = {key: one for key, one in parameters.items() if one and not one.distribution.single()}
-        self._grid = [key for key in self._parameters if isinstance(space.domains[key], Mapping)]
-        self._axes = {
-            key: Axis(one.distribution, spell(space.domains[key])[0] == "ordinal")
-            for key, one in self._parameters.items()
-        }
-        self._groups = np.repeat(np.arange(len(self._axes)), [axis.columns for axis in self._axes.values()])
-        self._earlier_best = np.zeros((0, len(self._axes)))
+    @functools.cached_property
+    def encoder(self) -> Encoder:
+        """The space as points. Raises: SettingsError if there is no space yet."""
+        return Encoder(self.space)
 
-    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """Return the distributions of all keys that the model sees."""
-        return {key: self._parameters[key].distribution for key in self._axes}
+    @functools.cached_property
+    def _has_priors(self) -> bool:
+        return has_priors(self.space)
 
-    def sample_independent(
-        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Any:
-        """Draw a value at random."""
-        return Axis(param_distribution, ordered=False).value(self._draws.rng.random_sample())
+    def learn(self, earlier: Sequence[Earlier]) -> int:
+        """Learn from trials of earlier sweeps, by the keys that both spaces have; return how many had any.
 
-    def sample_relative(
-        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        """Return the best of many candidates by the model; nothing where all keys are to be drawn at random."""
-        rng = self._draws.rng
-        if rng.random_sample() < _RANDOM or not self._axes:
-            return {}
-        trials = [one for one in study.get_trials(deepcopy=False) if "trial" in one.user_attrs]
-        if self._earlier is None:
-            self._earlier = self._learn(study, trials)
-        own = [one for one in trials if not _sweep_of(one) and one.state != TrialState.FAIL]
-        known = self._read(study, own)
-        order, scores = scores_of(known.losses)
+        Of several metrics the mean of a trial's ranks counts.
+        """
+        count = 0
+        for _, trials in itertools.groupby(earlier, key=lambda trial: trial.sweep):
+            points, losses = list[np.ndarray](), list[Sequence[float]]()
+            for trial in trials:
+                point = self.encoder.point(self.space.dotted(trial.config))
+                if not np.isnan(point).all():
+                    points.append(point)
+                    losses.append(self._as_losses(trial.best) if trial.best else self._infeasible)
+            if points:
+                table = np.array(losses, float)
+                ranks = table if table.shape[1] == 1 else table.argsort(0, kind="stable").argsort(0, kind="stable")
+                self._past.append((np.array(points), np.where(np.isinf(table[:, 0]), math.inf, ranks.mean(1))))
+                count += len(points)
+        return count
+
+    @functools.cached_property
+    def _earlier(self) -> EarlierSweeps:
+        return EarlierSweeps(self.encoder, self._past)
+
+    def _as_losses(self, values: Sequence[float]) -> list[float]:
+        return [-value if mode == "max" else value for value, (_, mode) in zip(values, self._objectives, strict=True)]
+
+    @property
+    def _infeasible(self) -> list[float]:
+        return [math.inf] * len(self._objectives)
+
+    # -- trials
+
+    def suggest(self, trial_id: str) -> dict[str, Any]:
+        """Return the next configuration."""
+        number = self._number(trial_id)
+        rng = generator(self._seed or 0, number)
+        space = self.space
+        grid_index = number % space.grid_size
+        drawn = space.dotted(space.sample(rng, grid_index))  # as random search would
+        if self._has_priors and number % 2:  # the other half of what is drawn pays no heed to them
+            drawn = self._uniform(rng, grid_index) or drawn
         with one_thread():
-            if not self._learned(known, scores):
-                return {}
-            near = known.points[order[: max(3, len(order) // 10)]]
-            if len(order) < _STARTUP:
-                near = np.concatenate((near, self._earlier_best))
-            points, candidates = self._candidates(near)
-            if not candidates:
-                return {}
-            used = spread(order)
-            model = self._model(self._columns(known.points[used]), scores[used])
-            waiting = [one for one in own if one.state == TrialState.RUNNING and _loss(study, one) is None]
-            if waiting:
-                model.add(self._columns(np.array([self._point(one.params) for one in waiting])))
-            mean, deviation = model.posterior(self._columns(points))
-        return candidates[int(np.argmin(mean - rng.exponential() * deviation))]
+            values = self._modelled(rng, grid_index) if self._learned(rng, number) else None
+        if values is None:
+            values = drawn
+        self._know(trial_id, values)
+        return space.written(values)
 
-    # -- trials as points
+    def take(self, trial_id: str, config: Mapping[str, Any], *, asked: bool = False) -> None:
+        """Add a trial whose configuration came from elsewhere, or (``asked``) was suggested in an earlier run."""
+        self._number(trial_id)
+        self._know(trial_id, self.space.dotted(config))
 
-    def _point(self, params: Mapping[str, Any]) -> np.ndarray:
-        axes = self._axes.items()
-        return np.array([axis.coordinate(params[key]) if key in params else math.nan for key, axis in axes])
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """Learn from a report."""
+        known = self._known.get(trial_id)
+        if known is None:
+            return
+        values = [value for metric, _ in self._objectives if (value := metric_value(result, metric)) is not None]
+        if len(values) < len(self._objectives):
+            return
+        losses = self._as_losses(values)
+        if known.best is None or losses[0] < known.best[0]:
+            known.best = losses
 
-    def _columns(self, points: np.ndarray) -> np.ndarray:
-        """Return the columns of points [n, keys]: one of each key, or one of each value of a choice without order."""
-        parts = [np.zeros((len(points), 0))]
-        for coordinates, axis in zip(points.T, self._axes.values(), strict=True):
-            if axis.columns == 1:
-                parts.append(np.where(np.isnan(coordinates), 0.5, coordinates)[:, None])
-            else:
-                places = np.floor(coordinates * axis.columns)[:, None]
-                parts.append(np.minimum(places, axis.columns - 1) == np.arange(axis.columns))
-        return np.concatenate(parts, axis=1)
+    def end(self, trial_id: str, state: str, result: Mapping[str, Any] | None = None) -> None:
+        """Learn how a trial ended."""
+        known = self._known.get(trial_id)
+        if known is None:
+            return
+        if result is not None:
+            self.on_trial_result(trial_id, dict(result))
+        known.ended, known.infeasible = True, state in INFEASIBLE
 
-    def _read(self, study: optuna.Study, trials: Sequence[FrozenTrial]) -> _Trials:
-        """Return the trials that have reported, or whose configuration cannot be trained."""
-        found = [(self._point(one.params), loss) for one in trials if (loss := _loss(study, one)) is not None]
-        points, losses = zip(*found, strict=True) if found else ((), ())
-        return _Trials(np.array(points).reshape(len(points), len(self._axes)), np.array(losses, float))
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """End a trial, for callers that know less than ``end`` takes."""
+        self.end(trial_id, "", None if error else result)
 
-    def _learn(self, study: optuna.Study, trials: Sequence[FrozenTrial]) -> EarlierSweeps:
-        """Model the earlier sweeps in the study."""
-        sweeps = [self._read(study, list(each)) for sweep, each in itertools.groupby(trials, _sweep_of) if sweep]
-        sweeps = [sweep for sweep in sweeps if len(sweep.losses) >= _FEWEST][-_SWEEPS:]
-        for sweep in sweeps:
-            best = sweep.points[np.argsort(sweep.losses, kind="stable")[:_BEST]]
-            self._earlier_best = np.concatenate((self._earlier_best, best))
-        with one_thread():
-            return EarlierSweeps([(self._columns(one.points), one.losses) for one in sweeps], self._groups)
+    def _know(self, trial_id: str, values: Mapping[str, Any]) -> None:
+        self._known[trial_id] = _Known(values, self.encoder.point(values))
 
     # -- the model
 
-    def _learned(self, known: _Trials, scores: np.ndarray) -> bool:
+    def _told(self) -> list[_Known]:
+        """Return the trials that say something of their configuration, by id."""
+        return [one for _, one in sorted(self._known.items()) if one.best is not None or one.infeasible]
+
+    def _learned(self, rng: np.random.RandomState, number: int) -> bool:
         """Tell whether the model is asked: once enough trials have reported, or where earlier sweeps say enough."""
-        count = len(scores)
-        if count >= _STARTUP or not self._earlier:
-            return count >= _STARTUP
-        if count < _TRIED:
-            return self.number % _TRIED == 0
-        return float(self._earlier.weights(self._columns(known.points), scores).sum()) >= _TRUSTED
+        drawn = rng.random_sample() < _RANDOM
+        if drawn or not self.encoder.axes:
+            return False
+        told = self._told()
+        if len(told) >= _STARTUP or not len(self._earlier):
+            return len(told) >= _STARTUP
+        if len(told) < _TRIED:
+            return number % _TRIED == 0
+        _, scores = scores_of(self._losses(told, rng))
+        weights = self._earlier.weights(self.encoder.columns(self._points(told)), scores)
+        return float(weights.sum()) >= _TRUSTED
+
+    def _modelled(self, rng: np.random.RandomState, grid_index: int) -> dict[str, Any] | None:
+        """Return the best of many candidates by the model; None if constraints left none."""
+        told = self._told()
+        order, scores = scores_of(self._losses(told, rng))
+        points = self._points(told)
+        near = points[order[: max(3, len(told) // 10)]]
+        if len(told) < _STARTUP:
+            near = np.concatenate((near, self._earlier.best))
+        candidates = self._candidates(near, rng, grid_index)
+        if not candidates:
+            return None
+        used = spread(order)
+        model = self._model(self.encoder.columns(points[used]), scores[used])
+        waiting = [one.point for one in self._known.values() if one.best is None and not one.ended]
+        if waiting:
+            model.add(self.encoder.columns(np.array(waiting)))
+        mean, deviation = model.posterior(self.encoder.columns(np.array([point for point, _ in candidates])))
+        return candidates[int(np.argmin(mean - rng.exponential() * deviation))][1]
+
+    def _points(self, trials: Sequence[_Known]) -> np.ndarray:
+        return np.array([one.point for one in trials]).reshape(len(trials), len(self.encoder.axes))
 
     def _model(self, x: np.ndarray, scores: np.ndarray) -> GaussianProcess:
-        """Return the model of the reports, which starts from the predictions of earlier sweeps."""
-        earlier = self._earlier
-        if not earlier:
-            return GaussianProcess(x, scores, self._groups)
-        weights = earlier.weights(x, scores)
-        return GaussianProcess(x, scores, self._groups, lambda at: weights @ earlier.expected(at))
+        """Return the model of what was reported, which starts from what earlier sweeps expect."""
+        if not len(self._earlier):
+            return GaussianProcess(x, scores, self.encoder.groups)
+        weights = self._earlier.weights(x, scores)
+        return GaussianProcess(x, scores, self.encoder.groups, lambda at: weights @ self._earlier.expected(at))
 
-    def _candidates(self, near: np.ndarray) -> tuple[np.ndarray, list[dict[str, Any]]]:
-        """Return points and their values: half drawn from the space, half near the given points."""
-        rng, grid_index = self._draws.rng, self.number % self._space.grid_size
-        points: list[np.ndarray] = []
-        found: list[dict[str, Any]] = []
+    def _losses(self, told: Sequence[_Known], rng: np.random.RandomState) -> np.ndarray:
+        """Return one loss for each trial: of several metrics a random combination (ParEGO); infeasible ones last."""
+        count = len(self._objectives)
+        losses = [self._infeasible if one.infeasible else one.best for one in told]
+        table = np.array(losses, float).reshape(len(told), count)
+        if count == 1:
+            return table[:, 0]
+        ranks = table.argsort(0, kind="stable").argsort(0, kind="stable") / len(told)
+        weighted = ranks * rng.dirichlet(np.ones(count))
+        combined: np.ndarray = weighted.max(1) + 0.05 * weighted.sum(1)
+        combined[np.isinf(table[:, 0])] = math.inf
+        return combined
+
+    def _candidates(
+        self, near: np.ndarray, rng: np.random.RandomState, grid_index: int
+    ) -> list[tuple[np.ndarray, dict[str, Any]]]:
+        """Return points with their configurations: half drawn from the space, half near the given points."""
+        found: list[tuple[np.ndarray, dict[str, Any]]] = []
         for index in range(_ATTEMPTS * _CANDIDATES):
             if len(found) == _CANDIDATES or (found and index >= 2 * _CANDIDATES):
                 break
-            start = self._near(near[rng.randint(len(near))]) if index % 2 else rng.random_sample((near.shape[1],))
-            places = dict(zip(self._axes, start, strict=True))
-            values: dict[str, Any] = {}
+            start: np.ndarray
+            if index % 2:
+                start = self._near(near[rng.randint(len(near))], rng)
+            elif self._has_priors and not index % 4:
+                start = np.full(near.shape[1], np.nan)  # drawn by the space, from its priors
+            else:
+                start = rng.random_sample((near.shape[1],))
+            values = self.encoder.values(start, rng, grid_index)
+            if self.space.broken(values) is None:
+                found.append((self.encoder.point(values), values))
+        return found
 
-            def choose(key: str, domain: Any, places: Any = places, values: Any = values) -> Any:
-                place = places.get(key, math.nan)
-                if key not in self._axes:
-                    return domain.sample(random_state=rng)
-                values[key] = self._axes[key].value(rng.random_sample() if math.isnan(place) else place)
-                return self._parameters[key].restored(values[key])
+    def _uniform(self, rng: np.random.RandomState, grid_index: int) -> dict[str, Any] | None:
+        """Return a configuration without regard to priors; None if constraints allow none of several."""
+        for _ in range(_ATTEMPTS):
+            values = self.encoder.values(rng.random_sample(len(self.encoder.axes)), rng, grid_index)
+            if self.space.broken(values) is None:
+                return values
+        return None
 
-            drawn = self._space.draw(choose, grid_index)
-            if self._space.broken(drawn) is None:
-                values |= {key: self._parameters[key].stored(drawn[key]) for key in self._grid if key in drawn}
-                points.append(self._point(values))
-                found.append(values)
-        return np.array(points), found
-
-    def _near(self, point: np.ndarray) -> np.ndarray:
+    def _near(self, point: np.ndarray, rng: np.random.RandomState) -> np.ndarray:
         """Return a point near another: about half of its coordinates moved, all by a step of the same scale."""
-        rng = self._draws.rng
         moved = rng.random_sample(len(point)) < 0.5
         moved[rng.randint(len(point))] = True
-        steps = point + 10 ** rng.uniform(-1.7, -0.5) * rng.normal(size=len(point))
-        steps = np.clip(np.where(steps > 1, 2 - steps, np.abs(steps)), 0, 1)
-        for place, axis in enumerate(self._axes.values()):
-            if moved[place] and axis.columns > 1:  # a choice has no neighbours
-                steps[place] = rng.random_sample() if rng.random_sample() < 0.4 else point[place]
+        scale = 10 ** rng.uniform(-1.7, -0.5)
+        steps = point + scale * rng.normal(size=len(point))
+        steps = np.where(steps < 0, -steps, steps)
+        steps = np.clip(np.where(steps > 1, 2 - steps, steps), 0, 1)
+        choices = rng.random_sample(len(point))
+        for place, axis in enumerate(self.encoder.axes.values()):
+            if moved[place]:
+                free = axis.columns > 1 and rng.random_sample() < 0.4  # a choice has no neighbours
+                steps[place] = choices[place] if free else point[place] if axis.columns > 1 else steps[place]
         return np.where(moved, steps, point)
-
-
-def _sweep_of(trial: FrozenTrial) -> str:
-    """Return the folder of the earlier sweep that a trial is of; "" for one of this sweep."""
-    return str(trial.user_attrs["trial"]).rpartition("/")[0]
-
-
-def _loss(study: optuna.Study, trial: FrozenTrial) -> float | None:
-    """Return a trial's best report as a loss; infinite where it cannot be trained, None where there is none."""
-    values = trial.values if trial.state == TrialState.COMPLETE else list(trial.intermediate_values.values())
-    sign = 1 if study.direction == optuna.study.StudyDirection.MINIMIZE else -1
-    return min((sign * value for value in values or ()), default=None)

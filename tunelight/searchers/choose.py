@@ -12,6 +12,8 @@ from tunelight.errors import SettingsError, unknown
 if TYPE_CHECKING:
     from ray.tune.search import Searcher
 
+    from tunelight.searchers.learning import LearningSearcher
+    from tunelight.searchers.optuna import OptunaSearcher
     from tunelight.settings import Settings
     from tunelight.space import SearchSpace
 
@@ -20,6 +22,7 @@ _COUNTED = 10_000
 """How many leaves of a grid are visited to count its configurations."""
 _BLIND = ("random", "grid")
 """tunelight's searchers that learn nothing, and take no options."""
+_OWN = (*_BLIND, "auto")
 _ELSEWHERE = {
     **dict.fromkeys(("optuna", "hyperopt", "bohb", "tpesampler"), "tpe"),
     **dict.fromkeys(
@@ -45,7 +48,18 @@ def build_searcher(space: SearchSpace, settings: Settings, folder: Path | None =
 
     given: Any = settings.searcher
     if isinstance(given, Searcher) and not isinstance(given, TrackingSearcher):
-        return _foreign(given, space, settings)
+        if space.when or space.require:
+            raise SettingsError(
+                f"The searcher {type(given).__name__} knows neither conditions nor constraints, and the search space "
+                f"has {'`when` of ' + ', '.join(space.when) if space.when else '`require`'}. Use one of tunelight's "
+                "own, searcher='tpe' or 'random', or leave them out."
+            )
+        _refuse_warm_start(settings, f"{type(given).__name__} is not tunelight's, and")
+        metrics, modes = (list(each) for each in zip(*settings.objectives, strict=True))
+        metric: Any = metrics if len(metrics) > 1 else metrics[0]
+        mode: Any = modes if len(modes) > 1 else modes[0]
+        given.set_search_properties(metric, mode, dict(space.domains))
+        return given
     options = dict(given) if isinstance(given, Mapping) else {"name": given}
     name = options.pop("name", None)
     if name is None and len(settings.objectives) == 1 and not options:
@@ -55,23 +69,15 @@ def build_searcher(space: SearchSpace, settings: Settings, folder: Path | None =
             raise SettingsError(f"searcher={name!r} takes no {', '.join(options)}.")
         _refuse_warm_start(settings, f"searcher={name!r}")
         return _blind(name, space, settings)
+    if isinstance(name, str) and name == "auto":
+        from tunelight.searchers.auto import AutoSearcher  # imports SciPy
+
+        if options:
+            raise SettingsError(f"searcher='auto' takes no {', '.join(options)}.")
+        auto = AutoSearcher(space=space, metric=settings.metric, mode=settings.mode, seed=settings.seed or 0)
+        _warm_up(auto, settings, folder)
+        return auto
     return _optuna(name, options, space, settings, folder)
-
-
-def _foreign(given: Any, space: SearchSpace, settings: Settings) -> Searcher:
-    """Return a Searcher of Ray's or of a user's, which is told metric, mode and domains."""
-    kind = type(given).__name__
-    if space.when or space.require:
-        raise SettingsError(
-            f"The searcher {kind} knows neither conditions nor constraints, and the search space "
-            f"has {'`when` of ' + ', '.join(space.when) if space.when else '`require`'}. Use one of tunelight's "
-            "own, searcher='tpe' or 'random', or leave them out."
-        )
-    _refuse_warm_start(settings, f"{kind} is not tunelight's, and")
-    metrics, modes = (list(each) for each in zip(*settings.objectives, strict=True))
-    several = len(metrics) > 1
-    given.set_search_properties(*((metrics, modes) if several else (metrics[0], modes[0])), dict(space.domains))
-    return given  # type: ignore[no-any-return]
 
 
 def _blind(name: str, space: SearchSpace, settings: Settings) -> Searcher:
@@ -79,23 +85,23 @@ def _blind(name: str, space: SearchSpace, settings: Settings) -> Searcher:
     from tunelight.searchers.random import RandomSearcher
 
     metric, mode = settings.judged_by.values()
-    if name == "random":
-        return RandomSearcher(space, settings.seed or 0, metric, mode)
-    tried = max(0, settings.num_samples * space.grid_size - len(settings.baselines))
-    there, all_counted = GridSearcher(space).count(_COUNTED)
-    if there > tried:
-        _log.warning(
-            "The grid has %s configurations, of which num_samples=%s tries the first %s.",
-            there if all_counted else f"at least {there}",
-            settings.num_samples,
-            tried,
-        )
-    return GridSearcher(space, metric, mode)
+    if name == "grid":
+        tried = max(0, settings.num_samples * space.grid_size - len(settings.baselines))
+        there, all_counted = GridSearcher(space).count(_COUNTED)
+        if there > tried:
+            _log.warning(
+                "The grid has %s configurations, of which num_samples=%s tries the first %s.",
+                there if all_counted else f"at least {there}",
+                settings.num_samples,
+                tried,
+            )
+        return GridSearcher(space, metric, mode)
+    return RandomSearcher(space, settings.seed or 0, metric, mode)
 
 
 def _optuna(
     given: Any, options: dict[str, Any], space: SearchSpace, settings: Settings, resumed: Path | None
-) -> Searcher:
+) -> OptunaSearcher:
     from tunelight.searchers.optuna import OptunaSearcher  # imports Optuna
     from tunelight.searchers.samplers import KINDS, is_sampler, learns
 
@@ -104,12 +110,18 @@ def _optuna(
     elif given is None or (isinstance(given, str) and given in KINDS) or is_sampler(given):
         plan = OptunaSearcher(given, metric=settings.metric, mode=settings.mode, **options)
     else:
-        raise SettingsError(_no_searcher(given, [*_BLIND, *KINDS]))
+        raise SettingsError(_no_searcher(given, [*_OWN, *KINDS]))
     searcher = plan.for_sweep(space, settings.metric, settings.mode, settings.seed or 0)
-    if not settings.warm_start:
-        return searcher
-    if not learns(searcher.kind):
+    if settings.warm_start and not learns(searcher.kind):
         _refuse_warm_start(settings, f"searcher={given!r}")
+    _warm_up(searcher, settings, resumed)
+    return searcher
+
+
+def _warm_up(searcher: LearningSearcher, settings: Settings, resumed: Path | None) -> None:
+    """Let a searcher learn from the earlier sweeps that the settings name."""
+    if not settings.warm_start:
+        return
     from tunelight.searchers.earlier import read_earlier
 
     earlier, searcher.sweeps = read_earlier(settings.warm_start, settings.objectives, resumed)
@@ -124,16 +136,21 @@ def _optuna(
     searcher.notes.append(
         f"warm start: {count} of {len(earlier)} trials of earlier sweeps{where} are known to the searcher"
     )
-    return searcher
 
 
 def _no_searcher(given: Any, valid: list[str]) -> str:
     """Return the error for an object that is no searcher: another library's name, a class, or something else."""
     others = "a Ray Tune Searcher, tunelight's OptunaSearcher or an Optuna sampler"
+    kind = given if isinstance(given, type) else type(given)
     if isinstance(given, type) and (hasattr(given, "suggest") or hasattr(given, "sample_relative")):
         return (
             f"searcher={given.__name__} is a class. Make an object of it: searcher={given.__name__}(), with its "
             "arguments between the parentheses."
+        )
+    if kind.__module__.startswith("optuna.study"):
+        return (
+            "searcher= takes no Optuna study: a sweep has one of its own. Give the study's sampler, "
+            "searcher=study.sampler; results.to_study() returns the sweep's trials as a study."
         )
     if not isinstance(given, str):
         return (

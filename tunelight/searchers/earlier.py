@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +15,7 @@ from tunelight.record import (
     FINISHED,
     INFEASIBLE,
     STOPPED,
+    SweepState,
     TrialState,
     has_record,
     is_better,
@@ -24,7 +25,7 @@ from tunelight.record import (
 )
 from tunelight.settings import Mode
 
-_MOST: Final = 20
+MOST: Final = 20
 """How many of its last sweeps a folder of sweeps stands for."""
 
 
@@ -32,8 +33,9 @@ _MOST: Final = 20
 class Earlier:
     """A trial of an earlier sweep: FINISHED, STOPPED (also if it was cut off) or infeasible, as DIVERGED."""
 
-    name: str
-    """The folder of its sweep, and its id."""
+    sweep: str
+    """The folder of its sweep."""
+    id: str
     state: str
     config: Mapping[str, Any]
     """The configuration that its best report was trained under."""
@@ -41,6 +43,11 @@ class Earlier:
     """All metrics in its best report; empty where there is none."""
     curve: Mapping[int, float] = field(default_factory=dict)
     """The first metric by report."""
+
+    @property
+    def name(self) -> str:
+        """The folder of its sweep, and its id."""
+        return f"{self.sweep}/{self.id}"
 
 
 def read_earlier(
@@ -57,38 +64,33 @@ def read_earlier(
     trials: list[Earlier] = []
     sweeps: list[Path] = []
     for folder in dict.fromkeys(Path(one).expanduser().absolute() for one in folders):
-        inside = [] if has_record(folder) else list_sweeps(folder)
-        others = [one.folder for one in inside if one.folder != but]
-        found = _read_last(folder, others, objectives) if others else [(folder, _read(folder, objectives))]
-        for sweep, read in found:
+        inside = [] if has_record(folder) else [one.folder for one in list_sweeps(folder) if one.folder != but]
+        found = [_read(folder, objectives)] if not inside else _read_last(folder, inside, objectives)
+        for sweep, known in found:
             if sweep not in sweeps:
                 sweeps.append(sweep)
-                trials += read
+                trials += known
     return trials, sweeps
 
 
-def _read(folder: Path, objectives: Sequence[tuple[str, Mode]]) -> list[Earlier]:
+_Sweep = tuple[Path, list[Earlier]]
+
+
+def _read(folder: Path, objectives: Sequence[tuple[str, Mode]]) -> _Sweep:
     state = read_record(folder)
-    histories = [trial.history for trial in state.trials.values()]
-    names = dict.fromkeys(name for history in histories for report in history for name in report)
-    for metric, _ in objectives:
-        if not any(metric_value(report, metric) is not None for history in histories for report in history):
-            start = f"warm_start: no trial of {folder} reported this sweep's metric"
-            raise SettingsError(unknown(start, metric, names, listed="They reported"))
+    _check_metrics(folder, state, [metric for metric, _ in objectives])
     trials = sorted(state.searched, key=lambda trial: trial.index)
-    return [one for trial in trials if (one := _earlier(folder, trial, objectives)) is not None]
+    return folder, [one for trial in trials if (one := _earlier(folder, trial, objectives)) is not None]
 
 
-def _read_last(
-    folder: Path, sweeps: Iterable[Path], objectives: Sequence[tuple[str, Mode]]
-) -> list[tuple[Path, list[Earlier]]]:
+def _read_last(folder: Path, sweeps: Iterable[Path], objectives: Sequence[tuple[str, Mode]]) -> list[_Sweep]:
     """Return the last sweeps of a folder, given the last written first, with their trials; the last one comes last."""
-    found: list[tuple[Path, list[Earlier]]] = []
+    found: list[_Sweep] = []
     for sweep in sweeps:
         with contextlib.suppress(SettingsError, StorageError):  # has other metrics, or a record that cannot be read
-            found.append((sweep, _read(sweep, objectives)))
-        if len(found) == _MOST:
-            return found[::-1]
+            found.append(_read(sweep, objectives))
+        if len(found) == MOST:
+            break
     if not found:
         metrics = " and ".join(metric for metric, _ in objectives)
         raise SettingsError(
@@ -101,7 +103,7 @@ def _earlier(folder: Path, trial: TrialState, objectives: Sequence[tuple[str, Mo
     if trial.state == ERROR:
         return None
     if trial.state in INFEASIBLE:
-        return Earlier(f"{folder}/{trial.id}", trial.state, trial.config)
+        return Earlier(str(folder), trial.id, trial.state, trial.config)
     mode = objectives[0][1]
     best: list[float] = []
     number, curve = 0, dict[int, float]()
@@ -115,4 +117,18 @@ def _earlier(folder: Path, trial: TrialState, objectives: Sequence[tuple[str, Mo
     if not best:
         return None
     state = FINISHED if trial.state == FINISHED else STOPPED
-    return Earlier(f"{folder}/{trial.id}", state, trial.config_at(number), best, curve)
+    return Earlier(str(folder), trial.id, state, trial.config_at(number), best, curve)
+
+
+def _check_metrics(folder: Path, state: SweepState, metrics: Sequence[str]) -> None:
+    known = dict.fromkeys(name for trial in state.trials.values() for report in trial.history for name in report)
+    for metric in metrics:
+        if not any(_reports(state, metric)):
+            start = f"warm_start: no trial of {folder} reported this sweep's metric"
+            raise SettingsError(unknown(start, metric, known, listed="They reported"))
+
+
+def _reports(state: SweepState, metric: str) -> Iterator[bool]:
+    for trial in state.trials.values():
+        for report in trial.history:
+            yield metric_value(report, metric) is not None

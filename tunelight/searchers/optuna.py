@@ -7,7 +7,6 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -19,13 +18,12 @@ from optuna.trial import TrialState, create_trial
 from tunelight.compat.optuna import frozen_constraints, set_constraint
 from tunelight.errors import SettingsError
 from tunelight.record import ERROR, FINISHED, INFEASIBLE, INTERRUPTED, STOPPED, is_better
-from tunelight.searchers.auto import AutoSampler
 from tunelight.searchers.earlier import Earlier
+from tunelight.searchers.learning import LearningSearcher
 from tunelight.searchers.priors import PriorDraws
 from tunelight.searchers.random import generator
 from tunelight.searchers.samplers import keeps_nothing, make_sampler, quiet, reseed
-from tunelight.searchers.sweep import TrackingSearcher
-from tunelight.settings import Mode, paired
+from tunelight.settings import Mode
 from tunelight.space import SearchSpace
 from tunelight.space.distributions import Parameter, parameter_of
 from tunelight.space.plain import to_plain_config
@@ -51,7 +49,7 @@ class _Live:
     steps: set[Any] = field(default_factory=set)
 
 
-class OptunaSearcher(TrackingSearcher):
+class OptunaSearcher(LearningSearcher):
     """Suggest configurations by an Optuna sampler.
 
     The study is in memory, and a resumed sweep rebuilds it from its record. For Optuna's own plots and dashboard,
@@ -66,8 +64,8 @@ class OptunaSearcher(TrackingSearcher):
     of the space, which are never run.
 
     Args:
-        sampler: "auto", "tpe", "gp", "cmaes", "sobol", "qmc", "nsgaii", "nsgaiii", or an Optuna sampler, which is
-            copied and seeded as the sweep is (None: "tpe"; with several metrics "nsgaii").
+        sampler: "tpe", "gp", "cmaes", "sobol", "qmc", "nsgaii", "nsgaiii", or an Optuna sampler, which is copied and
+            seeded as the sweep is (None: "tpe"; with several metrics "nsgaii").
         space, metric, mode, seed: for use without ``tunelight.run``, which tells its own (0 is the seed then).
         options: arguments of the named sampler.
 
@@ -84,14 +82,7 @@ class OptunaSearcher(TrackingSearcher):
         seed: int | None = None,
         **options: Any,
     ) -> None:
-        super().__init__()
-        self._space = None if space is None else SearchSpace.of(space)
-        self._objectives = paired(metric, mode)
-        self._metric, self._mode = self._objectives[0] if self._objectives else (None, None)
-        self._seed = seed
-        self._seen = 0
-        self.notes: list[str] = []
-        self.sweeps: Sequence[Path] = ()
+        super().__init__(space, metric, mode, seed)
         self.kind = sampler
         self._options = options
         self._storage = InMemoryStorage()
@@ -112,28 +103,9 @@ class OptunaSearcher(TrackingSearcher):
         seed = seed if self._seed is None else self._seed
         return OptunaSearcher(self.kind, space=space, metric=metric, mode=mode, seed=seed, **self._options)
 
-    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
-        """Take metric, mode and space from Tune where they are missing; return False once the study has begun."""
-        if self._study is not None:
-            return False
-        if metric is not None and not self._objectives:
-            self._objectives = paired(metric, "max" if mode == "max" else "min")
-            self._metric, self._mode = self._objectives[0]
-        if config and self._space is None:
-            self._space = SearchSpace.of(config)
-        return True
-
     @property
-    def space(self) -> SearchSpace:
-        """The search space. Raises: SettingsError if there is none yet."""
-        if self._space is None:
-            raise SettingsError("OptunaSearcher has nothing to search. Give it space=.")
-        return self._space
-
-    def _number(self, trial_id: str) -> int:
-        """Return the trial's number: its id in a sweep, else counted here."""
-        self._seen += 1
-        return int(trial_id) if trial_id.isdecimal() else self._seen - 1
+    def _began(self) -> bool:
+        return self._study is not None
 
     # -- the study
 
@@ -144,14 +116,11 @@ class OptunaSearcher(TrackingSearcher):
             count = len(self._objectives)
             if not count:
                 raise SettingsError("OptunaSearcher has no metric to search for. Give it metric= and mode=.")
-            sampler = make_sampler(self._named, self._options, self._seed or 0, count)
-            if isinstance(sampler, AutoSampler):
-                sampler.search(self.space, self._parameters)
             with quiet():
                 self._study = optuna.create_study(
                     storage=self._storage,
                     study_name="sweep",
-                    sampler=sampler,
+                    sampler=make_sampler(self._named, self._options, self._seed or 0, count),
                     directions=["minimize" if mode == "min" else "maximize" for _, mode in self._objectives],
                 )
                 self._study.set_metric_names([metric for metric, _ in self._objectives])
@@ -178,8 +147,6 @@ class OptunaSearcher(TrackingSearcher):
         if self._priors.has_turn(number):
             drawn = self._priors.draw(number)
             return self._begin(trial_id, number, self.study.ask(), self.space.dotted(drawn))
-        if isinstance(sampler, AutoSampler):
-            sampler.number = number
         for attempt in range(_ATTEMPTS):
             words = (self._seed or 0, number, attempt)
             reseed(sampler, *words)
@@ -236,9 +203,9 @@ class OptunaSearcher(TrackingSearcher):
     def learn(self, earlier: Sequence[Earlier]) -> int:
         """Add trials of earlier sweeps to the study, by the keys that both spaces have; return how many had any.
 
-        Samplers that model all keys together, which all but "auto" and TPE do, get only the trials that have every key.
+        Samplers that model all keys together, which all but TPE do, get only the trials that have every key.
         """
-        all_keys = not isinstance(self.study.sampler, AutoSampler | optuna.samplers.TPESampler)
+        all_keys = not isinstance(self.study.sampler, optuna.samplers.TPESampler)
         modelled = {key for key, parameter in self._parameters.items() if parameter is not None}
         count = 0
         for one in earlier:

@@ -23,6 +23,11 @@ _STREAM: Final = 2
 """Keeps the generator that decides apart from those that draw."""
 
 
+def has_priors(space: SearchSpace) -> bool:
+    """Tell whether a space names any value by ``around``."""
+    return any(prior(domain) is not None for domain in space.domains.values())
+
+
 class PriorDraws:
     """Decides which trials are drawn from the priors of a space, and draws them.
 
@@ -34,7 +39,7 @@ class PriorDraws:
     def __init__(self, space: SearchSpace, seed: int) -> None:
         self._space = space
         self._seed = seed
-        self.active = any(prior(domain) is not None for domain in space.domains.values())
+        self.active = has_priors(space)
         """Whether the space names any value by ``around``."""
         self._drawn: dict[str, bool] = {}
         self._losses: dict[str, float] = {}

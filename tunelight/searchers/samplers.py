@@ -17,10 +17,8 @@ from optuna.samplers import BaseSampler
 
 from tunelight.compat.optuna import sampler_arguments
 from tunelight.errors import SettingsError, unknown
-from tunelight.searchers.auto import AutoSampler
 
 KINDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "auto": ("AutoSampler", {}),
     "tpe": ("TPESampler", {"constant_liar": True}),
     "gp": ("GPSampler", {"warn_independent_sampling": False}),
     "cmaes": ("CmaEsSampler", {"warn_independent_sampling": False}),
@@ -29,8 +27,8 @@ KINDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "nsgaii": ("NSGAIISampler", {}),
     "nsgaiii": ("NSGAIIISampler", {}),
 }
-"""Name -> class of the sampler, Optuna's or AutoSampler, and its default arguments here, where its version has them."""
-_ONE_METRIC = ("auto", "cmaes")
+"""Name -> class of the sampler, and its default arguments here, for a version of Optuna that has them."""
+_ONE_METRIC = ("cmaes",)
 _BLIND = ("sobol", "qmc")
 """Samplers that use no results."""
 
@@ -46,7 +44,7 @@ def make_sampler(kind: Any, options: Mapping[str, Any], seed: int, objectives: i
     if objectives > 1 and kind in _ONE_METRIC:
         raise SettingsError(f"searcher={kind!r} takes one metric only. Choose 'nsgaii', 'tpe' or 'gp' for several.")
     name, defaults = KINDS[kind]
-    make: type[BaseSampler] = AutoSampler if kind == "auto" else getattr(samplers, name)
+    make: type[BaseSampler] = getattr(samplers, name)
     valid = list(inspect.signature(make).parameters)
     usual = sampler_arguments(make) | {key: value for key, value in defaults.items() if key in valid}
     for option in options:
@@ -89,7 +87,7 @@ def keeps_nothing(sampler: BaseSampler) -> bool:
 
     The others store something with each trial that they suggest (a generation, the position in a sequence).
     """
-    return isinstance(sampler, AutoSampler | samplers.TPESampler | samplers.GPSampler | samplers.RandomSampler)
+    return isinstance(sampler, samplers.TPESampler | samplers.GPSampler | samplers.RandomSampler)
 
 
 def reseed(sampler: BaseSampler, *words: int) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -23,8 +23,6 @@ _SPREADS: Final = (1.0, 1.0, 1.5)
 _START: Final = (-0.3, 0.0, -2.0)
 _MODELLED: Final = 120
 """The largest number of trials that a model is fitted to."""
-_BELIEF: Final = 3.0
-"""How many trials, roughly, weigh as much as the belief that all earlier sweeps predict the new one."""
 
 
 @functools.cache
@@ -33,7 +31,7 @@ def _blas() -> Any:
 
 
 def one_thread() -> Any:
-    """Return a context in which one thread works on matrices.
+    """Return a context in which matrices are worked on by one thread.
 
     They are small here; where training keeps the cores busy, a second thread makes them take twenty times as long.
     """
@@ -48,12 +46,13 @@ def scores_of(losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return order, scores
 
 
-def spread(order: np.ndarray) -> np.ndarray:
-    """Return at most 120 of the trials, best first: the best 60, and the others evenly spaced among the rest."""
-    if len(order) <= _MODELLED:
+def spread(order: np.ndarray, count: int = _MODELLED) -> np.ndarray:
+    """Return ``count`` of the trials, best first: the better half of the count, and the others evenly from the rest."""
+    if len(order) <= count:
         return order
-    half = _MODELLED // 2
-    return np.concatenate((order[:half], order[np.linspace(half, len(order) - 1, half).astype(int)]))
+    rest = order[count // 2 :]
+    chosen = np.linspace(0, len(rest) - 1, count - count // 2).astype(int)
+    return np.concatenate((order[: count // 2], rest[chosen]))
 
 
 class GaussianProcess:
@@ -65,7 +64,7 @@ class GaussianProcess:
         x: columns, [n, columns].
         y: targets of about unit scale, [n].
         groups: the number of each column's key; columns of a key share a length scale.
-        trend: the values expected of points before any target is known, [n, columns] to [n] (None: a constant).
+        trend: what is expected of points before any target is known, [n, columns] to [n] (None: the same of all).
     """
 
     def __init__(
@@ -76,26 +75,39 @@ class GaussianProcess:
         trend: Callable[[np.ndarray], np.ndarray] | None = None,
     ) -> None:
         self._groups = groups
-        self._trend = trend or (lambda x: np.zeros(len(x)))
-        residuals = y - self._trend(x)
-        self._mean = float(residuals.mean()) if len(y) else 0.0
-        self._x, self._y = x, residuals - self._mean
-        self._fit(int(groups.max()) + 1 if len(groups) else 0)
+        self._trend = trend
+        rest = y - self._expected(x)
+        self._mean = float(rest.mean()) if len(y) else 0.0
+        self._x, self._y = x, rest - self._mean
+        self._count = int(groups.max()) + 1 if len(groups) else 0
+        self._find()
         self._factor()
 
     def add(self, x: np.ndarray) -> None:
-        """Add pending points with predicted values, so that the next suggestion lies elsewhere."""
-        self._y = np.concatenate((self._y, self._kernel(self._x, x).T @ self._weights))
-        self._x = np.concatenate((self._x, x))
-        self._factor()
+        """Add points as if they had the values that are expected of them, so that others are chosen beside them."""
+        if len(x):
+            rest = self._kernel(self._x, x).T @ self._weights
+            self._x = np.concatenate((self._x, x))
+            self._y = np.concatenate((self._y, rest))
+            self._factor()
+
+    def mean(self, x: np.ndarray) -> np.ndarray:
+        """Return the mean at points [n, columns]: [n]."""
+        found: np.ndarray = self._mean + self._expected(x) + self._kernel(self._x, x).T @ self._weights
+        return found
 
     def posterior(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and standard deviation without noise at points [n, columns]: [n] each."""
         cross = self._kernel(self._x, x)
-        mean = self._mean + self._trend(x) + cross.T @ self._weights
-        explained = linalg.solve_triangular(self._lower, cross, lower=True) if len(self._y) else cross
+        mean = self._mean + self._expected(x) + cross.T @ self._weights
+        explained = cross  # without points there is nothing to explain
+        if len(self._y):
+            explained = linalg.solve_triangular(self._lower, cross, lower=True, check_finite=False)
         variance = self._amplitude - np.einsum("ij,ij->j", explained, explained)
         return mean, np.sqrt(np.maximum(variance, 1e-9))
+
+    def _expected(self, x: np.ndarray) -> np.ndarray:
+        return np.zeros(len(x)) if self._trend is None else self._trend(x)
 
     def _kernel(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         scaled, others = a / self._scales, b / self._scales
@@ -108,87 +120,54 @@ class GaussianProcess:
         if not len(self._y):
             self._lower, self._weights = np.zeros((0, 0)), np.zeros(0)
             return
-        gram = self._kernel(self._x, self._x) + self._noise * np.eye(len(self._y))
-        self._lower = linalg.cholesky(gram, lower=True)
-        self._weights = linalg.cho_solve((self._lower, True), self._y)
+        gram = self._kernel(self._x, self._x)
+        gram[np.diag_indices_from(gram)] += self._noise
+        self._lower = linalg.cholesky(gram, lower=True, check_finite=False)
+        self._weights = linalg.cho_solve((self._lower, True), self._y, check_finite=False)
 
-    def _fit(self, keys: int) -> None:
+    def _find(self) -> None:
         """Set the hyperparameters at the maximum of their posterior, by L-BFGS with the gradient."""
-        n = len(self._y)
-        at = np.repeat(_START, (keys, 1, 1))
-        if n:
-            square = np.zeros((keys, n, n))
-            for column, key in enumerate(self._groups):
-                square[key] += (self._x[:, None, column] - self._x[None, :, column]) ** 2
-            at = optimize.minimize(
-                functools.partial(_posterior_loss, square.reshape(keys, n * n), self._y),
-                at,
-                jac=True,
-                method="L-BFGS-B",
-                bounds=[(-3.0, 4.0)] * keys + [(-4.0, 3.0), (-7.0, 1.0)],
-                options={"maxiter": _ITERATIONS},
-            ).x
-        self._scales = np.exp(at[:keys])[self._groups]
-        self._amplitude = math.exp(at[keys])
-        self._noise = math.exp(at[keys + 1]) + _JITTER
+        n, keys = len(self._y), self._count
+        if not n:
+            self._take(np.repeat(_START, (keys, 1, 1)))
+            return
+        square = np.zeros((keys, n, n))
+        for column, key in enumerate(self._groups):
+            square[key] += (self._x[:, None, column] - self._x[None, :, column]) ** 2
+        flat = square.reshape(keys, n * n)
+        identity = np.eye(n)
+        means = np.repeat(_MEANS, (keys, 1, 1))
+        spreads = np.repeat(_SPREADS, (keys, 1, 1))
 
+        def loss(at: np.ndarray) -> tuple[float, np.ndarray]:
+            inverse = np.exp(-2 * at[:keys])
+            amplitude, noise = math.exp(at[keys]), math.exp(at[keys + 1])
+            distance = np.sqrt(5 * (inverse @ flat)).reshape(n, n)
+            decay = np.exp(-distance)
+            gram = amplitude * (1 + distance + distance**2 / 3) * decay
+            lower = linalg.cholesky(gram + (noise + _JITTER) * identity, lower=True, check_finite=False)
+            weights = linalg.cho_solve((lower, True), self._y, check_finite=False)
+            pull = np.outer(weights, weights) - linalg.cho_solve((lower, True), identity, check_finite=False)
+            value = 0.5 * self._y @ weights + np.log(np.diag(lower)).sum()
+            slope = np.empty_like(at)
+            slope[:keys] = -5 / 6 * amplitude * (flat @ (pull * (1 + distance) * decay).ravel()) * inverse
+            slope[keys] = -0.5 * (pull * gram).sum()
+            slope[keys + 1] = -0.5 * noise * np.trace(pull)
+            off = (at - means) / spreads
+            return float(value + 0.5 * off @ off), slope + off / spreads
 
-def _posterior_loss(square: np.ndarray, y: np.ndarray, at: np.ndarray) -> tuple[float, np.ndarray]:
-    """Return the negative log posterior of hyperparameters and its gradient.
+        found = optimize.minimize(
+            loss,
+            np.repeat(_START, (keys, 1, 1)),
+            jac=True,
+            method="L-BFGS-B",
+            bounds=[(-3.0, 4.0)] * keys + [(-4.0, 3.0), (-7.0, 1.0)],
+            options={"maxiter": _ITERATIONS},
+        ).x
+        self._take(found)
 
-    Args:
-        square: squared distances by key, [keys, n * n].
-        y: targets, [n].
-        at: logarithms of length scales, amplitude and noise, [keys + 2].
-    """
-    n, keys = len(y), len(square)
-    inverse, amplitude, noise = np.exp(-2 * at[:keys]), math.exp(at[keys]), math.exp(at[keys + 1])
-    distance = np.sqrt(5 * (inverse @ square)).reshape(n, n)
-    decay = np.exp(-distance)
-    gram = amplitude * (1 + distance + distance**2 / 3) * decay
-    identity = np.eye(n)
-    lower = linalg.cholesky(gram + (noise + _JITTER) * identity, lower=True, check_finite=False)
-    weights = linalg.cho_solve((lower, True), y, check_finite=False)
-    pull = np.outer(weights, weights) - linalg.cho_solve((lower, True), identity, check_finite=False)
-    slope = np.empty_like(at)
-    slope[:keys] = -5 / 6 * amplitude * (square @ (pull * (1 + distance) * decay).ravel()) * inverse
-    slope[keys] = -0.5 * (pull * gram).sum()
-    slope[keys + 1] = -0.5 * noise * np.trace(pull)
-    spreads = np.repeat(_SPREADS, (keys, 1, 1))
-    off = (at - np.repeat(_MEANS, (keys, 1, 1))) / spreads
-    value = 0.5 * y @ weights + np.log(np.diag(lower)).sum() + 0.5 * off @ off
-    return float(value), slope + off / spreads
-
-
-class EarlierSweeps:
-    """A model of each earlier sweep: columns [n, columns] and losses [n]."""
-
-    def __init__(self, sweeps: Sequence[tuple[np.ndarray, np.ndarray]], groups: np.ndarray) -> None:
-        self._models: list[GaussianProcess] = []
-        for x, losses in sweeps:
-            order, scores = scores_of(losses)
-            used = spread(order)
-            self._models.append(GaussianProcess(x[used], scores[used], groups))
-
-    def __len__(self) -> int:
-        return len(self._models)
-
-    def expected(self, x: np.ndarray) -> np.ndarray:
-        """Return the scores that each sweep predicts at points [n, columns]: [sweeps, n]."""
-        return np.array([model.posterior(x)[0] for model in self._models])
-
-    def weights(self, x: np.ndarray, scores: np.ndarray) -> np.ndarray:
-        """Return each sweep's weight [sweeps], none negative, by least squares on the new sweep's scores [n].
-
-        Without trials the weights are equal; the more trials there are, the more they decide.
-        """
-        count = len(self._models)
-        belief = np.full(count, 1 / count)
-        if not len(scores):
-            return belief
-        expected = self.expected(x)
-        centred = (expected - expected.mean(1, keepdims=True)).T
-        left = np.concatenate((centred, _BELIEF**0.5 * np.eye(count)))
-        right = np.concatenate((scores - scores.mean(), _BELIEF**0.5 * belief))
-        found: np.ndarray = optimize.nnls(left, right)[0]
-        return found
+    def _take(self, found: np.ndarray) -> None:
+        """Set the hyperparameters by their logarithms: length scales, amplitude and noise."""
+        self._scales = np.exp(found[: self._count])[self._groups]
+        self._amplitude = math.exp(found[self._count])
+        self._noise = math.exp(found[self._count + 1]) + _JITTER

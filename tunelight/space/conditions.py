@@ -61,15 +61,14 @@ def check_when(key: str, when: When, domains: Mapping[str, Any], where: Callable
         for value in wanted:
             if not _possible(domain, value):
                 raise SpaceError(f"{start} wants {name} to be {value!r}, which it never is.{_choices(domain, value)}")
-        if isinstance(domains[key], Mapping) and not isinstance(domain, Mapping) and not is_fixed(domain):
+        if isinstance(domains[key], Mapping) and not isinstance(domain, Mapping) and not _fixed(domain):
             raise SpaceError(
                 f"{start} names {name}, which is drawn, so that points of the grid would be missed. Make {name} a grid "
                 f"too, or {key} a choice."
             )
 
 
-def is_fixed(domain: Any) -> bool:
-    """Tell whether a domain is a single value that is not drawn."""
+def _fixed(domain: Any) -> bool:
     from tunelight.space.more_domains import Fixed  # imports Ray
 
     return isinstance(domain, Fixed)

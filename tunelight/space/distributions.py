@@ -42,11 +42,8 @@ class Parameter:
         if isinstance(one, IntDistribution):
             return trial.suggest_int(self.key, one.low, one.high, step=one.step, log=one.log)
         assert isinstance(one, CategoricalDistribution)  # there are these three
-        return self.restored(trial.suggest_categorical(self.key, one.choices))
-
-    def restored(self, value: Any) -> Any:
-        """Return the value of the space that the study stores as ``value``."""
-        return value if self.choices is None else self.choices[value]
+        chosen: Any = trial.suggest_categorical(self.key, one.choices)
+        return chosen if self.choices is None else self.choices[chosen]
 
     def stored(self, value: Any) -> Any:
         """Return a value, also a recorded one, as the study stores it. Raises: ValueError outside of the domain."""

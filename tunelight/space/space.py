@@ -14,7 +14,7 @@ from tunelight.compat.arguments import known_arguments
 from tunelight.errors import DataError, SettingsError, SpaceError, TrainFunctionError, guess, unknown
 from tunelight.machine.optional import need
 from tunelight.settings import PARTS, Settings, check_names
-from tunelight.space.conditions import When, holds, is_fixed, same, values_of
+from tunelight.space.conditions import When, holds, same
 from tunelight.space.constraints import Constraint, read_constraint
 from tunelight.space.domains import DomainReader, describe
 from tunelight.space.files import YamlFile, importable
@@ -99,7 +99,7 @@ class SearchSpace:
 
     def _make_grid(self) -> Grid:
         axes = {key: domain["grid_search"] for key, domain in self.domains.items() if isinstance(domain, Mapping)}
-        fixed = {key: domain.categories[0] for key, domain in self.domains.items() if is_fixed(domain)}
+        fixed = {key: domain.categories[0] for key, domain in self.domains.items() if _is_fixed(domain)}
 
         def kept(point: dict[str, Any]) -> dict[str, Any] | None:
             values: dict[str, Any] = {}
@@ -212,7 +212,7 @@ class SearchSpace:
             if not isinstance(domain, Mapping) and domain.is_function():
                 functions.append(key)
             elif holds(self._when.get(key, {}), values):
-                if key in point or is_fixed(domain):
+                if key in point or _is_fixed(domain):
                     values[key] = point[key] if key in point else domain.categories[0]
                 else:
                     values[key] = _bounded(choose(key, domain), domain)
@@ -359,7 +359,7 @@ class SearchSpace:
             choices = list(self._choices(key)) if self._is_plain and key in self.objects else []
             if choices and not any(same(value, one) for one in choices):
                 return f"holds {key}={value!r}, which is not one of its choices: {', '.join(map(repr, choices))}."
-            if is_fixed(self.domains[key]) and not same(value, self.domains[key].categories[0]):
+            if _is_fixed(self.domains[key]) and not same(value, self.domains[key].categories[0]):
                 return f"holds {key}={value!r}, and the space keeps it fixed at {self.domains[key].categories[0]!r}."
         broken = self.broken(values)
         return broken and f"breaks `require: {broken}`: it has {dict(values)}."
@@ -367,7 +367,7 @@ class SearchSpace:
     def filled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return a configuration with the fixed values that it leaves out."""
         values = self.dotted(config)
-        lacking = [key for key, domain in self.domains.items() if is_fixed(domain) and key not in values]
+        lacking = [key for key, domain in self.domains.items() if _is_fixed(domain) and key not in values]
         for key in lacking:
             if holds(self._when.get(key, {}), values):
                 values[key] = self.domains[key].categories[0]
@@ -407,7 +407,8 @@ class SearchSpace:
         return [self.objects.value(key, value) for value in self._choices(key)]
 
     def _choices(self, key: str) -> list[Any]:
-        return list(values_of(self.domains[key]) or ())
+        domain = self.domains[key]
+        return list(domain["grid_search"] if isinstance(domain, Mapping) else getattr(domain, "categories", ()))
 
     def dotted(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return a configuration's values by dotted key: the way back of :meth:`written`."""
@@ -427,6 +428,12 @@ class SearchSpace:
         told = {**({"require": self.require} if self._constraints else {}), **self.settings}
         settings = "".join(f", {name}={value!r}" for name, value in told.items())
         return f"SearchSpace({self.describe()}{settings})"
+
+
+def _is_fixed(domain: Any) -> bool:
+    from tunelight.space.more_domains import Fixed  # imports Ray
+
+    return isinstance(domain, Fixed)
 
 
 def _bounded(value: Any, domain: Any) -> Any:

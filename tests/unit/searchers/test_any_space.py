@@ -9,9 +9,10 @@ import pytest
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.searchers.test_optuna import report
+from tests.unit.searchers.test_auto import in_space, report
 from tunelight.errors import SpaceError
 from tunelight.searchers.choose import build_searcher
+from tunelight.searchers.encoding import axis_of
 from tunelight.settings import Settings
 from tunelight.space import SearchSpace
 
@@ -50,16 +51,6 @@ def spaces(draw: Any) -> SearchSpace:
         bound = sum(low + share * (high - low) for low, high, *_ in (next(iter(keys[key].values())) for key in (a, b)))
         require.append(f"{a} + {b} <= {bound:.3f}")
     return SearchSpace(keys, require=require)
-
-
-def in_space(space: SearchSpace, config: dict[str, Any]) -> None:
-    values = space.dotted(config)
-    assert space.written(values) == config
-    assert space.broken(values) is None
-    space.check_baselines([config])
-    for key, domain in space.domains.items():
-        if key in values and hasattr(domain, "is_valid") and not domain.is_function():
-            assert domain.is_valid(values[key]), (key, values[key])
 
 
 @pytest.mark.parametrize("name", ["auto", "random", "tpe"])
@@ -110,3 +101,9 @@ def test_a_step_whose_multiples_round_over_a_bound_stays_within_it(name):
         searcher.on_trial_complete(f"t{number}", report(1, 13.7 - config["x"]))
     assert min(found) >= 13.5
     assert max(found) <= 13.7 if name == "random" else max(found) == 13.7  # older versions of Ray never draw it
+
+
+def test_coordinates_reach_both_bounds_of_a_step():
+    axis = axis_of(SearchSpace({"x": {"quniform": [13.5, 13.7, 0.1]}}).domains["x"])
+    assert axis is not None
+    assert (axis.value(0.0), axis.value(1.0)) == (13.5, 13.7)

@@ -1,26 +1,29 @@
-"""AutoSampler: what it suggests, what it learns from, and what it takes from earlier sweeps."""
+"""AutoSearcher: what it suggests, what it learns from, and that a resumed sweep goes on as it would have."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import optuna
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize
 
 import tunelight as tl
-from tests.unit.searchers.test_any_space import in_space
-from tests.unit.searchers.test_optuna import report
-from tunelight.searchers.auto import Axis
-from tunelight.searchers.earlier import Earlier
+from tests.unit.recording import Sweep
+from tunelight.errors import SettingsError
+from tunelight.record import read_lines
+from tunelight.searchers.auto import AutoSearcher
+from tunelight.searchers.choose import build_searcher
+from tunelight.searchers.encoding import Encoder, axis_of
 from tunelight.searchers.random import RandomSearcher
-from tunelight.searchers.surrogate import EarlierSweeps, GaussianProcess, _posterior_loss
+from tunelight.searchers.surrogate import GaussianProcess
+from tunelight.settings import Settings
 from tunelight.space import SearchSpace
-from tunelight.space.distributions import parameter_of
+from tunelight.sweep.replay import replay_searcher
 
 SPACE = SearchSpace(
     {
@@ -32,10 +35,22 @@ SPACE = SearchSpace(
         "optimizer": tl.choice(["adam", "sgd", "lamb"]),
     }
 )
+MIXED = SearchSpace(
+    {
+        "optimizer": tl.choice(["adam", "sgd"]),
+        "momentum": {"uniform": [0.0, 0.99], "when": {"optimizer": "sgd"}},
+        "net": {"depth": tl.randint(1, 9), "width": tl.qlograndint(8, 512, 8), "grow": tl.choice([True, False])},
+        "scale": tl.randn(1.0, 0.1),
+        "size": tl.ordinal(["s", "m", "l"]),
+        "total": tl.sample_from(lambda config: config["net"]["depth"] * config["net"]["width"]),
+        "fold": tl.grid_search([0, 1, 2]),
+    },
+    require="net.depth * net.width <= 1024",
+)
 
 
-def made(space: SearchSpace = SPACE, seed: int = 0, mode: Any = "min") -> tl.OptunaSearcher:
-    return tl.OptunaSearcher("auto", space=space, metric="loss", mode=mode, seed=seed)
+def made(space: SearchSpace = SPACE, seed: int = 0, metric: Any = "loss", mode: Any = "min") -> AutoSearcher:
+    return AutoSearcher(space=space, metric=metric, mode=mode, seed=seed)
 
 
 def loss_of(config: dict[str, Any]) -> float:
@@ -46,6 +61,10 @@ def loss_of(config: dict[str, Any]) -> float:
         + 2 * config["dropout"]
         + {"adam": 0.0, "sgd": 0.3, "lamb": 1.0}[config["optimizer"]]
     )
+
+
+def report(number: int, loss: Any, **more: Any) -> dict[str, Any]:
+    return {"loss": loss, "training_iteration": number, "timestamp": float(number), **more}
 
 
 def sweep(searcher: Any, count: int, loss: Any = loss_of, at_once: int = 1) -> list[float]:
@@ -61,19 +80,33 @@ def sweep(searcher: Any, count: int, loss: Any = loss_of, at_once: int = 1) -> l
     return found
 
 
+def in_space(space: SearchSpace, config: dict[str, Any]) -> None:
+    values = space.dotted(config)
+    assert space.written(values) == config
+    assert space.broken(values) is None
+    space.check_baselines([config])
+    for key, domain in space.domains.items():
+        if key in values and hasattr(domain, "is_valid") and not domain.is_function():
+            assert domain.is_valid(values[key]), (key, values[key])
+
+
 # --- points -----------------------------------------------------------------------------------------------
 
 DOMAINS = {
     "uniform": tl.uniform(-2, 3),
     "quniform": tl.quniform(0.1, 0.9, 0.1),
     "loguniform": tl.loguniform(1e-6, 1e3),
+    "qloguniform": tl.qloguniform(0.5, 100, 0.5),
     "randint": tl.randint(-3, 5),
     "qrandint": tl.qrandint(4, 40, 4),
     "lograndint": tl.lograndint(1, 1000),
+    "qlograndint": tl.qlograndint(8, 512, 8),
     "choice": tl.choice(["a", "b", "c"]),
     "of two numbers": tl.choice([1, 2]),
     "numbers": tl.choice([256, 16, 64]),
-    "flags": tl.choice([True, False]),
+    "flags": tl.choice([True, False, 1]),
+    "ordinal": tl.ordinal(["s", "m", "l"]),
+    "randn": tl.randn(2.0, 0.5),
 }
 
 
@@ -81,29 +114,40 @@ DOMAINS = {
 @given(coordinate=st.floats(0, 1), seed=st.integers(0, 2**31))
 @settings(max_examples=60, deadline=None)
 def test_values_become_coordinates_and_values_again(name, coordinate, seed):
-    domain = DOMAINS[name]
-    parameter = parameter_of("x", domain)
-    assert parameter is not None
-    axis = Axis(parameter.distribution, ordered=False)
+    axis, domain = axis_of(DOMAINS[name]), DOMAINS[name]
+    assert axis is not None
     drawn = domain.sample(random_state=np.random.RandomState(seed))
-    back = axis.value(axis.coordinate(drawn))
-    assert back == pytest.approx(drawn, rel=1e-6, abs=1e-6) if isinstance(drawn, float) else back == drawn
+    at = axis.coordinate(drawn)
+    assert at is not None
+    assert 0 <= at <= 1
+    back = axis.value(at)
+    assert (
+        back == pytest.approx(drawn, rel=1e-6, abs=1e-6) if isinstance(drawn, float) else back is drawn or back == drawn
+    )
     assert type(back) is type(drawn)
-    assert domain.is_valid(axis.value(coordinate)), axis.value(coordinate)
+    if name != "randn":
+        assert domain.is_valid(axis.value(coordinate)), axis.value(coordinate)
+
+
+def test_what_has_one_value_or_no_order_has_no_axis():
+    own = type("Own", (type(tl.uniform(0, 1)),), {})(0, 1)
+    assert [axis_of(one) for one in (tl.choice(["a"]), tl.randint(3, 4), tl.sample_from(lambda _: 1))] == [None] * 3
+    assert axis_of(own) is not None  # it is a uniform one still
+    space = SearchSpace({"a": 3, "f": tl.sample_from(lambda _: 1)})
+    searcher = made(space)
+    assert [searcher.suggest(f"{n:05d}") for n in range(2)] == [{"a": 3, "f": 1}] * 2
 
 
 def test_a_model_sees_numbers_in_one_column_and_choices_in_one_for_each_value():
-    space = SearchSpace({"x": tl.uniform(0, 2), "size": tl.ordinal(["s", "m", "l"]), "act": tl.choice(["a", "b", "c"])})
-    searcher: Any = made(space)
-    sampler = searcher.study.sampler
-    assert sampler._groups.tolist() == [0, 1, 2, 2, 2]
-    points = np.array([sampler._point({"x": 0.5, "size": "l", "act": "b"}), sampler._point({"x": 2.0})])
-    assert sampler._columns(points).tolist() == [[0.25, pytest.approx(5 / 6), 0, 1, 0], [1, 0.5, 0, 0, 0]]
-
-
-def test_a_space_without_a_choice_is_searched():
-    searcher = made(SearchSpace({"a": 3, "f": tl.sample_from(lambda _: 1), "one": tl.choice(["x"])}))
-    assert [searcher.suggest(f"{n:05d}") for n in range(2)] == [{"a": 3, "f": 1, "one": "x"}] * 2
+    encoder = Encoder(SPACE)
+    assert encoder.groups.tolist() == [0, 1, 2, 3, 4, 5, 5, 5]
+    config = {"lr": 1e-5, "width": 4, "dropout": 0.7, "batch": 128, "log_every": 1, "optimizer": "sgd"}
+    point = encoder.point(config)
+    row = encoder.columns(point[None])[0]
+    assert row[:4] == pytest.approx([0, 0.03, 1, 0.875], abs=0.01)
+    assert row[5:].tolist() == [0, 1, 0]
+    unknown = encoder.columns(np.full((1, 6), np.nan))[0]
+    assert unknown.tolist() == [0.5] * 5 + [0.0] * 3
 
 
 # --- the model --------------------------------------------------------------------------------------------
@@ -120,15 +164,23 @@ def test_the_process_meets_its_data_and_knows_where_it_knows_nothing():
     assert model._scales[1] > 3 * model._scales[0]  # the second column does nothing
 
 
-def test_the_slope_that_the_search_for_hyperparameters_follows_is_that_of_its_loss():
+def test_the_slope_that_the_search_for_hyperparameters_follows_is_that_of_its_loss(monkeypatch):
     rng = np.random.RandomState(1)
-    x, y, at = rng.random_sample((15, 2)), rng.normal(size=15), 0.3 * rng.normal(size=4)
-    square = np.stack([((x[:, None, key] - x[None, :, key]) ** 2).ravel() for key in range(2)])
-    measured = optimize.approx_fprime(at, lambda here: _posterior_loss(square, y, here)[0], 1e-6)
-    assert _posterior_loss(square, y, at)[1] == pytest.approx(measured, rel=1e-3, abs=1e-3)
+    seen = {}
+
+    def look(loss: Any, start: Any, **options: Any) -> Any:
+        at = start + 0.3 * rng.normal(size=len(start))
+        seen["slope"] = loss(at)[1]
+        seen["measured"] = optimize.approx_fprime(at, lambda here: loss(here)[0], 1e-6)
+        return real(loss, start, **options)
+
+    real = optimize.minimize
+    monkeypatch.setattr(optimize, "minimize", look)
+    GaussianProcess(rng.random_sample((15, 3)), rng.normal(size=15), np.array([0, 1, 1]))
+    assert seen["slope"] == pytest.approx(seen["measured"], rel=1e-3, abs=1e-3)
 
 
-def test_pending_points_change_no_mean_there_and_make_it_surer():
+def test_points_that_are_expected_change_no_mean_there_and_make_it_surer():
     x = np.linspace(0, 1, 6)[:, None]
     model = GaussianProcess(x, np.cos(3 * x[:, 0]), np.zeros(1, int))
     at = np.array([[0.47]])
@@ -139,41 +191,50 @@ def test_pending_points_change_no_mean_there_and_make_it_surer():
     assert after[1][0] <= before[1][0]
 
 
-def test_a_model_without_targets_predicts_its_trend():
-    model = GaussianProcess(np.zeros((0, 2)), np.zeros(0), np.array([0, 1]), lambda x: x[:, 0])
-    at = np.array([[0.2, 0.0], [0.7, 1.0]])
-    mean, deviation = model.posterior(at)
-    assert mean.tolist() == [0.2, 0.7]
-    assert np.allclose(deviation, 1.0)
-    model.add(at[:1])  # a trial that runs
-    mean, deviation = model.posterior(at)
-    assert mean == pytest.approx([0.2, 0.7])
-    assert deviation[0] < 0.5 < deviation[1]
-
-
 # --- suggestions ------------------------------------------------------------------------------------------
+
+
+@given(seed=st.integers(0, 2**31 - 1), losses=st.lists(st.floats(-1e6, 1e6), min_size=16, max_size=16))
+@settings(max_examples=6, deadline=None)
+def test_suggestions_are_in_the_space_and_the_same_for_a_seed(seed, losses):
+    for space in (MIXED, SPACE):
+        one, other = made(space, seed), made(space, seed)
+        for number, loss in enumerate(losses):
+            trial = f"{number:05d}"
+            config = one.suggest(trial)
+            assert other.suggest(trial) == config
+            in_space(space, config)
+            for searcher in (one, other):
+                searcher.on_trial_result(trial, report(1, loss))
+                if number % 3:
+                    searcher.end(trial, ("FINISHED", "STOPPED", "DIVERGED", "ERROR")[number % 4], report(2, loss + 1))
+
+
+def test_the_first_ten_are_those_of_random_search():
+    assert [made(seed=4).suggest(f"{n:05d}") for n in range(10)] == [_random(4, n) for n in range(10)]
+
+
+def _random(seed: int, number: int) -> dict[str, Any]:
+    searcher = RandomSearcher(SPACE, seed)
+    return [searcher.suggest(f"{n:05d}") for n in range(number + 1)][-1]
 
 
 @pytest.mark.parametrize("at_once", [1, 8])
 def test_it_finds_more_than_random_search(at_once):
     ours = [min(sweep(made(seed=seed), 40, at_once=at_once)) for seed in range(3)]
-    random = [RandomSearcher(SPACE, seed) for seed in range(3)]
-    drawn = [min(loss_of(one.suggest(str(number))) for number in range(40)) for one in random]
-    assert np.median(ours) < 0.4 * np.median(drawn)
+    random = [min(_sweep_random(seed, 40)) for seed in range(3)]
+    assert np.median(ours) < 0.4 * np.median(random)
+
+
+def _sweep_random(seed: int, count: int) -> list[float]:
+    searcher = RandomSearcher(SPACE, seed)
+    return [loss_of(searcher.suggest(f"{n:05d}")) for n in range(count)]
 
 
 def test_a_metric_to_maximize_is():
-    found = sweep(made(mode="max"), 40, lambda config: -loss_of(config))
+    searcher = made(mode="max")
+    found = sweep(searcher, 40, lambda config: -loss_of(config))
     assert max(found[30:]) > max(found[:10])
-
-
-def test_stopped_trials_are_learned_from():
-    searcher, best = made(), []
-    for number in range(40):
-        trial = f"{number:05d}"
-        best.append(loss_of(searcher.suggest(trial)))
-        searcher.end(trial, "STOPPED", report(1, best[-1]))
-    assert min(best[20:]) < 0.3 * min(best[:10])
 
 
 def test_trials_that_start_together_differ():
@@ -186,24 +247,47 @@ def test_trials_that_start_together_differ():
 
 
 def test_where_training_diverges_it_goes_rarely():
-    searcher, high = made(), []
+    searcher = made()
     for number in range(60):
         trial = f"{number:05d}"
         config = searcher.suggest(trial)
-        high.append(config["lr"] > 1e-3)
-        if high[-1]:
+        if config["lr"] > 1e-3:
             searcher.end(trial, "DIVERGED", report(1, math.nan))
         else:
             searcher.end(trial, "FINISHED", report(1, loss_of(config)))
-    assert sum(high[30:]) <= 9  # of random draws, three in five are
+    late = [searcher._known[f"{n:05d}"].values["lr"] > 1e-3 for n in range(30, 60)]
+    assert sum(late) <= 9  # of random draws, three in five are
 
 
 def test_what_failed_for_other_reasons_is_not_learned_from():
-    searcher, fresh = made(), made()
+    searcher = made()
     for number in range(20):
-        searcher.suggest(f"{number:05d}")
-        searcher.end(f"{number:05d}", "ERROR", None)
-    assert searcher.suggest("00020") == fresh.suggest("00020")
+        trial = f"{number:05d}"
+        searcher.suggest(trial)
+        searcher.end(trial, "ERROR", None)
+    assert searcher.suggest("00020") == _random(0, 20)
+
+
+def test_several_metrics_are_all_heard():
+    searcher = made(metric=["loss", "cost"], mode=["min", "max"])
+    best = []
+    for number in range(50):
+        trial = f"{number:05d}"
+        config = searcher.suggest(trial)
+        best.append((loss_of(config), config["dropout"]))
+        searcher.end(trial, "FINISHED", report(1, best[-1][0], cost=config["dropout"]))
+    late = np.array(best[25:])
+    assert late[:, 0].min() < 1
+    assert late[:, 1].max() > 0.6
+
+
+def test_a_report_without_the_metric_says_nothing():
+    searcher = made(metric=["loss", "cost"])
+    searcher.suggest("00000")
+    searcher.on_trial_result("00000", report(1, 3.0))
+    searcher.on_trial_result("00000", report(2, math.nan, cost=1.0))
+    searcher.on_trial_result("unknown", report(2, 1.0, cost=1.0))
+    assert searcher._known["00000"].best is None
 
 
 def test_a_constraint_that_few_points_meet_is_kept():
@@ -213,16 +297,6 @@ def test_a_constraint_that_few_points_meet_is_kept():
         config = searcher.suggest(f"{number:05d}")
         assert config["x"] + config["y"] <= 0.05
         searcher.end(f"{number:05d}", "FINISHED", report(1, config["x"]))
-
-
-def test_points_of_a_grid_are_taken_in_order():
-    space = SearchSpace({"x": tl.uniform(0, 1), "fold": tl.grid_search([0, 1, 2])})
-    searcher, folds = made(space), []
-    for number in range(18):
-        config = searcher.suggest(f"{number:05d}")
-        folds.append(config["fold"])
-        searcher.end(f"{number:05d}", "FINISHED", report(1, config["x"]))
-    assert folds == [0, 1, 2] * 6
 
 
 def test_a_thousand_trials_are_modelled_by_a_few(monkeypatch):
@@ -242,103 +316,48 @@ def test_a_thousand_trials_are_modelled_by_a_few(monkeypatch):
     for number in range(1000, 1004):
         searcher.suggest(f"{number:05d}")
     assert sizes
-    assert max(sizes) <= 120
+    assert max(sizes) <= 150
 
 
-# --- earlier sweeps ---------------------------------------------------------------------------------------
+# --- a sweep ----------------------------------------------------------------------------------------------
 
 
-def earlier(count: int = 40, loss: Any = loss_of, seed: int = 5, name: str = "runs/first") -> list[Earlier]:
-    """Return trials of an earlier sweep of random configurations."""
-    rng = np.random.RandomState(seed)
-    configs = [SPACE.sample(rng) for _ in range(count)]
-    return [
-        Earlier(f"{name}/{n:05d}", "STOPPED", config, [loss(config)], {1: loss(config)})
-        for n, config in enumerate(configs)
-    ]
+def test_it_is_found_by_its_name_and_takes_no_options():
+    more: dict[str, Any] = {"metric": "loss", "seed": 1}
+    assert isinstance(build_searcher(SPACE, Settings(searcher="auto", **more)), AutoSearcher)
+    assert isinstance(build_searcher(SPACE, Settings(searcher={"name": "auto"}, **more)), AutoSearcher)
+    with pytest.raises(SettingsError, match="searcher='auto' takes no trials"):
+        build_searcher(SPACE, Settings(searcher={"name": "auto", "trials": 3}, **more))
 
 
-def warm(*sweeps: list[Earlier], seed: int = 0) -> tl.OptunaSearcher:
-    searcher = made(seed=seed)
-    assert searcher.learn([trial for trials in sweeps for trial in trials]) == sum(map(len, sweeps))
-    return searcher
+def test_a_resumed_sweep_goes_on_as_if_nothing_had_happened(tmp_path: Path):
+    space = SearchSpace({"lr": tl.loguniform(1e-5, 1.0), "width": tl.randint(4, 64)})
+    record = Sweep(tmp_path)
+    searcher = made(space, seed=5)
+    for number in range(24):
+        config = searcher.suggest(f"{number:05d}")
+        trial = record.add(**config)
+        record.start(trial)
+        for step in range(1, 4):
+            loss = abs(math.log10(config["lr"]) + 2) + 1 / step
+            record.report(trial, step, loss)
+            searcher.on_trial_result(trial.trial_id, report(step, loss))
+        record.end_by_itself(trial)
+        searcher.end(trial.trial_id, "FINISHED", report(step, loss))
+    again = made(space, seed=5)
+    start = replay_searcher(read_lines(tmp_path), again, space, foreign=False)
+    assert start.created == 24
+    assert [again.suggest(f"{n:05d}") for n in range(24, 28)] == [searcher.suggest(f"{n:05d}") for n in range(24, 28)]
 
 
-def worse(config: dict[str, Any]) -> float:
-    return -loss_of(config)
+def test_without_a_space_it_says_so():
+    with pytest.raises(SettingsError, match="AutoSearcher has nothing to search"):
+        AutoSearcher(metric="loss").suggest("00000")
 
 
-LIE = [*earlier(loss=worse, name="lie"), *earlier(loss=worse, seed=6, name="other")]
-
-
-def test_the_first_trials_are_near_what_earlier_sweeps_found_good():
-    seeds = range(5)
-    cold = [min(sweep(made(seed=seed), 6, at_once=3)) for seed in seeds]
-    known = [min(sweep(warm(earlier(), earlier(seed=6, name="second"), seed=seed), 6, at_once=3)) for seed in seeds]
-    assert np.mean(known) < 0.5 * np.mean(cold)
-
-
-def test_misleading_sweeps_are_left_as_soon_as_results_speak_against_them():
-    cold = np.mean([min(sweep(made(seed=seed), 40)) for seed in range(2)])
-    misled = np.mean([min(sweep(warm(LIE, seed=seed), 40)) for seed in range(2)])
-    assert misled < cold + 0.5  # random search comes to about 1.5 more
-
-
-def test_of_several_sweeps_those_that_predict_this_one_weigh_most():
-    rng = np.random.RandomState(1)
-    x, new = rng.random_sample((40, 2)), rng.random_sample((30, 2))
-    truth, scores = x[:, 0] - x[:, 1], 2 * (new[:, 0] - new[:, 1])
-    models = EarlierSweeps([(x, -truth), (x, truth), (x, np.zeros(40))], np.arange(2))
-    assert models.weights(new[:0], scores[:0]).tolist() == [1 / 3] * 3
-    lie, good, flat = models.weights(new, scores)
-    assert good > 0.7
-    assert lie < 0.1
-    assert flat < 0.4  # it says nothing, so that its weight does nothing
-
-
-def test_keys_that_an_earlier_sweep_did_not_have_are_no_matter():
-    rng = np.random.RandomState(3)
-    trials = [
-        Earlier(f"a/{n}", "FINISHED", {"lr": 10 ** rng.uniform(-5, 0), "old": n, "width": 10**6}, [n / 10])
-        for n in range(8)
-    ]
-    foreign = [Earlier(f"b/{n}", "FINISHED", {"old": n}, [1.0]) for n in range(8)]
-    searcher = made()
-    assert searcher.learn([*trials, *foreign]) == 8
-    for number in range(6):
-        in_space(SPACE, searcher.suggest(f"{number:05d}"))
-
-
-def models_of(searcher: Any) -> int:
-    searcher.suggest("00000")
-    sampler = searcher.study.sampler
-    trials = [one for one in searcher.study.trials if "trial" in one.user_attrs]
-    return len(sampler._learn(searcher.study, trials))
-
-
-def test_infeasible_trials_count_and_short_sweeps_do_not():
-    diverged = [Earlier("a/00009", "DIVERGED", SPACE.sample(np.random.RandomState(9)))]
-    assert models_of(warm([*earlier(4, name="a"), *diverged], earlier(3, name="short"))) == 1
-    assert models_of(warm(earlier(3))) == 0
-
-
-def test_no_more_than_the_last_twenty_sweeps_are_modelled():
-    assert models_of(warm(*(earlier(5, name=f"runs/{n}") for n in range(22)))) == 20
-
-
-def test_equal_seeds_and_sweeps_make_equal_suggestions_also_when_resumed():
-    first, second = warm(earlier()), warm(earlier())
-    for number in range(15):
-        config = first.suggest(f"{number:05d}")
-        if number < 8:
-            second.take(f"{number:05d}", config, asked=True)
-        else:
-            assert second.suggest(f"{number:05d}") == config
-        for one in (first, second):
-            one.end(f"{number:05d}", "FINISHED", report(1, loss_of(config)))
-
-
-def test_it_is_a_sampler_of_optuna_s():
-    searcher = made()
-    assert isinstance(searcher.study.sampler, optuna.samplers.BaseSampler)
-    assert searcher.suggest("00000").keys() == SPACE.domains.keys()
+def test_tune_may_tell_it_metric_and_space():
+    searcher = AutoSearcher(seed=2)
+    assert searcher.set_search_properties("loss", "max", {"x": tl.uniform(0, 1)})
+    assert 0 <= searcher.suggest("00000")["x"] <= 1
+    assert not searcher.set_search_properties("other", "min", {})
+    assert (searcher.metric, searcher.mode) == ("loss", "max")

@@ -97,7 +97,7 @@ def test_every_sampler_suggests_from_the_space_and_the_same_for_a_seed(kind):
     assert searcher(kind, seed=4).suggest("00000") != searcher(kind, seed=5).suggest("00000")
 
 
-@pytest.mark.parametrize("kind", ["auto", "tpe", "cmaes", "sobol", "nsgaii", "nsgaiii"])
+@pytest.mark.parametrize("kind", ["tpe", "cmaes", "sobol", "nsgaii", "nsgaiii"])
 def test_a_study_rebuilt_from_the_record_suggests_what_the_live_one_would(tmp_path, kind):
     live = searcher(kind, FLAT, **SMALL.get(kind, {}))
     sweep = Sweep(tmp_path)

@@ -19,7 +19,6 @@ from tests.unit.searchers.test_optuna import FLAT, counts, report
 from tunelight.compat.optuna import constraints_of
 from tunelight.errors import SettingsError, StorageError
 from tunelight.searchers import GridSearcher, OptunaSearcher, RandomSearcher, SweepSearch
-from tunelight.searchers.auto import AutoSampler
 from tunelight.searchers.choose import build_searcher
 from tunelight.searchers.sweep import SweepTrial
 from tunelight.settings import Settings
@@ -49,7 +48,6 @@ def train(config: dict[str, Any]) -> None:
         (None, {"metric": ["loss", "latency"]}, optuna.samplers.NSGAIISampler),
         (OptunaSearcher(), {"metric": ["loss", "latency"], "mode": ["min", "max"]}, optuna.samplers.NSGAIISampler),
         (OptunaSearcher(), {}, optuna.samplers.TPESampler),
-        ("auto", {}, AutoSampler),
         ("tpe", {}, optuna.samplers.TPESampler),
         ("sobol", {}, optuna.samplers.QMCSampler),
         ("cmaes", {}, optuna.samplers.CmaEsSampler),
@@ -104,7 +102,6 @@ def test_any_searcher_of_ray_tunes_still_works():
         ({"searcher": {"name": "tpe", "group": True, "multivariate": False}}, "searcher 'tpe' does not take"),
         ({"searcher": {"name": "random", "seed": 3}}, "searcher='random' takes no seed"),
         ({"searcher": "cmaes", "metric": ["loss", "acc"]}, "searcher='cmaes' takes one metric only"),
-        ({"searcher": "auto", "metric": ["loss", "acc"]}, "searcher='auto' takes one metric only"),
         ({"searcher": "grid"}, "searcher='grid' tries every value, and x, y has no end of them"),
         ({"mode": ["min", "max"]}, r"mode=\['min', 'max'\] has to hold .* for each metric"),
         ({"metric": ["loss", "acc"], "mode": ["min"]}, "Give as many modes as metrics"),
@@ -267,7 +264,7 @@ def test_a_warm_start_judges_by_the_metrics_of_the_new_sweep(tmp_path):
         build("tpe", space, warm_start=tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize("kind", ["auto", "tpe", "cmaes", "nsgaii", "nsgaiii"])
+@pytest.mark.parametrize("kind", ["tpe", "cmaes", "nsgaii", "nsgaiii"])
 def test_every_sampler_that_learns_takes_a_warm_start(tmp_path, kind):
     space = SearchSpace({"x": tl.uniform(0, 1), "z": tl.randint(0, 9)})
     one = build(kind, space, warm_start=earlier(tmp_path / "a"))
