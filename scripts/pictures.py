@@ -1,23 +1,19 @@
 """Draw the documentation's pictures of a sweep: in a terminal, on its live page and in its report.
 
-    TUNELIGHT_BROWSER="$(scripts/chromium.sh)" python scripts/pictures.py           # runs a sweep of some minutes
-    TUNELIGHT_BROWSER="$(scripts/chromium.sh)" python scripts/pictures.py runs/mlp  # of a sweep that has ended
+    TUNELIGHT_BROWSER="$(scripts/chromium.sh)" python -m scripts.pictures
 
-The sweep tunes scikit-learn's multilayer perceptron on digits. Pictures go to ``docs/images``: ``live.svg`` is the live
-table at a moment of the sweep, ``live-page*.png`` its live page and ``report*.png`` its report, wide and on a phone,
-light and dark, with a value under the pointer and with a selection in the parallel coordinates.
+The sweep is recorded as Tune's callbacks would, without Ray: perceptrons of scikit-learn learn digits here, three at a
+time, and the worse two thirds stop at each rung. Pictures go to ``docs/images``: ``live.svg`` is the live table at a
+moment of the sweep, ``live-page*.png`` its live page and ``report*.png`` its report, wide and on a phone, light and
+dark, with a value under the pointer and with a selection in the parallel coordinates.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import io
-import json
+import math
 import os
-import re
-import subprocess
-import sys
+import random
 import tempfile
 import time
 import warnings
@@ -27,8 +23,9 @@ from typing import Any
 
 from rich.console import Console
 
-import tunelight as tl
-from tunelight.record import SweepState, apply
+from tests.unit.recording import Sweep
+from tests.unit.web.serving import serving
+from tunelight.record import SweepState, locked, write_sweep_file
 from tunelight.reporting import report
 from tunelight.reporting.screen import SweepView
 from tunelight.reporting.table import rows_of
@@ -36,13 +33,13 @@ from tunelight.results import SweepResults
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 COLUMNS, ROWS, EVENTS = 110, 12, 3
-SHARE = 0.8
-SIZES = {"": (1300, 1150), "-phone": (390, 844)}
-EPOCHS, TRIALS = 27, 40
+SIZES = {"": (1300, 1150), "-phone": (390, 1200)}
+EPOCHS, TRIALS, LIVE, SLOTS = 27, 60, 44, 3
+RUNGS = (3, 9)
 
 
-def train(config: dict[str, Any]) -> None:
-    """Train a perceptron on digits, and report its loss and accuracy on a quarter of them."""
+def curve(config: dict[str, Any]) -> Iterator[tuple[float, float]]:
+    """Train a perceptron on digits; yield its loss and accuracy on a quarter of them after each epoch."""
     import numpy as np
     from sklearn.datasets import load_digits
     from sklearn.metrics import log_loss
@@ -60,39 +57,80 @@ def train(config: dict[str, Any]) -> None:
         batch_size=config["batch_size"],
         random_state=1,
     )
-    for epoch in range(EPOCHS):
+    for _ in range(EPOCHS):
         model.partial_fit(x_train, y_train, classes=np.arange(10))
         sure = np.clip(model.predict_proba(x_test), 1e-7, 1)
-        metrics = {"val_loss": log_loss(y_test, sure), "val_acc": model.score(x_test, y_test)}
-        tl.report({**metrics, "train_loss": model.loss_, "epoch": epoch})
-        time.sleep(0.05)
+        yield float(log_loss(y_test, sure)), float(model.score(x_test, y_test))
 
 
-def sweep(storage: str) -> None:
-    """Run the sweep, with its live page."""
-    space = {
-        "lr": tl.loguniform(1e-4, 1e-1),
-        "hidden": tl.choice([16, 32, 64, 128]),
-        "layers": tl.choice([1, 2, 3]),
-        "optimizer": tl.choice(["adam", "sgd"]),
-        "weight_decay": tl.loguniform(1e-6, 1e-1),
-        "batch_size": tl.choice([32, 64, 128]),
-    }
-    tl.run(
-        space, train=train, metric="val_loss", num_samples=TRIALS, max_epochs=EPOCHS, workers=2, cpus_per_worker=0.25,
-        max_concurrent=3, storage=storage, name="mlp", seed=2, web=True, progress=False,
-    )  # fmt: skip
+class Recorded:
+    """A sweep that is recorded while its trials train here, one epoch after another."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        told = {"num_samples": TRIALS, "max_epochs": EPOCHS, "workers": 2}
+        write_sweep_file(folder, {"scheduler": "asha", "searcher": "random", "seed": 2, "backend": "gloo", **told})
+        self.sweep = Sweep(folder, now=time.time() - 600, rungs={"by": "training_iteration", "at": RUNGS}, **told)
+        self._chance = random.Random(2)  # noqa: S311 - pictures need no secrets
+        self._live: list[Any] = []
+        self._reached: dict[int, list[float]] = {rung: [] for rung in RUNGS}
+
+    def run(self, trials: int) -> None:
+        """Train until so many trials have begun, or to the end where those are all."""
+        while len(self.sweep.trials) < trials or (self._live and trials == TRIALS):
+            while len(self._live) < SLOTS and len(self.sweep.trials) < trials:
+                self._begin()
+            for trial in list(self._live):
+                self._epoch(trial)
+        if trials == TRIALS:
+            self.sweep.end()
+
+    def _begin(self) -> None:
+        draw = self._chance
+        trial = self.sweep.add(
+            lr=10 ** draw.uniform(-4, -1.3),
+            hidden=draw.choice([16, 32, 64, 128]),
+            layers=draw.choice([1, 2, 3]),
+            optimizer=draw.choice(["adam", "adam", "sgd"]),
+            weight_decay=10 ** draw.uniform(-6, 0),
+            batch_size=draw.choice([32, 64, 128]),
+        )
+        self.sweep.step()
+        self.sweep.start(trial)
+        slots = {live.slot for live in self._live}
+        trial.slot = next(slot for slot in range(SLOTS) if slot not in slots)
+        trial.curve, trial.number, trial.begin = curve(trial.config), 0, self.sweep.clock.now
+        self._live.append(trial)
+
+    def _epoch(self, trial: Any) -> None:
+        loss, accuracy = next(trial.curve)
+        now = self.sweep.clock.now = self.sweep.clock.now + self._chance.uniform(0.6, 1.4)
+        trial.number += 1
+        nodes, warm = [f"node{trial.slot}#a1b2c3"] * 2, len(self.sweep.trials) > SLOTS
+        gang = {
+            "gang": f"g{trial.slot}",
+            "nodes": nodes,
+            "warm": warm,
+            "began": trial.begin,
+            "ready": trial.begin + 0.4,
+        }
+        own = {"gang": gang if trial.number == 1 else None}
+        self.sweep.report(trial, trial.number, loss, own=own, accuracy=accuracy, timestamp=now)
+        reached = self._reached.get(trial.number, [])
+        reached.append(loss)
+        if loss > sorted(reached)[math.ceil(len(reached) / 3) - 1] or trial.number == EPOCHS:
+            self._live.remove(trial)
+            if trial.number == EPOCHS:
+                self.sweep.end_by_itself(trial)
+            else:
+                trial.last_result["done"], trial.status = False, "PAUSED"  # ended by the scheduler
+                self.sweep.complete(trial)
 
 
-def terminal(folder: Path) -> None:
-    """Draw the live table when most of the record was written."""
-    lines = [json.loads(line) for line in (folder / "record.jsonl").read_text().splitlines()]
-    state = SweepState()
-    for line in lines[: int(SHARE * len(lines))]:
-        apply(state, line)
+def terminal(state: SweepState) -> None:
+    """Draw the live table."""
     console = Console(record=True, width=COLUMNS, force_terminal=True, file=io.StringIO())
-    total = state.sweep.get("num_samples")
-    console.print(SweepView(state, rows_of(state, ROWS), state.updated or 0.0, total, events=EVENTS))
+    console.print(SweepView(state, rows_of(state, ROWS), state.updated or 0.0, TRIALS, events=EVENTS))
     console.save_svg(str(IMAGES / "live.svg"), title="python sweep.py")
 
 
@@ -110,6 +148,7 @@ def look(browser: Any, address: str, name: str) -> None:
         for scheme in ("light", "dark"):
             context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
             page = context.new_page()
+            page.set_default_timeout(120_000)
             page.goto(address)
             page.wait_for_selector("#canvas[data-drawn]")
             page.wait_for_selector("#about summary")
@@ -137,48 +176,27 @@ def touch(browser: Any, address: str) -> None:
     page.mouse.down()
     page.mouse.move(across, axis["y"] + 0.8 * axis["height"], steps=10)
     page.mouse.up()
-    page.locator("#trials").evaluate("(part) => window.scrollTo(0, part.offsetTop - 60)")
-    page.locator("#parallel").evaluate("(part) => part.parentNode.parentNode.insertBefore(part, part.parentNode)")
-    page.locator(".wide").first.evaluate("(table) => { table.style.maxHeight = '18rem'; }")
+    page.locator(".wide").first.evaluate("(table) => { table.style.maxHeight = '20rem'; }")  # both fit a screen
+    page.evaluate("window.scrollTo(0, document.querySelector('#trials').offsetTop - 50)")
     page.wait_for_timeout(1000)
     keep(page, "report-brushed")
     page.close()
 
 
-@contextlib.contextmanager
-def running(storage: str) -> Iterator[str]:
-    """Run the sweep in a process of its own; give the address of its live page."""
-    process = subprocess.Popen([sys.executable, __file__, "--sweep", storage], stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    address = next(found[1] for line in process.stderr if (found := re.search(r"Live page: (http://\S+)", line)))
-    yield address
-    process.communicate()
-
-
 def main() -> None:
-    """Run the sweep, or take one that has ended, and draw it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, nargs="?", help="a sweep that has ended; the live page is not drawn")
-    parser.add_argument("--sweep", metavar="STORAGE", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.sweep:
-        sweep(given.sweep)
-        return
+    """Record the sweep, and draw it."""
     from playwright.sync_api import sync_playwright
 
     with tempfile.TemporaryDirectory() as made, sync_playwright() as playwright:
         args = ["--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]
         browser = playwright.chromium.launch(executable_path=os.environ["TUNELIGHT_BROWSER"], args=args)
-        folder = given.folder
-        if folder is None:
-            folder = Path(made, "runs", "mlp")
-            with running(str(folder.parent)) as address:
-                page = browser.new_page()
-                page.goto(address)
-                page.wait_for_selector(f"#list tbody tr:nth-child({TRIALS // 2})", timeout=600_000)
-                page.close()
-                look(browser, address, "live-page")
-        terminal(folder)
+        folder = Path(made, "runs", "digits-mlp")
+        recorded = Recorded(folder)
+        with locked(folder), serving(folder.parent) as served:
+            recorded.run(LIVE)
+            terminal(recorded.sweep.state)
+            look(browser, served.address.replace("/?", f"/sweep/{folder.name}?"), "live-page")
+        recorded.run(TRIALS)
         address = report(SweepResults.load(folder), Path(made)).as_uri()
         look(browser, address, "report")
         touch(browser, address)

@@ -108,7 +108,7 @@ def test_what_is_printed_has_every_figure_on_white(chromium: Any, results: Sweep
 def test_a_sweep_with_next_to_nothing_opens(chromium: Any, tmp_path: Path, trials: int) -> None:
     window = opened(chromium, report(record(tmp_path / "few", trials=trials), tmp_path))
     draw_all(window)
-    assert window.text("#count") == ("1 trial" if trials else "0 trials")
+    window.until(lambda: window.text("#count") == ("1 trial" if trials else "0 trials"), "the table")
     assert window.said == []
     window.page.context.close()
 

@@ -32,7 +32,7 @@ class Window:
 
     def __init__(self, context: Any, address: str) -> None:
         self.page = context.new_page()
-        self.page.set_default_timeout(30_000)
+        self.page.set_default_timeout(60_000)
         self.said: list[str] = []
         self.asked: list[str] = []
         self.page.on("console", lambda message: self.said.append(f"{message.type}: {message.text}"))
@@ -47,7 +47,7 @@ class Window:
     def cells(self, row: str) -> list[str]:
         return [str(text) for text in self.page.locator(f"#list tr[data-key='{row}'] td").all_inner_texts()]
 
-    def until(self, condition: Callable[[], Any], what: str, seconds: float = 30.0) -> Any:
+    def until(self, condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
         end = time.monotonic() + seconds
         while True:
             with contextlib.suppress(IndexError):

@@ -35,23 +35,15 @@ Section = dict[str, Any]
 ERROR_CHARS: Final = 6000
 """Of a traceback: its end."""
 SETTINGS: Final = (
-    "num_samples",
-    "max_epochs",
-    "scheduler",
-    "searcher",
-    "workers",
-    "backend",
-    "seed",
-    "train",
-    "model",
-    "data",
+    *("num_samples", "max_epochs", "scheduler", "searcher", "workers"),
+    *("backend", "seed", "train", "model", "data"),
 )
 """The settings that a page shows."""
 PARTS: Final = {
     "about": "About",
+    "parallel": "Parallel coordinates",
     "history": "History",
     "importances": "Importances",
-    "parallel": "Parallel coordinates",
     "slices": "Slices",
     "contour": "Contour",
     "learning_curves": "All learning curves",

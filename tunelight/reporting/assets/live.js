@@ -140,6 +140,7 @@
       this.table.tHead.replaceChildren(make("tr", {}, ...heads));
       this.choose();
       for (const row of this.rows.values()) this.draw(row);
+      this.ask();
     }
 
     // Which columns are shown; the choice stays in this browser.

@@ -8,6 +8,7 @@
   const live = new Set(["RUNNING", "STARTING", "PAUSED"]);
   const MOST_LOG = 512 * 1024;
   const CURVES_MS = 1500;
+  const WIDE = 15; // how often the least value the highest must be for a logarithmic axis
   if (kind === "sweep") sweep();
   if (kind === "trial") trial();
   if (kind === "compare") compare();
@@ -132,7 +133,7 @@
       }
       const order = [...groups.values()].sort((a, b) => a.rank - b.rank);
       const values = order.flatMap((group) => group.y.filter((value) => value !== null)).sort((a, b) => a - b);
-      if (log.dataset.chosen === undefined) log.checked = values[0] > 0 && values[Math.floor(values.length * 0.98)] >= 100 * values[0];
+      if (log.dataset.chosen === undefined) log.checked = values[0] > 0 && values[Math.floor(values.length * 0.98)] >= WIDE * values[0];
       const mode = values.length < 3000 ? "lines+markers" : "lines";
       const data = order.map(({ rank, name, count, x, y, customdata }) => {
         const shown = rank === 2 ? name : name.toLowerCase() + ": " + count;
