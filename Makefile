@@ -24,7 +24,7 @@ ON_CPUS := TUNELIGHT_GPU_TESTS=cpu
 
 help:
 	@echo "make demo       set up, then run the digits sweep (20 trials of 2 workers) and write best.yaml"
-	@echo "make test       set up, Horovod too, then lint, some tests with the oldest and newest versions, the"
+	@echo "make test       set up, Horovod too, then lint, some tests with the oldest versions, the"
 	@echo "                benchmarks' short modes and all tests but the slow ones; in a browser where there is one"
 	@echo "make test-full  the same with whole benchmarks and the slow tests"
 	@echo "make unit       the unit tests only (no Ray)"
@@ -38,7 +38,7 @@ help:
 	@echo "make horovod    install Horovod into .venv, built from source the first time (a C++ compiler, some minutes)"
 	@echo "make bench      the benchmarks, printing their tables"
 	@echo "make matrix     tests with other versions of Ray, Lightning, Python and the rest (some GB in build/matrix)"
-	@echo "make matrix-short  the oldest and the newest versions only, with fewer tests"
+	@echo "make matrix-short  the oldest versions only, with fewer tests"
 	@echo "make docs       the site, into build/docs (open build/docs/index.html)"
 	@echo "make reference  write docs/settings.md, docs/commands and searchspaces/schema.json"
 	@echo "make clean      remove caches and built files (sweeps and .venv stay)"

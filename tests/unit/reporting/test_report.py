@@ -8,7 +8,6 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from tunelight.reporting import report
 from tunelight.reporting.page import page
 from tunelight.reporting.sections import PARTS
 from tunelight.results import SweepResults
+from tunelight.schedulers.base import GangScheduler
 
 EVIL = "</script><script>window.evil = 1</script><!--<img src=x onerror='window.evil = 2'>&amp;"
 
@@ -120,7 +120,7 @@ def test_it_holds_the_state_of_the_live_page_with_every_section_and_every_trial(
     data = inlined(source)
     assert [name for name in data if name.startswith("part-")] == [f"part-{name}" for name in PARTS]
     drawn = {name for name in PARTS if (data[f"part-{name}"] or {}).get("figure", {}).get("data")}
-    assert drawn == {"history", "importances", "parallel", "slices", "pareto", "timeline"}
+    assert drawn == {"history", "importances", "parallel", "slices", "contour", "pareto", "timeline"}
     assert data["part-learning_curves"] is None  # the page's own curves are those of all trials
     assert len(data["state"]["curves"]) == data["state"]["of"] == len(results)
     assert [row["i"] for row in data["state"]["rows"]] == [trial.index for trial in results.trials]
@@ -213,7 +213,8 @@ def test_a_trial_has_curve_configuration_placement_log_error_and_notes(tmp_path:
 
 
 def test_a_trial_says_why_it_was_stopped(tmp_path: Path) -> None:
-    scheduler = SimpleNamespace(reason=lambda _: "place 7 of 12 at rung 4; the best 3 go on")
+    scheduler = GangScheduler()
+    scheduler.explain("00000", "place 7 of 12 at rung 4; the best 3 go on")
     sweep = Sweep(tmp_path, scheduler=scheduler)
     trial = sweep.add()
     sweep.start(trial)
