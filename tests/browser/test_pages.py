@@ -157,7 +157,7 @@ def test_a_click_on_a_curve_leads_to_its_trial_and_back(page: SweepPage) -> None
 def test_a_click_on_a_row_opens_its_trial_with_its_log(page: SweepPage) -> None:
     page.page.click("#list tr[data-key='3'] td:nth-child(2)")
     page.until(lambda: "line 199" in page.text("main"), "its log")
-    assert "Trial 3 failed" in page.text("#trial")
+    page.until(lambda: "Trial 3 failed" in page.text("#trial"), "its details")
     assert "<script>alert('error')</script>" in page.text("#trial")
     assert page.page.locator("#wheel:visible").count() == 0  # nobody runs it
 

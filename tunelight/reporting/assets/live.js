@@ -187,8 +187,11 @@
       this.ask();
     }
 
-    // Show only the rows of these keys; null shows all.
+    // Show only the rows of these keys; null shows all. The table keeps its height, so that what is below, where a
+    // reader selects, stays in its place.
     pick(keys) {
+      const box = this.table.parentNode;
+      box.style.minHeight = keys ? box.style.minHeight || box.offsetHeight + "px" : "";
       this.picked = keys;
       this.ask();
     }

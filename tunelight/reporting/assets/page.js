@@ -59,7 +59,7 @@ window.tunelight = (() => {
     for (const key of new Set([...Object.keys(made), "xaxis", "yaxis"])) {
       if (/^[xy]axis\d*$/.test(key)) made[key] = { ...made[key], ...axis };
     }
-    if (width < NARROW && made.legend) {
+    if (width < NARROW && made.legend?.yref === "container") {
       made.legend = { ...made.legend, xref: "container", x: 0.01 };
       if (made.margin?.l <= 60) made.margin = { ...made.margin, l: 40, r: 12 };
     }
@@ -220,12 +220,19 @@ window.tunelight = (() => {
     return make("div", { class: "wide" }, make("table", { class: "rows" }, make("thead", {}, head), make("tbody", {}, ...body)));
   }
 
+  // An axis of values between two numbers; a logarithmic one of few decades has ticks at 1, 2 and 5.
+  function axisOf(log, low, high) {
+    const ticks = high < 1000 * low ? { dtick: "D2", tickformat: "~g" } : { exponentformat: "power" };
+    return { automargin: true, ...(log ? { type: "log", ...ticks } : { type: "linear" }) };
+  }
+
   // A line with its best point.
   function chart(place, { unit, x, y, mark, log, top }) {
     const few = x.length < 60;
     const line = { type: "scatter", mode: few ? "lines+markers" : "lines", x, y, line: { color: ACCENT, width: 1.8 }, marker: { size: 4 }, hovertemplate: unit + " %{x}: %{y:.5g}<extra></extra>" };
     const best = mark ? [{ type: "scatter", mode: "markers", x: [mark[0]], y: [mark[1]], marker: { color: BEST, size: 9 }, hovertemplate: unit + " %{x}: %{y:.5g}<extra>best</extra>" }] : [];
-    const yaxis = { type: log ? "log" : "linear", automargin: true, ...(mark ? {} : { rangemode: "tozero" }) };
+    const values = y.filter((value) => value !== null);
+    const yaxis = { ...axisOf(log, Math.min(...values), Math.max(...values)), ...(mark ? {} : { rangemode: "tozero" }) };
     if (top) yaxis.range = [0, top * 1.05];
     const layout = { height: 200, showlegend: false, margin: { l: 50, r: 10, t: 8, b: 40 }, xaxis: { title: { text: unit, standoff: 6 } }, yaxis };
     figure(place, { data: [line, ...best], layout });
@@ -285,5 +292,5 @@ window.tunelight = (() => {
     figure(plot, spec, lines);
   }
 
-  return { told, $, make, compact, elapsed, inlined, sweepAddress, trialAddress, openTrial, card, pairs, table, figure, show, fill, repaint, forget, BEST };
+  return { told, $, make, compact, elapsed, inlined, sweepAddress, trialAddress, openTrial, card, pairs, table, axisOf, figure, show, fill, repaint, forget, BEST };
 })();

@@ -2,7 +2,7 @@
 // The pages of one sweep, of one trial, and of a comparison; live ones, and those that a report holds.
 (() => {
   const { told, $, make, compact, elapsed, inlined, trialAddress, openTrial, listen, act, LiveTable, state } = window.tunelight;
-  const { card, pairs, table: tableOf, figure, show, fill, repaint, forget, BEST } = window.tunelight;
+  const { card, pairs, table: tableOf, axisOf, figure, show, fill, repaint, forget, BEST } = window.tunelight;
   const kind = document.body.dataset.page;
   const base = told.sweep === undefined ? "" : "/api/sweep/" + encodeURIComponent(told.sweep);
   const live = new Set(["RUNNING", "STARTING", "PAUSED"]);
@@ -140,9 +140,9 @@
         const colour = rank === 2 ? BEST : told.colours[name];
         const line = { color: colour, width: [1.1, 1.8, 3][rank] };
         const hovertemplate = "trial %{customdata}, " + head.unit + " %{x}: %{y:.5g}<extra>" + (rank === 2 ? "best" : name.toLowerCase()) + "</extra>";
-        return { type: "scatter", mode, x, y, customdata, line, marker: { size: rank === 2 ? 5 : 3 }, opacity: rank ? 1 : 0.55, name: shown, hovertemplate };
+        return { type: "scatter", mode, x, y, customdata, line, marker: { size: rank === 2 ? 5 : 3 }, opacity: rank ? 1 : 0.7, name: shown, hovertemplate };
       });
-      const yaxis = { type: log.checked ? "log" : "linear", title: { text: head.metric }, automargin: true, exponentformat: "power" };
+      const yaxis = { ...axisOf(log.checked, values[0], values.at(-1)), title: { text: head.metric } };
       const legend = { orientation: "h", x: 0, y: -0.16, yanchor: "top" };
       figure(canvas, { data, layout: { height: 420, margin: { l: 60, r: 12, t: 10, b: 60 }, xaxis: { title: { text: head.unit, standoff: 8 } }, yaxis, legend, showlegend: true } });
       const part = total > curves.size ? "The best " + curves.size + " of " + total + " trials, and those that run. " : "";
