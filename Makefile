@@ -11,8 +11,8 @@ BENCHMARKS := turnaround leak strategies gpu chaos recovery pbt schedulers fidel
 LONG := recovery pbt data nodes
 # Of these there is no whole run but on a GPU: `make gpu`.
 ON_GPUS := gpu
-# Those with Ray, one after another: their waits have limits, which two at a time on two cores come close to.
-TESTS := tests/integration tests/chaos tests/cluster tests/differential
+# Those with Ray. Two processes at a time, each with a Ray of its own: they wait more than they compute.
+TESTS := -n 2 --dist loadfile tests/integration tests/chaos tests/cluster tests/differential
 # The unit tests start none, and share the cores; of a file all run in one process.
 UNIT := $(BIN)/python -m pytest -n 2 --dist loadfile tests/unit
 # The tests for GPUs, so that they do not rot where there is none.
@@ -82,7 +82,7 @@ test: setup
 
 # Programs with Rays of their own, two at a time: each waits most of its time for processes to start.
 apart: setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "apart and not slow" $(TESTS)
+	$(BIN)/python -m pytest -m "apart and not slow" $(TESTS)
 
 test-full: setup horovod lint bench
 	$(UNIT)
