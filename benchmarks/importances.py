@@ -40,7 +40,7 @@ import tunelight as tl
 from tunelight.results.figures.data import Column, columns, same_epoch
 from tunelight.results.figures.importance import EVALUATORS, evaluate, importances_of
 from tunelight.searchers import RandomSearcher
-from tunelight.simulation.tables import read_table
+from tunelight.simulation.sources import read_table
 
 RUNGS = (1, 3, 9, 27, 81)
 FACTOR = 3
@@ -188,7 +188,7 @@ def without_effect(task: Any, searcher: str, seed: int) -> tuple[float, int]:
     if searcher == "auto":
         chosen = tl.AutoSearcher(space=space, metric="loss", mode="min", seed=seed)
     sweep = tl.simulate(curves, "asha", searcher=chosen, num_samples=100, cluster="1x8", seed=seed)
-    trials = [SimpleNamespace(config=trial.config, history=_history(curves, trial)) for trial in sweep.trials]
+    trials = [SimpleNamespace(plain_config=trial.config, history=_history(curves, trial)) for trial in sweep.trials]
     epoch, values = same_epoch(SimpleNamespace(trials=trials), "loss", "min")
     there = np.isfinite(values)
     known: Any = [trial for trial, one in zip(trials, there, strict=True) if one]

@@ -60,11 +60,13 @@ LOOK = """
             filter.dispatchEvent(new Event("input"));
         };
         requestAnimationFrame(answered);
+        const heads = [...document.querySelectorAll("#list th")];
+        const epochs = heads.findIndex((head) => head.textContent === "epochs");
         new MutationObserver((changes) => {
             for (const { target } of changes) {
                 const cells = target.tagName === "TR" ? target.cells : [];
-                if (cells.length < 5) continue;
-                const key = cells[0].textContent + "/" + cells[4].textContent;
+                if (cells.length <= epochs) continue;
+                const key = cells[0].textContent + "/" + cells[epochs].textContent;
                 if (!(key in window.seen)) window.seen[key] = Date.now() / 1000;
             }
         }).observe(document.querySelector("#list tbody"), { childList: true, subtree: true });
@@ -173,7 +175,8 @@ def pages(browser: Any, address: str, trials: int, repeats: int) -> tuple[list[f
 
 def watched(driver: LiveDriver, page: Any, server: psutil.Process, seconds: float) -> tuple[list[float], float, float]:
     """Let reports come; return how long each took to the page, the server's share of a core, and its memory in MB."""
-    page.click("#list th button:text-is('trial')")  # the latest first
+    for _ in range(2):
+        page.click("#list th button:text-is('trial')")  # the latest first
     page.wait_for_timeout(500)
     before, begin = server.cpu_times(), time.monotonic()
     written: dict[str, float] = {}

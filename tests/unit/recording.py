@@ -12,8 +12,8 @@ from tunelight.record import RecordCallback, SweepState
 class Clock:
     """Seconds that pass only when told."""
 
-    def __init__(self) -> None:
-        self.now = 1000.0
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
 
     def __call__(self) -> float:
         return self.now
@@ -22,8 +22,8 @@ class Clock:
 class Sweep:
     """A RecordCallback and fake trials, called as Tune's controller calls it."""
 
-    def __init__(self, folder: Path, **sweep: Any) -> None:
-        self.clock = Clock()
+    def __init__(self, folder: Path, *, now: float = 1000.0, **sweep: Any) -> None:
+        self.clock = Clock(now)
         self.folder = Path(folder)
         told = {"metric": "loss", "mode": "min", **sweep}
         self.callback = RecordCallback(folder, seed_of=lambda trial: int(trial) + 7, clock=self.clock, **told)

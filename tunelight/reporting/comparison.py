@@ -1,4 +1,4 @@
-"""Several sweeps as one page: their best values against what was spent, a table of them, and a section for each."""
+"""Several sweeps side by side: their best values against what was spent, a table of them, and a section for each."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tunelight.errors import SettingsError
-from tunelight.record import OUTCOMES
-from tunelight.reporting.how_run import SETTINGS, how_it_was_run, told
-from tunelight.reporting.markup import card, document, pairs, plot, safe, table, td
+from tunelight.record import OUTCOMES, view
+from tunelight.record.view import plain, plain_pairs
+from tunelight.reporting.sections import SETTINGS, Block, Section, cards, figure_section, how_it_was_run, settings_of
 from tunelight.reporting.words import compact, elapsed
 from tunelight.results.figures.compared import best_by_time, best_by_trials, best_by_workers, colour_of
-from tunelight.results.figures.data import judged_by
 from tunelight.results.figures.spending import spending
 from tunelight.results.words import counted
 from tunelight.settings.dotted import flatten
@@ -26,35 +25,20 @@ _TOP: Final = 10
 """Trials of a sweep that its section lists."""
 
 
-def comparison(several: Sequence[SweepResults]) -> str:
-    """Return the HTML of a report that compares sweeps. Raises: SettingsError, see :func:`compared`."""
-    headings, sections = compared(several)
-    return document(f"{counted(len(several), 'sweep')} compared", headings, sections)
-
-
-def compared(several: Sequence[SweepResults]) -> tuple[dict[str, str], list[str]]:
-    """Return the headings of a comparison of sweeps, by the ids of its sections, and the sections.
+def compared(several: Sequence[SweepResults]) -> dict[str, Section]:
+    """Return the sections of a comparison of sweeps, by their ids.
 
     Raises: SettingsError for none, for a sweep that is given twice, and where their metrics or modes differ.
     """
     _check(several)
     sweeps = _named(several)
-    names = list(sweeps)
-    headings = {
-        "sweeps": "Sweeps",
-        "by_time": "Wall time",
-        "by_workers": "Worker-hours",
-        "by_trials": "Trials",
-        **{f"sweep-{number}": name for number, name in enumerate(names)},
+    return {
+        "sweeps": {"title": "Sweeps", "blocks": [*_overview(sweeps)]},
+        "by_time": figure_section(best_by_time(sweeps)),
+        "by_workers": figure_section(best_by_workers(sweeps)),
+        "by_trials": figure_section(best_by_trials(sweeps)),
+        **{f"sweep-{number}": _sweep(number, name, sweeps[name]) for number, name in enumerate(sweeps)},
     }
-    sections = [
-        *_overview(sweeps),
-        plot("by_time", best_by_time(sweeps)),
-        plot("by_workers", best_by_workers(sweeps)),
-        plot("by_trials", best_by_trials(sweeps)),
-        *(part for number, name in enumerate(names) for part in _sweep(number, name, sweeps[name])),
-    ]
-    return headings, sections
 
 
 def _check(several: Sequence[SweepResults]) -> None:
@@ -65,7 +49,7 @@ def _check(several: Sequence[SweepResults]) -> None:
         if results.folder in seen:
             raise SettingsError(f"The sweep {results.folder} is given twice. Give each sweep once.")
         seen.add(results.folder)
-    judged = {results.folder: judged_by(results) for results in several}
+    judged = {results.folder: (results.metric or "metric", results.mode) for results in several}
     if len(set(judged.values())) > 1:
         listed = "; ".join(f"{folder.name} by {metric!r} ({mode})" for folder, (metric, mode) in judged.items())
         raise SettingsError(
@@ -88,58 +72,57 @@ def _named(several: Sequence[SweepResults]) -> dict[str, SweepResults]:
     return found
 
 
-def _overview(sweeps: Mapping[str, SweepResults]) -> Iterator[str]:
-    """Yield the table of sweeps, and that of the settings in which they differ."""
-    metric, mode = judged_by(next(iter(sweeps.values())))
+def _overview(sweeps: Mapping[str, SweepResults]) -> Iterator[Block]:
+    """Yield the table of sweeps, that of the settings in which they differ, and their search spaces."""
+    first = next(iter(sweeps.values()))
+    metric = first.metric or "metric"
     known = {
         name: {} if results.record.best is None else flatten(results.best.plain_config)
         for name, results in sweeps.items()
     }
     keys = _differing(known)
-    more = f" The first {_MOST_KEYS} of {len(keys)} keys are shown." if len(keys) > _MOST_KEYS else ""
-    yield '<section id="sweeps"><h2>Sweeps</h2>'
-    better = "higher" if mode == "max" else "lower"
-    yield f"<p>Compared by {safe(metric)} ({better} is better). {_winner(sweeps, metric, mode)}</p>"
+    better = "higher" if first.mode == "max" else "lower"
+    yield {"text": f"Compared by {metric} ({better} is better). {_winner(sweeps, metric, first.mode)}"}
     head = ["sweep", "trials", "states", f"best {metric}", "by trial", "time", "worker-hours"]
-    rows = []
-    for number, (name, results) in enumerate(sweeps.items()):
-        rows.append([*_row(number, name, results), *(td(known[name].get(key)) for key in keys[:_MOST_KEYS])])
-    yield table([*head, *keys[:_MOST_KEYS]], rows)
+    rows = [
+        [*_row(number, name, results), *(plain(known[name].get(key)) for key in keys[:_MOST_KEYS])]
+        for number, (name, results) in enumerate(sweeps.items())
+    ]
+    yield {"names": [*head, *keys[:_MOST_KEYS]], "rows": rows}
     if keys:
-        yield f"<p>Columns after the worker-hours: keys in which the best configurations differ.{more}</p>"
+        said = "Columns after the worker-hours: keys in which the best configurations differ."
+        yield {"text": said + _shown(_MOST_KEYS, keys)}
     settings = {
-        name: {key: value for key, value in told(results).items() if key in SETTINGS}
+        name: {key: value for key, value in settings_of(results).items() if key in SETTINGS}
         for name, results in sweeps.items()
     }
     if names := _differing(settings):
         rows = [
-            [_link(number, name), *(td(settings[name].get(key)) for key in names)] for number, name in enumerate(sweeps)
+            [_link(number, name), *(plain(settings[name].get(key)) for key in names)]
+            for number, name in enumerate(sweeps)
         ]
-        yield "<h3>Settings that differ</h3>"
-        yield table(["sweep", *names], rows)
+        yield {"title": "Settings that differ", "names": ["sweep", *names], "rows": rows}
     yield from _spaces(sweeps)
-    yield "</section>"
 
 
-def _spaces(sweeps: Mapping[str, SweepResults]) -> Iterator[str]:
+def _spaces(sweeps: Mapping[str, SweepResults]) -> Iterator[Block]:
     """Yield the search spaces side by side; keys in which they differ are marked and come first."""
-    spaces = {name: told(results).get("space") or {} for name, results in sweeps.items()}
+    spaces = {name: settings_of(results).get("space") or {} for name, results in sweeps.items()}
     differing = _differing(spaces)
-    keys = [*differing, *(key for key in dict.fromkeys(key for one in spaces.values() for key in one))]
-    keys = list(dict.fromkeys(keys))
+    keys = list(dict.fromkeys([*differing, *(key for space in spaces.values() for key in space)]))
     if not keys:
         return
-    more = f" The first {_MOST_SPACE} of {len(keys)} keys are shown." if len(keys) > _MOST_SPACE else ""
     said = "They are the same." if not differing else f"Marked: the keys in which they differ ({len(differing)})."
-    yield f"<h3>Search spaces</h3><p>{said}{more}</p>"
     rows = [
-        [
-            f"<td>{'&ne; ' if key in differing else ''}{safe(key)}</td>",
-            *(td(_domain(one.get(key))) for one in spaces.values()),
-        ]
+        [f"{'≠ ' if key in differing else ''}{key}", *(plain(_domain(space.get(key))) for space in spaces.values())]
         for key in keys[:_MOST_SPACE]
     ]
-    yield table(["key", *spaces], rows)
+    yield {"title": "Search spaces", "text": said + _shown(_MOST_SPACE, keys)}
+    yield {"names": ["key", *spaces], "rows": rows}
+
+
+def _shown(most: int, keys: Sequence[str]) -> str:
+    return f" The first {most} of {len(keys)} keys are shown." if len(keys) > most else ""
 
 
 def _domain(described: Any) -> Any:
@@ -149,40 +132,34 @@ def _domain(described: Any) -> Any:
     return ", ".join(map(str, described)) if isinstance(described, list) else described
 
 
-def _row(number: int, name: str, results: SweepResults) -> list[str]:
+def _row(number: int, name: str, results: SweepResults) -> list[Any]:
     state = results.record
     best = None if state.best is None else results.best
     wall, workers = spending(results).total
+    words = {name: outcome.counted or outcome.verb or name.lower() for name, outcome in OUTCOMES.items()}
+    states = [f"{count} {words[name]}" for name, count in state.counts.items() if count]
     return [
         _link(number, name),
-        td(len(results)),
-        td(", ".join(f"{count} {_word(key)}" for key, count in state.counts.items() if count)),
-        td(None if best is None else best.value),
-        td(None if best is None else best.index),
-        f"<td>{elapsed(wall)}{'' if state.ended else ' so far'}</td>",
-        td(workers / 3600),
+        len(results),
+        ", ".join(states),
+        None if best is None else plain(best.value),
+        None if best is None else best.index,
+        f"{elapsed(wall)}{'' if state.ended else ' so far'}",
+        workers / 3600,
     ]
-
-
-def _word(state: str) -> str:
-    return OUTCOMES[state].counted or OUTCOMES[state].verb or state.lower()
 
 
 def _winner(sweeps: Mapping[str, SweepResults], metric: str, mode: str) -> str:
     found = {name: results.best.value for name, results in sweeps.items() if results.record.best is not None}
     if not found:
-        return f"No trial that did not fail has reported a number as {safe(metric)} yet."
+        return f"No trial that did not fail has reported a number as {metric} yet."
     best = (max if mode == "max" else min)(value for value in found.values() if value is not None)
     names = " and ".join(name for name, value in found.items() if value == best)
-    return f"Best: {safe(names)} with {safe(compact(best))}."
+    return f"Best: {names} with {compact(best)}."
 
 
-def _link(number: int, name: str) -> str:
-    return f'<td>{_swatch(number)} <a href="#sweep-{number}">{safe(name)}</a></td>'
-
-
-def _swatch(number: int) -> str:
-    return f'<span class="swatch" style="background:{colour_of(number)}"></span>'
+def _link(number: int, name: str) -> Block:
+    return {"text": name, "href": f"#sweep-{number}", "colour": colour_of(number)}
 
 
 def _differing(known: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -191,38 +168,25 @@ def _differing(known: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return [key for key in keys if len({repr(values.get(key)) for values in known.values()}) > 1]
 
 
-def _sweep(number: int, name: str, results: SweepResults) -> Iterator[str]:
-    """Yield the section of one sweep: trials by state, its best configuration and trials, and how it was run."""
-    metric, _ = judged_by(results)
-    yield f'<section id="sweep-{number}"><h2>{_swatch(number)} {safe(name)}</h2><dl class="cards">'
-    yield card("trial" if len(results) == 1 else "trials", str(len(results)))
-    if results.repetitions:
-        yield card("repetitions", str(len(results.repetitions)))
-    for key, count in results.record.counts.items():
-        if count:
-            yield card(key.lower(), str(count), OUTCOMES[key].colour)
-    yield "</dl>"
-    failed = results.ahead
-    if failed is not None:
+def _sweep(number: int, name: str, results: SweepResults) -> Section:
+    """Return the section of one sweep: trials by state, its best configuration and trials, and how it was run."""
+    metric = view.metric_of(results.record)
+    blocks: list[Block] = [cards(results)]
+    if (failed := results.ahead) is not None:
         said = f"Trial {failed.index}, which {failed.outcome}, had reported {metric}={compact(failed.value)}."
-        yield f"<p>{safe(said)}</p>"
+        blocks.append({"text": said})
     if results.record.best is not None:
-        yield f"<h3>Best: trial {results.best.index}, with {safe(metric)} {safe(compact(results.best.value))}</h3>"
-        yield pairs("configuration", flatten(results.best.plain_config).items())
+        title = f"Best: trial {results.best.index}, with {metric} {compact(results.best.value)}"
+        blocks.append({"title": title, "pairs": plain_pairs(flatten(results.best.plain_config))})
         best = results.top(_TOP)
         keys = _differing({trial.id: flatten(trial.plain_config) for trial in best})[:_MOST_KEYS]
+        configs = [flatten(trial.plain_config) for trial in best]
         rows = [
-            [
-                td(trial.index),
-                td(trial.state),
-                td(trial.value),
-                *(td(flatten(trial.plain_config).get(key)) for key in keys),
-            ]
-            for trial in best
+            [trial.index, trial.state, plain(trial.value), *(plain(config.get(key)) for key in keys)]
+            for trial, config in zip(best, configs, strict=True)
         ]
-        yield f"<details><summary>Its best {counted(len(best), 'trial')}</summary>"
-        yield table(["trial", "state", f"best {metric}", *keys], rows)
-        yield "</details>"
+        listed = {"names": ["trial", "state", f"best {metric}", *keys], "rows": rows}
+        blocks.append({"title": f"Its best {counted(len(best), 'trial')}", "inside": [listed]})
     elif failed is None:
-        yield f"<p>No trial has reported a number as <b>{safe(metric)}</b> yet.</p>"
-    yield f"{how_it_was_run(results)}</section>"
+        blocks.append({"text": f"No trial has reported a number as {metric} yet."})
+    return {"title": name, "colour": colour_of(number), "blocks": [*blocks, how_it_was_run(results)]}

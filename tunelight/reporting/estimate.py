@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Final
 
 from tunelight.record import PENDING, RUNNING, TERMINAL, SweepState, TrialState
-from tunelight.reporting.words import epochs
+from tunelight.record.view import epochs
 
 _LEAST: Final = 3
 """How many trials must have ended."""

@@ -1,45 +1,36 @@
-"""Sweeps as one HTML file that needs nothing else: overview, figures, a table of all trials and a section for each."""
+"""The report: the live page of a sweep with its data in it, as one HTML file that needs no server and no network."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import html
+import json
 import os
-from collections.abc import Collection, Iterator, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from tunelight.errors import first_of
-from tunelight.record import OUTCOMES, percent, write_text
-from tunelight.reporting.comparison import comparison
-from tunelight.reporting.how_run import how_it_was_run
-from tunelight.reporting.markup import CELL, card, document, pairs, plot, remarks, safe
-from tunelight.reporting.trial_sections import ERROR_CHARS, chosen, reported, trial_sections, when
-from tunelight.reporting.trial_table import trial_table
-from tunelight.reporting.words import compact, elapsed
-from tunelight.results.figures.data import columns, judged_by
-from tunelight.results.repeats import lines_of
+from tunelight.record import view, winner, write_text
+from tunelight.reporting.sections import PARTS, began, chosen, log_block, moment, parts, trial_blocks
+from tunelight.reporting.words import event_line
+from tunelight.results.html import table
+from tunelight.results.words import counted
 from tunelight.settings.dotted import flatten
 
 if TYPE_CHECKING:
+    from tunelight.record import SweepState
     from tunelight.results import SweepResults
 
 FILE: Final = "report.html"
-_MOST_NOTES: Final = 100
-_MOST_ERRORS: Final = 200
-_MOST_FRONT: Final = 30
-HEADINGS: Final = {
-    "history": "History",
-    "learning_curves": "Learning curves",
-    "importances": "Importances",
-    "parallel": "Parallel coordinates",
-    "slices": "Slices",
-    "timeline": "Timeline",
-    "pareto": "Pareto front",
-}
-_AXIS: Final = 100
-"""Pixels that an axis of parallel coordinates needs at least."""
-_SLICE: Final = 190
-"""Pixels that a slice needs at least."""
-_IN_A_ROW: Final = 4
+SCRIPTS: Final = ("page.js", "live.js", "sweep.js")
+STYLE: Final = "page.css"
+LINKS: Final = {"#curves": "Curves", "#trials": "Trials", "#figures": "Figures", "#events": "Events"}
+_NO_SCRIPT_ROWS: Final = 20
+_EVENT: Final = 400
+"""Characters of an event."""
 
 
 def report(results: SweepResults | Sequence[SweepResults], path: str | os.PathLike[str]) -> Path:
@@ -66,108 +57,151 @@ def report(results: SweepResults | Sequence[SweepResults], path: str | os.PathLi
 
 def page(results: SweepResults) -> str:
     """Return the HTML of one sweep's report."""
+    state, seen = results.record, view.Seen(results.record.trials.values())
+    trials = [state.trials[trial.id] for trial in results.every_trial][-view.MOST_ROWS :]
+    curves, reported = view.with_curves(state)
+    metric = view.metric_of(state)
     shown, which = chosen(results)
-    opened = {trial.index for trial in shown}
-    headings = {"overview": "Overview", **HEADINGS, "trials": "Trials"}
-    sections = [
-        *_overview(results),
-        *figure_sections(results).values(),
-        '<section id="trials"><h2>Trials</h2>',
-        *trial_table(results, opened),
-        *([f"<p>Click on a trial to open it below. {safe(which)}</p>"] if shown else []),
-        *trial_sections(results, shown),
-        "</section>",
-        *_failures(results, opened),
-        *_notes(results),
+    best = winner(state)
+    best_config = {} if best is None else flatten(state.trials[best.trial].config)
+    head = sweep_head(state, seen, results.name, state.ended or "not ended", state.updated)
+    message = {
+        "head": head,
+        "rows": [view.row(state, trial) for trial in trials],
+        "curves": {trial.index: view.curve_of(trial.history, metric).points() for trial in curves},
+        "of": reported,
+    }
+    data = {
+        "state": message,
+        **{f"part-{name}": section for name, section in parts(results)},
+        **{
+            f"trial-{trial.index}": [
+                *trial_blocks(trial, state.trials[trial.id], results.objectives, began(results), best_config),
+                *log_block(trial),
+            ]
+            for trial in shown
+        },
+    }
+    body = [
+        f"<noscript>{_without_script(results, view.columns(state, seen))}</noscript>",
+        asset("sweep.html"),
+        f'<template id="trial-page">{asset("trial.html")}</template>',
     ]
-    return document(results.name, headings, sections)
+    told = {"sweep": results.name, "parts": PARTS, "which": which}
+    return _saved("sweep", results.name, LINKS, body, told=told, data=data)
 
 
-def figure_sections(results: SweepResults) -> dict[str, str]:
-    """Return a section with each figure of a sweep, by the figure's name."""
-    from tunelight.results.figures import FIGURES
-    from tunelight.results.figures.parameters import MOST_AXES
+def comparison(several: Sequence[SweepResults]) -> str:
+    """Return the HTML of a report that compares sweeps. Raises: SettingsError, see :func:`compared`."""
+    from tunelight.reporting.comparison import compared
 
-    varied = len(columns(results.trials))
-    least = {"parallel": _AXIS * (min(varied, MOST_AXES) + 1), "slices": _SLICE * min(_IN_A_ROW, varied)}
-    return {name: plot(name, draw(results), least.get(name, 0)) for name, draw in FIGURES.items()}
-
-
-def _overview(results: SweepResults) -> Iterator[str]:
-    metric, mode = judged_by(results)
-    state = results.record
-    yield '<section id="overview"><h2>Overview</h2><dl class="cards">'
-    yield card("trial" if len(results) == 1 else "trials", str(len(results)))
-    if results.repetitions:
-        yield card("repetitions", str(len(results.repetitions)))
-    for name, count in state.counts.items():
-        if count:
-            yield card(name.lower(), str(count), OUTCOMES[name].colour)
-    if state.started is not None and state.updated is not None:
-        yield card("took" if state.ended else "so far", elapsed(state.updated - state.started))
-        yield card("trained", elapsed(sum(trial.seconds for trial in results.every_trial)))
-    yield "</dl>"
-    if not state.ended:
-        yield "<p>The sweep had not ended when this was written.</p>"
-    failed = results.ahead
-    if state.best is None and failed is None:
-        yield f"<p>No trial has reported a number as <b>{safe(metric)}</b> yet.</p>"
-    elif state.best is None:
-        yield f"<p>Each trial that has reported a number as <b>{safe(metric)}</b> has failed.</p>"
-    else:
-        best = results.best
-        word = {"min": "lowest", "max": "highest"}.get(mode, "best")
-        whose = "all trials that did not fail" if failed else "all reports"
-        again = list(lines_of(state))
-        whose = "the configuration with the best mean" if again else whose
-        yield f"<h3>Best: trial {best.index}, with the {word} {safe(metric)} of {whose}</h3>"
-        yield f'<p class="best">{safe(compact(best.value))}</p><p>at {safe(when(best.metrics))}</p>'
-        yield f'<div class="pair">{pairs("configuration", flatten(best.plain_config).items())}'
-        yield f"{pairs('its report', reported(best))}</div>"
-        yield "".join(f"<p>{safe(line)}</p>" for line in again)
-    if state.best is not None and len(results.objectives) > 1:
-        names = " and ".join(f"{name} ({mode})" for name, mode in results.objectives)
-        front = [str(trial.index) for trial in results.pareto()]
-        said = f"On the Pareto front of {names}: {first_of(front, _MOST_FRONT)}"
-        yield f"<p>{safe(said)}</p>"
-    if failed is not None:
-        said = f"Trial {failed.index}, which {failed.outcome}, had reported {metric}={compact(failed.value)}."
-        yield f"<p>{safe(said)}</p>"
-    if results.gpus_busy is not None:
-        yield f"<p>GPUs {percent(results.gpus_busy)} busy.</p>"
-    yield remarks(results.tags, [note for note in results.notes if note.trial is None])
-    yield f"{how_it_was_run(results)}</section>"
+    sections = compared(several)
+    links = {f"#{key}": section["title"] for key, section in sections.items()}
+    body = ["<noscript><p>This comparison needs JavaScript.</p></noscript>", asset("compare.html")]
+    title = f"{counted(len(several), 'sweep')} compared"
+    return _saved("compare", title, links, body, told={"sweeps": []}, data={"comparison": sections})
 
 
-def _failures(results: SweepResults, opened: Collection[int]) -> Iterator[str]:
-    """Yield what failed: links to the trials' sections, with the errors of those that have none."""
-    failed = [trial for trial in results.every_trial if trial.error]
-    if failed:
-        yield f'<section id="failures"><h2>What failed ({len(failed)})</h2>'
-        for trial in failed[:_MOST_ERRORS]:
-            error = trial.error or ""
-            first = f": {next(iter(error.splitlines()), '')[:CELL]}"
-            if trial.index in opened:
-                link = f'<a href="#trial-{trial.index}">trial {trial.index}</a>'
-                yield f'<p class="line">{link}, {trial.state}{safe(first)}</p>'
-            else:
-                yield f"<details><summary>trial {trial.index}, {trial.state}{safe(first)}</summary>"
-                yield f"<pre>{safe(error[-ERROR_CHARS:])}</pre></details>"
-        if len(failed) > _MOST_ERRORS:
-            yield f"<p>{len(failed) - _MOST_ERRORS} more are in the table; results.errors has them all.</p>"
-        yield "</section>"
+def sweep_head(state: SweepState, seen: view.Seen, name: str, standing: str, until: float | None) -> dict[str, Any]:
+    """Return what a page says of a sweep as a whole, whose ``standing`` is in words; time counts ``until`` then."""
+    lines = [(event[0], event_line(state, event)) for event in reversed(list(state.events))]
+    return {
+        **view.head(state, seen),
+        "name": name,
+        "state": standing,
+        "seconds": 0.0 if state.started is None else max(0.0, (until or 0.0) - state.started),
+        "events": [[at, view.plain(line, _EVENT)] for at, line in lines if line],
+    }
 
 
-def _notes(results: SweepResults) -> Iterator[str]:
-    said: dict[str, list[int | None]] = {}
-    for trial_id, text in results.record.notes:
-        trial = results.record.trials.get(trial_id or "")
-        said.setdefault(text, []).append(trial.index if trial else None)
-    if said:
-        yield f'<section id="notes"><h2>What was said on the way ({len(said)})</h2><ul>'
-        for text, who in list(said.items())[:_MOST_NOTES]:
-            first = "" if who[0] is None else f"trial {who[0]}: "
-            again = len(who) - 1
-            more = "" if not again else " (and once more)" if again == 1 else f" (and {again} times more)"
-            yield f"<li>{first}{safe(text)}{more}</li>"
-        yield "</ul></section>"
+def _without_script(results: SweepResults, shown: Sequence[view.Column]) -> str:
+    """Return what a reader without JavaScript sees: the best configuration and the best trials."""
+    said = "<p>The figures, and the details of trials, need JavaScript.</p>"
+    if results.record.best is None:
+        return said
+    rows = [view.row(results.record, results.record.trials[trial.id]) for trial in results.top(_NO_SCRIPT_ROWS)]
+    cells = [[column.of(row) for column in shown] for row in rows]
+    config = table(["best configuration", ""], list(flatten(results.best.plain_config).items()))
+    return f"{said}{config}{table([column.name for column in shown], cells)}"
+
+
+def _saved(
+    kind: str, title: str, links: Mapping[str, str], body: Iterable[str], *, told: dict[str, Any], data: dict[str, Any]
+) -> str:
+    """Return a page that needs no other file: its style, its scripts with plotly's, and its data."""
+    from plotly.offline import get_plotlyjs  # plotly costs most of a second
+
+    scripts = [get_plotlyjs(), "\n".join(map(asset, SCRIPTS))]
+    # A page that shows what others wrote: only these two scripts run in it, and nothing is fetched. plotly's WebGL
+    # part writes functions of its own, which is what unsafe-eval lets it.
+    policy = (
+        f"default-src 'none'; script-src {' '.join(map(_hash, scripts))} 'unsafe-eval'; style-src 'unsafe-inline'; "
+        "img-src data: blob:; font-src data:; base-uri 'none'; form-action 'none'"
+    )
+    head = [
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+        f"<style>{asset(STYLE)}</style>",
+    ]
+    inlined = [
+        f'<script type="application/json" id="data-{name}">{_in_script(value)}</script>' for name, value in data.items()
+    ]
+    told = {**told, "saved": True, "readOnly": True, "colours": view.colours()}
+    return frame(
+        kind,
+        title,
+        links,
+        told,
+        head=head,
+        body=body,
+        scripts=[*inlined, *(f"<script>{script}</script>" for script in scripts)],
+    )
+
+
+def frame(
+    kind: str,
+    title: str,
+    links: Mapping[str, str],
+    told: Mapping[str, Any],
+    *,
+    head: Iterable[str],
+    body: Iterable[str],
+    scripts: Iterable[str],
+) -> str:
+    """Return a page: its head, a header with the title and links, the body and the scripts.
+
+    Args:
+        kind: which page it is, for its script: "sweeps", "sweep", "trial" or "compare".
+        title: of the page, not escaped.
+        links: names of links at the top, by their addresses.
+        told: what its script is told.
+        head, body, scripts: HTML, in order.
+    """
+    shown = "".join(f'<a href="{html.escape(where)}">{html.escape(name)}</a>' for where, name in links.items())
+    parts = [
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}: tunelight</title>',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        *head,
+        f'</head><body data-page="{kind}" data-told="{html.escape(json.dumps(told))}">',
+        f'<header><h1>{html.escape(title)}</h1><button id="theme" type="button">light / dark</button>',
+        f'<nav>{shown}</nav></header><p id="trouble" role="status" hidden></p><main>',
+        *body,
+        f"</main><footer>tunelight, {moment(time.time())}</footer>",
+        *scripts,
+        "</body></html>\n",
+    ]
+    return "\n".join(parts)
+
+
+def asset(name: str) -> str:
+    """Return a script, a style sheet or markup of the pages."""
+    return resources.files("tunelight.reporting").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def _hash(script: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+
+
+def _in_script(value: Any) -> str:
+    """Return a value as JSON that ends no script element."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -12,12 +11,12 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.jupyter import JupyterMixin
 from rich.text import Text
 
-from tunelight.record import RUNNING, VERBS, SweepState, TrialState, gpus_busy, metric_value, percent, winner
+from tunelight.record import RUNNING, VERBS, SweepState, TrialState, gpus_busy, percent, winner
+from tunelight.record.view import curve_of, metric_of, rungs, sparkline
 from tunelight.reporting.estimate import seconds_left
 from tunelight.reporting.table import make_table
-from tunelight.reporting.words import age, best_line, compact, counts, elapsed, event_line, metric_of
+from tunelight.reporting.words import age, best_line, compact, counts, elapsed, event_line
 
-_SPARKS: Final = "▁▂▃▄▅▆▇█"
 _ASCII_SPARKS: Final = "_.-~=+*#"
 _CURVE: Final = 40
 MOST_EVENTS: Final = 4
@@ -83,16 +82,7 @@ def workers_in_use(state: SweepState) -> int:
 
 def rungs_line(state: SweepState) -> str:
     """Return how many trials reached each rung and went past it; empty if no rungs are known."""
-    rungs = state.sweep.get("rungs") or {}
-    by, places = str(rungs.get("by")), rungs.get("at") or []
-    done = [trial.history[-1].get(by) for trial in list(state.trials.values()) if trial.history] if places else []
-    reached = [one for one in done if isinstance(one, int | float)]
-    parts = [
-        f"{place:g}: {beyond} of {came} passed"
-        for place in places
-        if (came := sum(one >= place for one in reached))
-        for beyond in [sum(one > place for one in reached)]
-    ]
+    parts = [f"{one['at']:g}: {one['passed']} of {one['reached']} passed" for one in rungs(state) if one["reached"]]
     return f"rungs  {'   '.join(parts)}" if parts else ""
 
 
@@ -101,25 +91,13 @@ def best_curve(state: SweepState, width: int, *, ascii_only: bool = False) -> st
     best = winner(state)
     if best is None:
         return ""
-    metric = metric_of(state)
-    found = (metric_value(report, metric) for report in state.trials[best.trial].history)
-    values = [value for value in found if value is not None and math.isfinite(value)]
+    _, values = curve_of(state.trials[best.trial].history, metric_of(state)).points()
     if len(values) < 2:
         return ""
     ends = f"{compact(values[0])} ", f" {compact(values[-1])}"
     room = max(4, width - sum(map(len, ends)))
-    return sparkline(values, room, _ASCII_SPARKS if ascii_only else _SPARKS).join(ends)
-
-
-def sparkline(values: Sequence[float], width: int, levels: str = _SPARKS) -> str:
-    """Return numbers as at most ``width`` characters of different heights, each for the mean of equally many."""
-    size = max(1, math.ceil(len(values) / width))
-    means = [sum(part) / len(part) for at in range(0, len(values), size) if (part := values[at : at + size])]
-    low, high = min(means), max(means)
-    span = high - low
-    if not span or not math.isfinite(span):
-        return levels[0] * len(means)
-    return "".join(levels[min(int((mean - low) / span * len(levels)), len(levels) - 1)] for mean in means)
+    line = sparkline(values, room, _ASCII_SPARKS) if ascii_only else sparkline(values, room)
+    return line.join(ends)
 
 
 def last_events(state: SweepState, most: int) -> list[str]:

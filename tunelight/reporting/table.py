@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from rich.table import Table
 from rich.text import Text
 
-from tunelight.record import PAUSED, SweepState, TrialState, percent, winner
-from tunelight.reporting.words import STYLES, compact, elapsed, epochs, last_value, metric_of, short_id, state_of
-from tunelight.settings.dotted import flatten
+from tunelight.record import PAUSED, SweepState, TrialState, percent, view, winner
+from tunelight.reporting.words import STYLES, compact, elapsed, last_value, short_id
 
 MOST_ENDED: Final = 10
 """How many ended trials the table has at most: the best ones."""
@@ -69,7 +68,7 @@ def make_table(
         table.add_column(Text(column.name), justify="right" if column.right else "left", no_wrap=True)
     for trial in shown:
         cells = [Text(column.text(trial)) for column in chosen]
-        cells[1].stylize(STYLES.get(state_of(trial), ""))
+        cells[1].stylize(STYLES.get(view.state_of(trial), ""))
         table.add_row(*cells, style="bold" if trial.id == best else "")
     return table
 
@@ -78,40 +77,40 @@ def _chosen(
     state: SweepState, shown: Sequence[TrialState], now: float, width: int, wanted: Sequence[str] | None
 ) -> list[Column]:
     """Return the columns for which there is room, in the order in which they are shown."""
-    metric = metric_of(state)
     best = found.trial if (found := winner(state)) else None
-    configs = {trial.id: flatten(trial.config) for trial in shown}
-    keys = _varying(state, configs)
+    rows = {trial.id: view.row(state, trial, now) for trial in shown}
+    seen = view.Seen([*list(state.trials.values())[-_SAMPLE:], *shown])
+    metric, count = view.metric_of(state), view.unit(shown)
+
+    def column(name: str, *path: str, show: Callable[[Any], str] = compact) -> Column:
+        found = view.Column(name, path)
+        return Column(name, lambda trial: show(found.of(rows[trial.id])))
+
+    trial = Column("trial", lambda trial: short_id(trial.id) + (_BEST if trial.id == best else ""), right=False)
     known = {
-        "trial": Column("trial", lambda trial: short_id(trial.id) + (_BEST if trial.id == best else ""), right=False),
-        "state": Column("state", state_of, right=False),
-        "workers": Column("workers", lambda trial: compact(trial.workers)),
-        _count(shown): Column(_count(shown), _done),
-        **{name: _metric(name) for name in (metric, *state.further)},
-        "best": Column("best", lambda trial: compact(trial.value)),
-        "time": Column("time", lambda trial: elapsed(trial.elapsed(now))),
+        "state": Column("state", view.state_of, right=False),
+        "workers": column("workers", "workers"),
+        count: column(count, "at"),
+        metric: column(metric, "last"),
+        **{name: _metric(name) for name in state.further},
+        "best": column("best", "value"),
+        "time": column("time", "seconds", show=elapsed),
     }
-    gpu = Column("GPU", _busy)
-    params = {key: _param(name, key, configs) for key, name in _short_names(keys).items()}
+    gpu = column("GPU", "peak", "mean_gpu", show=lambda part: compact(None) if part is None else percent(part))
+    params = {key: column(name, "config", key) for key, name in _short_names(seen.by_variety).items()}
     if wanted is not None:
-        named = {column.name: column for column in params.values()} | params
+        named = {param.name: param for param in params.values()} | params
         known = {"GPU": gpu, **known}
         order = [known.get(name) or named.get(name) or _metric(name) for name in wanted]
-        return _fitting([known["trial"], known["state"], *order], [], shown, width)
-    first, rest = list(params.values())[:2], list(params.values())[2:]
+        return _fitting([trial, known["state"], *order], [], shown, width)
     sizes = {trial.workers for trial in shown if trial.workers is not None}
-    workers, gpus = [known.pop("workers")], [gpu] if any("mean_gpu" in trial.peak for trial in shown) else []
-    optional = [
-        known["best"],
-        *gpus,
-        *first,
-        *(known[name] for name in state.further),
-        *(workers if len(sizes) > 1 else []),
-    ]
-    optional += [*rest, *workers]
-    essential = [known[name] for name in ("trial", "state", _count(shown), metric, "time")]
+    gpus = [gpu] if "mean_gpu" in view.Seen(shown).used else []
+    first, rest = list(params.values())[:2], list(params.values())[2:]
+    workers, further = known.pop("workers"), [known[name] for name in state.further]
+    optional = [known["best"], *gpus, *first, *further, *([workers] if len(sizes) > 1 else []), *rest, workers]
+    essential = [trial, *(known[name] for name in ("state", count, metric, "time"))]
     fitting = _fitting(essential, optional, shown, width)
-    order = [*list(known.values())[:2], *workers, *list(known.values())[2:], *gpus, *params.values()]
+    order = [trial, known.pop("state"), workers, *known.values(), *gpus, *params.values()]
     return [column for column in order if column in fitting]
 
 
@@ -130,43 +129,11 @@ def _fitting(
     return found
 
 
-def _varying(state: SweepState, configs: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return the hyperparameters, those of which trials have most values first; those that are the same last."""
-    latest = [flatten(trial.config) for trial in list(state.trials.values())[-_SAMPLE:]]
-    seen: dict[str, set[str]] = {}
-    for config in [*latest, *configs.values()]:
-        for key, value in config.items():
-            seen.setdefault(key, set()).add(repr(value))
-    return sorted(seen, key=lambda key: -len(seen[key]))
-
-
 def _short_names(keys: Sequence[str]) -> dict[str, str]:
     """Return each key's last part, or the whole key where another one ends in the same."""
     last = [key.rpartition(".")[2] for key in keys]
     return {key: short if last.count(short) == 1 else key for key, short in zip(keys, last, strict=True)}
 
 
-def _param(name: str, key: str, configs: Mapping[str, Mapping[str, Any]]) -> Column:
-    return Column(name, lambda trial: compact(configs[trial.id].get(key)))
-
-
-def _busy(trial: TrialState) -> str:
-    """Return in which part of the time the GPUs of its workers were busy, as a mean."""
-    return percent(trial.peak["mean_gpu"]) if "mean_gpu" in trial.peak else compact(None)
-
-
 def _metric(name: str) -> Column:
     return Column(name, lambda trial: compact(last_value(trial, name)))
-
-
-def _count(shown: Iterable[TrialState]) -> str:
-    """Return what is counted: epochs, or reports where none says its epoch."""
-    last = [trial.history[-1] for trial in shown if trial.history]
-    return "report" if last and all(epochs(report) is None for report in last) else "epoch"
-
-
-def _done(trial: TrialState) -> str:
-    if not trial.history:
-        return compact(None)
-    count = epochs(trial.history[-1])
-    return compact(len(trial.history) if count is None else count)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from tunelight.record import (
@@ -20,14 +19,13 @@ from tunelight.record import (
     repeated,
     winner,
 )
+from tunelight.record.view import STARTING, epochs, metric_of
 from tunelight.results.repeats import in_words, missing
 from tunelight.results.words import counted
 from tunelight.settings.dotted import flatten
 from tunelight.stores.masking import printable
 
 _MESSAGE_CHARS: Final = 300
-STARTING: Final = "STARTING"
-"""What the table says of a trial that is RUNNING and whose workers have not met yet."""
 STYLES: Final = {name: outcome.style for name, outcome in OUTCOMES.items()} | {STARTING: "dim"}
 _COUNTED: Final = {name: outcome.counted or outcome.verb for name, outcome in OUTCOMES.items()}
 
@@ -131,11 +129,6 @@ def counts(state: SweepState, total: int | None) -> str:
     return ", ".join([done(state, total), *([f"{starting} starting"] if starting else []), *shown])
 
 
-def state_of(trial: TrialState) -> str:
-    """Return a trial's state as the table shows it."""
-    return STARTING if trial.starting else trial.state
-
-
 def done(state: SweepState, total: int | None) -> str:
     """Return how many trials have ended, of how many; and how many of the repetitions that have begun."""
     again = [trial.state in TERMINAL for trial in list(state.repetitions.values())]
@@ -149,22 +142,10 @@ def ended(state: SweepState) -> int:
     return sum(state.counts[key] for key in TERMINAL)
 
 
-def metric_of(state: SweepState) -> str:
-    """Return the name of the sweep's metric; of several, the first."""
-    metric = state.sweep.get("metric") or "metric"
-    return metric if isinstance(metric, str) else str(metric[0])
-
-
 def age(state: SweepState, now: float) -> float:
     """Return the seconds since the sweep's last run began, until it ended or now."""
     end = now if state.ended is None or state.updated is None else state.updated
     return max(0.0, end - state.started) if state.started is not None else 0.0
-
-
-def epochs(report: Mapping[str, Any]) -> int | None:
-    """Return how many epochs a report has seen (Lightning counts them from 0)."""
-    epoch = report.get("epoch")
-    return epoch + 1 if isinstance(epoch, int) else None
 
 
 def last_value(trial: TrialState, metric: str) -> Any:

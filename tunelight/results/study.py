@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -33,16 +32,8 @@ _ENDED: Final = {STOPPED: "PRUNED", FINISHED: "FAIL", ERROR: "FAIL", INTERRUPTED
 _MISSING: Final = object()
 
 _Keys = tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class _Sweep:
-    """What is needed of a sweep."""
-
-    folder: Path
-    objectives: Sequence[tuple[str, Mode]]
-    parameters: Mapping[_Keys, Parameter | None]
-    """By the keys that lead to a value in a configuration; None: Optuna has no distribution for it."""
+_Parameters = Mapping[_Keys, "Parameter | None"]
+"""By the keys that lead to a value in a configuration; None: Optuna has no distribution for it."""
 
 
 def study_of(
@@ -58,11 +49,11 @@ def study_of(
     """
     import optuna
 
-    sweep = _Sweep(folder, objectives, dict(_parameters(space)))
+    parameters = dict(_parameters(space))
     with quiet():
         try:
             target = _opened(storage)
-            _make_room(target, sweep, masked(str(storage)))
+            _make_room(target, folder, masked(str(storage)))
             study = optuna.create_study(
                 storage=target,
                 study_name=folder.name,
@@ -70,7 +61,9 @@ def study_of(
             )
             study.set_metric_names([metric for metric, _ in objectives])
             study.set_user_attr(OWNER, str(folder))
-            study.add_trials(_frozen(trial, sweep) for trial in state.searched if trial.state != PENDING)
+            study.add_trials(
+                _frozen(trial, objectives, parameters) for trial in state.searched if trial.state != PENDING
+            )
         except TunelightError:
             raise
         except Exception as error:  # noqa: BLE001 - databases have errors of their own, which may contain a password
@@ -105,11 +98,11 @@ def _parameters(space: Mapping[str, Any], inside: _Keys = ()) -> Iterator[tuple[
             yield keys, None
 
 
-def _values(config: Mapping[str, Any], sweep: _Sweep) -> Iterator[tuple[str, Any, Parameter | None]]:
+def _values(config: Mapping[str, Any], parameters: _Parameters) -> Iterator[tuple[str, Any, Parameter | None]]:
     """Yield the values of a configuration: dotted key, value, and how Optuna has it."""
-    if not sweep.parameters:
+    if not parameters:
         yield from ((key, value, None) for key, value in flatten(config).items())
-    for keys, parameter in sweep.parameters.items():
+    for keys, parameter in parameters.items():
         found: Any = config
         for key in keys:
             found = found.get(key, _MISSING) if isinstance(found, Mapping) else _MISSING
@@ -138,22 +131,22 @@ def _opened(storage: Any) -> BaseStorage:
     return optuna.storages.JournalStorage(JournalFileBackend(str(path)))
 
 
-def _make_room(target: BaseStorage, sweep: _Sweep, where: str) -> None:
+def _make_room(target: BaseStorage, folder: Path, where: str) -> None:
     """Delete an earlier study of this sweep. Raises: SettingsError if the name is taken by another study."""
     import optuna
 
     known = {study.study_name: study.user_attrs.get(OWNER) for study in target.get_all_studies()}
-    name = sweep.folder.name
-    if known.get(name, str(sweep.folder)) != str(sweep.folder):
+    name = folder.name
+    if known.get(name, str(folder)) != str(folder):
         raise SettingsError(
-            f"{where} holds a study {name!r} already, which is not that of {sweep.folder}, and is left alone. Choose "
+            f"{where} holds a study {name!r} already, which is not that of {folder}, and is left alone. Choose "
             f"another storage, or delete that study (optuna delete-study --storage {where} --study-name {name})."
         )
     if name in known:
         optuna.delete_study(study_name=name, storage=target)
 
 
-def _frozen(trial: TrialState, sweep: _Sweep) -> FrozenTrial:
+def _frozen(trial: TrialState, objectives: Sequence[tuple[str, Mode]], parameters: _Parameters) -> FrozenTrial:
     """Return a trial as Optuna has it; keys that no distribution of Optuna's fits are attributes."""
     from optuna.trial import TrialState as States
     from optuna.trial import create_trial
@@ -161,17 +154,17 @@ def _frozen(trial: TrialState, sweep: _Sweep) -> FrozenTrial:
     report = {} if trial.best is None else trial.history[trial.best]
     config = trial.config if trial.best is None else trial.config_at(report["training_iteration"])
     params, distributions, others = {}, {}, dict[str, Any]()
-    for key, value, parameter in _values(config, sweep):
+    for key, value, parameter in _values(config, parameters):
         try:
             if parameter is None:
                 raise ValueError
             params[key], distributions[key] = parameter.stored(value), parameter.distribution
         except (ValueError, TypeError):
             others[key] = to_plain_config(value)
-    values = [metric_value(report, metric) for metric, _ in sweep.objectives]
+    values = [metric_value(report, metric) for metric, _ in objectives]
     fields: dict[str, Any] = frozen_constraints({"infeasible": float(trial.state in INFEASIBLE)})
     if trial.state in INFEASIBLE:
-        worst = [math.inf if mode == "min" else -math.inf for _, mode in sweep.objectives]
+        worst = [math.inf if mode == "min" else -math.inf for _, mode in objectives]
         fields |= {"state": States.COMPLETE, "values": worst}
     elif trial.state == FINISHED and None not in values:
         fields |= {"state": States.COMPLETE, "values": values}
@@ -181,7 +174,7 @@ def _frozen(trial: TrialState, sweep: _Sweep) -> FrozenTrial:
         params=params,
         distributions=distributions,
         user_attrs={**others, "trial": trial.id, "state": trial.state},
-        intermediate_values=_curve(trial, sweep.objectives[0][0]) if len(values) == 1 else {},
+        intermediate_values=_curve(trial, objectives[0][0]) if len(values) == 1 else {},
         **fields,
     )
     if trial.moves:

@@ -7,18 +7,19 @@ interrupted.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from tunelight import record as storage
 from tunelight import stores
 from tunelight.errors import NoResultError, SettingsError, first_of, guess, unknown
 from tunelight.record import Note, Notes, Standing, SweepState
 from tunelight.results import repeats
-from tunelight.results.html import TOP, Row, sweep_html
-from tunelight.results.pareto import on_front
-from tunelight.results.trial import TrialResult
+from tunelight.results.html import TOP, sweep_html
+from tunelight.results.trial import Noted, TrialResult
 from tunelight.results.words import counted
 from tunelight.settings import Mode, paired
 from tunelight.settings.dotted import flatten
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 _MOST_IDS: Final = 12
 
 
-class SweepResults:
+class SweepResults(Noted):
     """The results of a sweep, from ``tunelight.run`` or :meth:`load`. Iterates over the trials of its search.
 
     The best trial is the one with the best of all reports (not the best last report). NaN is never best; of equal
@@ -197,7 +198,15 @@ class SweepResults:
         for metric in metrics:
             if metric not in known:
                 raise SettingsError(unknown("This sweep is not judged by", metric, known, listed="It is by"))
-        return on_front(self.trials, [(metric, known[metric]) for metric in metrics or known])
+        names = metrics or tuple(known)
+        numbers = {
+            trial: [storage.metric_value(trial.metrics, name) for name in names]
+            for trial in self.trials
+            if not trial.failed
+        }
+        points = {trial: row for trial, row in numbers.items() if np.isfinite(np.array(row, dtype=float)).all()}
+        on_front = front(list(points.values()), [known[name] for name in names])
+        return [trial for trial, is_on in zip(points, on_front, strict=True) if is_on]
 
     def top(self, k: int) -> list[TrialResult]:
         """Return the trials of the ``k`` best configurations, best first; fewer where fewer reported the metric.
@@ -224,23 +233,6 @@ class SweepResults:
     def notes(self) -> list[Note]:
         """The notes that people wrote on the sweep and on its trials (``note.trial``), in order."""
         return self._notes.all
-
-    @property
-    def tags(self) -> list[str]:
-        """The sweep's tags; see also :attr:`TrialResult.tags`."""
-        return self._notes.tags(None)
-
-    def note(self, text: str) -> None:
-        """Add a note to the sweep, also while it runs. Raises: SettingsError for an empty one; StorageError."""
-        self._notes.add(text)
-
-    def tag(self, *tags: str) -> None:
-        """Add tags to the sweep, also while it runs. Raises: SettingsError for what is no tag; StorageError."""
-        self._notes.tag(tags)
-
-    def untag(self, *tags: str) -> None:
-        """Remove tags of the sweep. Raises: SettingsError for one that it does not have; StorageError."""
-        self._notes.untag(tags)
 
     @property
     def num_stopped(self) -> int:
@@ -410,7 +402,7 @@ class SweepResults:
 
         Args:
             figure: ``history`` (best value so far), ``learning_curves``, ``importances``, ``parallel``, ``slices``,
-                ``timeline`` or ``pareto``.
+                ``contour``, ``timeline`` or ``pareto``.
             options: arguments of that function of ``tunelight.results.figures``: ``metric``, for example.
 
         Raises: SettingsError for a figure that is not one; MetricError for a metric that no trial has reported.
@@ -423,10 +415,9 @@ class SweepResults:
 
     def _repr_html_(self) -> str:
         """Show the sweep in a notebook."""
-        objective = None if self.metric is None else (self.metric, self.mode)
-        best = [Row(trial.id, trial.state, trial.value, trial.plain_config) for trial in self.top(TOP)]
-        values = [trial.value for trial in self.trials]
-        return sweep_html(self.summary().splitlines()[0], objective, values, best)
+        best = [self._state.trials[trial.id] for trial in self.top(TOP)]
+        config = self.best.plain_config if best else None
+        return sweep_html(self.summary().splitlines()[0], self._state, best, config)
 
     def __repr__(self) -> str:
         best = storage.winner(self._state)
@@ -436,3 +427,10 @@ class SweepResults:
 
 def _short(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else printable(str(value))
+
+
+def front(points: Sequence[Sequence[float | None]], modes: Sequence[Mode]) -> list[bool]:
+    """Return which points no other dominates: is as good in every coordinate and better in one; ``modes``: of each."""
+    values = np.array(points, dtype=float).reshape(len(points), len(modes))
+    values *= [-1.0 if mode == "max" else 1.0 for mode in modes]
+    return [not np.any(np.all(values <= one, axis=1) & np.any(values < one, axis=1)) for one in values]

@@ -26,7 +26,31 @@ from tunelight.space.plain import references
 _PREFIX: Final = "model."
 
 
-class TrialResult:
+class Noted:
+    """The notes and tags of a sweep, or of the trial with the id ``_about``."""
+
+    _about: str | None = None
+    _notes: Notes
+
+    @property
+    def tags(self) -> list[str]:
+        """Its own tags."""
+        return self._notes.tags(self._about)
+
+    def note(self, text: str) -> None:
+        """Add a note, also while the sweep runs. Raises: SettingsError for an empty one; StorageError."""
+        self._notes.add(text, self._about)
+
+    def tag(self, *tags: str) -> None:
+        """Add tags, also while the sweep runs. Raises: SettingsError for what is no tag; StorageError."""
+        self._notes.tag(tags, self._about)
+
+    def untag(self, *tags: str) -> None:
+        """Remove tags. Raises: SettingsError for one that it does not have; StorageError."""
+        self._notes.untag(tags, self._about)
+
+
+class TrialResult(Noted):
     """One trial of a sweep, read only but for its notes and tags.
 
     Attributes:
@@ -68,7 +92,7 @@ class TrialResult:
         notes: Notes | None = None,
         restored: Callable[[Mapping[str, Any]], dict[str, Any]] = dict,
     ) -> None:
-        self.id = state.id
+        self.id = self._about = state.id
         self.index = state.index
         self.state = state.state
         best = None if state.best is None else state.history[state.best]["training_iteration"]
@@ -88,6 +112,9 @@ class TrialResult:
         self.path = folder / state.folder
         self.runs = [dict(run) for run in runs]
         self._settings = settings
+        objectives = paired(settings.get("metric"), settings.get("mode"))
+        self._metric = objectives[0][0] if objectives else None
+        self._mode = objectives[0][1] if objectives else "min"
         self._folder = folder
         self._error = state.error
         self._why = state.why
@@ -143,23 +170,6 @@ class TrialResult:
         return self._notes.of(self.id)
 
     @property
-    def tags(self) -> list[str]:
-        """Its tags."""
-        return self._notes.tags(self.id)
-
-    def note(self, text: str) -> None:
-        """Add a note to the trial, also while its sweep runs. Raises: SettingsError for an empty one; StorageError."""
-        self._notes.add(text, self.id)
-
-    def tag(self, *tags: str) -> None:
-        """Add tags to the trial, also while its sweep runs. Raises: SettingsError for what is no tag; StorageError."""
-        self._notes.tag(tags, self.id)
-
-    def untag(self, *tags: str) -> None:
-        """Remove tags of the trial. Raises: SettingsError for one that it does not have; StorageError."""
-        self._notes.untag(tags, self.id)
-
-    @property
     def error(self) -> str | None:
         """Why it failed, diverged or ran out of memory: rank, error and traceback as text; None if it did not."""
         about = self._error or {}
@@ -195,8 +205,7 @@ class TrialResult:
     def _where(self) -> Path | None:
         paths = {self._folder / known["path"]: known for known in self._checkpoints}
         found = {Path(info.path): info.asdict() for info in checkpoints.find(self.path)}
-        asked = found.__contains__ if stores.inside(self.path) else os.path.exists  # a store is listed once
-        kept = {path: known for path, known in paths.items() if asked(path)}
+        kept = {path: known for path, known in paths.items() if path in found or path.exists()}
         for path, info in found.items():  # those that were finished after the last report are in no record
             kept.setdefault(path, info)
         best: tuple[float, Path] | None = None
@@ -207,14 +216,6 @@ class TrialResult:
         if best is not None:
             return best[1]
         return list(kept)[-1] if kept else None
-
-    @property
-    def _objectives(self) -> tuple[tuple[str, str], ...]:
-        return paired(self._settings.get("metric"), self._settings.get("mode"))
-
-    @property
-    def _mode(self) -> str:
-        return next((mode for _, mode in self._objectives), "min")
 
     def load_model(
         self, model_cls: type[Any] | None = None, *, trust: bool = False, weights_only: bool = True, **kwargs: Any
@@ -381,11 +382,12 @@ class TrialResult:
 
     def _repr_html_(self) -> str:
         """Show the trial in a notebook."""
-        metric = next((metric for metric, _ in self._objectives), None)
+        metric = self._metric
         best = "" if self.value is None else f", best {metric} {short(self.value)}"
-        values = [None if metric is None else storage.metric_value(report, metric) for report in self.history]
         why = "" if self.stop_reason is None else f" ({self.stop_reason})"
-        return trial_html(f"Trial {self.id} {self.outcome}{why}{best}", metric, values, self.plain_config, self.error)
+        return trial_html(
+            f"Trial {self.id} {self.outcome}{why}{best}", metric, self.history, self.plain_config, self.error
+        )
 
     def __repr__(self) -> str:
         why = "" if self._reason is None else f", error={self._reason!r}"

@@ -1,12 +1,13 @@
-"""The HTML report: one file that fetches nothing, with text that is shown and never run."""
+"""The HTML report: one file that fetches nothing, with the data of the live page, which is text and never run."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,20 +18,20 @@ from tunelight.errors import StorageError
 from tunelight.record import write_sweep_file
 from tunelight.reporting import report
 from tunelight.reporting.page import page
+from tunelight.reporting.sections import PARTS
 from tunelight.results import SweepResults
-from tunelight.results.figures import FIGURES
+from tunelight.schedulers.base import GangScheduler
 
-EVIL = "</script><script>window.evil = 1</script><img src=x onerror='window.evil = 2'>&amp;"
+EVIL = "</script><script>window.evil = 1</script><!--<img src=x onerror='window.evil = 2'>&amp;"
 
 
 class Page(HTMLParser):
-    """What a browser makes of a page: elements with their attributes, scripts, rows of the table."""
+    """What a browser makes of a page: elements with their attributes, and scripts."""
 
     def __init__(self, source: str) -> None:
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.scripts: list[tuple[dict[str, str | None], str]] = []
-        self.rows: list[list[str]] = []
         self.text = ""
         self._open: list[str] = []
         self.feed(source)
@@ -40,10 +41,6 @@ class Page(HTMLParser):
         self._open.append(tag)
         if tag == "script":
             self.scripts.append((dict(attrs), ""))
-        if tag == "tr":
-            self.rows.append([])
-        if tag in ("td", "th") and self.rows:
-            self.rows[-1].append("")
 
     def handle_data(self, data: str) -> None:
         if self._open and self._open[-1] == "script":
@@ -51,17 +48,39 @@ class Page(HTMLParser):
             self.scripts[-1] = attrs, known + data
             return
         self.text += data
-        if self.rows and self.rows[-1]:
-            self.rows[-1][-1] += data.strip()
 
     def handle_endtag(self, tag: str) -> None:
         while self._open and self._open.pop() != tag:
             pass
 
+    @property
+    def data(self) -> dict[str, Any]:
+        """The data that the page holds, by name."""
+        found = {attrs["id"]: json.loads(text) for attrs, text in self.scripts if attrs.get("type")}
+        return {str(name).removeprefix("data-"): value for name, value in found.items()}
+
+
+def inlined(source: str) -> dict[str, Any]:
+    """Return the data that a report holds, by name."""
+    return Page(source).data
+
+
+def strings(value: Any) -> list[str]:
+    """Return all text in some data."""
+    if isinstance(value, str):
+        return [value]
+    inside = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
+    return [text for part in inside for text in strings(part)]
+
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> SweepResults:
     return record(tmp_path_factory.mktemp("sweeps") / "digits")
+
+
+@pytest.fixture(scope="module")
+def source(results: SweepResults) -> str:
+    return page(results)
 
 
 def evil(folder: Path) -> SweepResults:
@@ -95,26 +114,22 @@ def test_a_folder_gets_a_report_in_it(results: SweepResults, tmp_path: Path) -> 
     assert report(results, tmp_path) == tmp_path / "report.html"
 
 
-def test_it_holds_every_figure_and_one_row_a_trial(results: SweepResults) -> None:
-    found = Page(page(results))
-    data = {attrs["id"]: json.loads(text) for attrs, text in found.scripts if attrs.get("type") == "application/json"}
-    assert list(data) == [f"data-{name}" for name in FIGURES]
-    assert all(figure["data"] for figure in data.values())
-    head = next(row for row in found.rows if row and row[0] == "trial")
-    assert head == [
-        "trial", "state", "best loss", "last loss", "epochs", "seconds", "workers",
-        "model.lr", "model.hidden", "opt", "momentum",
-    ]  # fmt: skip
-    rows = found.rows[found.rows.index(head) + 1 :]
-    assert [row[0] for row in rows[: len(results)]] == [str(trial.index) for trial in results.trials]
-    assert rows[4][1:4] == ["DIVERGED", f"{results.trials[4].value:.4g}", "nan"]
+def test_it_holds_the_state_of_the_live_page_with_every_section_and_every_trial(
+    results: SweepResults, source: str
+) -> None:
+    data = inlined(source)
+    assert [name for name in data if name.startswith("part-")] == [f"part-{name}" for name in PARTS]
+    drawn = {name for name in PARTS if (data[f"part-{name}"] or {}).get("figure", {}).get("data")}
+    assert drawn == {"history", "importances", "parallel", "slices", "contour", "pareto", "timeline"}
+    assert data["part-learning_curves"] is None  # the page's own curves are those of all trials
+    assert len(data["state"]["curves"]) == data["state"]["of"] == len(results)
+    assert [row["i"] for row in data["state"]["rows"]] == [trial.index for trial in results.trials]
+    assert (data["state"]["rows"][4]["state"], data["state"]["rows"][4]["last"]) == ("DIVERGED", "nan")
+    assert [name for name in data if name.startswith("trial-")] == [f"trial-{trial.index}" for trial in results]
 
 
-def test_only_its_own_two_scripts_may_run(results: SweepResults) -> None:
-    import base64
-    import hashlib
-
-    found = Page(page(results))
+def test_only_its_own_two_scripts_may_run(source: str) -> None:
+    found = Page(source)
     policy = next(str(attrs["content"]) for tag, attrs in found.tags if "http-equiv" in attrs)
     run = [text for attrs, text in found.scripts if attrs.get("type") is None]
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in run]
@@ -123,21 +138,31 @@ def test_only_its_own_two_scripts_may_run(results: SweepResults) -> None:
 
 
 def test_what_others_wrote_is_text_and_no_markup(tmp_path: Path) -> None:
-    source = page(evil(tmp_path / "<b>sweep"))
-    found = Page(source)
-    assert len([tag for tag, _ in found.tags if tag == "script"]) == len(FIGURES) + 2
+    found = Page(page(evil(tmp_path / "<b>sweep")))
+    assert len([tag for tag, _ in found.tags if tag == "script"]) == len(found.data) + 2
     assert not [tag for tag, _ in found.tags if tag in ("img", "b")]
     assert not [attrs for _, attrs in found.tags if any(name.startswith("on") for name in attrs)]
-    assert EVIL in found.text
     assert "<b>sweep" in found.text
+    for attrs, text in found.scripts:
+        assert attrs.get("type") is None or "<" not in text
+    for name in ("state", "part-about", "part-failures", "part-notes", "trial-5"):
+        assert any(EVIL in said for said in strings(found.data[name])), name
 
 
 def test_a_figures_text_is_no_markup_for_plotly(tmp_path: Path) -> None:
-    found = Page(page(evil(tmp_path / "sweep")))
-    for attrs, text in found.scripts:
-        if attrs.get("type") == "application/json" and attrs["id"] != "data-parallel":  # its axes know no markup
-            assert "<img" not in json.dumps(json.loads(text)), attrs["id"]
-            assert "<" not in text
+    for name, section in inlined(page(evil(tmp_path / "sweep"))).items():
+        if name != "part-parallel" and isinstance(section, dict) and "figure" in section:  # whose axes know no markup
+            assert "<img" not in json.dumps(section["figure"]), name
+
+
+def test_without_a_script_the_best_configuration_and_the_best_trials_are_there(
+    results: SweepResults, source: str
+) -> None:
+    shown = source.partition("<noscript>")[2].partition("</noscript>")[0]
+    assert "need JavaScript" in shown
+    text = re.sub(r"<[^>]*>", " ", shown)
+    assert f"model.lr  {results.best.config['model']['lr']:.6g}" in text
+    assert text.count("FINISHED") == 2
 
 
 @pytest.mark.parametrize("trials", [0, 1])
@@ -146,8 +171,9 @@ def test_a_sweep_with_next_to_nothing_has_a_report(tmp_path: Path, trials: int) 
     if trials:
         sweep.add(lr=0.1)
         sweep.step()
-    found = Page(page(SweepResults.load(tmp_path)))
-    assert "No trial has reported a number as loss yet." in found.text
+    data = inlined(page(SweepResults.load(tmp_path)))
+    assert "No trial has reported a number as loss yet." in strings(data["part-about"])
+    assert not [name for name, section in data.items() if isinstance(section, dict) and "figure" in section]
     sweep.callback.close()
 
 
@@ -163,7 +189,7 @@ def told(path: Path) -> SweepResults:
     for number in range(1, 4):
         sweep.clock.now += 1
         own = {"gang": gang, "usage": used} if number == 1 else {}
-        sweep.report(one, number, 10.0**-number, epoch=None, own=own)
+        sweep.report(one, number, 100.0**-number, epoch=None, own=own)
     sweep.callback.note("went on from report 1", one.trial_id)
     (path / "trial_00000").mkdir(exist_ok=True)
     lines = [f"[0] line {number} <u>" for number in range(50)]
@@ -173,73 +199,47 @@ def told(path: Path) -> SweepResults:
     return SweepResults.load(path)
 
 
-def section(found: Page) -> str:
-    """Return the text of the first trial's section."""
-    return found.text.partition("open it below")[2].partition("Back to the table")[0]
-
-
-def test_a_trial_s_section_has_curve_configuration_placement_log_error_and_notes(tmp_path: Path) -> None:
-    found = Page(page(told(tmp_path / "s")))
-    shown = section(found)
-    assert "Trial 0 failed, best loss 0.001" in shown
-    assert "loss over reports 1 to 3, logarithmic scale; best 0.001 at report 3" in shown
-    assert "y" * 300 in shown
-    assert "a#1: ranks 0-1, 3; b#2: rank 2" in shown
-    assert "cold, 2.5 s" in shown
+def test_a_trial_has_curve_configuration_placement_log_error_and_notes(tmp_path: Path) -> None:
+    blocks = inlined(page(told(tmp_path / "s")))["trial-0"]
+    assert blocks[0] == {"head": "Trial 0 failed"}
+    chart = next(block for block in blocks if "chart" in block)
+    assert chart["title"] == "loss; best 1e-06 at report 3"
+    assert chart["chart"] == {"unit": "report", "x": [1, 2, 3], "y": [1e-2, 1e-4, 1e-6], "mark": [3, 1e-6], "log": True}
+    shown = "\n".join(strings(blocks))
+    for text in ("y" * 300, "a#1: ranks 0-1, 3; b#2: rank 2", "cold, 2.5 s", "no <i>luck</i>", "went on from report 1"):
+        assert text in shown
     assert re.search(r"peak memory of a worker\s*1.2 GB\s*CPUs used\s*1.8", shown)
     assert [f"[0] line {number} <u>" in shown for number in (19, 20, 49)] == [False, True, True]
-    assert "no <i>luck</i>" in shown
-    assert "went on from report 1" in shown
-    assert not [tag for tag, _ in found.tags if tag in ("u", "i")]
-    path = next(str(attrs["d"]) for tag, attrs in found.tags if tag == "path" and attrs["class"] == "line")
-    heights = [float(point.split(",")[1]) for point in re.split("[ML]", path)[1:]]
-    assert heights[1] - heights[0] == pytest.approx(heights[2] - heights[1], abs=0.2)  # decades are as far apart
 
 
-def test_a_trial_s_section_says_why_it_was_stopped(tmp_path: Path) -> None:
-    scheduler = SimpleNamespace(reason=lambda _: f"place 7 of 12 at rung 4 {EVIL}; the best 3 go on")
+def test_a_trial_says_why_it_was_stopped(tmp_path: Path) -> None:
+    scheduler = GangScheduler()
+    scheduler.explain("00000", "place 7 of 12 at rung 4; the best 3 go on")
     sweep = Sweep(tmp_path, scheduler=scheduler)
     trial = sweep.add()
     sweep.start(trial)
     sweep.report(trial, 4, 0.25, done=True)
     sweep.complete(trial)
     sweep.end()
-    found = Page(page(SweepResults.load(tmp_path)))
-    assert f"Trial 0 stopped (place 7 of 12 at rung 4 {EVIL}; the best 3 go on), best loss 0.25" in found.text
+    blocks = inlined(page(SweepResults.load(tmp_path)))["trial-0"]
+    assert blocks[0]["head"] == "Trial 0 stopped (place 7 of 12 at rung 4; the best 3 go on)"
 
 
-def test_a_row_links_to_what_is_inside_its_trial_s_section(results: SweepResults) -> None:
-    found = Page(page(results))
-    links = [attrs["href"] for tag, attrs in found.tags if tag == "a" and str(attrs["href"]).startswith("#trial-")]
-    places = [number for number, (tag, attrs) in enumerate(found.tags) if str(attrs.get("id")).startswith("trial-")]
-    assert {f"#{found.tags[number][1]['id']}" for number in places} == set(links)
-    assert len(places) == len(results)
-    assert {found.tags[number - 2][0] for number in places} == {"details"}  # with the summary in between
-
-
-def test_each_column_but_the_first_can_be_left_out(results: SweepResults) -> None:
-    found = Page(page(results))
-    head = next(row for row in found.rows if row and row[0] == "trial")
-    boxes = [attrs["data-column"] for tag, attrs in found.tags if tag == "input" and attrs["type"] == "checkbox"]
-    assert boxes == [str(place) for place in range(1, len(head))]
-
-
-def test_of_many_trials_the_best_and_the_failed_have_sections(tmp_path: Path) -> None:
+def test_of_many_trials_the_best_and_the_failed_have_details(tmp_path: Path) -> None:
     results = record(tmp_path / "many", trials=220, epochs=8)
     for trial in results:
         trial.path.mkdir(exist_ok=True)
         (trial.path / "log.txt").write_text("x" * 50_000)
     source = page(results)
     found = Page(source)
-    kept = {str(attrs["id"]) for _, attrs in found.tags if str(attrs.get("id")).startswith("trial-")}
+    kept = {name for name in found.data if name.startswith("trial-")}
     failed = [f"trial-{trial.index}" for trial in results if trial.failed]
     assert kept == {f"trial-{trial.index}" for trial in results.top(50)} | set(failed[:50])
-    assert f"Of 220 trials, the 50 best and the first 50 of {len(failed)} that failed can be opened" in found.text
-    assert len([row for row in found.rows if row and row[0].isdecimal() and len(row) > 9]) == 220
-    data = "".join(text for attrs, text in found.scripts if attrs.get("type"))
-    scripts = sum(len(text) for _, text in found.scripts)
-    assert len(source) - scripts < 1_200_000
-    assert len(data) < 1_000_000
+    said = f"details of the 50 best and of the first 50 of {len(failed)} that failed"
+    assert said in str(dict(found.tags)["body"]["data-told"])
+    assert len(found.data["state"]["rows"]) == 220
+    assert found.data["part-learning_curves"]["figure"]["data"]  # of all, where the page's own are of the best
+    assert sum(len(text) for attrs, text in found.scripts if attrs.get("type")) < 1_700_000
 
 
 def running(sweep: Sweep) -> None:
@@ -271,17 +271,12 @@ def test_what_is_not_known_is_not_written_as_if_it_were(tmp_path: Path, make: An
     if several:
         write_sweep_file(tmp_path, {"metric": ["loss", "latency"], "mode": ["min", "min"]})
     make(sweep)
-    found = Page(page(SweepResults.load(tmp_path)))
-    assert re.search(r"\bNaN\b|\bnan\b|\bNone\b|\bnull\b|\b1 trials\b", found.text) is None
-    assert "The sweep had not ended when this was written." in found.text
-    sweep.callback.close()
-
-
-def test_a_figure_that_has_nothing_to_draw_is_a_sentence(tmp_path: Path) -> None:
-    sweep = Sweep(tmp_path)
-    found = Page(page(SweepResults.load(tmp_path)))
-    assert not [attrs for _, attrs in found.tags if "data-figure" in attrs]
-    assert "No trial has run yet." in found.text
+    data = inlined(page(SweepResults.load(tmp_path)))
+    figures = [section.pop("figure", None) for section in data.values() if isinstance(section, dict)]
+    assert figures
+    said = "\n".join(strings(data))
+    assert re.search(r"\bNaN\b|\bnan\b|\bNone\b|\bnull\b|\b1 trials\b", said) is None
+    assert data["state"]["head"]["state"] == "not ended"
     sweep.callback.close()
 
 
@@ -291,14 +286,15 @@ def test_a_path_that_cannot_be_written_is_an_error(results: SweepResults, tmp_pa
         report(results, tmp_path / "file" / "a.html")
 
 
-def test_notes_and_tags_that_people_gave_are_shown_as_text(tmp_path: Path) -> None:
-    found = record(tmp_path)
-    found.note(f"the baseline {EVIL}")
+def test_notes_and_tags_that_people_gave_are_shown(tmp_path: Path) -> None:
+    found = record(tmp_path, trials=2)
+    found.note("the baseline")
     found.tag("good")
     found.trials[0].note("diverges later")
     found.trials[0].tag("keep")
-    shown = Page(page(SweepResults.load(tmp_path)))
-    assert "Tags: good" in shown.text
-    assert f": the baseline {EVIL}".replace("&amp;", "&amp;") in shown.text
-    assert "Tags: keep" in shown.text
-    assert ": diverges later" in shown.text
+    data = inlined(page(SweepResults.load(tmp_path)))
+    about, trial = "\n".join(strings(data["part-about"])), "\n".join(strings(data["trial-0"]))
+    assert "Tags: good" in about
+    assert ": the baseline" in about
+    assert "Tags: keep" in trial
+    assert ": diverges later" in trial

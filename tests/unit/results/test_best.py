@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.unit.recording import Sweep
-from tests.unit.reporting.test_report import Page
+from tests.unit.reporting.test_report import inlined
 from tests.unit.results.test_results import ERROR, Writer
 from tunelight.cli import app
 from tunelight.errors import NoResultError
@@ -115,9 +115,10 @@ def test_a_failed_trial_that_goes_on_counts_again(tmp_path: Path) -> None:
 
 
 def test_the_report_s_headline_is_no_failed_trial(ahead: SweepResults) -> None:
-    shown = Page(page(ahead)).text
-    assert "Best: trial 0, with the lowest loss of all trials that did not fail" in shown
-    assert "Trial 1, which failed, had reported loss=0.1" in shown
+    shown = inlined(page(ahead))
+    best = shown["state"]["head"]["best"]
+    assert (best["trial"], best["among"]) == (0, "lowest of all trials that did not fail")
+    assert "Trial 1, which failed, had reported loss=0.1" in str(shown["part-about"])
 
 
 def test_figures_count_a_failed_trial_as_no_best(ahead: SweepResults) -> None:

@@ -16,22 +16,10 @@ import pytest
 
 from tests.unit.recording import Sweep
 from tests.unit.sweeps import record
-from tunelight.errors import MetricError, ReportError, SettingsError
-from tunelight.record import write_sweep_file
+from tunelight.errors import MetricError, ReportError
 from tunelight.reporting import write_image
 from tunelight.results import SweepResults
-from tunelight.results.figures import (
-    FIGURES,
-    history,
-    importances,
-    learning_curves,
-    parallel,
-    pareto,
-    slices,
-    timeline,
-)
-from tunelight.results.figures.data import columns
-from tunelight.results.figures.pareto import front_of
+from tunelight.results.figures import FIGURES, history, learning_curves, pareto, timeline
 from tunelight.results.figures.style import is_wide
 from tunelight.results.figures.timeline import Hold, holds_of, rows_of
 
@@ -180,65 +168,17 @@ def test_an_unknown_metric_is_guessed_at(results: SweepResults) -> None:
         history(results, metric="los")
 
 
-def test_a_key_that_some_lack_is_drawn_as_not_set(results: SweepResults) -> None:
-    axes = {one.label: one for one in parallel(results).data[0].dimensions}
-    momentum = axes["momentum"]
-    assert momentum.ticktext[0] == "(not set)"
-    lacks = ["momentum" not in trial.config for trial in results.trials]
-    assert [value == pytest.approx(momentum.tickvals[0]) for value in momentum["values"]] == lacks
-    assert list(axes["model.hidden"].ticktext) == ["32", "64", "128"]
+def points_of(figure: Any) -> list[tuple[int, ...]]:
+    """Return the trials of each trace, as a click on its points finds them."""
+    drawn = [one.customdata for one in figure.data if one.customdata is not None]
+    return [tuple(int(row[0] if isinstance(row, list | tuple) else row) for row in rows) for rows in drawn]
 
 
-def test_slices_leave_out_who_lacks_the_key(results: SweepResults) -> None:
-    made = slices(results)
-    titles = [one.text for one in made.layout.annotations]
-    assert titles == ["model.lr", "model.hidden", "opt", "momentum"]
-    counts = [len(one.y) for one in made.data]
-    assert counts[0] == len(results)
-    assert counts[3] == sum("momentum" in trial.config for trial in results.trials)
-    assert made.layout.xaxis.type == "log"
-
-
-def sphere(folder: Path) -> SweepResults:
-    """Record trials whose loss is decided by x, and a little by z, which only those have that have kind=b."""
-    sweep = Sweep(folder)
-    for number in range(60):
-        x, y, kind = (number * 37 % 60) / 60, (number * 17 % 60) / 60, "ab"[number % 2]
-        z = (number * 23 % 60) / 60
-        trial = sweep.add(x=x, y=y, kind=kind, **({"z": z} if kind == "b" else {}))
-        sweep.start(trial)
-        sweep.report(trial, 1, 10 * (x - 0.5) ** 2 + (z if kind == "b" else 0.0))
-    sweep.callback.close()
-    return SweepResults.load(folder)
-
-
-@pytest.mark.parametrize("evaluator", ["pedanova", "fanova"])
-def test_importances_name_the_key_that_decides(tmp_path: Path, evaluator: Any) -> None:
-    bar = importances(sphere(tmp_path), evaluator=evaluator).data[0]
-    found = dict(zip(bar.y, bar.x, strict=True))
-    assert max(found, key=found.__getitem__) == "x"
-    assert "z*" in found
-    assert found["z*"] > found["y"]
-
-
-def test_importances_of_another_evaluator_are_refused(results: SweepResults) -> None:
-    with pytest.raises(
-        SettingsError, match=r"no evaluator 'fanov'\. Did you mean 'fanova'\? There are: fanova, pedanova"
-    ):
-        importances(results, evaluator="fanov")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("modes", "front"),
-    [(("min", "min"), [True, True, False, True]), (("max", "min"), [False, False, False, True])],
-)
-def test_the_front_is_who_nobody_beats(modes: Any, front: list[bool]) -> None:
-    values = np.array([[1.0, 3.0], [2.0, 2.0], [3.0, 3.0], [4.0, 1.0]])
-    assert front_of(values, modes).tolist() == front
-
-
-def test_equal_trials_are_both_on_the_front() -> None:
-    assert front_of(np.array([[1.0, 1.0], [1.0, 1.0], [1.0, 2.0]]), ("min", "min")).tolist() == [True, True, False]
+@pytest.mark.parametrize("name", ["history", "learning_curves", "parallel", "slices", "contour", "timeline", "pareto"])
+def test_a_mark_names_its_trial_by_the_index(results: SweepResults, name: str) -> None:
+    found = points_of(FIGURES[name](results))
+    assert found
+    assert {index for trace in found for index in trace} <= {trial.index for trial in results.trials}
 
 
 def test_a_pareto_front_of_one_metric_is_against_the_time_it_took(results: SweepResults) -> None:
@@ -251,10 +191,29 @@ def test_a_pareto_front_of_one_metric_is_against_the_time_it_took(results: Sweep
 
 
 def test_a_pareto_front_of_two_metrics_takes_two(results: SweepResults) -> None:
-    made = pareto(results, metrics=["loss", "seconds_an_epoch"], modes=["min", "max"])
+    made = pareto(results, ["loss", "seconds_an_epoch"], ["min", "max"])
     assert "seconds_an_epoch (max)" in made.layout.title.text
     with pytest.raises(MetricError, match="Name two of each"):
-        pareto(results, metrics=["loss", "seconds_an_epoch", "loss"])
+        pareto(results, ["loss", "seconds_an_epoch", "loss"])
+
+
+def test_the_front_is_that_of_the_results(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path)
+    for number, (loss, speed) in enumerate([(1, 1), (2, 3), (2, 3), (3, 2), (0, 5), (4, 4), (math.nan, 9)]):
+        trial = sweep.add(lr=number)
+        sweep.start(trial)
+        sweep.report(trial, 1, loss, speed=speed)
+        if number == 4:
+            sweep.fail(trial)
+    sweep.callback.close()
+    told = {"metric": ["loss", "speed"], "mode": ["min", "max"]}
+    results = SweepResults(tmp_path, SweepResults.load(tmp_path).record, told)
+    made = pareto(results)
+    front, failed = trace(made, "front"), trace(made, "failed")
+    assert list(front.customdata) == [trial.index for trial in results.pareto()] == [0, 1, 2, 5]
+    assert list(failed.customdata) == [4]
+    assert list(trace(made, "others").customdata) == [3]
+    assert [one.name for one in made.data] == ["failed: 1 trial", "others: 1 trial", "front: 4 trials"]
 
 
 # Who held which worker when
@@ -368,24 +327,6 @@ def test_values_that_span_decades_are_drawn_on_a_log_axis(tmp_path: Path) -> Non
     sweep.callback.close()
 
 
-def test_a_key_is_drawn_on_the_scale_that_it_was_searched_on(tmp_path: Path) -> None:
-    space = {"model.lr": {"loguniform": [0.01, 0.1]}, "p": {"uniform": [0, 1]}, "nested": {"n": {"lograndint": [1, 9]}}}
-    write_sweep_file(tmp_path, {"space": space})
-    sweep = Sweep(tmp_path)
-    for number, p in enumerate((0.001, 0.002, 0.004, 0.9)):
-        trial = sweep.add(**{"model.lr": 0.01 * (number + 1), "p": p, "nested": {"n": number + 1}})
-        sweep.start(trial)
-        sweep.report(trial, 1, 1.0 + number)
-    results = SweepResults.load(tmp_path)
-    made = slices(results)
-    assert [made.layout[name].type for name in ("xaxis", "xaxis2", "xaxis3")] == ["log", "linear", "log"]
-    assert is_wide([0.001, 0.002, 0.004, 0.9])  # whose values alone would ask for another scale
-    axes = {one.label: one for one in parallel(results).data[0].dimensions}
-    assert list(axes["model.lr"]["values"]) == pytest.approx(np.log10([0.01, 0.02, 0.03, 0.04]))
-    assert list(axes["p"]["values"]) == pytest.approx([0.001, 0.002, 0.004, 0.9])
-    sweep.callback.close()
-
-
 @pytest.mark.parametrize(
     ("by", "epoch", "said"),
     [
@@ -406,13 +347,6 @@ def test_a_rung_is_named_with_its_place_and_the_number_of_trials(
     names = [one.name for one in learning_curves(SweepResults.load(tmp_path)).data]
     assert names[:2] == ["reached no rung: 1 trial", f"highest rung reached: 1 of 2 ({said}): 2 trials"]
     sweep.callback.close()
-
-
-def test_keys_that_are_the_same_everywhere_are_no_columns(results: SweepResults) -> None:
-    found = {column.key: column for column in columns(results.trials)}
-    assert list(found) == ["model.lr", "model.hidden", "opt", "momentum"]
-    assert found["opt"].labels == ["adam", "sgd"]
-    assert not found["momentum"].there.all()
 
 
 def test_a_picture_without_kaleido_says_what_to_install(

@@ -15,14 +15,14 @@ from typer.testing import CliRunner
 
 import tunelight as tl
 from tests.unit.recording import Sweep
-from tests.unit.reporting.test_report import Page
+from tests.unit.reporting.test_report import inlined
 from tunelight.cli import app
 from tunelight.errors import MetricError, SettingsError
 from tunelight.record import write_sweep_file
 from tunelight.reporting.page import page
 from tunelight.reporting.screen import SweepView
 from tunelight.results.figures import pareto
-from tunelight.results.pareto import front
+from tunelight.results.sweep import front
 from tunelight.settings import Settings
 
 POINTS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=12)
@@ -36,7 +36,7 @@ def test_the_front_is_what_no_other_point_dominates(points: list[tuple[int, int,
         pairs = [(sign * a, sign * b) for sign, a, b in zip(signs, one, other, strict=True)]
         return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)
 
-    expected = [i for i, one in enumerate(points) if not any(dominates(other, one) for other in points)]
+    expected = [not any(dominates(other, one) for other in points) for one in points]
     assert front(points, modes) == expected
 
 
@@ -135,12 +135,10 @@ def test_the_summary_holds_each_metric_and_the_front(two: tl.SweepResults) -> No
 
 
 def test_the_report_holds_each_metric(two: tl.SweepResults) -> None:
-    shown = Page(page(two))
-    head = next(row for row in shown.rows if "state" in row)
-    at = head.index("latency at best")
-    rows = [row for row in shown.rows if len(row) == len(head) and row[0].isdecimal()]
-    assert [row[at] for row in rows] == ["2", "5", "1"]
-    assert "On the Pareto front of loss (min) and latency (max): 0, 1" in shown.text
+    shown = inlined(page(two))
+    assert ["more", "latency"] in [column["path"] for column in shown["state"]["head"]["columns"]]
+    assert [row["more"]["latency"] for row in shown["state"]["rows"]] == [2.0, 5.0, 1.0]
+    assert "On the Pareto front of loss (min) and latency (max): 0, 1" in str(shown["part-about"])
 
 
 def test_the_command_line_shows_each_metric(two: tl.SweepResults) -> None:

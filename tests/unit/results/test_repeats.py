@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.unit.reporting.test_report import inlined
 from tests.unit.results.test_results import ERROR, Writer
 from tunelight.cli import app
 from tunelight.record import read_record
@@ -17,7 +18,7 @@ from tunelight.reporting.words import best_line, counts, end_line, summary
 from tunelight.results import SweepResults
 from tunelight.results.figures.data import values_of
 from tunelight.searchers.earlier import read_earlier
-from tunelight.simulation.sweeps import SweepCurves
+from tunelight.simulation.sources import SweepCurves
 
 TWICE = {"repeats": 2, "top": 2}
 
@@ -87,7 +88,9 @@ def test_the_last_line_of_a_sweep_and_the_page_go_by_the_mean(twice: SweepResult
     assert best_line(state).startswith("best loss=0.11 by trial 00004")
     assert counts(state, 3).startswith("3/3 done, 2/2 repetitions")
     assert end_line(state, state.trials["00003"], 3).startswith("trial 00003 (repeats 00000) finished")
-    assert "the configuration with the best mean" in page(twice)
+    shown = inlined(page(twice))
+    assert shown["state"]["head"]["best"]["among"] == "lowest of the configuration with the best mean"
+    assert "trial 00001: 0.115 +- 0.0071 of 2 trainings" in str(shown["part-about"])
 
 
 def test_a_configuration_that_was_left_out_is_named(tmp_path: Path) -> None:
@@ -171,7 +174,7 @@ def test_the_top_are_configurations_by_their_means_each_by_its_best_training(twi
 
 def test_a_warm_start_and_a_simulation_know_each_configuration_once(twice: SweepResults) -> None:
     earlier, _ = read_earlier([twice.folder], [("loss", "min")])
-    assert [one.id for one in earlier] == ["00000", "00001", "00002"]
+    assert [Path(one.name).name for one in earlier] == ["00000", "00001", "00002"]
     assert SweepCurves(twice.folder).size == 3
 
 

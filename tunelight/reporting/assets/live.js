@@ -1,35 +1,8 @@
 "use strict";
-// What the live pages share: what has changed, a table that follows it, commands; and the page that lists sweeps.
+// What has changed, a table that follows it, and commands; and the page that lists sweeps.
 (() => {
-  const told = JSON.parse(document.body.dataset.told);
-  const $ = (selector, part = document) => part.querySelector(selector);
+  const { told, $, make, compact, elapsed, inlined, sweepAddress } = window.tunelight;
   const ROWS = 300;
-
-  function make(name, attributes = {}, ...children) {
-    const made = document.createElement(name);
-    for (const [key, value] of Object.entries(attributes)) {
-      if (key === "text") made.textContent = value;
-      else if (key === "colour") made.style.background = value;
-      else made.setAttribute(key, value);
-    }
-    made.append(...children);
-    return made;
-  }
-
-  function compact(value) {
-    if (value === null || value === undefined) return "";
-    if (typeof value !== "number" || Number.isInteger(value)) return String(value);
-    const size = Math.abs(value);
-    return size !== 0 && (size < 1e-4 || size >= 1e6) ? value.toExponential(3) : String(Number(value.toPrecision(4)));
-  }
-
-  function elapsed(seconds) {
-    const whole = Math.max(0, Math.floor(seconds));
-    if (whole < 60) return whole + "s";
-    const two = (number) => String(number).padStart(2, "0");
-    if (whole < 3600) return Math.floor(whole / 60) + "m " + two(whole % 60) + "s";
-    return Math.floor(whole / 3600) + "h " + two(Math.floor((whole % 3600) / 60)) + "m";
-  }
 
   function trouble(text) {
     const place = $("#trouble");
@@ -37,12 +10,17 @@
     place.hidden = !text;
   }
 
-  // Hear what has changed, also after the server was away. A page in the background lets go of its connection, for a
-  // browser has six of them for all pages of a server; it is told everything when it comes back.
+  // Hear what has changed, also after the server was away; a saved page has all there is. A page in the background lets
+  // go of its connection, for a browser has six of them for all pages of a server; it is told everything when it comes
+  // back.
   function listen(address, take) {
     let source = null;
     let wrong = "";
     let timer = null;
+    if (told.saved) {
+      take(inlined("state"));
+      return;
+    }
 
     function open() {
       clearTimeout(timer);
@@ -120,11 +98,8 @@
         const both = typeof value === "number" && !Number.isNaN(number);
         const a = both ? value : String(value).toLowerCase();
         const b = both ? number : wanted.toLowerCase();
-        if (sign === "<") return both && a < b;
-        if (sign === ">") return both && a > b;
-        if (sign === "<=") return both && a <= b;
-        if (sign === ">=") return both && a >= b;
-        return sign === "!=" ? a !== b : a === b;
+        const holds = { "<": both && a < b, ">": both && a > b, "<=": both && a <= b, ">=": both && a >= b, "!=": a !== b };
+        return holds[sign] ?? a === b;
       });
     }
     return { test: (row) => tests.every((one) => one(row)) };
@@ -133,21 +108,14 @@
   // A table of rows that come and change. Rows are made of text only, and no more are shown than a browser can carry.
   class LiveTable {
     constructor(table, what, open) {
-      this.table = table;
-      this.what = what;
-      this.open = open;
-      this.rows = new Map();
-      this.columns = [];
-      this.hidden = new Set();
-      this.limit = ROWS;
-      this.sorted = null;
-      this.shown = [];
-      this.asked = false;
-      this.note = "";
-      const filter = $("#filter");
-      filter.addEventListener("input", () => this.ask());
-      const more = $("#more");
-      if (more) more.addEventListener("click", () => { this.limit *= 4; this.ask(); });
+      Object.assign(this, { table, what, open, rows: new Map(), columns: [], hidden: new Set(), limit: ROWS });
+      Object.assign(this, { sorted: null, shown: [], asked: false, note: "", picked: null });
+      this.filter = $("#filter");
+      this.count = $("#count");
+      this.chooser = $("#columns p");
+      this.more = $("#more");
+      this.filter.addEventListener("input", () => this.ask());
+      if (this.more) this.more.addEventListener("click", () => { this.limit *= 4; this.ask(); });
       table.tBodies[0].addEventListener("click", (event) => {
         const line = event.target.closest("tr");
         if (!line || event.target.closest("a, input, label") || String(window.getSelection())) return;
@@ -161,7 +129,7 @@
       this.names = names;
       this.columns = columns;
       const heads = columns.map((column) => {
-        const head = make("th", {}, make("button", { type: "button", text: column.name }));
+        const head = make("th", column.soft ? { class: "soft" } : {}, make("button", { type: "button", text: column.name }));
         head.firstChild.addEventListener("click", () => {
           const up = this.sorted && this.sorted.name === column.name ? !this.sorted.up : true;
           this.sorted = { name: column.name, up };
@@ -172,16 +140,16 @@
       this.table.tHead.replaceChildren(make("tr", {}, ...heads));
       this.choose();
       for (const row of this.rows.values()) this.draw(row);
+      this.ask();
     }
 
     // Which columns are shown; the choice stays in this browser.
     choose() {
-      const place = $("#columns p");
-      if (!place) return;
+      if (!this.chooser) return;
       const key = "tunelight columns " + this.what;
       const stored = (() => { try { return JSON.parse(localStorage.getItem(key)) || []; } catch { return []; } })();
       this.hidden = new Set(stored);
-      place.replaceChildren(...this.columns.slice(1).map((column) => {
+      this.chooser.replaceChildren(...this.columns.slice(1).map((column) => {
         const box = make("input", { type: "checkbox" });
         box.checked = !this.hidden.has(column.name);
         box.addEventListener("change", () => {
@@ -219,6 +187,15 @@
       this.ask();
     }
 
+    // Show only the rows of these keys; null shows all. The table keeps its height, so that what is below, where a
+    // reader selects, stays in its place.
+    pick(keys) {
+      const box = this.table.parentNode;
+      box.style.minHeight = keys ? box.style.minHeight || box.offsetHeight + "px" : "";
+      this.picked = keys;
+      this.ask();
+    }
+
     draw(row) {
       const texts = [];
       row.line.replaceChildren(...this.columns.map((column) => {
@@ -237,10 +214,10 @@
     }
 
     arrange() {
-      const filter = $("#filter");
-      const { test, error } = condition(filter.value, this.columns);
-      filter.classList.toggle("bad", Boolean(error));
+      const { test, error } = condition(this.filter.value, this.columns);
+      this.filter.classList.toggle("bad", Boolean(error));
       let found = [...this.rows.values()];
+      if (this.picked) found = found.filter((row) => this.picked.has(row.key));
       if (test) found = found.filter(test);
       const column = this.sorted && this.columns.find((one) => one.name === this.sorted.name);
       if (column) {
@@ -264,12 +241,12 @@
         this.shown = lines;
         this.table.tBodies[0].replaceChildren(...lines);
       }
-      const more = $("#more");
-      if (more) more.hidden = found.length <= lines.length;
+      if (this.more) this.more.hidden = found.length <= lines.length;
       const all = this.rows.size + " " + this.what + (this.rows.size === 1 ? "" : "s");
       const cut = lines.length < found.length ? ", the first " + lines.length + " are shown" : "";
       const part = found.length === this.rows.size ? all : found.length + " of " + all;
-      $("#count").textContent = (error || part + cut) + this.note;
+      const picked = this.picked ? ", selected in the parallel coordinates" : "";
+      this.count.textContent = (error || part + picked + cut) + this.note;
     }
   }
 
@@ -277,7 +254,7 @@
     return make("span", {}, make("span", { class: "state", colour }), name);
   }
 
-  Object.assign(window.tunelight, { told, $, make, compact, elapsed, listen, act, LiveTable, state, trouble });
+  Object.assign(window.tunelight, { listen, act, LiveTable, state, trouble });
   if (document.body.dataset.page === "sweeps") sweeps();
 
   function sweeps() {
@@ -285,8 +262,7 @@
     const chosen = new Set();
     const compare = $("#compare");
     const colours = { running: told.colours.RUNNING, paused: told.colours.PAUSED, finished: told.colours.FINISHED };
-    const open = (name) => { window.location.href = "/sweep/" + encodeURIComponent(name); };
-    const table = new LiveTable($("#list"), "sweep", open);
+    const table = new LiveTable($("#list"), "sweep", (name) => { window.location.href = sweepAddress(name); });
     let order = new Map();
 
     function pick(row) {
@@ -301,13 +277,12 @@
       return make("label", {}, box);
     }
 
-    const link = (row) => make("a", { href: "/sweep/" + encodeURIComponent(row.name), text: row.name });
     const ended = (row) => {
       const counts = row.counts || {};
       return row.trials - (counts.PENDING || 0) - (counts.RUNNING || 0) - (counts.PAUSED || 0);
     };
     table.shape([
-      { name: "sweep", value: (row) => row.name, show: link },
+      { name: "sweep", value: (row) => row.name, show: (row) => make("a", { href: sweepAddress(row.name), text: row.name }) },
       { name: "compare", value: () => "", show: pick },
       { name: "state", value: (row) => row.state, show: (row) => state(row.state, colours[row.state] || told.colours.INTERRUPTED) },
       {

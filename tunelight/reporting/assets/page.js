@@ -1,184 +1,296 @@
 "use strict";
-(() => {
+// What all pages share: small pieces of markup, light and dark, figures by plotly, and blocks of data.
+window.tunelight = (() => {
   const root = document.documentElement;
+  const told = JSON.parse(document.body.dataset.told);
   const wantsDark = window.matchMedia("(prefers-color-scheme: dark)");
-  const places = new Set();
-  const drawn = new Set();
+  const $ = (selector, part = document) => part.querySelector(selector);
   const NARROW = 600;
+  const [ACCENT, BEST] = ["#3f7fc1", "#d1495b"];
   let printing = false;
-  root.dataset.script = "yes";
 
+  function make(name, attributes = {}, ...children) {
+    const made = document.createElement(name);
+    for (const [key, value] of Object.entries(attributes)) {
+      if (key === "text") made.textContent = value;
+      else if (key === "colour") made.style.background = value;
+      else made.setAttribute(key, value);
+    }
+    made.append(...children);
+    return made;
+  }
+
+  function compact(value) {
+    if (value === null || value === undefined) return "";
+    if (typeof value !== "number" || Number.isInteger(value)) return String(value);
+    const size = Math.abs(value);
+    return size !== 0 && (size < 1e-4 || size >= 1e6) ? value.toExponential(3) : String(Number(value.toPrecision(4)));
+  }
+
+  function elapsed(seconds) {
+    const whole = Math.max(0, Math.floor(seconds));
+    if (whole < 60) return whole + "s";
+    const two = (number) => String(number).padStart(2, "0");
+    if (whole < 3600) return Math.floor(whole / 60) + "m " + two(whole % 60) + "s";
+    return Math.floor(whole / 3600) + "h " + two(Math.floor((whole % 3600) / 60)) + "m";
+  }
+
+  const inlined = (name) => JSON.parse(document.getElementById("data-" + name)?.textContent ?? "null");
+  const sweepAddress = (name) => "/sweep/" + encodeURIComponent(name);
+  const trialAddress = (index) => (told.saved ? "#trial-" + index : sweepAddress(told.sweep) + "/trial/" + index);
+  const openTrial = (index) => { window.location.href = trialAddress(index); };
+
+  // -- figures
+
+  const figures = new Set();
   const isDark = () => !printing && (root.dataset.theme ? root.dataset.theme === "dark" : wantsDark.matches);
 
-  // What a figure's layout has to say other than on white paper, or on a wide screen.
+  // A layout for this screen, on light or dark paper, where every axis has ticks and grid lines.
   function themed(layout, width) {
     const dark = isDark();
     const ink = dark ? "#dfe5ec" : "#2a3442";
-    const line = dark ? "#38424d" : "#e3e8ee";
-    const made = { ...layout, font: { ...layout.font, color: ink, family: "system-ui, sans-serif" } };
+    const line = dark ? "#333c46" : "#e3e8ee";
+    const made = { hovermode: "closest", ...layout, uirevision: "kept", autosize: true };
+    made.font = { ...layout.font, color: ink, family: "system-ui, sans-serif" };
     made.paper_bgcolor = made.plot_bgcolor = "rgba(0,0,0,0)";
     made.hoverlabel = { bgcolor: dark ? "#222a33" : "#ffffff", font: { color: ink }, bordercolor: line };
     made.modebar = { bgcolor: "rgba(0,0,0,0)", color: dark ? "#7d8894" : "#8d98a5", activecolor: ink };
-    for (const key of Object.keys(made).concat("xaxis", "yaxis")) {
-      if (/^[xy]axis\d*$/.test(key)) {
-        made[key] = { ...made[key], gridcolor: line, linecolor: line, zerolinecolor: line };
-      }
+    const axis = { gridcolor: line, linecolor: line, zerolinecolor: line, ticks: "outside", tickcolor: line };
+    for (const key of new Set([...Object.keys(made), "xaxis", "yaxis"])) {
+      if (/^[xy]axis\d*$/.test(key)) made[key] = { ...made[key], ...axis };
     }
-    if (width < NARROW && made.legend) {
+    if (width < NARROW && made.legend?.yref === "container") {
       made.legend = { ...made.legend, xref: "container", x: 0.01 };
-      if (made.margin.l <= 60) made.margin = { ...made.margin, l: 40, r: 12 };
+      if (made.margin?.l <= 60) made.margin = { ...made.margin, l: 40, r: 12 };
     }
     return made;
   }
 
-  function draw(place) {
-    if (drawn.has(place)) return;
-    drawn.add(place);
-    const figure = JSON.parse(document.getElementById("data-" + place.dataset.figure).textContent);
-    place.figure = figure;
-    const narrow = place.clientWidth < NARROW;
-    const config = { responsive: true, displaylogo: false, toImageButtonOptions: { scale: 2 } };
-    if (narrow) config.displayModeBar = false;
-    Plotly.newPlot(place, figure.data, themed(figure.layout, place.clientWidth), config).then(() => { place.dataset.drawn = "yes"; });
+  // Pixels below which a figure is scrolled sideways rather than drawn narrower.
+  function leastWidth({ data, layout }) {
+    const axes = data[0]?.type === "parcoords" ? data[0].dimensions.length : 0;
+    const across = Object.keys(layout).filter((key) => /^xaxis\d+$/.test(key)).length;
+    return axes ? 100 * axes : across > 1 ? 190 * Math.min(4, across) : 0;
+  }
+
+  let fetched = null;
+  function plotlyReady() {
+    if (window.Plotly) return Promise.resolve();
+    fetched = fetched || new Promise((resolve, reject) => {
+      const script = make("script", { src: told.plotly });
+      script.onload = resolve;
+      script.onerror = () => { fetched = null; reject(new Error("plotly.js")); };
+      document.body.append(script);
+    });
+    return fetched;
+  }
+
+  // Draw in a place, once it comes near, and again whenever there is another figure for it. A click on a point leads to
+  // its trial. Of parallel coordinates, ``lines`` has ``pick``, which hears what trials are selected (null: all), and
+  // ``label``, which says what a trial's line shows.
+  function figure(place, spec, lines) {
+    Object.assign(place, { spec, lines, stale: true });
+    place.style.height = (spec.layout.height || 320) + "px";
+    const least = leastWidth(spec);
+    if (least) place.style.minWidth = least + "px";
+    if (!figures.has(place)) {
+      figures.add(place);
+      near.observe(place);
+    } else if (place.near) draw(place);
+  }
+
+  const near = new IntersectionObserver((entries) => {
+    for (const { target, isIntersecting } of entries) {
+      target.near = isIntersecting;
+      if (isIntersecting) draw(target);
+    }
+  }, { rootMargin: "300px" });
+
+  async function draw(place) {
+    if (place.drawing || !place.stale) return;
+    place.drawing = true;
+    try {
+      await plotlyReady();
+    } catch {
+      place.drawing = false; // it is asked for again when the place comes near again
+      return;
+    }
+    try {
+      while (place.stale && place.isConnected) {
+        place.stale = false;
+        const narrow = place.clientWidth < NARROW;
+        const config = { responsive: true, displaylogo: false, toImageButtonOptions: { scale: 2 }, displayModeBar: narrow ? false : "hover" };
+        await window.Plotly.react(place, place.spec.data, themed(place.spec.layout, place.clientWidth), config);
+        if (!place.dataset.drawn) listenTo(place);
+        place.dataset.drawn = "yes";
+      }
+    } finally { place.drawing = false; }
+  }
+
+  const trialOf = (point) => {
+    const found = [point?.customdata].flat()[0];
+    return Number.isInteger(found) && point.data.type !== "bar" ? found : null;
+  };
+
+  function listenTo(place) {
+    if (told.sweep === undefined) return;
+    place.on("plotly_hover", ({ points }) => place.classList.toggle("leads", trialOf(points?.[0]) !== null));
+    place.on("plotly_unhover", () => place.classList.remove("leads"));
+    place.on("plotly_click", ({ points }) => {
+      const index = trialOf(points[0]);
+      if (index !== null) openTrial(index);
+    });
+    if (!place.lines) return;
+    const under = make("p", { class: "under" });
+    let trial = null;
+    const meet = (index) => {
+      trial = index;
+      under.textContent = index === null ? "" : place.lines.label(index);
+      place.classList.toggle("leads", index !== null);
+    };
+    place.after(under);
+    place.on("plotly_hover", ({ curveNumber }) => meet(place._fullData[0].customdata?.[curveNumber] ?? null));
+    place.on("plotly_unhover", () => meet(null));
+    place.on("plotly_restyle", () => place.lines.pick(selected(place)));
+    place.addEventListener("click", () => { if (trial !== null) openTrial(trial); });
+  }
+
+  // Which trials pass the ranges that are selected on the axes of parallel coordinates; null without a range.
+  function selected(place) {
+    const { customdata, dimensions } = place._fullData[0];
+    const limits = dimensions.flatMap(({ values }, n) => {
+      const range = place.data[0].dimensions[n].constraintrange;
+      return range?.length ? [[values, Array.isArray(range[0]) ? range : [range]]] : [];
+    });
+    if (!limits.length || !customdata) return null;
+    const passes = (n) => limits.every(([values, ranges]) => ranges.some(([low, high]) => low <= values[n] && values[n] <= high));
+    return new Set([...customdata].filter((_, n) => passes(n)));
   }
 
   function repaint() {
-    for (const place of drawn) Plotly.react(place, place.figure.data, themed(place.figure.layout, place.clientWidth));
+    for (const place of figures) {
+      place.stale = true;
+      if (!place.isConnected) place.near = false;
+      else if (place.near || printing) draw(place);
+    }
   }
 
-  // A figure is drawn when it comes near, so that the page opens at once.
-  const near = new IntersectionObserver((entries) => {
-    for (const entry of entries) {
-      if (entry.isIntersecting) {
-        near.unobserve(entry.target);
-        draw(entry.target);
-      }
-    }
-  }, { rootMargin: "400px" });
-
-  // Figures of a part of the page, which may have come later than the page and in place of others.
-  function follow(part) {
+  function forget(places) {
     for (const place of places) {
       if (place.isConnected) continue;
-      places.delete(place);
+      figures.delete(place);
       near.unobserve(place);
-      if (drawn.delete(place)) Plotly.purge(place);
-    }
-    for (const place of part.querySelectorAll(".plot")) {
-      places.add(place);
-      near.observe(place);
+      if (place.dataset.drawn) window.Plotly.purge(place);
     }
   }
-  follow(document);
-  window.tunelight = { follow, isDark };
 
-  document.getElementById("theme").addEventListener("click", () => {
+  $("#theme").addEventListener("click", () => {
     root.dataset.theme = isDark() ? "light" : "dark";
     repaint();
-    document.dispatchEvent(new Event("theme"));
   });
   wantsDark.addEventListener("change", repaint);
-  window.addEventListener("beforeprint", () => {
-    printing = true;
-    places.forEach(draw);
-    repaint();
-  });
-  window.addEventListener("afterprint", () => {
-    printing = false;
-    repaint();
-  });
+  window.addEventListener("beforeprint", () => { printing = true; repaint(); });
+  window.addEventListener("afterprint", () => { printing = false; repaint(); });
 
-  // A trial's section opens for a link to it, wherever that is.
-  function reveal() {
-    const place = document.getElementById(window.location.hash.slice(1));
-    const section = place && place.closest(".trial");
-    if (!section) return;
-    section.open = true;
-    place.scrollIntoView();
+  // -- blocks: see tunelight/reporting/sections.py
+
+  function inline(value) {
+    if (value === null || typeof value !== "object") return compact(value);
+    const address = value.trial === undefined ? value.href : trialAddress(value.trial);
+    const mark = value.colour ? [make("span", { class: "swatch", colour: value.colour }), " "] : [];
+    return make("span", {}, ...mark, address ? make("a", { href: address, text: value.text }) : value.text);
   }
-  window.addEventListener("hashchange", reveal);
-  document.addEventListener("click", (event) => {
-    const link = event.target.closest("a[href^='#trial-']");
-    if (link && link.hash === window.location.hash) reveal(); // which changes no hash
-  });
-  if (window.location.hash) reveal();
 
-  const table = document.getElementById("table");
-  if (table) tabulate(table);
+  const cell = (value) => make("td", typeof value === "number" ? { class: "n" } : {}, inline(value));
 
-  // The table: rows sort by a column, numbers before text and what is empty last, and show what is searched for.
-  function tabulate(table) {
-    const body = table.tBodies[0];
-    const rows = [...body.rows];
-    const heads = [...table.tHead.rows[0].cells];
+  function card(name, value, colour) {
+    const made = make("div", { class: "card" }, make("dt", { text: name }), make("dd", { text: value }));
+    if (colour) made.style.borderColor = colour;
+    return made;
+  }
 
-    function key(row, column) {
-      const cell = row.cells[column];
-      if (cell.dataset.n !== undefined) return Number(cell.dataset.n);
-      return cell.textContent;
-    }
+  function pairs(title, rows) {
+    const lines = rows.map(([key, value]) => make("tr", {}, make("th", { text: key }), make("td", {}, inline(value))));
+    return make("table", { class: "pairs" }, make("caption", { text: title }), make("tbody", {}, ...lines));
+  }
 
-    function compare(a, b) {
-      if (a === "" || b === "") return a === b ? 0 : null;
-      if (typeof a !== typeof b) return typeof a === "number" ? -1 : 1;
-      return typeof a === "number" ? a - b : a.localeCompare(b);
-    }
+  function table(names, rows) {
+    const head = make("tr", {}, ...names.map((text) => make("th", { text })));
+    const body = rows.map((row) => make("tr", {}, ...row.map(cell)));
+    return make("div", { class: "wide" }, make("table", { class: "rows" }, make("thead", {}, head), make("tbody", {}, ...body)));
+  }
 
-    function sort(column, direction) {
-      const keyed = rows.map((row, index) => [key(row, column), index, row]);
-      keyed.sort(([a, i], [b, j]) => {
-        const found = compare(a, b);
-        if (found === null) return a === "" ? 1 : -1;
-        return direction * found || i - j;
-      });
-      body.append(...keyed.map(([, , row]) => row));
-    }
+  // An axis of values between two numbers; a logarithmic one of few decades has ticks at 1, 2 and 5.
+  function axisOf(log, low, high) {
+    const ticks = high < 1000 * low ? { dtick: "D2", tickformat: "~g" } : { exponentformat: "power" };
+    return { automargin: true, ...(log ? { type: "log", ...ticks } : { type: "linear" }) };
+  }
 
-    heads.forEach((head, column) => {
-      head.firstElementChild.addEventListener("click", () => {
-        const ascending = head.getAttribute("aria-sort") !== "ascending";
-        heads.forEach((other) => other.removeAttribute("aria-sort"));
-        head.setAttribute("aria-sort", ascending ? "ascending" : "descending");
-        sort(column, ascending ? 1 : -1);
-      });
-    });
+  // A line with its best point.
+  function chart(place, { unit, x, y, mark, log, top }) {
+    const few = x.length < 60;
+    const line = { type: "scatter", mode: few ? "lines+markers" : "lines", x, y, line: { color: ACCENT, width: 1.8 }, marker: { size: 4 }, hovertemplate: unit + " %{x}: %{y:.5g}<extra></extra>" };
+    const best = mark ? [{ type: "scatter", mode: "markers", x: [mark[0]], y: [mark[1]], marker: { color: BEST, size: 9 }, hovertemplate: unit + " %{x}: %{y:.5g}<extra>best</extra>" }] : [];
+    const values = y.filter((value) => value !== null);
+    const yaxis = { ...axisOf(log, Math.min(...values), Math.max(...values)), ...(mark ? {} : { rangemode: "tozero" }) };
+    if (top) yaxis.range = [0, top * 1.05];
+    const layout = { height: 200, showlegend: false, margin: { l: 50, r: 10, t: 8, b: 40 }, xaxis: { title: { text: unit, standoff: 6 } }, yaxis };
+    figure(place, { data: [line, ...best], layout });
+  }
 
-    const search = document.getElementById("search");
-    const count = document.getElementById("count");
-    const texts = new Map();
-    function filter() {
-      const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
-      let shown = 0;
-      for (const row of rows) {
-        if (words.length && !texts.has(row)) {
-          texts.set(row, [...row.cells].map((cell) => cell.textContent).join(" ").toLowerCase());
-        }
-        const found = words.every((word) => texts.get(row).includes(word));
-        row.hidden = !found;
-        shown += found;
+  // Put blocks in a place. Charts that it has stay, with what a reader has zoomed, and so do parts that are open.
+  function show(place, blocks) {
+    const plots = [...place.querySelectorAll(".plot")];
+    const kept = new Map(plots.map((one) => [one.dataset.chart, one]));
+    const open = new Set([...place.querySelectorAll("details[open] > summary")].map((one) => one.textContent));
+
+    function block(one) {
+      const made = make("div", { class: "block" });
+      if (one.head) made.append(make("h2", { text: one.head }));
+      if (one.link && !one.inside) made.append(make("p", {}, inline(one.link)));
+      if (one.title && !one.pairs && !one.inside && !one.chart) made.append(make("h3", { text: one.title }));
+      if (one.text) made.append(make("p", { text: one.text }));
+      if (one.pre !== undefined) made.append(make("pre", { text: one.pre }));
+      if (one.items) made.append(make("ul", {}, ...one.items.map((item) => make("li", {}, inline(item)))));
+      if (one.pairs?.length) made.append(pairs(one.title, one.pairs));
+      if (one.names) made.append(table(one.names, one.rows));
+      if (one.cards) made.append(make("dl", { class: "cards" }, ...one.cards.map((each) => card(...each))));
+      if (one.beside) made.append(make("div", { class: "pair" }, ...one.beside.map(block)));
+      if (one.inside) {
+        const summary = make("summary", {}, ...(one.link ? [inline(one.link), ", "] : []), one.title);
+        const details = make("details", {}, summary, ...one.inside.map(block));
+        details.open = open.has(summary.textContent);
+        made.append(details);
       }
-      const all = rows.length + (rows.length === 1 ? " trial" : " trials");
-      count.textContent = shown === rows.length ? all : shown + " of " + all;
+      if (one.chart) {
+        const plot = kept.get(one.title) || make("div", { class: "plot", "data-chart": one.title });
+        made.classList.add("chart");
+        made.append(make("h3", { text: one.title }), plot);
+        chart(plot, one.chart);
+      }
+      return made;
     }
-    search.addEventListener("input", filter);
-    filter();
 
-    // A click anywhere on a row opens its trial, but for one that ends a selection of text.
-    body.addEventListener("click", (event) => {
-      const link = event.target.closest("tr").querySelector("a");
-      if (!link || event.target.closest("a") || String(window.getSelection())) return;
-      if (window.location.hash === link.hash) reveal();
-      else window.location.hash = link.hash;
-    });
-
-    // Columns that are not ticked are hidden by a style sheet, which costs the same for any number of rows.
-    const boxes = [...document.querySelectorAll("#columns input")];
-    const sheet = document.head.appendChild(document.createElement("style"));
-    function choose() {
-      const hidden = boxes.filter((box) => !box.checked).map((box) => Number(box.dataset.column) + 1);
-      sheet.textContent = hidden.map((n) => `#table tr > :nth-child(${n}) { display: none; }`).join("\n");
-    }
-    boxes.forEach((box) => box.addEventListener("change", choose));
-    choose(); // a browser may keep what was ticked before the page was opened again
+    place.replaceChildren(...blocks.map(block));
+    forget(plots);
   }
+
+  // Fill a section of the page: its title, and its figure or blocks.
+  function fill(place, { title, note, figure: spec, blocks, colour }, lines) {
+    let head = $(":scope > .head", place);
+    let body = $(":scope > .body", place);
+    if (!head) place.replaceChildren(head = make("div", { class: "head" }), body = make("div", { class: "body" }));
+    const mark = colour ? [make("span", { class: "swatch", colour }), " "] : [];
+    head.replaceChildren(...(title ? [make("h2", {}, ...mark, title)] : []), ...(note ? [make("p", { class: "note", text: note })] : []));
+    body.classList.toggle("scroll", Boolean(spec));
+    if (!spec) {
+      show(body, blocks);
+      return;
+    }
+    let plot = $(":scope > .plot", body);
+    if (!plot) body.replaceChildren(plot = make("div", { class: "plot" }));
+    figure(plot, spec, lines);
+  }
+
+  return { told, $, make, compact, elapsed, inlined, sweepAddress, trialAddress, openTrial, card, pairs, table, axisOf, figure, show, fill, repaint, forget, BEST };
 })();

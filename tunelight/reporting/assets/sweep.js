@@ -1,45 +1,17 @@
 "use strict";
-// The pages of one sweep, of one trial, and of a comparison.
+// The pages of one sweep, of one trial, and of a comparison; live ones, and those that a report holds.
 (() => {
-  const { told, $, make, compact, elapsed, listen, act, LiveTable, state, isDark } = window.tunelight;
+  const { told, $, make, compact, elapsed, inlined, trialAddress, openTrial, listen, act, LiveTable, state } = window.tunelight;
+  const { card, pairs, table: tableOf, axisOf, figure, show, fill, repaint, forget, BEST } = window.tunelight;
   const kind = document.body.dataset.page;
   const base = told.sweep === undefined ? "" : "/api/sweep/" + encodeURIComponent(told.sweep);
   const live = new Set(["RUNNING", "STARTING", "PAUSED"]);
   const MOST_LOG = 512 * 1024;
-  // What a worker used at most, and its GPUs on average.
-  const USED = [["cpu", "CPUs used"], ["memory", "memory MB"], ["mean_gpu", "GPUs busy"],
-    ["gpu_memory", "GPU memory MB"]];
-  let plotly = null;
+  const CURVES_MS = 1500;
+  const WIDE = 15; // how often the least value the highest must be for a logarithmic axis
   if (kind === "sweep") sweep();
   if (kind === "trial") trial();
   if (kind === "compare") compare();
-
-  function card(name, value, colour) {
-    const made = make("div", { class: "card" }, make("dt", { text: name }), make("dd", { text: value }));
-    if (colour) made.style.borderColor = colour;
-    return made;
-  }
-
-  // plotly is fetched when the first figure is wanted, for the page is of use without it.
-  function withPlotly() {
-    plotly = plotly || new Promise((resolve, reject) => {
-      const script = make("script", { src: told.plotly });
-      script.onload = resolve;
-      script.onerror = () => { plotly = null; reject(new Error("plotly.js")); };
-      document.body.append(script);
-    });
-    return plotly;
-  }
-
-  // Put a part of the page in its place; tell whether it shows all that there is by now.
-  async function fill(place, address) {
-    const [response] = await Promise.all([fetch(address), withPlotly()]);
-    const text = await response.text();
-    if (response.ok) place.innerHTML = text;
-    else place.replaceChildren(make("p", { text }));
-    window.tunelight.follow(place);
-    return response.ok && response.headers.get("x-current") !== "no";
-  }
 
   function steer(trialOf) {
     const wheel = $("#wheel");
@@ -69,49 +41,67 @@
     }
   }
 
+  function trialCards(row, head) {
+    const best = row.value === null ? [] : [card("best " + head.metric, compact(row.value))];
+    const facts = [card(head.unit + "s", compact(row.at)), card("time", elapsed(row.seconds)), card("workers", compact(row.workers))];
+    return [card("state", row.state, told.colours[row.state]), ...best, ...facts, card("sweep", head.state)];
+  }
+
   function sweep() {
     const trials = new Map();
     const curves = new Map();
-    const keys = new Map();
-    const used = new Set();
-    let head = {};
+    const [canvas, log, under] = [$("#canvas"), $("#log"), $("#curves-note")];
+    let head = null;
     let behind = 0;
-    const open = (index) => { window.location.href = window.location.pathname + "/trial/" + index; };
-    const table = new LiveTable($("#list"), "trial", open);
-    table.sorted = { name: "trial", up: true };
-    const time = (row) => row.seconds + (row.since ? Math.max(0, Date.now() / 1000 - behind - row.since) : 0);
+    const table = new LiveTable($("#list"), "trial", openTrial);
+    const time = (row) => row.seconds + (row.since && !told.saved ? Math.max(0, Date.now() / 1000 - behind - row.since) : 0);
+    const link = (index, text) => make("a", { href: trialAddress(index), text });
+    const lines = {
+      pick: (picked) => table.pick(picked && new Set([...picked].map(String))),
+      label: (index) => {
+        const row = trials.get(index);
+        const values = row ? Object.entries(row.config).map(([key, value]) => key + "=" + compact(value)).join(", ") : "";
+        return "trial " + index + ": " + (row ? head.metric + " " + compact(row.value) + "; " + values : "");
+      },
+    };
     steer(() => null);
 
+    const SHOWN = {
+      trial: (row) => link(row.i, row.i),
+      state: (row) => state(row.state, told.colours[row.state]),
+      time: (row) => elapsed(time(row)),
+    };
+
     function columns() {
-      const metric = head.metric || "metric";
-      return [
-        { name: "trial", value: (row) => row.i, show: (row) => make("a", { href: window.location.pathname + "/trial/" + row.i, text: row.i }) },
-        { name: "state", value: (row) => row.state, show: (row) => state(row.state, told.colours[row.state]) },
-        { name: metric, value: (row) => row.value },
-        { name: "last " + metric, value: (row) => row.last },
-        ...(head.further || []).map((name) => ({ name, value: (row) => row.more[name] })),
-        { name: head.unit + "s", value: (row) => row.at },
-        { name: "time", value: (row) => Math.round(time(row)), show: (row) => elapsed(time(row)) },
-        { name: "workers", value: (row) => row.workers },
-        ...USED.filter(([key]) => used.has(key)).map(([key, name]) => ({ name, value: (row) => row.peak[key] })),
-        ...[...keys.keys()].map((name) => ({ name, value: (row) => row.config[name] })),
-        { name: "why", value: (row) => row.why },
-      ];
+        return head.columns.map(({ name, path, kind: of }) => {
+        const found = (row) => path.reduce((value, key) => value?.[key] ?? null, row);
+        const percent = (row) => (found(row) === null ? "" : (100 * found(row)).toFixed(0) + " %");
+        return {
+          name,
+          value: of === "time" ? (row) => Math.round(time(row)) : found,
+          show: of === "percent" ? percent : SHOWN[of],
+          soft: path[0] === "last" || ["at", "seconds", "workers", "peak", "why"].includes(path[0]),
+        };
+      });
     }
 
-    function cards() {
+    let best = "";
+    function whole() {
       const total = head.total ? head.trials + " of " + head.total : String(head.trials);
+      const again = head.repetitions ? [card("repetitions", head.repetitions)] : [];
       const states = Object.entries(head.counts).map(([name, count]) => card(name.toLowerCase(), count, told.colours[name]));
       const gpus = head.gpus_busy === null ? [] : [card("GPUs busy", (100 * head.gpus_busy).toFixed(0) + " %")];
-      $("#cards").replaceChildren(card("sweep", head.state), card("trials", total), ...states, card("time", elapsed(head.seconds)), ...gpus);
-      const best = $("#best");
-      best.replaceChildren();
-      if (head.best) {
-        const link = make("a", { href: window.location.pathname + "/trial/" + head.best.trial, text: "trial " + head.best.trial });
-        best.append("Best " + head.metric + ": ", make("b", { text: compact(head.best.value) }), " by ", link);
+      $("#cards").replaceChildren(card("sweep", head.state), card("trials", total), ...again, ...states, card("time", elapsed(head.seconds)), ...gpus);
+      const now = JSON.stringify(head.best);
+      if (head.best && now !== best) {
+        best = now;
+        const { trial: index, value, when, among, config, report } = head.best;
+        $("#best").replaceChildren(
+          make("div", { class: "value" }, make("span", { text: "best " + head.metric }), make("b", { text: compact(value) }), make("span", {}, "by ", link(index, "trial " + index), " at " + when), make("span", { text: "the " + among })),
+          pairs("configuration", config), pairs("its report", report));
       }
-      if (head.read < 1) best.append(" The record is being read: " + Math.round(head.read * 100) + " %.");
-      if (head.state === "cut off") best.append(" Its driver has died, or was killed: tunelight resume " + head.name);
+      const said = head.read < 1 ? "The record is being read: " + Math.round(head.read * 100) + " %." : "";
+      $("#standing").textContent = head.state === "cut off" ? "Its driver has died, or was killed: tunelight resume " + head.name : said;
       const wheel = $("#wheel");
       if (wheel) {
         wheel.hidden = !head.driven;
@@ -121,128 +111,72 @@
       }
       const events = head.events.map(([at, text]) => make("li", {}, make("time", { text: new Date(at * 1000).toLocaleTimeString() }), text));
       $("#events ul").replaceChildren(...events);
-      const rungs = $("#rungs");
-      rungs.hidden = !head.rungs.length;
-      const lines = head.rungs.map((rung) => make("tr", {}, ...[rung.at, rung.reached, rung.stopped].map((value) => make("td", { class: "n", text: value }))));
-      const names = make("tr", {}, ...["report", "trials came there", "stopped there"].map((text) => make("th", { text })));
-      const drawn = make("table", { class: "rows" }, make("thead", {}, names), make("tbody", {}, ...lines));
-      $("div", rungs).replaceChildren(make("div", { class: "wide" }, drawn));
+      $("#rungs").hidden = !head.rungs.length;
+      const rungs = head.rungs.map((rung) => [rung.at, rung.reached, rung.passed, rung.stopped]);
+      $("#rungs div").replaceChildren(tableOf(["report", "trials came there", "went past", "stopped there"], rungs));
     }
 
-    const canvas = $("#canvas");
-    const pen = canvas.getContext("2d");
-    let wanted = false;
-    let spots = [];
-    let near = null;
-    const redraw = () => {
-      if (wanted) return;
-      wanted = true;
-      requestAnimationFrame(() => { wanted = false; paint(); });
-    };
-
-    // All curves at once: those of trials that run above the others, and the best on top.
+    // All curves as one trace for each state, those of trials that run above the others and the best on top.
     function paint() {
-      const scale = window.devicePixelRatio || 1;
-      const [width, height] = [canvas.clientWidth, canvas.clientHeight];
-      canvas.width = width * scale;
-      canvas.height = height * scale;
-      pen.setTransform(scale, 0, 0, scale, 0, 0);
-      const log = $("#log").checked;
-      let [left, right, low, high] = [Infinity, -Infinity, Infinity, -Infinity];
-      for (const [xs, ys] of curves.values()) {
-        for (const [n, y] of ys.entries()) {
-          if (log && y <= 0) continue;
-          [left, right] = [Math.min(left, xs[n]), Math.max(right, xs[n])];
-          [low, high] = [Math.min(low, y), Math.max(high, y)];
-        }
-      }
-      const ink = isDark() ? "#97a3b0" : "#5c6977";
-      pen.font = "12px system-ui, sans-serif";
-      pen.fillStyle = ink;
-      spots = [];
-      if (left > right) {
-        pen.fillText(curves.size ? "No value is above 0." : "No trial has reported a number yet.", 8, 24);
-        return;
-      }
-      const by = log ? Math.log : (y) => y;
-      const x = (at) => 60 + ((at - left) / (right - left || 1)) * (width - 72);
-      const y = (value) => height - 24 - ((by(value) - by(low)) / (by(high) - by(low) || 1)) * (height - 40);
-      pen.textAlign = "right";
-      pen.fillText(compact(high), 54, 20);
-      pen.fillText(compact(low), 54, height - 22);
-      pen.fillText(compact(right), width - 12, height - 6);
-      pen.textAlign = "left";
-      pen.fillText(head.unit + " " + compact(left), 60, height - 6);
-      const rank = (index) => {
+      const groups = new Map();
+      for (const [index, [xs, ys]] of curves) {
         const row = trials.get(index);
-        if (near === index) return 3;
-        return head.best && head.best.trial === index ? 2 : row && live.has(row.state) ? 1 : 0;
-      };
-      const order = [...curves.keys()].sort((a, b) => rank(a) - rank(b));
-      for (const index of order) {
-        const [xs, ys] = curves.get(index);
-        const row = trials.get(index);
-        const above = rank(index);
-        pen.globalAlpha = above ? 1 : 0.45;
-        pen.lineWidth = above > 1 ? 2.5 : above ? 1.6 : 1;
-        pen.strokeStyle = above === 2 ? (isDark() ? "#ea7a88" : "#d1495b") : told.colours[row ? row.state : "PENDING"];
-        pen.beginPath();
-        xs.forEach((at, n) => {
-          if (log && ys[n] <= 0) return;
-          pen.lineTo(x(at), y(ys[n]));
-          spots.push([x(at), y(ys[n]), index]);
-        });
-        pen.stroke();
-        if (xs.length === 1) pen.fillRect(x(xs[0]) - 2, y(ys[0]) - 2, 4, 4);
+        const isBest = head.best && head.best.trial === index;
+        const name = isBest ? "best: trial " + index : row ? row.state : "PENDING";
+        const rank = isBest ? 2 : live.has(name) ? 1 : 0;
+        if (!groups.has(name)) groups.set(name, { rank, name, count: 0, x: [], y: [], customdata: [] });
+        const group = groups.get(name);
+        group.count += 1;
+        group.x.push(...xs, null);
+        group.y.push(...ys, null);
+        group.customdata.push(...xs.map(() => index), null);
       }
-      pen.globalAlpha = 1;
+      const order = [...groups.values()].sort((a, b) => a.rank - b.rank);
+      const values = order.flatMap((group) => group.y.filter((value) => value !== null)).sort((a, b) => a - b);
+      if (log.dataset.chosen === undefined) log.checked = values[0] > 0 && values[Math.floor(values.length * 0.98)] >= WIDE * values[0];
+      const mode = values.length < 3000 ? "lines+markers" : "lines";
+      const data = order.map(({ rank, name, count, x, y, customdata }) => {
+        const shown = rank === 2 ? name : name.toLowerCase() + ": " + count;
+        const colour = rank === 2 ? BEST : told.colours[name];
+        const line = { color: colour, width: [1.1, 1.8, 3][rank] };
+        const hovertemplate = "trial %{customdata}, " + head.unit + " %{x}: %{y:.5g}<extra>" + (rank === 2 ? "best" : name.toLowerCase()) + "</extra>";
+        return { type: "scatter", mode, x, y, customdata, line, marker: { size: rank === 2 ? 5 : 3 }, opacity: rank ? 1 : 0.7, name: shown, hovertemplate };
+      });
+      const yaxis = { ...axisOf(log.checked, values[0], values.at(-1)), title: { text: head.metric } };
+      const legend = { orientation: "h", x: 0, y: -0.16, yanchor: "top" };
+      figure(canvas, { data, layout: { height: 420, margin: { l: 60, r: 12, t: 10, b: 60 }, xaxis: { title: { text: head.unit, standoff: 8 } }, yaxis, legend, showlegend: true } });
+      const part = total > curves.size ? "The best " + curves.size + " of " + total + " trials, and those that run. " : "";
+      under.textContent = curves.size ? part + "A click on a curve opens its trial." : "No trial has reported a number yet.";
+      canvas.hidden = !curves.size;
     }
 
-    function closest(event) {
-      const place = canvas.getBoundingClientRect();
-      const [across, down] = [event.clientX - place.left, event.clientY - place.top];
-      let [found, least] = [null, 400];
-      for (const [a, b, index] of spots) {
-        const far = (a - across) ** 2 + (b - down) ** 2;
-        if (far < least) [found, least] = [index, far];
-      }
-      return found;
+    let total = 0;
+    let waiting = null;
+    let painted = 0;
+    function paintSoon() {
+      const wait = told.saved ? 0 : Math.max(0, painted + CURVES_MS - Date.now());
+      waiting = waiting || setTimeout(() => { waiting = null; painted = Date.now(); paint(); }, wait);
     }
-
-    canvas.addEventListener("mousemove", (event) => {
-      const found = closest(event);
-      if (found === near) return;
-      near = found;
-      const row = trials.get(near);
-      $("#under").textContent = row ? "trial " + near + ", " + row.state.toLowerCase() + ", " + compact(row.value) : "";
-      redraw();
-    });
-    canvas.addEventListener("click", (event) => {
-      const found = closest(event);
-      if (found !== null) open(found);
-    });
-    $("#log").addEventListener("change", redraw);
-    document.addEventListener("theme", redraw);
-    window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-    window.addEventListener("resize", redraw);
+    log.addEventListener("change", () => { log.dataset.chosen = "yes"; paint(); });
 
     listen(base + "/events", (message) => {
       if (message.anew) {
         trials.clear();
         curves.clear();
-        keys.clear();
         table.clear();
         return;
       }
       if (message.now) behind = Date.now() / 1000 - message.now;
-      if (message.head) head = message.head;
+      if (message.head) {
+        if (!head) table.sorted = { name: "best " + message.head.metric, up: message.head.mode === "min" };
+        head = message.head;
+        table.shape(columns());
+      }
+      if (!head) return;
       for (const row of message.rows || []) {
         trials.set(row.i, row);
-        for (const key of Object.keys(row.config)) keys.set(key, true);
-        for (const key of Object.keys(row.peak)) used.add(key);
+        table.set(String(row.i), row);
       }
-      table.shape(columns());
-      for (const row of message.rows || []) table.set(String(row.i), row);
       for (const [index, points] of Object.entries(message.curves || {})) curves.set(Number(index), points);
       for (const index of message.gone || []) curves.delete(index);
       for (const index of trials.keys()) {
@@ -250,36 +184,54 @@
         trials.delete(index);
         table.drop(String(index));
       }
+      if (message.of !== undefined) total = message.of;
       if (message.head) {
-        cards();
+        whole();
         table.note = head.more ? "; " + head.more + " earlier ones are left out" : "";
-        $("#curves-title").textContent = head.metric || "Curves";
-        const part = message.of > curves.size ? "The best " + curves.size + " of " + message.of + " trials, and those that run." : "";
-        $("#curves-note").textContent = part;
+        $("#curves-title").textContent = "Learning curves: " + head.metric;
       }
-      redraw();
+      paintSoon();
     });
+
+    for (const [name, heading] of Object.entries(told.parts)) {
+      const place = name === "about" ? $("#about") : make("section", { class: "part", "data-part": name, id: name });
+      if (name === "about") place.dataset.part = name;
+      else $("#figures").append(place);
+      if (!told.saved) {
+        if (name !== "about") place.classList.add("awaited");
+        fill(place, { title: name === "about" ? "" : heading, blocks: [{ text: "It is drawn when it comes into view." }] });
+        continue;
+      }
+      const section = inlined("part-" + name);
+      if (section) fill(place, section, name === "parallel" ? lines : undefined);
+      else place.remove();
+    }
+    if (told.saved) {
+      route();
+      return;
+    }
     setInterval(() => {
       for (const row of trials.values()) if (row.since) table.set(String(row.i), row);
     }, 2000);
 
-    $("#figures").replaceChildren(...Object.entries(told.figures).map(([name, heading]) => {
-      const note = make("p", { class: "note", text: "It is drawn when it comes into view." });
-      return make("section", { class: "figure", "data-figure": name }, make("h2", { text: heading }), note);
-    }));
-    // Figures in view are fetched one after another, and again once the sweep has gone on.
+    // Parts in view are fetched one after another, and again once the sweep has gone on.
     const drawn = new Map();
     const seen = new Set();
     let drawing = false;
-    async function show() {
-      if (drawing || document.hidden) return;
+    async function fetchParts() {
+      if (drawing || document.hidden || !head) return;
       drawing = true;
       for (const place of [...seen]) {
         const last = drawn.get(place);
         const updated = head.updated;
         if (last && (last.updated === updated || Date.now() - last.at < 12000)) continue;
         try {
-          const current = await fill(place, base + "/figure/" + place.dataset.figure);
+          const response = await fetch(base + "/part/" + place.dataset.part);
+          const section = response.ok ? await response.json() : { title: "", blocks: [{ text: await response.text() }] };
+          place.hidden = !section;
+          place.classList.remove("awaited");
+          if (section) fill(place, section, place.dataset.part === "parallel" ? lines : undefined);
+          const current = response.ok && response.headers.get("x-current") !== "no";
           drawn.set(place, { at: Date.now(), updated: current ? updated : null });
         } catch { /* the server does not answer: it is asked again */ }
       }
@@ -290,10 +242,46 @@
         if (entry.isIntersecting) seen.add(entry.target);
         else seen.delete(entry.target);
       }
-      show();
-    }, { rootMargin: "100px" });
-    document.querySelectorAll(".figure").forEach((place) => view.observe(place));
-    setInterval(show, 2000);
+      fetchParts();
+    }, { rootMargin: "300px" });
+    document.querySelectorAll("[data-part]").forEach((place) => view.observe(place));
+    setInterval(fetchParts, 2000);
+
+    // A report's trial is shown in place of the sweep, with the markup of its live page.
+    function route() {
+      const main = $("main");
+      const [own, page] = [[...main.childNodes], $("#trial-page").content];
+      let from = null; // where the sweep was scrolled to, while a trial is shown
+
+      function go() {
+        const index = Number(/^#trial-(\d+)$/.exec(window.location.hash)?.[1] ?? "-1");
+        const row = trials.get(index);
+        const old = from === null ? [] : [...main.querySelectorAll(".plot")];
+        if (row) {
+          if (from === null) from = window.scrollY;
+          main.replaceChildren(page.cloneNode(true));
+          $("#wheel").remove();
+          $("#log").remove();
+          $("#cards").replaceChildren(...trialCards(row, head));
+          const brief = [{ head: "Trial " + index }, { title: "configuration", pairs: Object.entries(row.config) }, { text: told.which }];
+          const back = { link: { text: "Back to all trials", href: "#trials" } };
+          show($("#trial"), [back, ...(inlined("trial-" + index) || brief)]);
+          window.scrollTo(0, 0);
+        } else if (from !== null) {
+          main.replaceChildren(...own);
+          repaint();
+          const { hash } = window.location;
+          const target = hash && hash !== "#trials" && document.getElementById(hash.slice(1));
+          if (target) target.scrollIntoView();
+          else window.scrollTo(0, from);
+          from = null;
+        }
+        forget(old);
+      }
+
+      window.addEventListener("hashchange", go);
+      go();
+    }
   }
 
   function trial() {
@@ -305,9 +293,7 @@
     steer(() => told.trial);
 
     function cards() {
-      const best = row.value === null ? [] : [card("best " + head.metric, compact(row.value))];
-      const facts = [card("state", row.state, told.colours[row.state]), ...best, card(head.unit + "s", compact(row.at)), card("workers", compact(row.workers))];
-      $("#cards").replaceChildren(...facts, card("sweep", head.state));
+      $("#cards").replaceChildren(...trialCards(row, head));
       const wheel = $("#wheel");
       if (!wheel) return;
       wheel.hidden = !head.driven;
@@ -325,9 +311,7 @@
       asked = Infinity;
       try {
         const response = await fetch(base + "/trial/" + told.trial);
-        const text = await response.text();
-        if (response.ok) $("#trial").innerHTML = text;
-        else $("#trial").replaceChildren(make("p", { text }));
+        show($("#trial"), response.ok ? await response.json() : [{ text: await response.text() }]);
         if (response.ok) shown = now;
       } catch { /* the server does not answer: it is asked again */ }
       asked = Date.now() + Math.max(2000, 10 * (Date.now() - began));
@@ -376,10 +360,21 @@
   }
 
   async function compare() {
+    const place = $("#comparison");
+    const put = (sections) => place.replaceChildren(...Object.entries(sections).map(([id, section]) => {
+      const made = make("section", { id });
+      fill(made, section);
+      return made;
+    }));
+    if (told.saved) {
+      put(inlined("comparison"));
+      return;
+    }
     listen("/api/sweeps", () => {}); // so that the server knows that the page is open
     const query = new URLSearchParams(told.sweeps.map((name) => ["sweep", name]));
     try {
-      await fill($("#comparison"), "/api/compare?" + query);
+      const response = await fetch("/api/compare?" + query);
+      put(response.ok ? await response.json() : { sweeps: { title: "", blocks: [{ text: await response.text() }] } });
     } catch {
       window.tunelight.trouble("The server does not answer. Open this page again.");
     }

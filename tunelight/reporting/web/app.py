@@ -20,6 +20,7 @@ from starlette.routing import Route
 
 from tunelight.errors import CommandError, TunelightError
 from tunelight.record import ask
+from tunelight.reporting.sections import PARTS
 from tunelight.reporting.web import pages
 from tunelight.reporting.web.drawing import Drawing
 from tunelight.reporting.web.log import log_part
@@ -85,8 +86,8 @@ class Page:
                 Route("/api/sweeps", self._list_events),
                 Route("/api/compare", self._comparison),
                 Route("/api/sweep/{name}/events", self._sweep_events),
-                Route("/api/sweep/{name}/figure/{figure}", self._figure),
-                Route("/api/sweep/{name}/trial/{index:int}", self._trial_body),
+                Route("/api/sweep/{name}/part/{part}", self._part),
+                Route("/api/sweep/{name}/trial/{index:int}", self._trial_details),
                 Route("/api/sweep/{name}/trial/{index:int}/log", self._log),
                 Route("/api/act", self._act, methods=["POST"]),
             ],
@@ -116,7 +117,7 @@ class Page:
 
     async def _static(self, request: Request) -> Response:
         name = request.path_params["name"]
-        if name not in (*pages.SCRIPTS, *pages.STYLES, pages.PLOTLY):
+        if name not in pages.STATIC:
             raise HTTPException(404, "There is no such file.")
         kind = "text/css" if name.endswith(".css") else "text/javascript"
         headers = {"cache-control": "private, max-age=31536000, immutable"}
@@ -153,18 +154,19 @@ class Page:
     async def _comparison(self, request: Request) -> Response:
         names = await self._chosen(request)
         folders = [await run_in_threadpool(self._sweeps.folder, name) for name in names]
-        return HTMLResponse(await self._drawing.comparison([folder for folder in folders if folder is not None]))
+        made = await self._drawing.comparison([folder for folder in folders if folder is not None])
+        return Response(made, media_type="application/json")
 
-    async def _figure(self, request: Request) -> Response:
-        watch, name = await self._watch(request), request.path_params["figure"]
-        if name not in pages.FIGURES:
-            raise HTTPException(404, f"There is no figure {name[:100]!r}.")
-        drawn, current = await self._drawing.figure(watch, name)
-        return HTMLResponse(drawn, headers={"x-current": "yes" if current else "no"})
+    async def _part(self, request: Request) -> Response:
+        watch, name = await self._watch(request), request.path_params["part"]
+        if name not in PARTS:
+            raise HTTPException(404, f"There is no section {name[:100]!r}.")
+        made, current = await self._drawing.part(watch, name)
+        return Response(made, media_type="application/json", headers={"x-current": "yes" if current else "no"})
 
-    async def _trial_body(self, request: Request) -> Response:
+    async def _trial_details(self, request: Request) -> Response:
         watch, trial = await self._trial_of(request)
-        return HTMLResponse(await run_in_threadpool(pages.trial_body, watch, trial))
+        return JSONResponse(await run_in_threadpool(pages.trial_details, watch, trial))
 
     async def _log(self, request: Request) -> Response:
         watch, trial = await self._trial_of(request)

@@ -1,9 +1,10 @@
-"""Figures of the live page, drawn by a process of their own and kept until the sweep has gone on."""
+"""Sections of the live page, made by a process of their own and kept until the sweep has gone on."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import os
 import sys
 import time
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import Final
 
 from tunelight.record import RECORD_FILE
-from tunelight.reporting.markup import safe
 from tunelight.reporting.web.watch import SweepWatch
 
 _LIMIT_S: Final = 300.0
@@ -31,7 +31,7 @@ def module_command(module: str, *arguments: str) -> tuple[list[str], dict[str, s
 
 
 class Drawing:
-    """Draws the figures of sweeps into a folder, one sweep at a time. Runs on: server."""
+    """Makes the sections of sweeps in a folder, one sweep at a time. Runs on: server."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -39,15 +39,15 @@ class Drawing:
         self._drawn: dict[str, tuple[int, float, float]] = {}
         self._running: asyncio.subprocess.Process | None = None
 
-    async def figure(self, watch: SweepWatch, name: str) -> tuple[str, bool]:
-        """Return a figure of a sweep as HTML, and whether it shows all that there is by now.
+    async def part(self, watch: SweepWatch, name: str) -> tuple[str, bool]:
+        """Return a section of a sweep's page as JSON, and whether it shows all that there is by now.
 
         It is drawn anew where the sweep has gone on since, unless that was a moment ago.
         """
         return await self._part([watch.folder], watch.size, name)
 
     async def comparison(self, folders: list[Path]) -> str:
-        """Return a comparison of several sweeps as HTML."""
+        """Return a comparison of several sweeps as JSON."""
         return (await self._part(folders, sum(_size(folder) for folder in folders), "comparison"))[0]
 
     async def _part(self, folders: list[Path], size: int, name: str) -> tuple[str, bool]:
@@ -62,17 +62,17 @@ class Drawing:
                 self._drawn.pop(key, None)
                 self._drawn[key] = size, time.monotonic(), time.monotonic() - now
                 if said:
-                    return f"<p>It could not be drawn: {safe(said)}</p>", False
+                    return _said(f"It could not be drawn: {said}"), False
                 self._forget()
         try:
-            return (target / f"{name}.html").read_text(encoding="utf-8"), self._drawn[key][0] == size
+            return (target / f"{name}.json").read_text(encoding="utf-8"), self._drawn[key][0] == size
         except OSError:
-            return "<p>It could not be drawn.</p>", False
+            return _said("It could not be drawn."), False
 
     def _forget(self) -> None:
         for key in list(self._drawn)[:-_MOST_KEPT]:
             del self._drawn[key]
-            for path in (self._folder / key).glob("*.html"):
+            for path in (self._folder / key).glob("*.json"):
                 path.unlink()
 
     async def _draw(self, target: Path, folders: list[Path]) -> str:
@@ -102,6 +102,10 @@ class Drawing:
         """End the process that draws, if one does."""
         if self._running is not None:
             self._running.kill()
+
+
+def _said(text: str) -> str:
+    return json.dumps({"title": "", "blocks": [{"text": text}]})
 
 
 def _size(folder: Path) -> int:

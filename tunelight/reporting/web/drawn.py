@@ -1,4 +1,4 @@
-"""Draw the figures of a sweep, or a comparison of several, in a process of its own: ``python -m`` this module.
+"""Make the sections of a sweep's page, or of a comparison of several sweeps, in a process of its own.
 
 Figures need all reports in memory, and optuna; the server needs neither.
 
@@ -7,33 +7,30 @@ Figures need all reports in memory, and optuna; the server needs neither.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from tunelight.errors import TunelightError
 from tunelight.reporting.comparison import compared
-from tunelight.reporting.how_run import how_it_was_run
-from tunelight.reporting.markup import safe
-from tunelight.reporting.page import figure_sections
+from tunelight.reporting.sections import parts
 from tunelight.results import SweepResults
 
 COMPARISON = "comparison"
-HOW = "how"
 
 
 def draw(target: Path, folders: list[str]) -> None:
-    """Write a file of HTML for each figure of one sweep; of several, one file that compares them."""
+    """Write a file of JSON for each section of one sweep; of several, one file that compares them."""
     try:
         several = [SweepResults.load(folder) for folder in folders]
-        if len(several) == 1:
-            parts = {**figure_sections(several[0]), HOW: how_it_was_run(several[0])}
-        else:
-            parts = {COMPARISON: "\n".join(compared(several)[1])}
+        made: dict[str, Any] = dict(parts(several[0])) if len(several) == 1 else {COMPARISON: compared(several)}
     except TunelightError as error:
-        parts = {COMPARISON if len(folders) > 1 else HOW: f"<p>{safe(error)}</p>"}
-    for name, html in parts.items():
-        (target / f"{name}.html").write_text(html, encoding="utf-8")
+        section = {"title": "", "blocks": [{"text": str(error)}]}
+        made = {COMPARISON: {"sweeps": section}} if len(folders) > 1 else {"about": section}
+    for name, section in made.items():
+        (target / f"{name}.json").write_text(json.dumps(section, allow_nan=False), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import heapq
 import json
 import math
 import shlex
 import threading
 import time
-from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -18,68 +16,26 @@ from tunelight import stores
 from tunelight.errors import StorageError
 from tunelight.record import (
     NOTES_FILE,
-    OUTCOMES,
-    RUNNING,
     Found,
     Notes,
     RecordFollower,
     SweepState,
     TrialState,
     driver_of,
-    gpus_busy,
-    metric_value,
     read_sweep_file,
+    view,
     winner,
 )
-from tunelight.reporting.markup import CELL, cell
-from tunelight.reporting.words import event_line, state_of
-from tunelight.results.figures.data import progress
+from tunelight.reporting.page import sweep_head
 from tunelight.settings.dotted import flatten
 
-MOST_ROWS: Final = 10_000
-"""Trials that a page gets: the latest."""
-MOST_CURVES: Final = 100
-"""Curves of trials that have the best values; those that run have theirs besides."""
-_MOST_POINTS: Final = 128
-_MOST_KEYS: Final = 40
-_MOST_LIVE: Final = 64
 _MOST_VARIANT: Final = 8000
-_MOST_RUNGS: Final = 12
 _READ_BYTES: Final = 1 << 20
 _LOOK_S: Final = 0.25
 _STORE_LOOK_S: Final = 0.75
 _DRIVER_S: Final = 2.0
 _RECENT_S: Final = 86400.0
 """How long ago the record of a sweep that runs was written to, at most."""
-
-
-class Curve:
-    """A metric over a trial's reports: of more than 128 points every other is left out, but for the last."""
-
-    __slots__ = ("_count", "_every", "_last", "_xs", "_ys")
-
-    def __init__(self) -> None:
-        self._xs, self._ys = array("d"), array("d")
-        self._count, self._every = 0, 1
-        self._last: tuple[float, float] | None = None
-
-    def add(self, x: float, y: float) -> None:
-        """Add a point at the end."""
-        self._last = None
-        if self._count % self._every:
-            self._last = x, y
-        else:
-            self._xs.append(x)
-            self._ys.append(y)
-        self._count += 1
-        if len(self._xs) > _MOST_POINTS:
-            self._xs, self._ys = self._xs[::2], self._ys[::2]
-            self._every *= 2
-
-    def points(self) -> tuple[list[float], list[float]]:
-        """Return where its points are, and their values."""
-        last = () if self._last is None else (self._last,)
-        return [*self._xs, *(x for x, _ in last)], [*self._ys, *(y for _, y in last)]
 
 
 class SweepWatch:
@@ -97,13 +53,13 @@ class SweepWatch:
         self._follower = RecordFollower(folder, brief=True)
         self._state = self._follower.state
         self._changed: OrderedDict[str, int] = OrderedDict()
-        self._curves: dict[str, Curve] = {}
+        self._curves: dict[str, view.Curve] = {}
         self._lock = threading.RLock()
         self._looked = self._asked = -math.inf
         self._driver: str | None = None
         self._elastic: bool | None = None
-        self._unit = "epoch"
-        self._every = _STORE_LOOK_S if stores.inside(folder) else _LOOK_S
+        self._seen = view.Seen()
+        self._every = _STORE_LOOK_S if stores.store_of(folder) else _LOOK_S
 
     @property
     def state(self) -> SweepState:
@@ -132,6 +88,7 @@ class SweepWatch:
                 self._state = self._follower.state
                 self._changed.clear()
                 self._curves.clear()
+                self._seen = view.Seen()
                 self._elastic = None
                 self.generation += 1
             for line in lines:
@@ -151,10 +108,10 @@ class SweepWatch:
         self._changed[trial.id] = self.version
         self._changed.move_to_end(trial.id)
         if line["kind"] == "report":
-            self._unit = "epoch" if isinstance(line["epoch"], int) else "report"
-            value = metric_value(line["metrics"], self._state.sweep.get("metric"))
-            if value is not None and math.isfinite(value):
-                self._curves.setdefault(trial.id, Curve()).add(progress(line), value)
+            value = view.finite(line["metrics"], self._state.sweep.get("metric"))
+            self._curves.setdefault(trial.id, view.Curve()).add(line, value)
+        elif line["kind"] in ("trial", "config", "usage", "state"):
+            self._seen.add(trial)
 
     def _ask_driver(self) -> None:
         found = driver_of(self.folder)
@@ -169,37 +126,13 @@ class SweepWatch:
         """Return what is said of the sweep as a whole."""
         with self._lock:
             state = self._state
-            best = winner(state)
-            total = state.sweep.get("num_samples")
-            busy = gpus_busy(trial.peak for trial in state.trials.values())
-            ended = state.ended is not None
-            until = state.updated if ended or self._driver is None else time.time()
+            until = state.updated if state.ended is not None or self._driver is None else time.time()
             return {
-                "name": self.folder.name,
-                "state": self.standing(),
+                **sweep_head(state, self._seen, self.folder.name, self.standing(), until),
                 "driven": self._driver is not None,
                 "driver": self._driver,
-                "paused": state.paused,
-                "trials": len(state.trials) - len(state.repetitions),
-                "total": total if isinstance(total, int) else None,
-                "counts": {name: count for name, count in state.counts.items() if count},
-                "best": None if best is None else {"trial": best.index, "value": plain(best.value)},
-                "metric": state.sweep.get("metric"),
-                "mode": state.mode,
-                "further": state.further,
-                "unit": self._unit,
-                "gpus_busy": plain(busy),
-                "seconds": 0.0 if state.started is None else max(0.0, (until or 0.0) - state.started),
-                "updated": state.updated,
-                "events": [
-                    [event[0], cell(line, 400)]
-                    for event in list(state.events)[::-1]
-                    if (line := event_line(state, event))
-                ],
-                "rungs": self._rungs(),
                 "elastic": self._is_elastic(),
                 "read": 1.0 if self.whole else min(0.99, self._follower.read / max(1, self._follower.size)),
-                "more": max(0, len(state.trials) - MOST_ROWS),
             }
 
     def _is_elastic(self) -> bool:
@@ -219,21 +152,6 @@ class SweepWatch:
             return "cut off"
         return "paused" if self._state.paused else "running"
 
-    def _rungs(self) -> list[dict[str, Any]]:
-        """Return how many trials have come to each rung, and how many were stopped there."""
-        told = self._state.sweep.get("rungs") or {}
-        if told.get("by") != "training_iteration" or not isinstance(told.get("at"), list):
-            return []
-        found = [{"at": at, "reached": 0, "stopped": 0} for at in told["at"][:_MOST_RUNGS]]
-        for trial in self._state.searched:
-            done = trial.history[-1]["training_iteration"] or 0 if trial.history else 0
-            passed = [rung for rung in found if done >= rung["at"]]
-            for rung in passed:
-                rung["reached"] += 1
-            if passed and trial.state == "STOPPED":
-                passed[-1]["stopped"] += 1
-        return found
-
     def row(self, index: int, since: int) -> list[dict[str, Any]]:
         """Return one trial, with all of its configuration as text, if it has changed after version ``since``."""
         with self._lock:
@@ -242,12 +160,12 @@ class SweepWatch:
                 return []
             words = [f"{key}={json.dumps(value, default=str)}" for key, value in flatten(trial.config).items()]
             text = shlex.join(words)
-            return [{**self._row(trial), "variant": text if len(text) < _MOST_VARIANT else ""}]
+            return [{**view.row(self._state, trial), "variant": text if len(text) < _MOST_VARIANT else ""}]
 
     def rows(self, since: int) -> list[dict[str, Any]]:
         """Return the trials that have changed after version ``since``, the earliest change first."""
         with self._lock:
-            first = len(self._state.trials) - MOST_ROWS
+            first = len(self._state.trials) - view.MOST_ROWS
             changed = []
             for trial_id, version in reversed(self._changed.items()):
                 if version <= since:
@@ -255,28 +173,7 @@ class SweepWatch:
                 trial = self._state.trials[trial_id]
                 if trial.index >= first:
                     changed.append(trial)
-            return [self._row(trial) for trial in reversed(changed)]
-
-    def _row(self, trial: TrialState) -> dict[str, Any]:
-        last = trial.history[-1] if trial.history else {}
-        best = {} if trial.best is None else trial.history[trial.best]
-        metric = self._state.sweep.get("metric") or "metric"
-        config = list(flatten(trial.config).items())
-        return {
-            "i": trial.index,
-            "state": state_of(trial),
-            "value": plain(trial.value),
-            "last": plain(last.get(metric, metric_value(last, metric))),
-            "more": {name: plain(metric_value(best, name)) for name in self._state.further},
-            "at": progress(last) if last else None,
-            "seconds": round(trial.seconds, 1),
-            "since": trial.since,
-            "workers": trial.workers,
-            "why": trial.why,
-            "peak": {name: plain(value) for name, value in trial.peak.items()},
-            "config": {str(key): plain(value) for key, value in config[:_MOST_KEYS]},
-            "left": max(0, len(config) - _MOST_KEYS),
-        }
+            return [view.row(self._state, trial) for trial in reversed(changed)]
 
     def one(self, index: int) -> TrialState | None:
         """Return a trial by its number; None where there is none."""
@@ -296,11 +193,8 @@ class SweepWatch:
             sent: by trial, the version of the curve that the page has; it is brought up to date.
         """
         with self._lock:
-            sign = -1.0 if self._state.mode == "max" else 1.0
-            known = [trial for trial in self._state.searched if trial.id in self._curves]
-            best = heapq.nsmallest(MOST_CURVES, known, key=lambda trial: sign * (trial.value or 0.0))
-            live = [trial for trial in list(self._state.live.values())[:_MOST_LIVE] if trial.id in self._curves]
-            shown = {trial.index: trial.id for trial in [*best, *live]}
+            trials, reported = view.with_curves(self._state)
+            shown = {trial.index: trial.id for trial in trials}
             grown = {}
             for index, trial_id in shown.items():
                 version = self._changed.get(trial_id, 0)
@@ -310,7 +204,7 @@ class SweepWatch:
             gone = [index for index in sent if index not in shown]
             for index in gone:
                 del sent[index]
-            return {"curves": grown, "gone": gone, "of": len(known)}
+            return {"curves": grown, "gone": gone, "of": reported}
 
 
 class SweepList:
@@ -413,12 +307,14 @@ class SweepList:
             notes = Notes(watch.folder)
             said = [note.text for note in notes.all if note.trial is None]
         except Exception as error:  # noqa: BLE001 - a sweep that cannot be read must not hide the others
-            return {"name": name, "state": "unreadable", "error": cell(str(error), 400), "live": False}
-        left_out = ("events", "rungs", "driver")
+            return {"name": name, "state": "unreadable", "error": view.plain(str(error), 400), "live": False}
+        left_out = ("events", "rungs", "driver", "columns")
+        best = head["best"] and {"trial": head["best"]["trial"], "value": head["best"]["value"]}
         return {
             **{key: value for key, value in head.items() if key not in left_out},
+            "best": best,
             "tags": notes.tags(None),
-            "notes": [cell(text, CELL) for text in said[-3:]],
+            "notes": [view.plain(text) for text in said[-3:]],
             "live": head["state"] in ("running", "paused") or head["read"] < 1.0,
         }
 
@@ -448,20 +344,6 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def plain(value: Any) -> Any:
-    """Return a value that JSON can hold and a row can show: a number, a truth value, None, or text that is cut."""
-    if value is None or isinstance(value, bool | int):
-        return value if not isinstance(value, int) or abs(value) < 1 << 53 else str(value)
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    return cell(value)
-
-
 def encode(message: Mapping[str, Any]) -> str:
     """Return a message as JSON without line breaks."""
     return json.dumps(message, separators=(",", ":"), allow_nan=False)
-
-
-def colours() -> dict[str, str]:
-    """Return the colour of each state of a trial."""
-    return {name: outcome.colour for name, outcome in OUTCOMES.items()} | {"STARTING": OUTCOMES[RUNNING].colour}

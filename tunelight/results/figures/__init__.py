@@ -11,20 +11,24 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tunelight.results.figures.curves import history, learning_curves
-from tunelight.results.figures.parameters import importances, parallel, slices
+from tunelight.results.figures.parameters import contour, importances, parallel, slices
 from tunelight.results.figures.pareto import pareto
 from tunelight.results.figures.timeline import timeline
 
-__all__ = ["FIGURES", "history", "importances", "learning_curves", "parallel", "pareto", "slices", "timeline"]
+__all__ = [
+    "FIGURES",
+    "contour",
+    "history",
+    "importances",
+    "learning_curves",
+    "parallel",
+    "pareto",
+    "slices",
+    "timeline",
+]
 
 FIGURES: Final[dict[str, Callable[..., Any]]] = {
-    "history": history,
-    "learning_curves": learning_curves,
-    "importances": importances,
-    "parallel": parallel,
-    "slices": slices,
-    "timeline": timeline,
-    "pareto": pareto,
+    draw.__name__: draw for draw in (history, learning_curves, importances, parallel, slices, contour, timeline, pareto)
 }
 """By name, in the order of a report. Each takes the results (``SweepResults``) and returns a ``Figure``; each draws
 also a sweep of one trial, or of none that has reported, and then says what is missing."""

@@ -10,26 +10,25 @@ import plotly.graph_objects as go
 
 from tunelight.results.figures.data import judged_by
 from tunelight.results.figures.spending import improvements, spending
-from tunelight.results.figures.style import axis_of, figure, nothing, text
+from tunelight.results.figures.style import PALETTE, axis_of, figure, nothing, text
+from tunelight.results.figures.timeline import unit_of
 
 if TYPE_CHECKING:
-    from tunelight.results.figures.sweep import Sweep
+    from tunelight.results.figures.data import Sweep
 
-PALETTE: Final = ("#3b7dc4", "#e07b39", "#2a9d6f", "#b65fcf", "#d1495b", "#9c7a3c", "#17a2b8", "#7f7f7f")
-"""One colour for each sweep; from the ninth on, the lines are dashed."""
 _DASHES: Final = ("solid", "dash", "dot", "dashdot")
 _HOUR: Final = 3600.0
 
 
 def colour_of(number: int) -> str:
-    """Return the colour of a sweep, by its place among those that are compared."""
+    """Return the colour of a sweep by its place among the compared; from the ninth on, lines are dashed."""
     return PALETTE[number % len(PALETTE)]
 
 
 def best_by_time(sweeps: Mapping[str, Sweep]) -> go.Figure:
     """Draw each sweep's best value so far against the time in which its trials ran; ``sweeps`` are by their names."""
     longest = max((spending(results).total[0] for results in sweeps.values()), default=0.0)
-    unit, seconds = ("hours", _HOUR) if longest > 3 * _HOUR else ("minutes", 60.0) if longest > 300 else ("seconds", 1)
+    unit, seconds = unit_of(longest)
     return _draw(sweeps, "against wall time", f"{unit} in which trials ran", "wall", seconds)
 
 
@@ -59,7 +58,7 @@ def _draw(sweeps: Mapping[str, Sweep], what: str, axis: str, of: str, unit: floa
         if not found:
             continue
         wall, workers = spending(results).total
-        end = {"wall": wall, "workers": workers, "trials": len(results)}[of]
+        end = {"wall": wall, "workers": workers, "trials": len(results.trials)}[of]
         x = [getattr(step, of) for step in found] + [max(end, getattr(found[-1], of))]
         dash = _DASHES[number // len(PALETTE) % len(_DASHES)]
         made.add_trace(

@@ -12,7 +12,7 @@ from plotly.colors import sample_colorscale
 
 from tunelight.record import metric_value, ranked
 from tunelight.results.figures.data import (
-    check_metric,
+    chosen_metric,
     failed_in,
     judged_by,
     progress,
@@ -24,7 +24,8 @@ from tunelight.results.figures.style import BEST, COLOURS, SCALE, Values, axis_o
 from tunelight.results.words import counted, ordinal
 
 if TYPE_CHECKING:
-    from tunelight.results.figures.sweep import Sweep, Trial
+    from tunelight.results.figures.data import Sweep
+    from tunelight.results.trial import TrialResult
 
 _MOST_POINTS: Final = 120_000
 """Of all curves together; above it, they are thinned out evenly, except for first, best and last points."""
@@ -36,7 +37,7 @@ def history(results: Sweep, metric: str | None = None, mode: str | None = None) 
     Args:
         metric, mode: which; by default the sweep's. Raises: MetricError for a metric that nobody reported.
     """
-    metric, mode = _which(results, metric, mode)
+    metric, mode = chosen_metric(results, metric), mode or results.mode
     values = values_of(results, metric, mode)
     there = np.isfinite(values)
     title = f"Optimization history: best {text(metric)} of each trial ({mode} is better)"
@@ -47,7 +48,7 @@ def history(results: Sweep, metric: str | None = None, mode: str | None = None) 
     made = figure(title, "trial, in order of creation", text(metric), note)
     made.update_yaxes(**axis_of(values[there]))
     kind = scatter(len(values))
-    index = np.array([trial.index for trial in results.trials])
+    index = np.array([trial.index for trial in results.trials], dtype=np.int32)
     state = np.array([trial.state for trial in results.trials])
     for name in dict.fromkeys(state[there]):
         shown = there & (state == name)
@@ -55,6 +56,7 @@ def history(results: Sweep, metric: str | None = None, mode: str | None = None) 
             kind(
                 x=index[shown],
                 y=values[shown],
+                customdata=index[shown],
                 mode="markers",
                 name=f"{str(name).lower()}: {counted(int(shown.sum()), 'trial')}",
                 marker={"color": COLOURS.get(str(name), "#888888"), "size": 7},
@@ -78,7 +80,7 @@ def learning_curves(results: Sweep, metric: str | None = None, mode: str | None 
     Args:
         metric, mode: which; by default the sweep's. Raises: MetricError for a metric that nobody reported.
     """
-    metric, mode = _which(results, metric, mode)
+    metric, mode = chosen_metric(results, metric), mode or results.mode
     curves = [(trial, *_curve(trial, metric)) for trial in results.trials]
     curves = [(trial, x, y) for trial, x, y in curves if np.isfinite(y).any()]
     title = f"Learning curves: {text(metric)} at each report"
@@ -115,19 +117,21 @@ def learning_curves(results: Sweep, metric: str | None = None, mode: str | None 
             first = results.record.trials[best].repeats or best
             winner = next(trial for trial in results.trials if trial.id == first)
         x, y = _curve(winner, metric)
-        name, line = f"best: trial {winner.index}", {"color": BEST, "width": 3}
         made.add_trace(
-            kind(x=x, y=y, mode="lines+markers" if len(x) == 1 else "lines", name=name, line=line, hoverinfo="skip")
+            kind(
+                x=x,
+                y=y,
+                customdata=np.full(len(x), winner.index, dtype=np.int32),
+                mode="lines+markers" if len(x) == 1 else "lines",
+                name=f"best: trial {winner.index}",
+                line={"color": BEST, "width": 3},
+                hoverinfo="skip",
+            )
         )
     return made
 
 
-def _which(results: Sweep, metric: str | None, mode: str | None) -> tuple[str, str]:
-    first, how = judged_by(results)
-    return first if metric is None else check_metric(results, metric), mode or how
-
-
-def _curve(trial: Trial, metric: str) -> tuple[Values, Values]:
+def _curve(trial: TrialResult, metric: str) -> tuple[Values, Values]:
     x = np.array([progress(report) for report in trial.history], dtype=np.int32)
     found = (metric_value(report, metric) for report in trial.history)
     y = np.array([math.nan if value is None or math.isinf(value) else value for value in found], dtype=float)
@@ -143,10 +147,10 @@ def _thinned(x: Values, y: Values, step: int, mode: str) -> tuple[Values, Values
     return x[kept], y[kept]
 
 
-def _groups(results: Sweep, trials: list[Trial]) -> Iterator[tuple[str, str, set[str]]]:
+def _groups(results: Sweep, trials: list[TrialResult]) -> Iterator[tuple[str, str, set[str]]]:
     """Yield (name, colour, trial ids): by rungs, else by states."""
     rungs = rung_names(results)
-    numbers = {trial.id: rung_reached(results, trial) for trial in trials}
+    numbers = {trial.id: rung_reached(results, trial.history) for trial in trials}
     if rungs and None not in numbers.values():
         for number in sorted(set(numbers.values()), key=int):  # type: ignore[arg-type]  # none of them is None
             colour = sample_colorscale(SCALE, [0.92 * (number or 0) / len(rungs)])[0]

@@ -5,26 +5,55 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
 from tunelight.errors import MetricError, unknown
-from tunelight.record import is_better, metric_value
+from tunelight.record import SweepState, is_better, metric_value
 from tunelight.results.figures.style import Values, is_wide, text
 from tunelight.settings.dotted import flatten
 
 if TYPE_CHECKING:
-    from tunelight.results.figures.sweep import Sweep, Trial
+    from tunelight.results.trial import TrialResult
 
 WHEN: Final = frozenset({"epoch", "training_iteration", "timestamp"})
 """Keys of a report that are not the user's metrics."""
 _MOST_TRIALS: Final = 2 / 3
 """The share of trials that must have reached the epoch at which they are compared."""
-MISSING: Final = "(not set)"
-"""Shown for a key that a configuration lacks, because it is conditional."""
+MISSING: Final = object()
+"""The value of a key that a configuration lacks, because it is conditional."""
 _LOG_DOMAINS: Final = frozenset({"loguniform", "qloguniform", "lograndint", "qlograndint"})
 _EVEN_DOMAINS: Final = frozenset({"uniform", "quniform", "randint", "qrandint", "randn", "qrandn"})
+
+
+class Sweep(Protocol):
+    """The part of :class:`tunelight.results.SweepResults` that figures read; that class draws them itself."""
+
+    @property
+    def folder(self) -> Path:
+        """The sweep's folder."""
+
+    @property
+    def trials(self) -> Sequence[TrialResult]:
+        """The trials of the search, in order of creation."""
+
+    @property
+    def record(self) -> SweepState:
+        """The recorded state."""
+
+    @property
+    def metric(self) -> str | None:
+        """The metric that trials are judged by; the first of several."""
+
+    @property
+    def mode(self) -> str:
+        """Which values are better: min or max."""
+
+    @property
+    def objectives(self) -> Sequence[tuple[str, str]]:
+        """All metrics that trials are judged by, each with its mode."""
 
 
 def judged_by(results: Sweep) -> tuple[str, str]:
@@ -49,24 +78,17 @@ def _numbers(report: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield f"{prefix}{key}"
 
 
-def check_metric(results: Sweep, metric: str) -> str:
-    """Return ``metric`` if it was reported or the sweep is judged by it. Raises: MetricError for another."""
+def chosen_metric(results: Sweep, metric: str | None) -> str:
+    """Return a metric that was reported or that the sweep is judged by, by default the first. Raises: MetricError."""
+    first, _ = judged_by(results)
+    if metric in (None, first):
+        return first
     valid = metrics_of(results)
-    if metric not in valid and metric not in (judged_by(results)[0], *dict(results.objectives)):
+    if metric not in valid and metric not in dict(results.objectives):
         raise MetricError(
-            unknown(f"No trial of {results.name} reported a number as", metric, valid, listed="Reported were")
+            unknown(f"No trial of {results.folder.name} reported a number as", metric, valid, listed="Reported were")
         )
-    return metric
-
-
-def best_of(trial: Trial, metric: str, mode: str) -> float:
-    """Return a trial's best finite value of a metric over all its reports; NaN without one."""
-    best = math.nan
-    for report in trial.history:
-        value = metric_value(report, metric)
-        if value is not None and math.isfinite(value) and (math.isnan(best) or is_better(value, best, mode)):
-            best = value
-    return best
+    return str(metric)
 
 
 def values_of(results: Sweep, metric: str | None = None, mode: str | None = None) -> Values:
@@ -74,7 +96,21 @@ def values_of(results: Sweep, metric: str | None = None, mode: str | None = None
     first, how = judged_by(results)
     if metric is None or (metric == first and mode in (None, how)):
         return np.array([math.nan if trial.value is None else trial.value for trial in results.trials], dtype=float)
-    return np.array([best_of(trial, metric, mode or how) for trial in results.trials], dtype=float)
+    return np.array([_best_of(trial.history, metric, mode or how) for trial in results.trials], dtype=float)
+
+
+def _best_of(history: Iterable[Mapping[str, Any]], metric: str, mode: str) -> float:
+    best = math.nan
+    for report in history:
+        value = _finite(report, metric)
+        if value is not None and (math.isnan(best) or is_better(value, best, mode)):
+            best = value
+    return best
+
+
+def _finite(report: Mapping[str, Any], metric: str) -> float | None:
+    value = metric_value(report, metric)
+    return value if value is not None and math.isfinite(value) else None
 
 
 def same_epoch(results: Sweep, metric: str, mode: str) -> tuple[int, Values]:
@@ -91,22 +127,12 @@ def same_epoch(results: Sweep, metric: str, mode: str) -> tuple[int, Values]:
     if not reached:
         return 0, np.full(len(curves), math.nan)
     epoch = reached[math.ceil(_MOST_TRIALS * len(reached)) - 1]
-    found = [
-        [value for at, value in curve if at <= epoch] if curve and curve[-1][0] >= epoch else [] for curve in curves
-    ]
     choose = max if mode == "max" else min
-    return epoch, np.array([choose(values) if values else math.nan for values in found], dtype=float)
-
-
-def _finite(report: Mapping[str, Any], metric: str) -> float | None:
-    value = metric_value(report, metric)
-    return value if value is not None and math.isfinite(value) else None
-
-
-def best_report(results: Sweep, metric: str) -> Values:
-    """Return the value of a metric in each trial's best report, the best by the sweep's metric; NaN without one."""
-    found = [metric_value(trial.metrics, metric) for trial in results.trials]
-    return np.array([math.nan if value is None else value for value in found], dtype=float)
+    best = [
+        choose(value for at, value in curve if at <= epoch) if curve and curve[-1][0] >= epoch else math.nan
+        for curve in curves
+    ]
+    return epoch, np.array(best, dtype=float)
 
 
 def failed_in(results: Sweep) -> Values:
@@ -120,11 +146,6 @@ def progress(report: Mapping[str, Any]) -> int:
     return epoch + 1 if isinstance(epoch, int) else int(report.get("training_iteration") or 0)
 
 
-def rung_reached(results: Sweep, trial: Trial) -> int | None:
-    """Return how many rungs a trial has reached; None if the rungs are not known."""
-    return reached(results.record.sweep.get("rungs"), trial.history)
-
-
 def rung_names(results: Sweep) -> list[str]:
     """Return the rungs as a legend names them: "rung 2 of 3 (epoch 4)"; none if they are not known."""
     rungs = results.record.sweep.get("rungs") or {}
@@ -135,8 +156,9 @@ def rung_names(results: Sweep) -> list[str]:
     return [f"rung {number} of {len(at)} ({text(by)} {place:g})" for number, place in enumerate(at, start=1)]
 
 
-def reached(rungs: Mapping[str, Any] | None, history: Sequence[Mapping[str, Any]]) -> int | None:
-    """Return how many of a record's ``rungs`` a trial with this history has reached; None if that is unknown."""
+def rung_reached(results: Sweep, history: Sequence[Mapping[str, Any]]) -> int | None:
+    """Return how many rungs a trial with this history has reached; None if that is unknown."""
+    rungs = results.record.sweep.get("rungs")
     if not rungs or not rungs["at"]:
         return None
     if not history:
@@ -159,10 +181,8 @@ class Column:
     @property
     def log(self) -> bool:
         """Tell whether its axis is logarithmic: as it was searched, else by its values."""
-        if not self.numeric:
-            return False
-        known = self.numbers[self.there]
-        return is_wide(known) if self.even is None else not self.even and bool((known > 0).all())
+        numbers = [value for value in self.raw if value is not MISSING] if self.numeric else []
+        return is_wide(numbers) if self.even is None else not self.even and min(numbers, default=0) > 0
 
     @property
     def there(self) -> Values:
@@ -170,45 +190,38 @@ class Column:
         return np.array([value is not MISSING for value in self.raw], dtype=bool)
 
     @property
-    def numbers(self) -> Values:
-        """The values as numbers, NaN if not set; other values by their index in ``labels``."""
-        if self.numeric:
-            return np.array([math.nan if value is MISSING else float(value) for value in self.raw], dtype=float)
-        place = {label: index for index, label in enumerate(self.labels)}
-        return np.array([math.nan if value is MISSING else place[_label(value)] for value in self.raw], dtype=float)
+    def values(self) -> list[Any]:
+        """The values as numbers, or else as text; MISSING stays."""
+        shown = float if self.numeric else _label
+        return [value if value is MISSING else shown(value) for value in self.raw]
 
     @property
-    def labels(self) -> list[str]:
-        """The different values as text: numbers among them by size, then the others."""
-        found = {_label(value): value for value in self.raw if value is not MISSING}
-        return sorted(found, key=lambda label: _order(found[label], label))
+    def differs(self) -> bool:
+        """Tell whether trials have different values."""
+        return len({value for value in self.values if value is not MISSING}) > 1
+
+    def some(self, at: Values) -> Column:
+        """Return the column for some of the trials, by their positions or as booleans."""
+        places = np.arange(len(self.raw))[at]
+        return Column(self.key, tuple(self.raw[place] for place in places), self.numeric, self.even)
 
 
-def columns(trials: Iterable[Trial], space: Mapping[str, Any] | None = None) -> list[Column]:
-    """Return the keys that differ between trials, in the order of the configurations.
+def columns(trials: Iterable[TrialResult], space: Mapping[str, Any] | None = None) -> list[Column]:
+    """Return the keys that differ between trials, in the order of their names, which is Optuna's.
 
     ``space`` is the search space as ``sweep.yaml`` has it.
     """
     configs = [flatten(trial.plain_config) for trial in trials]
-    keys = dict.fromkeys(key for config in configs for key in config)
-    even = _searched_evenly(space or {})
-    made = [_column(key, tuple(config.get(key, MISSING) for config in configs), even.get(key)) for key in keys]
-    return [column for column in made if len({_label(value) for value in column.raw}) > 1]
-
-
-def _searched_evenly(space: Mapping[str, Any]) -> dict[str, bool]:
-    """Return for each key that has a domain of numbers whether that is an even one, no logarithmic one."""
-    found = {}
-    for path in flatten(space):
-        key, _, domain = path.rpartition(".")
-        if domain in _LOG_DOMAINS | _EVEN_DOMAINS:
-            found[key] = domain in _EVEN_DOMAINS
-    return found
-
-
-def _column(key: str, raw: tuple[Any, ...], even: bool | None) -> Column:
-    numeric = all(value is MISSING or _is_number(value) for value in raw)
-    return Column(key, raw, numeric, even)
+    keys = sorted({key for config in configs for key in config})
+    domains = [path.rpartition(".") for path in flatten(space or {})]
+    even = {key: name in _EVEN_DOMAINS for key, _, name in domains if name in _EVEN_DOMAINS | _LOG_DOMAINS}
+    made = []
+    for key in keys:
+        raw = tuple(config.get(key, MISSING) for config in configs)
+        numeric = all(value is MISSING or _is_number(value) for value in raw)
+        if len({value if value is MISSING else _label(value) for value in raw}) > 1:
+            made.append(Column(key, raw, numeric, even.get(key)))
+    return made
 
 
 def _is_number(value: Any) -> bool:
@@ -222,8 +235,3 @@ def _is_number(value: Any) -> bool:
 
 def _label(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _order(value: Any, label: str) -> tuple[bool, float, str]:
-    is_number = _is_number(value)
-    return (not is_number, float(value) if is_number else 0.0, label)

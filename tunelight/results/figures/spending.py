@@ -14,7 +14,7 @@ from tunelight.results.figures.style import Values
 from tunelight.results.figures.timeline import holds_of
 
 if TYPE_CHECKING:
-    from tunelight.results.figures.sweep import Sweep
+    from tunelight.results.figures.data import Sweep
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,27 @@ from tunelight.record import OUTCOMES
 Values = npt.NDArray[Any]
 
 COLOURS: Final = {name: outcome.colour for name, outcome in OUTCOMES.items()}
+PALETTE: Final = ("#3b7dc4", "#e07b39", "#2a9d6f", "#b65fcf", "#d1495b", "#9c7a3c", "#17a2b8", "#7f7f7f")
 BEST: Final = "#d1495b"
 SCALE: Final = "Viridis"
 GL_FROM: Final = 3000
 """Points from which on a figure is drawn by WebGL, which stays smooth; below it as SVG, which prints sharper."""
+_AXIS: Final = {
+    "automargin": True,
+    "gridcolor": "#e3e8ee",
+    "linecolor": "#e3e8ee",
+    "ticks": "outside",
+    "zeroline": False,
+}
+_TEMPLATE: Final = {
+    "layout": {
+        "font": {"color": "#2a3442"},
+        "paper_bgcolor": "white",
+        "plot_bgcolor": "white",
+        "xaxis": _AXIS,
+        "yaxis": _AXIS,
+    }
+}
 _TEXT: Final = 48
 _MOST_TICKS: Final = 8
 """Powers of ten that are marked on an axis."""
@@ -33,12 +50,12 @@ _LOG_BELOW: Final = 0.25
 
 
 def text(value: Any, limit: int = _TEXT) -> str:
-    """Return a value as text for a figure, escaped for plotly, of at most ``most`` characters."""
+    """Return a value as text of at most ``limit`` characters, escaped for plotly."""
     return html.escape(clip_text(value, limit), quote=False)
 
 
 def clip_text(value: Any, limit: int = _TEXT) -> str:
-    """Return a value as text for the axes of parallel coordinates, where plotly knows no markup."""
+    """Return a value as text of at most ``limit`` characters, for parallel coordinates, which know no markup."""
     if isinstance(value, float):
         return f"{value:.4g}"
     words = " ".join(str(value).split())
@@ -47,18 +64,20 @@ def clip_text(value: Any, limit: int = _TEXT) -> str:
 
 def figure(title: str, x: str = "", y: str = "", note: str = "") -> go.Figure:
     """Return an empty figure with a title, a smaller line below it, and titles of its axes."""
+    return styled(go.Figure(layout={"xaxis_title_text": x, "yaxis_title_text": y}), title, note)
+
+
+def styled(made: go.Figure, title: str, note: str = "") -> go.Figure:
+    """Give a figure the style of all, a title and a smaller line below it; return it."""
     below = f"<br><sup>{note}</sup>" if note else ""
-    return go.Figure(
-        layout={
-            "template": "plotly_white",
-            "title": {"text": f"{title}{below}", "x": 0, "xref": "paper"},
-            "xaxis": {"title": {"text": x}, "automargin": True},
-            "yaxis": {"title": {"text": y}, "automargin": True},
-            "legend": {"orientation": "h", "x": 0, "yref": "container", "y": 0, "yanchor": "bottom"},
-            "margin": {"l": 60, "r": 30, "t": 80, "b": 80},
-            "height": 460,
-            "hovermode": "closest",
-        }
+    return made.update_layout(
+        template=_TEMPLATE,
+        title={"text": f"{title}{below}", "x": 0, "xref": "paper", "y": None, "yanchor": None, "yref": None},
+        legend={"orientation": "h", "x": 0, "yref": "container", "y": 0, "yanchor": "bottom"},
+        margin={"l": 60, "r": 30, "t": 80, "b": 80},
+        height=460,
+        width=None,
+        hovermode="closest",
     )
 
 
@@ -75,6 +94,13 @@ def nothing(title: str, why: str) -> go.Figure:
 def scatter(count: int) -> Any:
     """Return plotly's class of scatter plots for this many points."""
     return go.Scattergl if count >= GL_FROM else go.Scatter
+
+
+def smooth(made: go.Figure) -> go.Figure:
+    """Return a figure of scatter plots as it is, or with many points drawn by WebGL."""
+    if scatter(sum(len(trace.x or ()) for trace in made.data)) is go.Scatter:
+        return made
+    return go.Figure([{**trace.to_plotly_json(), "type": "scattergl"} for trace in made.data], made.layout)
 
 
 def is_wide(values: Values | Sequence[float]) -> bool:

@@ -18,7 +18,7 @@ from tunelight.results.words import counted
 
 if TYPE_CHECKING:
     from tunelight.record import SweepState, TrialState
-    from tunelight.results.figures.sweep import Sweep
+    from tunelight.results.figures.data import Sweep
 
 _KINDS: Final = {
     "cold": ("starting, cold: workers come and import", "#d98e4a"),
@@ -133,7 +133,7 @@ def timeline(results: Sweep) -> go.Figure:
     if not holds:
         return nothing(title, "No trial has run yet.")
     begin = min(hold.start for hold in holds)
-    unit, seconds = _unit(max(hold.end for hold in holds) - begin)
+    unit, seconds = unit_of(max(hold.end for hold in holds) - begin)
     each = math.ceil(sum(hold.workers for hold in holds) / _MOST_BARS)
     placed = rows_of([replace(hold, workers=math.ceil(hold.workers / each)) for hold in holds])
     names = _names([hold.node for hold in holds])
@@ -185,7 +185,7 @@ def _marks(
     first: dict[int, list[tuple[float, int]]] = {}
     for hold, row in placed:
         first.setdefault(hold.trial, []).append((hold.start, lanes[hold.node, row]))
-    found: dict[str, list[tuple[float, int, str]]] = {"pause": [], "fault": []}
+    found: dict[str, list[tuple[float, int, int, str]]] = {"pause": [], "fault": []}
     for trial in state.trials.values():
         where = first.get(trial.index)
         if where is None:
@@ -196,12 +196,13 @@ def _marks(
         marks += [(at, "fault", text(f"{name}: {message}", 90)) for at, name in trial.moves if name in _FAULTS]
         for at, kind, said in marks:
             lane = next((lane for start, lane in reversed(where) if start <= at), where[0][1])
-            found[kind].append(((at - begin) / unit, lane, f"trial {trial.index}: {said}"))
+            found[kind].append(((at - begin) / unit, lane, trial.index, f"trial {trial.index}: {said}"))
     looks = {"pause": ("line-ns-open", "#8a8a8a", 12), "fault": ("x", COLOURS[ERROR], 10)}
     return [
         go.Scatter(
-            x=[x for x, _, _ in marks],
-            y=[y for _, y, _ in marks],
+            x=[x for x, *_ in marks],
+            y=[y for _, y, *_ in marks],
+            customdata=[index for *_, index, _ in marks],
             text=[said for *_, said in marks],
             mode="markers",
             name=f"{kind}s: {len(marks)}",
@@ -233,5 +234,6 @@ def _names(nodes: Iterable[str]) -> dict[str, str]:
     return {node: text(node if hosts.count(host := node.partition("#")[0]) > 1 else host, 24) for node in known}
 
 
-def _unit(seconds: float) -> tuple[str, float]:
+def unit_of(seconds: float) -> tuple[str, float]:
+    """Return the unit in which an axis shows so many seconds, and its length in seconds."""
     return ("hours", 3600.0) if seconds > 10_800 else ("minutes", 60.0) if seconds > 300 else ("seconds", 1.0)

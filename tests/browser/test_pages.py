@@ -1,0 +1,223 @@
+"""The page of a sweep in headless Chromium, live from a server and saved as a report, held by the same tests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.browser.test_web import SIZES, Window
+from tests.unit.sweeps import record
+from tests.unit.web.serving import serving
+from tunelight.reporting import report
+from tunelight.results import SweepResults
+
+FIGURES = ("history", "importances", "parallel", "slices", "pareto", "timeline")
+SPOT = """() => {
+    const plot = document.getElementById("canvas"), { _size: size, xaxis, yaxis } = plot._fullLayout;
+    const trace = plot._fullData.find((one) => one.name.startsWith("finished")), box = plot.getBoundingClientRect();
+    return [box.left + size.l + xaxis.d2p(trace.x[5]), box.top + size.t + yaxis.d2p(trace.y[5])];
+}"""
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> SweepResults:
+    results = record(tmp_path_factory.mktemp("runs") / "digits", trials=30)
+    (results.trials[3].path / "log.txt").write_text("".join(f"line {number}\n" for number in range(200)))
+    return results
+
+
+@pytest.fixture(scope="module", params=["live", "saved"])
+def address(request: Any, sweep: SweepResults, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    if request.param == "saved":
+        yield f"file://{report(sweep, tmp_path_factory.mktemp('report'))}"
+        return
+    with serving(sweep.folder.parent) as served:
+        yield served.address.replace("/?", "/sweep/digits?")
+
+
+class SweepPage(Window):
+    """A sweep's page, live or saved."""
+
+    def __init__(self, context: Any, address: str) -> None:
+        super().__init__(context, address)
+        self.page.wait_for_selector("#list tbody tr")
+        self.page.wait_for_selector("#canvas[data-drawn]")
+
+    def heads(self) -> list[str]:
+        return [str(text) for text in self.page.locator("#list th").all_inner_texts()]
+
+    def column(self, name: str) -> list[str]:
+        number = next(n for n, head in enumerate(self.heads(), 1) if head.strip(" ▲▼") == name)
+        return [str(text) for text in self.page.locator(f"#list tbody tr > :nth-child({number})").all_inner_texts()]
+
+    def point_at_a_curve(self) -> str:
+        """Move the pointer to the sixth point of a finished trial's curve; return what is shown there."""
+        self.page.locator("#canvas").scroll_into_view_if_needed()
+
+        def there() -> Any:
+            across, down = self.page.evaluate(SPOT)
+            self.page.mouse.move(across - 1, down)
+            self.page.mouse.move(across, down)
+            self.page.wait_for_timeout(200)
+            return self.page.locator("#canvas.leads .hovertext").count()
+
+        self.until(there, "the value")  # sections above may still come, and move it down
+        return str(self.page.locator("#canvas .hoverlayer").text_content())
+
+    def draw(self, figure: str) -> Any:
+        """Scroll to a figure, and return it once it is drawn."""
+
+        def there() -> Any:
+            self.page.locator(f"#{figure}").evaluate("(part) => part.scrollIntoView()")
+            return self.page.locator(f"#{figure} .plot[data-drawn]").count()
+
+        self.until(there, figure, 60)
+        return self.page.locator(f"#{figure} .plot")
+
+
+@pytest.fixture
+def page(chromium: Any, address: str) -> Iterator[SweepPage]:
+    context = chromium.new_context(viewport=SIZES["wide"], color_scheme="light")
+    found = SweepPage(context, address)
+    yield found
+    assert found.said == []
+    context.close()
+
+
+def test_the_table_begins_with_the_best_and_shows_hyperparameters_before_what_a_trial_took(
+    page: SweepPage, sweep: SweepResults
+) -> None:
+    assert page.heads() == [
+        "trial", "state", "best loss", "model.lr", "model.hidden", "opt", "momentum",
+        "last loss", "epochs", "time", "workers",
+    ]  # fmt: skip
+    values = sorted(trial.value for trial in sweep.trials if trial.value is not None)
+    assert page.column("best loss") == [str(float(f"{value:.4g}")) for value in values]
+    assert page.page.locator("th[aria-sort=ascending]").inner_text() == "best loss"
+    assert "configuration" in page.text("#best")
+    assert page.text("#best .value a") == f"trial {sweep.best.index}"
+
+
+def test_a_click_on_a_heading_sorts_and_a_filter_leaves_rows_out(page: SweepPage, sweep: SweepResults) -> None:
+    button = page.page.locator("#list th button:text-is('model.lr')")
+    button.click()
+    page.until(lambda: (rates := [float(text) for text in page.column("model.lr")]) == sorted(rates), "the order")
+    button.click()
+    page.until(lambda: (rates := [float(text) for text in page.column("model.lr")]) == sorted(rates)[::-1], "the other")
+    page.page.fill("#filter", "lr < 0.001 and state = STOPPED")
+    page.until(lambda: set(page.column("state")) == {"STOPPED"}, "the rows")
+    page.page.fill("#filter", "finished SGD")
+    wanted = {str(one.index) for one in sweep.trials if one.state == "FINISHED" and one.config["opt"] == "sgd"}
+    page.until(lambda: set(page.column("trial")) == wanted, "the rows with both words")
+    assert page.text("#count") == f"{len(wanted)} of 30 trials"
+    page.page.fill("#filter", "lrr < 1")
+    page.until(lambda: page.text("#count") == "There is no column lrr.", "the refusal")
+
+
+def test_columns_that_are_left_out_stay_so(page: SweepPage) -> None:
+    page.page.click("#columns summary")
+    page.page.locator("#columns label", has_text="opt").locator("input").uncheck()
+    assert not page.page.locator("#list th", has_text="opt").is_visible()
+    page.page.reload()
+    page.page.wait_for_selector("#list tbody tr")
+    assert not page.page.locator("#list th", has_text="opt").is_visible()
+
+
+def test_curves_have_ticks_and_grid_lines_and_show_a_value_under_the_pointer(
+    page: SweepPage, sweep: SweepResults
+) -> None:
+    for axis in "xy":
+        assert page.page.locator(f"#canvas .{axis}grid").count() >= 3
+        assert page.page.locator(f"#canvas .{axis}tick").count() >= 3
+    said = re.search(r"trial (\d+), epoch 6: ([0-9.]+)", page.point_at_a_curve())
+    assert said is not None
+    assert float(said[2]) == pytest.approx(sweep.trials[int(said[1])].history[5]["loss"], rel=1e-4)
+    page.picture("hover")
+
+
+def test_a_click_on_a_curve_leads_to_its_trial_and_back(page: SweepPage) -> None:
+    number = re.findall(r"trial (\d+)", page.point_at_a_curve())[0]
+    page.page.mouse.down()
+    page.page.mouse.up()
+    page.page.wait_for_url(lambda url: url.endswith((f"/trial/{number}", f"#trial-{number}")))
+    page.until(lambda: f"Trial {number} finished" in page.text("#trial"), "the trial")
+    assert "FINISHED" in page.text("#cards")
+    assert "configuration" in page.text("#trial")
+    assert "Placement" in page.text("#trial")
+    page.page.wait_for_selector("#trial .plot[data-drawn]")
+    page.fits()
+    page.page.go_back()
+    page.page.wait_for_selector("#list tbody tr")
+    assert len(page.column("trial")) == 30
+
+
+def test_a_click_on_a_row_opens_its_trial_with_its_log(page: SweepPage) -> None:
+    page.page.click("#list tr[data-key='3'] td:nth-child(2)")
+    page.until(lambda: "line 199" in page.text("main"), "its log")
+    page.until(lambda: "Trial 3 failed" in page.text("#trial"), "its details")
+    assert "<script>alert('error')</script>" in page.text("#trial")
+    assert page.page.locator("#wheel:visible").count() == 0  # nobody runs it
+
+
+def test_each_figure_is_drawn(page: SweepPage) -> None:
+    mark = {"importances": ".barlayer .point", "parallel": ".parcoords .y-axis", "timeline": ".scatterlayer .js-line"}
+    for name in FIGURES:
+        figure = page.draw(name)
+        assert figure.locator(mark.get(name, ".scatterlayer .point")).count() > 0, name
+        assert len(page.text(f"#{name} h2")) > 10
+
+
+def test_a_click_on_a_point_of_a_figure_leads_to_its_trial(page: SweepPage) -> None:
+    page.draw("slices").locator(".scatterlayer .point").first.hover(force=True)
+    page.until(lambda: page.page.locator("#slices .plot.leads").count(), "the pointer")
+    page.page.mouse.down()
+    page.page.mouse.up()
+    page.page.wait_for_selector("#trial h2")
+
+
+def test_a_brush_on_the_parallel_coordinates_leaves_the_other_rows_out(page: SweepPage, sweep: SweepResults) -> None:
+    page.draw("parallel")
+    axis = page.page.locator("#parallel .axis-brush").last.bounding_box()
+    across = axis["x"] + axis["width"] / 2
+    page.page.mouse.move(across, axis["y"] + 0.98 * axis["height"])
+    page.page.mouse.down()
+    page.page.mouse.move(across, axis["y"] + 0.8 * axis["height"], steps=5)
+    page.page.mouse.move(across, axis["y"] + 0.6 * axis["height"], steps=5)
+    page.page.mouse.up()
+    page.until(lambda: "selected in the parallel coordinates" in page.text("#count"), "the selection")
+    kept = [int(text) for text in page.column("trial")]
+    best = [trial.index for trial in sorted(sweep.trials, key=lambda trial: trial.value or 9)]
+    assert 0 < len(kept) < 30
+    assert kept == best[: len(kept)]
+    page.picture("brushed")
+    page.page.mouse.dblclick(across, axis["y"] + 0.2 * axis["height"])
+    page.until(lambda: len(page.column("trial")) == 30, "all of them")
+
+
+def test_light_and_dark_change_paper_and_figures(page: SweepPage) -> None:
+    paper = "getComputedStyle(document.body).backgroundColor"
+    ink = "getComputedStyle(document.querySelector('#canvas .xtitle')).fill"
+    light = page.page.evaluate(f"[{paper}, {ink}]")
+    page.page.click("#theme")
+    page.page.wait_for_function(f"{paper} !== '{light[0]}' && {ink} !== '{light[1]}'")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES)
+def test_no_page_is_wider_than_its_screen(chromium: Any, address: str, size: str, scheme: str) -> None:
+    context = chromium.new_context(viewport=SIZES[size], color_scheme=scheme)
+    page = SweepPage(context, address)
+    for name in FIGURES:
+        page.draw(name)
+    outside = """(room) => [...document.querySelectorAll("body *")]
+        .filter((one) => !one.closest(".wide, .scroll, pre, svg") && one.getBoundingClientRect().right > room + 1)
+        .map((one) => one.outerHTML.slice(0, 80))"""
+    assert page.page.evaluate(outside, SIZES[size]["width"]) == []
+    page.fits()
+    page.page.evaluate("window.scrollTo(0, 0)")
+    page.picture(f"sweep-{size}-{scheme}")
+    assert page.said == []
+    context.close()

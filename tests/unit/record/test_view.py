@@ -1,0 +1,147 @@
+"""A sweep as plain data: columns in order, rows that JSON can hold, the best, rungs and curves."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.recording import Sweep
+from tests.unit.sweeps import record
+from tunelight.record import SweepState, apply, read_record, view
+from tunelight.record.view import Curve, Seen, plain
+
+
+def state_of(folder: Path, **told: Any) -> SweepState:
+    return record(folder, **told).record
+
+
+def test_results_come_first_then_hyperparameters_then_what_a_trial_took(tmp_path: Path) -> None:
+    state = state_of(tmp_path)
+    found = view.columns(state, Seen(state.trials.values()))
+    assert [column.name for column in found] == [
+        "trial", "state", "best loss", "model.lr", "model.hidden", "opt", "momentum",
+        "last loss", "epochs", "time", "workers",
+    ]  # fmt: skip
+    row = view.row(state, state.trials["00000"])
+    shown = {column.name: column.of(row) for column in found}
+    config = state.trials["00000"].config
+    assert shown["model.lr"] == config["model"]["lr"]
+    assert shown["momentum"] == config.get("momentum")
+    assert (shown["trial"], shown["state"], shown["epochs"]) == (0, "FINISHED", 16)
+
+
+def test_a_hyperparameter_that_never_varies_comes_last_and_one_that_most_values_have_first() -> None:
+    state = SweepState()
+    sweep_line(state)
+    for number in range(3):
+        line(
+            state,
+            "trial",
+            f"{number}",
+            index=number,
+            folder=f"t{number}",
+            config={"a": 1, "b": number % 2, "c": number},
+        )
+    seen = Seen(state.trials.values())
+    assert seen.keys == ["b", "c", "a"]
+    assert seen.by_variety == ["c", "b", "a"]
+
+
+def test_usage_reasons_and_further_metrics_have_columns_where_trials_have_them(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, further=[["latency", "min"]])
+    trial = sweep.add(lr=0.1)
+    sweep.start(trial)
+    sweep.report(trial, 1, 0.5, latency=3.0, epoch=None)
+    sweep.callback.record.append("usage", trial="00000", peak=True, cpu=[1.5, 0.5], memory=[612, 1240])
+    sweep.callback.record.append("state", trial="00000", state="PAUSED", why="place 2 of 2 at rung 1")
+    state = read_record(tmp_path)
+    found = view.columns(state, Seen(state.trials.values()))
+    row = view.row(state, state.trials["00000"])
+    assert {column.name: column.of(row) for column in found[3:]} == {
+        "latency": 3.0, "lr": 0.1, "last loss": 0.5, "reports": 1, "time": row["seconds"], "workers": 2,
+        "CPUs used": 1.5, "memory MB": 1240, "why": "place 2 of 2 at rung 1",
+    }  # fmt: skip
+
+
+def test_values_are_cut_and_no_row_holds_what_json_cannot(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path)
+    trial = sweep.add(text="x" * 1_000_000, big=1 << 70, odd=float("inf"), deep={"a": [1, 2]})
+    sweep.start(trial)
+    sweep.report(trial, 1, float("nan"))
+    row = view.row(sweep.state, sweep.state.trials["00000"])
+    assert len(json.dumps(row, allow_nan=False)) < 1000
+    assert row["last"] == "nan"
+    assert row["config"]["odd"] == "inf"
+    assert row["config"]["deep.a"] == "[1, 2]"
+    assert (plain(0.5), plain(None), plain(True), len(plain("y" * 300))) == (0.5, None, True, 160)
+
+
+def test_the_head_has_the_best_configuration_with_its_report_and_counts_rungs(tmp_path: Path) -> None:
+    state = state_of(tmp_path)
+    head = view.head(state, Seen(state.trials.values()))
+    best = head["best"]
+    trial = state.trials[f"{best['trial']:05d}"]
+    assert (
+        best["value"] == trial.value == min(one.value for one in state.trials.values() if one.value and not one.failed)
+    )
+    assert dict(best["config"])["model.lr"] == trial.config["model"]["lr"]
+    assert dict(best["report"])["loss"] == trial.value
+    assert best["when"] == "epoch 16 (report 16)"
+    assert head["counts"] == {"FINISHED": 2, "STOPPED": 6, "DIVERGED": 2, "ERROR": 2}
+    assert [(rung["at"], rung["reached"], rung["passed"]) for rung in head["rungs"]] == [
+        (1, 12, 12),
+        (4, 12, 4),
+        (16, 2, 0),
+    ]
+    json.dumps(head, allow_nan=False)
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_of_many_trials_the_best_curves_are_shown(mode: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(view, "MOST_CURVES", 2)
+    sweep = Sweep(tmp_path, mode=mode)
+    for number in range(5):
+        trial = sweep.add(lr=number)
+        sweep.start(trial)
+        sweep.report(trial, 1, float(number))
+        sweep.end_by_itself(trial)
+    shown, reported = view.with_curves(sweep.state)
+    assert {trial.index for trial in shown} == ({0, 1} if mode == "min" else {3, 4})
+    assert reported == 5
+    assert view.best_so_far(sweep.state) == ([0.0] * 5 if mode == "min" else [0.0, 1.0, 2.0, 3.0, 4.0])
+
+
+def test_a_curve_has_at_most_its_points_and_always_the_last() -> None:
+    curve = Curve()
+    for number in range(1, 5001):
+        curve.add({"epoch": number - 1}, number / 2)
+        xs, ys = curve.points()
+        assert len(xs) == len(ys) <= 130
+        assert (xs[-1], ys[-1]) == (number, number / 2)
+        assert xs[0] == 1
+    steps = {b - a for a, b in pairwise(xs[:-1])}
+    assert steps == {64}
+
+
+def test_a_curve_leaves_out_what_is_no_number() -> None:
+    reports = [{"training_iteration": n, "loss": value} for n, value in enumerate((1.0, None, float("inf"), 0.5), 1)]
+    assert view.curve_of(reports, "loss").points() == ([1.0, 4.0], [1.0, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("values", "wide"), [([1.0, 99.0], False), ([1.0, 100.0], True), ([0.0, 100.0], False), ([1.0], False), ([], False)]
+)
+def test_values_over_two_decades_are_wide(values: list[float], wide: bool) -> None:
+    assert view.is_wide(values) is wide
+
+
+def line(state: SweepState, kind: str, trial: str | None = None, **fields: Any) -> None:
+    apply(state, {"kind": kind, "time": 1.0, **({"trial": trial} if trial else {}), **fields})
+
+
+def sweep_line(state: SweepState) -> None:
+    line(state, "sweep", sweep={"name": "digits", "metric": "loss", "mode": "min"})

@@ -1,0 +1,336 @@
+"""A sweep as plain data, from the record's state alone: columns, rows, standing, rungs and curves.
+
+Terminal, live page, report and notebook lay out these values, and compute none of their own.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import math
+from array import array
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from tunelight.record.outcomes import OUTCOMES, RUNNING, STOPPED
+from tunelight.record.repeated import winner
+from tunelight.record.state import SweepState, TrialState, metric_value
+from tunelight.record.usage import gpus_busy
+from tunelight.settings.dotted import flatten
+
+STARTING: Final = "STARTING"
+"""The state shown of a trial that is RUNNING and whose workers have not met yet."""
+CELL: Final = 160
+"""Characters of a value in a row."""
+MOST_ROWS: Final = 10_000
+"""Trials that a page gets: the latest."""
+MOST_CURVES: Final = 100
+"""Curves of trials that have the best values; running trials have theirs besides."""
+_MOST_LIVE: Final = 64
+_MOST_POINTS: Final = 128
+_MOST_KEYS: Final = 40
+_MOST_RUNGS: Final = 12
+_MOST_VALUES: Final = 64
+"""Values of a hyperparameter that are told apart, to see which vary most."""
+_WIDE: Final = 100.0
+"""Ratio of the largest to the smallest value from which on an axis is logarithmic."""
+_USED: Final = {"cpu": "CPUs used", "memory": "memory MB", "mean_gpu": "GPUs busy", "gpu_memory": "GPU memory MB"}
+WHEN: Final = ("timestamp", "epoch", "training_iteration")
+"""Keys of a report that say when it came."""
+_LEVELS: Final = "▁▂▃▄▅▆▇█"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table of trials: its heading, and the path to its value in a row.
+
+    ``kind`` is "trial", "state", "time", "percent", "parameter" (a hyperparameter), or "" for other values.
+    """
+
+    name: str
+    path: tuple[str, ...]
+    kind: str = ""
+
+    def of(self, row: Mapping[str, Any]) -> Any:
+        """Return the value of a row; None where it has none."""
+        value: Any = row
+        for part in self.path:
+            value = value.get(part)
+            if value is None:
+                return None
+        return value
+
+
+class Seen:
+    """What some trials have that others may lack: hyperparameters, quantities of usage, a reason why they stopped."""
+
+    def __init__(self, trials: Iterable[TrialState] = ()) -> None:
+        self._values: dict[str, set[str]] = {}
+        self.used: set[str] = set()
+        self.why = False
+        for trial in trials:
+            self.add(trial)
+
+    def add(self, trial: TrialState) -> None:
+        """Add a trial, or what is new of one."""
+        for key, value in flatten(trial.config).items():
+            values = self._values.setdefault(str(key), set())
+            if len(values) < _MOST_VALUES:
+                values.add(repr(value))
+        self.used.update(trial.peak)
+        self.why = self.why or trial.why is not None
+
+    @property
+    def keys(self) -> list[str]:
+        """The hyperparameters, in order; those that are equal in all trials last."""
+        return sorted(self._values, key=lambda key: len(self._values[key]) == 1)
+
+    @property
+    def by_variety(self) -> list[str]:
+        """The hyperparameters, those with most values first."""
+        return sorted(self._values, key=lambda key: -len(self._values[key]))
+
+
+def columns(state: SweepState, seen: Seen) -> list[Column]:
+    """Return the columns of the table of trials: results, hyperparameters, then what a trial took."""
+    metric = metric_of(state)
+    return [
+        Column("trial", ("i",), "trial"),
+        Column("state", ("state",), "state"),
+        Column(f"best {metric}", ("value",)),
+        *(Column(name, ("more", name)) for name in state.further),
+        *(Column(key, ("config", key), "parameter") for key in seen.keys[:_MOST_KEYS]),
+        Column(f"last {metric}", ("last",)),
+        Column(f"{unit(state.trials.values())}s", ("at",)),
+        Column("time", ("seconds",), "time"),
+        Column("workers", ("workers",)),
+        *(
+            Column(name, ("peak", key), "percent" if key == "mean_gpu" else "")
+            for key, name in _USED.items()
+            if key in seen.used
+        ),
+        *([Column("why", ("why",))] if seen.why else []),
+    ]
+
+
+def row(state: SweepState, trial: TrialState, now: float | None = None) -> dict[str, Any]:
+    """Return a trial as JSON has it. With ``now``, ``seconds`` counts until then, else up to ``since``."""
+    last = trial.history[-1] if trial.history else {}
+    best = {} if trial.best is None else trial.history[trial.best]
+    metric = metric_of(state)
+    config = list(flatten(trial.config).items())
+    return {
+        "i": trial.index,
+        "state": state_of(trial),
+        "value": plain(trial.value),
+        "last": plain(last.get(metric, metric_value(last, metric))),
+        "more": {name: plain(metric_value(best, name)) for name in state.further},
+        "at": progress(last) if last else None,
+        "seconds": round(trial.seconds, 1) if now is None else trial.elapsed(now),
+        "since": trial.since,
+        "workers": trial.workers,
+        "why": trial.why,
+        "peak": {name: plain(value) for name, value in trial.peak.items()},
+        "config": {str(key): plain(value) for key, value in config[:_MOST_KEYS]},
+        "left": max(0, len(config) - _MOST_KEYS),
+    }
+
+
+def head(state: SweepState, seen: Seen) -> dict[str, Any]:
+    """Return what is said of the sweep as a whole, as JSON has it."""
+    total = state.sweep.get("num_samples")
+    return {
+        "paused": state.paused,
+        "trials": len(state.trials) - len(state.repetitions),
+        "repetitions": len(state.repetitions),
+        "total": total if isinstance(total, int) else None,
+        "counts": {name: count for name, count in state.counts.items() if count},
+        "best": _best(state),
+        "metric": metric_of(state),
+        "mode": state.mode,
+        "unit": unit(state.trials.values()),
+        "columns": [asdict(column) for column in columns(state, seen)],
+        "gpus_busy": plain(gpus_busy(trial.peak for trial in state.trials.values())),
+        "updated": state.updated,
+        "rungs": rungs(state),
+        "more": max(0, len(state.trials) - MOST_ROWS),
+    }
+
+
+def _best(state: SweepState) -> dict[str, Any] | None:
+    best = winner(state)
+    if best is None:
+        return None
+    trial = state.trials[best.trial]
+    report = {} if trial.best is None else trial.history[trial.best]
+    among = "of all trials that did not fail" if state.ahead else "of all reports"
+    if state.repetitions:
+        among = "of the configuration with the best mean"
+    return {
+        "trial": best.index,
+        "value": plain(best.value),
+        "when": when(report),
+        "among": f"{'highest' if state.mode == 'max' else 'lowest'} {among}",
+        "config": plain_pairs(flatten(trial.config_at(best.training_iteration))),
+        "report": plain_pairs(metrics_of(report)),
+    }
+
+
+def rungs(state: SweepState) -> list[dict[str, Any]]:
+    """Return how many trials have come to each rung, went past it, and were stopped there; none if it is not known."""
+    known = state.sweep.get("rungs") or {}
+    by = str(known.get("by"))
+    found = [{"at": at, "reached": 0, "passed": 0, "stopped": 0} for at in (known.get("at") or [])[:_MOST_RUNGS]]
+    for trial in state.searched if found else ():
+        done = trial.history[-1].get(by) if trial.history else None
+        if not isinstance(done, int | float):
+            continue
+        reached = [rung for rung in found if done >= rung["at"]]
+        for rung in reached:
+            rung["reached"] += 1
+            rung["passed"] += done > rung["at"]
+        if reached and trial.state == STOPPED:
+            reached[-1]["stopped"] += 1
+    return found if any(rung["reached"] for rung in found) else []
+
+
+class Curve:
+    """A metric over a trial's reports: of more than 128 points every other is left out, but for the last."""
+
+    __slots__ = ("_count", "_every", "_last", "_xs", "_ys")
+
+    def __init__(self) -> None:
+        self._xs, self._ys = array("d"), array("d")
+        self._count, self._every = 0, 1
+        self._last: tuple[float, float] | None = None
+
+    def add(self, report: Mapping[str, Any], value: float | None) -> None:
+        """Add a point at the end, unless there is no value."""
+        if value is None:
+            return
+        x = float(progress(report))
+        self._last = None
+        if self._count % self._every:
+            self._last = x, value
+        else:
+            self._xs.append(x)
+            self._ys.append(value)
+        self._count += 1
+        if len(self._xs) > _MOST_POINTS:
+            self._xs, self._ys = self._xs[::2], self._ys[::2]
+            self._every *= 2
+
+    def points(self) -> tuple[list[float], list[float]]:
+        """Return where its points are, and their values."""
+        last = () if self._last is None else (self._last,)
+        return [*self._xs, *(x for x, _ in last)], [*self._ys, *(y for _, y in last)]
+
+
+def curve_of(history: Iterable[Mapping[str, Any]], metric: str) -> Curve:
+    """Return the curve of a trial, of all its reports."""
+    made = Curve()
+    for report in history:
+        made.add(report, finite(report, metric))
+    return made
+
+
+def finite(report: Mapping[str, Any], metric: str | None) -> float | None:
+    """Return a metric of a report; None where it is no finite number."""
+    value = metric_value(report, metric)
+    return value if value is not None and math.isfinite(value) else None
+
+
+def with_curves(state: SweepState) -> tuple[list[TrialState], int]:
+    """Return the trials whose curves are shown, the best and those that run; and how many have reported a number."""
+    sign = -1.0 if state.mode == "max" else 1.0
+    reported = [trial for trial in state.searched if trial.value is not None]
+    best = heapq.nsmallest(MOST_CURVES, reported, key=lambda trial: sign * (trial.value or 0.0))
+    live = [trial for trial in list(state.live.values())[:_MOST_LIVE] if trial.value is not None]
+    return list({trial.id: trial for trial in [*best, *live]}.values()), len(reported)
+
+
+def best_so_far(state: SweepState) -> list[float]:
+    """Return the best value up to each trial of the search that did not fail and has one, in order of creation."""
+    choose = max if state.mode == "max" else min
+    found: list[float] = []
+    for trial in state.searched:
+        if trial.value is not None and not trial.failed:
+            found.append(choose(found[-1], trial.value) if found else trial.value)
+    return found
+
+
+def sparkline(values: Sequence[float], width: int, levels: str = _LEVELS) -> str:
+    """Return numbers as at most ``width`` characters of different heights, each for the mean of equally many."""
+    size = max(1, math.ceil(len(values) / width))
+    means = [sum(part) / len(part) for at in range(0, len(values), size) if (part := values[at : at + size])]
+    low, high = min(means), max(means)
+    span = high - low
+    if not span or not math.isfinite(span):
+        return levels[0] * len(means)
+    return "".join(levels[min(int((mean - low) / span * len(levels)), len(levels) - 1)] for mean in means)
+
+
+def is_wide(values: Collection[float]) -> bool:
+    """Tell whether values are better seen on a logarithmic axis: all positive, and over two decades."""
+    return len(values) > 1 and min(values) > 0 and max(values) >= _WIDE * min(values)
+
+
+def metric_of(state: SweepState) -> str:
+    """Return the name of the sweep's metric; of several, the first."""
+    metric = state.sweep.get("metric") or "metric"
+    return metric if isinstance(metric, str) else str(metric[0])
+
+
+def state_of(trial: TrialState) -> str:
+    """Return a trial's state as it is shown."""
+    return STARTING if trial.starting else trial.state
+
+
+def colours() -> dict[str, str]:
+    """Return the colour of each state of a trial."""
+    return {name: outcome.colour for name, outcome in OUTCOMES.items()} | {STARTING: OUTCOMES[RUNNING].colour}
+
+
+def epochs(report: Mapping[str, Any]) -> int | None:
+    """Return how many epochs a report has seen (Lightning counts them from 0)."""
+    epoch = report.get("epoch")
+    return epoch + 1 if isinstance(epoch, int) else None
+
+
+def progress(report: Mapping[str, Any]) -> int:
+    """Return how many epochs were trained at a report; if it does not say, its number."""
+    return epochs(report) or int(report.get("training_iteration") or 0)
+
+
+def unit(trials: Iterable[TrialState]) -> str:
+    """Return what is counted: "epoch", or "report" where no report says its epoch."""
+    last = [trial.history[-1] for trial in list(trials) if trial.history]
+    return "report" if last and all(epochs(report) is None for report in last) else "epoch"
+
+
+def when(report: Mapping[str, Any]) -> str:
+    """Return which report of its trial this is, in words; epochs are counted from 1."""
+    number, epoch = report.get("training_iteration"), epochs(report)
+    return f"report {number}" if epoch is None else f"epoch {epoch} (report {number})"
+
+
+def metrics_of(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metrics of a report, without those that say when it came."""
+    return {key: value for key, value in report.items() if key not in WHEN and value is not None}
+
+
+def plain(value: Any, limit: int = CELL) -> Any:
+    """Return a value that JSON can hold and a row can show: a number, a truth value, None, or text that is cut."""
+    if value is None or isinstance(value, bool | int):
+        return value if not isinstance(value, int) or abs(value) < 1 << 53 else str(value)[:limit]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    text = json.dumps(value, default=str) if isinstance(value, Mapping | list) else str(value)
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def plain_pairs(values: Mapping[str, Any] | Iterable[tuple[str, Any]], limit: int = CELL) -> list[list[Any]]:
+    """Return keys and values as a list of pairs that JSON can hold."""
+    items = values.items() if isinstance(values, Mapping) else values
+    return [[plain(str(key)), plain(value, limit)] for key, value in items]
