@@ -40,7 +40,7 @@ from ray.tune.schedulers import TrialScheduler
 
 from tunelight.record import PAUSED, RUNNING, TERMINAL, SweepState, TrialState, apply, read_lines, read_record
 from tunelight.simulation import Costs, Curve, Simulation, simulate
-from tunelight.simulation.fidelity import fidelity_path
+from tunelight.simulation.run import FIDELITY
 
 LIMIT = 0.10
 SLOTS = 2
@@ -355,7 +355,7 @@ def leave(rows: Sequence[Mapping[str, Any]], measured: Measured) -> None:
         "costs": asdict(measured.costs),
         "rows": [dict(row) for row in rows],
     }
-    fidelity_path().write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    FIDELITY.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

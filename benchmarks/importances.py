@@ -40,7 +40,7 @@ import tunelight as tl
 from tunelight.results.figures.data import Column, columns, same_epoch
 from tunelight.results.figures.importance import EVALUATORS, evaluate, importances_of
 from tunelight.searchers import RandomSearcher
-from tunelight.simulation.tables import read_table
+from tunelight.simulation.sources import read_table
 
 RUNGS = (1, 3, 9, 27, 81)
 FACTOR = 3

@@ -162,17 +162,18 @@ def plain(workers: int) -> dict[str, float]:
 def ganged(workers: int, folder: Path) -> dict[str, float]:
     """Start a gang, have it meet anew, report, and wait for decisions; end it."""
     from tunelight.gang.gang import Gang
-    from tunelight.gang.spec import GangSpec, driver_paths
+    from tunelight.gang.spec import GangSpec
     from tunelight.resources import Reservation
+    from tunelight.session.task import Home
 
-    spec = GangSpec(Reservation(workers), cwd=str(Path.cwd()), sys_path=driver_paths())
+    spec = GangSpec(Reservation(workers), home=Home.here())
     with reserved(workers) as group:
         began = time.perf_counter()
         with Gang.form(spec, group) as gang:
             told = {"start": time.perf_counter() - began}
 
             def meet() -> None:
-                gang._members.met = False
+                gang.met = False
                 gang.heal()
 
             meetings = repeated(meet, MEETINGS)
@@ -187,13 +188,13 @@ def trial(gang: Any, folder: Path, *, asked: bool) -> tuple[float, float]:
     import cloudpickle
 
     from tunelight.messages import Continue, Ended, Report
-    from tunelight.session.task import Task
+    from tunelight.session.task import Home, Start, Task
 
     config = {"block": BLOCK, "blocks": BLOCKS}
-    train, cwd, until = cloudpickle.dumps(reporting), str(Path.cwd()), 1 if asked else None
+    task = Task(cloudpickle.dumps(reporting), Home.here())
     took = []
     began = time.process_time()
-    gang.start(Task("00000", str(folder), config, train, 1, cwd, until=until))
+    gang.start(task, Start("00000", str(folder), config, seed=1, until=1 if asked else None))
     while gang.running:
         event = gang.next_event(60.0)
         if isinstance(event, Report):

@@ -32,7 +32,7 @@ from curve_tasks import TASKS, Task, rows_of
 from figures import table
 
 import tunelight as tl
-from tunelight.simulation.tables import FOLDER, Table, names, read_table, write_table
+from tunelight.simulation.sources import FOLDER, Table, read_table, tasks, write_table
 
 SEEDS = 2
 CONFIGS = 400
@@ -104,7 +104,7 @@ def record_task(task: Task, parts: Path, folder: Path, count: int, epochs: int) 
 def listed() -> str:
     """Return a table of what is recorded."""
     lines = []
-    for name in names():
+    for name in tasks():
         read = read_table(name)
         count, seeds, epochs = next(iter(read.metrics.values())).shape
         half = TASKS[name].half if name in TASKS else ""

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from tunelight.digits import load_digits
-from tunelight.simulation.tables import FOLDER, LARGEST, Table, write_table
+from tunelight.simulation.sources import FOLDER, LARGEST, Table, write_table
 
 SEEDS = 3
 EPOCHS = 81

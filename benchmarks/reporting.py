@@ -56,7 +56,9 @@ class Driver:
     """What a sweep's driver tells its callbacks, and how long each of them took to hear it (processor seconds)."""
 
     def __init__(self, folder: Path, trials: int, reports: int) -> None:
-        rungs = SimpleNamespace(milestones=lambda: [1, 3, 9, 27])
+        rungs: Any = SimpleNamespace(
+            milestones=lambda: [1, 3, 9, 27], time_attr="training_iteration", reason=lambda _: None
+        )
         told: dict[str, Any] = {
             "metric": "loss",
             "mode": "min",

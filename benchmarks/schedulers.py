@@ -37,8 +37,7 @@ from scheduling_targets import judge
 
 from tunelight.schedulers import ASHA, ElasticASHA
 from tunelight.simulation import Costs, Simulation, simulate
-from tunelight.simulation.sources import TableCurves
-from tunelight.simulation.tables import read_table
+from tunelight.simulation.sources import TableCurves, read_table
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 MAX_T = 81

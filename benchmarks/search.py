@@ -4,7 +4,8 @@
     python benchmarks/search.py --half final          # the other half, which no choice was made by
     python benchmarks/search.py --rows "ASHA, auto" --tasks wine-mlp --seeds 30 --slots 64
     python benchmarks/search.py --rows "ASHA, auto" "auto, same task" "auto, misleading"     # with earlier sweeps
-    python benchmarks/search.py --short               # one task, two seeds, few epochs: does it all still run?
+    python benchmarks/search.py --surrogate --seeds 100 --hours 1.5 --base "tpe, same task"   # predicted trainings
+    python benchmarks/search.py --short               # one task, one seed, few epochs: does it all still run?
 
 Each row plays a task for so many worker-hours of virtual time, an epoch taking a minute on one worker; tunelight's rows
 run in ``tl.simulate`` with the real schedulers, searchers and controller, starts and idle gangs included, peers in
@@ -12,8 +13,8 @@ their own code without either. What is judged is the *true* loss of the configur
 the best report): the mean over three trainings by seeds that no sweep has seen. Regret is its distance from the best
 truth that any row found for the task, as a share of the median random configuration's.
 
-The task's training is cheap (half a second for one configuration), so nothing is looked up in a table: of the nearest
-one of a few hundred recorded configurations, too little follows for another.
+The task's training is cheap (half a second for one configuration). ``--surrogate`` predicts it, for hundreds of seeds:
+``python benchmarks/peers/surrogate_tasks.py`` says how well.
 
 Answers are kept in ``--answers`` and not computed again: rows and seeds can be added, and the benchmark can be stopped.
 Remove the file when a searcher or a scheduler has changed.
@@ -45,9 +46,19 @@ from warm_rows import WARM
 
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
 """Of the worker-hours, where the choice is judged."""
+COMPARED = [SHARES.index(share) for share in (0.1, 0.3, 1.0)]
 HALF, END = SHARES.index(0.5), -1
 RESAMPLES = 2000
 ALL: dict[str, Row] = {**OURS, **{name: row for name, (_, row) in PEERS.items()}, **RUNGS, **WARM}
+
+
+def tasks_of(surrogate: bool) -> Mapping[str, Any]:
+    """Return the tasks by name."""
+    if not surrogate:
+        return TASKS
+    from surrogate_tasks import SURROGATES  # needs scikit-learn
+
+    return SURROGATES
 
 
 def rows_there() -> dict[str, Row]:
@@ -81,12 +92,12 @@ Job = tuple[str, str, int, int, float]
 """Row, task, seed, slots, worker-hours."""
 
 
-def one(given: tuple[Job, Path]) -> Answer:
+def one(given: tuple[Job, Path, bool]) -> Answer:
     """Play a row once, and train what it chose by other seeds."""
-    (name, task_name, seed, slots, hours), cache = given
+    (name, task_name, seed, slots, hours), cache, surrogate = given
     torch.set_num_threads(1)
-    began = time.perf_counter()
-    task = TASKS[task_name]
+    began = time.process_time()
+    task: Any = tasks_of(surrogate)[task_name]
     try:
         played: Played = ALL[name](task, seed, slots, hours)
     except Exception as error:
@@ -98,33 +109,34 @@ def one(given: tuple[Job, Path]) -> Answer:
     for share in SHARES:
         before = [choice for choice in played.choices if choice.hours <= share * hours]
         truths.append(truth(task, before[-1].config, cache) if before else float("nan"))
-    took = time.perf_counter() - began
+    took = time.process_time() - began
     return Answer(name, task_name, seed, slots, hours, truths, played.hours, played.wall_hours, took)
 
 
-def median_random(task_name: str, cache: Path, count: int) -> float:
+def median_random(task: Any, cache: Path, count: int) -> float:
     """Return the median truth of so many random configurations."""
-    space, rng = space_of(task_name), np.random.RandomState(12345)
-    return float(np.median([truth(TASKS[task_name], space.sample(rng), cache) for _ in range(count)]))
+    space, rng = space_of(task.name), np.random.RandomState(12345)
+    return float(np.median([truth(task, space.sample(rng), cache) for _ in range(count)]))
 
 
 def gap(found: np.ndarray, base: np.ndarray) -> str:
     """Return the mean difference from the base, by seed, with its 95 % bootstrap interval."""
-    gaps = found - base
+    gaps = (found - base)[~np.isnan(found - base)]
+    if not len(gaps):
+        return "-"
     drawn = np.random.default_rng(0).integers(0, len(gaps), (RESAMPLES, len(gaps)))
-    low, high = np.nanpercentile(np.nanmean(gaps[drawn], 1), [2.5, 97.5])
-    return f"{np.nanmean(gaps):+.3f} [{low:+.3f}, {high:+.3f}]"
+    low, high = np.percentile(gaps[drawn].mean(1), [2.5, 97.5])
+    return f"{gaps.mean():+.3f} [{low:+.3f}, {high:+.3f}]"
 
 
 Regrets = Mapping[str, np.ndarray]
 """Row -> regrets, [seeds, shares]."""
 
 
-def show(regrets: Regrets, answers: Mapping[str, Sequence[Answer]]) -> None:
+def show(regrets: Regrets, answers: Mapping[str, Sequence[Answer]], base: str) -> None:
     """Print a task's table."""
     print(f"  {'mean regret at':22}" + "".join(f"{share:>7g}" for share in SHARES), end="")
-    print(f"  half, less {BASE}'s end   end, less {BASE}'s end    median  hours   wall  seconds")
-    base = regrets[BASE][:, END]
+    print("".join(f"{f'  less that of {base!r} at {SHARES[at]:g}':43}" for at in COMPARED) + "   hours   wall  seconds")
     for name, found in regrets.items():
         spent, wall, took = (
             float(np.mean([getattr(answer, what) for answer in answers[name]])) for what in ("spent", "wall", "took_s")
@@ -132,8 +144,8 @@ def show(regrets: Regrets, answers: Mapping[str, Sequence[Answer]]) -> None:
         print(
             f"  {name:22}"
             + "".join(f"{value:7.3f}" for value in np.nanmean(found, 0))
-            + f"  {gap(found[:, HALF], base):27}{gap(found[:, END], base):27}"
-            + f"{np.nanmedian(found[:, END]):7.3f}{spent:7.1f}{wall:7.2f}{took:9.0f}",
+            + "".join(f"  {gap(found[:, at], regrets[base][:, at]):41}" for at in COMPARED)
+            + f"{spent:8.1f}{wall:7.2f}{took:9.1f}",
             flush=True,
         )
 
@@ -166,7 +178,7 @@ def answered(jobs: Sequence[Job], args: Any) -> dict[Job, Answer]:
     """Return the answers to all jobs, those that are not there yet computed and added to the file."""
     found = kept(args.answers)
     args.answers.parent.mkdir(parents=True, exist_ok=True)
-    missing = [(job, args.cache) for job in jobs if job not in found]
+    missing = [(job, args.cache, args.surrogate) for job in jobs if job not in found]
     with multiprocessing.get_context("spawn").Pool(args.processes) as pool:
         for answer in pool.imap_unordered(one, missing):
             with args.answers.open("a", encoding="utf-8") as file:
@@ -184,11 +196,12 @@ def play(tasks: Sequence[str], rows: Sequence[str], args: Any) -> None:
         answers = {row: [every[job] for job in jobs if job[0] == row] for row in rows}
         truths = {row: np.array([answer.truths for answer in given]) for row, given in answers.items()}
         best = min(np.nanmin(answer.truths) for job, answer in every.items() if job[1] == task)
-        median = median_random(task, args.cache, args.random)
+        known = tasks_of(args.surrogate)[task]
+        median = median_random(known, args.cache, args.random)
         found[task] = {row: (values - best) / (median - best) for row, values in truths.items()}
-        print(f"\n{task} ({TASKS[task].half}): {TASKS[task].about}")
+        print(f"\n{task} ({known.half}): {known.about}")
         print(f"  {args.seeds} seeds, {args.slots} slots; best truth {best:.4g}, median random {median:.4g}")
-        show(found[task], answers)
+        show(found[task], answers, args.base)
         if args.plots is not None:
             lines = {row: np.nanmean(values, 0).tolist() for row, values in found[task].items()}
             title = f"{task}, {args.slots} slots, {args.seeds} seeds"
@@ -200,29 +213,35 @@ def play(tasks: Sequence[str], rows: Sequence[str], args: Any) -> None:
 def main() -> int:
     """Run the benchmark; it judges nothing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--half", choices=["design", "final"], default="design")
+    parser.add_argument("--half", choices=["design", "final", "both"], default="design")
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), help="these instead of a half")
     parser.add_argument("--rows", nargs="+", choices=list(ALL), help=f"these, and {BASE!r}")
+    parser.add_argument("--base", default=BASE, help="the row that the others are compared to, seed by seed")
+    parser.add_argument("--surrogate", action="store_true", help="predict trainings by recorded ones")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--slots", type=int, default=8)
     parser.add_argument("--hours", type=float, default=16.0, help="worker-hours of a sweep; an epoch takes a minute")
     parser.add_argument("--random", type=int, default=40, help="random configurations that the median is of")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--answers", type=Path, default=Path("runs", "search", "answers.jsonl"), help="kept there")
+    parser.add_argument("--answers", type=Path, help="kept there (runs/search/answers.jsonl)")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw a figure of each task there")
     parser.add_argument("--cache", type=Path, default=Path("runs", "search"), help="where truths are kept")
     parser.add_argument("--short", action="store_true", help="one task, two seeds, few epochs; measures nothing")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    tasks = args.tasks or [name for name, task in TASKS.items() if task.half == args.half]
+    if args.surrogate:
+        args.cache /= "surrogate"
+    args.answers = args.answers or args.cache / "answers.jsonl"
+    tasks = args.tasks or [name for name, task in TASKS.items() if args.half in (task.half, "both")]
     there = rows_there()
     rows = [BASE, *(row for row in args.rows or there if (row in there or row not in PEERS) and row != BASE)]
     if args.short:
-        tasks, rows = ["wine-mlp"], [BASE, "ASHA, auto", "ASHA, tpe", "Optuna TPE, its ASHA"]
         args.seeds, args.hours, args.random, args.slots = 1, 2.0, 2, 4
-        with tempfile.TemporaryDirectory() as folder:
-            args.answers, args.plots = Path(folder, "answers.jsonl"), Path(folder)
-            play(tasks, rows, args)
+        short = {False: [BASE, "ASHA, tpe", "Optuna TPE, its ASHA"], True: [BASE, "auto, same task", "tpe, same task"]}
+        for args.surrogate, rows in short.items():
+            with tempfile.TemporaryDirectory() as folder:
+                args.answers, args.cache, args.plots = Path(folder, "answers.jsonl"), Path(folder), Path(folder)
+                play(["wine-mlp"], rows, args)
         return 0
     play(tasks, rows, args)
     return 0

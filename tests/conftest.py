@@ -237,7 +237,7 @@ def _warm_gangs() -> set[str]:
         one
         for held in module.pool._idle
         for one in [
-            *(seat.worker._actor_id.hex() for seat in held.gang._members._seats if seat.worker is not None),
+            *(seat.worker._actor_id.hex() for seat in held.gang._seats if seat.worker is not None),
             held.owned and held.owned.id.hex(),
         ]
     }

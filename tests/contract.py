@@ -10,9 +10,10 @@ from typing import Any
 import cloudpickle
 import pytest
 
+from tests import tasks
 from tunelight.errors import GangError
 from tunelight.messages import Continue, Ended, Report, Saved, Stop, Wrote
-from tunelight.session.task import Task
+from tunelight.session.task import Home, Start, Task
 
 
 def reporting(config: dict[str, Any]) -> None:
@@ -49,9 +50,9 @@ class GangContract:
 
     folder: Path
 
-    def task(self, tmp_path: Path, train: Callable[..., Any] = reporting, **config: Any) -> Task:
+    def task(self, tmp_path: Path, train: Callable[..., Any] = reporting, **config: Any) -> tuple[Task, Start]:
         until = config.pop("until", 1)
-        return Task("00000", str(tmp_path), config, cloudpickle.dumps(train), 1, str(tmp_path), until=until)
+        return tasks.trial(tmp_path, cloudpickle.dumps(train), config=config, until=until, home=Home(str(tmp_path)))
 
     @staticmethod
     def drain(gang: Any) -> list[Any]:
@@ -71,7 +72,7 @@ class GangContract:
         assert time.time() - 3600 < gang.met_at <= time.time()
 
     def test_reports_come_in_order_and_then_the_end(self, gang: Any, tmp_path: Path) -> None:
-        gang.start(self.task(tmp_path, until=None))
+        gang.start(*self.task(tmp_path, until=None))
         events = self.drain(gang)
         assert [event.number for event in events if isinstance(event, Report)] == [1, 2, 3]
         assert isinstance(events[-1], Ended)
@@ -79,7 +80,7 @@ class GangContract:
 
     def test_with_its_first_report_even_a_short_trial_says_once_what_it_uses(self, gang: Any, tmp_path: Path) -> None:
         gang.usage.begin("another trial's")
-        gang.start(self.task(tmp_path))
+        gang.start(*self.task(tmp_path))
         gang.next_event(30)
         news, more = gang.usage.news(), gang.usage.news()
         gang.finish(10)
@@ -88,7 +89,7 @@ class GangContract:
         assert more is None
 
     def test_a_report_waits_for_its_answer(self, gang: Any, tmp_path: Path) -> None:
-        gang.start(self.task(tmp_path))
+        gang.start(*self.task(tmp_path))
         assert isinstance(gang.next_event(30), Report)
         assert gang.next_event(0.3) is None
         gang.answer(Continue(until=2))
@@ -98,7 +99,7 @@ class GangContract:
         gang.finish(10)
 
     def test_a_stop_ends_the_trial_at_the_report_that_waits(self, gang: Any, tmp_path: Path) -> None:
-        gang.start(self.task(tmp_path))
+        gang.start(*self.task(tmp_path))
         gang.next_event(30)
         gang.answer(Stop("asha"))
         events = self.drain(gang)
@@ -106,7 +107,7 @@ class GangContract:
         assert all(event.stopped for event in events if isinstance(event, Ended))
 
     def test_finish_stops_a_trial_that_runs_ahead_and_keeps_its_reports(self, gang: Any, tmp_path: Path) -> None:
-        gang.start(self.task(tmp_path, until=None, reports=1000, pause_s=0.02))
+        gang.start(*self.task(tmp_path, until=None, reports=1000, pause_s=0.02))
         gang.next_event(30)
         late = gang.finish(10)
         assert not gang.running
@@ -116,7 +117,7 @@ class GangContract:
         assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
 
     def test_an_answer_is_taken_by_what_it_answers(self, gang: Any, tmp_path: Path) -> None:
-        gang.start(self.task(tmp_path, saving))
+        gang.start(*self.task(tmp_path, saving))
         gang.next_event(30)
         ordered = gang.answer(Stop("moved", save=True))
         time.sleep(0.1)  # the real one may hand in two decisions in another order than they were sent
@@ -129,7 +130,7 @@ class GangContract:
     def test_finish_waits_for_a_checkpoint_that_is_being_written_and_hands_over_what_came(
         self, gang: Any, tmp_path: Path
     ) -> None:
-        gang.start(self.task(tmp_path, saving, seconds=1.5))
+        gang.start(*self.task(tmp_path, saving, seconds=1.5))
         gang.next_event(30)
         (wrote,) = [event for event in gang.finish(0.1) if isinstance(event, Wrote)]
         assert wrote.checkpoint is not None
@@ -138,33 +139,33 @@ class GangContract:
 
     def test_it_is_warm_while_none_of_its_processes_is_new(self, gang: Any, tmp_path: Path) -> None:
         for _ in range(2):
-            gang.start(self.task(tmp_path, until=None))
+            gang.start(*self.task(tmp_path, until=None))
             self.drain(gang)
         assert gang.warm
-        gang.start(self.task(tmp_path, until=None, pause_s=3))
+        gang.start(*self.task(tmp_path, until=None, pause_s=3))
         gang.finish(0.1)
         gang.heal()  # its ranks are replaced
-        gang.start(self.task(tmp_path, until=None))
+        gang.start(*self.task(tmp_path, until=None))
         self.drain(gang)
         assert not gang.warm
 
     def test_a_rank_that_does_not_stop_makes_the_gang_unfit_until_it_is_healed(self, gang: Any, tmp_path: Path) -> None:
-        gang.start(self.task(tmp_path, until=None, pause_s=3))
+        gang.start(*self.task(tmp_path, until=None, pause_s=3))
         gang.finish(0.3)
         assert "did not stop" in gang.unfit
         gang.heal()
         assert gang.unfit is None
 
     def test_an_error_is_an_end_and_the_gang_trains_again(self, gang: Any, tmp_path: Path) -> None:
-        gang.start(self.task(tmp_path, until=None, fail_at=2))
+        gang.start(*self.task(tmp_path, until=None, fail_at=2))
         errors = [event.error for event in self.drain(gang) if isinstance(event, Ended) and event.error]
         assert errors[0].type_name == "ValueError"
         gang.heal()
-        gang.start(self.task(tmp_path, until=None))
+        gang.start(*self.task(tmp_path, until=None))
         assert len([event for event in self.drain(gang) if isinstance(event, Report)]) == 3
 
     def test_a_trial_ends_after_its_last_checkpoint_is_written(self, gang: Any, tmp_path: Path) -> None:
-        gang.start(self.task(tmp_path, saving, until=None))
+        gang.start(*self.task(tmp_path, saving, until=None))
         events = self.drain(gang)  # another rank may end before rank 0's report is taken
         (report,) = [event for event in events if isinstance(event, Report)]
         assert report.checkpoint is None

@@ -55,7 +55,7 @@ ROOMS: dict[str, Room] = {
     "compat": Room("names of Ray, of Lightning and of other tools that differ between versions", names("errors")),
     "policies": Room("deciders without clock or act: failure, divergence", names("messages errors compat")),
     "machine": Room("this process and this machine", names("messages errors")),
-    "stores": Room("what a path stands for: a file, or an object in a store", names("errors")),
+    "stores": Room("files that move between nodes and an object store, and atomic writes", names("errors")),
     "digits": Room("a first model and its data, as a user would write them", names("errors compat")),
     "checkpoints": Room("one checkpoint: when, how written, found, kept", names("messages errors compat stores")),
     "settings": Room(
@@ -77,7 +77,7 @@ ROOMS: dict[str, Room] = {
     ),
     "searchers": Room(
         "suggest configurations",
-        names("messages errors compat checkpoints stores settings space record"),
+        names("messages errors compat checkpoints settings space record"),
     ),
     "results": Room(
         "best, table and export, from the record alone",
@@ -145,7 +145,7 @@ LIBRARIES: dict[str, Libraries] = {
         late=names(TUNE, "ray.data optuna pynvml filelock", LIGHTNING), why="each is imported when asked for"
     ),
     "machine": Libraries(names("psutil"), late=names("IPython"), why="it knows neither Ray nor torch"),
-    "stores": Libraries(late=names("fsspec filelock"), why="every process reads paths, and few of them one in a store"),
+    "stores": Libraries(late=names("fsspec filelock"), why="every process imports it, and few use a store"),
     "stores.tune": Libraries(names("fsspec pyarrow"), why="it is Tune's side of a store, imported where there is one"),
     "settings": Libraries(names("packaging yaml")),
     "space": Libraries(names("numpy pydantic yaml", TUNE)),
@@ -196,7 +196,7 @@ LIBRARIES: dict[str, Libraries] = {
     "data.module": Libraries(
         names("numpy", LIGHTNING), late=names("ray.data"), why="it is Lightning's side of a dataset"
     ),
-    "data.cached": Libraries(names("joblib"), late=names("filelock")),
+    "data.cached": Libraries(names("joblib filelock")),
     "sweep": Libraries(names("cloudpickle numpy rich yaml", TUNE), why="only workers need torch and Lightning"),
     "cli": Libraries(names("typer"), late=names("rich yaml"), why="each command imports what it needs"),
     "cli.starter.train": Libraries(names(LIGHTNING), why="it is what a user could have written"),

@@ -22,7 +22,7 @@ from tunelight.machine.usage import Sampler
 from tunelight.messages import Decision, Ended, Event, Place, Save, Saved, Stop, WorkerError
 from tunelight.session import session as sessions
 from tunelight.session.mailbox import Mailbox, numbered
-from tunelight.session.task import Task
+from tunelight.session.task import Start, Task
 
 
 class MemoryControl:
@@ -47,6 +47,16 @@ class MemoryControl:
             self.words.pop(turn, None)
 
 
+class MemoryStore:
+    """A store within one process, in place of Ray's: a value is its own reference."""
+
+    def put(self, value: Any) -> Any:
+        return value
+
+    def get(self, reference: Any, timeout_s: float) -> Any:
+        return reference
+
+
 class FakeGang:
     """A gang of one rank that is a thread of this process; the protocol of ``tunelight.gang.gang.Gang``."""
 
@@ -58,7 +68,6 @@ class FakeGang:
         self.name, self.met_at = "fake", 0.0
         self.locations: list[Location] = []
         self.closed, self.met = False, True
-        self.late: list[Event] = []
         self.trials = 0
         self.wanted: int | None = None
         """How many seats were asked for last."""
@@ -109,18 +118,19 @@ class FakeGang:
     def ready(self) -> int:
         return 0
 
-    def start(self, task: Task) -> None:
+    def start(self, task: Task, start: Start) -> None:
         self.trials += 1
         self._starts += 1
         self._ended = False
         self._buffer = []
         self._events = queue.SimpleQueue()
-        self._mailbox = Mailbox(task.until)
-        self.usage.begin(task.trial_id)
+        self._mailbox = Mailbox(start.until)
+        self.usage.begin(start.trial_id)
         self._meter = Meter(Sampler())
-        task = replace(task, serial=self.trials)
+        start = replace(start, serial=self.trials)
+        place = Place(0, 1, 0, 1, 0, "127.0.0.1")
         session = sessions.Session(
-            task, Place(0, 1, 0, 1, 0, "127.0.0.1"), MemoryControl(), self._events.put, self._mailbox
+            task, start, place, MemoryControl(), self._events.put, self._mailbox, store=MemoryStore()
         )
         self._writing = session.writing
         args = (task, session, self._events.put)
@@ -134,7 +144,7 @@ class FakeGang:
         try:
             train = cloudpickle.loads(task.train)
             session.begin()
-            train(task.config)
+            train(session.start.config)
             session.check_finished()
         except TrialStopped:
             ended = Ended(0, stopped=True)
@@ -199,8 +209,8 @@ class FakeGang:
             self.unfit = f"rank 0 did not stop within {limit_s:.0f} s"
         return late
 
-    def fail(self, first: WorkerError) -> WorkerError:
-        return first
+    def fail(self, first: WorkerError) -> tuple[WorkerError, list[Event]]:
+        return first, []
 
     def close(self) -> None:
         if self.running:

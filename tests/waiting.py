@@ -7,12 +7,11 @@ from collections.abc import Callable
 
 PROGRAM_S = 540.0
 """How long a program with a Ray of its own may take. Alone it takes half a minute, and minutes on a busy machine."""
-_EVERY_S = 0.01
 
 
-def until(true: Callable[[], object], limit_s: float) -> None:
-    """Wait until something is true; fail after ``limit_s`` seconds."""
+def until(true: Callable[[], object], limit_s: float, every_s: float = 0.01) -> None:
+    """Wait until something is true, which is asked every ``every_s`` seconds; fail after ``limit_s``."""
     end = time.monotonic() + limit_s
     while not true():
         assert time.monotonic() < end, f"waited {limit_s:g} s in vain"
-        time.sleep(_EVERY_S)
+        time.sleep(every_s)

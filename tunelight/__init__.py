@@ -7,71 +7,59 @@ from typing import TYPE_CHECKING, Any
 
 from tunelight import errors
 from tunelight.compat import registry as _registry
-from tunelight.compat.lightning import made_for_one as _made_for_one
 
 __version__ = "0.2.0"
 
 _WHERE = {
-    "ASHA": "tunelight.schedulers",
-    "AutoSearcher": "tunelight.searchers",
-    "Checkpoints": "tunelight.settings",
-    "ElasticASHA": "tunelight.schedulers",
-    "Costs": "tunelight.simulation",
-    "FailurePolicy": "tunelight.policies",
-    "Folds": "tunelight.settings.repeats",
-    "GangPBT": "tunelight.schedulers",
-    "HorovodRayStrategy": "tunelight.lightning.strategies",
-    "OptunaSearcher": "tunelight.searchers",
-    "Plan": "tunelight.simulation",
-    "RayDataModule": "tunelight.data.module",
-    "RayShardedStrategy": "tunelight.lightning.strategies",
-    "RayStrategy": "tunelight.lightning.strategies",
-    "SearchSpace": "tunelight.space",
-    "Simulation": "tunelight.simulation",
-    "SweepResults": "tunelight.results",
-    "TrialResult": "tunelight.results",
-    "TuneReportCallback": "tunelight.lightning.callbacks",
-    "TuneReportCheckpointCallback": "tunelight.lightning.callbacks",
-    "attach": "tunelight.sweep.attach",
-    "cached": "tunelight.data.cached",
-    "gang_trainable": "tunelight.trial.plain_tune",
-    "get_checkpoint_path": "tunelight.session.session",
-    "get_context": "tunelight.session.session",
-    "get_dataset_shard": "tunelight.data.shards",
-    "get_tune_resources": "tunelight.resources",
-    "plan": "tunelight.simulation",
-    "ready": "tunelight.cluster.local",
-    "report": "tunelight.session.session",
-    "reproduce": "tunelight.sweep.reproduce",
-    "resume": "tunelight.sweep.resume",
-    "run": "tunelight.sweep.run",
-    "shutdown": "tunelight.cluster.local",
-    "simulate": "tunelight.simulation",
-    "use": "tunelight.compat.lightning",
-    **dict.fromkeys(
-        (
-            "choice", "grid", "grid_search", "lograndint", "loguniform", "ordinal", "qlograndint", "qloguniform",
-            "qrandint", "qrandn", "quniform", "randint", "randn", "sample_from", "uniform",
-        ),
-        "tunelight.space",
-    ),
-}  # fmt: skip
+    name: f"tunelight.{module}"
+    for module, names in {
+        "cluster.local": "ready shutdown",
+        "compat.lightning": "use",
+        "data.cached": "cached",
+        "data.module": "RayDataModule",
+        "data.shards": "get_dataset_shard",
+        "lightning.callbacks": "TuneReportCallback TuneReportCheckpointCallback",
+        "lightning.strategies": "HorovodRayStrategy RayShardedStrategy RayStrategy",
+        "policies": "FailurePolicy",
+        "resources": "get_tune_resources",
+        "results": "SweepResults TrialResult",
+        "schedulers": "ASHA ElasticASHA GangPBT",
+        "searchers": "AutoSearcher OptunaSearcher",
+        "session.session": "get_checkpoint_path get_context report",
+        "settings": "Checkpoints",
+        "settings.repeats": "Folds",
+        "simulation": "Costs Plan Simulation plan simulate",
+        "space": "SearchSpace choice grid grid_search lograndint loguniform ordinal qlograndint qloguniform qrandint "
+        "qrandn quniform randint randn sample_from uniform",
+        "sweep.attach": "attach",
+        "sweep.reproduce": "reproduce",
+        "sweep.resume": "resume",
+        "sweep.run": "run",
+        "trial.plain_tune": "gang_trainable",
+    }.items()
+    for name in names.split()
+}
+"""Where each public name lies."""
 
 _ELSEWHERE = {
-    **dict.fromkeys(("Tuner", "TuneConfig", "RunConfig", "create_study", "sweep", "fit"), "run"),
-    **dict.fromkeys(("float", "suggest_float", "FloatDistribution"), "uniform"),
-    **dict.fromkeys(("int", "suggest_int", "IntDistribution"), "randint"),
-    **dict.fromkeys(("categorical", "suggest_categorical", "CategoricalDistribution"), "choice"),
-    **dict.fromkeys(("RayPlugin", "RayAccelerator", "RayDDPStrategy"), "RayStrategy"),
-    **dict.fromkeys(("HorovodRayPlugin", "HorovodRayAccelerator"), "HorovodRayStrategy"),
-    **dict.fromkeys(("RayShardedPlugin", "RayFSDPStrategy", "RayDeepSpeedStrategy"), "RayShardedStrategy"),
-    **dict.fromkeys(("ASHAScheduler", "AsyncHyperBandScheduler"), "ASHA"),
-    **dict.fromkeys(("OptunaSearch", "TPESampler"), "OptunaSearcher"),
-    **dict.fromkeys(("PopulationBasedTraining",), "GangPBT"),
-    **dict.fromkeys(("FailureConfig",), "FailurePolicy"),
-    **dict.fromkeys(("KFold", "StratifiedKFold"), "Folds"),
-    **dict.fromkeys(("CheckpointConfig",), "Checkpoints"),
-    **dict.fromkeys(("RayTrainReportCallback",), "TuneReportCheckpointCallback"),
+    theirs: ours
+    for ours, names in {
+        "run": "Tuner TuneConfig RunConfig create_study sweep fit",
+        "uniform": "float suggest_float FloatDistribution",
+        "randint": "int suggest_int IntDistribution",
+        "choice": "categorical suggest_categorical CategoricalDistribution",
+        "RayStrategy": "RayPlugin RayAccelerator RayDDPStrategy",
+        "HorovodRayStrategy": "HorovodRayPlugin HorovodRayAccelerator",
+        "RayShardedStrategy": "RayShardedPlugin RayFSDPStrategy RayDeepSpeedStrategy",
+        "ASHA": "ASHAScheduler AsyncHyperBandScheduler",
+        "OptunaSearcher": "OptunaSearch TPESampler",
+        "GangPBT": "PopulationBasedTraining",
+        "FailurePolicy": "FailureConfig",
+        "Folds": "KFold StratifiedKFold",
+        "Checkpoints": "CheckpointConfig",
+        "TuneReportCheckpointCallback": "RayTrainReportCallback",
+    }.items()
+    for theirs in names.split()
 }
 """Other programs' names, by ours."""
 
@@ -92,7 +80,7 @@ if TYPE_CHECKING:
         randn,
         sample_from,
         uniform,
-    )
+    )  # fmt: skip  # isort: skip
     from ray.tune import grid_search as grid
 
     from tunelight.cluster.local import ready, shutdown
@@ -134,9 +122,7 @@ def __getattr__(name: str) -> Any:
         ours = _ELSEWHERE.get(name)
         near = f" Here that is tunelight.{ours}." if ours else errors.guess(name, __all__)
         raise AttributeError(f"module 'tunelight' has no attribute {name!r}.{near}")
-    value = getattr(import_module(_WHERE[name]), name)
-    if not _made_for_one(_WHERE[name]):  # others are exchanged when the process changes to the other Lightning
-        globals()[name] = value
+    value = globals()[name] = getattr(import_module(_WHERE[name]), name)
     return value
 
 

@@ -227,7 +227,7 @@ class DatasetHandle:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A rank's place in its gang. ``interface`` is the address at which the gang meets."""
+    """A rank's place in its gang, and what it knows of the gang. ``interface`` is the address at which they meet."""
 
     rank: int
     world_size: int
@@ -241,6 +241,12 @@ class Place:
     """The index among them of this rank's (first) GPU."""
     nodes: int = 1
     """How many nodes the gang's ranks are on."""
+    backend: str = "ddp"
+    """``ddp``, ``sharded`` or ``horovod``."""
+    wanted: int = 0
+    """The gang's target size (0: its size now)."""
+    elastic: bool = False
+    """Whether the gang's size may change, which must not change the result."""
 
 
 @dataclass(frozen=True, slots=True)

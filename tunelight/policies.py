@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, Final, Literal
 
 from tunelight.compat.arguments import known_fields
@@ -96,13 +95,6 @@ COOLDOWN_S = 10.0
 _LONGEST_PAUSE_S = 60.0
 
 
-class FailureDecision(Enum):
-    """What to do with a trial that failed."""
-
-    RETRY = "retry"
-    GIVE_UP = "give up"
-
-
 @known_fields("failures")
 @dataclass(frozen=True, slots=True)
 class FailurePolicy:
@@ -157,33 +149,25 @@ class FailurePolicy:
         if self.on_oom not in ("end", "halve_batch"):
             raise SettingsError(f'on_oom must be "end" or "halve_batch", not {self.on_oom!r}.')
 
-    def counts(self, error: WorkerError) -> bool:
-        """Tell whether a failure counts against ``max_failures``."""
-        return error.cause != "preempted"
+    def halves(self, error: WorkerError) -> bool:
+        """Tell whether the next try after a failure cuts each training batch into twice as many pieces."""
+        return self.on_oom == "halve_batch" and error.halvable and classify(error) == "OOM"
 
-    def delay_s(self, row: int) -> float:
-        """Return how long to wait before the next try, in seconds, after ``row`` failures without a report between."""
-        return 0.0 if row < 2 else min(self.backoff_s * 2.0 ** (row - 2), _LONGEST_PAUSE_S)
-
-    def decide(self, error: WorkerError, failures: int) -> FailureDecision:
-        """Decide after ``failures`` failures of a trial that count, this one included.
+    def retries(self, error: WorkerError, failures: int) -> bool:
+        """Tell whether to try again after ``failures`` failures of a trial that count, this one included.
 
         Failures that would occur again are not retried: exceptions (unless ``retry_exceptions``), and those that the
         configuration causes (see :func:`classify`).
         """
         if classify(error) != "ERROR" or (error.cause == "exception" and not self.retry_exceptions):
-            return FailureDecision.GIVE_UP
-        if self.max_failures < 0 or failures <= self.max_failures:
-            return FailureDecision.RETRY
-        return FailureDecision.GIVE_UP
+            return False
+        return self.max_failures < 0 or failures <= self.max_failures
 
 
 class FailureTally:
     """Counts the failures of one trial, and says by its policy whether and when it is tried again."""
 
-    def __init__(self, policy: FailurePolicy, pieces: int = 1) -> None:
-        self.pieces = pieces
-        """How many pieces the next try cuts each training batch into."""
+    def __init__(self, policy: FailurePolicy) -> None:
         self._policy = policy
         self._counted = self._row = 0
 
@@ -193,14 +177,13 @@ class FailureTally:
 
     def fail(self, error: WorkerError) -> float | None:
         """Count a failure; return how long to wait before the next try, in seconds, or None to give up."""
-        if self._policy.on_oom == "halve_batch" and error.halvable and classify(error) == "OOM":
-            self.pieces *= 2
+        if self._policy.halves(error):
             return 0.0  # not as a failure: the next try needs less
-        self._counted += self._policy.counts(error)
+        self._counted += error.cause != "preempted"
         self._row += 1
-        if self._policy.decide(error, self._counted) is FailureDecision.GIVE_UP:
+        if not self._policy.retries(error, self._counted):
             return None
-        return self._policy.delay_s(self._row)
+        return 0.0 if self._row < 2 else min(self._policy.backoff_s * 2.0 ** (self._row - 2), _LONGEST_PAUSE_S)
 
 
 _VARYING: Final = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")

@@ -153,7 +153,7 @@ def _autoencoder(config: Mapping[str, Any], generator: Generator) -> nn.Module:
 # --- training ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Task:
     """A data set, a model and what of it can be chosen.
 

@@ -37,7 +37,6 @@ class Doubling(ASHA):
     """ASHA whose trials have twice the workers after each rung, as RASDA has it, where there is room."""
 
     resizes = True
-    max_workers: int | None = MOST
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: Mapping[str, Any]) -> str:
         """Decide as ASHA; a trial that goes on past a rung is to double."""
@@ -45,7 +44,7 @@ class Doubling(ASHA):
         at = result.get("training_iteration")
         if answer == TrialScheduler.CONTINUE and at in self.milestones():
             workers = 2 ** (self.milestones().index(at) + 1)
-            trial.temporary_state.ray_actor.decide.remote(Resize(min(workers, self.max_workers or workers)))
+            trial.temporary_state.ray_actor.decide.remote(Resize(min(workers, self.sweep.max_workers or MOST)))
         return answer
 
 

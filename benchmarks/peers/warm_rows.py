@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from curve_tasks import TASKS, Task
 from live_curves import LiveCurves, space_of
 from search_rows import Played, Row, simulated
+from surrogate_tasks import SURROGATES
 
 import tunelight as tl
 from tunelight.searchers import OptunaSearcher
@@ -17,12 +19,13 @@ TRIALS = 40
 """Of each earlier sweep, under ASHA with random search."""
 
 
+@functools.lru_cache(100)
 def earlier_sweep(task: Task, seed: int, sign: int = 1) -> list[Earlier]:
     """Return the trials of an earlier sweep of a task; ``sign`` -1: with best and worst exchanged."""
     from tunelight.searchers import RandomSearcher
 
-    searcher = RandomSearcher(space_of(task.name), seed, "loss", "min")
-    sweep = tl.simulate(LiveCurves(task, seed), "asha", searcher=searcher, num_samples=TRIALS, cluster="1x8", seed=seed)
+    searcher, curves = RandomSearcher(space_of(task.name), seed, "loss", "min"), LiveCurves(task, seed)
+    sweep = tl.simulate(curves, "asha", searcher=searcher, num_samples=TRIALS, cluster="1x8", seed=seed)
     return [
         Earlier(
             f"{task.name}-{seed}-{sign}",
@@ -30,7 +33,7 @@ def earlier_sweep(task: Task, seed: int, sign: int = 1) -> list[Earlier]:
             "FINISHED" if trial.reports == task.epochs else "STOPPED",
             trial.config,
             [sign * trial.best],
-            {trial.reports: sign * trial.best},
+            {n: sign * curves.curve(trial.config).at(n)["loss"] for n in range(1, trial.reports + 1)},
         )
         for trial in sweep.trials
         if trial.best is not None
@@ -44,8 +47,9 @@ def same(task: Task, seed: int) -> list[Earlier]:
 
 def others(task: Task, seed: int) -> list[Earlier]:
     """Return a sweep of each other task of the same half: what their keys have in common is mostly the names."""
-    found = [other for other in TASKS.values() if other.half == task.half and other is not task]
-    return [trial for other in found for trial in earlier_sweep(other, seed + 1000)]
+    names = [name for name, other in TASKS.items() if other.half == task.half and name != task.name]
+    every: Mapping[str, Any] = TASKS if isinstance(task, Task) else SURROGATES
+    return [trial for name in names for trial in earlier_sweep(every[name], seed + 1000)]
 
 
 def misleading(task: Task, seed: int) -> list[Earlier]:
@@ -64,7 +68,7 @@ def warm(kind: str, known: Any) -> Row:
     def play(task: Task, seed: int, slots: int, hours: float) -> Played:
         def searcher(space: Any, number: int) -> Any:
             given: dict[str, Any] = {"space": space, "metric": "loss", "mode": "min", "seed": number}
-            made = tl.AutoSearcher(**given) if kind == "auto" else OptunaSearcher("tpe", **given)
+            made = tl.AutoSearcher(**given) if kind == "auto" else OptunaSearcher(kind, **given)
             trials: Sequence[Earlier] = known(task, seed)
             made.learn(trials)
             return made
@@ -76,7 +80,6 @@ def warm(kind: str, known: Any) -> Row:
 
 WARM: dict[str, Row] = {
     f"{kind}, {what}": warm(kind, known)
-    for kind in ("auto", "tpe")
+    for kind in ("auto", "tpe", "gp")
     for what, known in (("same task", same), ("other tasks", others), ("misleading", misleading), ("mixed", mixed))
-    if kind == "auto" or what == "same task"
 }

@@ -26,7 +26,9 @@ def opened(chromium: Any, path: Path, size: str = "wide") -> Window:
 def draw_all(window: Window) -> None:
     for plot in window.page.query_selector_all(".plot"):
         plot.evaluate("(plot) => plot.scrollIntoView()")
-        window.page.wait_for_function("(plot) => plot.dataset.drawn || plot.hidden", arg=plot, timeout=60_000)
+        window.page.wait_for_function(
+            "(plot) => plot.dataset.drawn || plot.closest('[hidden]')", arg=plot, timeout=60_000
+        )
 
 
 def test_nothing_but_the_file_is_asked_for(chromium: Any, results: SweepResults, tmp_path: Path) -> None:

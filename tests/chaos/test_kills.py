@@ -55,7 +55,7 @@ def brief(config: dict[str, Any]) -> None:
 def test_a_head_that_dies_between_two_trials_fails_neither(ray4: Any, tmp_path: Path) -> None:
     def person(results: tl.SweepResults, sweep: Any) -> None:
         sweep.pause()
-        wait(lambda: {trial.state for trial in tl.SweepResults.load(tmp_path / "s").trials} == {"FINISHED"}, "the end")
+        wait(lambda: {trial.state for trial in tl.SweepResults.load(tmp_path / "s").trials} == {"FINISHED"})
         (head,) = [one for one in psutil.process_iter(["name"]) if str(one.info["name"]).startswith("ray::brief")]
         head.kill()
         head.wait(10)

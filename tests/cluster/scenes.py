@@ -21,6 +21,7 @@ from ray.tune import Callback
 
 import tunelight as tl
 from tests.integration.training import Line, LineData, trainer
+from tests.waiting import until
 from tunelight import stores
 from tunelight.compat.lightning import pl
 from tunelight.record import read_lines
@@ -78,16 +79,6 @@ def sweep(folder: Path, name: str, epochs: int = 2, slow_s: float = 0.0, **kwarg
     }
 
 
-def packed(folder: Path) -> dict[str, Any]:
-    """Run as many gangs of two as there are nodes with two CPUs."""
-    return sweep(folder, "packed", workers=2)
-
-
-def spread(folder: Path) -> dict[str, Any]:
-    """Run gangs that no node can hold alone."""
-    return sweep(folder, "spread", workers=3, num_samples=1)
-
-
 def refused(folder: Path) -> dict[str, Any]:
     """Run gangs that cannot be, and say what is said."""
     began = time.monotonic()
@@ -97,11 +88,6 @@ def refused(folder: Path) -> dict[str, Any]:
         said = {"error": str(error), "kind": type(error).__name__, "seconds": time.monotonic() - began}
         return said | {"trials": len([*folder.glob("*/trial_*")])}
     return told | {"error": "nothing"}
-
-
-def horovod(folder: Path) -> dict[str, Any]:
-    """Run such a gang with Horovod."""
-    return sweep(folder, "horovod", workers=3, num_samples=1, backend="horovod")
 
 
 def drain_node(node_id: str) -> None:
@@ -123,17 +109,18 @@ def stored(folder: Path) -> dict[str, Any]:
         progress=False, seed=1,
     )  # fmt: skip
     ends = tl.SweepResults.load(f"{url}/s")
-    working = Path(os.environ["XDG_CACHE_HOME"])
+    working, store = Path(os.environ["XDG_CACHE_HOME"]), stores.store_of(ends.folder)
+    assert store is not None
     return {
         "trials": [
-            [json.loads(stores.read(trial.path / f"rank-{rank}.json")) for rank in range(3)] for trial in ends.trials
+            [json.loads(store.read(trial.path / f"rank-{rank}.json")) for rank in range(3)] for trial in ends.trials
         ],
         "states": [trial.state for trial in ends.trials],
         "errors": [str(trial.error) for trial in ends.errors],
         "losses": [report["loss"] for report in results.best.history],
         "loaded": type(ends.best.load_model(Line)).__name__,
         "resumed": sum(line["kind"] == "state" and line["state"] == "PAUSED" for line in read_lines(ends.folder)),
-        "logs": sorted(one.name for one in stores.matching(ends.best.path, "log*.txt")),
+        "logs": sorted(one.name for one in store.listed(ends.best.path, "log*.txt")),
         "here": sorted(str(one.relative_to(working)) for one in working.rglob("*.ckpt")),
         "best": str(ends.best.path.relative_to(working)),
     }
@@ -256,17 +243,16 @@ def fit(folder: Path) -> dict[str, Any]:
 
 
 SCENES: dict[str, Callable[[Path], dict[str, Any]]] = {
-    scene.__name__: scene for scene in (packed, spread, refused, horovod, fit, stored, drain, drain_fit, code)
+    "packed": lambda folder: sweep(folder, "packed", workers=2),  # as many gangs as there are nodes with two CPUs
+    "spread": lambda folder: sweep(folder, "spread", workers=3, num_samples=1),  # a gang that no node holds alone
+    "horovod": lambda folder: sweep(folder, "horovod", workers=3, num_samples=1, backend="horovod"),
+    **{scene.__name__: scene for scene in (refused, fit, stored, drain, drain_fit, code)},
 }
 
 
-def wait_for_nodes(count: int, limit_s: float = 60.0) -> None:
+def wait_for_nodes(count: int) -> None:
     """Wait until so many nodes are there; they start one by one."""
-    end = time.monotonic() + limit_s
-    while sum(node["Alive"] for node in ray.nodes()) < count:
-        if time.monotonic() > end:
-            raise RuntimeError(f"waited {limit_s:.0f} s for {count} nodes: {ray.nodes()}")
-        time.sleep(0.2)
+    until(lambda: sum(node["Alive"] for node in ray.nodes()) >= count, 60, every_s=0.2)
 
 
 def main(address: str, folder: str, *names: str) -> None:

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -83,30 +82,26 @@ def test_the_doctor_names_nodes_that_cannot_reach_one_another(run: Run) -> None:
     assert "1 of 2" in said
 
 
-def refusal(output: str) -> dict[str, Any]:
-    """Return the error of the one trial of a sweep that nodes apart kept from meeting."""
-    told = read(output)["refused"]
-    assert "doctor --cluster" in told["error"]
+@pytest.mark.parametrize(
+    ("nodes", "blocked", "words"),
+    [
+        (2, {"BLOCKED": "all"}, ["firewall", "on node"]),
+        (3, {"BLOCKED": "later", "CPUS": "1"}, ["10.77.0.2", "10.77.0.3"]),
+    ],
+    ids=["a firewall", "later nodes"],
+)
+def test_a_gang_whose_nodes_are_apart_says_so(
+    run: Run, tmp_path: Path, nodes: int, blocked: dict[str, str], words: list[str]
+) -> None:
+    told = read(run(nodes, "tests.cluster.scenes", str(tmp_path), "refused", **blocked))["refused"]
+    assert all(word in told["error"] for word in ("doctor --cluster", *words)), told
     assert told["seconds"] < 90, told  # nothing is tried again: 10 s of waiting, and the start of workers
-    return told
-
-
-def test_a_gang_behind_a_firewall_says_so(run: Run, tmp_path: Path) -> None:
-    error = refusal(run(2, "tests.cluster.scenes", str(tmp_path), "refused", BLOCKED="all"))["error"]
-    assert "firewall" in error
-    assert "on node" in error
 
 
 def test_the_doctor_tells_of_a_firewall(run: Run) -> None:
     said = " ".join(run(2, "tests.cluster.doctor", code=FAILED, BLOCKED="all").split())
     assert said.count("cannot reach") == 2
     assert said.count("firewall") >= 2
-
-
-def test_a_gang_whose_later_nodes_are_apart_says_which(run: Run, tmp_path: Path) -> None:
-    error = refusal(run(3, "tests.cluster.scenes", str(tmp_path), "refused", BLOCKED="later", CPUS="1"))["error"]
-    assert "10.77.0.2" in error, error
-    assert "10.77.0.3" in error, error
 
 
 def test_nodes_that_share_only_a_store_train_pause_and_go_on(run: Run, tmp_path: Path) -> None:

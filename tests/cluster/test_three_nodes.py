@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import tunelight
 from tests.cluster.scenes import read
 from tests.cluster.three import on_three_nodes
 from tests.marks import needs_horovod
@@ -28,38 +29,29 @@ def finished(scene: dict[str, Any]) -> None:
     assert scene["loaded"] == "Line"  # written on whatever node, read here
 
 
-def test_a_gang_that_fits_a_node_has_one(told):
+def test_a_gang_that_fits_a_node_has_one_and_gangs_use_every_node(told):
     finished(told["packed"])
     for ranks in told["packed"]["trials"]:
         assert len({rank["node"] for rank in ranks}) == 1
         assert [rank["ranks"] for rank in ranks] == [[0, 0, 0, 2], [1, 1, 0, 2]]
         assert {rank["told"]["MASTER_ADDR"] for rank in ranks} == {"127.0.0.1"}
-
-
-def test_gangs_use_every_node(told):
+        assert {rank["file"] for rank in ranks} == {str(Path(tunelight.__file__))}  # the driver's code
     assert len({ranks[0]["node"] for ranks in told["packed"]["trials"]}) == 3
 
 
-def neighbours(nodes: list[str]) -> bool:
-    return len([node for node, _ in groupby(nodes)]) == len(set(nodes))
+def expected(nodes: list[str]) -> list[list[int]]:
+    """Return each rank, local rank and node rank on these nodes, of which each one's ranks must be neighbours."""
+    assert len([node for node, _ in groupby(nodes)]) == len(set(nodes)) > 1
+    order = list(dict.fromkeys(nodes))
+    return [[number, nodes[:number].count(node), order.index(node)] for number, node in enumerate(nodes)]
 
 
-def test_ranks_of_a_node_are_neighbours(told):
+def test_ranks_of_a_node_are_neighbours_and_local_and_node_ranks_follow_the_nodes(told):
     finished(told["spread"])
     (ranks,) = told["spread"]["trials"]
     nodes = [rank["node"] for rank in ranks]
-    assert len(set(nodes)) > 1
-    assert neighbours(nodes)
-
-
-def test_local_and_node_ranks_follow_the_nodes(told):
-    (ranks,) = told["spread"]["trials"]
-    nodes = [rank["node"] for rank in ranks]
-    order = list(dict.fromkeys(nodes))
-    expected = [
-        [number, nodes[:number].count(node), order.index(node), nodes.count(node)] for number, node in enumerate(nodes)
-    ]
-    assert [rank["ranks"] for rank in ranks] == expected
+    assert [rank["ranks"][:3] for rank in ranks] == expected(nodes)
+    assert [rank["ranks"][3] for rank in ranks] == [nodes.count(node) for node in nodes]
 
 
 def test_all_are_told_rank_0s_address_and_their_own_interface(told):
@@ -73,13 +65,6 @@ def test_all_are_told_rank_0s_address_and_their_own_interface(told):
         }  # fmt: skip
 
 
-def test_workers_import_the_drivers_code(told):
-    import tunelight
-
-    files = {rank["file"] for ranks in told["packed"]["trials"] for rank in ranks}
-    assert files == {str(Path(tunelight.__file__))}
-
-
 @needs_horovod
 def test_horovod_trains_across_nodes_as_ddp_does(told):
     finished(told["horovod"])
@@ -90,12 +75,8 @@ def test_a_trainers_gang_spans_nodes_and_brings_everything_back(told):
     fit = told["fit"]
     assert fit["best"]
     assert fit["learned"]
-    assert [place["ranks"][0] for place in fit["places"]] == [0, 1, 2, 3]
-    nodes = [place["node"] for place in fit["places"]]
-    assert neighbours(nodes)
-    order = list(dict.fromkeys(nodes))
-    for number, place in enumerate(fit["places"]):
-        assert place["ranks"][1:3] == [nodes[:number].count(nodes[number]), order.index(nodes[number])]
+    assert len(fit["places"]) == 4
+    assert [place["ranks"][:3] for place in fit["places"]] == expected([place["node"] for place in fit["places"]])
 
 
 def test_a_gang_leaves_a_drained_node_with_nothing_lost(tmp_path: Path) -> None:

@@ -11,12 +11,13 @@ from typing import Any
 
 import ray.tune
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from ray.tune.schedulers import TrialScheduler
 
 import tunelight as tl
 from tests.differential.grammar import MOMENTS
 from tunelight.compat.lightning import Callback
 from tunelight.messages import RESULT_KEY, Adopt, Resize
+from tunelight.schedulers.base import GangScheduler
 from tunelight.schedulers.common import call_actor, tell
 
 
@@ -61,11 +62,11 @@ class Cut(ray.tune.Callback):  # type: ignore[misc,unused-ignore]
             signal.raise_signal(signal.SIGTERM)
 
 
-class _AtOneReport(FIFOScheduler):
+class _AtOneReport(GangScheduler):
     """Does something to each trial once, at the report that its program names."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.done: set[str] = set()
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:

@@ -34,7 +34,7 @@ def differing(plan: Plan, folder: Path) -> dict[str, dict[str, list[str]]]:
     return {titles[digest]: ways for digest, ways in left.items()}
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_programs_that_were_found_and_new_ones_train_as_by_lightning(ray4: Any, tmp_path: Path) -> None:
     """Each of found/ in its ways, and 20 that are drawn by the commit's hash, as a trial and in one of those ways."""
     plan: Plan = {"trial": []}

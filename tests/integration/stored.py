@@ -32,7 +32,9 @@ class Kill(Callback):
     ) -> None:
         if trial.trial_id.endswith("1") and result["training_iteration"] == 2:
             end = time.monotonic() + 60
-            while b'"trial":"00001","training_iteration":1' not in stores.read(self.record):
+            store = stores.store_of(self.record)
+            assert store is not None
+            while b'"trial":"00001","training_iteration":1' not in store.read(self.record):
                 assert time.monotonic() < end, "the store does not tell of it"
                 time.sleep(0.1)
             os.kill(os.getpid(), signal.SIGKILL)

@@ -31,14 +31,11 @@ def cli(*args: str, run: bool = True) -> Any:
 
 def settings(folder: Path) -> list[str]:
     """Return the arguments that every run here has, beside its strategy."""
-    return [
-        "--trainer.accelerator=cpu",
-        "--trainer.max_epochs=2",
-        "--trainer.enable_progress_bar=false",
-        "--trainer.enable_model_summary=false",
-        f"--trainer.default_root_dir={folder}",
-        "--model.lr=0.02",
-    ]
+    told = {
+        "accelerator": "cpu", "max_epochs": 2, "enable_progress_bar": "false", "enable_model_summary": "false",
+        "default_root_dir": folder,
+    }  # fmt: skip
+    return [*(f"--trainer.{name}={value}" for name, value in told.items()), "--model.lr=0.02"]
 
 
 def accuracy(model: Any, data: Any) -> float:
@@ -51,9 +48,8 @@ def accuracy(model: Any, data: Any) -> float:
 
 @pytest.mark.both
 def test_a_strategy_by_arguments_trains_the_driver_s_model_and_saves_its_configuration_once(tmp_path: Path) -> None:
-    done = cli(
-        "fit", "--trainer.strategy=tunelight.RayStrategy", "--trainer.strategy.num_workers=2", *settings(tmp_path)
-    )
+    strategy = ["--trainer.strategy=tunelight.RayStrategy", "--trainer.strategy.num_workers=2"]
+    done = cli("fit", *strategy, *settings(tmp_path))
     assert isinstance(done.trainer.strategy, tl.RayStrategy)
     assert done.trainer.world_size == 2
     assert float(done.trainer.callback_metrics["val_acc"]) == pytest.approx(accuracy(done.model, done.datamodule))

@@ -24,13 +24,8 @@ pytestmark = [pytest.mark.timeout(START_LIMIT_S + DRIVE_LIMIT_S + 60), pytest.ma
 
 
 def process(role: str, port: int, folder: Path, **pipes: Any) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.integration.client", role, str(port), str(folder)],
-        cwd=ROOT,
-        text=True,
-        start_new_session=True,
-        **pipes,
-    )
+    command = [sys.executable, "-m", "tests.integration.client", role, str(port), str(folder)]
+    return subprocess.Popen(command, cwd=ROOT, text=True, start_new_session=True, **pipes)
 
 
 def end(started: subprocess.Popen[str]) -> None:
@@ -84,30 +79,16 @@ def found(head: int, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]
     return told
 
 
-BACKENDS = pytest.mark.parametrize("backend", ["ddp", "horovod", "sharded"])
-
-
-@BACKENDS
-def test_a_fit_through_the_client_trains_the_driver_s_model(backend: str, found: dict[str, Any]) -> None:
-    assert found[backend]["right"] > 0.8
-    assert found[backend]["right"] == pytest.approx(found[backend]["tested"])
-    assert found[backend]["workers"] == 2
-
-
-@BACKENDS
-def test_predictions_through_the_client_are_whole(backend: str, found: dict[str, Any]) -> None:
-    assert found[backend]["predictions equal the driver's"]
-
-
-@BACKENDS
-def test_checkpoints_and_optimizer_states_come_through_the_client(backend: str, found: dict[str, Any]) -> None:
-    assert found[backend]["checkpoint"]
-    assert found[backend]["states"] == 4  # two layers, each with weights and a bias
-
-
-@BACKENDS
-def test_shutdown_through_the_client_ends_the_workers(backend: str, found: dict[str, Any]) -> None:
-    assert (found[backend]["alive"], found[backend]["idle"]) == (0, 0)
+@pytest.mark.parametrize("backend", ["ddp", "horovod", "sharded"])
+def test_a_fit_through_the_client_brings_everything_back_and_ends_its_workers(backend: str, found: Any) -> None:
+    told = found[backend]
+    assert told["right"] > 0.8
+    assert told["right"] == pytest.approx(told["tested"])
+    assert told["workers"] == 2
+    assert told["predictions equal the driver's"]
+    assert told["checkpoint"]
+    assert told["states"] == 4  # two layers, each with weights and a bias
+    assert (told["alive"], told["idle"]) == (0, 0)
     assert found["placement groups"] == 0
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from ray.tune.schedulers import TrialScheduler
 from typer.testing import CliRunner
 
 import tunelight as tl
@@ -18,6 +18,7 @@ from tests.integration.training import trainer
 from tunelight.cli import app
 from tunelight.errors import DataError, ResourceError
 from tunelight.messages import RESULT_KEY, Resize
+from tunelight.schedulers.base import GangScheduler
 
 # Ray Data's own, of each copy that it makes of its settings.
 pytestmark = [
@@ -114,11 +115,11 @@ def test_a_trial_that_lost_a_rank_trains_on_the_same_rows(ray4: Any, tmp_path: P
     assert lost.best.value == pytest.approx(whole.best.value, abs=1e-6)
 
 
-class Script(FIFOScheduler):
+class Script(GangScheduler):
     """Do once, at the report that comes to ``at``, what a script says: pause, or a gang's sizes one after the other."""
 
     def __init__(self, at: int, sizes: tuple[int, ...] = ()) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.at, self.sizes, self.resizes = at, list(sizes), bool(sizes)
         self.wanted = 1
 

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from ray.tune.schedulers import TrialScheduler
 
 import tunelight as tl
 from tests.integration.test_growth import groups
 from tests.integration.test_resume import Cut
 from tests.integration.training import Line, LineData, trainer
 from tunelight.messages import RESULT_KEY, Resize
+from tunelight.schedulers.base import GangScheduler
 from tunelight.session.session import get_session
 
 LR = {"lr": tl.uniform(0.01, 0.1)}
@@ -25,13 +26,13 @@ def resize(trial: Any, size: int) -> None:
     trial.temporary_state.ray_actor.decide.remote(Resize(size))
 
 
-class Script(FIFOScheduler):
+class Script(GangScheduler):
     """Pause trial 1; grow trial 0 to four workers on what that frees, and back; then go on with trial 1; end both."""
 
     resizes = True
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.stage = "both"
         self.until = 0
 
@@ -181,13 +182,11 @@ def test_elastic_asha_grows_a_survivor_and_its_metrics_continue_their_curve(ray4
     assert [report["loss"] for report in survivor.history] == pytest.approx(losses, rel=1e-5)
 
 
-class Halve(FIFOScheduler):
+class Halve(GangScheduler):
     """Pause trials at their second report; once all are there, go on with the best one and end the others."""
 
-    replayable = True
-
     def __init__(self, trials: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.trials = trials
         self.losses: dict[str, float] = {}
         self.known: dict[str, Any] = {}

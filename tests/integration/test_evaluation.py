@@ -6,7 +6,6 @@ One gang of each size runs all of `CASES` and `AS_DDP`, in one task; each test t
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -14,17 +13,18 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from tests import tasks
 from tests.conftest import share_holdings
 from tests.integration.evaluating import CASES, Case, Finding, Model, Split, Stream, Updated, Usual, loader, numbers
 from tunelight.compat.lightning import BasePredictionWriter, DDPStrategy, pl
 from tunelight.errors import StrategyError
 from tunelight.gang.gang import Gang
-from tunelight.gang.spec import GangSpec, driver_paths
+from tunelight.gang.spec import GangSpec
 from tunelight.lightning.strategies.environment import GangEnvironment
 from tunelight.messages import Ended, Place
 from tunelight.resources import Reservation
 from tunelight.session.session import get_session
-from tunelight.session.task import Task
+from tunelight.session.task import Home
 
 # --- what Lightning's DDP does ----------------------------------------------------------------------------
 
@@ -159,15 +159,15 @@ def alone() -> dict[str, Any]:
 @pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
 def found(ray4: Any, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("evaluation")
-    spec = GangSpec(Reservation(request.param), cwd=str(Path.cwd()), sys_path=driver_paths())
+    spec = GangSpec(Reservation(request.param), home=Home.here())
     with Gang.form(spec, None) as gang:
         share_holdings()
         config = {"path": str(folder / "found.pt")}
-        gang.start(Task("00000", str(folder), config, cloudpickle.dumps(train), 5, str(Path.cwd()), until=None))
+        gang.start(*tasks.here(folder, cloudpickle.dumps(train), config=config))
         while gang.running:
             event = gang.next_event(60)
             if isinstance(event, Ended) and event.error is not None:
-                pytest.fail(gang.fail(event.error).traceback)
+                pytest.fail(gang.fail(event.error)[0].traceback)
     return [torch.load(f"{config['path']}-{rank}", weights_only=False) for rank in range(request.param)]
 
 

@@ -1,4 +1,4 @@
-"""The two packages of Lightning: each alone in its processes, both on one driver, and what happens where they meet."""
+"""The two packages of Lightning: each alone in its processes, and what happens where they meet."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ import pytest
 import tunelight as tl
 from tests import flavours
 from tests.integration.training import Line, LineData, plain
+from tests.waiting import PROGRAM_S
 from tunelight.compat.lightning import FABRIC, VARIABLE, flavour
-from tunelight.errors import TrainFunctionError
-
-ROOT = Path(__file__).parents[2]
+from tunelight.errors import SettingsError, TrainFunctionError
 
 
 def sweep(folder: Path, train: Any, **settings: Any) -> tl.SweepResults:
@@ -82,20 +81,50 @@ def test_a_train_function_that_uses_both_packages_trains_with_the_chosen_one(
     assert not (tmp_path / "undecided").exists()
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_both_packages_on_one_driver_have_the_same_losses_to_every_digit(tmp_path: Path) -> None:
-    """Sweeps, resume, a loaded winner, an exported one, a fit of its own, and checkpoints of each in the other."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.integration.both", str(tmp_path)],
-        cwd=ROOT, env=flavours.as_a_user(), capture_output=True, text=True, timeout=880, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    told = json.loads(done.stdout.splitlines()[-1])
-    for part in ("found out", "chosen"):
-        ours, other = (told[part][name] for name in FABRIC)
-        assert ours == other, part
-    first, *rest = told["gone on"].values()
-    assert all(one == first for one in rest)
-    assert len(rest) == 3
-    assert told["chosen"]["pytorch_lightning"]["resumed"][:3] == told["chosen"]["pytorch_lightning"]["sweep"]
+@pytest.mark.both
+def test_a_sweep_of_the_other_package_is_refused_before_ray_starts(tmp_path: Path) -> None:
+    other = import_module(flavours.other())
+
+    def train(config: dict[str, Any]) -> None:
+        other.Trainer()
+
+    with pytest.raises(SettingsError, match=f"train uses {flavours.other()}, and this process works with {flavour()}"):
+        sweep(tmp_path / "refused", train)
+    assert not (tmp_path / "refused").exists()
+
+
+PROGRAM = """
+import sys
+import tunelight as tl
+from tunelight.record import read_sweep_file
+
+def train(config):
+    import pytorch_lightning as pl
+    from tunelight.digits import DigitsClassifier, DigitsData
+    report = tl.TuneReportCheckpointCallback({"val_loss": "val_loss"})
+    trainer = pl.Trainer(max_epochs=2, strategy=tl.RayStrategy(), accelerator="cpu", logger=False, callbacks=[report])
+    trainer.fit(DigitsClassifier(config["lr"], hidden=16), datamodule=DigitsData())
+
+with tl.ready():  # workers are forked from a process that has imported the other package, if it is not this one
+    results = tl.run({"lr": tl.loguniform(1e-3, 1e-1)}, train, metric="val_loss", num_samples=1, seed=5, workers=2,
+                     scheduler="fifo", progress=False, storage=sys.argv[1], name="pytorch_lightning")
+assert not results.errors, results.errors
+assert read_sweep_file(results.folder)["lightning"] == "pytorch_lightning"
+print([report["val_loss"] for report in results.best.history])
+"""
+
+
+@pytest.mark.apart
+def test_code_alone_tells_the_package_and_both_have_the_same_losses_to_every_digit(tmp_path: Path) -> None:
+    losses = []
+    for package in FABRIC:
+        script = tmp_path / f"{package}.py"
+        script.write_text(PROGRAM.replace("pytorch_lightning", package))
+        done = subprocess.run(
+            [sys.executable, str(script), str(tmp_path)], cwd=tmp_path, env=flavours.as_a_user(),
+            capture_output=True, text=True, timeout=PROGRAM_S / 2, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-4000:]
+        losses.append(done.stdout.splitlines()[-1])
+    assert losses[0] == losses[1]
+    assert losses[0].count(",") == 1

@@ -12,17 +12,18 @@ import cloudpickle
 import psutil
 import pytest
 
+from tests import tasks
 from tests.conftest import share_holdings
 from tests.contract import GangContract
 from tunelight.gang.gang import Gang
-from tunelight.gang.spec import GangSpec, driver_paths
+from tunelight.gang.spec import GangSpec
 from tunelight.messages import Ended, Report
 from tunelight.resources import Reservation
-from tunelight.session.task import Task
+from tunelight.session.task import Home
 
 
 def spec(workers: int = 2) -> GangSpec:
-    return GangSpec(Reservation(workers), cwd=str(Path.cwd()), sys_path=driver_paths())
+    return GangSpec(Reservation(workers), home=Home.here())
 
 
 @pytest.fixture(scope="module")
@@ -55,14 +56,14 @@ def run(gang: Gang, tmp_path: Path, train: Any, **config: Any) -> tuple[list[Rep
     """Train once, unasked; return the reports, the cause if it failed, and the seconds."""
     gang.heal()
     began = time.monotonic()
-    gang.start(Task("00000", str(tmp_path), config, cloudpickle.dumps(train), 5, str(Path.cwd()), until=None))
+    gang.start(*tasks.here(tmp_path, cloudpickle.dumps(train), config=config))
     reports, cause = [], None
     while gang.running:
         event = gang.next_event(60)
         if isinstance(event, Report):
             reports.append(event)
         if isinstance(event, Ended) and event.error is not None:
-            cause = gang.fail(event.error)
+            cause, _ = gang.fail(event.error)
     return reports, cause, time.monotonic() - began
 
 
@@ -231,11 +232,11 @@ def test_a_rank_that_does_not_answer_makes_the_gang_unfit_at_once(warm: list[Gan
 def run_until_failed(gang: Gang, tmp_path: Path, train: Any) -> tuple[None, Any, float]:
     gang.heal()
     began = time.monotonic()
-    gang.start(Task("00000", str(tmp_path), {}, cloudpickle.dumps(train), 5, str(Path.cwd()), until=None))
+    gang.start(*tasks.here(tmp_path, cloudpickle.dumps(train)))
     while True:
         event = gang.next_event(60)
         if isinstance(event, Ended) and event.error is not None:
-            return None, gang.fail(event.error), time.monotonic() - began
+            return None, gang.fail(event.error)[0], time.monotonic() - began
 
 
 def test_what_ranks_print_is_in_the_log_with_their_rank(warm: list[Gang], tmp_path: Path) -> None:

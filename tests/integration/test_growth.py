@@ -11,6 +11,7 @@ import cloudpickle
 import psutil
 import pytest
 
+from tests import tasks
 from tests.integration.test_gang import collective, run, spec
 from tests.waiting import until
 from tunelight.gang.gang import Gang
@@ -18,7 +19,6 @@ from tunelight.gang.seat import sweep_seats
 from tunelight.messages import Ended
 from tunelight.policies import FailurePolicy
 from tunelight.resources import Reservation
-from tunelight.session.task import Task
 
 
 def groups(ray: Any) -> list[str]:
@@ -84,12 +84,12 @@ def test_an_elastic_gang_goes_on_with_who_is_left_and_takes_in_who_comes(ray4: A
 
 def run_or_fail(gang: Gang, tmp_path: Path) -> Any:
     """Run on a gang one of whose workers is gone, which it does not know yet."""
-    gang.start(Task("00000", str(tmp_path), {}, cloudpickle.dumps(collective), 5, str(Path.cwd()), until=None))
+    gang.start(*tasks.here(tmp_path, cloudpickle.dumps(collective)))
     cause = None
     while gang.running:
         event = gang.next_event(60)
         if isinstance(event, Ended) and event.error is not None:
-            cause = gang.fail(event.error)
+            cause, _ = gang.fail(event.error)
     return cause
 
 

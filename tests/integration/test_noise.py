@@ -29,29 +29,32 @@ if __name__ == "__main__":
 """
 
 
-def finished(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Return what a program printed that was given a folder, and has ended well."""
-    script = folder / "script.py"
+def started(code: str, folder: Path) -> subprocess.Popen[str]:
+    """Start a program that is given a folder."""
+    script, pipe = folder / "script.py", subprocess.PIPE
     script.write_text(code)
-    run = subprocess.run(
-        [sys.executable, str(script), str(folder)],
-        capture_output=True, text=True, cwd=folder, timeout=PROGRAM_S, check=False,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
-    return run
+    return subprocess.Popen([sys.executable, script, folder], stdout=pipe, stderr=pipe, text=True, cwd=folder)
+
+
+def finished(code: str, folder: Path) -> tuple[str, str]:
+    """Return what a program printed that has ended well."""
+    with started(code, folder) as run:
+        output = run.communicate(timeout=PROGRAM_S)
+    assert run.returncode == 0, output
+    return output
 
 
 @pytest.mark.apart
 def test_a_sweep_that_went_well_shows_its_own_lines_and_none_of_ray_s_or_lightning_s(tmp_path: Path) -> None:
-    run = finished(SCRIPT, tmp_path)
+    out, errors = finished(SCRIPT, tmp_path)
     # Not counted: a step that takes its time, and the line of each minute.
-    own = [line for line in run.stdout.splitlines() if line and not line.endswith(" ...") and "/2 done, " not in line]
-    assert len(own) == 3, run.stdout
+    own = [line for line in out.splitlines() if line and not line.endswith(" ...") and "/2 done, " not in line]
+    assert len(own) == 3, out
     assert own[-1].startswith("Sweep s ended after")
     # Ray's own start, which the program asked for: how it authenticates, and that it is up.
     rays_start = ("authentication_token_setup.py", "worker.py")
-    others = [line for line in run.stderr.splitlines() if line and not any(name in line for name in rays_start)]
-    assert not others, run.stderr
+    others = [line for line in errors.splitlines() if line and not any(name in line for name in rays_start)]
+    assert not others, errors
     log = (tmp_path / "s" / "trial_00000" / "log.txt").read_text()
     assert "[0] `Trainer.fit` stopped: `max_epochs=1` reached." in log
     assert "litlogger" not in log
@@ -60,12 +63,7 @@ def test_a_sweep_that_went_well_shows_its_own_lines_and_none_of_ray_s_or_lightni
 
 @pytest.mark.apart
 def test_a_sweep_whose_output_nobody_reads_to_its_end_goes_on(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    run = subprocess.Popen(
-        [sys.executable, str(script), str(tmp_path)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
-    )  # fmt: skip
+    run = started(SCRIPT, tmp_path)
     try:
         assert run.stdout is not None
         assert run.stdout.readline()
@@ -109,7 +107,7 @@ if __name__ == "__main__":
 
 @pytest.mark.apart
 def test_a_fault_that_was_survived_is_told_by_the_sweep_and_not_by_ray_s_advice(tmp_path: Path) -> None:
-    run = finished(KILLED, tmp_path)
+    out, errors = finished(KILLED, tmp_path)
     assert (tmp_path / "killed").exists()
-    assert "trial 00000 finished" in run.stdout
-    assert "worker died" not in run.stdout + run.stderr
+    assert "trial 00000 finished" in out
+    assert "worker died" not in out + errors

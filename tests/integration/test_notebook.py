@@ -15,6 +15,7 @@ from jupyter_client.manager import start_new_kernel
 from nbclient import NotebookClient
 
 from tests import flavours
+from tests.waiting import until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "standalone.ipynb"
 CELL_LIMIT_S = 200
@@ -30,22 +31,12 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {**flavours.as_a_user(), **folders}
 
 
-def left_in(folder: Path) -> list[str]:
-    """Return the command lines of processes that work in a folder."""
-    found = []
-    for process in psutil.process_iter(["cwd", "cmdline", "status"]):
-        cwd = process.info["cwd"] or ""
-        if cwd.startswith(str(folder)) and process.info["status"] != psutil.STATUS_ZOMBIE:
-            found.append(" ".join(process.info["cmdline"] or [])[:200])
-    return found
-
-
-def wait_until_left(folder: Path) -> list[str]:
-    """Return what still works in a folder after ten seconds."""
-    end = time.monotonic() + 10
-    while (left := left_in(folder)) and time.monotonic() < end:
-        time.sleep(0.2)
-    return left
+def empty(folder: Path) -> bool:
+    """Tell whether no process works in a folder."""
+    return not any(
+        (process.info["cwd"] or "").startswith(str(folder)) and process.info["status"] != psutil.STATUS_ZOMBIE
+        for process in psutil.process_iter(["cwd", "status"])
+    )
 
 
 def shown(cell: Any) -> str:
@@ -86,7 +77,7 @@ def test_the_example_runs_and_leaves_no_process(environment: dict[str, str], tmp
     tested, predicted = re.findall(r"0\.\d{4}", shown(back).splitlines()[-2])
     assert float(tested) == pytest.approx(float(predicted), abs=1e-4)
     assert "4 trials" in shown(sweep)
-    assert wait_until_left(tmp_path) == []
+    until(lambda: empty(tmp_path), 10, every_s=0.1)
 
 
 class Kernel:
@@ -152,13 +143,10 @@ def test_an_interrupted_cell_ends_its_workers_within_seconds(kernel: Kernel, tmp
     assert time.monotonic() - kernel.interrupted < 15
     workers = [int(pid) for pid in re.findall(r"process (\d+)", kernel.text)]
     assert len(workers) == 2
-    end = time.monotonic() + 10
-    while any(psutil.pid_exists(pid) for pid in workers) and time.monotonic() < end:
-        time.sleep(0.1)
-    assert not any(psutil.pid_exists(pid) for pid in workers)
+    until(lambda: not any(psutil.pid_exists(pid) for pid in workers), 10, every_s=0.1)
 
     assert kernel.run("fit(1); print('and on')") is None, kernel.text  # the notebook lives, with new workers
     assert "and on" in kernel.text
     assert kernel.run("import ray; ray.shutdown()") is None
     kernel.end()
-    assert wait_until_left(tmp_path) == []
+    until(lambda: empty(tmp_path), 10, every_s=0.1)

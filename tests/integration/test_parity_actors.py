@@ -58,7 +58,9 @@ def test_actor_creation(backend: str, workers: int, warm_gangs: Any, tmp_path: P
     ours = strategy(backend, workers)
     one = trainer(ours, callbacks=[told])
     one.fit(Boring(), loader())
-    (gang,) = [held.gang for held in warm_gangs._idle if (held.spec.backend, held.spec.workers) == (backend, workers)]
+    (gang,) = [
+        held.gang for held in warm_gangs._idle if (held.gang.spec.backend, held.gang.spec.workers) == (backend, workers)
+    ]
     ranks = told.heard()
     pids = {rank["pid"] for rank in ranks}
     assert {location.pid for location in gang.locations} == pids

@@ -117,13 +117,13 @@ def test_a_lost_worker_is_an_error_and_the_next_fit_goes_on_from_the_checkpoint(
 
 def held(gangs: Any) -> float:
     """Return how many CPUs warm gangs hold."""
-    return float(sum(one.spec.workers * one.spec.reservation.cpus_per_worker for one in gangs._idle))
+    return float(sum(one.gang.spec.workers * one.gang.spec.reservation.cpus_per_worker for one in gangs._idle))
 
 
 def test_cpus_are_free_after_an_exception_and_the_with_block(warm_gangs: Any) -> None:
     with pytest.raises(errors.WorkerFailedError), strategy("horovod") as ours:
         trainer(ours).fit(Failing(), loader())
-    assert "horovod" not in {one.spec.backend for one in warm_gangs._idle}
+    assert "horovod" not in {one.gang.spec.backend for one in warm_gangs._idle}
     assert free_cpus(4 - held(warm_gangs)) == 4 - held(warm_gangs)
 
 

@@ -38,13 +38,14 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.apart
-def test_a_second_run_is_on_the_same_ray_and_in_new_processes(said: dict[str, dict[str, Any]]) -> None:
+def test_a_second_run_is_on_the_same_ray_and_in_new_processes_as_eager_as_the_driver(said: Any) -> None:
     first, again = said["first"], said["again"]
     assert first["kept"]
     assert first["session"] == again["session"]
     assert first["pid"] != again["pid"]
     assert first["forked"]
     assert again["forked"]
+    assert first["niceness"] == os.nice(0)
 
 
 @pytest.mark.apart
@@ -62,22 +63,11 @@ def test_another_environment_needs_another_ray_and_gets_it(said: dict[str, dict[
 
 
 @pytest.mark.apart
-def test_without_reuse_nothing_is_kept_and_nothing_forked(said: dict[str, dict[str, Any]]) -> None:
-    assert not said["alone"]["kept"]
-    assert not said["alone"]["forked"]
-    assert said["after"]["kept"]
-    assert said["after"]["forked"]
-
-
-@pytest.mark.apart
-def test_a_shutdown_ends_it_and_nothing_is_left(said: dict[str, dict[str, Any]]) -> None:
+def test_without_reuse_or_after_a_shutdown_nothing_is_kept(said: dict[str, dict[str, Any]]) -> None:
+    assert [said["alone"][name] for name in ("kept", "forked")] == [False, False]
+    assert [said["after"][name] for name in ("kept", "forked")] == [True, True]
     assert not said["shutdown"]["kept"]
     assert not said["folders"]["left"]
-
-
-@pytest.mark.apart
-def test_workers_are_as_eager_as_their_driver(said: dict[str, dict[str, Any]]) -> None:
-    assert said["first"]["niceness"] == os.nice(0)
 
 
 def test_workers_on_a_ray_that_was_there_are_forked_too(ray4: Any, tmp_path: Path) -> None:

@@ -13,15 +13,16 @@ import cloudpickle
 import pytest
 import torch
 
+from tests import tasks
 from tests.conftest import share_holdings
 from tunelight.checkpoints.files import FOLDER, file_name
 from tunelight.gang.gang import Gang
-from tunelight.gang.spec import GangSpec, driver_paths
+from tunelight.gang.spec import GangSpec
 from tunelight.messages import CheckpointInfo, Ended, Report
 from tunelight.resources import Reservation
-from tunelight.session.task import Task
+from tunelight.session.task import Home, Start, Task
 
-SPEC = GangSpec(Reservation(2), cwd=str(Path.cwd()), sys_path=driver_paths())
+SPEC = GangSpec(Reservation(2), home=Home.here())
 
 
 @pytest.fixture(scope="module")
@@ -110,16 +111,16 @@ def train(config: dict[str, Any]) -> None:
 class Run:
     """What a start of a trial left."""
 
-    def __init__(self, gang: Gang, folder: Path, task: Task) -> None:
+    def __init__(self, gang: Gang, folder: Path, task: tuple[Task, Start]) -> None:
         self.reports: list[Report] = []
         self.cause: Any = None
-        gang.start(task)
+        gang.start(*task)
         while gang.running:
             event = gang.next_event(60)
             if isinstance(event, Report):
                 self.reports.append(event)
             if isinstance(event, Ended) and event.error is not None:
-                self.cause = gang.fail(event.error)
+                self.cause, _ = gang.fail(event.error)
         self.metrics = {report.number: report.metrics for report in self.reports}
         end = folder / "end.ckpt"
         self.end: dict[str, Any] = torch.load(end, weights_only=True) if end.exists() else {}
@@ -131,13 +132,12 @@ def start(gang: Gang, folder: Path, config: dict[str, Any], go_on: int = 0, *, w
     least = None if config.get("fixed") else 1
     missing = replace(gang.spec.reservation, most=wanted, least=least)  # as if the others had been lost
     gang.spec = replace(gang.spec, reservation=missing)
+    gang.met = False
+    gang.heal()
     resume = None
     if go_on:
         resume = CheckpointInfo(str(folder / FOLDER / file_name(go_on)), go_on)
-    whole = Task(
-        "00000", str(folder), config, cloudpickle.dumps(train), 5, str(Path.cwd()), until=None, number=go_on,
-        resume=resume, backend=gang.spec.backend, evaluation="exact",
-    )  # fmt: skip
+    whole = tasks.here(folder, cloudpickle.dumps(train), config=config, resume=resume, evaluation="exact")
     return Run(gang, folder, whole)
 
 

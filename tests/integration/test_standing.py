@@ -10,8 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ import psutil
 import pytest
 
 from tests import flavours
-from tests.waiting import PROGRAM_S
+from tests.waiting import PROGRAM_S, until
 
 pytestmark = pytest.mark.apart
 ROOT = Path(__file__).parents[2]
@@ -109,12 +108,6 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
     shutil.rmtree(temporary, ignore_errors=True)
 
 
-def until(true: Callable[[], object], limit_s: float) -> None:
-    end = time.monotonic() + limit_s
-    while not true() and time.monotonic() < end:
-        time.sleep(0.1)
-
-
 def test_programs_start_on_it_and_nothing_is_left_of_it(machine: Machine) -> None:
     assert "Ray is ready (process" in machine.says("-m", "tunelight", "up")
     assert "Ray was ready (process" in machine.says("-m", "tunelight", "up")
@@ -142,7 +135,7 @@ def test_programs_start_on_it_and_nothing_is_left_of_it(machine: Machine) -> Non
     machine.edit(3, sleeps=60)
     driver = machine.start("sweep.py", "killed")
     assert driver.stdout is not None
-    until(lambda: any("GangWorker" in line for line in machine.processes), 60)
+    until(lambda: any("GangWorker" in line for line in machine.processes), 60, every_s=0.1)
     driver.kill()
     driver.communicate(timeout=100)
     machine.edit(4)
@@ -151,8 +144,7 @@ def test_programs_start_on_it_and_nothing_is_left_of_it(machine: Machine) -> Non
 
     assert "Ray has ended." in machine.says("-m", "tunelight", "down")
     assert "There was no Ray to end." in machine.says("-m", "tunelight", "down")
-    until(lambda: not machine.processes, 20)
-    assert not machine.processes
+    until(lambda: not machine.processes, 20, every_s=0.1)
     alone, said = machine.sweep()
     assert "tunelight up" not in said
     assert alone["ray"], "it has started a Ray of its own"

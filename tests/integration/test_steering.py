@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import threading
@@ -15,8 +16,11 @@ import pytest
 
 import tunelight as tl
 from tests.integration.training import Line, LineData
+from tests.waiting import until
 from tunelight.errors import CommandError
 from tunelight.record import driver_of
+
+wait = functools.partial(until, limit_s=40, every_s=0.1)
 
 
 class Slow(Line):
@@ -33,8 +37,8 @@ def steered(folder: Path, person: Callable[[tl.SweepResults, Any], None], **sett
     def act() -> None:
         record = folder / "s" / "record.jsonl"
         try:
-            wait(lambda: driver_of(folder / "s") is not None, "the driver")
-            wait(lambda: record.exists() and record.read_text().count('"report"') > 2, "the first reports")
+            wait(lambda: driver_of(folder / "s") is not None)
+            wait(lambda: record.exists() and record.read_text().count('"report"') > 2)
             person(tl.SweepResults.load(folder / "s"), tl.attach("s", folder))
         except BaseException as error:  # noqa: BLE001 - it is raised in the test's own thread
             failed.append(error)
@@ -55,31 +59,25 @@ def steered(folder: Path, person: Callable[[tl.SweepResults, Any], None], **sett
     return results
 
 
-def wait(condition: Callable[[], bool], what: str, seconds: float = 40.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"waited {seconds} s for {what}"
-        time.sleep(0.1)
+def states(folder: Path) -> list[str]:
+    return [trial.state for trial in tl.SweepResults.load(folder / "s").trials]
 
 
 @pytest.mark.parametrize("scheduler", ["asha", "fifo"])
 def test_a_sweep_is_stopped_paused_and_changed_while_it_runs_and_loses_no_report(
     ray4: Any, tmp_path: Path, scheduler: str
 ) -> None:
-    def states() -> list[str]:
-        return [trial.state for trial in tl.SweepResults.load(tmp_path / "s").trials]
-
     def person(results: tl.SweepResults, sweep: Any) -> None:
         assert sweep.pause().startswith("the sweep is paused by command")
-        wait(lambda: states() == ["PAUSED", "PAUSED"], "both trials to be paused")
+        wait(lambda: states(tmp_path) == ["PAUSED", "PAUSED"])
         with pytest.raises(CommandError, match="paused already"):
             sweep.pause()
         sweep.resume()
-        wait(lambda: states()[:2] == ["RUNNING", "RUNNING"], "both trials to go on")
+        wait(lambda: states(tmp_path)[:2] == ["RUNNING", "RUNNING"])
         sweep.enqueue({"model.lr": 0.05})
         assert sweep.stop(0) == "stopped by command"
-        wait(lambda: len(states()) == 3, "the enqueued trial")
-        wait(lambda: len(tl.SweepResults.load(tmp_path / "s").trials[1].history) > 6, "some reports")
+        wait(lambda: len(states(tmp_path)) == 3)
+        wait(lambda: len(tl.SweepResults.load(tmp_path / "s").trials[1].history) > 6)
         sweep.stop()
 
     # No rung but the first, at which both are: what stops a trial here is a person.
@@ -104,17 +102,14 @@ def brief(config: dict[str, Any]) -> None:
 
 
 def test_a_paused_sweep_without_a_trial_that_lives_hears_commands_and_signals(ray4: Any, tmp_path: Path) -> None:
-    def states() -> list[str]:
-        return [trial.state for trial in tl.SweepResults.load(tmp_path / "s").trials]
-
     def person(results: tl.SweepResults, sweep: Any) -> None:
         sweep.pause()
-        wait(lambda: set(states()) == {"FINISHED"}, "the trials to end")
-        before = len(states())
+        wait(lambda: set(states(tmp_path)) == {"FINISHED"})
+        before = len(states(tmp_path))
         assert sweep.resume() == "the sweep goes on"
-        wait(lambda: len(states()) > before, "another trial")
+        wait(lambda: len(states(tmp_path)) > before)
         sweep.pause()
-        wait(lambda: set(states()) == {"FINISHED"}, "that to end")
+        wait(lambda: set(states(tmp_path)) == {"FINISHED"})
         os.kill(os.getpid(), signal.SIGTERM)
 
     results = steered(tmp_path, person, train=brief, model=None, data=None, max_epochs=None, trainer_args=None,

@@ -45,7 +45,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         yield made
     finally:
         server.stop()
-        stores.objects._filesystem.cache_clear()
+        stores.store._store.cache_clear()
 
 
 def driven(cache: Path, *arguments: str, code: int) -> None:

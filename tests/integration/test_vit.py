@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from tests import flavours
-from tunelight.zoo import generate_cifar10
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "vit_cifar10.py"
 slow = pytest.mark.slow
@@ -30,7 +29,7 @@ def vit(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.fixture(scope="module")
 def job(vit: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("vit")
-    images = generate_cifar10(folder / "generated", train=1280, test=64)
+    images = vit.generate_cifar10(folder / "generated", train=1280, test=64)
     return vit.Job(replace(vit.SIZES["tiny"], epochs=2), images, folder)
 
 

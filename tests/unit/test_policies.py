@@ -10,7 +10,7 @@ import pytest
 
 from tunelight.errors import SettingsError
 from tunelight.messages import WorkerError
-from tunelight.policies import Divergence, FailureDecision, FailurePolicy, FailureTally, classify
+from tunelight.policies import Divergence, FailurePolicy, FailureTally, classify
 
 
 def error(type_name: str, message: str = "") -> WorkerError:
@@ -65,8 +65,8 @@ def test_what_torch_and_numpy_raise_is_recognised() -> None:
 
 @pytest.mark.parametrize("name", ["OutOfMemoryError", "FloatingPointError"])
 def test_what_would_repeat_itself_is_not_tried_again(name: str) -> None:
-    assert FailurePolicy(-1, retry_exceptions=True).decide(error(name), 1) is FailureDecision.GIVE_UP
-    assert FailurePolicy(-1, retry_exceptions=True).decide(error("ValueError"), 1) is FailureDecision.RETRY
+    assert not FailurePolicy(-1, retry_exceptions=True).retries(error(name), 1)
+    assert FailurePolicy(-1, retry_exceptions=True).retries(error("ValueError"), 1)
 
 
 def judged(values: list[Any], mode: Any = "min") -> list[str | None]:
@@ -100,13 +100,16 @@ def test_what_gets_better_or_is_large_has_not_exploded() -> None:
 
 
 def test_a_trial_that_ran_out_of_memory_is_tried_with_smaller_pieces_where_that_helps() -> None:
-    tally = FailureTally(FailurePolicy(0, on_oom="halve_batch"))
+    policy = FailurePolicy(0, on_oom="halve_batch")
+    tally = FailureTally(policy)
     halvable = replace(error("OutOfMemoryError"), halvable=True)
-    assert (tally.fail(halvable), tally.pieces) == (0.0, 2)
-    assert (tally.fail(halvable), tally.pieces) == (0.0, 4)
-    assert tally.fail(replace(error("ValueError"), halvable=True)) is None
-    assert tally.fail(error("OutOfMemoryError")) is None
-    assert tally.pieces == 4
+    for failure, halves in (
+        (halvable, True),
+        (halvable, True),
+        (replace(error("ValueError"), halvable=True), False),
+        (error("OutOfMemoryError"), False),
+    ):
+        assert (policy.halves(failure), tally.fail(failure)) == (halves, 0.0 if halves else None)
     assert FailureTally(FailurePolicy()).fail(halvable) is None
 
 

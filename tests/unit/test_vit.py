@@ -15,7 +15,6 @@ import pytest
 import torch
 
 from tests import flavours
-from tunelight.zoo import generate_cifar10
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "vit_cifar10.py"
 
@@ -28,8 +27,9 @@ def vit(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return generate_cifar10(tmp_path_factory.mktemp("images") / "generated", train=320, test=10)
+def images(vit: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made: Path = vit.generate_cifar10(tmp_path_factory.mktemp("images") / "generated", train=320, test=10)
+    return made
 
 
 def job(vit: Any, images: Path, **settings: Any) -> Any:
@@ -48,6 +48,13 @@ def test_the_full_model_is_the_tutorial_s_and_both_map_images_to_ten_classes(vit
     assert sizes["full"] == 12 * layer + 49 * 384 + 64 * 384 + 768 + 3850
     assert sizes["tiny"] < sizes["full"] / 200
     assert vit.SIZES["full"].batch == 512
+
+
+def test_generated_images_are_left_alone_and_the_same_each_time(vit, images, tmp_path):
+    assert vit.generate_cifar10(images, train=10, test=10) == images
+    assert not list(images.parent.glob("generated.*"))
+    again = vit.generate_cifar10(tmp_path / "again", train=320, test=10)
+    assert (again / "train" / "images.parquet").read_bytes() == (images / "train" / "images.parquet").read_bytes()
 
 
 def test_a_configuration_reaches_the_model_and_its_first_weights_do_not_change(vit, images):

@@ -3,8 +3,8 @@
 A checkpoint is a file (or folder) ``report-000008.ckpt`` and, written after it, a small
 ``report-000008.json`` that says what it is. What has no such companion is not a checkpoint: a half-written
 file is never read. A ``pointer.json`` in one of Ray Tune's own checkpoint folders names a checkpoint by path;
-a checkpoint that is pointed at is never pruned. A sweep in an object store has all of this there (see
-:mod:`tunelight.stores`): a finished checkpoint is pushed, and fetch_local() fetches it to open it.
+a checkpoint that is pointed at is never pruned. Of a sweep in an object store, commit() uploads a finished checkpoint
+and fetch_local() downloads it; the JSON files are uploaded when they are written, and downloaded before they are read.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Literal
 
-from tunelight import stores
 from tunelight.errors import CheckpointError
 from tunelight.messages import CheckpointInfo
+from tunelight.stores import delete, delete_local, files_of, shown, store_of, write_atomically
 
 FOLDER = "checkpoints"
 POINTER = "pointer.json"
@@ -41,6 +42,11 @@ def file_name(number: int) -> str:
     return f"report-{number:06d}.ckpt"
 
 
+def is_own(name: str) -> bool:
+    """Tell whether this module writes, and uploads, the file with this path relative to the folder of a trial."""
+    return name in (ACKED, ADOPTED) or name.startswith(f"{FOLDER}/") or fnmatch(name, f"checkpoint_*/{POINTER}")
+
+
 def temp_path(info: CheckpointInfo, start: str) -> Path:
     """Return the path at which a checkpoint is written before it is committed.
 
@@ -52,7 +58,7 @@ def temp_path(info: CheckpointInfo, start: str) -> Path:
 
 
 def commit(info: CheckpointInfo, written: Path, in_use: str | None = None) -> CheckpointInfo:
-    """Turn a temporary file into a checkpoint: sync it to disk, rename it, then write its companion file.
+    """Turn a temporary file into a checkpoint: sync it to disk, rename it, upload it, then write its companion file.
 
     Returns ``info`` with size (bytes) and checksum. Of a sweep in a store, local copies of older checkpoints are
     deleted, except ``in_use``. Raises: OSError when the disk is full or gone.
@@ -62,48 +68,65 @@ def commit(info: CheckpointInfo, written: Path, in_use: str | None = None) -> Ch
         raise CheckpointError(f"The training code was to write a checkpoint to {written}, but wrote none.")
     _sync(written)
     size, checksum = _measure(written)
-    if path.is_dir():
-        shutil.rmtree(path)
+    discard(path)  # an earlier checkpoint of that report
     os.replace(written, path)  # noqa: PTH105 - the atomic step, by its own name
     done = replace(info, size=size, checksum=checksum)
-    if stores.inside(path):
-        stores.drop_there(_companion(path))  # of an earlier checkpoint of that report: until this one is complete
-        if path.is_dir():
-            stores.drop_there(path)
-        stores.push(path)
+    store = store_of(path)
+    if store is not None:
+        store.push(path)
     write_json(_companion(path), done.asdict())
-    stores.forget_others(path, in_use)
+    if store is not None:
+        _forget_older(path, in_use)
     return done
 
 
+def _forget_older(path: Path, in_use: str | None) -> None:
+    """Delete this node's copies of checkpoints older than an uploaded one, except ``in_use``: the store has them."""
+    for other in path.parent.glob("*report-*"):
+        older = other.suffix in (".ckpt", ".tmp") and other.name.lstrip(".") < path.name
+        if older and str(other) != in_use:
+            with suppress(OSError):
+                delete_local(other)
+
+
 def write_json(path: Path, data: object) -> None:
-    """Write JSON atomically."""
-    stores.write(path, json.dumps(data).encode())
+    """Write JSON atomically, first to the store if the file belongs to one. Raises: OSError."""
+    text = json.dumps(data).encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if store := store_of(path):
+        store.write(path, text)
+    write_atomically(path, text)
+
+
+def _bring(folder: Path, pattern: str) -> bool:
+    """Download the JSON files that match ``pattern``; return False where the folder is the storage itself."""
+    if (store := store_of(folder)) is None:
+        return False
+    store.bring(folder, pattern)
+    return True
 
 
 def find(trial_dir: str | os.PathLike[str]) -> list[CheckpointInfo]:
     """Return the finished checkpoints of a trial, oldest first."""
     folder = Path(trial_dir, FOLDER)
-    found = []
-    for text in stores.texts(folder, "report-*.json").values():
-        info = _parsed(text)
-        if info is not None:
-            path = folder / Path(info.path).name  # the sweep's folder may have been moved
-            if stores.exists(path):
-                found.append(replace(info, path=str(path)))
-    return found
+    stored = _bring(folder, "report-*.json")
+    infos = [info for path in sorted(folder.glob("report-*.json")) if (info := _read(path))]
+    here = (replace(info, path=str(folder / Path(info.path).name)) for info in infos)  # the sweep may have been moved
+    return [info for info in here if stored or Path(info.path).exists()]
 
 
 def is_valid(info: CheckpointInfo) -> bool:
     """Return whether size and checksum of the file still match; in a store, which has its own checksums, the size."""
     path = Path(info.path)
-    if stores.inside(path):
-        stat = stores.stat(path)
+    if store := store_of(path):
+        stat = store.stat(path)
         return stat is not None and stat[0] == info.size
-    return path.exists() and _matches(path, info)
+    return _matches(path, info)
 
 
 def _matches(path: Path, info: CheckpointInfo) -> bool:
+    if not path.exists():
+        return False
     size, checksum = _measure(path)
     return size == info.size and info.checksum in (None, checksum)
 
@@ -114,13 +137,14 @@ def fetch_local(path: str | os.PathLike[str]) -> Path:
     Raises: CheckpointError if it cannot be fetched.
     """
     path = Path(path)
-    if not stores.inside(path):
-        return path
-    info = _read(_companion(path))
-    try:
-        return stores.fetch(path, lambda found: info is None or _matches(found, info))
-    except OSError as error:
-        raise CheckpointError(f"The checkpoint {stores.shown(path)} cannot be fetched: {error}.") from error
+    if store := store_of(path):
+        try:
+            _bring(path.parent, _companion(path).name)
+            info = _read(_companion(path))
+            store.fetch(path, lambda copy: info is None or _matches(copy, info))
+        except OSError as error:
+            raise CheckpointError(f"The checkpoint {shown(path)} cannot be fetched: {error}.") from error
+    return path
 
 
 def resume_point(
@@ -158,9 +182,9 @@ def _candidates(
 
 
 def describe_torn(path: Path) -> str | None:
-    """Return a sentence if ``path`` is a damaged checkpoint, else None."""
+    """Return a sentence if ``path``, on this node, is a damaged checkpoint, else None."""
     info = _read(_companion(path))
-    if info is None or is_valid(replace(info, path=str(path))):
+    if info is None or _matches(path, info):
         return None
     return f"The checkpoint {path} is torn: its size or checksum is not what was written."
 
@@ -173,15 +197,15 @@ def _torn(info: CheckpointInfo, valid: CheckpointInfo | None) -> str:
 def remove_temp_files(trial_dir: str | os.PathLike[str]) -> None:
     """Delete temporary files of workers that were killed while they wrote a checkpoint."""
     for left in Path(trial_dir, FOLDER).glob(".report-*.tmp"):
-        discard(left)
+        with suppress(OSError):  # a worker that was given up may still write into it
+            delete_local(left)
 
 
 class Kept:
-    """The checkpoints of a trial as its head knows them: ``known`` are on disk, ``newest`` is of this start."""
+    """The checkpoints of a trial that are on disk, as its head knows them."""
 
     def __init__(self, keep: int, mode: Literal["min", "max"]) -> None:
         self.known: list[CheckpointInfo] = []
-        self.newest: CheckpointInfo | None = None
         self._keep = keep
         self._mode = mode
         self._news: list[CheckpointInfo] = []
@@ -189,7 +213,6 @@ class Kept:
     def add(self, info: CheckpointInfo) -> CheckpointInfo:
         """Add a checkpoint, or replace the one of the same path."""
         self.known = [*(known for known in self.known if known.path != info.path), info]
-        self.newest = info
         self._news.append(info)
         return info
 
@@ -206,15 +229,19 @@ class Kept:
                 self.known = prune(self.known, self._keep, self._mode, spared)
 
     def discard_after(self, number: int, trial_dir: Path) -> None:
-        """Keep the checkpoints up to report ``number`` (see :func:`discard_after`)."""
-        self.known = discard_after(number, trial_dir)
+        """Delete the checkpoints of later reports, except pinned ones: a trial that goes back makes these again."""
+        checkpoints, spared = find(trial_dir), pinned(trial_dir)
+        self.known = [info for info in checkpoints if info.number <= number]
+        for info in checkpoints:
+            if info.number > number and info.path not in spared:
+                discard(Path(info.path))
 
 
 def prune(
     known: Iterable[CheckpointInfo], keep: int, mode: Literal["min", "max"], pinned: Iterable[str] = ()
 ) -> list[CheckpointInfo]:
     """Delete all but the ``keep`` best, the last two and the pinned checkpoints; return those, oldest first."""
-    ordered = sorted(known, key=lambda info: info.number)
+    ordered = sorted({info.path: info for info in known}.values(), key=lambda info: info.number)
     sign = 1.0 if mode == "min" else -1.0
     judged = [info for info in ordered if info.value is not None and math.isfinite(info.value)]
     best = sorted(judged, key=lambda info: (sign * (info.value or 0.0), info.number))[:keep]
@@ -233,14 +260,13 @@ def keep_spares(known: Iterable[CheckpointInfo], in_use: CheckpointInfo | None =
 
     For a run whose results keep their own checkpoints.
     """
-    by_path = {info.path: info for info in known}
-    return prune(by_path.values(), keep=0, mode="min", pinned={in_use.path} if in_use else ())
+    return prune(known, keep=0, mode="min", pinned={in_use.path} if in_use else ())
 
 
 def discard(path: Path) -> None:
-    """Delete a temporary file, or a checkpoint with its companion, if it exists."""
-    stores.drop(_companion(path))
-    stores.drop(path)
+    """Delete a checkpoint with its companion, if it exists. Raises: OSError."""
+    delete(_companion(path))
+    delete(path)
 
 
 def write_pointer(folder: str | os.PathLike[str], info: CheckpointInfo | None) -> None:
@@ -303,9 +329,7 @@ def copy_from_trial(
     home.mkdir(parents=True, exist_ok=True)
     copy = replace(info, path=str(home / file_name(number)), number=number, value=None, name=None, seconds=seconds)
     written = temp_path(copy, secrets.token_hex(4))
-    discard(written)
     copy_into(replace(info, name=written.name), home)
-    discard(_companion(Path(copy.path)))
     return commit(copy, written)
 
 
@@ -331,23 +355,14 @@ def note_adoption(adoption: Adoption, trial_dir: str | os.PathLike[str]) -> None
 def read_adoption(trial_dir: str | os.PathLike[str]) -> Adoption | None:
     """Return what a trial took over last; None if nothing, or if that cannot be read."""
     with suppress(OSError, ValueError, TypeError):
-        return Adoption(**json.loads(stores.read(Path(trial_dir, ADOPTED))))
+        _bring(Path(trial_dir), ADOPTED)
+        return Adoption(**json.loads(Path(trial_dir, ADOPTED).read_bytes()))
     return None
 
 
-def discard_after(number: int, trial_dir: str | os.PathLike[str]) -> list[CheckpointInfo]:
-    """Delete a trial's checkpoints of reports after ``number``, except pinned ones; return the earlier ones.
-
-    A trial that goes back makes these reports again.
-    """
-    spared = pinned(trial_dir)
-    earlier = []
-    for info in find(trial_dir):
-        if info.number <= number:
-            earlier.append(info)
-        elif info.path not in spared:
-            discard(Path(info.path))
-    return earlier
+def forget_adoption(trial_dir: str | os.PathLike[str]) -> None:
+    """Delete what :func:`note_adoption` wrote: a checkpoint has it. Raises: OSError."""
+    delete(Path(trial_dir, ADOPTED))
 
 
 def write_acked(number: int, trial_dir: str | os.PathLike[str]) -> None:
@@ -355,14 +370,14 @@ def write_acked(number: int, trial_dir: str | os.PathLike[str]) -> None:
 
     A gang may have been ahead of its driver when it was lost; later reports are made again.
     """
-    Path(trial_dir).mkdir(parents=True, exist_ok=True)
     write_json(Path(trial_dir, ACKED), number)
 
 
 def read_acked(trial_dir: str | os.PathLike[str]) -> int | None:
     """Return the number last written by :func:`write_acked`; None without it, so that all reports count."""
+    _bring(Path(trial_dir), ACKED)
     with suppress(FileNotFoundError):
-        return int(json.loads(stores.read(Path(trial_dir, ACKED))))
+        return int(json.loads(Path(trial_dir, ACKED).read_bytes()))
     return None
 
 
@@ -382,7 +397,8 @@ def cannot_go_on(trial_id: str, number: int, lost: CheckpointInfo | None) -> Che
 
 def pinned(trial_dir: str | os.PathLike[str]) -> set[str]:
     """Return the paths of checkpoints that pointers in a trial's folder name."""
-    infos = (_parsed(text) for text in stores.texts(Path(trial_dir), f"checkpoint_*/{POINTER}").values())
+    _bring(Path(trial_dir), f"checkpoint_*/{POINTER}")
+    infos = (_read(path) for path in Path(trial_dir).glob(f"checkpoint_*/{POINTER}"))
     return {info.path for info in infos if info is not None}
 
 
@@ -400,13 +416,9 @@ def copy_into(info: CheckpointInfo, folder: str | os.PathLike[str]) -> None:
 
 def _sync(path: Path) -> None:
     """Sync a file, or all files of a folder, to disk."""
-    for file in _files(path):
+    for file in files_of(path):
         with file.open("rb") as stream, suppress(OSError):  # not every file system can
             os.fsync(stream.fileno())
-
-
-def _files(path: Path) -> list[Path]:
-    return [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
 
 
 def _companion(path: Path) -> Path:
@@ -415,23 +427,16 @@ def _companion(path: Path) -> Path:
 
 def _read(path: Path) -> CheckpointInfo | None:
     try:
-        return _parsed(stores.read(path))
-    except OSError:
-        return None
-
-
-def _parsed(text: bytes) -> CheckpointInfo | None:
-    try:
-        data = json.loads(text)
+        data = json.loads(path.read_bytes())
         return None if data is None else CheckpointInfo(**{**data, "fits": tuple(data.get("fits", ()))})
-    except (ValueError, TypeError, AttributeError):
+    except (OSError, ValueError, TypeError, AttributeError):
         return None
 
 
 def _measure(path: Path) -> tuple[int, str]:
     """Return size in bytes and CRC-32 of a file, or of all files of a folder in order."""
     size = crc = 0
-    for file in _files(path):
+    for file in files_of(path):
         with file.open("rb") as stream:
             while chunk := stream.read(_CHUNK):
                 size += len(chunk)

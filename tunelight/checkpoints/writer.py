@@ -14,11 +14,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from tunelight import stores
 from tunelight.checkpoints import files as checkpoints
 from tunelight.checkpoints.policy import CheckpointPolicy
 from tunelight.errors import CheckpointError
 from tunelight.messages import CheckpointInfo, Wrote
+from tunelight.stores import delete_local, store_of
 
 SETTLE_LIMIT_S = 600.0
 """How long the end of a trial waits for its last checkpoint."""
@@ -143,8 +143,8 @@ class CheckpointWriter:
         finally:
             self._temp = None
             later, self._later = self._later, None
-        if self._away and stores.inside(temp) and temp.exists():
-            checkpoints.discard(temp)
+        if self._away and store_of(temp) and temp.exists():
+            delete_local(temp)
             raise CheckpointError(
                 "This checkpoint is written by several nodes, each its part, which needs a folder that all of them "
                 "share. In an object store, let rank 0 write all of it (save_distributed_checkpoint=False)."
@@ -163,7 +163,7 @@ class CheckpointWriter:
         if not _storage_failed(error):
             raise error
         with suppress(OSError):
-            checkpoints.discard(temp)
+            delete_local(temp)
         if not self._failing:
             note(_warning(error, temp))
         self._failing = True

@@ -23,14 +23,11 @@ from typer.core import TyperCommand, TyperGroup
 
 from tunelight.errors import GangError, HeadLostError, TunelightError, WorkerFailedError
 
-OK: Final = 0
-FAILED: Final = 1
-BAD_INPUT: Final = 2
-INTERRUPTED: Final = 130
+OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 _FAILURES: Final = (GangError, HeadLostError, WorkerFailedError)
 """Errors of a run, with exit code 1; all others are bad input."""
 _RUNS_CODE: Final[set[str]] = set()
-"""Commands that import the code which a space's file or a sweep names; the others only read."""
+"""Commands that import a user's code; the others only read."""
 _USAGE: Final[Any] = typer.BadParameter.__base__
 """What a wrong flag or a missing argument raises; typer vendors click without exporting this class."""
 _AS_JSON: Final = "tunelight.json"
@@ -40,8 +37,6 @@ _KEYWORD: Final = re.compile(r"(?<![\w.])(?P<name>[a-z_]+)=(?P<value>True|'[^']*
 """A keyword of a Python call, alone or with a plain value."""
 _PLACE: Final = re.compile(r"\S+:\d+:\d+: ")
 """How an error in a file begins."""
-
-
 _OTHER_NAMES: Final = {
     "extend": "resume SWEEP --num-samples N",
     "export": "best SWEEP [TRIAL] --export FILE",
@@ -53,7 +48,7 @@ _OTHER_NAMES: Final = {
     "list": "ls",
     "delete": "rm SWEEP",
 }
-"""What a command is called here that someone may look for by another name."""
+"""Other programs' names of commands."""
 
 
 class Commands(TyperGroup):
@@ -70,8 +65,8 @@ class Commands(TyperGroup):
         return super().parse_args(ctx, [_DEBUG, *rest] if len(rest) < len(args) else rest)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that is meant; for another name of one, an error that says its name here."""
-        if args and (name := _OTHER_NAMES.get(args[0])) is not None and args[0] not in self.commands:
+        """Return the command, or an error that names the one to use."""
+        if args and (name := _OTHER_NAMES.get(args[0])) is not None:
             ctx.fail(f"No such command {args[0]!r}. Use: tunelight {name}")
         return super().resolve_command(ctx, args)
 
@@ -80,29 +75,28 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except TunelightError as error:
-            self._tell(ctx, error, self._in_options(ctx, str(error)))
+            _print_error(ctx, error, self._in_options(ctx, str(error)))
             raise typer.Exit(FAILED if isinstance(error, _FAILURES) else BAD_INPUT) from error
         except OSError as error:  # no permission, or standard output on a full disk
             if error.errno == errno.EPIPE:
                 raise
-            self._tell(ctx, error, f"{error}. Make it possible, or give another path; --debug shows where it happened.")
+            _print_error(
+                ctx, error, f"{error}. Make it possible, or give another path; --debug shows where it happened."
+            )
             _let_go(sys.stdout)
             raise typer.Exit(BAD_INPUT) from error
         except _USAGE as error:
             if instead := _instead(getattr(error, "option_name", None)):
                 error.message += f".{instead}"
             if ctx.meta[_AS_JSON]:
-                tell_json(error, error.format_message())
+                _print_json_error(error, error.format_message())
             raise
         except KeyboardInterrupt as error:
             typer.echo("interrupted", err=True)
             raise typer.Exit(INTERRUPTED) from error
 
     def _in_options(self, ctx: Any, message: str) -> str:
-        """Return an error's text with options of the command line in place of Python's keywords: --resume, --name x.
-
-        An error in a file, which begins with its place, stays as it is.
-        """
+        """Return an error's text with options in place of Python's keywords; errors in a file stay as they are."""
         if _PLACE.match(message):
             return message
         commands = [self.commands[name] for name in ("run", ctx.invoked_subcommand) if name in self.commands]
@@ -110,23 +104,28 @@ class Commands(TyperGroup):
         options = {param.name: param.opts[0] for param in params if param.opts[0].startswith("--")}
         options["gpus_per_worker"] = options.pop("gpus", "--gpus")
 
-        def written(found: re.Match[str]) -> str:
+        def as_option(found: re.Match[str]) -> str:
             option, value = options.get(found["name"]), found["value"]
             if option is None:
                 return found[0]
             return option if value in (None, "True") else f"{option} {shlex.quote(value.strip(_QUOTES))}"
 
         first, space, rest = message.partition(" ")  # "num_samples must be ..."
-        return _KEYWORD.sub(written, f"{options.get(first, first)}{space}{rest}")
+        return _KEYWORD.sub(as_option, f"{options.get(first, first)}{space}{rest}")
 
-    def _tell(self, ctx: Any, error: Exception, message: str) -> None:
-        """Print an error to standard error, and with --json also as JSON."""
-        if ctx.params.get("debug"):
-            traceback.print_exception(error)
-        typer.echo(f"Error: {message}", err=True)
-        if ctx.meta[_AS_JSON]:
-            with contextlib.suppress(OSError):
-                tell_json(error, message)
+
+def _print_error(ctx: Any, error: Exception, message: str) -> None:
+    """Print an error to standard error, and with --json also as JSON."""
+    if ctx.params.get("debug"):
+        traceback.print_exception(error)
+    typer.echo(f"Error: {message}", err=True)
+    if ctx.meta[_AS_JSON]:
+        with contextlib.suppress(OSError):
+            _print_json_error(error, message)
+
+
+def _print_json_error(error: Exception, message: str) -> None:
+    typer.echo(json.dumps({"error": {"type": type(error).__name__, "message": message}}))
 
 
 class TakesSettings(TyperCommand):
@@ -150,11 +149,6 @@ def _instead(option: str | None) -> str:
     if name in NAMES:
         return f" Say --set {name}=VALUE."
     return f"{replacement(name, NAMES)} Settings are given as --set NAME=VALUE." if name in WORDS["sweep"] else ""
-
-
-def tell_json(error: Exception, message: str) -> None:
-    """Print an error as JSON to standard output."""
-    typer.echo(json.dumps({"error": {"type": type(error).__name__, "message": message}}))
 
 
 @contextlib.contextmanager

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from tunelight.cli import options
 from tunelight.cli.app import FAILED, INTERRUPTED, command
 from tunelight.cli.inspect import load
-from tunelight.cli.options import STORAGE, Address, Checkpoint, Format, Json, Storage, Sweep, Trial, given
-from tunelight.cli.printing import about_trial, print_json, short, words
+from tunelight.cli.printing import about_trial, print_either, print_json, short, words
 from tunelight.errors import SettingsError
-
-if TYPE_CHECKING:
-    from tunelight.results import TrialResult
 
 _HINTS = {
     "python": "Train it: python {path}",
@@ -25,23 +22,28 @@ _HINTS = {
 
 @command("best last --export best.yaml --checkpoint      tunelight best last 3 --export trial.py")
 def best(
-    sweep: Sweep,
+    sweep: options.Sweep,
     trial: Annotated[str, typer.Argument(help="Another trial's id or number.")] = "best",
     export: Annotated[Path | None, typer.Option("--export", help="Also write it to this file.")] = None,
-    format: Format = None,
-    checkpoint: Checkpoint = False,
-    storage: Storage = STORAGE,
-    json: Json = False,
+    format: options.Format = None,
+    checkpoint: options.Checkpoint = False,
+    storage: options.Storage = options.STORAGE,
+    json: options.Json = False,
 ) -> None:
     """Show a sweep's best trial, or another one, and write it to a file.
 
     The file is for LightningCLI, Hydra or Python, or holds its configuration as YAML or JSON.
     """
+    from tunelight.results import format_of
+
     if export is None and (format is not None or checkpoint):
         raise SettingsError("--format and --checkpoint say how to export, but not where. Give --export FILE too.")
     results = load(sweep, storage)
     chosen = results.best if trial == "best" else results.trial(trial)
-    written = None if export is None else _export(chosen, export, format, checkpoint)
+    written = None
+    if export is not None:
+        written = format_of(export, format, parts=chosen.has_parts)
+        chosen.export(export, written, checkpoint=checkpoint)
     if json:
         print_json(about_trial(chosen) | {"exported": written})
         return
@@ -51,40 +53,33 @@ def best(
     if trial == "best" and (failed := results.ahead) is not None:
         typer.echo(f"Trial {failed.id}, which {failed.outcome}, had reported {results.metric}={failed.value:.6g}.")
     if export is not None:
-        _tell(export, written)
+        _print_exported(export, written)
 
 
-def _export(trial: TrialResult, path: Path, format: str | None, checkpoint: bool) -> str:
-    """Write a trial; return the format."""
-    from tunelight.results import format_of
-
-    chosen = format_of(path, format, parts=trial.has_parts)
-    trial.export(path, chosen, checkpoint=checkpoint)
-    return chosen
-
-
-def _tell(path: Path, format: str | None) -> None:
+def _print_exported(path: Path, format: str | None) -> None:
     typer.echo(f"Wrote {path} ({format})")
     if format == "lightning-cli":
+        program = ""
         with contextlib.suppress(OSError, ValueError):  # no text
-            if "LightningCLI(" in Path("train.py").read_text(encoding="utf-8"):
-                typer.echo(f"Train it: python train.py fit --config {path}")
-                return
-        typer.echo(f"Train it with a program that calls LightningCLI(Model, Data): ... fit --config {path}")
+            program = Path("train.py").read_text(encoding="utf-8")
+        if "LightningCLI(" in program:
+            typer.echo(f"Train it: python train.py fit --config {path}")
+        else:
+            typer.echo(f"Train it with a program that calls LightningCLI(Model, Data): ... fit --config {path}")
     elif format in _HINTS:
         typer.echo(_HINTS[format].format(path=path, stem=path.stem))
 
 
 @command("reproduce last best --ignore seconds_per_epoch", runs_code=True)
 def reproduce(
-    sweep: Sweep,
-    trial: Trial,
+    sweep: options.Sweep,
+    trial: options.Trial,
     ignore: Annotated[
         list[str], typer.Option("--ignore", help="A metric not to compare, such as a time. Repeatable.")
     ] = [],
-    storage: Storage = STORAGE,
-    address: Address = None,
-    json: Json = False,
+    storage: options.Storage = options.STORAGE,
+    address: options.Address = None,
+    json: options.Json = False,
 ) -> None:
     """Run a trial again with its seed, configuration and workers, and compare the metrics of all reports.
 
@@ -95,10 +90,7 @@ def reproduce(
     folder = find_sweep(sweep, storage)
     from tunelight.sweep.reproduce import reproduce as run_again
 
-    found = run_again(folder, trial, ignore=ignore, progress=False, **given(address=address))
-    if json:
-        print_json(found)
-    else:
-        typer.echo(str(found))
-    if not found.same:
-        raise typer.Exit(INTERRUPTED if found.interrupted else FAILED)
+    comparison = run_again(folder, trial, ignore=ignore, progress=False, **options.given(address=address))
+    print_either(comparison, str(comparison), as_json=json)
+    if not comparison.same:
+        raise typer.Exit(INTERRUPTED if comparison.interrupted else FAILED)

@@ -8,21 +8,19 @@ from typing import Annotated, Any
 
 import typer
 
+from tunelight.cli import options
 from tunelight.cli.app import command
 from tunelight.cli.inspect import load
-from tunelight.cli.options import STORAGE, Json, Storage, Sweeps
-from tunelight.cli.printing import print_json
+from tunelight.cli.printing import print_either
 from tunelight.errors import SettingsError, StorageError, unknown
 from tunelight.stores.masking import masked
 
 _FORMATS = ("html", "json", "png", "svg", "pdf")
 
-Open = Annotated[bool, typer.Option("--open", help="Open it in a browser.")]
-
 
 @command("report last --open      tunelight report last --figures history,importances --format png")
 def report(
-    sweep: Sweeps,
+    sweep: options.Sweeps,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -47,9 +45,9 @@ def report(
             "sqlite:///studies.db. An earlier study of the sweep there is replaced.",
         ),
     ] = None,
-    open: Open = False,
-    storage: Storage = STORAGE,
-    json: Json = False,
+    open: options.Open = False,
+    storage: options.Storage = options.STORAGE,
+    json: options.Json = False,
 ) -> None:
     """Write a report of a sweep: one HTML file with all figures, a table of the trials and a section for each.
 
@@ -59,70 +57,52 @@ def report(
         raise SettingsError("--study writes a study alone, to where it says: leave out --figures, --out and --open.")
     if format is not None and figures is None:
         raise SettingsError("--format is for figures. Give --figures all, or some of their names, too.")
-    results = [load(one, storage) for one in sweep]
+    results = [load(name, storage) for name in sweep]
     single = results[0] if len(results) == 1 else None
     if study is not None:
-        _write_studies(results, study, json=json)
+        for each in results:
+            each.to_study(study)
+        shown, count = masked(study), len(results)
+        text = f"Wrote {count} {'study' if count == 1 else 'studies'} to {shown}"
+        print_either({"study": shown, "sweeps": [each.name for each in results]}, text, as_json=json)
         return
     if figures is not None:
         if single is None:
             raise SettingsError("--figures are those of one sweep. Name one, or leave --figures out for a comparison.")
-        _write_figures(single, figures, out or Path("plots"), format or "html", json=json)
+        paths = _write_figures(single, figures, out or Path("plots"), format or "html")
+        print_either({"figures": paths}, "\n".join(f"Wrote {path}" for path in paths), as_json=json)
         return
     from tunelight import reporting
 
     target = out or (Path() if single is None else single.folder) / "report.html"
     path = reporting.report(results if single is None else single, target)
-    if json:
-        print_json({"report": path})
-    else:
-        typer.echo(f"Wrote {path}")
+    print_either({"report": path}, f"Wrote {path}", as_json=json)
     if open:
         webbrowser.open(Path(path).absolute().as_uri())
 
 
-def _write_studies(results: list[Any], study: str, *, json: bool) -> None:
-    for one in results:
-        one.to_study(study)
-    shown = masked(study)
-    if json:
-        print_json({"study": shown, "sweeps": [one.name for one in results]})
-    else:
-        typer.echo(f"Wrote {len(results)} {'study' if len(results) == 1 else 'studies'} to {shown}")
-
-
-def _write_figures(results: Any, names: str, out: Path, format: str, *, json: bool) -> None:
-    """Write figures of a sweep, one file each."""
+def _write_figures(results: Any, names: str, out: Path, format: str) -> list[Path]:
+    """Write figures of a sweep, one file each. Raises: StorageError; ReportError without kaleido."""
+    from tunelight import reporting
     from tunelight.results.figures import FIGURES
 
-    wanted = list(FIGURES) if names == "all" else [name.strip() for name in names.split(",")]
-    for name in wanted:
+    chosen = list(FIGURES) if names == "all" else [name.strip() for name in names.split(",")]
+    for name in chosen:
         if name not in FIGURES:
             raise SettingsError(unknown("There is no figure", name, [*FIGURES, "all"]))
     if format not in _FORMATS:
         raise SettingsError(unknown("There is no format", format, _FORMATS))
-    written = []
-    for name in wanted:
-        path = out / f"{name}.{format}"
-        _write(FIGURES[name](results), path)
-        written.append(path)
-        if not json:
-            typer.echo(f"Wrote {path}")
-    if json:
-        print_json({"figures": written})
-
-
-def _write(figure: Any, path: Path) -> None:
-    """Write a figure in the format of the file's suffix. Raises: StorageError; ReportError without kaleido."""
-    from tunelight import reporting
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix == ".html":
-            figure.write_html(path, include_plotlyjs=True)
-        elif path.suffix == ".json":
-            figure.write_json(path)
-        else:
-            reporting.write_image(figure, path)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror or error}. Choose another --out.") from error
+    paths = [out / f"{name}.{format}" for name in chosen]
+    for name, path in zip(chosen, paths, strict=True):
+        figure = FIGURES[name](results)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if format == "html":
+                figure.write_html(path, include_plotlyjs=True)
+            elif format == "json":
+                figure.write_json(path)
+            else:
+                reporting.write_image(figure, path)
+        except OSError as error:
+            raise StorageError(f"{path} cannot be written: {error.strerror or error}. Choose another --out.") from error
+    return paths

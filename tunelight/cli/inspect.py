@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tunelight.cli import options
 from tunelight.cli.app import command
-from tunelight.cli.options import STORAGE, Columns, Json, Storage, Sweep, names_of
 from tunelight.cli.printing import about_sweep, about_trial, print_json, print_table, shown_path, when, words
 from tunelight.errors import SettingsError
 
 if TYPE_CHECKING:
-    from tunelight.record import Note
     from tunelight.results import SweepResults, TrialResult
 
 _LAST_REPORTS = 10
@@ -21,21 +19,24 @@ _LAST_REPORTS = 10
 
 @command("show last --top 10      tunelight show last 5      tunelight show last --follow")
 def show(
-    sweep: Sweep,
+    sweep: options.Sweep,
     trial: Annotated[str | None, typer.Argument(help="A trial's id or number, or 'best'.")] = None,
     top: Annotated[int | None, typer.Option("--top", help="Show only the best TOP trials.", min=1)] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Show the live table of a sweep that runs, until it ends.")
     ] = False,
-    columns: Columns = None,
-    storage: Storage = STORAGE,
-    json: Json = False,
+    columns: options.Columns = None,
+    storage: options.Storage = options.STORAGE,
+    json: options.Json = False,
 ) -> None:
     """Show a sweep's trials, or one trial in detail."""
     if follow:
         if trial is not None or top is not None or json:
             raise SettingsError("--follow shows a live table of the sweep: leave out the trial, --top and --json.")
-        _follow(sweep, storage, columns)
+        from tunelight import reporting
+        from tunelight.record import find_sweep
+
+        reporting.watch(find_sweep(sweep, storage), columns=options.names_of(columns))
         return
     if columns is not None:
         raise SettingsError("--columns is for the live table. Give --follow, too.")
@@ -46,47 +47,25 @@ def show(
     trials = results.every_trial if top is None else results.top(top)
     about = about_sweep(results)
     if json:
-        print_json(about | {"trials": [about_trial(one) for one in trials]})
+        print_json(about | {"trials": [about_trial(each) for each in trials]})
         return
     typer.echo(results.summary())
     if not (about["ended"] or about["running"]):
         typer.echo(f"It was cut off: no process runs it. To resume: tunelight resume {shown_path(results.folder)}")
     if results.tags:
         typer.echo(f"Tags: {', '.join(results.tags)}")
-    _echo_notes(results.notes)
-    further = [metric for metric, _ in results.objectives[1:]]
-    tagged = any(one.tags for one in trials)
-    rows = [
-        (
-            one.id,
-            one.state,
-            one.value,
-            *results.further(one).values(),
-            len(one.history),
-            f"{one.seconds:.0f}s",
-            *([", ".join(one.tags) or None] if tagged else []),
-            words(one.plain_config),
-        )
-        for one in trials
-    ]
-    tags = ["tags"] if tagged else []
-    header = ["trial", "state", results.metric or "metric", *further, "reports", "time", *tags, "configuration"]
-    print_table(header, rows)
-
-
-def _follow(sweep: str, storage: str, columns: str | None) -> None:
-    from tunelight.record import find_sweep
-
-    folder = find_sweep(sweep, storage)
-    from tunelight import reporting
-
-    reporting.watch(folder, columns=names_of(columns))
-
-
-def _echo_notes(notes: Iterable[Note]) -> None:
-    for note in notes:
+    for note in results.notes:
         on = "" if note.trial is None else f" on trial {note.trial}"
         typer.echo(f"Note{on} ({when(note.time)}): {note.text}")
+    further = [metric for metric, _ in results.objectives[1:]]
+    tags = ["tags"] if any(each.tags for each in trials) else []
+    header = ["trial", "state", results.metric or "metric", *further, "reports", "time", *tags, "configuration"]
+    rows = []
+    for each in trials:
+        values = [each.value, *results.further(each).values(), len(each.history), f"{each.seconds:.0f}s"]
+        tagged = [", ".join(each.tags) or None] if tags else []
+        rows.append([each.id, each.state, *values, *tagged, words(each.plain_config)])
+    print_table(header, rows)
 
 
 def _show_trial(trial: TrialResult, json: bool) -> None:
@@ -112,9 +91,8 @@ def _show_trial(trial: TrialResult, json: bool) -> None:
             typer.echo(f"{'run by':<11} {' '.join(run['command'])}{commit}")
     if trial.history:
         names = [name for name in trial.history[-1] if name not in ("training_iteration", "timestamp")]
-        rows = [
-            [one["training_iteration"], *(one.get(name) for name in names)] for one in trial.history[-_LAST_REPORTS:]
-        ]
+        reports = trial.history[-_LAST_REPORTS:]
+        rows = [[each["training_iteration"], *(each.get(name) for name in names)] for each in reports]
         print_table(["report", *names], rows)
     if trial.error:
         typer.echo(f"\n{trial.error}")

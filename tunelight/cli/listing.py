@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from tunelight.cli import options
 from tunelight.cli.app import command
-from tunelight.cli.options import STORAGE, Json, Storage
 from tunelight.cli.printing import about_sweep, age, print_json, print_table
 from tunelight.errors import SettingsError, StorageError, first_of, unknown
 
@@ -56,8 +56,8 @@ def ls(
     tags: Annotated[
         list[str], typer.Option("--tag", metavar="TAG", help="Only sweeps with this tag. Repeatable: with all.")
     ] = [],
-    storage: Storage = STORAGE,
-    json: Json = False,
+    storage: options.Storage = options.STORAGE,
+    json: options.Json = False,
 ) -> None:
     """List sweeps, newest first, or as --sort says."""
     if sort not in _ORDERS:
@@ -93,7 +93,7 @@ def _found(where: str | None, storage: str) -> tuple[str, list[Found]]:
         place = (parent or slash) if slash else storage
         if slash and not _PATTERN & set(pattern):
             raise StorageError(f"There is no folder {where}. {_NONE}.")
-    if place != STORAGE and not is_folder(place):
+    if place != options.STORAGE and not is_folder(place):
         raise StorageError(f"There is no folder {place}. {_NONE}.")
     found = list_sweeps(place)
     if pattern is None:

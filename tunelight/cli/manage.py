@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
+from tunelight.cli import options
 from tunelight.cli.app import command
-from tunelight.cli.options import STORAGE, Json, Storage, Sweeps
 from tunelight.cli.printing import print_json, size
 from tunelight.errors import NoResultError, SettingsError, StorageError, first_of
 
@@ -18,7 +19,7 @@ _MOST_NAMES: Final = 8
 
 @command("rm last      tunelight rm digits-1 digits-2 --yes      tunelight rm last --checkpoints")
 def rm(
-    sweeps: Sweeps,
+    sweeps: options.Sweeps,
     checkpoints: Annotated[
         bool,
         typer.Option(
@@ -31,21 +32,23 @@ def rm(
         bool, typer.Option("--all", help="With --checkpoints: delete those of every trial, of the best one, too.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    storage: Storage = STORAGE,
-    json: Json = False,
+    storage: options.Storage = options.STORAGE,
+    json: options.Json = False,
 ) -> None:
     """Delete sweeps, with their trials' checkpoints and logs, or only checkpoints; asks before it does.
 
     A sweep that is running is not deleted, nor is a folder that is no sweep. Links in a sweep's folder are deleted, but
     not what they point to.
     """
-    from tunelight.record import locked
+    from tunelight.record import find_sweep, locked
     from tunelight.record.upkeep import check_deletable
     from tunelight.stores import shown
 
     if every and not checkpoints:
         raise SettingsError("--all says which checkpoints to delete. Give --checkpoints too, or leave --all out.")
-    folders = list(dict.fromkeys(_folder(sweep, storage) for sweep in sweeps))
+    named = (find_sweep(sweep, storage) for sweep in sweeps)
+    # A path that leads through a folder of the sweep would not outlive it.
+    folders = list(dict.fromkeys(folder.resolve() if ".." in folder.parts else folder for folder in named))
     for folder in folders:  # before the first is deleted
         if not checkpoints:
             check_deletable(folder)
@@ -58,83 +61,81 @@ def rm(
         )
     done = []
     for folder in folders:
-        one = _Clearing(folder, every=every) if checkpoints else _Deletion(folder)
-        agreed = bool(one.size) and (yes or _asked(one.question, json))
+        deletion = _of_checkpoints(folder, every=every) if checkpoints else _of_sweep(folder)
+        agreed = bool(deletion.size) and (yes or _confirmed(deletion.question, json))
         if agreed:
-            one.carry_out()
-        freed = one.size if agreed else 0
+            deletion.carry_out()
+        freed = deletion.size if agreed else 0
         done.append({"sweep": folder.name, "folder": shown(folder), "deleted": agreed, "bytes": freed})
         if not json:
-            typer.echo(one.outcome if agreed else f"Kept sweep {folder.name}." if one.size else one.nothing)
+            kept = (
+                f"Kept sweep {folder.name}." if deletion.size else f"Sweep {folder.name} has no checkpoints to delete."
+            )
+            typer.echo(deletion.outcome if agreed else kept)
     if json:
         print_json(done)
 
 
-def _folder(sweep: str, storage: str) -> Path:
-    """Return the folder of a sweep, by a path that stays valid while what is in it is deleted. Raises: StorageError."""
-    from tunelight.record import find_sweep
-
-    found = find_sweep(sweep, storage)
-    return found.resolve() if ".." in found.parts else found
-
-
-def _asked(question: str, json: bool) -> bool:
+def _confirmed(question: str, json: bool) -> bool:
     try:
         return typer.confirm(question, err=json)
     except typer.Abort as error:  # Ctrl-C, or the terminal was closed
         raise KeyboardInterrupt from error
 
 
-class _Deletion:
-    """The deletion of a sweep: what to ask before, and what to say after."""
+class _Deletion(NamedTuple):
+    """What is to be deleted: its size in bytes (0: nothing), and what to say before and after."""
 
-    def __init__(self, folder: Path) -> None:
-        from tunelight.record.upkeep import size_of, started_from
-
-        self._folder = folder
-        self.size = max(1, size_of(folder))
-        self.nothing = ""
-        starts = started_from(folder)
-        what = f"{_trials(folder)}, {size(self.size)}"
-        later = f" {_warm_started(starts)}, and cannot be resumed without it." if starts else ""
-        self.question = f"Delete sweep {folder.name} ({what})?{later}"
-        self.outcome = f"Deleted sweep {folder.name} ({what}).{later}"
-
-    def carry_out(self) -> None:
-        """Delete it. Raises: StorageError."""
-        from tunelight.record.upkeep import delete_sweep
-
-        delete_sweep(self._folder)
+    size: int
+    question: str
+    outcome: str
+    carry_out: Callable[[], Any]
 
 
-class _Clearing:
-    """The deletion of a sweep's checkpoints: all of them, or those that are of no more use."""
+def _of_sweep(folder: Path) -> _Deletion:
+    from tunelight.record.upkeep import delete_sweep, size_of, started_from
+    from tunelight.results import SweepResults
 
-    def __init__(self, folder: Path, *, every: bool) -> None:
-        from tunelight.record import INTERRUPTED, TERMINAL
-        from tunelight.record.upkeep import checkpoints_of, size_of
-        from tunelight.results import SweepResults
+    try:
+        count = len(SweepResults.load(folder))
+        trials = f"{count} trial{'s' * (count != 1)}"
+    except StorageError:
+        trials = "its record cannot be read"
+    bytes_held = max(1, size_of(folder))
+    what, later = f"{trials}, {size(bytes_held)}", ""
+    if starts := started_from(folder):
+        are = f"Sweep {starts[0]} was" if len(starts) == 1 else f"Sweeps {first_of(starts, _MOST_NAMES)} were"
+        later = f" {are} warm-started from it, and cannot be resumed without it."
+    return _Deletion(
+        bytes_held,
+        f"Delete sweep {folder.name} ({what})?{later}",
+        f"Deleted sweep {folder.name} ({what}).{later}",
+        lambda: delete_sweep(folder),
+    )
 
-        results = SweepResults.load(folder)
-        best = _best(results)
-        ended = TERMINAL - {INTERRUPTED}
-        gone = [one for one in results.every_trial if every or (one.id != best and one.state in ended)]
-        self._folder, self._trials = folder, [one.path for one in gone]
-        sizes = [size_of(path) for path in checkpoints_of(folder, self._trials)]
-        self.size = sum(sizes)
-        went = sum(bool(each) for each in sizes)
-        what = f"{went} trial{'s' * (went != 1)} of sweep {folder.name} ({size(self.size)})"
-        lost = sum(one.state not in ended for one in gone)
-        more = f" {lost} of its trials were cut off, and could not continue." if lost else ""
-        self.question = f"Delete the checkpoints of {what}?{more}"
-        self.outcome = f"Deleted the checkpoints of {what}."
-        self.nothing = f"Sweep {folder.name} has no checkpoints to delete."
 
-    def carry_out(self) -> None:
-        """Delete them. Raises: StorageError."""
-        from tunelight.record.upkeep import delete_checkpoints
+def _of_checkpoints(folder: Path, *, every: bool) -> _Deletion:
+    """Return the deletion of a sweep's checkpoints: all of them, or those that are of no more use."""
+    from tunelight.record import INTERRUPTED, TERMINAL
+    from tunelight.record.upkeep import checkpoints_of, delete_checkpoints, size_of
+    from tunelight.results import SweepResults
 
-        delete_checkpoints(self._folder, self._trials)
+    results = SweepResults.load(folder)
+    best = _best(results)
+    ended = TERMINAL - {INTERRUPTED}
+    trials = [trial for trial in results.every_trial if every or (trial.id != best and trial.state in ended)]
+    paths = [trial.path for trial in trials]
+    sizes = [size_of(path) for path in checkpoints_of(folder, paths)]
+    count = sum(map(bool, sizes))
+    what = f"{count} trial{'s' * (count != 1)} of sweep {folder.name} ({size(sum(sizes))})"
+    lost = sum(trial.state not in ended for trial in trials)
+    more = f" {lost} of its trials were cut off, and could not continue." if lost else ""
+    return _Deletion(
+        sum(sizes),
+        f"Delete the checkpoints of {what}?{more}",
+        f"Deleted the checkpoints of {what}.",
+        lambda: delete_checkpoints(folder, paths),
+    )
 
 
 def _best(results: Any) -> str | None:
@@ -143,18 +144,3 @@ def _best(results: Any) -> str | None:
         return str(results.best.id)
     except NoResultError:
         return None if results.ahead is None else str(results.ahead.id)
-
-
-def _trials(folder: Path) -> str:
-    from tunelight.results import SweepResults
-
-    try:
-        count = len(SweepResults.load(folder))
-    except StorageError:
-        return "its record cannot be read"
-    return f"{count} trial{'s' * (count != 1)}"
-
-
-def _warm_started(names: list[str]) -> str:
-    are = f"Sweep {names[0]} was" if len(names) == 1 else f"Sweeps {first_of(names, _MOST_NAMES)} were"
-    return f"{are} warm-started from it"

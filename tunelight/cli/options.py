@@ -21,6 +21,7 @@ SweepOrTrial = Annotated[
     ),
 ]
 Trial = Annotated[str, typer.Argument(help="A trial's id or number, or 'best'.")]
+Open = Annotated[bool, typer.Option("--open", help="Open it in a browser.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 File = Annotated[str, typer.Argument(help="A search space: a YAML file, or the name of one that comes with tunelight.")]
 Sets = Annotated[

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -73,10 +74,8 @@ def short(value: Any) -> str:
 def age(seconds: float) -> str:
     """Return how long ago a time was: "3m ago"."""
     past = max(0.0, time.time() - seconds)
-    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
-        if past >= length:
-            return f"{past / length:.0f}{unit} ago"
-    return f"{past:.0f}s ago"
+    unit, length = next((unit for unit in (("d", 86400), ("h", 3600), ("m", 60)) if past >= unit[1]), ("s", 1))
+    return f"{past / length:.0f}{unit} ago"
 
 
 def when(seconds: float) -> str:
@@ -100,9 +99,6 @@ def about_sweep(results: SweepResults) -> dict[str, Any]:
     from tunelight.record import driver_of
 
     driver = driver_of(results.folder)
-    states: dict[str, int] = {}
-    for trial in results.every_trial:
-        states[trial.state] = states.get(trial.state, 0) + 1
     best = results.best if results.top(1) else None
     repeated = results.repeated()
     return {
@@ -116,7 +112,7 @@ def about_sweep(results: SweepResults) -> dict[str, Any]:
         "tags": results.tags,
         "notes": results.notes,
         "trials": len(results),
-        "states": states,
+        "states": Counter(trial.state for trial in results.every_trial),
         "best": None if best is None else about_trial(best),
         **({"repeated": [asdict(one) for one in repeated]} if repeated else {}),
         **({"pareto": [trial.id for trial in results.pareto()]} if len(results.objectives) > 1 else {}),
@@ -144,12 +140,17 @@ def about_trial(trial: TrialResult) -> dict[str, Any]:
     }
 
 
-def print_answer(said: str, sweep: str, *, as_json: bool) -> None:
-    """Print the answer of a sweep's driver to a command."""
+def print_either(data: Any, text: str, *, as_json: bool) -> None:
+    """Print the result of a command: data for programs, text for people."""
     if as_json:
-        print_json({"sweep": sweep, "answer": said})
+        print_json(data)
     else:
-        typer.echo(f"{said[0].upper()}{said[1:]}.")
+        typer.echo(text)
+
+
+def print_answer(answer: str, sweep: str, *, as_json: bool) -> None:
+    """Print the answer of a sweep's driver to a command."""
+    print_either({"sweep": sweep, "answer": answer}, f"{answer[0].upper()}{answer[1:]}.", as_json=as_json)
 
 
 def shown_path(path: Path) -> str:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import typer
-
+from tunelight.cli import options
 from tunelight.cli.app import command
-from tunelight.cli.options import Json
-from tunelight.cli.printing import print_json
+from tunelight.cli.printing import print_either
 
 
 @command("up; python sweep.py; python sweep.py; tunelight down")
-def up(json: Json = False) -> None:
+def up(json: options.Json = False) -> None:
     """Keep Ray running in the background of this machine.
 
     Sweeps then start at once: torch and Lightning are imported already. Only programs of the same user and Python
@@ -24,19 +22,14 @@ def up(json: Json = False) -> None:
     with Steps(shown=not json, console=Console(stderr=True)) as steps:
         steps("Starting Ray")
         there, new = standing.up()
-    if json:
-        print_json({"pid": there.pid, "address": there.address, "started": new})
-    else:
-        typer.echo(f"Ray {'is ready' if new else 'was ready'} (process {there.pid}). To end it: tunelight down")
+    text = f"Ray {'is ready' if new else 'was ready'} (process {there.pid}). To end it: tunelight down"
+    print_either({"pid": there.pid, "address": there.address, "started": new}, text, as_json=json)
 
 
 @command("down")
-def down(json: Json = False) -> None:
+def down(json: options.Json = False) -> None:
     """End the Ray that `tunelight up` started."""
     from tunelight.cluster import standing
 
     ended = standing.down()
-    if json:
-        print_json({"ended": ended})
-    else:
-        typer.echo("Ray has ended." if ended else "There was no Ray to end.")
+    print_either({"ended": ended}, "Ray has ended." if ended else "There was no Ray to end.", as_json=json)

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from tunelight.cli import options
 from tunelight.cli.app import command
-from tunelight.cli.options import STORAGE, Json, Storage, Sweep
 from tunelight.cli.overrides import read_sets
 from tunelight.cli.printing import print_answer
 from tunelight.errors import SettingsError
@@ -21,10 +21,10 @@ def _attached(sweep: str, storage: str) -> Any:
 
 @command("stop last 3      tunelight stop last")
 def stop(
-    sweep: Sweep,
+    sweep: options.Sweep,
     trial: Annotated[str | None, typer.Argument(help="A trial's id or number, or 'best'.")] = None,
-    storage: Storage = STORAGE,
-    json: Json = False,
+    storage: options.Storage = options.STORAGE,
+    json: options.Json = False,
 ) -> None:
     """Stop a trial of a sweep that runs, or the sweep.
 
@@ -34,7 +34,7 @@ def stop(
 
 
 @command("pause last")
-def pause(sweep: Sweep, storage: Storage = STORAGE, json: Json = False) -> None:
+def pause(sweep: options.Sweep, storage: options.Storage = options.STORAGE, json: options.Json = False) -> None:
     """Pause a sweep that runs, until it is resumed.
 
     No trial begins, and running ones are paused at their next report, with a checkpoint.
@@ -44,10 +44,10 @@ def pause(sweep: Sweep, storage: Storage = STORAGE, json: Json = False) -> None:
 
 @command("enqueue last model.lr=0.01 model.hidden=64")
 def enqueue(
-    sweep: Sweep,
+    sweep: options.Sweep,
     values: Annotated[list[str], typer.Argument(metavar="KEY=VALUE", help="The configuration: keys and their values.")],
-    storage: Storage = STORAGE,
-    json: Json = False,
+    storage: options.Storage = options.STORAGE,
+    json: options.Json = False,
 ) -> None:
     """Try a configuration next in a sweep that runs, as one more trial."""
     print_answer(_attached(sweep, storage).enqueue(read_sets(values)), sweep, as_json=json)
@@ -55,7 +55,7 @@ def enqueue(
 
 @command("set last max-concurrent=2 num-samples=100      tunelight set last 3 workers=4")
 def set(  # noqa: A001 - the command's name
-    sweep: Sweep,
+    sweep: options.Sweep,
     values: Annotated[
         list[str],
         typer.Argument(
@@ -63,16 +63,14 @@ def set(  # noqa: A001 - the command's name
             help="New values: max-concurrent=2 (null: as many as fit), num-samples=100; or a trial and workers=4.",
         ),
     ],
-    storage: Storage = STORAGE,
-    json: Json = False,
+    storage: options.Storage = options.STORAGE,
+    json: options.Json = False,
 ) -> None:
     """Change a sweep that runs: trials at a time, trials in all, or an elastic trial's workers."""
     trial = values[0] if "=" not in values[0] else None
-    given = {name.replace("-", "_"): value for name, value in read_sets(values[trial is not None :]).items()}
+    changes = {name.replace("-", "_"): value for name, value in read_sets(values[trial is not None :]).items()}
     attached = _attached(sweep, storage)
-    if trial is None:
-        print_answer(attached.set(**given), sweep, as_json=json)
-        return
-    if list(given) != ["workers"]:
+    if trial is not None and list(changes) != ["workers"]:
         raise SettingsError(f"Of a trial only workers can be set (tunelight set {sweep} {trial} workers=4).")
-    print_answer(attached.resize(trial, given["workers"]), sweep, as_json=json)
+    answer = attached.set(**changes) if trial is None else attached.resize(trial, changes["workers"])
+    print_answer(answer, sweep, as_json=json)

@@ -7,32 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tunelight.cli import options
 from tunelight.cli.app import FAILED, INTERRUPTED, OK, command, unread
-from tunelight.cli.options import (
-    STORAGE,
-    Address,
-    Columns,
-    Epochs,
-    File,
-    Gpus,
-    Json,
-    Metric,
-    Mode,
-    Samples,
-    Scheduler,
-    Searcher,
-    Sets,
-    Storage,
-    Sweep,
-    Web,
-    Workers,
-    given,
-    gpus_of,
-    names_of,
-    workers_of,
-)
 from tunelight.cli.overrides import load_space_and_settings, parsed, read_sets, settings_of
-from tunelight.cli.printing import about_sweep, print_answer, print_json, print_table, shown_path, words
+from tunelight.cli.printing import about_sweep, print_answer, print_either, print_json, print_table, shown_path, words
 from tunelight.errors import ResourceError, SettingsError
 
 if TYPE_CHECKING:
@@ -46,30 +24,27 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show the live
 @command("init my-sweep && cd my-sweep && tunelight check space.yaml")
 def init(
     folder: Annotated[Path, typer.Argument(help="The folder to write into; created if missing.")] = Path(),
-    json: Json = False,
+    json: options.Json = False,
 ) -> None:
     """Write a starter project: train.py, space.yaml and README.md. No file is overwritten."""
     from tunelight.cli.starter import write_starter
 
     written = write_starter(folder)
-    if json:
-        print_json({"written": written})
-        return
-    for path in written:
-        typer.echo(f"wrote {shown_path(path.absolute())}")
     start = "" if folder == Path() else f"cd {folder} && "
-    typer.echo(f"Next: {start}tunelight check space.yaml --batch")
+    lines = [f"wrote {shown_path(path.absolute())}" for path in written]
+    text = "\n".join([*lines, f"Next: {start}tunelight check space.yaml --batch"])
+    print_either({"written": written}, text, as_json=json)
 
 
 @command("check space.yaml --set model.lr=0.01 --workers 4 --batch", runs_code=True, takes_settings=True)
 def check(
-    file: File,
-    workers: Workers = None,
-    gpus: Gpus = None,
-    sets: Sets = [],
+    file: options.File,
+    workers: options.Workers = None,
+    gpus: options.Gpus = None,
+    sets: options.Sets = [],
     batch: Annotated[bool, typer.Option("--batch", help="Also train one batch on the workers; starts Ray.")] = False,
-    address: Address = None,
-    json: Json = False,
+    address: options.Address = None,
+    json: options.Json = False,
 ) -> None:
     """Validate a sweep without running it.
 
@@ -83,9 +58,8 @@ def check(
 
     with Steps(shown=not json, console=Console(stderr=True)) as steps:
         steps(f"Importing what {shown_path(Path(file))} names")
-        space, settings = load_space_and_settings(
-            file, sets, given(workers=workers_of(workers), gpus_per_worker=gpus_of(gpus), address=address)
-        )
+        asked = {"workers": options.workers_of(workers), "gpus_per_worker": options.gpus_of(gpus), "address": address}
+        space, settings = load_space_and_settings(file, sets, options.given(**asked))
         steps("Checking the sweep")
         from tunelight.sweep.check import check as look
         from tunelight.sweep.check import dry_run
@@ -111,8 +85,15 @@ def check(
 def _show_checked(checked: Checked) -> None:
     settings, space = checked.settings, checked.space
     domains = space.dotted(space.describe())
-    print_table(["key", "domain"], [(key, _domain(domains.get(key))) for key in space.domains], "Search space")
-    print_table(list(space.domains), [_row(checked, sample) for sample in checked.samples], "Samples")
+    rows = []
+    for key in space.domains:
+        domain = domains.get(key)
+        if isinstance(domain, dict):
+            domain = ", ".join(f"{name} {value}" for name, value in domain.items())
+        rows.append((key, str(domain)))
+    print_table(["key", "domain"], rows, "Search space")
+    samples = map(space.dotted, checked.samples)
+    print_table(list(space.domains), [[sample.get(key) for key in space.domains] for sample in samples], "Samples")
     typer.echo(
         f"{settings.num_samples * space.grid_size} trials, judged by {settings.metric} ({settings.mode}), each on "
         f"{checked.reservation}."
@@ -125,17 +106,6 @@ def _show_checked(checked: Checked) -> None:
     if not checked.misfit:
         has = "; ".join(f"{node.get('CPU', 0):g} CPUs, {node.get('GPU', 0):g} GPUs" for node in checked.nodes[:4])
         typer.echo(f"It fits {checked.cluster} ({has}{'; ...' if len(checked.nodes) > 4 else ''}).")
-
-
-def _row(checked: Checked, sample: Any) -> list[Any]:
-    values = checked.space.dotted(sample)
-    return [values.get(key) for key in checked.space.domains]
-
-
-def _domain(described: Any) -> str:
-    if isinstance(described, dict):
-        return ", ".join(f"{name} {value}" for name, value in described.items())
-    return str(described)
 
 
 def _checked(checked: Checked) -> dict[str, Any]:
@@ -153,45 +123,45 @@ def _checked(checked: Checked) -> dict[str, Any]:
 
 @command("run space.yaml --num-samples 50 --workers 4 --set model.lr=0.01", runs_code=True, takes_settings=True)
 def run(
-    file: File,
-    num_samples: Samples = None,
-    max_epochs: Epochs = None,
-    metric: Metric = None,
-    mode: Mode = None,
-    scheduler: Scheduler = None,
-    searcher: Searcher = None,
-    workers: Workers = None,
-    gpus: Gpus = None,
-    sets: Sets = [],
+    file: options.File,
+    num_samples: options.Samples = None,
+    max_epochs: options.Epochs = None,
+    metric: options.Metric = None,
+    mode: options.Mode = None,
+    scheduler: options.Scheduler = None,
+    searcher: options.Searcher = None,
+    workers: options.Workers = None,
+    gpus: options.Gpus = None,
+    sets: options.Sets = [],
     name: Annotated[
         str | None, typer.Option("--name", help="The sweep's name. Default: the model's name and the time.")
     ] = None,
     storage: Annotated[str | None, typer.Option("--storage", help="The folder of sweeps, or its URL.")] = None,
     seed: Seed = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the sweep --name, if there is one.")] = False,
-    address: Address = None,
-    columns: Columns = None,
-    web: Web = False,
+    address: options.Address = None,
+    columns: options.Columns = None,
+    web: options.Web = False,
     quiet: Quiet = False,
-    json: Json = False,
+    json: options.Json = False,
 ) -> None:
     """Run a sweep. Options override the file. Ctrl-C ends the sweep and keeps what was reported."""
-    options = parsed(scheduler=scheduler, searcher=searcher) | given(
+    asked = parsed(scheduler=scheduler, searcher=searcher) | options.given(
         num_samples=num_samples,
         max_epochs=max_epochs,
         metric=metric,
         mode=mode,
-        workers=workers_of(workers),
-        gpus_per_worker=gpus_of(gpus),
+        workers=options.workers_of(workers),
+        gpus_per_worker=options.gpus_of(gpus),
         name=name,
         storage=storage,
         seed=seed,
         address=address,
         resume=resume or None,
         web=web or None,
-        progress=False if quiet or json else names_of(columns),
+        progress=False if quiet or json else options.names_of(columns),
     )
-    space, settings = load_space_and_settings(file, sets, options)
+    space, settings = load_space_and_settings(file, sets, asked)
     from tunelight.sweep.run import run as start
 
     _finish(start(space, **settings), quiet=quiet, json=json)
@@ -199,16 +169,16 @@ def run(
 
 @command("resume last      tunelight resume last --num-samples 100", runs_code=True)
 def resume(
-    sweep: Sweep,
-    num_samples: Samples = None,
-    max_epochs: Epochs = None,
-    sets: Sets = [],
-    storage: Storage = STORAGE,
-    address: Address = None,
-    columns: Columns = None,
-    web: Web = False,
+    sweep: options.Sweep,
+    num_samples: options.Samples = None,
+    max_epochs: options.Epochs = None,
+    sets: options.Sets = [],
+    storage: options.Storage = options.STORAGE,
+    address: options.Address = None,
+    columns: options.Columns = None,
+    web: options.Web = False,
     quiet: Quiet = False,
-    json: Json = False,
+    json: options.Json = False,
 ) -> None:
     """Resume a sweep: trials that were cut off continue from their last checkpoint, finished ones stay.
 
@@ -218,10 +188,9 @@ def resume(
     from tunelight.record import driver_of, find_sweep
 
     folder = find_sweep(sweep, storage)
-    more = {
+    settings = {
         **settings_of(read_sets(sets)),
-        **given(num_samples=num_samples, max_epochs=max_epochs, address=address, web=web or None),
-        **given(progress=names_of(columns)),
+        **options.given(num_samples=num_samples, max_epochs=max_epochs, address=address, web=web or None),
     }
     if not sets and (driver := driver_of(folder)) is not None and driver.alive:
         from tunelight.sweep.attach import AttachedSweep
@@ -232,17 +201,11 @@ def resume(
             raise SettingsError(f"{sweep} is running. Add trials by tunelight set {sweep} num-samples={num_samples}.")
         print_answer(AttachedSweep(folder).resume(), sweep, as_json=json)
         return
-    _go_on(sweep, storage, more, quiet=quiet, json=json)
-
-
-def _go_on(sweep: str, storage: str, settings: dict[str, Any], *, quiet: bool, json: bool) -> None:
-    from tunelight.record import find_sweep
-
-    folder = find_sweep(sweep, storage)
     from tunelight.sweep.resume import resume as go_on
 
-    shown = False if quiet or json else settings.get("progress", True)
-    _finish(go_on(folder, **{**settings, "progress": shown}), quiet=quiet, json=json)
+    names = options.names_of(columns)
+    progress = False if quiet or json else settings.get("progress", True) if names is None else names
+    _finish(go_on(folder, **settings | {"progress": progress}), quiet=quiet, json=json)
 
 
 def _finish(results: SweepResults, *, quiet: bool, json: bool) -> None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from tunelight.cli import options
 from tunelight.cli.app import command
-from tunelight.cli.options import STORAGE
 
 if TYPE_CHECKING:
     from tunelight.reporting.web.server import Serving
@@ -34,7 +34,7 @@ def _open(address: str) -> None:
 
 @command("serve runs --read-only")
 def serve(
-    storage: Annotated[str, typer.Argument(help="The folder of sweeps, or its URL.")] = STORAGE,
+    storage: Annotated[str, typer.Argument(help="The folder of sweeps, or its URL.")] = options.STORAGE,
     host: Annotated[
         str,
         typer.Option(
@@ -45,7 +45,7 @@ def serve(
         int | None, typer.Option("--port", help="Default: 8642, or a free one where that is taken.", min=1, max=65535)
     ] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="Only show: take no commands.")] = False,
-    open: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
+    open: options.Open = False,
 ) -> None:
     """Show sweeps in the browser while they run, compare them, and steer them, until Ctrl-C.
 

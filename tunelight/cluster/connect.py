@@ -26,7 +26,7 @@ from tunelight.compat.ray import (
     cluster_versions,
     is_client,
     local_cpus,
-    nvml,
+    local_gpus,
     own_versions,
     runtime_env_fields,
     without_hints_on_deaths,
@@ -65,27 +65,30 @@ def connected(
     mine: local.LocalRay | None = None
     done = False
     stack = contextlib.ExitStack()
+    threads = local.threads_of(reservation.cpus_per_worker)
     try:
         there = _standing_for(settings) if ours else None
         if there is not None:
-            threads = local.threads_of(reservation.cpus_per_worker)
             with quiet(settings.verbose):
                 there.admit()
             _init_ray(there.address, there.job(settings.runtime_env, threads), settings.verbose)
             stack.enter_context(there.used())
         elif ours and _remote(settings.address) is None:
+            kept_as_it_is = settings.datasets is not None
             with quiet(settings.verbose):
-                threads = local.threads_of(reservation.cpus_per_worker)
                 mine = local.start(
-                    settings.runtime_env, settings.verbose, threads,
-                    fork=settings.reuse_gangs, as_it_is=settings.datasets is not None,
-                )  # fmt: skip
+                    settings.runtime_env, settings.verbose, threads, fork=settings.reuse_gangs, as_it_is=kept_as_it_is
+                )
         elif ours:
             local.shutdown()
             _init_ray(settings.address, settings.runtime_env, settings.verbose, sweep_file.parent.parent)
         else:
             refuse_local(settings.runtime_env)
-        _refuse_client()
+        if is_client():
+            raise SettingsError(
+                "This process is connected by Ray Client (ray://...), where a sweep cannot run yet: its record is "
+                "written by the driver. Submit the script to the cluster: ray job submit -- python your_script.py"
+            )
         reservation = check_cluster(reservation, data_cpus=settings.room_for_data)
         watch = _watched(sweep_file, settings, signals)
         yield reservation, watch
@@ -97,10 +100,7 @@ def connected(
             mine.rest()
         elif ours:
             with _undisturbed():
-                if mine is None:
-                    ray.shutdown()
-                else:
-                    local.shutdown()
+                (ray.shutdown if mine is None else local.shutdown)()
         if watch is not None:
             watch.close()  # last, because without a head the shutdown may hang
         if ours and mine is None:
@@ -121,32 +121,26 @@ def _standing_for(settings: Settings) -> Standing | None:
         return None
     there = _standing()
     if there is not None and settings.progress:
-        begins = (
-            f"Not using the Ray of `tunelight up`, for {there.misfit}"
-            if there.misfit
-            else "Using the Ray of `tunelight up`"
-        )
-        write(Text(f"{begins}.\n"))
+        unused = f"Not using the Ray of `tunelight up`, for {there.misfit}.\n"
+        write(Text(unused if there.misfit else "Using the Ray of `tunelight up`.\n"))
     return None if there is None or there.misfit else there
 
 
 def step_of(address: str | None) -> str:
     """Return what ``connected`` will do, in words."""
-    there = "ray" in sys.modules and sys.modules["ray"].is_initialized()
-    known = None if there and local.kept() is None else _remote(address)
+    known = None if _is_connected() and local.kept() is None else _remote(address)
     return "Starting Ray" if known is None else f"Connecting to the Ray cluster at {known}"
+
+
+def _is_connected() -> bool:
+    return "ray" in sys.modules and bool(sys.modules["ray"].is_initialized())
 
 
 def check_ray(settings: Settings) -> None:
     """Raise SettingsError for errors in ``address`` and ``runtime_env`` that are known without a cluster."""
     if settings.runtime_env:
         check_runtime_env(settings.runtime_env)
-    if (
-        settings.address is not None
-        and "ray" in sys.modules
-        and sys.modules["ray"].is_initialized()
-        and not local.kept()
-    ):
+    if settings.address is not None and _is_connected() and not local.kept():
         raise SettingsError(
             f"address={settings.address!r} was given, but this process is connected to a Ray already. Leave "
             "address out to use that one, or call ray.shutdown() first."
@@ -201,14 +195,6 @@ def _undisturbed() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _refuse_client() -> None:
-    if is_client():
-        raise SettingsError(
-            "This process is connected by Ray Client (ray://...), where a sweep cannot run yet: its record is written "
-            "by the driver. Submit the script to the cluster: ray job submit -- python your_script.py"
-        )
-
-
 def _init_ray(
     address: str | None, runtime_env: Mapping[str, Any] | None, verbose: int, storage: Path | None = None
 ) -> None:
@@ -256,10 +242,7 @@ def _reach(address: str) -> None:
 
 
 def _check_versions(address: str) -> None:
-    """Raise ResourceError where a cluster at ``host:port`` has another Ray, Python or token than this process.
-
-    Ray itself says so for versions that are near; else it tries for a minute, and gives no reason.
-    """
+    """Raise ResourceError for another Ray, Python or token at ``host:port``, of which Ray itself gives no reason."""
     if "://" in address or not address.rpartition(":")[2].isdecimal():
         return
     try:
@@ -279,18 +262,22 @@ def _check_versions(address: str) -> None:
 
 
 def nodes_of(address: str | None = None) -> tuple[str, list[dict[str, float]]]:
-    """Return the name of the cluster that a sweep would run on, and the resources of each node.
+    """Return the name of the cluster at ``address`` or RAY_ADDRESS, else of this machine, and each node's resources.
 
-    It is the cluster at ``address`` or RAY_ADDRESS, else this machine, on which no Ray is started. Raises:
-    ResourceError where the address does not answer.
+    Raises: ResourceError where the address does not answer.
     """
     address = address or os.environ.get("RAY_ADDRESS")
     if not address or address == "local":
-        return "this machine", [{"CPU": float(local_cpus()), "GPU": float(_gpus_here())}]
+        return "this machine", [{"CPU": float(local_cpus()), "GPU": float(local_gpus())}]
     with attached(address) as known:
-        import ray
+        return f"the cluster at {known}", _nodes()
 
-        return f"the cluster at {known}", [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
+
+def _nodes() -> list[dict[str, float]]:
+    """Return the resources of each node of the cluster that lives."""
+    import ray
+
+    return [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
 
 
 @contextlib.contextmanager
@@ -329,36 +316,6 @@ def check_runtime_env(given: Mapping[str, Any]) -> None:
         raise SettingsError(f"Ray does not take this runtime_env: {error}. See Ray's RuntimeEnv.") from error
 
 
-def _gpus_here() -> int:
-    """Return how many GPUs of NVIDIA's, or else of AMD's, this process may use, without importing torch."""
-    for variable, count in (("CUDA_VISIBLE_DEVICES", _nvidia_gpus), ("HIP_VISIBLE_DEVICES", _amd_gpus)):
-        visible = os.environ.get(variable)
-        found = count() if visible is None else sum(one.strip() not in ("", "-1") for one in visible.split(","))
-        if found:
-            return found
-    return 0
-
-
-def _nvidia_gpus(devices: Path = Path("/dev")) -> int:
-    """Return how many GPUs NVIDIA's driver shows as devices; in WSL, which has one device for all, what NVML counts."""
-    found = len(list(devices.glob("nvidia[0-9]*")))
-    if not found and (devices / "dxg").exists():
-        with contextlib.suppress(Exception):  # without NVIDIA's library there are none
-            bindings = nvml()
-            bindings.nvmlInit()
-            found = int(bindings.nvmlDeviceGetCount())
-    return found
-
-
-def _amd_gpus(nodes: Path = Path("/sys/class/kfd/kfd/topology/nodes")) -> int:
-    """Return how many GPUs AMD's driver knows. Its nodes are CPUs as well, which have 0 as their GPU's id."""
-    found = 0
-    for file in nodes.glob("*/gpu_id"):
-        with contextlib.suppress(OSError):  # a GPU that this process may not use
-            found += file.read_text().strip() not in ("", "0")
-    return found
-
-
 def check_cluster(
     reservation: Reservation, *, who: str = "A trial", spread: bool = False, data_cpus: float = 0
 ) -> Reservation:
@@ -367,11 +324,8 @@ def check_cluster(
     ``spread`` needs each bundle on another node; ``data_cpus`` CPUs have to stay free. Raises: ResourceError if the
     cluster can never hold it. Warns in its place where the cluster may grow.
     """
-    import ray
-
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     try:
-        return fitted(reservation, nodes, who=who, spread=spread, data_cpus=data_cpus)
+        return fitted(reservation, _nodes(), who=who, spread=spread, data_cpus=data_cpus)
     except ResourceError as error:
         if not _may_grow():
             raise
@@ -380,16 +334,10 @@ def check_cluster(
 
 
 def at_once(reservation: Reservation, settings: Settings) -> int | None:
-    """Return how many trials may run at a time (None: as many as fit), to leave CPUs for preprocessing.
-
-    The cluster counts as it is at the sweep's start.
-    """
-    import ray
-
+    """Return how many trials may run at a time (None: as many as fit), to leave CPUs for preprocessing."""
     if not settings.room_for_data:
         return settings.max_concurrent
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    room = max(1, trials_at_once(reservation, nodes, settings.room_for_data))  # one that may grow may have none yet
+    room = max(1, trials_at_once(reservation, _nodes(), settings.room_for_data))  # it may have none yet, and grow
     return room if settings.max_concurrent is None else min(room, settings.max_concurrent)
 
 

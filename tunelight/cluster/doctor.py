@@ -22,6 +22,7 @@ from tunelight.cluster import standing
 from tunelight.cluster.connect import nodes_of
 from tunelight.compat.ray import HOW_TO_GET_RAY, missing_internals, untested
 from tunelight.machine.metadata import is_installed
+from tunelight.machine.versions import versions_of
 from tunelight.settings.backends import BACKENDS
 
 _GIB: Final = 1 << 30
@@ -79,27 +80,18 @@ def _machine() -> Iterator[Finding]:
 
 def _packages() -> Iterator[Finding]:
     if not is_installed():
-        yield Finding(
-            "tunelight",
-            "note",
-            "on the import path, but not installed: what it requires is not checked",
-            "pip install .",
-        )
+        said = "on the import path, but not installed: what it requires is not checked"
+        yield Finding("tunelight", "note", said, "pip install .")
         return
     for text in importlib.metadata.requires("tunelight") or []:
         needed = Requirement(text)
         if needed.marker is not None and not needed.marker.evaluate({"extra": ""}):
             continue
-        plain = f"{needed.name}{needed.specifier}"
-        try:
-            version = importlib.metadata.version(needed.name)
-        except importlib.metadata.PackageNotFoundError:
-            yield Finding(needed.name, "wrong", "not installed", f"pip install '{plain}'")
-            continue
-        if needed.specifier.contains(version, prereleases=True):
-            yield Finding(needed.name, "ok", version)
-        else:
-            yield Finding(needed.name, "wrong", f"{version}, wanted {needed.specifier}", f"pip install '{plain}'")
+        version = versions_of([needed.name])[needed.name]
+        fits = version is not None and needed.specifier.contains(version, prereleases=True)
+        said = "not installed" if version is None else version if fits else f"{version}, wanted {needed.specifier}"
+        advice = "" if fits else f"pip install '{needed.name}{needed.specifier}'"
+        yield Finding(needed.name, "ok" if fits else "wrong", said, advice)
 
 
 def _gpus() -> Iterator[Finding]:
@@ -110,10 +102,8 @@ def _gpus() -> Iterator[Finding]:
         names = ", ".join(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
         yield Finding("GPUs", "ok", f"{torch.cuda.device_count()} ({names}), CUDA {torch.version.cuda}")
     elif devices and torch.version.cuda is None:
-        yield Finding(
-            "GPUs", "wrong", f"{devices} here, but torch {torch.__version__} is a build for CPUs",
-            "Install torch for your CUDA version: https://pytorch.org/get-started/locally",
-        )  # fmt: skip
+        advice = "Install torch for your CUDA version: https://pytorch.org/get-started/locally"
+        yield Finding("GPUs", "wrong", f"{devices} here, but torch {torch.__version__} is a build for CPUs", advice)
     elif devices:
         advice = "Look at nvidia-smi, and at CUDA_VISIBLE_DEVICES."
         yield Finding("GPUs", "wrong", f"{devices} here, but torch cannot use them", advice)
@@ -123,9 +113,8 @@ def _gpus() -> Iterator[Finding]:
 
 def _horovod() -> Iterator[Finding]:
     if importlib.util.find_spec("horovod") is None:
-        yield Finding(
-            "horovod", "note", "not installed; only backend='horovod' needs it", BACKENDS["horovod"].how_to_get
-        )
+        advice = BACKENDS["horovod"].how_to_get
+        yield Finding("horovod", "note", "not installed; only backend='horovod' needs it", advice)
         return
     version = importlib.metadata.version("horovod")
     try:
@@ -135,10 +124,8 @@ def _horovod() -> Iterator[Finding]:
     except Exception as error:  # noqa: BLE001 - a build for another torch fails in many ways
         yield Finding("horovod", "wrong", f"{version} does not import: {error}", "Build it again for this torch.")
         return
-    yield Finding(
-        "horovod", "ok" if gloo else "wrong", f"{version}, {'with' if gloo else 'without'} gloo",
-        "" if gloo else "Build it with HOROVOD_WITH_GLOO=1.",
-    )  # fmt: skip
+    advice = "" if gloo else "Build it with HOROVOD_WITH_GLOO=1."
+    yield Finding("horovod", "ok" if gloo else "wrong", f"{version}, {'with' if gloo else 'without'} gloo", advice)
 
 
 def _ray() -> Iterator[Finding]:
@@ -159,10 +146,8 @@ def _ready() -> Iterator[Finding]:
     kept = standing.find()
     held = f"Ray of `tunelight up`, process {kept.pid}" if kept is not None else "no Ray of `tunelight up`"
     servers = [process for process in psutil.process_iter(["cmdline", "uids"]) if _forks(process)]
-    size = sum(process.memory_full_info().pss for process in servers) / 1e6 if servers else 0.0
-    held += (
-        f"; {len(servers)} processes that fork workers, {size:.0f} MB" if servers else "; no process that forks workers"
-    )
+    size = sum(process.memory_full_info().pss for process in servers) / 1e6
+    held += f"; {len(servers)} processes that fork workers, {size:.0f} MB"
     advice = f"Programs start a Ray of their own, for {kept.misfit}: tunelight down" if kept and kept.misfit else ""
     yield Finding("ready processes", "note" if advice else "ok", held, advice)
 
@@ -189,9 +174,8 @@ def _disks() -> Iterator[Finding]:
         text = f"{usage.free / _GIB:.1f} of {usage.total / _GIB:.1f} GiB free at {place}"
         full = usage.used / (usage.used + usage.free) > _FULL
         other = "storage=" if what == "sweeps" else "RAY_TMPDIR"
-        yield Finding(
-            what, "wrong" if full else "ok", text, f"Make room, or choose another disk by {other}." if full else ""
-        )
+        advice = f"Make room, or choose another disk by {other}." if full else ""
+        yield Finding(what, "wrong" if full else "ok", text, advice)
     if not os.access(Path.cwd(), os.W_OK):
         yield Finding("sweeps", "wrong", f"{Path.cwd()} cannot be written", "Choose another folder by storage=.")
 

@@ -1,12 +1,9 @@
 """Ends a sweep when the head of the Ray cluster (its GCS) is lost.
 
-Without its head a cluster starts nothing more. Running gangs train on, but calls that need the head wait in Ray's code,
-which ends the process after 60 s with a message that does not mention the sweep. So a thread checks whether the head
-answers. When it has not for ``LOST_S``, the sweep's next step raises. A driver that does not get to that within
-``GRACE_S``, because it waits in Ray, is ended with ``EXIT_CODE``.
-
-A signal to the driver's process group also ends a Ray that the driver has started, for which the driver would wait in
-the same way. It is then ended within seconds, with the exit code that shells use for the signal.
+Calls that need a lost head wait in Ray's code, which ends the process after 60 s with a message that does not mention
+the sweep. So a thread checks whether the head answers. When it has not for ``LOST_S``, the sweep's next step raises,
+and a driver that still waits in Ray after ``GRACE_S`` is ended with ``EXIT_CODE``. A signal to the driver's process
+group also ends a Ray that the driver started: the driver then ends within seconds, with the signal's exit code.
 """
 
 from __future__ import annotations
@@ -40,8 +37,7 @@ EXIT_CODE: Final = os.EX_TEMPFAIL
 class GcsWatch:
     """Checks in a thread whether the head of a Ray cluster still answers. Runs on: driver.
 
-    ``trouble`` returns what else prevents the sweep from going on, if anything; ``signalled`` returns the signal that
-    has stopped it, if one has.
+    ``trouble`` returns what else ends the sweep, if anything; ``signalled`` the signal that has stopped it.
     """
 
     def __init__(
@@ -80,6 +76,12 @@ class GcsWatch:
         """What happened, what is left, and what to do."""
         return (
             f"The head of the Ray cluster ({self._address}) has not answered for {LOST_S:.0f} s, so the sweep ends. "
+            f"{self._to_go_on}"
+        )
+
+    @property
+    def _to_go_on(self) -> str:
+        return (
             f"What was recorded is not lost: record and checkpoints lie in {self._folder}. When there is a cluster "
             f"again, the same call with name={self._folder.name!r} and resume=True goes on."
         )
@@ -91,18 +93,13 @@ class GcsWatch:
             if _answers(self._address):
                 answered = time.monotonic()
             elif signalled is not None and time.monotonic() - answered >= SIGNALLED_S:
-                self._end(self._stopped_by(signalled), 128 + signalled, SIGNALLED_S)
+                said = f"{signalled.name} has ended Ray together with the sweep. {self._to_go_on}"
+                self._end(said, 128 + signalled, SIGNALLED_S)
                 return
             elif time.monotonic() - answered >= LOST_S:
                 self._lost = True
                 self._end(self.text, EXIT_CODE, GRACE_S)
                 return
-
-    def _stopped_by(self, signalled: signal.Signals) -> str:
-        return (
-            f"{signalled.name} has ended Ray together with the sweep. What was recorded is not lost: record and "
-            f"checkpoints lie in {self._folder}. The same call with name={self._folder.name!r} and resume=True goes on."
-        )
 
     def _end(self, text: str, code: int, grace_s: float) -> None:
         """End the process, unless it ends by itself."""

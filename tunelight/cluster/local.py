@@ -1,7 +1,6 @@
 """The Ray that tunelight starts on this machine, which stays for a while after the run that it was started for.
 
-Its workers are forked (:mod:`tunelight.machine.forkserver`), so that a second run of this process has neither Ray nor
-imports to wait for. A fork is a new process: nothing of an earlier run's modules is left in it.
+Its workers are forked (:mod:`tunelight.machine.forkserver`), so that a second run waits for neither Ray nor imports.
 """
 
 from __future__ import annotations
@@ -36,20 +35,23 @@ KEEP_S = 300.0
 
 @dataclass(eq=False)
 class LocalRay:
-    """A local Ray of this process's own, and what it was started with."""
+    """A local Ray of this process's own.
+
+    Attributes:
+        asked: what it was started with.
+        inherited: what its workers have from this process: environment, working directory, import paths.
+        added: environment variables that Ray set when it started.
+        pid: the process that has started it; a fork of that process does not own it.
+        stays: until this process ends, since objects of the user's may be there.
+    """
 
     asked: tuple[Any, ...]
-    """What it was started with."""
     inherited: tuple[Any, ...]
-    """What workers have from this process: environment, working directory, import paths."""
     added: frozenset[str]
-    """Environment variables that Ray has set when it started."""
     server: ForkServer | None
     session: str
     pid: int
-    """Of the process that has started it: a fork of that has it not."""
     stays: bool
-    """Whether it stays until this process ends, since objects of the user's may be there."""
     timer: threading.Timer | None = None
 
     @property
@@ -130,60 +132,47 @@ def start(
 
     Raises: SettingsError if the kept Ray has to be taken, and its workers cannot have the ``runtime_env``.
     """
-    with _LOCK:
-        return _start(runtime_env, verbose, threads, fork=fork, as_it_is=as_it_is, stays=stays, server=server)
-
-
-def _start(
-    runtime_env: Mapping[str, Any] | None,
-    verbose: int,
-    threads: int,
-    *,
-    fork: bool,
-    as_it_is: bool,
-    stays: bool,
-    server: ForkServer | None,
-) -> LocalRay:
     import ray  # half a second
 
-    modules = (flavour(), FABRIC[flavour()])
-    asked = (dict(runtime_env or {}), verbose, threads, fork, modules)
-    found = kept()
-    if found is not None and (as_it_is or found.stays or found.fits(asked)):
-        if not found.fits(asked):
-            _refuse(runtime_env)
-        found.hold()
-        found.stays = found.stays or stays
-        return found
-    if _Process.kept is not None:
-        shutdown()
-    before = set(os.environ)
-    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's own is 15: beside other work a fraction of a core
-    env = dict(runtime_env or {})
-    if server is None and fork:
-        server = fork_server(env, threads)
-    try:
-        if server is not None:
-            server.start(env.get("env_vars") or {})
-            env["py_executable"] = server.py_executable
-        with setup_worker(server.setup_worker) if server is not None else contextlib.nullcontext():
-            ray.init(
-                address="local",
-                include_dashboard=False,
-                runtime_env=env or None,
-                log_to_driver=verbose > 0,
-                logging_level=logging.INFO if verbose > 1 else logging.ERROR,
-                **LOCAL_RAY,
-            )
-    except BaseException:
-        for name in os.environ.keys() - before:
-            del os.environ[name]
-        if server is not None:
-            server.remove()
-        raise
-    added = frozenset(os.environ.keys() - before)
-    _Process.kept = LocalRay(asked, _inherited(added), added, server, _session(), os.getpid(), stays)
-    return _Process.kept
+    with _LOCK:
+        modules = (flavour(), FABRIC[flavour()])
+        asked = (dict(runtime_env or {}), verbose, threads, fork, modules)
+        before = kept()
+        if before is not None and (as_it_is or before.stays or before.fits(asked)):
+            if not before.fits(asked):
+                _refuse(runtime_env)
+            before.hold()
+            before.stays = before.stays or stays
+            return before
+        if _Process.kept is not None:
+            shutdown()
+        variables = set(os.environ)
+        os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's own is 15: beside other work a fraction of a core
+        env = dict(runtime_env or {})
+        if server is None and fork:
+            server = fork_server(env, threads)
+        try:
+            if server is not None:
+                server.start(env.get("env_vars") or {})
+                env["py_executable"] = server.py_executable
+            with setup_worker(server.setup_worker) if server is not None else contextlib.nullcontext():
+                ray.init(
+                    address="local",
+                    include_dashboard=False,
+                    runtime_env=env or None,
+                    log_to_driver=verbose > 0,
+                    logging_level=logging.INFO if verbose > 1 else logging.ERROR,
+                    **LOCAL_RAY,
+                )
+        except BaseException:
+            for name in os.environ.keys() - variables:
+                del os.environ[name]
+            if server is not None:
+                server.remove()
+            raise
+        added = frozenset(os.environ.keys() - variables)
+        _Process.kept = LocalRay(asked, _inherited(added), added, server, _session(), os.getpid(), stays)
+        return _Process.kept
 
 
 def env_of_workers(settings: Settings, reservation: Reservation) -> dict[str, Any] | None:
@@ -193,10 +182,9 @@ def env_of_workers(settings: Settings, reservation: Reservation) -> dict[str, An
 
 
 def with_forks(runtime_env: Mapping[str, Any] | None, cpus: float) -> dict[str, Any] | None:
-    """Return the ``runtime_env`` of workers, with which they are forked where that is possible.
+    """Return the ``runtime_env`` with which workers are forked: on a Ray that tunelight started, they are anyway.
 
-    A Ray that tunelight started forks its workers anyway. Another Ray can if all its nodes are on this machine, with
-    the same Python and folders.
+    Another Ray can fork them if all its nodes are on this machine, with the same Python and folders.
     """
     import ray
 
@@ -211,10 +199,7 @@ def with_forks(runtime_env: Mapping[str, Any] | None, cpus: float) -> dict[str, 
 
 
 def fork_server(runtime_env: Mapping[str, Any] | None, threads: int, **options: Any) -> ForkServer | None:
-    """Return a server that forks workers with that ``runtime_env``; None where they cannot be forked.
-
-    ``options`` are fields of ForkServer.
-    """
+    """Return a server (with fields ``options``) that forks workers; None where they cannot be forked."""
     forks = look_up("forks")
     if forks is None or not forks.possible() or OTHER_PYTHON & (runtime_env or {}).keys():
         return None
@@ -264,30 +249,25 @@ def _refuse(runtime_env: Mapping[str, Any] | None) -> None:
 
 
 def shutdown() -> None:
-    """End what tunelight keeps ready in this process: idle gangs, and the Ray that it has started.
+    """End what tunelight keeps ready in this process for five minutes after a run: idle gangs, and its own Ray.
 
-    After a run they stay for five minutes, so that the next one begins at once. A process that ends ends them too. It
-    may be called more than once. Runs on: driver.
+    The end of the process ends them too. It may be called more than once. Runs on: driver.
     """
     with _LOCK:
-        _shutdown()
+        if (pools := sys.modules.get("tunelight.gang.pool")) is not None:
+            pools.pool.close()
+        ended, _Process.kept = _Process.kept, None
+        if ended is None or ended.pid != os.getpid():
+            return
+        import ray
 
-
-def _shutdown() -> None:
-    if (pools := sys.modules.get("tunelight.gang.pool")) is not None:
-        pools.pool.close()
-    ended, _Process.kept = _Process.kept, None
-    if ended is None or ended.pid != os.getpid():
-        return
-    import ray
-
-    ended.hold()
-    if ray.is_initialized() and _session() == ended.session:
-        ray.shutdown()
-    for name in ended.added & os.environ.keys():  # RAY_AUTH_MODE, PYTHONBREAKPOINT: Ray's own
-        del os.environ[name]
-    if ended.server is not None:
-        ended.server.remove()
+        ended.hold()
+        if ended.lives:
+            ray.shutdown()
+        for name in ended.added & os.environ.keys():  # RAY_AUTH_MODE, PYTHONBREAKPOINT: Ray's own
+            del os.environ[name]
+        if ended.server is not None:
+            ended.server.remove()
 
 
 def in_use() -> bool:

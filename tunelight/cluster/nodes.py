@@ -1,7 +1,4 @@
-"""Checks of a cluster's nodes, by a probe on each of them.
-
-A probe is an actor without CPUs, so that it runs beside trials.
-"""
+"""Checks of a cluster's nodes, by a probe on each: an actor without CPUs, so that it runs beside trials."""
 
 from __future__ import annotations
 
@@ -48,15 +45,17 @@ class Here:
 
 def here(address: str, file: str | None) -> Here:
     """Describe this node. Runs on: every node. Raises: OSError where a store's working folder cannot be made."""
-    if file is not None and stores.inside(file):
+    sees = None if file is None else Path(file).exists()
+    if file is not None and (store := stores.store_of(file)):
         Path(file).parent.mkdir(parents=True, exist_ok=True)
+        sees = store.stat(Path(file)) is not None
     return Here(
         host=os.uname().nodename,
         interface=interface_name(address),
         interfaces=addresses(),
         versions=installed(),
         python=sys.executable,
-        sees=None if file is None else stores.exists(Path(file)),
+        sees=sees,
     )
 
 

@@ -1,8 +1,7 @@
 """The Ray that `tunelight up` keeps on this machine, for one program after another.
 
-A process of its own holds it, with a fork server that has imported torch and Lightning; it ends by `tunelight down`, or
-after an hour without use. A program finds it by a file in a folder that is this user's alone. Run as a module, this is
-that process.
+A process of its own, this module, holds it, with a fork server that has imported torch and Lightning; it ends by
+`tunelight down`, or after an hour without use. Programs find it by a file in a folder that is this user's alone.
 """
 
 from __future__ import annotations
@@ -99,10 +98,7 @@ class Standing:
             use_token()
 
     def job(self, runtime_env: Mapping[str, Any] | None, threads: int) -> dict[str, Any]:
-        """Return the ``runtime_env`` of a job of this process, with which its workers have its environment.
-
-        They are forked where that is possible, for jobs with the same environment by the same server.
-        """
+        """Return the ``runtime_env`` of a job whose workers have this process's environment, forked if possible."""
         env = dict(runtime_env or {})
         variables = {**self._added(), **(env.get("env_vars") or {})}
         if variables:

@@ -1,7 +1,4 @@
-"""survey: checks of a cluster for the doctor: its nodes, and whether they can connect to one another.
-
-Every question has a time limit; a node that does not answer gets a finding.
-"""
+"""Checks of a cluster for the doctor. Every question has a time limit; a node that does not answer gets a finding."""
 
 from __future__ import annotations
 
@@ -63,11 +60,6 @@ class Survey:
     """Seconds that one all-reduce of ``all_reduce_mib`` MiB over all nodes took, by gloo."""
     all_reduce_mib: int = _REDUCE_MIB
 
-    @property
-    def fit(self) -> bool:
-        """True where nothing is wrong."""
-        return not any(finding.verdict == "wrong" for finding in self.findings)
-
 
 def survey(address: str | None = None) -> Survey:
     """Check the cluster at ``address`` (None: RAY_ADDRESS, else the cluster on this machine).
@@ -76,20 +68,12 @@ def survey(address: str | None = None) -> Survey:
     """
     with attached(address or "auto") as known:
         free = free_resources()
-        found = Survey(
-            known,
-            [
-                Node(
-                    node["NodeID"],
-                    node["NodeManagerHostname"],
-                    node["NodeManagerAddress"],
-                    _plain(node["Resources"]),
-                    _plain(free.get(node["NodeID"], {})),
-                )
-                for node in ray.nodes()
-                if node["Alive"]
-            ],
-        )
+        found = Survey(known, [])
+        for node in ray.nodes():
+            if node["Alive"]:
+                total, unused = _plain(node["Resources"]), _plain(free.get(node["NodeID"], {}))
+                host, address = node["NodeManagerHostname"], node["NodeManagerAddress"]
+                found.nodes.append(Node(node["NodeID"], host, address, total, unused))
         probes: dict[str, Any] = {
             node.id: ray.remote(Probe).options(**on_node(node.id), max_restarts=0).remote(node.address)
             for node in found.nodes
@@ -144,10 +128,9 @@ class _Rounds:
             node.here = here
             if here.interface is None:
                 there = "; ".join(f"{name}: {', '.join(held)}" for name, held in here.interfaces.items() if held)
-                yield Finding(
-                    f"address of {here.host}", "wrong", f"{node.address}, which no interface there has ({there})",
-                    "Start Ray there with --node-ip-address= an address of its own.",
-                )  # fmt: skip
+                said = f"{node.address}, which no interface there has ({there})"
+                advice = "Start Ray there with --node-ip-address= an address of its own."
+                yield Finding(f"address of {here.host}", "wrong", said, advice)
         yield Finding("nodes", "ok", f"{len(self._left)} of {len(self._found.nodes)} answer")
 
     def _versions(self) -> Iterator[Finding]:
@@ -169,11 +152,8 @@ class _Rounds:
             now = time.time()
             node.skew_s = there - (began + now) / 2
             if abs(node.skew_s) > _SKEW_S + (now - began) / 2:
-                ahead = "ahead" if node.skew_s > 0 else "behind"
-                yield Finding(
-                    f"clock of {node.name}", "note", f"{abs(node.skew_s):.1f} s {ahead} of this machine's",
-                    "Run an NTP client on every node.",
-                )  # fmt: skip
+                said = f"{abs(node.skew_s):.1f} s {'ahead' if node.skew_s > 0 else 'behind'} of this machine's"
+                yield Finding(f"clock of {node.name}", "note", said, "Run an NTP client on every node.")
 
     def _reach(self) -> Iterator[Finding]:
         ports = dict(self._ask("listen", _CALL_LIMIT_S, "Look at the node's addresses, and its limit of open files."))
@@ -199,13 +179,10 @@ class _Rounds:
         except RayError as error:
             yield Finding("all-reduce", "wrong", f"{first.name} cannot open a store: {error}", "Look at torch there.")
             return
-        seconds = dict(
-            self._ask(
-                "all_reduce", REDUCE_LIMIT_S, "Gloo cannot connect all nodes: look at their interfaces and firewalls.",
-                host=[first.address] * size, port=[port] * size, rank=list(range(size)), size=[size] * size,
-                mebibytes=[mebibytes] * size,
-            )
-        )  # fmt: skip
+        advice = "Gloo cannot connect all nodes: look at their interfaces and firewalls."
+        same = {"host": first.address, "port": port, "size": size, "mebibytes": mebibytes}
+        each = {name: [value] * size for name, value in same.items()}
+        seconds = dict(self._ask("all_reduce", REDUCE_LIMIT_S, advice, rank=range(size), **each))
         if len(seconds) == size:
             slowest = self._found.all_reduce_s = max(seconds.values())
             speed = f"{slowest * 1000:.0f} ms, {mebibytes / slowest:.0f} MiB/s"

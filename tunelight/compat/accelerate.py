@@ -7,10 +7,7 @@ import sys
 
 
 def forget_states() -> None:
-    """Clear what Accelerate keeps for the life of a process: ranks, precision, gradient accumulation.
-
-    A warm worker's next trial may have others. Does nothing where Accelerate is not imported.
-    """
+    """Clear what Accelerate, where it is imported, keeps for the life of a process: ranks, precision, accumulation."""
     state = sys.modules.get("accelerate.state")
     for name in ("PartialState", "AcceleratorState", "GradientState") if state is not None else ():
         with contextlib.suppress(AttributeError, TypeError):  # another version, whose states stay as they are

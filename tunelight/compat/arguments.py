@@ -30,238 +30,144 @@ TRAINER_ARGUMENTS: Final = frozenset(_TRAINER.split())
 """Arguments of Lightning's Trainer that are no settings of a sweep and that no setting replaces."""
 
 
-_SWEEP: Final[dict[str, str]] = {
+def _by_word(texts: Mapping[str, str]) -> dict[str, str]:
+    """Return the texts by each of the words in their keys."""
+    return {word: text for words, text in texts.items() for word in words.split()}
+
+
+_SWEEP: Final = _by_word({
     # what is searched and trained
-    **dict.fromkeys(
-        ("config", "param_space", "space", "parameters", "hyperparameters", "distributions", "domains"),
-        "the first argument, tl.run({'lr': tl.loguniform(1e-4, 1e-1)}, train, metric=...)",
-    ),
-    **dict.fromkeys(
-        (
-            "run_or_experiment", "trainable", "train_fn", "train_func", "train_function", "train_loop_per_worker",
-            "func", "function", "fn", "objective", "program", "command",
-        ),
-        "train=, a function of one configuration, train(config)",
-    ),
-    **dict.fromkeys(("model_cls", "model_class", "lightning_module"), "model=, the LightningModule's class"),
-    **dict.fromkeys(("datamodule", "data_module", "dm"), "data=, the LightningDataModule's class"),
-    **dict.fromkeys(("trainer", "trainer_kwargs"), "trainer_args=, arguments of Lightning's Trainer, with model="),
+    "config param_space space parameters hyperparameters "
+    "distributions domains": "the first argument, tl.run({'lr': tl.loguniform(1e-4, 1e-1)}, train, metric=...)",
+    "run_or_experiment trainable train_fn train_func train_function train_loop_per_worker "
+    "func function fn objective program command": "train=, a function of one configuration, train(config)",
+    "model_cls model_class lightning_module": "model=, the LightningModule's class",
+    "datamodule data_module dm": "data=, the LightningDataModule's class",
+    "trainer trainer_kwargs": "trainer_args=, arguments of Lightning's Trainer, with model=",
     "train_loop_config": "what train is called with: the trial's configuration, drawn from the search space",
     "constraints": "require of the search space: tl.SearchSpace({...}, require='a * b <= 100')",
     "require": "an argument of the search space: tl.SearchSpace({...}, require='a * b <= 100')",
     # what is judged
-    "direction": "mode=, 'min' for 'minimize' and 'max' for 'maximize'",
+    "direction goal": "mode=, 'min' for 'minimize' and 'max' for 'maximize'",
     "directions": "mode=, a list with 'min' or 'max' for each metric",
-    "goal": "mode=, 'min' for 'minimize' and 'max' for 'maximize'",
-    **dict.fromkeys(("monitor", "objective_metric"), "metric=, the name of the metric that is judged"),
+    "monitor objective_metric": "metric=, the name of the metric that is judged",
     # how much
-    **dict.fromkeys(
-        ("n_trials", "num_trials", "trials", "max_trials", "n_samples", "count", "run_cap", "max_evals"),
-        "num_samples=, the number of trials in all",
-    ),
-    **dict.fromkeys(
-        ("num_epochs", "n_epochs", "epochs", "max_t", "training_iteration", "max_iter"),
-        "max_epochs=, the epochs of a trial that is not stopped early",
-    ),
-    **dict.fromkeys(("time_budget_s", "timeout", "time_limit", "max_duration"), "time_budget=, in seconds or as '2h'"),
+    "n_trials "
+    "num_trials trials max_trials n_samples count run_cap max_evals": "num_samples=, the number of trials in all",
+    "num_epochs "
+    "n_epochs epochs max_t training_iteration max_iter": "max_epochs=, the epochs of a trial that is not stopped early",
+    "time_budget_s timeout time_limit max_duration": "time_budget=, in seconds or as '2h'",
     "stop": "max_epochs= for the length of a trial and time_budget= for that of the sweep; a train function that has "
     "had enough just returns",
     # who decides
-    **dict.fromkeys(
-        ("search_alg", "search_algorithm", "sampler", "method", "algo"),
-        "searcher=, 'tpe' for example, or an Optuna sampler",
-    ),
-    **dict.fromkeys(("pruner", "early_terminate", "early_stopping"), "scheduler=, 'asha' for example"),
-    **dict.fromkeys(
-        ("grace_period", "reduction_factor", "brackets", "time_attr", "min_resource", "eta", "perturbation_interval"),
-        "part of scheduler=: {'name': 'asha', 'grace_period': 2, 'reduction_factor': 3}",
-    ),
-    **dict.fromkeys(
-        ("n_startup_trials", "multivariate", "constant_liar", "n_initial_points"),
-        "part of searcher=: {'name': 'tpe', 'n_startup_trials': 20}",
-    ),
-    **dict.fromkeys(
-        ("points_to_evaluate", "initial_params", "enqueue_trial"), "baselines=, configurations to try first"
-    ),
+    "search_alg search_algorithm sampler method algo": "searcher=, 'tpe' for example, or an Optuna sampler",
+    "pruner early_terminate early_stopping": "scheduler=, 'asha' for example",
+    "grace_period reduction_factor brackets time_attr min_resource "
+    "eta perturbation_interval": "part of scheduler=: {'name': 'asha', 'grace_period': 2, 'reduction_factor': 3}",
+    "n_startup_trials "
+    "multivariate constant_liar n_initial_points": "part of searcher=: {'name': 'tpe', 'n_startup_trials': 20}",
+    "points_to_evaluate initial_params enqueue_trial": "baselines=, configurations to try first",
     # who works
-    **dict.fromkeys(
-        ("num_workers", "n_workers", "world_size", "nproc_per_node", "devices", "num_nodes", "num_processes"),
-        "workers=, the number of workers that train one trial",
-    ),
-    **dict.fromkeys(("min_workers", "max_workers"), "workers=(1, 4), the least and the most of an elastic gang"),
-    **dict.fromkeys(
-        ("use_gpu", "num_gpus", "gpus", "gpu", "num_gpus_per_worker", "n_gpus", "accelerator", "accelerator_type"),
-        "gpus_per_worker=1",
-    ),
-    **dict.fromkeys(("num_cpus", "cpus", "cpu", "num_cpus_per_worker"), "cpus_per_worker=, the CPUs of each worker"),
-    **dict.fromkeys(
-        ("resources", "resources_per_worker"),
-        "cpus_per_worker= and gpus_per_worker=; others go into resources_per_trial={'extra_custom_resources': {...}, "
-        "for all workers together",
-    ),
+    "num_workers n_workers world_size nproc_per_node "
+    "devices num_nodes num_processes num_hosts num_slots": "workers=, the number of workers that train one trial",
+    "min_workers max_workers": "workers=(1, 4), the least and the most of an elastic gang",
+    "use_gpu num_gpus gpus gpu num_gpus_per_worker n_gpus accelerator accelerator_type": "gpus_per_worker=1",
+    "num_cpus cpus cpu num_cpus_per_worker": "cpus_per_worker=, the CPUs of each worker",
+    "resources resources_per_worker": "cpus_per_worker= and gpus_per_worker=; others go into "
+    "resources_per_trial={'extra_custom_resources': {...}, for all workers together",
     "trainer_resources": "resources_per_trial={'cpu': 1}, what the head of a trial holds beside its workers",
     "scaling_config": "workers=, cpus_per_worker= and gpus_per_worker=",
-    **dict.fromkeys(
-        ("placement_strategy", "label_selector", "use_tpu", "topology", "elastic_resize_monitor_interval_s"), ""
-    ),
+    "placement_strategy label_selector use_tpu topology elastic_resize_monitor_interval_s "
+    "export_formats trial_name_creator trial_dirname_creator chdir_to_trial_dir gc_after_trial": "",
     "strategy": "backend='ddp', 'horovod' or 'sharded'; a strategy's own arguments go to tl.RayStrategy(...) in the "
     "train function",
-    **dict.fromkeys(("num_hosts", "num_slots"), "workers=, the number of workers that train one trial"),
     "init_hook": "code at the start of the train function",
-    **dict.fromkeys(
-        ("max_concurrent_trials", "n_jobs", "parallel", "max_parallel"),
-        "max_concurrent=, how many trials run at once at most",
-    ),
-    **dict.fromkeys(("reuse_actors", "reuse_workers"), "reuse_gangs="),
+    "max_concurrent_trials n_jobs parallel max_parallel": "max_concurrent=, how many trials run at once at most",
+    "reuse_actors reuse_workers": "reuse_gangs=",
     # what goes wrong
-    **dict.fromkeys(
-        ("max_failures", "failure_config", "max_retries", "max_restarts"),
-        "failures=3, or failures=tl.FailurePolicy(max_failures=3, ...)",
-    ),
+    "max_failures "
+    "failure_config max_retries max_restarts": "failures=3, or failures=tl.FailurePolicy(max_failures=3, ...)",
     "fail_fast": "failures=tl.FailurePolicy(give_up_after=1)",
-    **dict.fromkeys(
-        ("raise_on_failed_trial", "catch"), "Leave it out: a failed trial ends no sweep, results.errors lists it"
-    ),
+    "raise_on_failed_trial catch": "Leave it out: a failed trial ends no sweep, results.errors lists it",
     # what is kept
-    **dict.fromkeys(
-        ("storage_path", "local_dir", "logdir", "log_dir", "output_dir", "save_dir", "results_dir", "dir"),
-        "storage=, the folder that sweeps lie in",
-    ),
-    **dict.fromkeys(
-        ("storage_filesystem", "sync_config"), "storage=, also a URL such as s3://bucket/sweeps; fsspec reaches it"
-    ),
-    **dict.fromkeys(
-        ("study_name", "experiment_name", "run_name", "project", "project_name"), "name=, the folder in storage="
-    ),
-    **dict.fromkeys(("study", "study_storage"), "results.to_study('sqlite:///studies.db') after the sweep"),
+    "storage_path "
+    "local_dir logdir log_dir output_dir save_dir results_dir dir": "storage=, the folder that sweeps lie in",
+    "storage_filesystem sync_config": "storage=, also a URL such as s3://bucket/sweeps; fsspec reaches it",
+    "study_name experiment_name run_name project project_name": "name=, the folder in storage=",
+    "study study_storage": "results.to_study('sqlite:///studies.db') after the sweep",
     "entity": "Leave it out: a sweep is a folder; a W&B logger goes to the Trainer",
-    **dict.fromkeys(
-        ("load_if_exists", "restore", "resume_config", "resume_from_checkpoint", "sweep_id"),
-        "resume=True, with the name= of the sweep that is to go on",
-    ),
-    **dict.fromkeys(
-        (
-            "checkpoint_config", "checkpoint", "checkpoint_freq", "checkpoint_frequency", "checkpoint_at_end",
-            "num_to_keep", "keep_checkpoints_num", "save_top_k", "keep",
-        ),
-        "checkpoints=tl.Checkpoints(keep=1, every=1), and None for none",
-    ),
-    **dict.fromkeys(
-        ("checkpoint_score_attr", "checkpoint_score_attribute", "checkpoint_score_order"),
-        "metric= and mode=: the best checkpoints are kept by them",
-    ),
-    **dict.fromkeys(("export_formats", "trial_name_creator", "trial_dirname_creator", "chdir_to_trial_dir"), ""),
+    "load_if_exists restore "
+    "resume_config resume_from_checkpoint sweep_id": "resume=True, with the name= of the sweep that is to go on",
+    "checkpoint_config checkpoint checkpoint_freq checkpoint_frequency checkpoint_at_end num_to_keep "
+    "keep_checkpoints_num save_top_k keep": "checkpoints=tl.Checkpoints(keep=1, every=1), and None for none",
+    "checkpoint_score_attr "
+    "checkpoint_score_attribute checkpoint_score_order": "metric= and mode=: the best checkpoints are kept by them",
     # what is shown
-    **dict.fromkeys(("progress_reporter", "show_progress_bar", "progress_bar"), "progress=, True or False"),
+    "progress_reporter show_progress_bar progress_bar": "progress=, True or False",
     "log_to_file": "verbose=1, which prints what trials print",
     "run_config": "name=, storage=, failures=, checkpoints= and callbacks=",
     "tune_config": "metric=, mode=, num_samples=, scheduler=, searcher= and max_concurrent=",
-    "gc_after_trial": "",
-    **dict.fromkeys(("random_state", "random_seed", "rng"), "seed="),
+    "random_state random_seed rng": "seed=",
     "ray_address": "address=, that of the Ray cluster",
-    **dict.fromkeys(
-        TRAINER_ARGUMENTS,
-        "an argument of Lightning's Trainer: pl.Trainer(<name>=...) in the train function, or trainer_args={'<name>': "
-        "...} with model=",
-    ),
-}  # fmt: skip
-
-_WORKERS: Final = "num_workers=, the number of workers"
-_USE_GPU: Final = "use_gpu=True, or resources_per_worker={'GPU': 2} for another number than one"
-_STRATEGY: Final[dict[str, str]] = {
-    **dict.fromkeys(
-        ("workers", "n_workers", "world_size", "devices", "num_nodes", "num_processes", "num_hosts", "num_slots"),
-        _WORKERS,
-    ),
-    **dict.fromkeys(
-        (
-            "gpus", "gpu", "num_gpus", "num_gpus_per_worker", "gpus_per_worker", "accelerator", "accelerator_type",
-            "n_gpus",
-        ),
-        _USE_GPU,
-    ),
-    **dict.fromkeys(("cpus", "cpu", "num_cpus", "cpus_per_worker"), "num_cpus_per_worker=, the CPUs of each worker"),
-    **dict.fromkeys(("resources", "trainer_resources"), "resources_per_worker={'CPU': 2, 'GPU': 1}"),
-    **dict.fromkeys(("max_failures", "max_restarts", "max_retries"), "failures=3, or tl.FailurePolicy(...)"),
-    "initialization_hook": "init_hook=",
-    "num_cpus_head": "Leave it out: a strategy reserves workers only",
-    **dict.fromkeys(
-        ("stage", "sharding_strategy", "reshard_after_forward", "cpu_offload"),
-        "Leave it out: tl.RayShardedStrategy shards parameters, gradients and optimizer states (FSDP2)",
-    ),
-}  # fmt: skip
+    _TRAINER: "an argument of Lightning's Trainer: pl.Trainer(<name>=...) in the train function, or "
+    "trainer_args={'<name>': ...} with model=",
+})  # fmt: skip
 
 _CLOSE: Final = 0.8
 """How similar a misspelt name must be to another library's, from 0 to 1, to be taken for it."""
 
 WORDS: Final[Mapping[Topic, Mapping[str, str]]] = {
     "sweep": _SWEEP,
-    "trainable": {
-        **{word: text for word, text in _SWEEP.items() if re.match(r"\w+=", text)},
-        **dict.fromkeys(
-            (
-                "num_samples",
-                "scheduler",
-                "searcher",
-                "search_alg",
-                "max_concurrent",
-                "max_concurrent_trials",
-                "n_trials",
-            ),
-            "the Tuner's: tune.Tuner(trainable, tune_config=tune.TuneConfig(...))",
-        ),
-        **dict.fromkeys(
-            ("config", "space", "param_space"), "the Tuner's: tune.Tuner(trainable, param_space={'lr': ...})"
-        ),
-        **dict.fromkeys(
-            ("name", "storage", "storage_path", "callbacks"),
-            "the Tuner's: tune.Tuner(trainable, run_config=tune.RunConfig(...))",
-        ),
-        **dict.fromkeys(
-            ("checkpoints", "keep", "mode"),
-            "the Tuner's: tune.RunConfig(checkpoint_config=tune.CheckpointConfig(num_to_keep=2))",
-        ),
-    },
-    "strategy": _STRATEGY,
-    "failures": {
-        **dict.fromkeys(("max_retries", "max_restarts", "retries", "max_fails"), "max_failures="),
+    "trainable": {word: text for word, text in _SWEEP.items() if re.match(r"\w+=", text)} | _by_word({
+        "n_trials search_alg max_concurrent_trials num_samples "
+        "scheduler searcher max_concurrent": "the Tuner's: tune.Tuner(trainable, tune_config=tune.TuneConfig(...))",
+        "storage_path name storage callbacks": "the Tuner's: tune.Tuner(trainable, run_config=tune.RunConfig(...))",
+        "keep checkpoints mode": "the Tuner's: tune.RunConfig(checkpoint_config=tune.CheckpointConfig(num_to_keep=2))",
+        "config space param_space": "the Tuner's: tune.Tuner(trainable, param_space={'lr': ...})",
+    }),
+    "strategy": _by_word({
+        "workers n_workers "
+        "world_size devices num_nodes num_processes num_hosts num_slots": "num_workers=, the number of workers",
+        "gpus gpu num_gpus num_gpus_per_worker gpus_per_worker accelerator "
+        "accelerator_type n_gpus": "use_gpu=True, or resources_per_worker={'GPU': 2} for another number than one",
+        "cpus cpu num_cpus cpus_per_worker": "num_cpus_per_worker=, the CPUs of each worker",
+        "resources trainer_resources": "resources_per_worker={'CPU': 2, 'GPU': 1}",
+        "max_failures max_restarts max_retries": "failures=3, or tl.FailurePolicy(...)",
+        "initialization_hook": "init_hook=",
+        "num_cpus_head": "Leave it out: a strategy reserves workers only",
+        "stage sharding_strategy reshard_after_forward "
+        "cpu_offload": "Leave it out: tl.RayShardedStrategy shards parameters, gradients and optimizer states (FSDP2)",
+    }),
+    "failures": _by_word({
+        "max_retries max_restarts retries max_fails": "max_failures=",
         "fail_fast": "give_up_after=1",
-        **dict.fromkeys(("timeout", "timeout_s", "hang_timeout"), "hang_timeout_s="),
+        "timeout timeout_s hang_timeout": "hang_timeout_s=",
         "backoff": "backoff_s=",
-    },
-    "checkpoints": {
-        **dict.fromkeys(("num_to_keep", "save_top_k", "keep_checkpoints_num"), "keep=, how many of the best"),
-        **dict.fromkeys(
-            ("checkpoint_frequency", "checkpoint_freq", "every_n_epochs", "frequency", "save_every", "every_n"),
-            "every=, in reports",
-        ),
-        **dict.fromkeys(("train_time_interval", "every_n_seconds"), "every_s=, in seconds"),
-        **dict.fromkeys(
-            ("monitor", "checkpoint_score_attribute", "checkpoint_score_attr"),
-            "an argument of the sweep, tl.run(metric=...)",
-        ),
+    }),
+    "checkpoints": _by_word({
+        "num_to_keep save_top_k keep_checkpoints_num": "keep=, how many of the best",
+        "checkpoint_frequency checkpoint_freq every_n_epochs frequency save_every every_n": "every=, in reports",
+        "train_time_interval every_n_seconds": "every_s=, in seconds",
+        "monitor checkpoint_score_attribute checkpoint_score_attr": "an argument of the sweep, tl.run(metric=...)",
         "checkpoint_score_order": "an argument of the sweep, tl.run(mode=...)",
-        **dict.fromkeys(("save_last", "checkpoint_at_end"), "Leave it out: the last two are always kept"),
-    },
-    "scheduler": {
-        **dict.fromkeys(("max_epochs", "max_resource", "num_epochs", "max_iter"), "max_t="),
-        **dict.fromkeys(("eta", "factor"), "reduction_factor="),
-        **dict.fromkeys(("min_resource", "min_t", "min_epochs", "warmup_steps"), "grace_period="),
-        **dict.fromkeys(("monitor", "objective"), "metric="),
+        "save_last checkpoint_at_end": "Leave it out: the last two are always kept",
+    }),
+    "scheduler": _by_word({
+        "max_epochs max_resource num_epochs max_iter": "max_t=",
+        "eta factor": "reduction_factor=",
+        "min_resource min_t min_epochs warmup_steps": "grace_period=",
+        "monitor objective": "metric=",
         "direction": "mode=, 'min' or 'max'",
-        **dict.fromkeys(("mutations", "hyperparam_bounds"), "hyperparam_mutations="),
-        **dict.fromkeys(("deadline", "time_budget_s", "time_budget"), "deadline_s="),
-    },
+        "mutations hyperparam_bounds": "hyperparam_mutations=",
+        "deadline time_budget_s time_budget": "deadline_s=",
+    }),
     "other": {},
-}
+}  # fmt: skip
 """By topic: another library's name -> what to write here (empty: there is no equivalent)."""
 
 
 def replacement(name: Any, valid: Iterable[str], topic: Topic = "sweep") -> str:
-    """Return a hint for an unknown ``name``: what to write for another library's name, else the nearest valid name.
-
-    The hint begins with a space; it is empty if nothing is similar.
-    """
+    """Return " Here that is ..." for an unknown ``name``, or another hint; "" if nothing is similar."""
     words, valid = WORDS[topic], list(valid)
     known = {word: text for word, text in words.items() if word not in valid and _applies(text, valid)}
     name = str(name)

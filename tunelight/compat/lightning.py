@@ -1,16 +1,14 @@
 """The Lightning of this process: its classes and functions, and which of its two packages they come from.
 
 Lightning is published twice, as ``pytorch_lightning`` and inside the package ``lightning``; the classes of one are not
-those of the other. A process uses one of these flavours at a time, and all that tunelight derives from Lightning or
-calls of it is imported from here: ``from tunelight.compat.lightning import pl, Callback``. A name is looked up when it
-is first asked for, so that this module costs nothing where Lightning is not needed.
+those of the other. A process works with one of these flavours. All that tunelight derives from Lightning or calls of
+it is imported from here (``from tunelight.compat.lightning import pl, Callback``), when a name is first asked for.
 
-A sweep's flavour is that of its code (tunelight/settings/code.py finds it), and its workers get it by the environment
-variable ``TUNELIGHT_LIGHTNING``. A driver may have sweeps of both flavours, one after the other: `switch` exchanges the
-modules of tunelight whose classes derive from Lightning's.
+The flavour is decided once, by the first of: `use`, the environment variable ``TUNELIGHT_LIGHTNING`` (workers get it
+from their sweep), a sweep's code (tunelight/settings/flavour.py), a name that is asked for here.
 
-The second part of the table are names that Lightning keeps private or does not document, as read in 2.6.6;
-tests/unit/compat/test_lightning.py checks the installed Lightning, in both flavours, for every one of them.
+The second table holds names that Lightning keeps private or does not document, as read in 2.6.6;
+tests/unit/compat/test_lightning.py looks for every one of them in both packages.
 """
 
 from __future__ import annotations
@@ -18,10 +16,9 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from importlib import import_module
 from importlib.util import find_spec
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tunelight.errors import SettingsError, unknown
@@ -42,7 +39,6 @@ if TYPE_CHECKING:
     from pytorch_lightning.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
     from pytorch_lightning.loops.loop import _Loop
     from pytorch_lightning.loops.optimization.automatic import ClosureResult
-    from pytorch_lightning.loops.prediction_loop import _PredictionLoop
     from pytorch_lightning.loops.progress import _BaseProgress
     from pytorch_lightning.overrides.distributed import UnrepeatedDistributedSamplerWrapper, _IndexBatchSamplerWrapper
     from pytorch_lightning.plugins import AsyncCheckpointIO, TorchCheckpointIO
@@ -65,34 +61,20 @@ Flavour = Literal["pytorch_lightning", "lightning.pytorch"]
 FABRIC: Final[dict[Flavour, str]] = {"pytorch_lightning": "lightning_fabric", "lightning.pytorch": "lightning.fabric"}
 """The flavours, each with its Fabric."""
 
-DOCUMENTED: Final = {
-    "Accelerator": "pl.accelerators",
-    "AsyncCheckpointIO": "pl.plugins",
-    "BasePredictionWriter": "pl.callbacks",
-    "CPUAccelerator": "pl.accelerators",
-    "CSVLogger": "pl.loggers",
-    "CUDAAccelerator": "pl.accelerators",
-    "Callback": "pl.callbacks",
-    "Checkpoint": "pl.callbacks",
-    "CheckpointIO": "fabric.plugins",
-    "ClusterEnvironment": "fabric.plugins.environments",
-    "DDPStrategy": "pl.strategies",
-    "LearningRateFinder": "pl.callbacks",
-    "LightningOptimizer": "pl.core.optimizer",
-    "Logger": "pl.loggers",
-    "MLFlowLogger": "pl.loggers",
-    "MixedPrecision": "pl.plugins.precision",
-    "ModelParallelStrategy": "pl.strategies",
-    "ParallelStrategy": "pl.strategies",
-    "Precision": "pl.plugins.precision",
-    "Profiler": "pl.profilers",
-    "ProgressBar": "pl.callbacks",
-    "Strategy": "pl.strategies",
-    "TensorBoardLogger": "pl.loggers",
-    "TorchCheckpointIO": "pl.plugins",
-    "WandbLogger": "pl.loggers",
-    "rank_zero_only": "fabric.utilities.rank_zero",
+_DOCUMENTED: Final = {
+    "fabric.plugins": "CheckpointIO",
+    "fabric.plugins.environments": "ClusterEnvironment",
+    "fabric.utilities.rank_zero": "rank_zero_only",
+    "pl.accelerators": "Accelerator CPUAccelerator CUDAAccelerator",
+    "pl.callbacks": "BasePredictionWriter Callback Checkpoint LearningRateFinder ProgressBar",
+    "pl.core.optimizer": "LightningOptimizer",
+    "pl.loggers": "CSVLogger Logger MLFlowLogger TensorBoardLogger WandbLogger",
+    "pl.plugins": "AsyncCheckpointIO TorchCheckpointIO",
+    "pl.plugins.precision": "MixedPrecision Precision",
+    "pl.profilers": "Profiler",
+    "pl.strategies": "DDPStrategy ModelParallelStrategy ParallelStrategy Strategy",
 }
+DOCUMENTED: Final = {name: place for place, names in _DOCUMENTED.items() for name in names.split()}
 """Public names, and the modules of Lightning (``pl``) or of its Fabric that have them."""
 
 UNDOCUMENTED: Final = {
@@ -108,7 +90,6 @@ UNDOCUMENTED: Final = {
     "_Launcher": "pl.strategies.launchers.launcher",  # what a Trainer calls to run in other processes
     "_Loop": "pl.loops.loop",  # the base of the loops, by which they are told from other attributes
     "_Metadata": "pl.trainer.connectors.logger_connector.result",  # how a logged metric is reduced
-    "_PredictionLoop": "pl.loops.prediction_loop",  # the loop whose batches have indices
     "_ResultMetric": "pl.trainer.connectors.logger_connector.result",  # a logged metric and its state
     "_Sync": "pl.trainer.connectors.logger_connector.result",  # how a logged metric is reduced over ranks
     "_TunerExitException": "pl.utilities.exceptions",  # ends a fit that only looked for a batch size or learning rate
@@ -141,30 +122,21 @@ CHOICES: Final[dict[str, Flavour]] = {
 }
 """What the variable and `use` take: the name of the package, or of the module."""
 
+ALIKE: Final = (
+    "Lightning is published under two names, `lightning` (with lightning.pytorch in it) and `pytorch_lightning`; "
+    "their classes look alike and do not recognise each other."
+)
 HOW_TO_CHOOSE: Final = 'tunelight.use("lightning") or tunelight.use("pytorch_lightning"), or set ' + VARIABLE
 """What to do, for error messages."""
 
-_MADE_FOR_ONE: Final = (
-    "tunelight.lightning.",
-    "tunelight.data.module",
-    "tunelight.digits",
-    "tunelight.zoo",
-)
-"""Beginnings of the names of modules whose classes derive from Lightning's when they are imported."""
-
-_NEUTRAL: Final = ("tunelight.lightning.guard", "tunelight.lightning.recipe")
-"""Those among them that only import Lightning when they are called."""
-
 
 class _Process:
-    """The flavour of this process, and the modules that were made for the other one."""
+    """The flavour of this process."""
 
     def __init__(self) -> None:
-        self.asked: Flavour | None = None
+        self.used: Flavour | None = None
         """What `use` was called with."""
-        self.current: Flavour | None = None
-        """The flavour whose names were handed out; None while none was."""
-        self.shelved: dict[Flavour, dict[str, ModuleType]] = {}
+        self.decided: Flavour | None = None
 
 
 _process = _Process()
@@ -174,20 +146,41 @@ def use(name: str) -> None:
     """Choose the package of Lightning that tunelight works with in this process: "lightning" or "pytorch_lightning".
 
     Only needed where both are imported and the code of a sweep does not tell. The environment variable
-    ``TUNELIGHT_LIGHTNING`` does the same. Classes of tunelight that were imported before belong to the package that
-    was used until then: import them again, or write ``tunelight.RayStrategy()``.
+    ``TUNELIGHT_LIGHTNING`` does the same.
 
-    Raises: SettingsError for another name, or a package that is not installed.
+    Raises: SettingsError for another name, a package that is not installed, or where the process works with the other.
     """
     chosen = _choice(name, "tunelight.use()")
-    _process.asked = chosen
-    switch(chosen)
+    decide(chosen, f"tunelight.use({name!r}) asks for {chosen}")
+    _process.used = chosen
+
+
+def decide(wanted: Flavour, why: str) -> None:
+    """Let this process work with a flavour from now on. Raises: SettingsError, as `check_decided`."""
+    check_decided((wanted,), why)
+    _process.decided = wanted
+
+
+def check_decided(wanted: Collection[Flavour], why: str) -> Flavour | None:
+    """Return the flavour that this process works with, or was told to; None where it is undecided.
+
+    Raises: SettingsError, which begins with ``why``, if that is none of ``wanted``.
+    """
+    decided = _process.decided or asked()
+    if decided is not None and wanted and decided not in wanted:
+        package = next(iter(wanted)).partition(".")[0]
+        raise SettingsError(
+            f"{why}, and this process works with {decided}. {ALIKE} A process works with one of them: start a new one "
+            f"for this, or call tunelight.use({package!r}) (or set {VARIABLE}={package}) before anything of "
+            "tunelight's needs Lightning, such as its strategies and callbacks, or a sweep."
+        )
+    return decided
 
 
 def asked() -> Flavour | None:
     """Return the flavour that the user chose, by `use` or the environment; None where it is to be found out."""
-    if _process.asked is not None:
-        return _process.asked
+    if _process.used is not None:
+        return _process.used
     name = os.environ.get(VARIABLE)
     return _choice(name, VARIABLE) if name else None
 
@@ -210,13 +203,10 @@ def check_installed(chosen: Flavour, where: str) -> Flavour:
 
 
 def flavour() -> Flavour:
-    """Return the flavour of this process: the one in use, else what the user chose, else the one that is imported.
-
-    Where both are imported or neither is, that is ``pytorch_lightning``.
-    """
-    known = _process.current or asked()
-    if known is not None:
-        return known
+    """Return the flavour as decided, else the imported one, else ``pytorch_lightning``."""
+    decided = _process.decided or asked()
+    if decided is not None:
+        return decided
     imported = [name for name in FABRIC if name in sys.modules]
     if len(imported) == 1:
         return imported[0]
@@ -224,22 +214,15 @@ def flavour() -> Flavour:
     return "lightning.pytorch" if only_other else "pytorch_lightning"
 
 
-def switch(chosen: Flavour) -> None:
-    """Let this process work with a flavour from now on; nothing happens if it does already.
-
-    The modules that were made for the other one are put away, and come back when it is chosen again. Objects of
-    their classes keep working, but cannot be pickled meanwhile.
-    """
-    before = _process.current
-    if chosen == before:
-        return
-    if before is not None:
-        _process.shelved[before] = {name: _take_away(name) for name in [*sys.modules] if made_for_one(name)}
-    for name, module in sorted(_process.shelved.pop(chosen, {}).items()):  # packages before what lies in them
-        _put_back(name, module)
-    for name in ("pl", *DOCUMENTED, *UNDOCUMENTED):
-        globals().pop(name, None)
-    _process.current = chosen
+def decide_in_worker() -> None:
+    """Decide as the environment says; where this is a fork of a process that did otherwise, import tunelight's anew."""
+    chosen = asked() or flavour()
+    if _process.decided not in (None, chosen):
+        for name in [name for name in sys.modules if name.startswith("tunelight.lightning")]:
+            del sys.modules[name]
+        for name in ("pl", *DOCUMENTED, *UNDOCUMENTED):
+            globals().pop(name, None)
+    _process.decided = chosen
 
 
 def prefer(name: str | None) -> None:
@@ -247,30 +230,9 @@ def prefer(name: str | None) -> None:
 
     ``name``: as the sweep's folder has it; None where that does not say.
     """
-    undecided = asked() is None and _process.current is None and not any(known in sys.modules for known in FABRIC)
+    undecided = _process.decided is None and asked() is None and not any(known in sys.modules for known in FABRIC)
     if undecided and isinstance(name, str) and name in CHOICES and find_spec(name.partition(".")[0]) is not None:
-        switch(CHOICES[name])
-
-
-def _take_away(name: str) -> ModuleType:
-    """Remove a module from Python's table and from its package."""
-    module = sys.modules.pop(name)
-    package, _, last = name.rpartition(".")
-    if getattr(sys.modules.get(package), last, None) is module:
-        delattr(sys.modules[package], last)
-    return module
-
-
-def _put_back(name: str, module: ModuleType) -> None:
-    sys.modules[name] = module
-    package, _, last = name.rpartition(".")
-    if package in sys.modules:
-        setattr(sys.modules[package], last, module)
-
-
-def made_for_one(module: str) -> bool:
-    """Tell whether a module of tunelight is made for one flavour, and exchanged by `switch`."""
-    return module.startswith(_MADE_FOR_ONE) and module not in _NEUTRAL
+        _process.decided = CHOICES[name]
 
 
 def flavour_of(kind: type) -> Flavour | None:
@@ -319,8 +281,7 @@ if not TYPE_CHECKING:
         """Import a name of Lightning's when it is first asked for."""
         if name != "pl" and name not in DOCUMENTED and name not in UNDOCUMENTED:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        chosen = flavour()
-        value = lookup(name, chosen)
-        switch(chosen)
+        value = lookup(name, chosen := flavour())
+        _process.decided = chosen
         globals()[name] = value
         return value

@@ -1,10 +1,9 @@
 """Names of Ray that are private, undocumented, or differ between versions: the only place in tunelight that uses them.
 
-Each function says what it stands on and in which version of Ray that was read; where versions differ, from which one on
-something holds. `INTERNALS` lists the names: `check_ray_internals` looks for them in the installed Ray before a sweep
-starts, and tests/unit/compat/test_ray.py does so with every version in `TESTED`. Ray is imported by the functions, not
-by this module. Classes that derive from one of Tune's (`GangTrainable`, `SweepTrial`, the schedulers, the simulator's
-controller) override and read its protected names where they stand; those are in the table too.
+Each function imports what it stands on, and says in which version of Ray that was read, and where versions differ.
+`INTERNALS` lists the names: `check_ray_internals` looks for them in the installed Ray before a sweep starts, and
+tests/unit/compat/test_ray.py does so with every version in `TESTED`. The table also has the protected names of Tune's
+classes that subclasses (`GangTrainable`, `SweepTrial`, the schedulers, the simulator's controller) override and read.
 """
 
 from __future__ import annotations
@@ -104,6 +103,7 @@ INTERNALS: Final[Mapping[Part, tuple[Internal, ...]]] = {
         Internal("ray._private.state", "available_resources_per_node"),
         Internal("ray._private.state", "state.get_draining_nodes"),
         Internal("ray._private.utils", "get_num_cpus", takes="override_docker_cpu_warning"),
+        Internal("ray._private.accelerators", "get_accelerator_manager_for_resource"),
         Internal("ray._private.worker", "_global_node"),
         Internal("ray._private.worker", "print_to_stdstream", takes="data"),
         Internal("ray._private.node", "Node.get_session_dir_path"),
@@ -214,106 +214,76 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def actors() -> dict[str, dict[str, Any]]:
-    """Return what Ray knows of every actor ("State", "Pid", "ActorClassName"), by id.
+    """Return Ray's facts of each actor ("State", "Pid", ...), by id, without its dashboard. Read in 2.60.0."""
+    from ray._private.state import actors
 
-    ``ray._private.state.actors``, read in 2.60.0; the public state API needs Ray's dashboard.
-    """
-    from ray._private.state import actors as of_cluster
-
-    known: dict[str, dict[str, Any]] = of_cluster()
-    return known
+    return dict(actors())
 
 
 def is_dead(actor_id: str) -> bool:
-    """Tell whether an actor has ended. ``ray._private.state.actors``, read in 2.60.0."""
-    from ray._private.state import actors as of_cluster
+    """Tell whether an actor has ended. Read in 2.60.0."""
+    from ray._private.state import actors
 
-    return bool(of_cluster(actor_id).get("State") == "DEAD")
+    return bool(actors(actor_id).get("State") == "DEAD")
 
 
 def draining_nodes() -> dict[str, int]:
-    """Return the ids of nodes that are drained, each with its deadline (ms since the epoch; 0: none).
-
-    ``ray._private.state.state.get_draining_nodes``, read in 2.60.0.
-    """
+    """Return each drained node's id and deadline (ms since the epoch; 0: none). Read in 2.60.0."""
     from ray._private.state import state
 
-    deadlines: dict[str, int] = state.get_draining_nodes()
-    return deadlines
+    return dict(state.get_draining_nodes())
 
 
 def free_resources() -> dict[str, dict[str, float]]:
-    """Return what is free on each node, by its id. ``ray._private.state.available_resources_per_node``, 2.60.0."""
+    """Return what is free on each node, by its id. Read in 2.60.0."""
     from ray._private.state import available_resources_per_node
 
-    free: dict[str, dict[str, float]] = available_resources_per_node()
-    return free
+    return dict(available_resources_per_node())
 
 
 def autoscaler_status() -> dict[str, Any]:
-    """Return the autoscaler's last report; empty where no autoscaler runs.
-
-    The key ``__autoscaling_status`` of ``ray.experimental.internal_kv``, read in 2.60.0.
-    """
+    """Return the autoscaler's last report; empty where no autoscaler runs. Read in 2.60.0."""
     from ray.experimental.internal_kv import _internal_kv_get
 
-    status: dict[str, Any] = json.loads(_internal_kv_get("__autoscaling_status") or b"{}")
-    return status
+    return dict(json.loads(_internal_kv_get("__autoscaling_status") or b"{}"))
 
 
 def announce(name: str) -> None:
-    """Tell this job's driver a name, between two results of Tune's; nobody, without a Ray.
-
-    ``ray.experimental.internal_kv``, read in 2.43.0 and 2.60.0.
-    """
-    import ray
-    from ray.experimental.internal_kv import _internal_kv_put
-
-    if ray.is_initialized():  # what follows would start one
-        _internal_kv_put(f"{_job()}/{name}", b"", namespace=_ANNOUNCED)
+    """Tell this job's driver a name, between two results of Tune's. Read in 2.43.0 and 2.60.0."""
+    if (store := _store()) is not None:
+        store._internal_kv_put(f"{_job()}/{name}", b"", namespace=_ANNOUNCED)
 
 
 def announced() -> list[str]:
-    """Return what processes of this driver's job have announced since the last call.
-
-    ``ray.experimental.internal_kv``, read in 2.43.0 and 2.60.0.
-    """
-    import ray
-    from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_list
-
-    if not ray.is_initialized():
+    """Return what processes of this driver's job have announced since the last call. Read in 2.43.0 and 2.60.0."""
+    if (store := _store()) is None:
         return []
     prefix = f"{_job()}/"
-    found = [bytes(key).decode() for key in _internal_kv_list(prefix, namespace=_ANNOUNCED)]
+    found = [bytes(key).decode() for key in store._internal_kv_list(prefix, namespace=_ANNOUNCED)]
     for key in found:
-        _internal_kv_del(key, namespace=_ANNOUNCED)
+        store._internal_kv_del(key, namespace=_ANNOUNCED)
     return [key.removeprefix(prefix) for key in found]
 
 
 def keep_for_job(name: str, value: str) -> None:
-    """Keep a value for all processes of this job; for none, without a Ray.
-
-    ``ray.experimental.internal_kv``, read in 2.43.0 and 2.60.0.
-    """
-    import ray
-    from ray.experimental.internal_kv import _internal_kv_put
-
-    if ray.is_initialized():  # what follows would start one
-        _internal_kv_put(f"{_job()}/{name}", value.encode(), namespace=_KEPT)
+    """Keep a value for all processes of this job. Read in 2.43.0 and 2.60.0."""
+    if (store := _store()) is not None:
+        store._internal_kv_put(f"{_job()}/{name}", value.encode(), namespace=_KEPT)
 
 
 def kept_for_job(name: str) -> str | None:
-    """Return what a process of this job has kept; None if none has.
-
-    ``ray.experimental.internal_kv``, read in 2.43.0 and 2.60.0.
-    """
-    import ray
-    from ray.experimental.internal_kv import _internal_kv_get
-
-    if not ray.is_initialized():
-        return None
-    value = _internal_kv_get(f"{_job()}/{name}", namespace=_KEPT)
+    """Return what a process of this job has kept; None if none has. Read in 2.43.0 and 2.60.0."""
+    store = _store()
+    value = None if store is None else store._internal_kv_get(f"{_job()}/{name}", namespace=_KEPT)
     return None if value is None else bytes(value).decode()
+
+
+def _store() -> Any:
+    """Return the module of Ray's key-value store; None without a Ray, which it would start. Read in 2.60.0."""
+    import ray
+    from ray.experimental import internal_kv
+
+    return internal_kv if ray.is_initialized() else None
 
 
 def _job() -> str:
@@ -333,8 +303,8 @@ def own_versions() -> tuple[str, str]:
 def cluster_versions(address: str) -> tuple[str, str] | None:
     """Return the versions of Ray and Python that the cluster at ``host:port`` was started with; None if unknown.
 
-    Raises: PermissionError where it asks for another token. ``ray._raylet.GcsClient`` and the key of
-    ``ray._common.usage.usage_lib``; 2.43.0 and 2.60.0 read each other's.
+    Raises: PermissionError where it asks for another token. The key is of ``ray._common.usage.usage_lib``; 2.43.0 and
+    2.60.0 read each other's.
     """
     from ray._raylet import GcsClient  # type: ignore[attr-defined]  # of Cython, without types
 
@@ -349,20 +319,29 @@ def cluster_versions(address: str) -> tuple[str, str] | None:
 
 
 def is_client() -> bool:
-    """Tell whether this process is connected by Ray Client. ``ray.util.client.ray.is_connected``, read in 2.60.0."""
+    """Tell whether this process is connected by Ray Client. Read in 2.60.0."""
     import ray
 
     return bool(ray.util.client.ray.is_connected())
 
 
 def local_cpus() -> int:
-    """Return how many CPUs a Ray that is started here has: in a container, its share of the machine's.
-
-    ``ray._private.utils.get_num_cpus``, read in 2.60.0.
-    """
+    """Return how many CPUs a Ray that is started here has: in a container, its share of them. Read in 2.60.0."""
     from ray._private.utils import get_num_cpus
 
     return int(get_num_cpus(override_docker_cpu_warning=True))
+
+
+def local_gpus() -> int:
+    """Return how many GPUs a Ray that is started here has: those of any maker that this process may use.
+
+    ``ray._private.accelerators.get_accelerator_manager_for_resource``, read in 2.60.0.
+    """
+    from ray._private.accelerators import get_accelerator_manager_for_resource
+
+    manager: Any = get_accelerator_manager_for_resource("GPU")
+    count, visible = manager.get_current_node_num_accelerators(), manager.get_current_process_visible_accelerator_ids()
+    return int(count if visible is None else min(count, len(visible)))
 
 
 @contextlib.contextmanager
@@ -427,8 +406,8 @@ def _id_of_a_fork() -> bytes:
 def use_token() -> None:
     """Turn token authentication on in this process, if there is a token; nothing for a Ray that knows none.
 
-    Ray does so for a cluster that it finds by itself, not for one whose address it is given.
-    ``ray._private.authentication.authentication_token_setup``, read in 2.60.0; it turns it on in the environment too.
+    Ray does so for a cluster that it finds by itself, not for one whose address it is given. Read in 2.60.0; it changes
+    the environment too.
     """
     try:
         from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
@@ -438,7 +417,7 @@ def use_token() -> None:
 
 
 def session_folder() -> str:
-    """Return this node's folder of the running Ray. ``ray._private.worker._global_node``, read in 2.60.0."""
+    """Return this node's folder of the running Ray. Read in 2.60.0."""
     from ray._private import worker
 
     node: Any = worker._global_node
@@ -446,10 +425,7 @@ def session_folder() -> str:
 
 
 def nvml() -> Any:
-    """Return the module ``pynvml``, NVIDIA's own where it is installed, else the copy in Ray. Raises: ImportError.
-
-    ``ray._private.thirdparty.pynvml``, read in 2.60.0; a Ray without it runs sweeps all the same.
-    """
+    """Return NVIDIA's module ``pynvml`` where it is installed, else Ray's copy (2.60.0). Raises: ImportError."""
     try:
         return importlib.import_module("pynvml")
     except ImportError:
@@ -457,14 +433,14 @@ def nvml() -> Any:
 
 
 def runtime_env_fields() -> frozenset[str]:
-    """Return the fields of a ``runtime_env``. ``RuntimeEnv.known_fields``, undocumented, read in 2.60.0."""
+    """Return the fields of a ``runtime_env``. Read in 2.60.0."""
     from ray.runtime_env import RuntimeEnv
 
     return frozenset(RuntimeEnv.known_fields)
 
 
 def object_store_bytes(address: str, port: int) -> int:
-    """Return how much of a node's object store is in use. ``ray._private.internal_api.node_stats``, read in 2.60.0."""
+    """Return how much of a node's object store is in use. Read in 2.60.0."""
     from ray._private.internal_api import node_stats
 
     return int(node_stats(address, port, include_memory_info=False).store_stats.object_store_bytes_used)
@@ -474,20 +450,17 @@ def object_store_bytes(address: str, port: int) -> int:
 
 
 def trial_actor(trial: Any) -> Any:
-    """Return the actor of a Tune trial; None while it has none. ``Trial.temporary_state``, read in 2.60.0."""
+    """Return the actor of a Tune trial; None while it has none. Read in 2.60.0."""
     return getattr(trial.temporary_state, "ray_actor", None)
 
 
 def set_last_result(trial: Any, result: dict[str, Any]) -> None:
-    """Set a Tune trial's last result without its statistics. ``Trial.run_metadata``, read in 2.60.0."""
+    """Set a Tune trial's last result without its statistics. Read in 2.60.0."""
     trial.run_metadata.last_result = result
 
 
 def forget_default_result(trial: Any) -> None:
-    """Drop what a trial's new actor said first, a reference that nobody reads and Ray would warn of.
-
-    ``Trial._default_result_or_future``, read in 2.60.0.
-    """
+    """Drop the first answer of a trial's new actor, an unread reference that Ray would warn of. Read in 2.60.0."""
     from ray import ObjectRef
 
     if isinstance(trial._default_result_or_future, ObjectRef):
@@ -495,38 +468,27 @@ def forget_default_result(trial: Any) -> None:
 
 
 def stub_trial(trial_id: str, config: dict[str, Any]) -> Any:
-    """Return a Tune trial that is never run. The argument ``stub`` of ``Trial``, undocumented, read in 2.60.0."""
+    """Return a Tune trial that is never run. Read in 2.60.0."""
     from ray.tune.experiment import Trial
 
     return Trial("recorded", stub=True, trial_id=trial_id, config=config)
 
 
 def flattened(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a result as Tune hands it to schedulers: nested keys joined by "/".
-
-    ``ray.tune.utils.flatten_dict``, undocumented, read in 2.60.0.
-    """
+    """Return a result as Tune hands it to schedulers: nested keys joined by "/". Read in 2.60.0."""
     from ray.tune.utils import flatten_dict
 
-    flat: dict[str, Any] = flatten_dict(dict(result))
-    return flat
+    return dict(flatten_dict(dict(result)))
 
 
 def cluster_size(controller: Any) -> tuple[float, float] | None:
-    """Return the CPUs and GPUs of the cluster as Tune's controller knows them; None from a controller that does not.
-
-    ``TuneController._resource_updater``, which the controller that schedulers are handed passes on, read in 2.60.0.
-    """
+    """Return the cluster's CPUs and GPUs as Tune's controller knows them; None from another one. Read in 2.60.0."""
     updater = getattr(controller, "_resource_updater", None)
     return None if updater is None else (float(updater.get_num_cpus()), float(updater.get_num_gpus()))
 
 
 def end_cached_actors(controller: Any) -> None:
-    """End the actors that Tune keeps for a next trial. Nothing happens with a controller that keeps none.
-
-    ``TuneController._cleanup_cached_actors``; schedulers are handed a wrapper with the controller in
-    ``_tune_controller``. Read in 2.60.0.
-    """
+    """End the actors that Tune's controller (in a scheduler's wrapper, or bare) keeps for reuse. Read in 2.60.0."""
     inner = getattr(controller, "_tune_controller", controller)
     if (end := getattr(inner, "_cleanup_cached_actors", None)) is not None:
         end(force_all=True)
@@ -534,10 +496,7 @@ def end_cached_actors(controller: Any) -> None:
 
 @contextlib.contextmanager
 def without_hints_on_deaths() -> Iterator[None]:
-    """Leave out Ray's advice for each worker that dies: tunelight says which one died, and what it does then.
-
-    A thread of the driver prints it as it comes, by a function of its module. Read in 2.43.0 and 2.60.0.
-    """
+    """Leave out Ray's advice for each worker that dies: tunelight's own names the worker. Read in 2.43.0 and 2.60.0."""
     from ray._private import worker
 
     original = worker.print_to_stdstream
@@ -558,7 +517,7 @@ def fail_once(controller: Any) -> None:
 
     An actor that is gone when Tune resets it for a trial fails twice, by the same error: as an actor, whose trial Tune
     queues again, and by its task, for which Tune then ends that trial as failed. Besides, Tune goes on to wait for the
-    reset. ``TuneController._process_trial_failure`` and ``_resetting_trials``, read in 2.43.0 and 2.60.0.
+    reset. Read in 2.43.0 and 2.60.0.
     """
     from ray.tune.execution.tune_controller import TuneController
 
@@ -582,21 +541,16 @@ def _once() -> Any:
 
 
 def schedulers_by_name() -> Mapping[str, Any]:
-    """Return Tune's schedulers by the names of `ray.tune.create_scheduler`: classes, or functions that import them.
-
-    ``ray.tune.schedulers.SCHEDULER_IMPORT``, undocumented, read in 2.60.0.
-    """
+    """Return Tune's schedulers by name: classes, or functions that import them. Read in 2.60.0."""
     from ray.tune.schedulers import SCHEDULER_IMPORT
 
-    known: dict[str, Any] = SCHEDULER_IMPORT
-    return known
+    return dict(SCHEDULER_IMPORT)
 
 
 def quantizes_by_index() -> bool:
     """Tell whether the sampler inside of ``Quantized`` is asked for whole numbers in steps: "5" is 50 where q is 10.
 
-    From 2.60 on; before, it is asked for the values themselves. ``ray.tune.search.sample.Quantized._grid_index``, read
-    in 2.59.0 and 2.60.0.
+    From 2.60 on; before, it is asked for the values themselves. Read in 2.59.0 and 2.60.0.
     """
     from ray.tune.search.sample import Quantized
 
@@ -604,20 +558,14 @@ def quantizes_by_index() -> bool:
 
 
 def in_function_trainable() -> bool:
-    """Tell whether this process runs a function trainable of Tune.
-
-    ``ray.tune.trainable.trainable_fn_utils._in_tune_session``, read in 2.60.0.
-    """
+    """Tell whether this process runs a function trainable of Tune. Read in 2.60.0."""
     from ray.tune.trainable.trainable_fn_utils import _in_tune_session
 
     return bool(_in_tune_session())
 
 
 def nothing_saved(metrics: Mapping[str, Any]) -> Any:
-    """Return what ``Trainable.save`` returns without a new checkpoint. Tune's controller passes over it.
-
-    ``_TrainingResult`` of ``ray.tune.trainable.trainable``, read in 2.60.0.
-    """
+    """Return the result of ``Trainable.save`` without a new checkpoint, which Tune ignores. Read in 2.60.0."""
     from ray.tune.trainable.trainable import _TrainingResult
 
     return _TrainingResult(checkpoint=None, metrics=dict(metrics))
@@ -627,10 +575,7 @@ def nothing_saved(metrics: Mapping[str, Any]) -> Any:
 
 
 def split_coordinator(shard: Any) -> Any:
-    """Return the actor behind the iterators of ``Dataset.streaming_split``.
-
-    ``StreamSplitDataIterator._coord_actor``, read in 2.60.0.
-    """
+    """Return the actor behind the iterators of ``Dataset.streaming_split``. Read in 2.60.0."""
     return shard._coord_actor
 
 
@@ -678,10 +623,7 @@ def start_at_pass(context: Any, index: int) -> None:
 
 
 def is_materialized(dataset: Any) -> bool:
-    """Tell whether a dataset's blocks are all in the object store.
-
-    ``ray.data.dataset.MaterializedDataset``, which ``ray.data`` does not export, read in 2.60.0.
-    """
+    """Tell whether a dataset's blocks are all in the object store. Read in 2.60.0."""
     from ray.data.dataset import MaterializedDataset
 
     return isinstance(dataset, MaterializedDataset)

@@ -14,7 +14,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Final
 
-from tunelight.compat.lightning import FABRIC, Flavour, switch
+from tunelight.compat.lightning import FABRIC, Flavour, decide
 
 NAMES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "ray": ("RayStrategy", {}),
@@ -52,7 +52,7 @@ def _add(module: ModuleType, flavour: Flavour, load: Load) -> None:
 
 def _make(flavour: Flavour, kind: str, load: Load, **given: Any) -> Any:
     """Return a strategy for a Trainer of this flavour."""
-    switch(flavour)
+    decide(flavour, f"This Trainer is of {flavour}")
     return load(kind)(**given)
 
 

@@ -115,10 +115,7 @@ def compile_processes() -> set[int]:
 
 
 def compile_threads() -> set[threading.Thread]:
-    """Return the threads in which inductor compiles, as many as there are cores, which wait for the next kernel.
-
-    ``AsyncCompile.pool`` of ``torch._inductor.async_compile``, read in 2.13.0.
-    """
+    """Return the threads, as many as cores, in which inductor compiles and waits for kernels. Read in 2.13.0."""
     module: Any = sys.modules.get("torch._inductor.async_compile")
     if module is None or not module.AsyncCompile.pool.cache_info().currsize:  # or asking would make it
         return set()

@@ -15,7 +15,7 @@ from tunelight.compat.arguments import known_arguments
 from tunelight.compat.lightning import pl
 from tunelight.compat.ray import arrow_to_tensors, torch_batches
 from tunelight.data.server import task_errors
-from tunelight.data.shards import Preprocess, close_shard, in_sweep, open_full, open_shard
+from tunelight.data.shards import Preprocess, close_shard, in_sweep, open_full, open_shard, seed_of_order
 from tunelight.errors import DataError, SettingsError, unknown
 from tunelight.lightning.exact.eval_shards import Limit, StreamShare, batches_kept
 from tunelight.session.session import current
@@ -48,37 +48,23 @@ class Reading:
         return "numpy" if self.collate_fn is not None or arrow_to_tensors() is None else "pyarrow"
 
     def collate(self, batch: Any) -> Any:
-        """Return what the model gets of a batch of rows: tensors by column, or what the user's function makes of it."""
-        if self.collate_fn is not None:
-            return self.collate_fn({name: batch[name] for name in self.chosen(list(batch))})
-        by_ray = arrow_to_tensors()
-        if by_ray is None:
-            batch = {name: batch[name] for name in self.chosen(list(batch))}
-        else:
-            batch = batch.select(self.chosen(batch.column_names))
-        try:
-            return {name: _tensor(batch[name]) for name in batch} if by_ray is None else by_ray(batch)
-        except (TypeError, RuntimeError, ValueError) as error:
-            raise self.no_tensors(batch, error) from error
-
-    def chosen(self, there: Sequence[str]) -> list[str]:
-        """Return the columns to read out of those in ``there``. Raises: DataError."""
+        """Return tensors by column of a batch of rows, or what the user's function makes of it. Raises: DataError."""
+        there = list(batch) if isinstance(batch, Mapping) else batch.column_names
         for name in self.columns or ():
             if name not in there:
                 raise DataError(unknown("The dataset has no column", name, there))
-        return list(self.columns or there)
-
-    @staticmethod
-    def no_tensors(batch: Any, error: Exception) -> DataError:
-        """Return the error for columns that cannot be tensors: text, and lists of different lengths."""
-        if isinstance(batch, Mapping):
-            there = ", ".join(f"{name}: {getattr(column, 'dtype', 'list')}" for name, column in batch.items())
-        else:
-            there = ", ".join(f"{field.name}: {field.type}" for field in batch.schema)
-        return DataError(
-            f"No tensors can be made of the dataset's columns ({there}): {error} Name those that the model needs, "
-            "columns=('image', 'label'), or make a batch of them yourself: collate_fn=."
-        )
+        chosen, by_ray = list(self.columns or there), arrow_to_tensors()
+        if self.collate_fn is not None:
+            return self.collate_fn({name: batch[name] for name in chosen})
+        try:
+            return {name: _tensor(batch[name]) for name in chosen} if by_ray is None else by_ray(batch.select(chosen))
+        except (TypeError, RuntimeError, ValueError) as error:  # text, and lists of different lengths
+            columns = [(name, batch[name]) for name in chosen]
+            kinds = [f"{name}: {getattr(one, 'dtype', getattr(one, 'type', 'list'))}" for name, one in columns]
+            raise DataError(
+                f"No tensors can be made of the dataset's columns ({', '.join(kinds)}): {error} Name those that the "
+                "model needs, columns=('image', 'label'), or make a batch of them yourself: collate_fn=."
+            ) from error
 
     def finished(self, batch: Any) -> Any:
         """Return a batch in the form that the model gets."""
@@ -254,9 +240,8 @@ class ShardLoader:
     ) -> None:
         session = current()
         self._opened, self._reading, self._device = opened, reading, device
-        self._buffer, self._drop_last = buffer, drop_last
+        self._buffer, self._drop_last, self._seed = buffer, drop_last, seed_of_order(seed)
         self._rank = 0 if session is None else session.context.rank
-        self._seed = seed if seed is not None else (session.context.seed if session is not None else None) or 0
         self._shard: Any = None
         self._rows: int | None = None
         self._next = self._epoch = 0
@@ -276,9 +261,8 @@ class ShardLoader:
         self._open()
         if self._rows is None:
             raise TypeError("The dataset has no length: it is streamed, and its rows were not counted.")
-        return self._rows // self._reading.batch_size + bool(
-            self._rows % self._reading.batch_size and not self._drop_last
-        )
+        batches, left = divmod(self._rows, self._reading.batch_size)
+        return batches + bool(left and not self._drop_last)
 
     def __iter__(self) -> Iterator[Any]:
         self._end_pass()
@@ -305,24 +289,20 @@ class ShardLoader:
             self._drop()
         self._open()
         self._next += 1
-        shuffled = (
-            {"local_shuffle_buffer_size": self._buffer, "local_shuffle_seed": self._order()} if self._buffer else {}
-        )
+        order = hash((self._seed, self._epoch, self._rank)) % 2**32  # that of numbers is the same in every process
+        shuffled = {"local_shuffle_buffer_size": self._buffer, "local_shuffle_seed": order} if self._buffer else {}
         batches = self._reading.batches(self._shard, self._device, drop_last=self._drop_last, **shuffled)
-        count = 0
+        empty = True
         with task_errors(f"The shard of rank {self._rank}"):
             for batch in batches:
-                count += 1
+                empty = False
                 yield self._reading.finished(batch)
-        if not count:
+        if empty:
             raise DataError(
                 f"The shard of rank {self._rank} is empty in epoch {self._epoch}: the dataset, once preprocessed, has "
                 f"fewer rows than {'a batch' if self._drop_last else 'there are ranks'}. Give more data, or fewer "
                 "workers; look whether a filter leaves any rows."
             )
-
-    def _order(self) -> int:
-        return hash((self._seed, self._epoch, self._rank)) % 2**32  # a hash of numbers is the same in every process
 
     def _end_pass(self) -> None:
         running, self._running = self._running, None
@@ -335,10 +315,10 @@ class FullLoader:
 
     def __init__(self, dataset: Any, reading: Reading) -> None:
         self._dataset, self.reading = dataset, reading
-        self._rows = int(dataset.count())
+        self.rows = int(dataset.count())
 
     def __len__(self) -> int:
-        return math.ceil(self._rows / self.reading.batch_size)
+        return math.ceil(self.rows / self.reading.batch_size)
 
     def __iter__(self) -> Iterator[Any]:
         return map(self.made, self.raw())
@@ -346,11 +326,6 @@ class FullLoader:
     def made(self, rows: Any) -> Any:
         """Return the batch made of raw rows."""
         return self.reading.finished(self.reading.collate(rows))
-
-    @property
-    def rows(self) -> int:
-        """The number of rows."""
-        return self._rows
 
     def raw(self, times: int = 1) -> Iterator[Any]:
         """Yield raw batches, ``times`` as large; only the rank that a batch is for makes tensors of it."""
@@ -384,12 +359,8 @@ class RowsLoader:
     def __iter__(self) -> Iterator[Any]:
         for batch in self._whole.raw(self._parts):
             there = len(next(iter(batch.values()))) if isinstance(batch, Mapping) else len(batch)
-            mine = list(range(self._part, there, self._parts))
-            if self._padded:
-                mine = [
-                    row % there for row in range(self._part, math.ceil(there / self._parts) * self._parts, self._parts)
-                ]
-            if mine:
+            end = math.ceil(there / self._parts) * self._parts if self._padded else there
+            if mine := [row % there for row in range(self._part, end, self._parts)]:
                 rows = {name: batch[name][mine] for name in batch} if isinstance(batch, Mapping) else batch.take(mine)
                 yield self._whole.made(rows)
 

@@ -40,10 +40,7 @@ class DatasetServer:
 
 
 def check_sources(datasets: Mapping[str, Any] | None, least: int) -> None:
-    """Check that the files of datasets given by path exist, have equal columns, and feed ``least`` ranks.
-
-    Raises: DataError. Runs on: driver, before Ray starts.
-    """
+    """Check that files exist, have equal columns, and feed ``least`` ranks. Raises: DataError. Runs on: driver."""
     for name, source in (datasets or {}).items():
         if isinstance(source, Mapping):
             check_rows(name, _rows_of(name, source), least if name == "train" else 1)
@@ -67,13 +64,14 @@ def served(settings: Settings, least: int) -> Iterator[DatasetHandle | None]:
         for name, dataset in opened.items():
             with task_errors(f"The dataset {name!r}"):
                 opened[name] = materialized(dataset, settings.verbose)
-    rows = {name: _rows(name, dataset, settings.datasets[name]) for name, dataset in opened.items()}
-    for name, count in rows.items():
-        check_rows(name, count, least if name == "train" else 1)
-    notes = [
-        f"cached dataset {name!r}: {rows[name]} rows, {(data.size_bytes() or 0) / 2**20:.1f} MiB in Ray's object store"
-        for name, data in (opened.items() if settings.cache else ())
-    ]
+    rows: dict[str, int | None] = {}
+    notes = []
+    for name, dataset in opened.items():
+        rows[name] = _rows(name, dataset, settings.datasets[name])
+        check_rows(name, rows[name], least if name == "train" else 1)
+        if settings.cache:
+            size = (dataset.size_bytes() or 0) / 2**20
+            notes.append(f"cached dataset {name!r}: {rows[name]} rows, {size:.1f} MiB in Ray's object store")
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     server: Any = ray.remote(DatasetServer).options(num_cpus=0, scheduling_strategy=here).remote(opened)
     try:
@@ -117,10 +115,7 @@ def open_dataset(name: str, source: Any) -> Dataset:
 
 
 def ray_data() -> Any:
-    """Return the module ``ray.data``, and keep its loggers to errors on this process's streams.
-
-    Raises: DataError where pyarrow is missing.
-    """
+    """Return the module ``ray.data``, its loggers kept to errors. Raises: DataError where pyarrow is missing."""
     try:
         from ray import data  # seconds, and an extra
     except ImportError as error:
@@ -150,10 +145,7 @@ def _paths(source: Mapping[str, Any]) -> list[str]:
 
 
 def _rows_of(name: str, source: Mapping[str, Any]) -> int | None:
-    """Return how many rows Parquet files hold (None: not all are on this disk, or there are too many to check).
-
-    Raises: DataError if there are no files, or their columns differ.
-    """
+    """Return how many rows Parquet files hold; None if too many or not all are on this disk. Raises: DataError."""
     files: list[str] = []
     for path in _paths(source):
         if "://" in path:
@@ -218,13 +210,11 @@ def _check_reach(name: str, files: list[str]) -> None:
     others = [node for node in ray.nodes() if node["Alive"] and node["NodeID"] != here]
     if not files or not others:
         return
-    look: Any = ray.remote(_exists).options(num_cpus=0, max_retries=0)
-    calls = {
-        look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(
-            files[0]
-        ): node
-        for node in others
-    }
+    calls = {}
+    for node in others:
+        there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        look: Any = ray.remote(os.path.exists).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
+        calls[look.remote(files[0])] = node
     done, _ = ray.wait(list(calls), num_returns=len(calls), timeout=_CHECK_LIMIT_S)
     for call in done:  # a node that does not answer in time does not stop a sweep
         with contextlib.suppress(RayError):
@@ -235,11 +225,6 @@ def _check_reach(name: str, files: list[str]) -> None:
                     f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}) has no such file. Put it in a "
                     "folder that all nodes share, or in a store that they reach (s3://...)."
                 )
-
-
-def _exists(path: str) -> bool:
-    """Tell whether a file exists. Runs on: any node."""
-    return Path(path).exists()
 
 
 def _rows(name: str, dataset: Dataset, source: Any) -> int | None:

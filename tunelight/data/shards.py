@@ -59,7 +59,12 @@ def open_shard(
         dataset = _resolved(source, session)
         rows = int(dataset.count()) if is_materialized(dataset) and preprocess is None else None
         check_rows(_name_of(source), rows, ranks)
-        iterators = _split(_shuffled(dataset, _seed(seed, session), epoch), preprocess, ranks, epoch)
+        if is_materialized(dataset):  # others would be read to their end before the first block is handed out
+            dataset = shuffled_each_pass(dataset, seed_of_order(seed), epoch)
+        dataset = _preprocessed(dataset, preprocess)
+        dataset.context.execution_options.preserve_order = True
+        start_at_pass(dataset.context, epoch)
+        iterators = list(dataset.streaming_split(ranks, equal=True))  # they share one run of the dataset an epoch
         if session is not None and session.shared is not None:
             session.shared.at_end(lambda: close_shard(iterators[0]))
         return iterators, None if rows is None else rows // ranks
@@ -104,10 +109,10 @@ def _name_of(source: Any) -> str:
     return source if isinstance(source, str) else "given to the data module"
 
 
-def _seed(seed: int | None, session: Session | None) -> int:
-    if seed is not None:
-        return seed
-    return 0 if session is None or session.context.seed is None else session.context.seed
+def seed_of_order(seed: int | None) -> int:
+    """Return a given seed, else the trial's, else 0."""
+    session = current()
+    return seed if seed is not None else (None if session is None else session.context.seed) or 0
 
 
 def _resolved(source: Any, session: Session | None) -> Any:
@@ -144,27 +149,8 @@ def _from_sweep(name: str, session: Session | None) -> Any:
     return ray.get(datasets.server.get.remote(name), timeout=_GET_LIMIT_S)
 
 
-def _shuffled(dataset: Any, seed: int, epoch: int) -> Any:
-    """Return a dataset whose blocks are in a different order each epoch, if it is cached."""
-    if not is_materialized(dataset):  # shuffling would read it to its end before the first block is handed out
-        return dataset
-    return shuffled_each_pass(dataset, seed, epoch)
-
-
-def _split(dataset: Any, preprocess: Preprocess | None, ranks: int, epoch: int) -> list[Any]:
-    """Return one iterator for each rank; all share one run of the dataset an epoch, fixed by seed and epoch."""
-    made = _preprocessed(dataset, preprocess)
-    context = made.context
-    context.execution_options.preserve_order = True
-    start_at_pass(context, epoch)
-    return list(made.streaming_split(ranks, equal=True))
-
-
 def _wait_for_room() -> None:
-    """Wait until a CPU is outside of all reservations: Ray Data's tasks need one, and no sweep keeps it free.
-
-    Raises: DataError after half a minute without one: nothing would ever be read.
-    """
+    """Wait until a CPU is outside of all reservations, for Ray Data's tasks. Raises: DataError after half a minute."""
     import ray
     from ray.util.placement_group import placement_group_table
 

@@ -5,27 +5,19 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 import ray
 from ray.exceptions import RayActorError
 
 from tunelight.compat.ray import draining_nodes
-from tunelight.gang.placement import Location
+from tunelight.gang.gang import Gang
 from tunelight.messages import WorkerError
 
 DRAINED: Final = "NodeDrained"
 """The type of the error by which a trial leaves its nodes."""
 LOOK_S: Final = 2.0
 """How often a head asks for drain notices: a preemptible node has at least half a minute from its notice on."""
-
-
-class LocatedGang(Protocol):
-    """A gang that knows where its ranks run."""
-
-    @property
-    def locations(self) -> list[Location]:
-        """Where the ranks run, in rank order."""
 
 
 class DrainWatch:
@@ -52,7 +44,7 @@ class DrainWatch:
         return [node for node in dict.fromkeys(nodes) if node in self._drained]
 
 
-def reason_to_leave(gang: LocatedGang, *, with_head: bool = True) -> Callable[[], str | None] | None:
+def reason_to_leave(gang: Gang, *, with_head: bool = True) -> Callable[[], str | None] | None:
     """Return a function that returns why a gang (and its head) has to leave its nodes, or None if it need not.
 
     Returns None where Ray is not connected.

@@ -1,7 +1,6 @@
 """The head's side of a gang: N workers on their bundles, which run one trial after another.
 
-Implements the run protocol (:class:`tunelight.gang.protocol.TrainingGang`). Every wait has a time limit, and nothing
-here imports torch.
+Every wait has a time limit, and nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import ray
 from ray.exceptions import RayActorError, RayError, RaySystemError, RayTaskError
@@ -22,14 +21,14 @@ from ray.util.placement_group import PlacementGroup
 from tunelight.checkpoints.writer import SETTLE_LIMIT_S
 from tunelight.gang.flight import Collective, Finding, find_missing
 from tunelight.gang.membership import Membership
-from tunelight.gang.placement import Location
-from tunelight.gang.protocol import AnswerT
 from tunelight.gang.spec import GangSpec
 from tunelight.gang.usage import UsageLog
 from tunelight.gang.watch import HangWatch
-from tunelight.messages import FAILED, Adopt, Decision, Ended, Event, Save, Saved, Stop, WorkerError
+from tunelight.messages import FAILED, Adopt, Answer, Decision, Ended, Event, Save, Saved, Stop, WorkerError
 from tunelight.session.mailbox import numbered
-from tunelight.session.task import Task
+from tunelight.session.task import Start, Task
+
+AnswerT = TypeVar("AnswerT", bound=Answer)
 
 STOP_LIMIT_S = 30.0
 """How long a trial may take from a stop to its end: its next report may be an epoch away."""
@@ -46,25 +45,23 @@ _RECORDS_S = 5.0
 """How long the ranks of a gang that hangs have to say in which collectives they wait."""
 
 
-class Gang:
-    """N workers that train as one. Runs on: trial (the head's process), driver.
+class Gang(Membership):
+    """N workers that train as one: the members, and the trial that they run.
 
-    A lost worker is replaced on its bundle, and the others stay warm. An elastic gang trains on with the workers that
-    are left; those that arrive later join when it next meets (``heal``).
-    Use it as a context manager, or call ``close``. The workers also end with the process that started them.
+    ``heal`` makes it fit for a trial, ``start`` starts one, and ``next_event`` returns its events until every rank has
+    ended, with ``answer`` or ``ask`` in between. ``finish`` and ``fail`` end a running trial. An elastic gang trains
+    on with the workers that are left; later ones join when it next meets. Use it as a context manager, or call
+    ``close``. The workers also end with the process that started them. Runs on: trial (the head's process), driver.
     """
 
     def __init__(self, spec: GangSpec, group: PlacementGroup | None) -> None:
-        self.spec = spec
+        super().__init__(spec, group)
         self.name = secrets.token_hex(3)
         """Its id among other gangs."""
         self.trials = 0
         """How many trials have been started on this gang, restarts included."""
-        self.late: list[Event] = []
-        """Events that came while the last failed trial was ended."""
         self.usage = UsageLog()
         """What the ranks of the running trial use."""
-        self._members = Membership(spec, group)
         self._polls: dict[Any, int] = {}
         self._buffer: deque[Event] = deque()
         self._asked: dict[int, float] = {}
@@ -94,60 +91,13 @@ class Gang:
             raise
         return gang
 
-    @property
-    def size(self) -> int:
-        """How many ranks the gang has now."""
-        return self._members.size
-
-    @property
-    def unfit(self) -> str | None:
-        """Why ``heal`` has to replace a worker before another trial, if it has to."""
-        return self._members.unfit
-
-    @property
-    def met(self) -> bool:
-        """True while all ranks are fit for a trial."""
-        return self._members.met
-
-    @property
-    def closed(self) -> bool:
-        """True once its workers are ended."""
-        return self._members.closed
-
-    @property
-    def met_at(self) -> float:
-        """When its ranks last met, in seconds since the epoch; 0 before."""
-        return self._members.met_at
-
-    @property
-    def warm(self) -> bool:
-        """True where no rank's process was new at the last start; one that was replaced is."""
-        return self._members.warm
-
-    @property
-    def locations(self) -> list[Location]:
-        """Where the ranks run, in rank order."""
-        return list(self._members.locations)
-
-    def want(self, size: int | None) -> None:
+    def want(self, size: int | None, *, busy: bool | None = None) -> None:
         """Keep seats for ``size`` workers from now on (None: for all); see :meth:`Membership.want`."""
-        self._members.want(size, busy=self.running)
-
-    def ready(self) -> int:
-        """Return how many workers could join when the gang next meets; see :meth:`Membership.ready`."""
-        return self._members.ready()
-
-    def heal(self, size: int | None = None) -> None:
-        """Make the gang fit for another trial; see :meth:`Membership.heal`. Raises: GangError."""
-        self._members.heal(size)
-
-    def check_alive(self, limit_s: float) -> None:
-        """Check that every worker answers. Raises: GangError."""
-        self._members.check_alive(limit_s)
+        super().want(size, busy=self.running if busy is None else busy)
 
     def close(self) -> None:
         """End the workers. It may be called more than once, and on a gang that has not started."""
-        self._members.close()
+        super().close()
         self._polls = {}
         self._buffer.clear()
 
@@ -158,24 +108,17 @@ class Gang:
         """True while a trial has not ended on every rank, or has events left to read."""
         return bool(self._buffer) or (self.trials > 0 and len(self._ended) < self.size)
 
-    def start(self, task: Task) -> None:
+    def start(self, task: Task, start: Start) -> None:
         """Start a trial on every rank."""
         self.trials += 1
         self._buffer.clear()
         self._ended = {}
-        self.usage.begin(task.trial_id)
+        self.usage.begin(start.trial_id)
         self._watch = HangWatch(self.spec.failures.hang_timeout_s)
-        task = replace(
-            task,
-            serial=self.trials,
-            backend=self.spec.backend,
-            wanted=self.spec.wanted,
-            elastic=self.spec.reservation.least is not None,
-            lead=self._members.workers[0] if self.size > 1 else None,
-        )
-        self._members.begin()
-        for worker in self._members.workers:
-            worker.start.remote(task)  # a dead worker shows in its poll
+        lead = self.workers[0] if self.size > 1 else None
+        start = replace(start, serial=self.trials, lead=lead)
+        for seat in self.ranks:
+            seat.start(task, start)
         self._polls = {}
         for rank in range(self.size):
             self._ask(rank)
@@ -188,9 +131,7 @@ class Gang:
         self._serial += 1
         decision = numbered(decision, self._serial)
         self._watch.rest()  # the ranks may have waited for this
-        for rank, worker in enumerate(
-            self._members.workers if isinstance(decision, Adopt) else self._members.workers[:1]
-        ):
+        for rank, worker in enumerate(self.workers if isinstance(decision, Adopt) else self.workers[:1]):
             if worker is not None and rank not in self._ended:  # the seat of an ended rank may have a new worker
                 worker.answer.remote(self.trials, decision)
         return self._serial
@@ -253,7 +194,7 @@ class Gang:
 
     def _missing(self, running: Sequence[int]) -> Finding | None:
         """Ask the running ranks in which collectives they wait; return which rank is missing in one."""
-        asked = {self._members.workers[rank].collectives.remote(): rank for rank in running}
+        asked = {self.workers[rank].collectives.remote(): rank for rank in running}
         answers: dict[int, tuple[Collective, ...]] = {}
         for reference in ray.wait(list(asked), num_returns=len(asked), timeout=_RECORDS_S)[0]:
             with contextlib.suppress(RayError):  # without it, by the batches that each has done
@@ -262,7 +203,7 @@ class Gang:
 
     def _ask(self, rank: int) -> None:
         self._asked[rank] = time.monotonic()
-        self._polls[self._members.workers[rank].poll.remote(self.trials, self._poll_s)] = rank
+        self._polls[self.workers[rank].poll.remote(self.trials, self._poll_s)] = rank
 
     def _take(self, rank: int, poll: Any) -> None:
         events: Sequence[Event]
@@ -272,7 +213,7 @@ class Gang:
             self.usage.hear(rank, samples)
         except RayError as error:
             death = self._death(rank, error)
-            self._members.lose(rank, f"rank {rank} died")
+            self.lose(rank, f"rank {rank} died")
             events = [Ended(rank, error=death)]
         for event in events:
             self._buffer.append(event)
@@ -284,22 +225,22 @@ class Gang:
     def _note_end(self, ended: Ended) -> None:
         self._ended[ended.rank] = ended
         if ended.error is not None or ended.parted:
-            self._members.met = False
+            self.met = False
         if ended.left_behind:
-            self._members.lose(ended.rank, f"rank {ended.rank} left {'; '.join(ended.left_behind)}")
+            self.lose(ended.rank, f"rank {ended.rank} left {'; '.join(ended.left_behind)}")
 
     def _give_up(self, rank: int, reason: str) -> Ended:
         """Kill a rank that does not answer or end, which frees its resources and the peers that wait for it."""
         message = f"rank {rank} {reason}"
-        self._members.lose(rank, message)
-        node = self._members.locations[rank].hostname
+        self.lose(rank, message)
+        node = self.locations[rank].hostname
         ended = Ended(rank, error=WorkerError(rank, node, "GangError", message, "", cause="unresponsive"))
         self._note_end(ended)
         return ended
 
     def _death(self, rank: int, error: Exception) -> WorkerError:
         """Describe why a poll failed: the process died, or its answer could not be read here."""
-        node = self._members.locations[rank].hostname
+        node = self.locations[rank].hostname
         unreadable = isinstance(error, RayTaskError | RaySystemError)  # and would be so again
         died = "what the worker reported could not be sent" if unreadable else "the worker failed"
         if isinstance(error, RayActorError):
@@ -351,20 +292,20 @@ class Gang:
         self._kill_slow(f"did not stop within {limit_s:.0f} s")
         return late
 
-    def fail(self, first: WorkerError) -> WorkerError:
-        """End a trial in which a rank has failed, on all ranks; return the error that caused it.
+    def fail(self, first: WorkerError) -> tuple[WorkerError, list[Event]]:
+        """End a trial in which a rank has failed, on all ranks; return the error that caused it, and late events.
 
         Ranks that do not end within ``FAIL_LIMIT_S`` are killed, unless they are writing a checkpoint, from which the
         trial may restart.
         """
         self._watch = HangWatch(None)  # ending has a limit of its own
-        for rank, worker in enumerate(self._members.workers):
+        for rank, worker in enumerate(self.workers):
             if rank not in self._ended:
                 worker.abort.remote(self.trials, f"{FAILED} on rank {first.rank}")
-        self.late = self._until_ended(FAIL_LIMIT_S)
+        late = self._until_ended(FAIL_LIMIT_S)
         self._kill_slow(f"did not end within {FAIL_LIMIT_S:.0f} s of the failure of rank {first.rank}")
         errors = [ended.error for ended in self._ended.values() if ended.error is not None]
-        return min([first, *errors], key=_blame)
+        return min([first, *errors], key=_blame), late
 
     def _kill_slow(self, reason: str) -> None:
         """Give up the ranks that have not ended."""
@@ -399,7 +340,7 @@ class Gang:
     def _writing(self) -> bool:
         """Tell whether a rank that has not ended is writing a checkpoint."""
         ranks = [rank for rank in range(self.size) if rank not in self._ended]
-        calls = [self._members.workers[rank].writes.remote(self.trials) for rank in ranks]
+        calls = [self.workers[rank].writes.remote(self.trials) for rank in ranks]
         if not calls:
             return False
         answered, _ = ray.wait(calls, num_returns=len(calls), timeout=_WRITING_LIMIT_S)

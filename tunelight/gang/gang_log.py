@@ -21,13 +21,13 @@ class GangLog:
         """Note that a trial is about to start on the gang, or to start again."""
         self._began, self._described = self._clock(), ()
 
-    def news(self, gang: Gang | None) -> dict[str, Any] | None:
+    def news(self, gang: Gang) -> dict[str, Any] | None:
         """Return a description of the gang, or None where it is the one returned last.
 
         Keys: ``gang`` (its id), ``nodes`` (host and node of each worker, by rank), ``warm`` (whether none of its
         workers is new), ``began`` and ``ready`` (seconds since the epoch between which the trial waited for them).
         """
-        if gang is None or not gang.size:
+        if not gang.size:
             return None
         workers = tuple((worker.hostname, worker.node_id, worker.pid) for worker in gang.locations)
         if workers == self._described:

@@ -49,9 +49,8 @@ class Membership:
         self.closed = False
         self.ranks: list[Seat] = []
         self.locations: list[Location] = []
-        self._seats = [
-            Seat(spec, group, spec.first_bundle + index // spec.workers_per_bundle) for index in range(spec.workers)
-        ]
+        first = spec.reservation.first_bundle if spec.first_bundle is None else spec.first_bundle
+        self._seats = [Seat(spec, group, first + index // spec.workers_per_bundle) for index in range(spec.workers)]
         self._seats += [Seat(spec, of_its_own=True) for _ in range(spec.workers, spec.wanted)]
         self._size: int | None = None
         if spec.wanted > spec.workers:
@@ -94,7 +93,7 @@ class Membership:
 
         Only an elastic gang takes workers in later: another one waits for all of them before it meets.
         """
-        if self.spec.reservation.least is None or self.closed:
+        if not self.spec.elastic or self.closed:
             return 0
         self._reserve()
         for seat in self._wanted():
@@ -126,7 +125,7 @@ class Membership:
         """
         if self.closed:
             raise GangError("The gang cannot be used again: it was closed.")
-        self.want(size)
+        self.want(size, busy=False)
         if self.met and self.size == len(self._arrived()[:size]) and not (size is None and self.ready()):
             return
         self.met = False
@@ -197,7 +196,8 @@ class Membership:
         there = [(seat, seat.location) for seat in seats if seat.location is not None]
         order = arrange([location for _, location in there], head, roams=self.spec.roams)
         self.ranks, self.locations = [], []
-        places = [place for _, place in order]
+        spec = self.spec
+        places = [replace(place, backend=spec.backend, wanted=spec.wanted, elastic=spec.elastic) for _, place in order]
         for index, place in order:
             seat, location = there[index]
             seat.location = replace(location, seen=place.gpus)
@@ -227,11 +227,6 @@ class Membership:
     def workers(self) -> list[Any]:
         """The actors on the ranks' seats, in rank order; for a lost one its replacement, or None."""
         return [seat.worker for seat in self.ranks]
-
-    def begin(self) -> None:
-        """Count the start of a trial on each rank's seat."""
-        for seat in self.ranks:
-            seat.starts += 1
 
     @property
     def warm(self) -> bool:

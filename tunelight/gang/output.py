@@ -8,18 +8,18 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 from weakref import WeakSet
 
-from tunelight import stores
 from tunelight.checkpoints import files as checkpoints
 from tunelight.messages import Terminal, Text
+from tunelight.stores import alone, delete_local, shown, store_of
 
 LOG = "log.txt"
 _DRIVERS = ("metrics.jsonl", ".tunelight")
-"""Endings of the names of files in a trial's folder that the driver writes and pushes to the store itself."""
+"""Endings of the names of files in a trial's folder that the driver writes and uploads itself."""
 
 logger = logging.getLogger(__name__)
 _streams: WeakSet[RankLines] = WeakSet()
@@ -126,7 +126,7 @@ class RankLog(RankLines):
 
 def log_file(trial_dir: str, node: int) -> Path:
     """Return the log of ranks on the gang's ``node``: one for all, or one each where nodes share no folder."""
-    return Path(trial_dir, LOG if not node or not stores.inside(trial_dir) else f"log-node{node}.txt")
+    return Path(trial_dir, f"log-node{node}.txt" if node and store_of(trial_dir) else LOG)
 
 
 def bring_home(trial_dir: str, since: float, *, over: bool) -> None:
@@ -136,15 +136,14 @@ def bring_home(trial_dir: str, since: float, *, over: bool) -> None:
     ``over``, the local copy of its last checkpoint is deleted. An error of the store is logged, and fails no trial.
     """
     folder = Path(trial_dir)
-    if not stores.inside(folder):
+    if (store := store_of(folder)) is None:
         return
-    kept = f"{checkpoints.FOLDER}/"
     try:
-        stores.push_changed(folder, since, lambda name: not name.endswith(_DRIVERS) and not name.startswith(kept))
+        store.push_changed(folder, since, lambda name: not name.endswith(_DRIVERS) and not checkpoints.is_own(name))
         if over:
-            stores.forget(folder / checkpoints.FOLDER)
+            delete_local(folder / checkpoints.FOLDER)
     except OSError as error:
-        logger.warning("What is in %s could not be brought to %s: %s", folder, stores.shown(folder), error)
+        logger.warning("What is in %s could not be brought to %s: %s", folder, shown(folder), error)
 
 
 def follow(old: Sequence[object], new: io.TextIOBase) -> list[tuple[logging.StreamHandler[Any], Any]]:
@@ -166,33 +165,36 @@ def follow(old: Sequence[object], new: io.TextIOBase) -> list[tuple[logging.Stre
     return moved
 
 
-def restore(moved: Sequence[tuple[logging.StreamHandler[Any], Any]]) -> None:
-    """Give handlers their old streams back."""
-    for handler, stream in moved:
-        handler.setStream(stream)
+@contextlib.contextmanager
+def redirected(output: RankLines, error: RankLines) -> Iterator[None]:
+    """Redirect this process's standard output and error, and its log handlers; finish the streams at the end."""
+    saved = (sys.stdout, sys.stderr)
+    sys.stdout, sys.stderr = output, error
+    moved = follow(saved, error)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = saved
+        for handler, stream in moved:
+            handler.setStream(stream)
+        for each in dict.fromkeys((output, error)):
+            each.finish()
 
 
-class TrialOutput:
-    """Redirects this process's standard output and error, and its log handlers, to the trial's log."""
+def to_trial_log(trial_dir: str, rank: int, verbose: int, node: int = 0) -> contextlib.AbstractContextManager[None]:
+    """Redirect what this process prints to the trial's log; if ``verbose``, to its standard output as well."""
+    path = log_file(trial_dir, node)
+    if store := store_of(path):
+        with contextlib.suppress(OSError), alone(path):
+            store.update(path)  # the trial may have run on another node before
+    log = RankLog(path, rank, sys.stdout if verbose else None)
+    return redirected(log, log)
 
-    def __init__(self, trial_dir: str, rank: int, verbose: int, node: int = 0) -> None:
-        self._path = log_file(trial_dir, node)
-        self._rank = rank
-        self._verbose = verbose
 
-    def __enter__(self) -> TrialOutput:
-        with contextlib.suppress(OSError):
-            stores.fetch_longer(self._path)  # the trial may have run on another node before
-        self._saved = (sys.stdout, sys.stderr)
-        self._log = RankLog(self._path, self._rank, self._saved[0] if self._verbose else None)
-        sys.stdout = sys.stderr = self._log
-        self._moved = follow(self._saved, self._log)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.stdout, sys.stderr = self._saved
-        restore(self._moved)
-        self._log.finish()
+def to_driver(rank: int, terminal: Terminal, post: Callable[[Text], None]) -> contextlib.AbstractContextManager[None]:
+    """Redirect what this process prints to the driver of a job."""
+    output, error = (RankStream(rank, terminal, post, error=error) for error in (False, True))
+    return redirected(output, error)
 
 
 class RankStream(RankLines):
@@ -225,22 +227,3 @@ class RankStream(RankLines):
     def isatty(self) -> bool:
         """Tell whether the driver's own stream is a terminal."""
         return self._tty
-
-
-class JobOutput:
-    """Redirects this process's standard output and error, and its log handlers, to the driver of a job."""
-
-    def __init__(self, rank: int, terminal: Terminal, post: Callable[[Text], None]) -> None:
-        self._streams = [RankStream(rank, terminal, post, error=error) for error in (False, True)]
-
-    def __enter__(self) -> JobOutput:
-        self._saved = (sys.stdout, sys.stderr)
-        sys.stdout, sys.stderr = self._streams
-        self._moved = follow(self._saved, self._streams[1])
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.stdout, sys.stderr = self._saved
-        restore(self._moved)
-        for stream in self._streams:
-            stream.finish()

@@ -80,41 +80,29 @@ class Packed:
 # --- pack ------------------------------------------------------------------------------------------------
 
 
-def pack(value: object, references: Mapping[str, object] = _NOTHING) -> Packed:
+def pack(value: object, references: Mapping[str, object] = _NOTHING, *, to_cpu: bool = False) -> Packed:
     """Pickle ``value`` by cloudpickle, without copying the memory of CPU tensors and arrays.
 
-    Tensors that share memory (views, tied parameters) share it again when unpacked. Memory on other devices is
-    pickled by torch, and is unpacked on the same device. As with torch's pickling, gradients, autograd's history and
-    ``share_memory_`` are lost.
+    Tensors that share memory (views, tied parameters) share it again when unpacked. As with torch's pickling,
+    gradients, autograd's history and ``share_memory_`` are lost.
 
     Args:
         references: objects that the receiver has already, by name: of these (not of equal ones) only the name is
             sent. Names of None are ignored.
+        to_cpu: copy memory of other devices to the CPU, for another machine; else it is unpacked on the same device.
+            Shards of a DTensor must be gathered before.
 
     Raises: pickle's errors, mostly TypeError and PicklingError; `find_unpicklable` finds their cause.
-    Runs on: driver.
     """
-    return _pack(value, references, to_cpu=False)
-
-
-def pack_state(state: object, references: Mapping[str, object] = _NOTHING) -> Packed:
-    """Pack an object for another machine, such as a state dict: memory of other devices is copied to the CPU once.
-
-    Args:
-        state: an object with tensors on any device; shards of a DTensor must be gathered before.
-        references: as in `pack`.
-
-    Raises: pickle's errors. Runs on: worker.
-    """
-    return _pack(state, references, to_cpu=True)
-
-
-def _pack(value: object, references: Mapping[str, object], *, to_cpu: bool) -> Packed:
     file = io.BytesIO()
     pickler = _Pickler(file, references, to_cpu=to_cpu)
     pickler.dump(value)
     pickler.dump(pickler.script)  # by now all of it is in the pickle's memo
     return Packed(file.getvalue(), pickler.storages, pickler.buffers)
+
+
+pack_state = functools.partial(pack, to_cpu=True)
+"""Pack an object for another machine, such as a state dict."""
 
 
 class _Pickler(_CloudPickler):  # type: ignore[misc]
@@ -204,11 +192,8 @@ class _Memory:
 def unpack(packed: Packed, references: Mapping[str, object] = _NOTHING) -> Any:
     """Return the packed object, with a copy of each storage and each array.
 
-    Args:
-        references: the receiver's objects for the names that `pack` was given.
-
-    Raises: ModuleNotFoundError if the object needs a module that this process cannot import, UnpicklingError for a
-    missing reference. Runs on: worker.
+    ``references``: the receiver's objects for the names that `pack` was given. Raises: ModuleNotFoundError if the
+    object needs a module that this process cannot import, UnpicklingError for a missing reference. Runs on: worker.
     """
     return _unpickler(packed, references).load()
 
@@ -216,11 +201,8 @@ def unpack(packed: Packed, references: Mapping[str, object] = _NOTHING) -> Any:
 def receive(sent: Any) -> Any:
     """Return what the driver has sent, as `unpack` does, and let ``__main__`` hold what it brings of a script.
 
-    Args:
-        sent: something packed, or a reference to it in Ray's object store, or a pickle; or a function and its
-            parameters, each sent so.
-
-    Runs on: worker; after the run it calls ``script.end()``.
+    ``sent``: something packed, or a reference to it in Ray's object store, or a pickle; or a function and its
+    parameters, each sent so. Runs on: worker; after the run it calls ``script.end()``.
     """
     value, names = _received(sent)
     if names:
@@ -244,18 +226,15 @@ def _unpickler(packed: Packed, references: Mapping[str, object]) -> _Unpickler:
     return _Unpickler(packed, references, _fresh, (buffer.copy() for buffer in packed.buffers))
 
 
-def unpack_view(packed: Packed, references: Mapping[str, object] = _NOTHING) -> Any:
+def unpack_view(packed: Packed, references: Mapping[str, object] = _NOTHING, *, trial: bool = False) -> Any:
     """Return the packed object without a copy: its tensors and arrays share the memory of ``packed``.
 
     Memory in Ray's object store is read-only, which torch does not know: a write to such a tensor may end the
-    process. The store keeps the object as long as one of its tensors exists.
+    process. The store keeps the object as long as one of its tensors exists. ``trial``: only find out whether it can
+    be unpacked, in the process that has packed it.
 
     Raises: as `unpack`. Runs on: driver.
     """
-    return _view(packed, references)
-
-
-def _view(packed: Packed, references: Mapping[str, object], *, trial: bool = False) -> Any:
     with warnings.catch_warnings():
         # torch has no read-only tensors, and warns of read-only memory
         warnings.filterwarnings("ignore", message="The given buffer is not writable", category=UserWarning)
@@ -337,7 +316,7 @@ def check_picklable(value: Any, what: str) -> Packed:
     try:
         packed = pack(value)
         if len(packed.data) <= _TRIED_BYTES:
-            _view(packed, _NOTHING, trial=True)
+            unpack_view(packed, trial=True)
     except Exception as error:
         labels, part, reason = find_unpicklable(value, pack if packed is None else arrives)
         where = f"Its {', '.join(labels)}" if labels else "It"
@@ -351,7 +330,7 @@ def check_picklable(value: Any, what: str) -> Packed:
 
 def arrives(value: object, references: Mapping[str, object] = _NOTHING) -> None:
     """Pack and unpack a value. Raises: whatever pickling or unpickling it raises."""
-    _view(pack(value, references), references, trial=True)
+    unpack_view(pack(value, references), references, trial=True)
 
 
 def _left_alone(made: Any, _: object) -> Any:

@@ -24,6 +24,7 @@ from tunelight.gang.gang import Gang
 from tunelight.gang.spec import GangSpec
 from tunelight.policies import FailurePolicy
 from tunelight.resources import Reservation
+from tunelight.session.task import Home
 
 ROOM_LIMIT_S = 600.0
 """How long a reservation may wait for resources of the cluster that others hold."""
@@ -40,7 +41,6 @@ Sources = Mapping[str, tuple[int, int]]
 class Held:
     """A gang, and the placement group that was reserved for it (``owned`` is None on a trial's own group)."""
 
-    spec: GangSpec
     gang: Gang
     owned: PlacementGroup | None
     trial_group: PlacementGroup | None
@@ -106,7 +106,7 @@ class Pool:
             return held
         owned = None if trial_group is not None else self._reserve(reservation, spread, say)
         try:
-            held = Held(spec, Gang.form(spec, owned or trial_group), owned, trial_group, lease=1)
+            held = Held(Gang.form(spec, owned or trial_group), owned, trial_group, lease=1)
             held.learn(sources)
             return held
         except BaseException:
@@ -139,7 +139,7 @@ class Pool:
         with self._lock:
             for held in self._idle:
                 same_group = (held.trial_group and held.trial_group.id) == (trial_group and trial_group.id)
-                if same_group and _alike(held.spec, spec):
+                if same_group and _alike(held.gang.spec, spec):
                     self._idle.remove(held)
                     held.lease += 1
                     if held.timer is not None:
@@ -235,7 +235,7 @@ def _alike(first: GangSpec, second: GangSpec) -> bool:
         limits = FailurePolicy(
             hang_timeout_s=spec.failures.hang_timeout_s, reschedule_timeout_s=spec.failures.reschedule_timeout_s
         )
-        return replace(spec, cwd="", sys_path=(), failures=limits)
+        return replace(spec, home=Home(), failures=limits)
 
     return of_workers(first) == of_workers(second)
 

@@ -30,6 +30,7 @@ from tunelight.gang import script
 from tunelight.gang.gpu_memory import GpuMemory
 from tunelight.machine.processes import has_children
 
+_LOGGERS = ("", "torch", "pytorch_lightning", "lightning_fabric", "lightning", "lightning.pytorch", "lightning.fabric")
 _THREAD_LIMIT_S = 1.0
 _PROCESS_LIMIT_S = 1.0
 """How long a process may take to end by itself; then it is asked to, and after the same time killed."""
@@ -132,7 +133,7 @@ class CleanState:
         self._values = read_flags(self._flags)
         self._environ = dict(os.environ)
         self._filters = list(warnings.filters)
-        self._levels = {name: logging.getLogger(name).level for name in self._loggers()}
+        self._levels = {name: logging.getLogger(name).level for name in _LOGGERS}
         self._handlers = list(logging.getLogger().handlers)
         self._threads: set[threading.Thread] = set()
         self._children: set[int] = set()
@@ -141,18 +142,6 @@ class CleanState:
     def remember_environment(self) -> None:
         """Remember the environment as it is now, with the gang's interface set in it."""
         self._environ = dict(os.environ)
-
-    @staticmethod
-    def _loggers() -> list[str]:
-        return [
-            "",
-            "pytorch_lightning",
-            "lightning_fabric",
-            "lightning",
-            "lightning.pytorch",
-            "lightning.fabric",
-            "torch",
-        ]
 
     def begin(self, seed: int | None, cwd: str, environ: dict[str, str], gpu: int | None) -> None:
         """Prepare a trial: remember running threads and processes, seed all generators, set the environment.

@@ -13,7 +13,7 @@ from typing import Any
 from tunelight.checkpoints.files import copy_from_trial, resume_point
 from tunelight.errors import CheckpointError, GangError, TrialError
 from tunelight.gang.drain import DRAINED, LOOK_S
-from tunelight.gang.protocol import TrainingGang
+from tunelight.gang.gang import Gang
 from tunelight.messages import (
     Adopt,
     Adopted,
@@ -33,7 +33,7 @@ from tunelight.messages import (
     Wrote,
 )
 from tunelight.policies import COOLDOWN_S, FailurePolicy, FailureTally
-from tunelight.session.task import Task
+from tunelight.session.task import Start, Task
 
 Keep = Callable[[CheckpointInfo], object]
 _LONGEST_PAUSE_S = 600.0
@@ -83,85 +83,116 @@ class Over:
 class ResilientRun:
     """Runs one task on a gang. It restarts from the newest checkpoint after a fault, or to change its size.
 
-    Each report is passed on once, also where training restarts behind it. The run owns how far the ranks may train
-    without an answer. Runs on: trial, driver.
+    Each report is passed on once, also where training restarts behind it. On the head's side the run alone knows
+    where the task stands: its last report, how far the ranks may train without an answer, its newest checkpoint, its
+    configuration, and into how many pieces its batches are cut. It may be started again once training has ended.
+    Runs on: trial, driver.
 
     Args:
-        gang: a gang, formed or not yet; the caller closes it.
-        task: what to train; ``number`` and ``resume`` say from where.
+        task: what to train.
+        start: its first start.
         failures: which failures are survived.
         say: called with notes for the person who runs it.
         keep: called with each finished checkpoint.
         saved: called, before ``keep``, with one that was asked for: it has what was adopted at its report.
         newest: called before a restart with a report number; returns the newest checkpoint up to that report (by
             default the last one that the ranks have reported).
-        fresh: called with the task at each start; returns it with what is too large to be kept in between.
+        fresh: called with each start; returns it with what is too large to be kept in between.
         size: how many workers to use, fewer while some are lost (None: all, as they arrive).
-        leave: called now and then; returns why training has to leave its nodes, if it has to. Training then ends at
-            its next boundary, with a checkpoint and an error of type ``DRAINED``, to restart elsewhere.
     """
 
     def __init__(
         self,
-        gang: TrainingGang,
         task: Task,
+        start: Start,
         failures: FailurePolicy,
         *,
         say: Callable[[str], object],
         keep: Keep = lambda _: None,
         saved: Keep = lambda _: None,
         newest: Callable[[int], CheckpointInfo | None] | None = None,
-        fresh: Callable[[Task], Task] = lambda task: task,
+        fresh: Callable[[Start], Start] = lambda start: start,
         size: int | None = None,
-        leave: Callable[[], str | None] | None = None,
         sleep: Callable[[float], object] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.gang = gang
-        self.seen = task.number
+        self.number = start.number
         """The last report that was passed on."""
+        self.seconds: float | None = None
+        """How long training had taken by then (see :class:`tunelight.messages.Report`)."""
         self.size = size
         self.handed_in: dict[int, Any] = {}
         """What the ranks of this start have handed in, by rank."""
         self._task = task
-        """What the next start trains: the configuration, checkpoint and ``until`` of now."""
-        self._failures = FailureTally(failures, task.pieces)
+        self.next = start
+        """What the next start trains: the configuration, checkpoint, ``until`` and pieces of now."""
+        self.base = start.resume
+        """The checkpoint from which it was started last; restarts after faults do not count."""
+        self.gang: Gang
+        """The gang that it was started on."""
+        self.started = False
+        """True from ``start`` on, until its owner has ended training and says so."""
+        self._policy, self._failures = failures, FailureTally(failures)
         self._say, self._keep, self._saved, self._fresh = say, keep, saved, fresh
         self._newest = newest or (lambda _: self.resume)
-        self._leave, self._sleep, self._clock = leave or (lambda: None), sleep, clock
+        self._leave: Callable[[], str | None] = lambda: None
+        self._sleep, self._clock = sleep, clock
         self._phase: Training | Leaving | Failed | Over = Training()
         self._queue: deque[Report | Text] = deque()
         self._met_at: float | None = None
-        self._seconds = task.resume.seconds if task.resume else None
-        self.in_use: CheckpointInfo | None = None
-        """The checkpoint that the running start continues from, and that a rank may still have to read."""
+        self._read: CheckpointInfo | None = None
 
     # -- the run protocol
 
-    def start(self) -> None:
-        """Start training. Raises: TrialError when the gang cannot be formed, or has to leave its nodes."""
+    def start(self, gang: Gang, leave: Callable[[], str | None] | None = None) -> None:
+        """Start training on a gang, formed or not yet, which the caller closes.
+
+        ``leave`` is called now and then; it returns why training has to leave its nodes, if it has to. Training then
+        ends at its next boundary, with a checkpoint and an error of type ``DRAINED``, to restart elsewhere.
+        Raises: TrialError when the gang cannot be formed, or has to leave its nodes.
+        """
+        self.gang, self.started, self._leave = gang, True, leave or (lambda: None)
+        self._phase, self._failures, self._met_at = Training(), FailureTally(self._policy), None
+        self._queue.clear()
+        self.base = self.resume
+        if self.seconds is None and self.resume is not None:
+            self.seconds = self.resume.seconds
         self._start()
         self._raise_failure()
 
     @property
+    def training(self) -> bool:
+        """True while ranks train, or have left events to read."""
+        return self.started and self.gang.running
+
+    @property
     def running(self) -> bool:
         """True while there are events to come."""
-        return bool(self._queue) or isinstance(self._phase, Failed) or self.gang.running
+        return bool(self._queue) or isinstance(self._phase, Failed) or self.training
 
     @property
     def resume(self) -> CheckpointInfo | None:
         """The newest checkpoint."""
-        return self._task.resume
+        return self.next.resume
 
     @property
-    def pieces(self) -> int:
-        """How many pieces each training batch is cut into, after the trial has run out of memory."""
-        return self._task.pieces
+    def in_use(self) -> CheckpointInfo | None:
+        """The checkpoint that the running start continues from, and that a rank may still have to read."""
+        return self._read if self.training else None
+
+    def cut(self, pieces: int) -> None:
+        """Cut each training batch into so many pieces from the next start on."""
+        self.next = replace(self.next, pieces=pieces)
+
+    def resume_from(self, checkpoint: CheckpointInfo | None, number: int | None = None) -> None:
+        """Continue from a checkpoint at the next start; ``number``: set the last report that was passed on."""
+        self.next = replace(self.next, resume=checkpoint)
+        self.number = self.number if number is None else number
 
     @property
     def waits(self) -> bool:
         """True while the ranks wait at the last report for a decision."""
-        return self._task.until is not None and self.seen >= self._task.until
+        return self.next.until is not None and self.number >= self.next.until
 
     def answer(self, decision: Decision) -> None:
         """Send a decision to the ranks."""
@@ -208,7 +239,7 @@ class ResilientRun:
     def _note(self, event: Event) -> None:
         """Note what an event brings, as it comes from the gang."""
         if isinstance(event, Report | Saved | Wrote) and event.checkpoint is not None:
-            self._resume_from(event.checkpoint)
+            self.resume_from(event.checkpoint)
             if isinstance(event, Saved):
                 self._saved(event.checkpoint)
             self._keep(event.checkpoint)
@@ -228,20 +259,17 @@ class ResilientRun:
         """Tell whether an event is for the caller: a new report, printed text, or the end of a rank."""
         if not isinstance(event, Report):
             return isinstance(event, Text | Ended)
-        if event.number <= self.seen:
+        if event.number <= self.number:
             return False
-        self.seen = event.number
-        self._seconds = max(event.seconds, self._seconds or 0.0)
+        self.number = event.number
+        self.seconds = max(event.seconds, self.seconds or 0.0)  # after a fault it restarts from less
         self._failures.report()
         return True
 
-    def _resume_from(self, checkpoint: CheckpointInfo | None) -> None:
-        self._task = replace(self._task, resume=checkpoint)
-
     def _allow(self, until: int | None) -> None:
         """Let the ranks train to report ``until`` without an answer; they keep what they were allowed before."""
-        before = self._task.until
-        self._task = replace(self._task, until=None if before is None or until is None else max(before, until))
+        before = self.next.until
+        self.next = replace(self.next, until=None if before is None or until is None else max(before, until))
 
     # -- starts and faults
 
@@ -257,7 +285,7 @@ class ResilientRun:
 
     def _start_once(self) -> None:
         """Let the gang meet, and start the task on it. Raises: GangError."""
-        gang, task, before = self.gang, self._task, self.gang.size
+        gang, start, before = self.gang, self.next, self.gang.size
         if isinstance(self._phase, Leaving):
             self._phase = self._phase.training
         self.handed_in = {}
@@ -265,23 +293,23 @@ class ResilientRun:
         restart, self._met_at = self._met_at is not None, self._clock()
         if restart and gang.size != before:
             self._say(f"goes on with {gang.size} workers ({before} before)")
-        number = task.resume.number if task.resume else 0
-        until = None if task.until is None else max(task.until, self.seen + 1)
-        self.in_use = task.resume
-        gang.start(self._fresh(replace(task, number=number, until=until)))
+        until = None if start.until is None else max(start.until, self.number + 1)
+        self._read = start.resume
+        gang.start(self._task, self._fresh(replace(start, until=until)))
 
     def _fail(self, error: WorkerError) -> None:
         """End a start in which a rank has failed; restart, or fail."""
-        cause = self.gang.fail(error)
-        self._keep_late(self.gang.late)
+        cause, late = self.gang.fail(error)
+        self._keep_late(late)
         self._restart(cause)
 
     def _restart(self, cause: WorkerError) -> None:
         """Start again, as often as the failure policy says."""
         while (delay_s := self._failures.fail(cause)) is not None:
-            self._task = replace(self._task, pieces=self._failures.pieces)
-            seen = max([self.seen, *(event.number for event in self._queue if isinstance(event, Report))])
-            self._resume_from(self._newest(seen))
+            if self._policy.halves(cause):
+                self.cut(2 * self.next.pieces)
+            last = max([self.number, *(event.number for event in self._queue if isinstance(event, Report))])
+            self.resume_from(self._newest(last))
             how = self._from() + self._how()
             self._say(f"failed on rank {cause.rank} ({cause.type_name}: {cause.message}); going on {how}")
             self._sleep(delay_s)
@@ -303,7 +331,7 @@ class ResilientRun:
 
     def _how(self) -> str:
         """Say what the next start does differently."""
-        return "" if self.pieces == 1 else f", with each training batch in {self.pieces} pieces"
+        return "" if self.next.pieces == 1 else f", with each training batch in {self.next.pieces} pieces"
 
     def _raise_failure(self) -> None:
         if isinstance(self._phase, Failed) and not self._queue:
@@ -315,7 +343,8 @@ class ResilientRun:
     def resize(self, size: int | None) -> None:
         """Use ``size`` workers soon. Workers that are missing are requested, and waiting ones released, at once."""
         self.size = size
-        self.gang.want(size)
+        if self.started:
+            self.gang.want(size)
 
     def resize_if_due(self) -> None:
         """Order a restart on another number of workers, if that was asked for or workers have arrived that can join.
@@ -330,7 +359,7 @@ class ResilientRun:
     def _movable(self) -> bool:
         """True while the ranks can be ordered to write a checkpoint and end."""
         phase = self._phase
-        return isinstance(phase, Training) and self._clock() >= phase.movable_at and self.gang.running
+        return isinstance(phase, Training) and self._clock() >= phase.movable_at and self.training
 
     def _size_changes(self) -> bool:
         """Tell whether another start would have the size that was asked for, or at least more workers."""
@@ -371,7 +400,7 @@ class ResilientRun:
 
     def offer(self) -> Any:
         """Return a reference to the state of training at its boundary; None where there is none."""
-        offered = self.gang.ask(Offer(), Offered) if self.gang.running else None
+        offered = self.gang.ask(Offer(), Offered) if self.training else None
         if offered is None:
             return None
         if offered.why is not None:
@@ -384,11 +413,11 @@ class ResilientRun:
         Returns: "memory", "disk", or None where training goes on as it was.
         """
         self._allow(adopt.until)
-        adopted = self.gang.ask(adopt, Adopted) if self.gang.running else None
+        adopted = self.gang.ask(adopt, Adopted) if self.training else None
         if adopted is None:  # it has failed or ended: its end is the next event
             return None
         if adopted.why is None:
-            self._task = replace(self._task, config=dict(adopt.config))
+            self.next = replace(self.next, config=dict(adopt.config))
             return "memory"
         if adopt.folder is None or resume_point(adopt.folder)[0] is None:
             self._say(f"goes on as it was: could not adopt {adopt.parent}, for {adopted.why}, and it has no checkpoint")
@@ -401,16 +430,16 @@ class ResilientRun:
         self.finish("adopt")  # a checkpoint that is being written is finished by then
         try:
             info = copy_from_trial(
-                adopt.folder or "", self._task.trial_dir, self.seen, adopt.number, seconds=self._seconds
+                adopt.folder or "", self.next.trial_dir, self.number, adopt.number, seconds=self.seconds
             )
         except (OSError, CheckpointError) as error:
             info, why = None, f"it could not be copied ({error})"
         if info is None:
             self._say(f"goes on as it was, from its own checkpoint: could not adopt {adopt.parent}, for {why}")
-            self._resume_from(self._newest(self.seen))
+            self.resume_from(self._newest(self.number))
         else:
             self._say(f"starts anew from a checkpoint of {adopt.parent}: {why}")
-            self._task = replace(self._task, config=dict(adopt.config), resume=info)
+            self.next = replace(self.next, config=dict(adopt.config), resume=info)
             self._keep(info)
         self._start()
         return None if info is None else "disk"

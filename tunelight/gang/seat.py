@@ -25,6 +25,7 @@ from tunelight.compat.ray import is_dead
 from tunelight.gang.placement import Location
 from tunelight.gang.spec import GangSpec
 from tunelight.gang.worker import CONCURRENCY, GangWorker
+from tunelight.session.task import Start, Task
 
 _LONGEST_PAUSE_S = 30.0
 _LEAVE_S = 0.5
@@ -61,6 +62,8 @@ class Seat:
     _not_before: float = 0.0
     starts: int = 0
     """How many trials its worker has started; from the second on it is warm."""
+    _task: Task | None = None
+    """The task that its worker was sent last."""
 
     def occupy(self) -> None:
         """Start a worker here, unless there is one. It does not wait; after lost workers there is a pause first."""
@@ -81,10 +84,16 @@ class Seat:
             options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
                 self.group, placement_group_bundle_index=self.bundle
             )
-        self.worker = ray.remote(GangWorker).options(**options).remote(spec.sys_path, spec.cwd, spec.environ)
+        self.worker = ray.remote(GangWorker).options(**options).remote(spec.home, spec.environ)
         self._arriving = self.worker.arrive.remote(spec.init_hook)
         self._not_before = time.monotonic() + min(2.0**self.tries, _LONGEST_PAUSE_S)
         self.tries += 1
+
+    def start(self, task: Task, start: Start) -> None:
+        """Start a trial on the worker, which is sent the task unless it has it. A dead worker shows in its poll."""
+        self.starts += 1
+        self.worker.start.remote(start, None if task is self._task else task)
+        self._task = task
 
     def look(self, timeout_s: float = 0.0) -> bool:
         """Tell whether a worker has arrived. Raises: RayError when it cannot: its constructor or hook failed."""
@@ -119,7 +128,7 @@ class Seat:
                     self.ended = self.location if self.location.gpus else None
                     _end_process(self.location, only_here=healthy)
             self.lost = why
-        self.worker = self.location = self._arriving = None
+        self.worker = self.location = self._arriving = self._task = None
         self.starts = 0
 
     def release(self) -> None:

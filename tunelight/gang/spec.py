@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,6 +11,7 @@ from tunelight.gang.meeting.group import COLLECTIVE_LIMIT_S
 from tunelight.machine.versions import installed
 from tunelight.policies import FailurePolicy
 from tunelight.resources import Reservation
+from tunelight.session.task import Home
 from tunelight.settings.backends import BACKENDS
 
 if TYPE_CHECKING:
@@ -31,14 +30,14 @@ class GangSpec:
             ``reservation.most``, are reserved by the gang itself.
         failures: of the failure policy a gang obeys the two time limits, for a hang and for lost workers.
         backend: ``ddp``, ``sharded`` or ``horovod``.
-        first_bundle: the index of worker 0's bundle in the placement group (1 where the head has a bundle).
+        first_bundle: the index of worker 0's bundle in the placement group (None: as in ``reservation``).
     """
 
     reservation: Reservation = field(default_factory=Reservation)
     failures: FailurePolicy = field(default_factory=FailurePolicy)
     runtime_env: dict[str, Any] | None = None
     backend: str = "ddp"
-    first_bundle: int = 0
+    first_bundle: int | None = None
     workers_per_bundle: int = 1
     init_hook: bytes | None = None
     """A pickled function, called without arguments on every worker before the gang first meets."""
@@ -48,8 +47,7 @@ class GangSpec:
     """How long a collective may take (None: 30 minutes, as torch's default, or twice ``hang_timeout_s``)."""
     environ: dict[str, str] = field(default_factory=dict)
     """Environment variables that every worker has before it imports anything."""
-    cwd: str = "."
-    sys_path: tuple[str, ...] = ()
+    home: Home = field(default_factory=Home)
     versions: Mapping[str, str | None] = field(default_factory=installed)
     """What the driver has installed, which the workers must have too."""
 
@@ -62,6 +60,11 @@ class GangSpec:
     def wanted(self) -> int:
         """The size that the gang is meant to have."""
         return max(self.workers, self.reservation.most or 0)
+
+    @property
+    def elastic(self) -> bool:
+        """Whether the gang may train with fewer workers while some are lost."""
+        return self.reservation.least is not None
 
     @property
     def collectives(self) -> str:
@@ -94,9 +97,4 @@ class GangSpec:
 
         NCCL chooses its interface once per process, so such a gang meets over the network from the start.
         """
-        return "nccl" in self.collectives and (self.reservation.least is not None or self.wanted > self.workers)
-
-
-def driver_paths() -> tuple[str, ...]:
-    """Return the absolute paths that this process imports from, for its workers to import from as well."""
-    return tuple(dict.fromkeys(os.path.abspath(path or ".") for path in sys.path))  # noqa: PTH100
+        return "nccl" in self.collectives and (self.elastic or self.wanted > self.workers)

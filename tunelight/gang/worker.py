@@ -20,7 +20,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError
 
-from tunelight.compat.lightning import FABRIC, asked, flavour, switch
+from tunelight.compat.lightning import FABRIC, decide_in_worker, flavour
 from tunelight.compat.ray import nvml, session_folder
 from tunelight.compat.torch import flight_records
 from tunelight.compat.trackers import end_runs, make_stores_in_turns
@@ -32,7 +32,7 @@ from tunelight.gang.gpu_memory import GpuMemory
 from tunelight.gang.gpus import check_usable, cuda_devices, fixed_gpus, in_order, visible_variable
 from tunelight.gang.meeting.group import COLLECTIVE_LIMIT_S, Meeting
 from tunelight.gang.meeting.rendezvous import Rendezvous, StoreChannel
-from tunelight.gang.output import JobOutput, TrialOutput, bring_home
+from tunelight.gang.output import bring_home, to_driver, to_trial_log
 from tunelight.gang.parcel import receive
 from tunelight.gang.placement import Location
 from tunelight.gang.reset import CleanState
@@ -46,7 +46,7 @@ from tunelight.messages import CACHE_VARIABLE, Continue, Decision, Ended, Event,
 from tunelight.session import session as sessions
 from tunelight.session.mailbox import Mailbox
 from tunelight.session.shared import MadeByRankZero
-from tunelight.session.task import Task
+from tunelight.session.task import Home, Start, Task
 
 _TIDY_LIMIT_S = 10.0
 _RUNS_LIMIT_S = 300.0
@@ -137,14 +137,14 @@ class GangWorker:
     _ending_runs = False
     _collective_limit_s = COLLECTIVE_LIMIT_S
 
-    def __init__(self, paths: tuple[str, ...], cwd: str, environ: dict[str, str]) -> None:
+    def __init__(self, home: Home, environ: dict[str, str]) -> None:
         os.environ.update(environ)
-        _add_paths(paths)
+        _add_paths(home.sys_path)
         with contextlib.suppress(OSError):
-            os.chdir(cwd)
+            os.chdir(home.cwd)
         os.environ[CACHE_VARIABLE] = str(Path(session_folder(), "tunelight-cache"))  # this node's
         ensure_entry_points(Path(os.environ[CACHE_VARIABLE]))
-        switch(asked() or flavour())  # a fork may have the modules of the other one
+        decide_in_worker()
         warm_imports()
         from tunelight.compat.lightning import MLFlowLogger
 
@@ -153,6 +153,7 @@ class GangWorker:
         self._clean = CleanState(self._gpu_memory)
         self._compiled = Compiled()
         self._sampler = Sampler(_own_gpus(), nvml)
+        self._task: Task | None = None
         self._trial = TrialBox(0)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -218,13 +219,18 @@ class GangWorker:
             return _STUCK
         return self._left
 
-    def start(self, task: Task) -> None:
-        """Start a trial in a new thread, because grad and inference mode are thread-local."""
+    def start(self, start: Start, task: Task | None) -> None:
+        """Start a trial in a new thread, because grad and inference mode are thread-local.
+
+        ``task``: None where it is that of the start before.
+        """
         if self._thread is not None:
             self._thread.join()  # at once: it has posted its last event
-        box = self._box(task.serial)
-        box.mailbox.put(Continue(task.until))
-        self._thread = threading.Thread(target=self._run, args=(task, box), name="tunelight-trial", daemon=True)
+        task = self._task = self._task if task is None else task
+        assert task is not None  # a worker's first start brings one
+        box = self._box(start.serial)
+        box.mailbox.put(Continue(start.until))
+        self._thread = threading.Thread(target=self._run, args=(task, start, box), name="tunelight-trial", daemon=True)
         self._thread.start()
 
     def _box(self, serial: int) -> TrialBox:
@@ -275,21 +281,21 @@ class GangWorker:
         """Return a value that rank 0 has made for all ranks in trial ``serial``. Runs on: rank 0, called by others."""
         return self._box(serial).given[key]
 
-    def _run(self, task: Task, box: TrialBox) -> None:
+    def _run(self, task: Task, start: Start, box: TrialBox) -> None:
         ended: Ended | None = None
         began, self._began_ns = time.time(), time.time_ns()
         post = box.events.put
         self._left = ()
         try:
-            with self._output(task, post):
-                ended = self._train(task, box)
+            with self._output(task, start, post):
+                ended = self._train(task, start, box)
                 late = self._end_runs(failed=ended.error is not None or box.mailbox.aborted is not None)
                 if ended.error is not None:
                     post(ended)  # first, so that peers end soon; ``leave`` waits for the clean-up
                 parted = self._clean_up(task, late)
             if task.terminal is None:
                 first = self._place is None or self._place.local_rank == 0  # of this node's, the last to need it
-                bring_home(task.trial_dir, began, over=first and ended.error is None)
+                bring_home(start.trial_dir, began, over=first and ended.error is None)
             if ended.error is None:
                 post(Ended(ended.rank, ended.stopped, left_behind=self._left, parted=parted))
         except BaseException as error:  # noqa: BLE001 - the head must know of any error
@@ -314,43 +320,44 @@ class GangWorker:
         An error here costs the worker, and not the trial, which is over.
         """
         try:
-            if not self._rendezvous.settle():
+            if not self._rendezvous.group.settle():
                 self._left = _STUCK  # and what it does on a GPU may never end
                 return True
             said = self._compiled.end()
             self._left = (*late, *self._clean.restore(None if task.job else self._compiled.drop))
             if said and self._rank == 0 and not task.job:
                 sys.stdout.write(f"{said}\n")
-            return not self._rendezvous.tidy()
+            return not self._rendezvous.group.tidy()
         except Exception as error:  # noqa: BLE001 - of any library that a trial has used
             self._left = (f"a clean-up that failed: {type(error).__name__}: {error}",)
             return True
 
-    def _output(self, task: Task, post: Callable[[Event], None]) -> JobOutput | TrialOutput:
+    def _output(
+        self, task: Task, start: Start, post: Callable[[Event], None]
+    ) -> contextlib.AbstractContextManager[None]:
         if task.terminal is not None:
-            return JobOutput(self._rank, task.terminal, post)
-        return TrialOutput(
-            task.trial_dir, self._rank, task.verbose, 0 if self._place is None else self._place.node_rank
-        )
+            return to_driver(self._rank, task.terminal, post)
+        node = 0 if self._place is None else self._place.node_rank
+        return to_trial_log(start.trial_dir, self._rank, task.verbose, node)
 
-    def _train(self, task: Task, box: TrialBox) -> Ended:
+    def _train(self, task: Task, start: Start, box: TrialBox) -> Ended:
         assert self._place is not None  # join comes before start
-        channel = self._rendezvous.channel(f"{task.serial}/{task.trial_id}")
-        shared = self._shared(task, channel, box)
+        channel = self._rendezvous.channel(f"{start.serial}/{start.trial_id}")
+        shared = self._shared(task, start, channel, box)
         session = sessions.Session(
-            task, self._place, channel, box.events.put, box.mailbox, shared=shared, store=_RayStore(),
+            task, start, self._place, channel, box.events.put, box.mailbox, shared=shared, store=_RayStore(),
             collective_limit_s=self._collective_limit_s,
         )  # fmt: skip
         self._unsettled = session
         try:
-            self._clean.begin(task.seed, task.cwd, _trial_environment(task), self._place.gpu)
+            self._clean.begin(start.seed, task.home.cwd, _trial_environment(task, start.trial_dir), self._place.gpu)
             self._compiled.begin()
-            _add_paths(task.sys_path)
+            _add_paths(task.home.sys_path)
             sessions.set_current(session)
             self._session = session
             train = _load(task.train)
             session.begin(getattr(train, "restored", dict))
-            train(task.config)
+            train(start.config)
             session.check_finished()
         except TrialStopped:
             return Ended(self._rank, stopped=True)
@@ -365,14 +372,14 @@ class GangWorker:
             self._unsettled = None
         return Ended(self._rank)
 
-    def _shared(self, task: Task, channel: StoreChannel, box: TrialBox) -> MadeByRankZero:
+    def _shared(self, task: Task, start: Start, channel: StoreChannel, box: TrialBox) -> MadeByRankZero:
         assert self._place is not None  # join comes before start
         return MadeByRankZero(
             channel,
             lead=self._place.rank == 0,
             alone=self._place.world_size == 1,
             given=box.given,
-            fetch=lambda key: ray.get(task.lead.given.remote(task.serial, key), timeout=_FETCH_LIMIT_S),
+            fetch=lambda key: ray.get(start.lead.given.remote(start.serial, key), timeout=_FETCH_LIMIT_S),
             aborted=lambda: box.mailbox.aborted,
             datasets=task.datasets,
         )
@@ -381,9 +388,9 @@ class GangWorker:
         """Describe a failure, and leave the group so that peers stop waiting for this rank."""
         called_off = box.mailbox.aborted is not None  # because another rank failed
         first = channel.failed_first(self._rank)
-        self._rendezvous.leave()
+        self._rendezvous.group.leave()
         secondary = called_off or first != self._rank or self._rendezvous.lost_peer(error) or _lost_data(error)
-        if advice := self._rendezvous.advice(error):
+        if advice := self._rendezvous.group.advice(error):
             error.add_note(advice)
         halvable = self._session is not None and self._session.halvable
         described = replace(self._describe(error, secondary=secondary, carry=job), halvable=halvable)
@@ -427,7 +434,7 @@ def _share() -> float:
     return float(ray.get_runtime_context().get_assigned_resources().get("GPU", 0))
 
 
-def _trial_environment(task: Task) -> dict[str, str]:
+def _trial_environment(task: Task, trial_dir: str) -> dict[str, str]:
     """Return variables by which Lightning writes to the trial's folder; for a job, the width of the terminal.
 
     A job's Trainer was made on the driver, with its own folder.
@@ -435,7 +442,7 @@ def _trial_environment(task: Task) -> dict[str, str]:
     if task.job:
         return {} if task.terminal is None else {"COLUMNS": str(task.terminal.columns)}
     quiet = {} if task.verbose else {"PL_TRAINER_ENABLE_MODEL_SUMMARY": "False"}
-    return {"PL_TRAINER_DEFAULT_ROOT_DIR": task.trial_dir, **quiet}
+    return {"PL_TRAINER_DEFAULT_ROOT_DIR": trial_dir, **quiet}
 
 
 def _load(train: Any) -> Callable[..., object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from tunelight.compat.arguments import known_arguments
@@ -51,30 +52,15 @@ class TuneReportCallback(Callback):
         self._every_n = every_n
         self._calls = 0
         for hook in _hooks(on):
-            self.__dict__[hook] = self._hook(hook)
+            self.__dict__[hook] = partial(self._report, hook)
 
-    def _hook(self, name: str) -> Callable[..., None]:
-        over = name in ("on_train_end", "on_fit_end")  # Lightning counts the last epoch as completed by then
-        function = next((fn for start, fn in _FUNCTIONS.items() if name.startswith(start)), TrainerFn.FITTING)
-
-        def report(trainer: pl.Trainer, *_: Any, **__: Any) -> None:
-            if trainer.state.fn == function and not trainer.sanity_checking and not has_ended(trainer, name):
-                epoch = max(0, trainer.current_epoch - over)
-                reach_boundary(trainer, name, lambda: self._handle(trainer, epoch))
-
-        return report
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out the bound hooks, which are made again from their names."""
-        state = {key: value for key, value in self.__dict__.items() if key not in _HOOKS}
-        return {**state, "_hooks": [key for key in self.__dict__ if key in _HOOKS]}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Make the hooks again from their names."""
-        hooks = state.pop("_hooks")
-        self.__dict__.update(state)
-        for hook in hooks:
-            self.__dict__[hook] = self._hook(hook)
+    def _report(self, hook: str, trainer: pl.Trainer, *_: Any, **__: Any) -> None:
+        """Report in a hook. It is called under the hook's name, an attribute that each callback has of its own."""
+        over = hook in ("on_train_end", "on_fit_end")  # Lightning counts the last epoch as completed by then
+        function = next((fn for start, fn in _FUNCTIONS.items() if hook.startswith(start)), TrainerFn.FITTING)
+        if trainer.state.fn == function and not trainer.sanity_checking and not has_ended(trainer, hook):
+            epoch = max(0, trainer.current_epoch - over)
+            reach_boundary(trainer, hook, lambda: self._handle(trainer, epoch))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the number of calls, for ``every_n``."""
@@ -110,20 +96,15 @@ class TuneReportCallback(Callback):
         metrics = self._read(trainer, session)
         session.boundary.writer = trainer.save_checkpoint
         session.exchange.training = TrainerExchange(trainer)
-        session.boundary.report(
-            metrics,
-            self._checkpoint(trainer, session),
-            epoch=epoch,
-            step=trainer.global_step,
-            filename=self.filename,
-        )
+        write = self._checkpoint(trainer, session)
+        session.boundary.report(metrics, write, epoch=epoch, step=trainer.global_step, filename=self.filename)
 
     def _checkpoint(self, trainer: pl.Trainer, session: Session) -> Callable[[str], object] | None:
         return None
 
     def _read(self, trainer: pl.Trainer, session: Session) -> dict[str, Any]:
         logged = trainer.callback_metrics
-        names = self._metrics if self._metrics is not None else {name: name for name in logged}
+        names = {name: name for name in logged} if self._metrics is None else self._metrics
         if session.context.rank > 0:  # rank 0's values count; some are logged with rank_zero_only=True
             return {reported: logged[name] for reported, name in names.items() if name in logged}
         for name in names.values():
@@ -133,13 +114,12 @@ class TuneReportCallback(Callback):
                     f"{', '.join(sorted(logged)) or 'nothing'} so far.{guess(name, logged)} Log it with "
                     f"self.log({name!r}, ...), or report at a later hook."
                 )
-        if session.context.world_size > 1:
-            for name in unsynced(trainer):
-                if name in names.values():
-                    session.note(
-                        f"{name} is logged without sync_dist=True: what is reported is rank 0's share of the "
-                        "data, not all of it. Use self.log(..., sync_dist=True)."
-                    )
+        for name in unsynced(trainer) if session.context.world_size > 1 else ():
+            if name in names.values():
+                session.note(
+                    f"{name} is logged without sync_dist=True: what is reported is rank 0's share of the data, not all "
+                    "of it. Use self.log(..., sync_dist=True)."
+                )
         return {reported: logged[name] for reported, name in names.items()}
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tunelight.compat.lightning import Flavour
-    from tunelight.session.session import Session
 
 
 def guard_callbacks() -> list[Any]:
@@ -25,15 +24,10 @@ def guard_other_callbacks() -> list[Any]:
 
 
 def _callbacks(flavour: Flavour) -> list[Any]:
-    session = _session()
+    sessions = sys.modules.get("tunelight.session.session")  # a worker of a gang has imported it
+    session = None if sessions is None else sessions.current()
     if session is None:
         return []
     from tunelight.lightning.strategy_check import guard_callbacks  # inside a trial alone
 
     return guard_callbacks(session, flavour)
-
-
-def _session() -> Session | None:
-    """Return this process's session; a worker of a gang has imported its module."""
-    known = sys.modules.get("tunelight.session.session")
-    return None if known is None else known.current()

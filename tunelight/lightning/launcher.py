@@ -88,7 +88,7 @@ class GangLauncher(_Launcher):
         """
         bound = inspect.signature(function).bind(*args, **kwargs)
         bound.apply_defaults()
-        given, resume = bound.arguments.get("ckpt_path"), self._session.task.resume
+        given, resume = bound.arguments.get("ckpt_path"), self._session.start.resume
         asked = resume is not None and str(given) == resume.path
         self._session.boundary.begin_fit(
             _description(trainer, bound.arguments, self._session.context.config), asked=asked
@@ -116,16 +116,12 @@ def _known_rate(trainer: pl.Trainer) -> Iterator[None]:
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # Lightning's, set elsewhere
     finders = [one for one in callbacks if isinstance(one, LearningRateFinder)]
     for finder in finders:
-        vars(finder)["on_fit_start"] = _passed_over
+        vars(finder)["on_fit_start"] = lambda *_: None
     try:
         yield
     finally:
         for finder in finders:
             vars(finder).pop("on_fit_start", None)
-
-
-def _passed_over(trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-    """Replace a hook that a fit which continues has no need of."""
 
 
 def _description(trainer: pl.Trainer, arguments: Mapping[str, Any], config: Mapping[str, Any]) -> str:
@@ -164,10 +160,7 @@ def _callers() -> list[tuple[str, int]]:
 
 
 def _leave_hparams_to_the_sweep(trainer: pl.Trainer) -> None:
-    """Keep Lightning's default logger from writing a second set of HParams beside the sweep's.
-
-    TensorBoard shows the columns of the set that it reads first.
-    """
+    """Keep Lightning's default logger from writing HParams that TensorBoard would show in place of the sweep's."""
     for logger in trainer.loggers:
         if type(logger) is TensorBoardLogger and logger.name == "lightning_logs":
             logger._default_hp_metric = False
@@ -188,7 +181,8 @@ def _clean_up(trainer: pl.Trainer, error: BaseException) -> None:
     """Clean up after an interrupted run as Lightning does after a finished one; a stopped fit ends its training."""
     word = _word(error)
     steps: list[Callable[[], object]] = []
-    if word == SUCCESS and trainer.state.stage in (RunningStage.TRAINING, RunningStage.VALIDATING):
+    training = trainer.state.stage in (RunningStage.TRAINING, RunningStage.VALIDATING)
+    if word == SUCCESS and training and trainer.state.fn == TrainerFn.FITTING:
         steps += [functools.partial(_train_end, trainer), functools.partial(_fit_end, trainer)]
     steps += [lambda: _teardown_hooks(trainer)]
     steps += [functools.partial(_close, loop) for loop in _loops(trainer)]
@@ -203,8 +197,6 @@ def _clean_up(trainer: pl.Trainer, error: BaseException) -> None:
 
 def _train_end(trainer: pl.Trainer) -> None:
     """End the training of a fit, at the report at which it was stopped: nothing is reported any more."""
-    if trainer.state.fn != TrainerFn.FITTING:
-        return
     if trainer.validating:
         trainer.fit_loop.epoch_loop.val_loop._on_evaluation_model_train()
         trainer.training = True
@@ -213,18 +205,11 @@ def _train_end(trainer: pl.Trainer) -> None:
 
 
 def _fit_end(trainer: pl.Trainer) -> None:
-    if trainer.state.fn != TrainerFn.FITTING:
-        return
+    recovery = recovery_of(trainer)
     with _without_reports(trainer):
-        if _ending(trainer) != "on_fit_end":
+        if recovery is None or recovery.ending != "on_fit_end":
             call._call_callback_hooks(trainer, "on_fit_end")
         call._call_lightning_module_hook(trainer, "on_fit_end")
-
-
-def _ending(trainer: pl.Trainer) -> str | None:
-    """Return the last hook at the end of a fit that the callbacks have been called with; None before."""
-    recovery = recovery_of(trainer)
-    return None if recovery is None else recovery.ending
 
 
 @contextlib.contextmanager

@@ -22,10 +22,7 @@ _FIRST_ERROR = r"Errors:\n\s*- (.*?)(?:\n\s*- |$)"
 
 @dataclass(frozen=True)
 class Recipe:
-    """A train function made of parts: ``model.*`` and ``data.*`` are their arguments, ``trainer.*`` the Trainer's.
-
-    Runs on: worker.
-    """
+    """A train function made of the arguments ``model.*``, ``data.*`` and ``trainer.*``. Runs on: worker."""
 
     model: Callable[..., Any]
     data: Callable[..., Any] | None = None
@@ -61,10 +58,7 @@ class Recipe:
 def built(args: Mapping[str, Any], *, make: bool = True) -> dict[str, Any]:
     """Return a Trainer's arguments with the objects that a ``class_path`` describes, built as LightningCLI does.
 
-    Args:
-        make: False only checks that they can be built.
-
-    Raises: SettingsError for a class that cannot be imported or does not fit, or arguments that it does not take.
+    Without ``make`` they are only checked. Raises: SettingsError for a class or arguments that do not fit.
     """
     described = {name: value for name, value in args.items() if _describes(value)}
     if not described:
@@ -107,10 +101,7 @@ def with_device(args: Mapping[str, Any], strategy: Callable[[], Any], *, on_gpu:
 
 @dataclass(frozen=True)
 class WithObjects:
-    """A train function, and the objects among the choices of its sweep. Runs on: worker.
-
-    They are pickled together, so that a class of the driver's script is one class in both.
-    """
+    """A train function, pickled with the objects among the choices of its sweep. Runs on: worker."""
 
     train: Callable[[dict[str, Any]], object]
     objects: Objects
@@ -125,10 +116,7 @@ class WithObjects:
 
 
 def training_code(space: SearchSpace, settings: Settings) -> Callable[[dict[str, Any]], object]:
-    """Return the train function, or the recipe of a model= sweep, once all of it can be sent and built.
-
-    Raises: TrainFunctionError, SettingsError. Runs on: driver.
-    """
+    """Return the checked train function, or the recipe of a model= sweep. Raises: TrainFunctionError, SettingsError."""
     from tunelight.gang.parcel import check_picklable  # imports Ray
 
     with space.placing(settings, "train" if settings.model is None else "model"):

@@ -17,20 +17,7 @@ from tunelight.settings.backends import BACKENDS
 
 
 def guard_callbacks(session: Session, package: Flavour) -> list[Any]:
-    """Return the callbacks for a Trainer inside a trial, made by ``package``: the guard, and the recovery.
-
-    A Trainer of the flavour that the gang does not use gets the guard alone, which lets it train in a gang of one.
-    """
-    guard = guard_for(session, package)
-    if package != flavour():
-        return [guard]
-    from tunelight.lightning.state.recovery import Recovery  # Lightning is loaded when this runs
-
-    return [guard, Recovery(session)]
-
-
-def guard_for(session: Session, package: Flavour) -> Any:
-    """Return the guard as a callback of ``package``, the one whose Trainer asks for it."""
+    """Return guard and recovery for a trial's Trainer; one of another package than the gang's has the guard alone."""
     callbacks = sys.modules[f"{package}.callbacks"]
 
     class Guard(callbacks.Callback):  # type: ignore[misc, name-defined]  # of either package
@@ -51,7 +38,11 @@ def guard_for(session: Session, package: Flavour) -> Any:
         on_train_batch_end = on_validation_batch_end = on_test_batch_end = on_predict_batch_end = _count
         on_train_epoch_end = on_validation_end = _count
 
-    return Guard()
+    if package != flavour():
+        return [Guard()]
+    from tunelight.lightning.state.recovery import Recovery  # Lightning is loaded when this runs
+
+    return [Guard(), Recovery(session)]
 
 
 def check_strategy(trainer: Any, context: Context) -> None:

@@ -19,8 +19,8 @@ from tunelight.gang.parcel import pack
 from tunelight.settings import pickling
 
 _NOTHING: Mapping[str, object] = MappingProxyType({})
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
-"""What always can be."""
+PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
+"""Values that can always be pickled."""
 _HOLDERS = frozenset({"_modules", "_parameters", "_buffers", "class"})
 """Parts that a reader would not write in the path to what is in them."""
 _NEVER_SENT = frozenset({"__dict__", "__weakref__", "_abc_impl"})
@@ -121,18 +121,13 @@ def find_unpicklable(
     send: Callable[..., object] = pack,
     limit_s: float = 5.0,
 ) -> str:
-    """Return the path to the smallest part that makes `pack` fail, such as "model.encoder.lock".
+    """Return the path to the smallest part that makes ``send`` fail, such as "model.encoder.lock".
 
     Attributes, submodules, items, closure variables and globals that a function uses are each one word of it.
 
     Args:
-        value: what could not be packed.
-        name: what to call it: where no smaller part is found, this alone is returned.
-        references: as `pack` was given them.
-        send: what fails on it, `pack` or `arrives`.
-        limit_s: after so many seconds, what was found by then is returned.
-
-    Runs on: driver.
+        value: what ``send`` (`pack` or `arrives`, with ``references``) fails on; ``name`` begins the path to it.
+        limit_s: after so many seconds, the path so far is returned.
     """
     labels, _, _ = pickling.find_unpicklable(value, lambda part: send(part, references), _parts_sent, limit_s)
     return ".".join([name, *(word for word in map(_word, labels) if word not in _HOLDERS)])
@@ -146,7 +141,7 @@ def _parts_sent(value: Any) -> Iterator[tuple[str, Any]]:
         with contextlib.suppress(Exception):  # then what is in it must do
             state = value.__getstate__()
     for label, part in pickling.parts_of(value if state is None else state):
-        if not isinstance(part, _PLAIN) and _word(label) not in _NEVER_SENT:
+        if not isinstance(part, PLAIN) and _word(label) not in _NEVER_SENT:
             yield label, part
     yield from (("class", base) for base in (value if isinstance(value, type) else kind).__mro__)
 

@@ -1,7 +1,6 @@
-"""The package's metadata, where tunelight lies on the import path without having been installed.
+"""The package's metadata, for a tunelight on the import path that is not installed, as by ``py_modules``.
 
-So it does where a checkout, or ``runtime_env={"py_modules": [tunelight]}``, brings it to a worker. Lightning finds
-tunelight's callbacks, which make trials recover and count their batches, by the entry points of installed packages.
+Lightning finds tunelight's callbacks by the entry points of installed packages.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Notebooks: whether this is one, and how what ranks draw is shown in one of its cells.
+"""Notebooks: whether this is one, and how a cell shows what ranks draw.
 
-Front ends of notebooks know colours and carriage returns, but no cursor that moves up: bars of several lines would be
-drawn one below the other, thousands of times. So the cursor moves on a screen that is kept here, and the cell shows
-that, in place.
+Front ends of notebooks know no cursor that moves up: bars of several lines would be drawn one below the other. So the
+cursor moves on a screen that is kept here, and the cell shows that screen, in place.
 """
 
 from __future__ import annotations

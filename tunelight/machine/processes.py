@@ -29,11 +29,7 @@ def has_children() -> bool:
 
 
 def descendants() -> list[int]:
-    """Return the ids of this process's children and theirs, live ones and zombies.
-
-    A process without children is told by one system call. On Linux only what starts processes is looked at: Python's
-    threads in this process, and the main thread of each child.
-    """
+    """Return the ids of this process's children and theirs (on Linux: of Python's threads), live ones and zombies."""
     if not _has_some():
         return []
     if not Path("/proc/thread-self/children").exists():

@@ -18,21 +18,19 @@ class StopSignals:
     """The signals that stop a sweep, as long as this context is open. Outside of the main thread there are none.
 
     Ray Tune stops at SIGUSR1, for which it has a handler while it runs; before that, a signal raises KeyboardInterrupt.
-    Runs on: driver.
+    ``say`` shows a line to the person who runs the sweep. Runs on: driver.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, say: Callable[[str], object] | None = None) -> None:
         self.received: signal.Signals | None = None
         """The first signal that came."""
-        self.say: Callable[[str], object] = _to_stderr
-        """Shows a line to the person who runs the sweep."""
+        self._say = say or to_stderr
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
-            self._before = {
-                number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-            }
+            numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+            self._before = {number: signal.getsignal(number) for number in numbers}
             for number in (signal.SIGINT, signal.SIGTERM):
                 if self._before[number] is not signal.SIG_IGN:  # a shell's background job ignores Ctrl-C
                     signal.signal(number, self._receive)
@@ -50,15 +48,15 @@ class StopSignals:
         said = _STOPPING.format(again=again)
         text = said if received is signal.SIGINT else f"{received.name}. {said}"
         try:
-            self.say(text)
+            self._say(text)
         except (Exception, SystemExit):  # noqa: BLE001 - in the middle of another line, or standard output is closed
-            _to_stderr(text)
+            to_stderr(text)
         if signal.getsignal(signal.SIGUSR1) is self._before[signal.SIGUSR1]:
             raise KeyboardInterrupt
         signal.raise_signal(signal.SIGUSR1)
 
 
-def _to_stderr(text: str) -> None:
+def to_stderr(text: str) -> None:
     """Write a line where no buffer is in the way: a handler may run in the middle of another write."""
     with contextlib.suppress(OSError, ValueError):
         os.write(sys.stderr.fileno(), f"{text}\n".encode())

@@ -5,27 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypedDict, TypeVar
+from dataclasses import asdict
+from typing import Any
 
 import psutil
 
 from tunelight.machine.processes import descendants
 from tunelight.messages import Usage, Used
 
-_Number = TypeVar("_Number", int, float)
-
 
 class Sampler:
     """Measures what this process and its live children use. Runs on: worker.
 
-    A sample takes about twenty microseconds, and half a millisecond in a process with eight loader processes. It does
-    not raise for what cannot be measured of a GPU: each quantity is None that one of its GPUs does not tell, as the
-    utilisation of a MIG instance.
+    A sample takes about twenty microseconds, and half a millisecond in a process with eight loader processes. A
+    quantity that one of the GPUs does not tell, as the utilisation of a MIG instance, is None.
 
     Args:
         gpus: the GPUs of this process, as Ray names them: numbers in PCI order, or UUIDs.
         nvml: returns the module ``pynvml``; without it, and where it does not know the GPUs, they are not measured.
-        clock: seconds.
     """
 
     def __init__(
@@ -67,7 +64,7 @@ class Sampler:
                 self._children[pid] = child
         return spent, memory
 
-    def _of_gpus(self) -> _Measured:
+    def _of_gpus(self) -> dict[str, Any]:
         if self._gpus is None:
             return {}
         try:
@@ -75,14 +72,6 @@ class Sampler:
         except Exception:  # noqa: BLE001 - no bindings, no driver, an unknown GPU: none is worth a trial
             self._gpus = None
             return {}
-
-
-class _Measured(TypedDict, total=False):
-    """What :class:`Usage` says of GPUs."""
-
-    gpu: float | None
-    gpu_memory: int | None
-    gpu_memory_total: int | None
 
 
 class _Gpus:
@@ -93,7 +82,7 @@ class _Gpus:
         self._nvml: Any = None
         self._handles: list[Any] = []
 
-    def measure(self) -> _Measured:
+    def measure(self) -> dict[str, Any]:
         """Return what the GPUs tell now. Raises: whatever NVML does where it cannot be loaded or finds no such GPU."""
         if self._nvml is None:
             nvml = self._load()
@@ -104,11 +93,11 @@ class _Gpus:
             ]
             self._nvml = nvml
         busy = self._ask(lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100)
-        memory = self._ask(lambda nvml, gpu: _used_and_total(nvml.nvmlDeviceGetMemoryInfo(gpu)))
+        memory = self._ask(lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu))
         return {
             "gpu": None if busy is None else sum(busy) / len(busy),
-            "gpu_memory": None if memory is None else sum(used for used, _ in memory),
-            "gpu_memory_total": None if memory is None else sum(total for _, total in memory),
+            "gpu_memory": None if memory is None else sum(int(of_gpu.used) for of_gpu in memory),
+            "gpu_memory_total": None if memory is None else sum(int(of_gpu.total) for of_gpu in memory),
         }
 
     def _ask(self, question: Callable[[Any, Any], Any]) -> list[Any] | None:
@@ -117,10 +106,6 @@ class _Gpus:
             return [question(self._nvml, handle) for handle in self._handles]
         except Exception:  # noqa: BLE001 - of each version of the bindings; what fails must not silence the rest
             return None
-
-
-def _used_and_total(memory: Any) -> tuple[int, int]:
-    return int(memory.used), int(memory.total)
 
 
 def used(sample: Usage) -> Used:
@@ -132,25 +117,12 @@ def joined(before: Used | None, later: Used) -> Used:
     """Return what earlier and later samples of a rank say together."""
     if before is None:
         return later
-    one, other = before.peak, later.peak
-    return Used(
-        samples=before.samples + later.samples,
-        last=later.last,
-        peak=Usage(
-            cpu=max(one.cpu, other.cpu),
-            memory=max(one.memory, other.memory),
-            gpu=_most(one.gpu, other.gpu),
-            gpu_memory=_most(one.gpu_memory, other.gpu_memory),
-            gpu_memory_total=_most(one.gpu_memory_total, other.gpu_memory_total),
-        ),
-        gpu=mean([(before.gpu, before.samples), (later.gpu, later.samples)]),
-    )
-
-
-def _most(one: _Number | None, other: _Number | None) -> _Number | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return max(one, other)
+    peak: dict[str, Any] = {}
+    for name, value in asdict(before.peak).items():
+        known = [each for each in (value, getattr(later.peak, name)) if each is not None]
+        peak[name] = max(known, default=None)
+    gpu = mean([(before.gpu, before.samples), (later.gpu, later.samples)])
+    return Used(samples=before.samples + later.samples, last=later.last, peak=Usage(**peak), gpu=gpu)
 
 
 def mean(values: list[tuple[float | None, int]]) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
 import platform
@@ -18,14 +19,12 @@ MUST_AGREE: Final = ("python", "torch", "ray", *LIGHTNING, "tunelight")
 
 def versions_of(names: Iterable[str]) -> dict[str, str | None]:
     """Return the versions of packages, and of "python" (None: not installed); none of them is imported."""
-    return {name: platform.python_version() if name == "python" else _installed(name) for name in names}
-
-
-def _installed(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    versions: dict[str, str | None] = {}
+    for name in names:
+        versions[name] = None
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = platform.python_version() if name == "python" else importlib.metadata.version(name)
+    return versions
 
 
 @functools.cache

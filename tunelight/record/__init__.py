@@ -45,7 +45,7 @@ from tunelight.record.outcomes import (
 )
 from tunelight.record.provenance import provenance
 from tunelight.record.record import Lines, Record, read_lines, read_record, read_trial
-from tunelight.record.remote import mirrored, pull, reaching
+from tunelight.record.remote import has_record, mirrored, pull, reaching
 from tunelight.record.repair import repair
 from tunelight.record.repeated import (
     Plan,

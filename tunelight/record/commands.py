@@ -7,7 +7,6 @@ for it, whatever the clocks of other machines say, and writes its answer, or why
 
 from __future__ import annotations
 
-import json
 import os
 import time
 import uuid
@@ -16,11 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from tunelight import stores
-from tunelight.errors import CommandError, StorageError
+from tunelight.errors import CommandError
 from tunelight.record.lock import Driver, driver_of
-from tunelight.record.names import COMMANDS_FILE, why
-from tunelight.record.remote import append_line
+from tunelight.record.names import COMMANDS_FILE
+from tunelight.record.shared import SharedLines
 from tunelight.record.state import SweepState
 
 _LIMIT_S: Final = 30.0
@@ -44,36 +42,24 @@ def send(
     folder: str | os.PathLike[str], do: str, trial: str | None = None, *, driver: Driver | None = None, **arguments: Any
 ) -> str:
     """Write a command to a driver; return its id, by which the record has its answer. Raises: StorageError."""
-    path, command = Path(folder, COMMANDS_FILE), uuid.uuid4().hex
+    command = uuid.uuid4().hex
     line = {"id": command, "time": time.time(), "do": do, "trial": trial, "arguments": arguments}
     if driver is not None:
         line["driver"] = driver.since
-    try:
-        append_line(path, json.dumps(line).encode())
-    except OSError as error:
-        raise StorageError(
-            f"{stores.shown(path)} cannot be written: {why(error)}. The sweep was told nothing; make it writable, or "
-            "make room."
-        ) from error
+    SharedLines(Path(folder, COMMANDS_FILE)).append(line, "The sweep was told nothing")
     return command
 
 
 class Following(Protocol):
-    """Who follows a record, as :class:`tunelight.record.RecordFollower` does."""
+    """Whatever follows a record, as :class:`tunelight.record.RecordFollower` does."""
 
     @property
-    def folder(self) -> Path:
-        """The sweep's folder."""
-        ...
+    def folder(self) -> Path: ...  # noqa: D102
 
     @property
-    def state(self) -> SweepState:
-        """What was read so far."""
-        ...
+    def state(self) -> SweepState: ...  # noqa: D102
 
-    def look(self) -> object:
-        """Read what was written since the last call. Raises: StorageError."""
-        ...
+    def look(self) -> object: ...  # noqa: D102
 
 
 def ask(
@@ -134,34 +120,18 @@ class CommandReader:
     """
 
     def __init__(self, folder: str | os.PathLike[str], driver: Driver | None = None) -> None:
-        self._path = Path(folder, COMMANDS_FILE)
+        self._lines = SharedLines(Path(folder, COMMANDS_FILE))
         self._driver = None if driver is None else driver.since
-        self._read = 0
 
     def news(self) -> list[Command]:
         """Return the commands since the last call. Lines that are no command are left out. Raises: OSError."""
-        try:
-            if self._path.stat().st_size <= self._read:
-                return []
-            with self._path.open("rb") as stream:
-                stream.seek(self._read)
-                chunks = stream.read().split(b"\n")
-        except FileNotFoundError:
-            return []
-        self._read += sum(len(chunk) + 1 for chunk in chunks[:-1])  # behind the last line break: not written yet
-        found = (_command(chunk) for chunk in chunks[:-1])
-        return [command for command in found if command is not None and self._driver in (None, command.driver)]
+        commands = (_command(line) for line in self._lines.news())
+        return [command for command in commands if command is not None and self._driver in (None, command.driver)]
 
 
-def _command(chunk: bytes) -> Command | None:
+def _command(line: Mapping[str, Any]) -> Command | None:
     """Return the command in a line; None for what is not one."""
-    try:
-        line = json.loads(chunk)
-    except (ValueError, RecursionError):
+    known, do, arguments, driver = line.get("id"), line.get("do"), line.get("arguments"), line.get("driver")
+    if not (isinstance(known, str) and isinstance(do, str) and isinstance(arguments, dict)):
         return None
-    if not isinstance(line, dict) or not isinstance(line.get("arguments"), dict):
-        return None
-    known, do, trial, driver = line.get("id"), line.get("do"), line.get("trial"), line.get("driver")
-    if not (isinstance(known, str) and isinstance(do, str) and isinstance(trial, str | None)):
-        return None
-    return Command(known, do, trial, line["arguments"], driver if isinstance(driver, int | float) else None)
+    return Command(known, do, line.get("trial"), arguments, driver if isinstance(driver, int | float) else None)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tunelight import stores
 from tunelight.errors import StorageError, first_of, guess
 from tunelight.record.folder import read_sweep_file
 from tunelight.record.names import RECORD_FILE
-from tunelight.record.remote import reaching, refresh
+from tunelight.record.remote import has_record, reaching, refresh
+from tunelight.stores import shown, store_of, working
 
 DEFAULT_STORAGE: Final = "tunelight_runs"
 """The folder of sweeps unless ``storage=`` names another."""
@@ -29,9 +29,10 @@ class Found:
 def list_sweeps(storage: str | os.PathLike[str] = DEFAULT_STORAGE) -> list[Found]:
     """Return the sweeps in a storage folder, the last written first; none if there is no such folder."""
     found = []
-    folder = stores.working(storage).absolute()
+    folder = working(storage).absolute()
     with reaching(folder):
-        records = stores.matching(folder, f"*/{RECORD_FILE}")
+        pattern, store = f"*/{RECORD_FILE}", store_of(folder)
+        records = sorted(folder.glob(pattern)) if store is None else store.listed(folder, pattern)
     for record in records:
         with contextlib.suppress(OSError):  # it was deleted a moment ago
             refresh(record)
@@ -46,14 +47,11 @@ def find_sweep(given: str | os.PathLike[str], storage: str | os.PathLike[str] = 
 
     Raises: StorageError if there is no such sweep; the message lists those that there are.
     """
-    path, storage = stores.working(given), stores.working(storage)
+    path, storage = working(given), working(storage)
     for folder in (path, storage / path):
-        if stores.inside(folder):
-            with reaching(folder):
-                if stores.exists(folder / RECORD_FILE):
-                    return folder
-        if os.path.isfile(folder / RECORD_FILE):  # noqa: PTH113 - Path's own raises where a name is too long
-            return folder.absolute()
+        with reaching(folder):
+            if has_record(folder):
+                return folder.absolute()
     known = list_sweeps(storage)
     if str(given) == "last" and known:
         return next((one.folder for one in known if not _reproduces(one.folder)), known[0].folder)
@@ -65,11 +63,11 @@ def find_sweep(given: str | os.PathLike[str], storage: str | os.PathLike[str] = 
     names = [one.folder.name for one in known]
     if not names:
         raise StorageError(
-            f"There is no sweep {str(given)!r}, and none at all in {stores.shown(storage)}. Give the path of a sweep's "
+            f"There is no sweep {str(given)!r}, and none at all in {shown(storage)}. Give the path of a sweep's "
             "folder (storage/name), or the folder that sweeps lie in as --storage."
         )
     raise StorageError(
-        f"There is no sweep {str(given)!r}: neither that folder nor one of that name in {stores.shown(storage)}."
+        f"There is no sweep {str(given)!r}: neither that folder nor one of that name in {shown(storage)}."
         f"{guess(given, names)} There are: {first_of(names, 8)}; or say 'last'."
     )
 
@@ -83,5 +81,6 @@ def _reproduces(folder: Path) -> bool:
 
 def is_folder(path: str | os.PathLike[str]) -> bool:
     """Tell whether a path or URL is that of a folder."""
-    folder = stores.working(path)
-    return stores.holds_any(folder) if stores.inside(folder) else os.path.isdir(folder)  # noqa: PTH112 - as above
+    folder = working(path)
+    store = store_of(folder)
+    return os.path.isdir(folder) if store is None else store.has_any(folder)  # noqa: PTH112 - Path's own may raise

@@ -16,13 +16,13 @@ from typing import Any, Final
 
 import yaml
 
-from tunelight import stores
 from tunelight.errors import SettingsError, StorageError
 from tunelight.machine.versions import versions_of
 from tunelight.record.names import RECORD_FILE, SWEEP_FILE, why
 from tunelight.record.remote import refresh
 from tunelight.settings import check_paired, check_setting
 from tunelight.settings.bounded import BoundedLoader
+from tunelight.stores import ODD, delete_local, shown, store_of, working, write_atomically
 from tunelight.stores.masking import masked, masked_settings
 
 _DEPTH: Final = 20
@@ -79,7 +79,7 @@ def write_text(path: Path, text: str) -> None:
     """Write a file to the disk, atomically, and make its folder if need be. Raises: StorageError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        stores.write_atomically(path, text, sync=True)
+        write_atomically(path, text, sync=True)
     except OSError as error:
         raise StorageError(f"Could not write {path}: {why(error)}. Choose a path that can be written.") from error
 
@@ -110,7 +110,6 @@ def versions() -> dict[str, str | None]:
 def create_sweep_folder(
     storage: str | os.PathLike[str],
     name: str | None = None,
-    overwrite: bool = False,
     *,
     default: str = "sweep",
 ) -> Path:
@@ -120,7 +119,6 @@ def create_sweep_folder(
         storage: a folder, or the URL of one in an object store; it is created if missing.
         name: the sweep's name (None: ``<default>-YYYYmmdd-HHMMSS``, where ``default`` is the name of the train
             function or model).
-        overwrite: delete a sweep of that name first (never a folder that holds no sweep).
 
     Raises: SettingsError for a name or storage that can be no folder; StorageError where a sweep of that name
         exists, or the folder cannot be written.
@@ -130,10 +128,10 @@ def create_sweep_folder(
     folder, attempt = sweep_folder(storage, stem), 1
     parent = folder.parent
     try:
-        while not _claim(folder, overwrite):
+        while not _claim(folder):
             if name is not None:
                 raise StorageError(
-                    f"{stores.shown(folder)} exists already and is not overwritten. Choose another name "
+                    f"{shown(folder)} exists already and is not overwritten. Choose another name "
                     f"(name={free_name(parent, name)!r}, say), leave name= out for a new one each time, or go on "
                     "with the sweep that is there: resume=True."
                 )
@@ -143,7 +141,7 @@ def create_sweep_folder(
         raise
     except OSError as error:
         raise StorageError(
-            f"The sweep's folder {stores.shown(folder)} cannot be written: {why(error)}. Choose another storage=."
+            f"The sweep's folder {shown(folder)} cannot be written: {why(error)}. Choose another storage=."
         ) from error
     return folder
 
@@ -154,22 +152,20 @@ def sweep_folder(storage: str | os.PathLike[str], name: str) -> Path:
         raise SettingsError(
             f"A sweep's name must be one folder name, but it is {name!r}. Put the folders before it into storage=."
         )
-    folder = stores.working(storage).absolute() / name
-    if stores.inside(folder) and stores.ODD.search(name):
+    folder = working(storage).absolute() / name
+    if store_of(folder) and ODD.search(name):
         raise SettingsError(
             f"In a store, no sweep's name may hold any of @ * ? [ ], as {name!r} does: they are patterns."
         )
     return folder
 
 
-def _claim(folder: Path, overwrite: bool) -> bool:
+def _claim(folder: Path) -> bool:
     """Make ``folder`` this sweep's by creating its record; False if it is not empty."""
-    if overwrite and (stores.exists(folder / RECORD_FILE) or stores.exists(folder / SWEEP_FILE)):
-        stores.drop(folder)
-    if stores.inside(folder):
-        if stores.holds_any(folder) or not stores.claim(folder / RECORD_FILE):
+    if store := store_of(folder):
+        if store.has_any(folder) or not store.claim(folder / RECORD_FILE):
             return False
-        stores.forget(folder)  # of a sweep that was deleted there
+        delete_local(folder)  # of a sweep that was deleted there
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         return False
@@ -182,10 +178,10 @@ def _claim(folder: Path, overwrite: bool) -> bool:
 
 def free_name(parent: Path, name: str) -> str:
     """Return a name like ``name`` that nothing in a storage has."""
-    number = 2
-    while stores.exists(parent / f"{name}-{number}"):
+    number, store = 2, store_of(parent)
+    while (folder := parent / f"{name}-{number}").exists() or (store and store.has_any(folder)):
         number += 1
-    return f"{name}-{number}"
+    return folder.name
 
 
 def write_sweep_file(folder: str | os.PathLike[str], sweep: Mapping[str, Any]) -> Path:

@@ -7,12 +7,12 @@ import threading
 from contextlib import suppress
 from typing import Any, Final
 
-from tunelight import stores
 from tunelight.errors import StorageError
 from tunelight.record.names import RECORD_FILE, why
 from tunelight.record.record import check_format, parse, read_lines
 from tunelight.record.remote import refresh
 from tunelight.record.state import SweepState, TrialState, apply
+from tunelight.stores import working
 
 _BEGINNING: Final = 256
 """Bytes by which a record is known again: its first line holds when it was begun."""
@@ -32,7 +32,7 @@ class RecordFollower:
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, brief: bool = False) -> None:
-        self.folder = stores.working(folder).absolute()
+        self.folder = working(folder).absolute()
         self.state = SweepState()
         self.read = 0
         """Bytes of the record that were read."""

@@ -21,11 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from tunelight import stores
 from tunelight.errors import StorageError
 from tunelight.machine.processes import is_running
 from tunelight.record.names import LOCK_FILE, why
-from tunelight.record.remote import pull_lock, push_lock
+from tunelight.stores import shown, store_of
 
 BEAT_S: Final = 10.0
 """How often a holder touches its lock."""
@@ -38,7 +37,7 @@ class Lease:
     """A lock that this process holds, as long as no other host takes it. Runs on: driver."""
 
     def __init__(self, path: Path, text: bytes) -> None:
-        self._path, self._text = path, text
+        self._path, self._text, self._store = path, text, store_of(path)
         self._looked = time.time()
         self._successor: dict[str, Any] | None = None
 
@@ -47,8 +46,9 @@ class Lease:
         if self._successor is None:
             self._looked = time.time()
             with contextlib.suppress(OSError):  # a store that does not answer now may do so at the next look
-                if (found := stores.read(self._path)) != self._text:
-                    self._successor = _parsed(found)
+                text = self._store.read(self._path) if self._store else self._path.read_bytes()
+                if text != self._text:
+                    self._successor = _parsed(text)
         return self._successor is None
 
     def check(self) -> None:
@@ -60,7 +60,7 @@ class Lease:
             holder = self._successor or {}
             by = f"process {holder['pid']} on {holder.get('host', '?')}" if "pid" in holder else "another driver"
             raise StorageError(
-                f"{stores.shown(self._path.parent)} was taken over by {by}, after this driver had given no sign of "
+                f"{shown(self._path.parent)} was taken over by {by}, after this driver had given no sign of "
                 f"life for {STALE_S:.0f} s, as on a machine that sleeps. This driver has stopped, and recorded nothing "
                 "since. When the other one has ended, the sweep can be resumed."
             )
@@ -76,8 +76,8 @@ def locked(folder: str | os.PathLike[str], to: str = RESUMED) -> Iterator[Lease]
     """
     path = Path(folder, LOCK_FILE)
     try:
-        pull_lock(path.parent)
-        if stores.inside(path):
+        _pull(path)
+        if store_of(path):
             path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
@@ -86,7 +86,7 @@ def locked(folder: str | os.PathLike[str], to: str = RESUMED) -> Iterator[Lease]
     over = threading.Event()
     try:
         lease = Lease(path, _claim(file, path, to))
-        beat = threading.Thread(target=_beat, args=(file, path.parent, lease, over), name="tunelight-lock", daemon=True)
+        beat = threading.Thread(target=_beat, args=(file, path, lease, over), name="tunelight-lock", daemon=True)
         beat.start()
         try:
             yield lease
@@ -96,7 +96,7 @@ def locked(folder: str | os.PathLike[str], to: str = RESUMED) -> Iterator[Lease]
             if lease.held():
                 with contextlib.suppress(OSError):
                     os.ftruncate(file, 0)  # released: another host need not wait
-                    push_lock(path.parent)
+                    _push(path)
     finally:
         os.close(file)
 
@@ -123,7 +123,7 @@ def driver_of(folder: str | os.PathLike[str]) -> Driver | None:
     """
     path = Path(folder, LOCK_FILE)
     try:
-        pull_lock(path.parent)
+        _pull(path)
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
@@ -137,6 +137,46 @@ def driver_of(folder: str | os.PathLike[str]) -> Driver | None:
     since = holder.get("claimed")
     alive = age < STALE_S and (host != _host() or is_running(pid))
     return Driver(host, pid, alive, float(since) if isinstance(since, int | float) else 0.0)
+
+
+def is_driven_here(folder: Path) -> bool:
+    """Tell whether a process on this machine holds the lock of a sweep."""
+    try:
+        file = os.open(folder / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(file)
+    return False
+
+
+def _pull(path: Path) -> None:
+    """Download a lock from its store, with its time, unless a process on this machine holds it."""
+    store = store_of(path)
+    if store is None or is_driven_here(path.parent) or (stat := store.stat(path)) is None:
+        return
+    stored = store.read(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # taken meanwhile: its holder's file is newer
+        if os.pread(file, len(stored) + 1, 0) != stored:
+            os.ftruncate(file, 0)
+            os.pwrite(file, stored, 0)
+        os.utime(file, (stat[1], stat[1]))
+    except BlockingIOError:
+        return
+    finally:
+        os.close(file)
+
+
+def _push(path: Path) -> None:
+    if store := store_of(path):
+        store.push(path)
 
 
 def _claim(file: int, path: Path, to: str) -> bytes:
@@ -163,10 +203,10 @@ def _claim(file: int, path: Path, to: str) -> bytes:
     try:
         os.ftruncate(file, 0)
         os.pwrite(file, text, 0)
-        push_lock(path.parent)
+        _push(path)
     except OSError as error:
         raise StorageError(
-            f"{stores.shown(path)} cannot be written: {why(error)}. Make room, or choose another storage=."
+            f"{shown(path)} cannot be written: {why(error)}. Make room, or choose another storage=."
         ) from error
     return text
 
@@ -185,7 +225,7 @@ def _lock(file: int) -> None:
 
 def _held(path: Path, holder: dict[str, Any], to: str, stale: str = " When that has ended") -> StorageError:
     return StorageError(
-        f"{stores.shown(path.parent)} is {'run by another driver already' if to == RESUMED else 'running'}: process "
+        f"{shown(path.parent)} is {'run by another driver already' if to == RESUMED else 'running'}: process "
         f"{holder.get('pid', '?')} on {holder.get('host', 'this host')}, since {holder.get('since', '?')}.{stale}, the "
         f"sweep can be {to}."
     )
@@ -210,9 +250,9 @@ def _host() -> str:
     return socket.gethostname()
 
 
-def _beat(file: int, folder: Path, lease: Lease, over: threading.Event) -> None:
+def _beat(file: int, path: Path, lease: Lease, over: threading.Event) -> None:
     """Touch the lock until it is released, or another host has taken it."""
     while not over.wait(BEAT_S) and lease.held():
         with contextlib.suppress(OSError):  # the next touch may work
             os.utime(file)
-            push_lock(folder)
+            _push(path)

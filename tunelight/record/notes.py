@@ -1,25 +1,24 @@
 """Notes and tags that people give to a sweep and its trials: ``notes.jsonl``, a file of their own.
 
 The record has one writer, the sweep's driver. This file may be written by any process, also while the sweep runs: each
-note or change of tags is one line of JSON, appended under a lock (``flock``). Lines that cannot be read, such as one
-whose writer was killed, are left out.
+note or change of tags is one line (:class:`tunelight.record.shared.SharedLines`).
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from tunelight import stores
 from tunelight.errors import SettingsError, StorageError, unknown
 from tunelight.record.names import NOTES_FILE, why
-from tunelight.record.remote import append_line, refresh_shared
+from tunelight.record.remote import refresh
+from tunelight.record.shared import SharedLines
+from tunelight.stores import shown
 from tunelight.stores.masking import masked, printable
 
 _TAG: Final = re.compile(r"[^\s,\-][^\s,]{0,63}")
@@ -97,20 +96,19 @@ class Notes:
     @property
     def _content(self) -> _Content:
         if self._read is None:
-            self._read = _Content()
-            for line in _lines(self.path):
-                _take(self._read, line)
+            lines, content = SharedLines(self.path), _Content()
+            try:
+                refresh(self.path, shared=True)
+                for line in lines.news():
+                    _take(content, line)
+            except OSError as error:
+                raise StorageError(f"{shown(self.path)} cannot be read: {why(error)}. Make it readable.") from error
+            self._read = content
         return self._read
 
     def _append(self, kind: str, trial: str | None, **fields: Any) -> None:
-        line = json.dumps({"kind": kind, "time": self._clock(), "trial": trial, **fields}, ensure_ascii=False)
-        try:
-            append_line(self.path, line.encode("utf-8", "replace"))
-        except OSError as error:
-            raise StorageError(
-                f"{stores.shown(self.path)} cannot be written: {why(error)}. Nothing was noted; make it writable, or "
-                "make room."
-            ) from error
+        line = {"kind": kind, "time": self._clock(), "trial": trial, **fields}
+        SharedLines(self.path).append(line, "Nothing was noted")
         self._read = None
 
 
@@ -121,24 +119,6 @@ def _checked(tag: str) -> str:
             f"{tag!r}. Write 'best-so-far', for example, or make it a note."
         )
     return tag
-
-
-def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Yield the lines that can be read. Raises: StorageError."""
-    try:
-        refresh_shared(path)
-        chunks = path.read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise StorageError(f"{stores.shown(path)} cannot be read: {why(error)}. Make it readable.") from error
-    for chunk in chunks:
-        try:
-            line = json.loads(chunk)
-        except ValueError:  # torn, or empty
-            continue
-        if isinstance(line, dict) and isinstance(line.get("trial"), str | None):
-            yield line
 
 
 def _take(content: _Content, line: Mapping[str, Any]) -> None:

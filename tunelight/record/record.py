@@ -20,13 +20,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from tunelight import stores
 from tunelight.errors import StorageError
 from tunelight.record.folder import encode
 from tunelight.record.names import RECORD_FILE, why
 from tunelight.record.outcomes import TERMINAL
 from tunelight.record.remote import refresh
 from tunelight.record.state import SweepState, apply
+from tunelight.stores import shown
 from tunelight.stores.masking import printable
 
 FORMAT: Final = 1
@@ -230,7 +230,7 @@ def read_lines(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
         raise
     except OSError as error:
         raise StorageError(
-            f"{stores.shown(folder)} holds no sweep that can be read ({RECORD_FILE}: {why(error)}). Give the folder of "
+            f"{shown(folder)} holds no sweep that can be read ({RECORD_FILE}: {why(error)}). Give the folder of "
             f"one sweep, storage/name.{_sweeps_inside(Path(folder))}"
         ) from error
 

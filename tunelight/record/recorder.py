@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from ray.tune import Callback
 
@@ -36,6 +36,18 @@ _ASK_S: Final = 0.5
 """The shortest time between two questions for the starts whose workers have met."""
 
 
+class Scheduler(Protocol):
+    """What the record asks of a scheduler."""
+
+    time_attr: str
+
+    def milestones(self) -> Sequence[float]:
+        """Return the rungs, in units of the reported name ``time_attr``."""
+
+    def reason(self, trial_id: str) -> str | None:
+        """Return why it has just stopped or paused a trial."""
+
+
 class RecordCallback(Callback):
     """Write the record of a sweep from Tune's callbacks, and keep its live view. Runs on: driver.
 
@@ -49,9 +61,10 @@ class RecordCallback(Callback):
         repetition_of: trial id -> (original trial's id, repetition); None for the search's trials.
         again: ids of recorded trials that go on now -> whether they are paused; the sweep's last run ended with the
             last line of its record.
-        scheduler: its rungs and its ``reason(trial_id)`` (a text or None) are recorded where it has them.
+        scheduler: its rungs and its ``reason(trial_id)`` to stop or pause a trial are recorded where it has them.
         budget_s: the sweep's time budget in seconds, from now on, to tell its end from an interruption.
         complete: tells whether no trial is left to be made; a sweep that ends without one has finished.
+        ended_by: returns why the sweep is ended early; None: it is not.
         announced: returns the starts whose workers have met since the last call, as ``trial/report``: the trial's id,
             and the number of the report after which it starts.
         lease: the driver's; nothing is written once another host has taken it.
@@ -69,9 +82,10 @@ class RecordCallback(Callback):
         is_baseline: Callable[[str], bool] = lambda _: False,
         repetition_of: Callable[[str], tuple[str, int] | None] = lambda _: None,
         again: Mapping[str, bool] | None = None,
-        scheduler: Any = None,
+        scheduler: Scheduler | None = None,
         budget_s: float | None = None,
         complete: Callable[[], bool] = lambda: True,
+        ended_by: Callable[[], str | None] = lambda: None,
         announced: Callable[[], Iterable[str]] = tuple,
         lease: Lease | None = None,
         clock: Callable[[], float] = time.time,
@@ -80,10 +94,8 @@ class RecordCallback(Callback):
         self.folder = Path(folder).absolute()
         self.record = Record.open(self.folder, clock)
         self.state = read_record(self.folder)
-        self.ends: str | None = None
-        """Why the sweep ends, set by whoever ends it early."""
         self._budget_end = None if budget_s is None else clock() + budget_s
-        self._clock, self._complete, self._lease = clock, complete, lease
+        self._clock, self._complete, self._ended_by, self._lease = clock, complete, ended_by, lease
         self._seed_of = seed_of
         self._is_baseline = is_baseline
         self._repetition_of = repetition_of
@@ -97,7 +109,9 @@ class RecordCallback(Callback):
         self._usage: dict[str, TrialUsage] = {}
         self._closed = False
         self._take_up(again or {})
-        facts = {**sweep, **_rungs(scheduler), "ends": self._budget_end}
+        facts = {**sweep, "ends": self._budget_end}
+        if scheduler is not None and (rungs := scheduler.milestones()):
+            facts["rungs"] = {"by": scheduler.time_attr, "at": list(rungs)}
         self._write("sweep", sweep={"name": self.folder.name, "format": FORMAT, **facts})
 
     @property
@@ -193,15 +207,10 @@ class RecordCallback(Callback):
             if lines := self._metrics.pop(trial_id, None):
                 lines.close()
 
-    def __getstate__(self) -> dict[str, Any]:
-        # A scheduler may hold references into Ray's object store.
-        return {**self.__dict__, "_scheduler": None, "_lease": None}
-
     def _why(self, trial_id: str) -> dict[str, str]:
         """Return why the scheduler stopped or paused a trial just now, as a field of a line, if it says so."""
-        reason = getattr(self._scheduler, "reason", None)
-        said = reason(trial_id) if callable(reason) else None
-        return {"why": said} if isinstance(said, str) else {}
+        reason = None if self._scheduler is None else self._scheduler.reason(trial_id)
+        return {} if reason is None else {"why": reason}
 
     def setup(self, *args: Any, **info: Any) -> None:
         """Forget what an earlier sweep of this process has left unheard. Called by Tune before the first step."""
@@ -248,7 +257,7 @@ class RecordCallback(Callback):
         """Record a report, the scheduler's decision on it, its checkpoint and notes; or the trial's failure."""
         self._meet(trials)
         own = result.get(RESULT_KEY) or {}
-        for text in (*(own.get("log") or ()), *(own.get("notes") or ())):
+        for text in own.get("notes") or ():
             self.note(text, trial.trial_id)
         if own.get("gang"):
             self._write("gang", trial=trial.trial_id, **own["gang"])
@@ -375,17 +384,9 @@ class RecordCallback(Callback):
         for trial in cut:
             self._set(trial.id, STOPPED if trial.decision == "STOP" else INTERRUPTED)
         over = "time budget" if self.out_of_time else "interrupted"
-        reason = reason or self.ends or ("finished" if not cut and self._complete() else over)
+        reason = reason or self._ended_by() or ("finished" if not cut and self._complete() else over)
         self._write("end", reason=reason)
         self.record.close()
-
-
-def _rungs(scheduler: Any) -> dict[str, Any]:
-    """Return the scheduler's rungs and the reported name that counts them, if it has any."""
-    milestones = getattr(scheduler, "milestones", None)
-    if not callable(milestones):
-        return {}
-    return {"rungs": {"by": getattr(scheduler, "_time_attr", "training_iteration"), "at": list(milestones())}}
 
 
 def _head_error(trial: Any) -> dict[str, Any]:

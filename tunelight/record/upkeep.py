@@ -1,14 +1,12 @@
-"""Delete and rename sweeps that nobody runs, and delete their checkpoints."""
+"""Delete sweeps that nobody runs, or their checkpoints."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tunelight import stores
 from tunelight.checkpoints.files import FOLDER
 from tunelight.errors import StorageError, first_of
 from tunelight.record.finding import list_sweeps
@@ -16,14 +14,15 @@ from tunelight.record.folder import read_sweep_file, read_yaml
 from tunelight.record.lock import locked
 from tunelight.record.names import LOCK_FILE, RECORD_FILE, SWEEP_FILE, why
 from tunelight.record.record import parse
-from tunelight.record.remote import refresh
+from tunelight.record.remote import has_record
+from tunelight.stores import delete, delete_local, shown, store_of
 
 
 def size_of(path: Path) -> int:
     """Return the bytes of a file, or of all files below a folder; links are not followed. Raises: OSError."""
-    if stores.inside(path):
-        found = stores.stat(path)
-        return 0 if found is None else found[0]
+    if store := store_of(path):
+        stat = store.stat(path)
+        return 0 if stat is None else stat[0]
     if path.is_symlink() or not path.is_dir():
         return path.lstat().st_size if os.path.lexists(path) else 0
     size = 0
@@ -40,23 +39,23 @@ def check_deletable(folder: Path) -> None:
         raise StorageError(f"{folder} is a link to {folder.resolve()}. Give that folder, and delete the link yourself.")
     if not _is_sweep(folder):
         raise StorageError(
-            f"{stores.shown(folder)} is no sweep of tunelight: its {RECORD_FILE} holds no line that tunelight wrote, "
+            f"{shown(folder)} is no sweep of tunelight: its {RECORD_FILE} holds no line that tunelight wrote, "
             f"and there is no {SWEEP_FILE}. Nothing is deleted. If you know what it is, delete it yourself."
         )
     inside = [one.folder.name for one in list_sweeps(folder)]
     if inside:
         raise StorageError(
-            f"{stores.shown(folder)} holds other sweeps: {first_of(inside, 8)}. Nothing is deleted. Delete or move "
+            f"{shown(folder)} holds other sweeps: {first_of(inside, 8)}. Nothing is deleted. Delete or move "
             "those first."
         )
 
 
 def _is_sweep(folder: Path) -> bool:
     try:
-        refresh(folder / RECORD_FILE)
-        with (folder / RECORD_FILE).open("rb") as lines:
-            if any(parse(line.rstrip(b"\n")) for line in lines):
-                return True
+        if has_record(folder):
+            with (folder / RECORD_FILE).open("rb") as lines:
+                if any(parse(line.rstrip(b"\n")) for line in lines):
+                    return True
         return "space" in read_sweep_file(folder)
     except (OSError, ValueError):
         return False
@@ -71,15 +70,11 @@ def delete_sweep(folder: Path) -> None:
     """
     check_deletable(folder)
     with locked(folder, to="deleted"), _told(folder, "deleted"):
-        if stores.inside(folder):
-            stores.drop(folder)
-            return
+        if store := store_of(folder):
+            store.delete(folder)
         last = (folder / RECORD_FILE, folder / LOCK_FILE)
-        for path in folder.iterdir():
-            if path not in last:
-                _delete(path)
-        for path in last:
-            _delete(path)
+        for path in (*(path for path in folder.iterdir() if path not in last), *last):
+            delete_local(path)
         folder.rmdir()
 
 
@@ -93,26 +88,16 @@ def delete_checkpoints(folder: Path, trials: Iterable[Path]) -> int:
     with locked(folder, to="cleared of checkpoints"), _told(folder, "cleared of checkpoints"):
         for path in checkpoints_of(folder, trials):
             freed += size_of(path)
-            if stores.inside(path):
-                stores.drop(path)
-            else:
-                _delete(path)
+            delete(path)
     return freed
 
 
 def checkpoints_of(folder: Path, trials: Iterable[Path]) -> list[Path]:
     """Return the folders of these trials' checkpoints that :func:`delete_checkpoints` would delete."""
     found = [trial / FOLDER for trial in trials if trial.parent == folder]
-    if stores.inside(folder):
+    if store_of(folder):
         return found
     return [path for path in found if path.is_dir() and not path.is_symlink() and not path.parent.is_symlink()]
-
-
-def _delete(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -123,9 +108,9 @@ def _told(folder: Path, what: str) -> Iterator[None]:
     except StorageError:
         raise
     except OSError as error:
-        where = error.filename if isinstance(error.filename, str) else stores.shown(folder)
+        where = error.filename if isinstance(error.filename, str) else shown(folder)
         raise StorageError(
-            f"{stores.shown(folder)} could not be {what}: {where}: {why(error)}. The rest of it is still there; make "
+            f"{shown(folder)} could not be {what}: {where}: {why(error)}. The rest of it is still there; make "
             "that writable, and try again."
         ) from error
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tunelight.record import view, winner, write_text
 from tunelight.reporting.sections import PARTS, began, chosen, log_block, moment, parts, trial_blocks
-from tunelight.reporting.words import compact, event_line
+from tunelight.reporting.words import event_line
+from tunelight.results.html import table
 from tunelight.results.words import counted
 from tunelight.settings.dotted import flatten
 
@@ -120,18 +121,8 @@ def _without_script(results: SweepResults, shown: Sequence[view.Column]) -> str:
         return said
     rows = [view.row(results.record, results.record.trials[trial.id]) for trial in results.top(_NO_SCRIPT_ROWS)]
     cells = [[column.of(row) for column in shown] for row in rows]
-    config = _table(["best configuration", ""], list(flatten(results.best.plain_config).items()))
-    return f"{said}{config}{_table([column.name for column in shown], cells)}"
-
-
-def _table(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
-    lines = [("th", names), *(("td", row) for row in rows)]
-    texts = ["".join(f"<{tag}>{html.escape(_text(value))}</{tag}>" for value in line) for tag, line in lines]
-    return f'<div class="wide"><table class="rows"><tr>{"</tr><tr>".join(texts)}</tr></table></div>'
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else compact(value)
+    config = table(["best configuration", ""], list(flatten(results.best.plain_config).items()))
+    return f"{said}{config}{table([column.name for column in shown], cells)}"
 
 
 def _saved(

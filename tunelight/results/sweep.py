@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +18,7 @@ from tunelight import stores
 from tunelight.errors import NoResultError, SettingsError, first_of, guess, unknown
 from tunelight.record import Note, Notes, Standing, SweepState
 from tunelight.results import repeats
+from tunelight.results.html import TOP, sweep_html
 from tunelight.results.trial import Noted, TrialResult
 from tunelight.results.words import counted
 from tunelight.settings import Mode, paired
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 
 _MOST_IDS: Final = 12
-_MOST_ROWS: Final = 10
-"""Trials in the table that a notebook shows."""
 
 
 class SweepResults(Noted):
@@ -416,16 +414,10 @@ class SweepResults(Noted):
         return FIGURES[figure](self, **options)
 
     def _repr_html_(self) -> str:
-        """Show the sweep and its best trials in a notebook."""
-        import pandas as pd
-
-        best = self.top(_MOST_ROWS) if self.metric else []
-        parts = [f"<b>{escape(self.summary().splitlines()[0])}</b>"]
-        if best:
-            rows = pd.DataFrame([self._row(trial) for trial in best]).dropna(axis="columns", how="all")
-            parts.append(rows.to_html(index=False))
-            parts.append(f"results.best_config: <code>{escape(str(best[0].plain_config))}</code>; results.plot()")
-        return f"<div>{'<br/>'.join(parts)}</div>"
+        """Show the sweep in a notebook."""
+        best = [self._state.trials[trial.id] for trial in self.top(TOP)]
+        config = self.best.plain_config if best else None
+        return sweep_html(self.summary().splitlines()[0], self._state, best, config)
 
     def __repr__(self) -> str:
         best = storage.winner(self._state)

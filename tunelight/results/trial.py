@@ -7,7 +7,6 @@ import inspect
 import os
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,9 +17,10 @@ from tunelight.compat.lightning import prefer
 from tunelight.errors import CheckpointError, ImportPathError, TrainFunctionError
 from tunelight.record import Note, Notes, TrialState
 from tunelight.results.export import copy_checkpoint, export, format_of, refused
+from tunelight.results.html import short, trial_html
 from tunelight.results.words import used
 from tunelight.settings import load_object, paired
-from tunelight.settings.dotted import flatten, holder_of
+from tunelight.settings.dotted import holder_of
 from tunelight.space.plain import references
 
 _PREFIX: Final = "model."
@@ -205,8 +205,7 @@ class TrialResult(Noted):
     def _where(self) -> Path | None:
         paths = {self._folder / known["path"]: known for known in self._checkpoints}
         found = {Path(info.path): info.asdict() for info in checkpoints.find(self.path)}
-        asked = found.__contains__ if stores.inside(self.path) else os.path.exists  # a store is listed once
-        kept = {path: known for path, known in paths.items() if asked(path)}
+        kept = {path: known for path, known in paths.items() if path in found or path.exists()}
         for path, info in found.items():  # those that were finished after the last report are in no record
             kept.setdefault(path, info)
         best: tuple[float, Path] | None = None
@@ -383,13 +382,12 @@ class TrialResult(Noted):
 
     def _repr_html_(self) -> str:
         """Show the trial in a notebook."""
-        import pandas as pd
-
+        metric = self._metric
+        best = "" if self.value is None else f", best {metric} {short(self.value)}"
         why = "" if self.stop_reason is None else f" ({self.stop_reason})"
-        best = "" if self.value is None else f", best {self._metric} {self.value:.6g}"
-        config = pd.DataFrame(flatten(self.plain_config).items(), columns=["key", "value"]).to_html(index=False)
-        error = f"<pre>{escape(self.error)}</pre>" if self.error else ""
-        return f"<div><b>{escape(f'Trial {self.id} {self.outcome}{why}{best}')}</b>{config}{error}</div>"
+        return trial_html(
+            f"Trial {self.id} {self.outcome}{why}{best}", metric, self.history, self.plain_config, self.error
+        )
 
     def __repr__(self) -> str:
         why = "" if self._reason is None else f", error={self._reason!r}"

@@ -1,43 +1,26 @@
-"""Asynchronous successive halving, in its stopping form.
+"""Asynchronous successive halving, in its stopping form. It reads no clock and draws no random number.
 
-Li, Jamieson, Rostamizadeh, Gonina, Ben-Tzur, Hardt, Recht and Talwalkar, "A System for Massively
-Parallel Hyperparameter Tuning" (https://arxiv.org/abs/1810.05934). The paper pauses a trial at a rung
-and promotes it later; here, as in Ray Tune's scheduler of that name, a trial that is not among the best
-of its rung when it arrives there is stopped, and one that is goes on without a pause.
-
-Knows Ray Tune's scheduler interface and ``messages`` only; reads no clock and draws no random number.
+Li, Jamieson, Rostamizadeh, Gonina, Ben-Tzur, Hardt, Recht and Talwalkar, "A System for Massively Parallel
+Hyperparameter Tuning" (https://arxiv.org/abs/1810.05934). The paper pauses a trial at a rung and promotes it later;
+here, as in Ray Tune's scheduler of that name, a trial goes on at once if it is among the best of its rung as it arrives
+there, else it is stopped.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from ray.tune.schedulers.trial_scheduler import FIFOScheduler, TrialScheduler
+from ray.tune.schedulers import TrialScheduler
 
 from tunelight.compat.arguments import known_arguments
 from tunelight.errors import SettingsError, guess
 from tunelight.messages import RESULT_KEY, Continue, Stop
-from tunelight.schedulers.common import (
-    TRAINING_ITERATION,
-    WORST,
-    ByMetric,
-    End,
-    Reasons,
-    agreed,
-    check_judged,
-    check_mode,
-    check_positive,
-    is_number,
-    number,
-    tell,
-    whole,
-    write_state,
-)
-from tunelight.schedulers.rungs import Rung
+from tunelight.schedulers.base import GangScheduler
+from tunelight.schedulers.common import TRAINING_ITERATION, WORST, End, check_halving, number, tell
+from tunelight.schedulers.rungs import Rung, described, ladder
+from tunelight.settings import checks
 
 if TYPE_CHECKING:
     from ray.tune.execution.tune_controller import TuneController
@@ -50,16 +33,15 @@ _MAX_T: Final = 100
 _SECONDS: Final = f"{RESULT_KEY}/seconds"
 
 
-class ASHA(ByMetric, Reasons, FIFOScheduler):
+class ASHA(GangScheduler):
     """Stop trials that are not among the best at their rung (Ray Tune ``TrialScheduler``).
 
     Rungs lie at ``grace_period * reduction_factor ** (k + s)`` below ``max_t``, for bracket ``s``, in ``unit``. The
     first report at or past a rung is filed there, at each rung that it passes, once a trial and rung.
-    The trial goes on if it is among the best ``max(1, floor(n / reduction_factor))`` of the ``n`` filed
-    at that rung so far, itself included; of equals the earlier wins. From the first rung on a report of
-    NaN or of an infinity of either sign stops the trial at once (in a sweep of tunelight's it has ended as DIVERGED by
-    then, whatever the scheduler). A report without the metric (absent,
-    None, no number) decides nothing and is not filed.
+    The trial goes on if it is among the best ``max(1, floor(n / reduction_factor))`` of the ``n`` filed at that rung so
+    far, itself included; of equals the earlier wins. From the first rung on, NaN and infinities stop the trial at once
+    (in ``tunelight.run`` it has ended as DIVERGED by then). A report without the metric, or with one that is no number,
+    decides nothing and is not filed.
 
     A trial that reaches ``max_t`` is not stopped there: it ends by itself, so that its last code runs. One that does
     not is stopped at its first report past ``max_t`` (where reports come several times an epoch: past that epoch).
@@ -84,8 +66,6 @@ class ASHA(ByMetric, Reasons, FIFOScheduler):
     Raises: SettingsError, for a value out of range. Runs on: driver.
     """
 
-    _supports_buffered_results = False
-
     @known_arguments("scheduler")
     def __init__(  # noqa: PLR0917 - the order of the paper's and Ray's arguments is public
         self,
@@ -98,28 +78,30 @@ class ASHA(ByMetric, Reasons, FIFOScheduler):
         brackets: int = 1,
         unit: Literal["epochs", "samples", "seconds"] | None = None,
     ) -> None:
-        super().__init__()
-        check_mode(mode, "ASHA")
-        end = math.inf if max_t is None else max_t
-        max_t = _MAX_T if max_t is None else max_t
-        _check_numbers(max_t, grace_period, reduction_factor, brackets)
-        self._metric = metric
-        self._mode = mode
-        self._time_attr = _counted_by(time_attr, unit)
-        self._end = End(end, self._time_attr)
-        self._max_t = max_t
-        self._grace = grace_period
-        self._eta = whole(reduction_factor)
-        self._brackets = [self._rungs(s) for s in range(brackets)]
+        super().__init__(metric, mode)
+        if isinstance(max_t, str) and max_t == "auto":
+            raise SettingsError(
+                "ASHA stops a trial for good, so that max_t='auto', under which trials may go on later, is not for it. "
+                "ElasticASHA(max_t='auto') pauses them; by name: scheduler={'name': 'elastic_asha', 'max_t': 'auto'}."
+            )
+        self.max_t: float = _MAX_T if max_t is None else max_t
+        self.grace_period: float = grace_period
+        self._eta = reduction_factor
+        check_halving("ASHA", self.max_t, grace_period, reduction_factor)
+        self.time_attr = _counted_by(time_attr, unit)
+        self._end = End(max_t, self.time_attr)
+        checks.whole("ASHA's brackets", brackets)
+        if brackets > 1 and grace_period * reduction_factor ** (brackets - 1) > self.max_t:
+            raise SettingsError(
+                f"The first rung of the last of brackets={brackets} would lie beyond max_t={self.max_t!r}, with "
+                f"grace_period={grace_period!r} and reduction_factor={reduction_factor!r}. Have fewer brackets."
+            )
+        self._brackets = [ladder(grace_period * self._eta**s, self._eta, self.max_t) for s in range(brackets)]
         self._credit = [0.0] * brackets
         self._bracket_of: dict[str, int] = {}
         self._bound_of: dict[str, int | None] = {}
-        self._num_stopped = 0
-
-    @property
-    def num_stopped(self) -> int:
-        """Return how many trials this scheduler has stopped."""
-        return self._num_stopped
+        self.num_stopped = 0
+        """How many trials this scheduler has stopped."""
 
     def milestones(self, bracket: int = 0) -> list[float]:
         """Return the rungs of a bracket, ascending, in units of ``time_attr``."""
@@ -131,84 +113,60 @@ class ASHA(ByMetric, Reasons, FIFOScheduler):
 
     def initial_decision(self) -> Continue:
         """Return the first report of a new trial that needs an answer."""
-        if self._time_attr != TRAINING_ITERATION:
-            return Continue(until=1)
-        return Continue(until=self._bound(self._brackets[0], 0))
+        return Continue(until=1 if self.time_attr != TRAINING_ITERATION else self._bound(self._brackets[0], 0))
 
     # -- Tune's interface ---------------------------------------------------------------------------
 
     def on_trial_add(self, tune_controller: TuneController, trial: Trial) -> None:
         """Assign a trial to a bracket; one that returns after an error keeps its own, and its place in the rungs."""
-        check_judged("ASHA", self._metric, self._mode)
-        self._forget(trial)
+        self._check_judged()
+        self.on_trial_end(trial)
         if trial.trial_id not in self._bracket_of:
             self._bracket_of[trial.trial_id] = self._deal()
 
     def on_trial_result(self, tune_controller: TuneController, trial: Trial, result: Mapping[str, Any]) -> str:
         """Decide about a report, CONTINUE or STOP, and send the decision to the trial's gang."""
         why = self._judge(trial.trial_id, result)
-        self._explain(trial.trial_id, why)
+        self.explain(trial.trial_id, why)
         if why is None:
             self._tell_bound(trial, result)
             return TrialScheduler.CONTINUE
-        self._num_stopped += 1
+        self.num_stopped += 1
         tell(trial, Stop("asha"))
         return TrialScheduler.STOP
 
     def on_trial_complete(self, tune_controller: TuneController, trial: Trial, result: Mapping[str, Any]) -> None:
         """File a last report that came with the end of its trial; Tune asks no decision about it."""
         self._judge(trial.trial_id, result or {})
-        self._forget(trial)
+        self.on_trial_end(trial)
 
-    def on_trial_error(self, tune_controller: TuneController, trial: Trial) -> None:
-        """Keep the failed trial's results in the rungs: they were measured."""
-        self._forget(trial)
-
-    def on_trial_remove(self, tune_controller: TuneController, trial: Trial) -> None:
-        """Forget how far a waiting trial was allowed to run."""
-        self._forget(trial)
+    def on_trial_end(self, trial: Trial) -> None:
+        """Forget how far a trial was allowed to run, and why it was stopped; its results stay in the rungs."""
+        super().on_trial_end(trial)
+        self._bound_of.pop(trial.trial_id, None)
 
     def debug_string(self) -> str:
         """Return one line for each bracket: its rungs with their number of trials and the value to beat."""
-        lines = [f"Using ASHA: num_stopped={self._num_stopped}"]
-        for bracket, rungs in enumerate(self._brackets):
-            shown = " | ".join(self._describe(rung) for rung in rungs) or "no rung below max_t"
-            lines.append(f"Bracket {bracket}: {shown}")
-        return "\n".join(lines)
+        brackets = (described(rungs, self._eta, self._mode, closed=True) for rungs in self._brackets)
+        shown = "".join(f"\nBracket {number}: {rungs}" for number, rungs in enumerate(brackets))
+        return f"Using ASHA: num_stopped={self.num_stopped}{shown}"
 
-    def save(self, checkpoint_path: str) -> None:
-        """Write rungs, brackets and counters as JSON."""
-        state = {
-            "settings": self._settings(),
+    def _state(self) -> dict[str, Any]:
+        return {
             "brackets": [[rung.state() for rung in rungs] for rungs in self._brackets],
             "credit": self._credit,
             "bracket_of": self._bracket_of,
-            "num_stopped": self._num_stopped,
+            "num_stopped": self.num_stopped,
         }
-        write_state(checkpoint_path, state)
 
-    def restore(self, checkpoint_path: str) -> None:
-        """Load what ``save`` wrote.
-
-        Raises: SettingsError if it was written under other settings, which would misplace the rungs.
-        """
-        state = json.loads(Path(checkpoint_path).read_text(encoding="utf-8"))
-        own = agreed(self._settings(), state["settings"], "an ASHA", checkpoint_path)
-        self._metric, self._mode = own["metric"], own["mode"]
+    def _load(self, state: Mapping[str, Any]) -> None:
         for rungs, saved in zip(self._brackets, state["brackets"], strict=True):
             for rung, filed in zip(rungs, saved, strict=True):
                 rung.load(filed)
-        self._credit = list(state["credit"])
-        self._bracket_of = dict(state["bracket_of"])
-        self._bound_of = {}
-        self._num_stopped = state["num_stopped"]
+        self._credit, self._bracket_of = list(state["credit"]), dict(state["bracket_of"])
+        self._bound_of, self.num_stopped = {}, state["num_stopped"]
 
     # -- the rule -----------------------------------------------------------------------------------
-
-    def _forget(self, trial: Trial) -> None:
-        """Forget how far a trial was allowed to run, and why it was stopped."""
-        self._bound_of.pop(trial.trial_id, None)
-        self._explain(trial.trial_id, None)
 
     def _judge(self, trial_id: str, result: Mapping[str, Any]) -> str | None:
         """File a report at every rung that its trial reaches with it; return why the trial is stopped, if it is."""
@@ -229,32 +187,23 @@ class ASHA(ByMetric, Reasons, FIFOScheduler):
                     why = rung.standing(trial_id, self._eta, closed=True, unit=self._unit)
         if past:
             return self._end.reason
-        return None if time >= self._max_t else why
+        return None if time >= self.max_t else why
 
     @property
     def _unit(self) -> str:
         """What rungs count, in words; empty for epochs."""
-        return {TRAINING_ITERATION: "", UNITS["seconds"]: "seconds"}.get(self._time_attr, self._time_attr)
+        return {TRAINING_ITERATION: "", UNITS["seconds"]: "seconds"}.get(self.time_attr, self.time_attr)
 
     def _progress(self, result: Mapping[str, Any]) -> float | None:
         """Return a trial's progress. Seconds are those of training, if its gang reports them."""
-        trained = number(result.get(_SECONDS)) if self._time_attr == UNITS["seconds"] else None
-        return number(result.get(self._time_attr)) if trained is None else trained
-
-    def _rungs(self, bracket: int) -> list[Rung]:
-        """Return the rungs of a bracket, strictly below ``max_t``."""
-        rungs = []
-        milestone = self._grace * self._eta**bracket
-        while milestone < self._max_t:
-            rungs.append(Rung(milestone))
-            milestone *= self._eta
-        return rungs
+        trained = number(result.get(_SECONDS)) if self.time_attr == UNITS["seconds"] else None
+        return number(result.get(self.time_attr)) if trained is None else trained
 
     def _deal(self) -> int:
         """Choose the next trial's bracket: weighted round robin, evenly interleaved.
 
-        A bracket of m halvings costs about (m + 1) / eta^m of a full trial each, so that with Hyperband's
-        weights eta^m / (m + 1) all brackets get the same budget.
+        A trial in a bracket of m halvings costs about (m + 1) / eta^m of a full one, so that with Hyperband's weights
+        eta^m / (m + 1) all brackets get the same budget.
         """
         weights = [self._eta ** len(rungs) / (len(rungs) + 1) for rungs in self._brackets]
         for bracket, weight in enumerate(weights):
@@ -266,7 +215,7 @@ class ASHA(ByMetric, Reasons, FIFOScheduler):
     def _tell_bound(self, trial: Trial, result: Mapping[str, Any]) -> None:
         """Send the trial's gang the next report that needs an answer, if that has changed."""
         trial_id = trial.trial_id
-        if self._time_attr != TRAINING_ITERATION or trial_id not in self._bracket_of:
+        if self.time_attr != TRAINING_ITERATION or trial_id not in self._bracket_of:
             return
         rungs = self._brackets[self._bracket_of[trial_id]]
         at = number(result.get(TRAINING_ITERATION))
@@ -279,20 +228,11 @@ class ASHA(ByMetric, Reasons, FIFOScheduler):
         """Return the first report at or past the first of these rungs; without one, the first past the end."""
         return math.ceil(rungs[0].milestone) if rungs else self._end.bound(at)
 
-    def _describe(self, rung: Rung) -> str:
-        cutoff = rung.cutoff(self._eta, closed=True)
-        if cutoff is None:
-            return f"{rung.milestone:g}: none yet"
-        shown = cutoff if not math.isfinite(cutoff) or self._mode == "min" else -cutoff
-        return f"{rung.milestone:g}: {len(rung)} filed, cutoff {shown:.4g}"
-
     def _settings(self) -> dict[str, Any]:
         return {
-            "metric": self._metric,
-            "mode": self._mode,
-            "time_attr": self._time_attr,
-            "max_t": self._max_t,
-            "grace_period": self._grace,
+            "time_attr": self.time_attr,
+            "max_t": self.max_t,
+            "grace_period": self.grace_period,
             "reduction_factor": self._eta,
             "brackets": len(self._brackets),
         }
@@ -310,34 +250,3 @@ def _counted_by(time_attr: str | None, unit: str | None) -> str:
             f"ASHA was given unit={unit!r}, which counts {UNITS[unit]!r}, and time_attr={time_attr!r}: leave one out."
         )
     return time_attr or UNITS[unit or "epochs"]
-
-
-def _check_numbers(max_t: Any, grace_period: Any, reduction_factor: Any, brackets: Any) -> None:
-    """Raise SettingsError unless the settings are in range and agree."""
-    if max_t == "auto":
-        raise SettingsError(
-            "ASHA stops a trial for good, so that max_t='auto', under which trials may have to go on, is not for it. "
-            "ElasticASHA(max_t='auto') pauses them; by name: scheduler={'name': 'elastic_asha', 'max_t': 'auto'}."
-        )
-    check_positive("ASHA", max_t=max_t, grace_period=grace_period)
-    if not is_number(reduction_factor) or reduction_factor <= 1:
-        raise SettingsError(
-            f"ASHA's reduction_factor must be a number above 1 (of how many trials one goes on), "
-            f"and is {reduction_factor!r}. The usual ones are 2, 3 and 4."
-        )
-    if grace_period > max_t:
-        raise SettingsError(
-            f"ASHA's grace_period must be at most max_t, and is {grace_period!r} with max_t={max_t!r}: "
-            "no trial would ever be stopped. Lower grace_period, or train longer."
-        )
-    if not isinstance(brackets, int) or isinstance(brackets, bool) or brackets < 1:
-        raise SettingsError(f"ASHA's brackets must be a whole number of at least 1, and is {brackets!r}.")
-    room = 1
-    while grace_period * reduction_factor**room <= max_t:
-        room += 1
-    if brackets > room:
-        raise SettingsError(
-            f"ASHA has room for at most {room} brackets with grace_period={grace_period!r}, "
-            f"reduction_factor={reduction_factor!r} and max_t={max_t!r}, and was given brackets={brackets}: "
-            "the first rung of the last one would lie beyond max_t."
-        )

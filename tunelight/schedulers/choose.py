@@ -1,27 +1,39 @@
-"""Build the scheduler that a sweep's settings name, and get its decision for new trials."""
+"""Build the scheduler that a sweep's settings name."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+from ray.tune.schedulers import (
+    FIFOScheduler,
+    HyperBandForBOHB,
+    ResourceChangingScheduler,
+    TrialScheduler,
+    create_scheduler,
+)
 
 from tunelight.compat.arguments import replacement
 from tunelight.compat.ray import schedulers_by_name
 from tunelight.errors import SettingsError, unknown
-from tunelight.messages import Continue
+from tunelight.schedulers.asha import ASHA
+from tunelight.schedulers.base import GangScheduler, SweepFacts, adapted
+from tunelight.schedulers.elastic import ElasticASHA
+from tunelight.schedulers.pbt import GangPBT
+from tunelight.settings.checks import check_grace
 
 if TYPE_CHECKING:
-    from ray.tune.schedulers import TrialScheduler
-
     from tunelight.settings import Settings
 
-_OURS = ("asha", "elastic_asha", "gang_pbt")
-_SCHEDULERS = (*_OURS, "fifo")
-_TO_MAX_EPOCHS = ("asynchyperband", "async_hyperband", "hyperband", "hb_bohb")
-"""Ray's schedulers that take the length of trials."""
+_OURS: Mapping[str, type[TrialScheduler]] = {
+    "asha": ASHA,
+    "elastic_asha": ElasticASHA,
+    "gang_pbt": GangPBT,
+    "fifo": FIFOScheduler,
+}
 _OURS_FOR = {
     **dict.fromkeys(
         ("pbt", "pb2"),
@@ -48,80 +60,46 @@ _ELSEWHERE = {
 """Other libraries' names of schedulers -> ours."""
 
 
-def build_scheduler(settings: Settings, domains: Mapping[str, Any] | None = None) -> TrialScheduler:
-    """Return the scheduler that the settings name; one with ``set_space`` gets the domains (by dotted key).
+def build_scheduler(settings: Settings, domains: Mapping[str, Any] | None = None, **facts: Any) -> GangScheduler:
+    """Return the scheduler that the settings name, told about its sweep.
 
-    Raises: SettingsError for an unknown one.
+    ``domains``: the search space by dotted key; ``facts``: further fields of :class:`SweepFacts`.
+    Raises: SettingsError for an unknown one, and for one that does not fit the sweep.
     """
-    from ray.tune.schedulers import TrialScheduler
-
     given = settings.scheduler
-    if not isinstance(given, str | Mapping | TrialScheduler):
-        raise SettingsError(_no_scheduler(given))
     if isinstance(given, TrialScheduler):
-        try:
-            scheduler = copy.deepcopy(given)  # it keeps state by trial ids, which the next sweep has, too
-        except Exception:  # noqa: BLE001 - one that cannot be copied is used as it is
-            scheduler = given
-    else:
+        with contextlib.suppress(Exception):  # one that cannot be copied is used as it is
+            given = copy.deepcopy(given)  # it keeps state by trial ids, which the next sweep has, too
+    elif isinstance(given, str | Mapping):
         options = dict(given) if isinstance(given, Mapping) else {"name": given}
-        scheduler = _by_name(str(options.pop("name", "asha")), options, settings)
-    if getattr(scheduler, "resizes", False):
-        _limit(scheduler, settings)
-    if domains is not None and hasattr(scheduler, "set_space"):
-        scheduler.set_space(domains)
-    if settings.repeats is not None:
-        _check_repeats(scheduler)
-    return scheduler
-
-
-def _check_repeats(scheduler: TrialScheduler) -> None:
-    """Raise SettingsError for a scheduler whose trials do not keep one configuration each, to train again."""
-    from ray.tune.schedulers import PopulationBasedTraining, PopulationBasedTrainingReplay
-
-    changing = (PopulationBasedTraining, PopulationBasedTrainingReplay)
-    if isinstance(scheduler, changing) or hasattr(scheduler, "on_change"):
+        given = _by_name(str(options.pop("name", "asha")), options, settings)
+    else:
+        raise SettingsError(_no_scheduler(given))
+    scheduler = adapted(given)
+    check_grace(scheduler.grace_period, scheduler.time_attr, settings.max_epochs)
+    if settings.repeats is not None and scheduler.changes_configs:
         raise SettingsError(
-            f"repeats= trains the best configurations again, and under {type(scheduler).__name__} trials change their "
+            f"repeats= trains the best configurations again, and under {type(given).__name__} trials change their "
             "configuration while they train, so that none can be trained again from its start. Leave repeats out, or "
             "choose a scheduler that keeps configurations: 'asha', 'elastic_asha', 'fifo'."
         )
+    workers = settings.workers[1] if isinstance(settings.workers, tuple) else None
+    scheduler.prepare(SweepFacts(domains, workers, settings.room_for_data, **facts))
+    return scheduler
 
 
 def _by_name(name: str, options: dict[str, Any], settings: Settings) -> TrialScheduler:
-    from ray.tune.schedulers import FIFOScheduler, create_scheduler
-
+    """Return tunelight's or Ray's scheduler of this name. Ray ignores unknown options silently."""
     tunes = schedulers_by_name()
-    if name in _OURS:
-        return _ours(name, options, settings)
-    if name == "fifo":
-        make: Callable[..., TrialScheduler] = FIFOScheduler
-    elif name in tunes:
-        make = partial(create_scheduler, name)
-        _check_options(name, options)
-    else:
-        valid = [*_SCHEDULERS, *(key for key in tunes if key not in _SCHEDULERS)]
+    if name not in _OURS and name not in tunes:
         known = _ELSEWHERE.get(name.lower())
         more = f"; {_OURS_FOR[known]}" if known in _OURS_FOR else ""
         near = f" Here that is {known!r}{more}." if known else ""
+        valid = [*_OURS, *(key for key in tunes if key not in _OURS)]
         raise SettingsError(
             f"{unknown('There is no scheduler', name, valid, near or None)} Or pass a Ray Tune TrialScheduler object."
         )
-    if name in _TO_MAX_EPOCHS and settings.max_epochs is not None:
-        options.setdefault("max_t", settings.max_epochs)
-    try:
-        return make(**options)
-    except Exception as error:
-        ours, given = (f" Or: {_OURS_FOR[name]}." if name in _OURS_FOR else ""), options or "its name alone"
-        raise SettingsError(
-            f"Ray Tune's scheduler {name!r} cannot be made of {given}: {str(error).rstrip('.')}. Give what it needs "
-            f"beside the name, scheduler={{'name': {name!r}, ...}}, or pass the object.{ours}"
-        ) from error
-
-
-def _check_options(name: str, options: Mapping[str, Any]) -> None:
-    """Raise SettingsError for options that a scheduler of Ray's does not have: Ray ignores them silently."""
-    kind: Any = schedulers_by_name()[name]
+    kind: Any = _OURS.get(name, tunes.get(name))
     try:
         valid = list(inspect.signature(kind() if inspect.isfunction(kind) else kind).parameters)
     except ImportError as error:
@@ -133,6 +111,21 @@ def _check_options(name: str, options: Mapping[str, Any]) -> None:
             raise SettingsError(
                 unknown(f"scheduler {name!r} has no", option, valid, replacement(option, valid, "scheduler"))
             )
+    if settings.max_epochs is not None and "max_t" in valid:
+        options.setdefault("max_t", settings.max_epochs)
+    if name in _OURS:
+        if "seed" in valid:
+            options.setdefault("seed", settings.seed or 0)
+        judged = settings.judged_by if "metric" in valid else {}
+        return _OURS[name](**{**judged, **options})
+    try:
+        return create_scheduler(name, **options)
+    except Exception as error:
+        ours, given = (f" Or: {_OURS_FOR[name]}." if name in _OURS_FOR else ""), options or "its name alone"
+        raise SettingsError(
+            f"Ray Tune's scheduler {name!r} cannot be made of {given}: {str(error).rstrip('.')}. Give what it needs "
+            f"beside the name, scheduler={{'name': {name!r}, ...}}, or pass the object.{ours}"
+        ) from error
 
 
 def _no_scheduler(given: Any) -> str:
@@ -155,63 +148,21 @@ def _no_scheduler(given: Any) -> str:
     )
 
 
-def check_company(scheduler: TrialScheduler, settings: Settings) -> None:
+def check_company(scheduler: GangScheduler, settings: Settings) -> None:
     """Raise SettingsError for schedulers of Ray's that would fail during a sweep with these settings."""
-    from ray.tune.schedulers import HyperBandForBOHB, ResourceChangingScheduler
-
-    if isinstance(scheduler, HyperBandForBOHB) and not hasattr(settings.searcher, "on_pause"):
+    if isinstance(scheduler.inner, HyperBandForBOHB) and not hasattr(settings.searcher, "on_pause"):
         raise SettingsError(
             "Ray Tune's HyperBandForBOHB ('hb_bohb') works with Ray Tune's TuneBOHB as its searcher only, and "
             f"searcher={settings.searcher!r}. Give searcher=TuneBOHB() (from ray.tune.search.bohb), or: "
             f"{_OURS_FOR['hb_bohb']}."
         )
-    if isinstance(scheduler, ResourceChangingScheduler) and settings.reuse_gangs:
+    if isinstance(scheduler.inner, ResourceChangingScheduler) and settings.reuse_gangs:
         raise SettingsError(
             "Ray Tune's ResourceChangingScheduler cannot reuse gangs. Say reuse_gangs=False, or: "
             f"{_OURS_FOR['resource_changing']}."
         )
 
 
-def _ours(name: str, options: dict[str, Any], settings: Settings) -> TrialScheduler:
-    from tunelight.schedulers import ASHA, ElasticASHA, GangPBT
-
-    kind = {"asha": ASHA, "elastic_asha": ElasticASHA, "gang_pbt": GangPBT}[name]
-    valid = list(inspect.signature(kind).parameters)
-    for option in options:
-        if option not in valid:
-            raise SettingsError(
-                unknown(f"scheduler {name} has no", option, valid, replacement(option, valid, "scheduler"))
-            )
-    if settings.max_epochs is not None:
-        options.setdefault("max_t", settings.max_epochs)
-    if "seed" in valid:
-        options.setdefault("seed", settings.seed or 0)
-    made: TrialScheduler = kind(**{**settings.judged_by, **options})
-    return made
-
-
-def _limit(scheduler: Any, settings: Settings) -> None:
-    """Set the largest size of gangs on a scheduler that resizes them; gangs of a fixed size keep it."""
-    largest = settings.workers[1] if isinstance(settings.workers, tuple) else None
-    own = getattr(scheduler, "max_workers", None)
-    scheduler.max_workers = largest if largest is None or own is None else min(own, largest)
-
-
-def judged_by(scheduler: Any, settings: Settings) -> dict[str, Any]:
+def judged_by(scheduler: GangScheduler, settings: Settings) -> dict[str, Any]:
     """Return the metric and mode for Tune to set on the scheduler: those that it was not made with."""
-    return {
-        name: value
-        for name, value in settings.judged_by.items()
-        if getattr(scheduler, f"_{name}", getattr(scheduler, name, None)) is None
-    }
-
-
-def first_decision(scheduler: Any) -> Continue:
-    """Return the decision for new trials: the first report that needs an answer; FIFO never answers."""
-    from ray.tune.schedulers import FIFOScheduler
-
-    if hasattr(scheduler, "initial_decision"):
-        decision = scheduler.initial_decision()
-        assert isinstance(decision, Continue)  # our own schedulers
-        return decision
-    return Continue(until=None if type(scheduler) is FIFOScheduler else 1)
+    return {name: value for name, value in settings.judged_by.items() if getattr(scheduler, name) is None}

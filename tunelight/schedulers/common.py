@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from tunelight import stores
-from tunelight.compat.ray import DEFAULT_METRIC, TRAINING_ITERATION, trial_actor
+from tunelight.compat.ray import TRAINING_ITERATION, trial_actor
 from tunelight.errors import SettingsError, guess
 from tunelight.messages import Adopt, Continue, Resize, Stop
+from tunelight.settings import checks
 
 if TYPE_CHECKING:
     from ray.tune.experiment import Trial
@@ -21,64 +20,6 @@ logger = logging.getLogger(__name__)
 MODES: Final = ("min", "max")
 WORST: Final = math.inf
 """The loss of NaN and both infinities: they count in a rung, behind everything else."""
-
-
-class ByMetric:
-    """A mixin for schedulers that compare trials by a metric, which Tune may set."""
-
-    _metric: str | None
-    _mode: str | None
-
-    @property
-    def mode(self) -> str | None:
-        """Return "min", "max", or None if Tune has yet to set it."""
-        return self._mode
-
-    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
-        """Set metric and mode from Tune; return False if they contradict the scheduler's own."""
-        check_mode(mode, type(self).__name__)
-        if (metric and self._metric not in (None, metric)) or (mode and self._mode not in (None, mode)):
-            return False
-        self._mode = mode or self._mode
-        self._metric = metric or self._metric or (DEFAULT_METRIC if self._mode else None)
-        return True
-
-    def _loss(self, result: Mapping[str, Any]) -> float | None:
-        """Return the loss of a report; None if its metric is missing or no number."""
-        value = number(result.get(self._metric or DEFAULT_METRIC))
-        return None if value is None else loss_of(value, self._mode)
-
-    def _reported(self, result: Mapping[str, Any]) -> str:
-        """Return what a report says of the metric, in words: ``reported loss=nan``."""
-        name = self._metric or DEFAULT_METRIC
-        return f"reported {name}={number(result.get(name))}"
-
-
-class Reasons:
-    """A mixin for schedulers that say why they stop or pause a trial."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._reasons: dict[str, str] = {}
-
-    def reason(self, trial_id: str) -> str | None:
-        """Return in words why the last decision on a trial was to stop or to pause it.
-
-        None if it was to go on, or if the trial has ended since.
-        """
-        return self._reasons.get(trial_id)
-
-    def _explain(self, trial_id: str, reason: str | None) -> None:
-        """Set the reason of the last decision on a trial; None forgets it."""
-        if reason is None:
-            self._reasons.pop(trial_id, None)
-        else:
-            self._reasons[trial_id] = reason
-
-
-def write_state(path: str, state: Mapping[str, Any]) -> None:
-    """Write a scheduler's state as JSON, atomically."""
-    stores.write_atomically(path, json.dumps(state))
 
 
 def tell(trial: Trial, decision: Continue | Stop | Resize | Adopt) -> None:
@@ -108,29 +49,19 @@ def number(value: Any) -> float | None:
         return math.inf
 
 
-def loss_of(value: float, mode: str | None) -> float:
-    """Return a metric's value as a loss: less is better, NaN and infinities are worst."""
-    if not math.isfinite(value):
-        return WORST
-    return -value if mode == "max" else value
-
-
 class End:
-    """Tells which trials train on past ``max_t``, where they should have ended by themselves (infinite: not known).
+    """Tells which trials train on past ``max_t``, where they should have ended by themselves (None: not known).
 
     Reports count as epochs, unless they name their epoch: then there may be several in an epoch, and one after the
     last, for what the training code does then.
     """
 
-    def __init__(self, max_t: float, counted_by: str = TRAINING_ITERATION) -> None:
-        self._max_t = max_t
+    def __init__(self, max_t: float | None, counted_by: str = TRAINING_ITERATION) -> None:
+        self._max_t = math.inf if max_t is None else max_t
         self._by_reports = counted_by == TRAINING_ITERATION
         self._say_epochs: set[str] = set()
-
-    @property
-    def reason(self) -> str:
+        self.reason = f"trained on past max_t={self._max_t:.12g}"
         """Why a trial is stopped that trains on past the end, in words."""
-        return f"trained on past max_t={in_words(self._max_t)}"
 
     def past(self, trial_id: str, result: Mapping[str, Any], at: float) -> bool:
         """Tell whether a trial's report, ``at`` this progress, is one past the end."""
@@ -151,55 +82,23 @@ def top_count(n: int, eta: float) -> int:
     return math.floor(n / eta + 1e-9)  # 11 / 1.1 is 9.999..., and means 10
 
 
-def in_words(progress: float) -> str:
-    """Return a rung or another measure of progress as text, without what rounding left."""
-    return f"{progress:.12g}"
-
-
-def whole(eta: float) -> float:
-    """Return an eta that is a whole number as int, so that milestones are whole."""
-    return int(eta) if eta == int(eta) else eta
-
-
-def is_number(value: Any) -> bool:
-    """Tell whether a setting is a finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def check_mode(mode: str | None, who: str) -> None:
     """Raise SettingsError unless ``mode`` is "min", "max" or None."""
-    if mode is not None and mode not in MODES:
+    if mode not in (None, *MODES):
         raise SettingsError(f"{who}'s mode must be 'min' or 'max', and is {mode!r}.{guess(mode, MODES)}")
 
 
-def check_positive(who: str, **values: Any) -> None:
-    """Raise SettingsError for the first value that is not a finite number above 0."""
-    for name, value in values.items():
-        if not is_number(value) or value <= 0:
-            raise SettingsError(f"{who}'s {name} must be a number above 0, and is {value!r}.")
-
-
-def check_judged(who: str, metric: str | None, mode: str | None) -> None:
-    """Raise SettingsError unless there is a metric and a mode to compare trials by."""
-    if not metric or not mode:
+def check_halving(who: str, max_t: Any, grace_period: Any, reduction_factor: Any) -> None:
+    """Raise SettingsError unless the settings of successive halving are in range and agree."""
+    for name, value in (("max_t", max_t), ("grace_period", grace_period)):
+        checks.number(f"{who}'s {name}", value)
+    if checks.number(f"{who}'s reduction_factor", reduction_factor) <= 1:
         raise SettingsError(
-            f"{who} needs a metric and a mode to compare trials by, and has metric={metric!r}, "
-            f"mode={mode!r}. Give both to {who}(metric=..., mode='min') or to the sweep "
-            "(with a plain Tuner: TuneConfig(metric=..., mode='min'))."
+            f"{who}'s reduction_factor must be a number above 1 (of how many trials one goes on), and is "
+            f"{reduction_factor!r}. The usual ones are 2, 3 and 4."
         )
-
-
-def agreed(own: dict[str, Any], saved: Mapping[str, Any], who: str, path: str) -> dict[str, Any]:
-    """Return a scheduler's settings, with the saved metric and mode if it lacks them.
-
-    Raises: SettingsError if the others differ: the saved state would mean something else under them.
-    """
-    judged: dict[str, Any] = {name: own[name] or saved[name] for name in ("metric", "mode") if name in own}
-    both = {**own, **judged}
-    differ = [f"{name}={both[name]!r} (saved: {saved.get(name)!r})" for name in both if both[name] != saved.get(name)]
-    if differ:
+    if grace_period > max_t:
         raise SettingsError(
-            f"{path} was saved by {who} with other settings than this one: {', '.join(differ)}. Restore it with the "
-            "settings it was saved under."
+            f"{who}'s grace_period must be at most max_t, and is {grace_period!r} with max_t={max_t!r}: no trial would "
+            "ever be stopped or paused. Lower grace_period, or train longer."
         )
-    return both

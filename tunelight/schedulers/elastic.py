@@ -4,45 +4,29 @@ After Li et al., "A System for Massively Parallel Hyperparameter Tuning" (https:
 trial pauses at a rung and is promoted when it is among the best 1/eta there. Here it goes on in place if it comes so,
 and is promoted later only when it is among the best 1/eta^1.5. When trials are admitted: Liaw et al.,
 "HyperSched: Dynamic Resource Reallocation for Model Development on a Deadline" (SoCC 2019).
-
-Reads no clock but the one that is passed in, and draws no random numbers.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ray.tune.experiment import Trial
-from ray.tune.schedulers.trial_scheduler import TrialScheduler
+from ray.tune.schedulers import TrialScheduler
 
 from tunelight.compat.arguments import known_arguments
 from tunelight.errors import SettingsError
 from tunelight.messages import Continue, Stop
-from tunelight.schedulers.common import (
-    TRAINING_ITERATION,
-    ByMetric,
-    End,
-    Reasons,
-    agreed,
-    check_judged,
-    check_mode,
-    check_positive,
-    is_number,
-    number,
-    tell,
-    whole,
-    write_state,
-)
+from tunelight.schedulers.base import GangScheduler, SweepFacts
+from tunelight.schedulers.common import TRAINING_ITERATION, End, check_halving, number, tell
 from tunelight.schedulers.growth import Growth
 from tunelight.schedulers.ledger import TrialResources
 from tunelight.schedulers.members import Member, Members, State
 from tunelight.schedulers.promotion import Promotion, Verdict
-from tunelight.schedulers.rungs import Rung
+from tunelight.schedulers.rungs import described
+from tunelight.settings import checks
 
 if TYPE_CHECKING:
     from ray.tune.execution.tune_controller import TuneController
@@ -51,19 +35,17 @@ _MAX_T: Final = 81
 """Rungs lie below it if the length of trials is not known."""
 
 
-class ElasticASHA(ByMetric, Reasons, TrialScheduler):
+class ElasticASHA(GangScheduler):
     """Pause trials that are not among the best of their rung, promote them late, and grow the last ones.
 
     Rungs lie at ``grace_period * reduction_factor ** k`` below ``max_t``. A trial that comes to a rung among the best
     ``floor(n / reduction_factor)`` of the ``n`` filed there so far goes on in place; another one pauses, keeps its
     checkpoint and leaves its gang to others. When there is room, the highest rung's best paused trial that has come to
     be among the best ``floor(n / reduction_factor ** 1.5)``, or to be the best, is promoted, before a new trial starts.
-    This differs from the published rule, which promotes whoever comes to be among the best ``1 / reduction_factor``:
-    that took 1.4 times as long in simulations, for half of the regret (docs/decisions/0007). Where no further trial can
-    come to a rung, at least its best goes on, so that the sweep ends with one trained to ``max_t``; then those still
-    paused are ended. NaN or
-    infinite from the first rung on stops a trial. One that reaches ``max_t`` ends by itself; if it does not, it is
-    stopped at its first report past ``max_t``.
+    (The published rule, 1 instead of 1.5, took 1.4 times as long in simulations, for half of the regret:
+    docs/decisions/0007.) Where no further trial can come to a rung, at least its best goes on, so that the sweep ends
+    with one trained to ``max_t``; then those still paused are ended. NaN and infinities stop a trial from the first
+    rung on. A trial that reaches ``max_t`` ends by itself, or is stopped at its first report past ``max_t``.
 
     Gangs of ``workers=(min, max)`` start with ``min``. While nothing waits for free resources, trials grow, each
     towards its share of the cluster, by doubling; they do if that saves 1.1 times what a resize costs, both learned
@@ -77,10 +59,10 @@ class ElasticASHA(ByMetric, Reasons, TrialScheduler):
         reduction_factor: of how many trials one is promoted, > 1 (eta in the paper).
         grace_period: where the first rung lies, in epochs (one report each).
         max_t: where a trial ends by itself, in epochs, or is stopped soon after (None: not known; rungs lie below 81,
-            and no trial is stopped for its length). "auto": no further than is needed to tell which trial is best
-            (after PASHA, with another estimate of noise, see :class:`~tunelight.schedulers.pasha.Pasha`): two rungs at
-            first, a further one while the order of trials at the two highest still changes by more than the measured
-            noise of validation. All trials pause at the highest rung, and none ends by itself unless its training does.
+            and no trial is stopped for its length). "auto": no further than is needed to tell which trial is best (see
+            :class:`~tunelight.schedulers.pasha.Pasha`): two rungs at first, a further one while the order of trials at
+            the two highest still changes by more than the measured noise of validation. All trials pause at the
+            highest rung, and none ends by itself unless its training does.
         deadline_s: seconds from the first trial on after which nothing counts (None: no deadline).
         max_workers: how far a gang may grow (None: to what the sweep's ``workers`` say; under a plain Tuner not).
         cooldown: how many reports a gang keeps its size at least.
@@ -89,9 +71,8 @@ class ElasticASHA(ByMetric, Reasons, TrialScheduler):
     Raises: SettingsError, for a value out of range. Runs on: driver.
     """
 
-    _supports_buffered_results = False
     resizes = True
-    """Gangs start with the fewest workers, and grow by ``Resize``."""
+    pauses = True
 
     @known_arguments("scheduler")
     def __init__(  # noqa: PLR0917 - metric and mode first, as in every scheduler of Tune
@@ -106,45 +87,36 @@ class ElasticASHA(ByMetric, Reasons, TrialScheduler):
         cooldown: int = 5,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__()
-        check_mode(mode, "ElasticASHA")
-        self._finish = End(math.inf if max_t is None or max_t == "auto" else max_t)
-        max_t = _MAX_T if max_t is None else max_t
-        _check_numbers(
-            reduction_factor=reduction_factor,
-            grace_period=grace_period,
-            max_t=max_t,
-            deadline_s=deadline_s,
-            max_workers=max_workers,
-            cooldown=cooldown,
-        )
-        self._metric = metric
-        self._mode = mode
-        self._grace = grace_period
+        super().__init__(metric, mode)
+        if isinstance(max_t, str) and max_t != "auto":
+            raise SettingsError(f"ElasticASHA's max_t must be a number of epochs or 'auto', and is {max_t!r}.")
+        self.max_t = None if max_t == "auto" else _MAX_T if max_t is None else max_t
+        check_halving("ElasticASHA", grace_period if max_t == "auto" else self.max_t, grace_period, reduction_factor)
+        self._finish = End(None if max_t == "auto" else max_t)
+        if deadline_s is not None:
+            checks.number("ElasticASHA's deadline_s", deadline_s)
+        if max_workers is not None:
+            checks.whole("ElasticASHA's max_workers", max_workers)
+        checks.whole("ElasticASHA's cooldown", cooldown, least=0)
+        self.grace_period: float = grace_period
         self._deadline_s = deadline_s
         self.clock = clock
         self._members = Members()
-        eta, end = whole(reduction_factor), None if max_t == "auto" else max_t
-        self._promotion = Promotion(self._members, eta, grace_period, end, self._worth)
+        self._promotion = Promotion(self._members, reduction_factor, grace_period, self.max_t, self._worth)
         self._growth = Growth(self._members, max_workers, cooldown)
         self._started_at: float | None = None
         self._resources: TrialResources | None = None
         self._ending = 1
 
-    # -- what tunelight asks ------------------------------------------------------------------------
+    # -- what a sweep asks ----------------------------------------------------------------------------
 
-    @property
-    def max_workers(self) -> int | None:
-        """How many workers a gang may have; None: gangs do not grow."""
-        return self._growth.max_workers
-
-    @max_workers.setter
-    def max_workers(self, workers: int | None) -> None:
-        self._growth.max_workers = workers
-
-    def keep_free(self, cpus: float) -> None:
-        """Leave this many CPUs of the cluster unused by trials."""
-        self._growth.ledger.kept_cpus = cpus
+    def prepare(self, sweep: SweepFacts) -> None:
+        """Let gangs grow to the sweep's largest at most, and leave CPUs free for its datasets."""
+        super().prepare(sweep)
+        own, largest = self._growth.max_workers, sweep.max_workers
+        self._growth.max_workers = largest if largest is None or own is None else min(own, largest)
+        self._growth.ledger.kept_cpus = sweep.data_cpus
+        self.clock = sweep.clock or self.clock
 
     def milestones(self) -> list[float]:
         """Return the rungs, ascending, in epochs."""
@@ -162,10 +134,10 @@ class ElasticASHA(ByMetric, Reasons, TrialScheduler):
 
     def on_trial_add(self, tune_controller: TuneController, trial: Trial) -> None:
         """Add a trial that is to start, or that returns and keeps its results in the rungs."""
-        check_judged("ElasticASHA", self._metric, self._mode)
+        self._check_judged()
         if self._started_at is None:
             self._started_at = self.clock()
-        member = self._members.know(trial.trial_id)
+        member = self._members[trial.trial_id]
         member.trial, member.resources = trial, TrialResources.of(trial)
         if trial.status in (Trial.TERMINATED, Trial.ERROR):  # Tune adds those too when it restores a sweep
             self._end(member)
@@ -176,7 +148,7 @@ class ElasticASHA(ByMetric, Reasons, TrialScheduler):
             member.again = True
             self._promotion.leave(member)
         self._resources = member.resources
-        self._explain(trial.trial_id, None)
+        self.explain(trial.trial_id, None)
         member.until = self._bound(0, 0)
         self._members.move(member, State.WAITING)
         self._ending = 1
@@ -190,10 +162,10 @@ class ElasticASHA(ByMetric, Reasons, TrialScheduler):
         target = member.target
         verdict = self._judge(member, result)
         if verdict == "stop" or self._finish.past(trial.trial_id, result, member.progress):
-            self._explain(trial.trial_id, self._reported(result) if verdict == "stop" else self._finish.reason)
+            self.explain(trial.trial_id, self._reported(result) if verdict == "stop" else self._finish.reason)
             tell(trial, Stop("elastic_asha"))
             return TrialScheduler.STOP
-        self._explain(trial.trial_id, self._promotion.standing(member) if verdict == "pause" else None)
+        self.explain(trial.trial_id, self._promotion.standing(member) if verdict == "pause" else None)
         if verdict == "pause":
             self._members.move(member, State.PAUSING)
             return TrialScheduler.PAUSE
@@ -208,18 +180,19 @@ class ElasticASHA(ByMetric, Reasons, TrialScheduler):
         member = self._members.get(trial.trial_id)
         if member is not None and member.state is not State.ENDED:
             self._judge(member, result or {}, ended=True)
-        self._end(member)
+        self.on_trial_end(trial)
 
     def on_trial_error(self, tune_controller: TuneController, trial: Trial) -> None:
         """Keep the failed trial's results in the rungs: they were measured. One that was to pause is judged again."""
         member = self._members.get(trial.trial_id)
         if member is not None and member.state is State.PAUSING:
             member.again = True  # if Tune tries it once more
-        self._end(member)
+        self.on_trial_end(trial)
 
-    def on_trial_remove(self, tune_controller: TuneController, trial: Trial) -> None:
-        """Forget a trial that was ended while it waited."""
-        self._end(self._members.get(trial.trial_id))
+    def on_trial_end(self, trial: Trial) -> None:
+        """Forget a trial, whose results stay in the rungs."""
+        if (member := self._members.get(trial.trial_id)) is not None:
+            self._end(member)
 
     def choose_trial_to_run(self, tune_controller: TuneController) -> Trial | None:
         """Return the paused trial to promote now, if any; make room for it, and end trials that cannot be promoted."""
@@ -243,22 +216,12 @@ class ElasticASHA(ByMetric, Reasons, TrialScheduler):
 
     def debug_string(self) -> str:
         """Return one line: the rungs with their number of trials, those promoted, and the value to beat."""
-        shown = " | ".join(self._describe(rung) for rung in self._promotion.rungs) or "no rung below max_t"
-        return f"Using ElasticASHA: {shown}"
+        return f"Using ElasticASHA: {described(self._promotion.rungs, self._promotion.eta, self._mode, closed=False)}"
 
-    def save(self, checkpoint_path: str) -> None:
-        """Write settings and rungs as JSON."""
-        state = {"settings": self._settings(), "rungs": self._promotion.state()}
-        write_state(checkpoint_path, state)
+    def _state(self) -> dict[str, Any]:
+        return {"rungs": self._promotion.state()}
 
-    def restore(self, checkpoint_path: str) -> None:
-        """Load what ``save`` wrote.
-
-        Raises: SettingsError if it was written under other settings, which would misplace the rungs.
-        """
-        state = json.loads(Path(checkpoint_path).read_text(encoding="utf-8"))
-        own = agreed(self._settings(), state["settings"], "an ElasticASHA", checkpoint_path)
-        self._metric, self._mode = own["metric"], own["mode"]
+    def _load(self, state: Mapping[str, Any]) -> None:
         self._promotion.load(state["rungs"])
 
     # -- what becomes of one trial ------------------------------------------------------------------
@@ -290,15 +253,14 @@ class ElasticASHA(ByMetric, Reasons, TrialScheduler):
         self._growth.gone(member)
         self._promotion.changed()
 
-    def _end(self, member: Member | None) -> None:
-        if member is not None:
-            self._explain(member.trial_id, None)
-            self._promotion.leave(member)
-            self._members.move(member, State.ENDED)
-            self._growth.gone(member)
+    def _end(self, member: Member) -> None:
+        self.explain(member.trial_id, None)
+        self._promotion.leave(member)
+        self._members.move(member, State.ENDED)
+        self._growth.gone(member)
 
     def _start_again(self, member: Member) -> Trial:
-        self._explain(member.trial_id, None)
+        self.explain(member.trial_id, None)
         self._members.starts(member)
         self._growth.started(member)
         member.until = self._bound(0, 0)
@@ -315,7 +277,7 @@ class ElasticASHA(ByMetric, Reasons, TrialScheduler):
         if member is not None and self._promotion.promote(member):
             return self._start_again(member)
         for trial_id in self._promotion.worst_first()[: self._ending]:
-            paused = self._members.know(trial_id)
+            paused = self._members[trial_id]
             if paused.trial is not None:
                 tune_controller.stop_trial(paused.trial)
             self._end(paused)
@@ -345,46 +307,9 @@ class ElasticASHA(ByMetric, Reasons, TrialScheduler):
             member.until = bound
             tell(member.trial, Continue(until=bound))
 
-    def _describe(self, rung: Rung) -> str:
-        if not len(rung):
-            return f"{rung.milestone:g}: none yet"
-        cutoff = rung.cutoff(self._promotion.eta)
-        beat = "" if cutoff is None else f", cutoff {-cutoff if self._mode == 'max' else cutoff:.4g}"
-        return f"{rung.milestone:g}: {len(rung)} filed, {len(rung.promoted)} promoted{beat}"
-
     def _settings(self) -> dict[str, Any]:
         return {
-            "metric": self._metric,
-            "mode": self._mode,
             "reduction_factor": self._promotion.eta,
-            "grace_period": self._grace,
-            "max_t": "auto" if self._promotion.pasha else self._promotion.max_t,
+            "grace_period": self.grace_period,
+            "max_t": self.max_t,
         }
-
-
-def _check_numbers(
-    *, reduction_factor: Any, grace_period: Any, max_t: Any, deadline_s: Any, max_workers: Any, cooldown: Any
-) -> None:
-    """Raise SettingsError unless the settings are in range and agree."""
-    check_positive("ElasticASHA", grace_period=grace_period)
-    if isinstance(max_t, str) and max_t != "auto":
-        raise SettingsError(f"ElasticASHA's max_t must be a number of epochs or 'auto', and is {max_t!r}.")
-    if max_t != "auto":
-        check_positive("ElasticASHA", max_t=max_t)
-    if deadline_s is not None:
-        check_positive("ElasticASHA", deadline_s=deadline_s)
-    if not is_number(reduction_factor) or reduction_factor <= 1:
-        raise SettingsError(
-            "ElasticASHA's reduction_factor must be a number above 1 (of how many trials one is promoted), and is "
-            f"{reduction_factor!r}. The usual ones are 2, 3 and 4."
-        )
-    if max_t != "auto" and grace_period > max_t:
-        raise SettingsError(
-            f"ElasticASHA's grace_period must be at most max_t, and is {grace_period!r} with max_t={max_t!r}: no trial "
-            "would ever pause. Lower grace_period, or train longer."
-        )
-    for name, value, lowest in (("max_workers", max_workers, 1), ("cooldown", cooldown, 0)):
-        if name == "max_workers" and value is None:
-            continue
-        if not isinstance(value, int) or isinstance(value, bool) or value < lowest:
-            raise SettingsError(f"ElasticASHA's {name} must be a whole number of {lowest} or more, and is {value!r}.")

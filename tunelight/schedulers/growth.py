@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import contextlib
 import math
 from collections.abc import Mapping
 from typing import Any, Final
@@ -13,8 +13,6 @@ from tunelight.schedulers.common import number, tell
 from tunelight.schedulers.ledger import Ledger, TrialResources
 from tunelight.schedulers.members import Member, Members
 from tunelight.schedulers.speed import Speed, sizes
-
-logger = logging.getLogger(__name__)
 
 _WORKERS: Final = f"{RESULT_KEY}/workers"
 _NO_GAIN: Final = 0.1
@@ -112,7 +110,8 @@ class Growth:
         limit = max(limit // 2**member.refused, min(limit, 2 * have))  # it may succeed at half the size
         for size in reversed(sizes(resources.workers, self.max_workers)):
             if have < size <= limit and self._saves(have, size, left):
-                _release_idle(tune_controller)
+                with contextlib.suppress(Exception):  # not public in Tune, and idle gangs are no reason to end a sweep
+                    end_cached_actors(tune_controller)  # kept warm for a next trial, which there is not
                 self._ask(member, size)
                 return
 
@@ -121,17 +120,15 @@ class Growth:
         if resources is None or not self._grown:
             return
         missing = resources.workers - self.ledger.free(resources) - sum(self._giving.values())
-        if missing <= 0:
-            return
         for member in sorted(self._grown.values(), key=lambda one: (one.target, -one.loss)):
-            min_workers = member.resources.workers if member.resources else 1
-            ladder = sizes(min_workers, member.target_workers)
-            size = max((size for size in ladder if size <= member.target_workers - missing), default=min_workers)
+            if missing <= 0:
+                return
+            least = member.resources.workers if member.resources else 1
+            ladder = sizes(least, member.target_workers)
+            size = max((size for size in ladder if size <= member.target_workers - missing), default=least)
             if size < member.target_workers:
                 missing -= member.target_workers - size
                 self._ask(member, size)
-            if missing <= 0:
-                return
 
     def _share(self, member: Member, resources: TrialResources) -> int:
         """Return how many workers a trial may have, by its share of the remaining work."""
@@ -173,11 +170,3 @@ class Growth:
         member.since, member.refused = None, 0
         self._grown.pop(member.trial_id, None)
         self._giving.pop(member.trial_id, None)
-
-
-def _release_idle(tune_controller: Any) -> None:
-    """Release gangs that Tune keeps warm for a next trial: there is none, and others can use their resources."""
-    try:
-        end_cached_actors(tune_controller)
-    except Exception as error:  # noqa: BLE001 - a part of Tune that is not public; idle gangs are no reason to end
-        logger.debug("idle gangs were not released: %s", error)

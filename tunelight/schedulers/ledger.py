@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,11 +24,10 @@ class TrialResources:
         factory = getattr(trial, "placement_group_factory", None)
         if factory is None:
             return None
-        bundles: list[Mapping[str, float]] = factory.bundles
-        alone = len(bundles) == 1 or factory.head_bundle_is_empty
-        workers = len(bundles) if alone else len(bundles) - 1
+        bundles = factory.bundles
+        head = len(bundles) > 1 and not factory.head_bundle_is_empty
         total = tuple(sum(bundle.get(name, 0.0) for bundle in bundles) for name in _NAMES)
-        return cls(workers, total, tuple(bundles[-1].get(name, 0.0) for name in _NAMES))
+        return cls(len(bundles) - head, total, tuple(bundles[-1].get(name, 0.0) for name in _NAMES))
 
 
 class Ledger:
@@ -39,8 +37,8 @@ class Ledger:
     """
 
     def __init__(self) -> None:
-        self._held: dict[str, tuple[TrialResources, int]] = {}
-        self._used = [0.0] * len(_NAMES)
+        self._held: dict[str, tuple[float, ...]] = {}
+        self._used: tuple[float, ...] = (0.0,) * len(_NAMES)
         self.capacity: tuple[float, ...] | None = None
         self.kept_cpus = 0.0
         """CPUs that trials must not use: a sweep's datasets are preprocessed on them."""
@@ -51,25 +49,20 @@ class Ledger:
         size = (max(0.0, cpus - self.kept_cpus), gpus)
         self.capacity = size if any(size) else None
 
-    def hold(self, trial_id: str, resources: TrialResources | None, workers: int | None = None) -> None:
+    def hold(self, trial_id: str, resources: TrialResources | None, workers: int = 0) -> None:
         """Note that a trial holds its reservation, with ``workers`` in all where that is more."""
-        if resources is None:
-            return
-        self.release(trial_id)
-        extra = max((workers or 0) - resources.workers, 0)
-        self._held[trial_id] = (resources, extra)
-        self._add(resources, extra, 1)
+        if resources is not None:
+            self.release(trial_id)
+            extra = max(workers - resources.workers, 0)
+            each = zip(resources.total, resources.per_worker, strict=True)
+            self._held[trial_id] = tuple(total + extra * one for total, one in each)
+            self._used = tuple(map(sum, zip(self._used, self._held[trial_id], strict=True)))
 
     def release(self, trial_id: str) -> None:
         """Note that a trial has released its resources."""
-        if trial_id in self._held:
-            resources, extra = self._held.pop(trial_id)
-            self._add(resources, extra, -1)
-
-    def workers(self, trial_id: str) -> int:
-        """Return how many workers a trial has; 0 if it holds no resources."""
-        resources, extra = self._held.get(trial_id, (None, 0))
-        return resources.workers + extra if resources else 0
+        released = self._held.pop(trial_id, (0.0,) * len(_NAMES))
+        left = zip(self._used, released, strict=True)
+        self._used = tuple(used - less if self._held else 0.0 for used, less in left)  # 0: without rounding errors
 
     def fits(self, resources: TrialResources | None) -> bool:
         """Tell whether there is room for one more trial."""
@@ -84,20 +77,10 @@ class Ledger:
 
     def total(self, resources: TrialResources | None) -> int:
         """Return how many workers would fit in the empty cluster."""
-        return self._count(resources, [0.0] * len(_NAMES))
+        return self._count(resources, (0.0,) * len(_NAMES))
 
-    def _count(self, resources: TrialResources | None, used: list[float]) -> int:
+    def _count(self, resources: TrialResources | None, used: tuple[float, ...]) -> int:
         if resources is None or self.capacity is None or not any(resources.per_worker):
             return 0
-        left = [
-            (capacity - taken + 1e-6) // each
-            for capacity, taken, each in zip(self.capacity, used, resources.per_worker, strict=True)
-            if each
-        ]
-        return max(int(min(left)), 0)
-
-    def _add(self, resources: TrialResources, extra: int, sign: int) -> None:
-        for number, (total, each) in enumerate(zip(resources.total, resources.per_worker, strict=True)):
-            self._used[number] += sign * (total + extra * each)
-        if not self._held:
-            self._used = [0.0] * len(_NAMES)  # rounding errors
+        amounts = zip(self.capacity, used, resources.per_worker, strict=True)
+        return max(int(min((capacity - taken + 1e-6) // each for capacity, taken, each in amounts if each)), 0)

@@ -60,12 +60,16 @@ class Member:
     again: bool = False
     """Whether it trains again although it was to pause, as after a fault, and is judged again at its next report."""
 
+    def is_now(self, status: str) -> bool:
+        """Tell whether Tune says so of the trial."""
+        return self.trial is not None and self.trial.status == status
 
-class Members:
-    """Counts trials by their state and the rung that they reach next."""
+
+class Members(dict[str, Member]):
+    """Trials by id, added as they are first asked for, and counted by their state and the rung that they reach next."""
 
     def __init__(self) -> None:
-        self._by_id: dict[str, Member] = {}
+        super().__init__()
         self._towards: Counter[int] = Counter()
         self._going = SortedList()
         self.waiting: deque[Member] = deque()
@@ -74,18 +78,9 @@ class Members:
         self._starting: deque[Member] = deque()
         self._looked = 0
 
-    def __iter__(self) -> Iterator[Member]:
-        return iter(self._by_id.values())
-
-    def get(self, trial_id: str) -> Member | None:
-        """Return the trial with this id, if it is known."""
-        return self._by_id.get(trial_id)
-
-    def know(self, trial_id: str) -> Member:
-        """Return the trial with this id; add it if it is new."""
-        if trial_id not in self._by_id:
-            self._by_id[trial_id] = Member(trial_id)
-        return self._by_id[trial_id]
+    def __missing__(self, trial_id: str) -> Member:
+        self[trial_id] = Member(trial_id)
+        return self[trial_id]
 
     @property
     def busy(self) -> bool:
@@ -102,7 +97,7 @@ class Members:
         first = self._looked if self._looked < len(self._going) else 0
         self._looked = first + _LOOKS
         for _, trial_id in self._going[first : self._looked]:
-            yield self._by_id[trial_id]
+            yield self[trial_id]
 
     def any_towards(self, rung: int) -> bool:
         """Tell whether any trial may still reach the rung with this index, or a lower one."""
@@ -125,32 +120,27 @@ class Members:
         self._starting.append(member)
 
     def settle(
-        self,
-        started: Callable[[Member], None],
-        begun: Callable[[Member], None],
-        paused: Callable[[Member], None],
+        self, started: Callable[[Member], None], begun: Callable[[Member], None], paused: Callable[[Member], None]
     ) -> None:
         """Find out which trials Tune has started, have their gang, or have paused, for which it has no callbacks."""
-        while self.waiting and (
-            self.waiting[0].state is not State.WAITING or _status(self.waiting[0]) != Trial.PENDING
-        ):
+        while self.waiting and not (self.waiting[0].state is State.WAITING and self.waiting[0].is_now(Trial.PENDING)):
             member = self.waiting.popleft()
             if member.state is State.WAITING:
                 self.starts(member)
                 started(member)
         for _ in range(min(_LOOKS, len(self._starting))):
             member = self._starting.popleft()
-            if member.state is State.GOING and _status(member) == Trial.PENDING:
+            if member.state is State.GOING and member.is_now(Trial.PENDING):
                 self._starting.append(member)
-            elif member.state is State.GOING and _status(member) == Trial.RUNNING:
+            elif member.state is State.GOING and member.is_now(Trial.RUNNING):
                 begun(member)
         for _ in range(min(_LOOKS, len(self._pausing))):
             member = self._pausing.popleft()
-            if member.state is State.PAUSING and _status(member) != Trial.PAUSED:
-                self._pausing.append(member)
-            elif member.state is State.PAUSING:
+            if member.state is State.PAUSING and member.is_now(Trial.PAUSED):
                 self.move(member, State.PAUSED)
                 paused(member)
+            elif member.state is State.PAUSING:
+                self._pausing.append(member)
 
     def _count(self, member: Member, sign: int) -> None:
         if member.state in _COMING:
@@ -158,12 +148,4 @@ class Members:
             if not self._towards[member.target]:
                 del self._towards[member.target]
         if member.state is State.GOING:
-            key = (-member.target, member.trial_id)
-            if sign > 0:
-                self._going.add(key)
-            else:
-                self._going.remove(key)
-
-
-def _status(member: Member) -> Any:
-    return getattr(member.trial, "status", None)
+            (self._going.add if sign > 0 else self._going.remove)((-member.target, member.trial_id))

@@ -35,10 +35,9 @@ class Mutations(dict[str, Any]):
 
 
 def mutations_of(given: Mapping[str, Any]) -> Mutations:
-    """Return domains by dotted key from a user's mapping of domains, lists of values, or functions without arguments.
+    """Return domains by dotted key from a user's mapping, also nested, of domains, lists, functions without arguments.
 
-    Groups may be nested. Raises: SettingsError, SpaceError for entries without values to choose from: a plain value
-    would overwrite each trial's own.
+    Raises: SettingsError, SpaceError for entries without a choice: a plain value would overwrite each trial's own.
     """
     if not isinstance(given, Mapping):
         raise SettingsError(f"GangPBT's hyperparam_mutations must be a mapping, not {given!r}. {_HOW}")
@@ -68,12 +67,12 @@ def default_mutations(domains: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_known(mutations: Mapping[str, Any], domains: Mapping[str, Any]) -> None:
     """Raise SettingsError for a mutation of a key that the space lacks, or to an object that is none of its choices."""
+    objects = _objects(mutations)
     for key, domain in mutations.items():
         if key not in domains:
             raise SettingsError(
                 unknown("hyperparam_mutations: the search space has no key", key, domains, None, "It has")
             )
-        objects = _objects(mutations)
         for value in _values(domain):
             if objects.value(key, value) is not value and value not in _values(domains[key]):
                 raise SettingsError(
@@ -129,25 +128,20 @@ def _mutate(
 def _perturbed(value: float, domain: Any, factor: float) -> float:
     """Return ``value`` times ``factor``, as near as the domain allows; a whole number changes by at least one."""
     lower, upper = (getattr(domain, name, None) for name in ("lower", "upper"))
+    sampler: Any = domain.get_sampler() if isinstance(domain, Float | Integer) else None  # type: ignore[no-untyped-call]
+    step: Any = sampler.q if isinstance(sampler, Quantized) else None
     new: float = value * factor
     whole = isinstance(value, int) or isinstance(domain, Integer)
     if isinstance(domain, Integer):
-        step = getattr(domain.get_sampler(), "q", 1)
-        lower, upper = whole_bounds(domain.lower, domain.upper, step)
+        lower, upper = whole_bounds(domain.lower, domain.upper, step or 1)
+    if whole:
+        step = step or 1
         new = round(new / step) * step
         new = new if new != value else value + (step if factor > 1 else -step)
-    elif whole:
-        new = round(new) if round(new) != value else value + (1 if factor > 1 else -1)
-    new = _stepped(new, domain)
+    new = round(new / step) * step if step else new
     new = new if lower is None else max(new, lower)
     new = new if upper is None else min(new, upper)
     return int(new) if whole else float(new)
-
-
-def _stepped(value: float, domain: Any) -> float:
-    """Return ``value`` rounded to the steps of a quantized domain; for other domains ``value`` itself."""
-    sampler: Any = domain.get_sampler() if isinstance(domain, Float | Integer) else None  # type: ignore[no-untyped-call]
-    return round(value / sampler.q) * sampler.q if isinstance(sampler, Quantized) else value
 
 
 def _as_domains(given: Mapping[str, Any], way: str = "") -> dict[str, Any]:
@@ -157,7 +151,9 @@ def _as_domains(given: Mapping[str, Any], way: str = "") -> dict[str, Any]:
         if isinstance(value, list | tuple):
             made[key] = tune.choice(list(value)) if value else {"choice": []}  # which is refused, with its key
         elif isinstance(value, Mapping):
-            made[key] = value if _describes_a_domain(value) else _as_domains(value, f"{where}.")
+            names = [name for name in value if name not in MODIFIERS]
+            described = len(names) == 1 and names[0] in ARGUMENTS  # {"uniform": [0, 1]}, and no group
+            made[key] = value if described else _as_domains(value, f"{where}.")
         elif isinstance(value, Function) or (callable(value) and not _takes_nothing(value)):
             raise SettingsError(
                 f"GangPBT's hyperparam_mutations: {where!r} is {value!r}, which needs the rest of the configuration. "
@@ -172,12 +168,6 @@ def _as_domains(given: Mapping[str, Any], way: str = "") -> dict[str, Any]:
     return made
 
 
-def _describes_a_domain(value: Mapping[str, Any]) -> bool:
-    """Tell whether a mapping is a domain, as {"uniform": [0, 1]}, and not a group of hyperparameters."""
-    names = [key for key in value if key not in MODIFIERS]
-    return len(names) == 1 and names[0] in ARGUMENTS
-
-
 def _takes_nothing(function: Callable[..., Any]) -> bool:
     try:
         inspect.signature(function).bind()
@@ -188,15 +178,15 @@ def _takes_nothing(function: Callable[..., Any]) -> bool:
     return True
 
 
+def _called(function: Callable[[], Any]) -> Callable[[Any], Any]:
+    return lambda _: function()
+
+
 def _no_choice(key: str, value: Any) -> SettingsError:
     return SettingsError(
         f"GangPBT's hyperparam_mutations: {key!r} is {value!r}, which leaves nothing to choose. Leave {key!r} out to "
         f"keep each trial's own value, or give a list of values. {_HOW}"
     )
-
-
-def _called(function: Callable[[], Any]) -> Callable[[Any], Any]:
-    return lambda _: function()
 
 
 def _values(domain: Any) -> list[Any]:

@@ -30,10 +30,10 @@ class Pasha:
     """Tells when trials rank differently at the top rung than at the rung below; O(log n) per report.
 
     It differs from the paper in two ways. There ``epsilon`` is a percentile (90) of the distances between trials that
-    change places back and forth as they train; here noise is measured by third differences of a trial's reports between
-    the two rungs, in which a learning curve itself hardly shows. There the whole order of the two rungs is compared;
-    here only the trial that comes to the top rung is checked, if it is among the best at either: it is in order if the
-    one that had its new place below was worth the same there, up to noise.
+    change places as they train; here noise is measured by third differences of a trial's reports between the two rungs,
+    in which a learning curve hardly shows. There the whole order of the two rungs is compared; here only a trial that
+    comes to the top rung, if it is among the best at either: it is in order if the trial that had its new place below
+    was worth the same there, up to noise.
     """
 
     def __init__(self) -> None:

@@ -11,35 +11,25 @@ Knows Ray Tune's scheduler interface and ``messages`` only; reads no clock, and 
 from __future__ import annotations
 
 import copy
-import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from ray.actor import ActorHandle
 from ray.tune.experiment import Trial
-from ray.tune.schedulers.trial_scheduler import FIFOScheduler, TrialScheduler
+from ray.tune.schedulers import TrialScheduler
 
 from tunelight.compat.arguments import known_arguments
+from tunelight.compat.ray import cluster_size, trial_actor
 from tunelight.errors import SettingsError
 from tunelight.messages import RESULT_KEY, Adopt, Continue
-from tunelight.schedulers.common import (
-    TRAINING_ITERATION,
-    ByMetric,
-    Reasons,
-    agreed,
-    call_actor,
-    check_judged,
-    check_mode,
-    is_number,
-    tell,
-    write_state,
-)
-from tunelight.schedulers.gang_trials import check_is_gang, folder_of
+from tunelight.schedulers.base import GangScheduler, SweepFacts
+from tunelight.schedulers.common import TRAINING_ITERATION, call_actor, tell
+from tunelight.schedulers.ledger import TrialResources
 from tunelight.schedulers.mutation import check_known, default_mutations, explore, mutations_of
-from tunelight.schedulers.time_sharing import next_trial, should_yield
+from tunelight.settings import checks
 
 if TYPE_CHECKING:
     from ray.tune.execution.tune_controller import TuneController
@@ -66,7 +56,7 @@ class _Member:
     ended: bool = False
 
 
-class GangPBT(ByMetric, Reasons, FIFOScheduler):
+class GangPBT(GangScheduler):
     """Train a population: the worst take over the best ones' weights and a mutation of their settings.
 
     Every ``perturbation_interval`` reports a member is compared with the others. Among the best quarter it offers its
@@ -95,7 +85,8 @@ class GangPBT(ByMetric, Reasons, FIFOScheduler):
     Raises: SettingsError. Runs on: driver.
     """
 
-    _supports_buffered_results = False
+    pauses = True
+    changes_configs = True
 
     @known_arguments("scheduler")
     def __init__(  # noqa: PLR0917 - the order follows Ray's PopulationBasedTraining
@@ -111,39 +102,39 @@ class GangPBT(ByMetric, Reasons, FIFOScheduler):
         seed: int = 0,
         max_lead: int | None = None,
     ) -> None:
-        super().__init__()
-        check_mode(mode, "GangPBT")
-        _check(perturbation_interval, quantile_fraction, resample_probability, perturbation_factors, max_lead)
-        self._metric, self._mode = metric, mode
-        self._interval = perturbation_interval
+        super().__init__(metric, mode)
+        self._interval = checks.whole("GangPBT's perturbation_interval", perturbation_interval)
+        self._lead = 2 * self._interval if max_lead is None else checks.whole("GangPBT's max_lead", max_lead)
+        self._quantile = checks.number("GangPBT's quantile_fraction", quantile_fraction)
+        self._resample = checks.number("GangPBT's resample_probability", resample_probability, zero=True)
+        self._factors = [checks.number("GangPBT's perturbation_factors", factor) for factor in perturbation_factors]
+        for name, value, fits, wanted in (
+            ("quantile_fraction", quantile_fraction, self._quantile <= 0.5, "at most 0.5, for best and worst are two"),
+            ("resample_probability", resample_probability, self._resample <= 1, "at most 1"),
+            ("perturbation_factors", perturbation_factors, self._factors, "numbers, such as (1.2, 0.8)"),
+        ):
+            if not fits:
+                raise SettingsError(f"GangPBT's {name} must be {wanted}, not {value!r}.")
         given = hyperparam_mutations
         self._mutations: dict[str, Any] | None = None if given is None else mutations_of(given)
-        self._quantile = quantile_fraction
-        self._resample = resample_probability
-        self._factors = tuple(perturbation_factors)
-        self._max_t = math.inf if max_t is None else max_t
-        self._seed = seed
-        self._lead = 2 * perturbation_interval if max_lead is None else max_lead
+        self.max_t, self._seed = max_t, seed
         self._rng = np.random.RandomState(seed)
         self._members: dict[str, _Member] = {}
         self._trials: dict[str, Any] = {}
         self._offers: dict[str, Any] = {}
         self._before: dict[str, tuple[int, dict[str, Any]]] = {}
-        self._exploits = 0
-        self.on_change: Callable[[str, int, Mapping[str, Any], str | None, int | None], object] | None = None
-        """Called at each change with trial, report, new configuration, and the parent with its report."""
-
-    @property
-    def num_exploits(self) -> int:
-        """Return how often a member took over another's weights."""
-        return self._exploits
+        self.num_exploits = 0
+        """How often a member took over another's weights."""
 
     def initial_decision(self) -> Continue:
         """Return the first report of a new trial that needs an answer."""
         return Continue(until=self._interval)
 
-    def set_space(self, domains: Mapping[str, Any]) -> None:
-        """Set the sweep's search space, by dotted key. Raises: SettingsError if nothing in it can be mutated."""
+    def prepare(self, sweep: SweepFacts) -> None:
+        """Take what is mutated from the search space. Raises: SettingsError if nothing in it can be mutated."""
+        super().prepare(sweep)
+        if (domains := sweep.domains) is None:
+            return
         mutations = default_mutations(domains) if self._mutations is None else self._mutations
         check_known(mutations, domains)
         if not mutations:
@@ -157,7 +148,7 @@ class GangPBT(ByMetric, Reasons, FIFOScheduler):
 
     def on_trial_add(self, tune_controller: TuneController, trial: Trial) -> None:
         """Add a trial to the population, also again after an error."""
-        check_judged("GangPBT", self._metric, self._mode)
+        self._check_judged()
         if not self._mutations:
             raise SettingsError(
                 "GangPBT needs to know what to mutate: GangPBT(hyperparam_mutations={'lr': tune.loguniform(1e-4, 1)}). "
@@ -171,8 +162,8 @@ class GangPBT(ByMetric, Reasons, FIFOScheduler):
         """Compare a member that is due: it offers, or adopts, and pauses if others wait."""
         member, number = self._members.get(trial.trial_id), result.get(TRAINING_ITERATION)
         if member is None or not isinstance(number, int):
-            return str(TrialScheduler.CONTINUE)
-        self._explain(trial.trial_id, None)
+            return TrialScheduler.CONTINUE
+        self.explain(trial.trial_id, None)
         self._undo_failed_change(trial, result)
         member.reports, loss, due = number, self._loss(result), number >= member.due
         if loss is not None:
@@ -180,82 +171,75 @@ class GangPBT(ByMetric, Reasons, FIFOScheduler):
         if due:
             member.due, member.told = number + self._interval, False
         leaves, member.leaves = member.leaves, False
-        if number >= self._max_t:
+        if self.max_t is not None and number >= self.max_t:
             return self._go_on(trial, member, None)
         if not due and not leaves:
             return self._go_on(trial, member, member.due)
         ahead = self._ahead(member)
-        pause = ahead or should_yield(tune_controller, trial, self._reports)
+        pause = ahead or self._must_yield(tune_controller, trial)
         judged = due and loss is not None and not (pause and leaves)
         # Paused at once, it could not report whether it adopted: it pauses at its next report, which does.
         if judged and self._judge(trial, member, number + 1 if pause else member.due):
             member.leaves, member.told = pause, not pause
-            return str(TrialScheduler.CONTINUE)
+            return TrialScheduler.CONTINUE
         if pause:
             member.told = False
-            self._explain(trial.trial_id, "too far ahead of the slowest" if ahead else "others wait for their turn")
-            return str(TrialScheduler.PAUSE)
+            self.explain(trial.trial_id, "too far ahead of the slowest" if ahead else "others wait for their turn")
+            return TrialScheduler.PAUSE
         return self._go_on(trial, member, member.due)
 
-    def on_trial_complete(self, tune_controller: TuneController, trial: Trial, result: Mapping[str, Any]) -> None:
-        """Leave an ended member out of comparisons."""
-        self._leave(trial)
-
-    def on_trial_error(self, tune_controller: TuneController, trial: Trial) -> None:
-        """Leave out a failed member; it may be added again."""
-        self._leave(trial)
-
-    def on_trial_remove(self, tune_controller: TuneController, trial: Trial) -> None:
-        """Leave out a member that was ended while it waited."""
-        self._leave(trial)
+    def on_trial_end(self, trial: Trial) -> None:
+        """Leave a member that has ended, or failed, out of comparisons."""
+        super().on_trial_end(trial)
+        if (member := self._members.get(trial.trial_id)) is not None:
+            member.ended, member.offered, member.leaves = True, None, False
+        self._offers.pop(trial.trial_id, None)
 
     def choose_trial_to_run(self, tune_controller: TuneController) -> Trial | None:
-        """Return the waiting member with the fewest reports."""
-        chosen: Trial | None = next_trial(tune_controller, self._reports)
-        member = None if chosen is None else self._members.get(chosen.trial_id)
-        if member is not None and self._ahead(member):
-            return None
-        if chosen is not None:
-            self._explain(chosen.trial_id, None)
-        return chosen
+        """Return the waiting member with the fewest reports: a pending one, else a paused one.
+
+        Only one paused trial at a time becomes pending, so that one that pauses later with less may still come first.
+        """
+        trials: list[Trial] = tune_controller.get_trials()
+        for status in (Trial.PENDING, Trial.PAUSED):
+            if waiting := [trial for trial in trials if trial.status == status]:
+                chosen = min(waiting, key=self._reports)
+                member = self._members.get(chosen.trial_id)
+                if member is not None and self._ahead(member):
+                    return None
+                self.explain(chosen.trial_id, None)
+                return chosen
+        return None
 
     def debug_string(self) -> str:
         """Return one line: the number of members, and of exploits."""
         alive = sum(not member.ended for member in self._members.values())
-        return f"Using GangPBT: {alive} of {len(self._members)} members train, {self._exploits} exploits"
+        return f"Using GangPBT: {alive} of {len(self._members)} members train, {self.num_exploits} exploits"
 
-    def save(self, checkpoint_path: str) -> None:
-        """Write the population and the generator as JSON; Tune keeps the configurations, and gangs start again."""
+    def _state(self) -> dict[str, Any]:
         kind, keys, *rest = self._rng.get_state(legacy=True)
-        state = {
-            "settings": self._settings(),
+        return {
             "members": {key: asdict(replace(one, told=False, leaves=False)) for key, one in self._members.items()},
             "rng": [kind, np.asarray(keys).tolist(), *rest],
-            "exploits": self._exploits,
+            "exploits": self.num_exploits,
         }
-        write_state(checkpoint_path, state)
 
-    def restore(self, checkpoint_path: str) -> None:
-        """Load what ``save`` wrote; offers are gone, so that checkpoints stand in for them.
-
-        Raises: SettingsError if it was written under other settings.
-        """
-        state = json.loads(Path(checkpoint_path).read_text(encoding="utf-8"))
-        agreed(self._settings(), state["settings"], "a GangPBT", checkpoint_path)
+    def _load(self, state: Mapping[str, Any]) -> None:
+        """Load members and generator; offers are gone, so that checkpoints stand in for them."""
         self._members = {key: _Member(**member) for key, member in state["members"].items()}
         kind, keys, *rest = state["rng"]
         self._rng.set_state((kind, np.asarray(keys, dtype=np.uint32), *rest))
-        self._exploits = state["exploits"]
+        self.num_exploits = state["exploits"]
 
     # -- the rule -----------------------------------------------------------------------------------
 
     def _go_on(self, trial: Trial, member: _Member, until: int | None) -> str:
         """Send a member's gang the next report that needs an answer, unless it knows."""
         if not member.told:
-            check_is_gang(trial)
+            _check_is_gang(trial)
             tell(trial, Continue(until))
         member.told = True
-        return str(TrialScheduler.CONTINUE)
+        return TrialScheduler.CONTINUE
 
     def _judge(self, trial: Trial, member: _Member, until: int) -> bool:
         """Let a member offer or adopt; return whether it adopts, which includes how far it may run."""
@@ -278,11 +262,10 @@ class GangPBT(ByMetric, Reasons, FIFOScheduler):
         trial.set_config(config)
         member.loss, member.offered = theirs.loss, None
         self._offers.pop(trial.trial_id, None)
-        self._exploits += 1
-        weights, folder = self._offers.get(parent_id), folder_of(parent)
+        self.num_exploits += 1
+        weights, folder = self._offers.get(parent_id), getattr(parent, "path", None)  # the path of a stub raises
         tell(trial, Adopt(weights, copy.deepcopy(config), parent_id, folder, theirs.offered, until))
-        if self.on_change is not None:
-            self.on_change(trial.trial_id, member.reports, config, parent_id, theirs.offered)
+        self.sweep.on_change(trial.trial_id, member.reports, config, parent_id, theirs.offered)
 
     def _undo_failed_change(self, trial: Trial, result: Mapping[str, Any]) -> None:
         """Undo a change that could not be made: the parent's state was gone, and it had no checkpoint."""
@@ -291,9 +274,8 @@ class GangPBT(ByMetric, Reasons, FIFOScheduler):
             return
         number, config = told
         trial.set_config(config)
-        self._exploits -= 1
-        if self.on_change is not None:
-            self.on_change(trial.trial_id, number, config, None, None)
+        self.num_exploits -= 1
+        self.sweep.on_change(trial.trial_id, number, config, None, None)
 
     def _quantiles(self) -> tuple[set[str], list[str]]:
         """Return the worst and the best of the members that train, the best first.
@@ -315,16 +297,20 @@ class GangPBT(ByMetric, Reasons, FIFOScheduler):
             if not one.ended and not (key in trials and trials[key].is_finished())
         }
 
-    def _leave(self, trial: Trial) -> None:
-        if (member := self._members.get(trial.trial_id)) is not None:
-            member.ended, member.offered, member.leaves = True, None, False
-        self._offers.pop(trial.trial_id, None)
-        self._explain(trial.trial_id, None)
-
     def _ahead(self, member: _Member) -> bool:
         """Tell whether a member has to wait for the slowest."""
         slowest = min((one.reports for one in self._alive().values()), default=member.reports)
         return member.reports - slowest > self._lead
+
+    def _must_yield(self, tune_controller: Any, trial: Trial) -> bool:
+        """Tell whether a trial releases its gang: another one waits that has had no more, and there is no room."""
+        size, resources = cluster_size(tune_controller), TrialResources.of(trial)
+        if size is None or resources is None:
+            return False
+        live = [one for one in tune_controller.get_live_trials() if not one.is_finished()]
+        waiting = [one for one in live if one is not trial and one.status in (Trial.PENDING, Trial.PAUSED)]
+        room = all(len(live) * need <= have + 1e-6 for have, need in zip(size, resources.total, strict=True))
+        return not room and any(self._reports(one)[0] <= self._reports(trial)[0] for one in waiting)
 
     def _reports(self, trial: Any) -> tuple[int, int]:
         """Return how much a trial has had of the cluster, as a sort key."""
@@ -336,32 +322,21 @@ class GangPBT(ByMetric, Reasons, FIFOScheduler):
             "perturbation_interval": self._interval,
             "quantile_fraction": self._quantile,
             "resample_probability": self._resample,
-            "perturbation_factors": list(self._factors),
+            "perturbation_factors": self._factors,
             "seed": self._seed,
             "max_lead": self._lead,
         }
 
 
+def _check_is_gang(trial: Any) -> None:
+    """Raise SettingsError for a trial that runs without a gang, which could not carry out a decision."""
+    actor = trial_actor(trial)
+    if isinstance(actor, ActorHandle) and not hasattr(actor, "decide"):
+        raise SettingsError(
+            f"GangPBT hands weights from gang to gang, and trial {trial.trial_id} is no gang. Wrap the train function: "
+            "Tuner(tunelight.gang_trainable(train, ...)), or use Ray's PopulationBasedTraining."
+        )
+
+
 def _of(member: _Member) -> float:
     return math.inf if member.loss is None else member.loss
-
-
-def _check(interval: Any, quantile: Any, resample: Any, factors: Any, lead: Any) -> None:
-    """Raise SettingsError for a value out of range."""
-    if not isinstance(interval, int) or isinstance(interval, bool) or interval < 1:
-        raise SettingsError(
-            f"GangPBT's perturbation_interval must be a whole number of reports, 1 or more, not {interval!r}."
-        )
-    if lead is not None and (not is_number(lead) or lead < 1):
-        raise SettingsError(f"GangPBT's max_lead must be 1 report or more, not {lead!r}.")
-    if not is_number(quantile) or not 0 < quantile <= 0.5:
-        raise SettingsError(
-            f"GangPBT's quantile_fraction must be more than 0 and at most 0.5, not {quantile!r}: the best and the "
-            "worst are two parts of the population."
-        )
-    if not is_number(resample) or not 0 <= resample <= 1:
-        raise SettingsError(f"GangPBT's resample_probability must be between 0 and 1, not {resample!r}.")
-    if not factors or not all(is_number(one) and one > 0 for one in factors):
-        raise SettingsError(
-            f"GangPBT's perturbation_factors must be numbers above 0, such as (1.2, 0.8), not {factors!r}."
-        )

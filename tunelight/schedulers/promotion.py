@@ -9,7 +9,7 @@ from typing import Any, Literal
 from tunelight.schedulers.common import WORST
 from tunelight.schedulers.members import Member, Members, State
 from tunelight.schedulers.pasha import Pasha
-from tunelight.schedulers.rungs import Rung
+from tunelight.schedulers.rungs import Rung, ladder
 
 Verdict = Literal["go on", "pause", "stop"]
 
@@ -33,12 +33,8 @@ class Promotion:
         self._worth = worth
         self.eta = eta
         self.max_t = math.inf if max_t is None else max_t
-        self.rungs: list[Rung] = []
         self.pasha = Pasha() if max_t is None else None
-        milestone = grace
-        while milestone < self.max_t and (self.pasha is None or len(self.rungs) < 2):
-            self.rungs.append(Rung(milestone))
-            milestone *= eta
+        self.rungs = ladder(grace, eta, self.max_t, most=math.inf if self.pasha is None else 2)
         self._nobody = False
         """Whether it is known that no trial can be promoted, until something changes."""
 
@@ -60,7 +56,7 @@ class Promotion:
 
     def front(self) -> float:
         """Return the highest milestone that any trial has reached; 0 before the first."""
-        return max((rung.milestone for rung in self.rungs if len(rung)), default=0.0)
+        return max((rung.milestone for rung in self.rungs if rung.filed), default=0.0)
 
     def judge(self, member: Member, loss: float, *, ended: bool) -> Verdict:
         """File a trial's report at every rung that it reaches with it, and return what becomes of the trial.
@@ -133,10 +129,10 @@ class Promotion:
         for number, (rung, filed) in enumerate(zip(self.rungs, saved, strict=True)):
             rung.load(filed)
             for trial_id, (loss, _) in rung.filed.items():
-                member = self._members.know(trial_id)
+                member = self._members[trial_id]
                 member.target, member.loss = number + 1, loss
             for trial_id in rung.waiting():
-                member = self._members.know(trial_id)
+                member = self._members[trial_id]
                 member.at, member.state = number, State.PAUSED
                 member.progress = rung.milestone
         self.changed()
@@ -189,7 +185,7 @@ class Promotion:
         if self._members.any_towards(number):
             return False
         below = (trial_id for rung in self.rungs[:number] for trial_id in rung.ready(self.eta, closed=True))
-        return not any(self._to_go_on(self._members.know(trial_id)) for trial_id in below)
+        return not any(self._to_go_on(self._members[trial_id]) for trial_id in below)
 
     def _to_go_on(self, member: Member) -> bool:
         return member.trial is not None and self._worth(member)
@@ -197,7 +193,7 @@ class Promotion:
     def _first(self, *, idle: bool) -> Member | None:
         for number in reversed(range(self._passable)):
             for trial_id in self.rungs[number].ready(self.eta, closed=idle and self._closed(number)):
-                member = self._members.know(trial_id)
+                member = self._members[trial_id]
                 if member.state is State.PAUSED and self._to_go_on(member):
                     return member
         return None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sortedcontainers import SortedList
 
-from tunelight.schedulers.common import in_words, top_count
+from tunelight.schedulers.common import top_count
 
 _LATE: Final = 1.5
 """A trial is promoted later only if it is among the best 1/eta to this power."""
@@ -28,9 +29,6 @@ class Rung:
     """Ids of the trials that went past this rung."""
     _order: SortedList = field(default_factory=SortedList)
     _waiting: SortedList = field(default_factory=SortedList)
-
-    def __len__(self) -> int:
-        return len(self.filed)
 
     def file(self, trial_id: str, loss: float) -> None:
         """File a trial that reaches this rung for the first time."""
@@ -55,7 +53,7 @@ class Rung:
     def place(self, trial_id: str, unit: str = "") -> str:
         """Return a trial's place among those filed so far, in words: ``place 7 of 12 at rung 4``."""
         counted = f" ({unit})" if unit else ""
-        return f"place {self.rank(trial_id) + 1} of {len(self)} at rung {in_words(self.milestone)}{counted}"
+        return f"place {self.rank(trial_id) + 1} of {len(self.filed)} at rung {self.milestone:.12g}{counted}"
 
     def wait(self, trial_id: str) -> None:
         """Let a paused trial wait here for a promotion."""
@@ -69,8 +67,7 @@ class Rung:
     def ready(self, eta: float, *, closed: bool) -> Iterator[str]:
         """Yield the waiting trials that may be promoted now, the best first.
 
-        They are among the best 1/eta^1.5, or the best: a trial that came to be among the best 1/eta only as the rung
-        filled up is at its margin, and would usually be dropped at the next rung, which only prolongs the sweep.
+        They are among the best 1/eta^1.5, or the best. A late promotion is marginal: the next rung usually drops it.
         """
         n = top_count(len(self.filed), eta)
         late = max(top_count(len(self.filed), eta**_LATE), 1 if closed or n else 0)
@@ -82,11 +79,6 @@ class Rung:
     def waiting(self) -> list[str]:
         """Return the waiting trials, the worst first."""
         return [trial_id for *_, trial_id in reversed(self._waiting)]
-
-    def cutoff(self, eta: float, *, closed: bool = False) -> float | None:
-        """Return the loss of the last trial among the best 1/eta; None if there is none yet."""
-        n = min(self._best(eta, closed=closed), len(self.filed))
-        return float(self._order[n - 1][0]) if n else None
 
     def state(self) -> dict[str, Any]:
         """Return plain data for JSON."""
@@ -105,3 +97,27 @@ class Rung:
 
     def _best(self, eta: float, *, closed: bool) -> int:
         return max(top_count(len(self.filed), eta), 1 if closed else 0)
+
+    def described(self, eta: float, mode: str | None, *, closed: bool) -> str:
+        """Return how many trials are filed, and the value to beat, in words."""
+        if not self.filed:
+            return f"{self.milestone:g}: none yet"
+        n = min(self._best(eta, closed=closed), len(self.filed))
+        cutoff = float(self._order[n - 1][0]) if n else math.nan
+        shown = f", cutoff {-cutoff if mode == 'max' and math.isfinite(cutoff) else cutoff:.4g}" if n else ""
+        promoted = f", {len(self.promoted)} promoted" if self.promoted else ""
+        return f"{self.milestone:g}: {len(self.filed)} filed{promoted}{shown}"
+
+
+def ladder(first: float, eta: float, end: float, most: float = math.inf) -> list[Rung]:
+    """Return the rungs at ``first * eta ** k`` below ``end``."""
+    rungs: list[Rung] = []
+    while first < end and len(rungs) < most:
+        rungs.append(Rung(first))
+        first *= eta
+    return rungs
+
+
+def described(rungs: list[Rung], eta: float, mode: str | None, *, closed: bool) -> str:
+    """Return rungs in words, for Tune's own table."""
+    return " | ".join(rung.described(eta, mode, closed=closed) for rung in rungs) or "no rung below max_t"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
@@ -27,14 +27,17 @@ class Pace:
     """Seconds, units and whether it was a start, of the last interval with a start or resize, until it is evaluated."""
 
 
-@dataclass(slots=True)
-class _Recent:
-    values: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
-    middle: float = math.nan
+class _Recent(deque[float]):
+    """The last measurements, and their median."""
 
-    def add(self, value: float) -> None:
-        self.values.append(value)
-        self.middle = median(self.values)
+    middle = math.nan
+
+    def __init__(self) -> None:
+        super().__init__(maxlen=_RECENT)
+
+    def append(self, value: float) -> None:
+        super().append(value)
+        self.middle = median(self)
 
 
 class Speed:
@@ -45,10 +48,9 @@ class Speed:
     """
 
     def __init__(self) -> None:
-        self._each: dict[int, _Recent] = {}
-        self._gain: dict[int, _Recent] = {}
-        self._resize = _Recent()
-        self._start = _Recent()
+        self._each: dict[int, _Recent] = defaultdict(_Recent)
+        self._gain: dict[int, _Recent] = defaultdict(_Recent)
+        self._resize, self._start = _Recent(), _Recent()
         self._shortest_start_s = math.inf
         self.longest_start_s = 0.0
         """The slowest start so far in seconds, usually a cold one."""
@@ -70,54 +72,54 @@ class Speed:
 
     def each(self, workers: int) -> float:
         """Return seconds per unit of progress on this many workers; NaN before the first measurement."""
-        if workers in self._each:
-            return self._each[workers].middle
         if not self._each:
             return math.nan
-        near = min(self._each, key=lambda size: abs(math.log2(size / workers)))
+        near = _nearest(self._each, workers)
         return self._each[near].middle * self.factor(near, workers)
 
     def factor(self, now: int, then: int) -> float:
         """Return the ratio of a unit of progress's time on ``then`` workers to that on ``now`` workers."""
-        small, large = sorted((now, then))
-        shrink = float(2.0 ** -(math.log2(large / small) * self.gain(large))) if large > small else 1.0
-        return shrink if then >= now else 1.0 / shrink
+        if now == then:
+            return 1.0
+        return float((then / now) ** -self.gain(max(now, then)))
 
     def gain(self, workers: int) -> float:
         """Return log2 of the speed-up by doubling a gang to about this size (1: twice as fast)."""
-        if not self._gain:
-            return 1.0
-        near = min(self._gain, key=lambda size: abs(math.log2(size / workers)))
-        return self._gain[near].middle
+        return self._gain[_nearest(self._gain, workers)].middle if self._gain else 1.0
 
     @property
     def resize_s(self) -> float:
         """The cost of a resize in seconds."""
-        known = self._resize.middle if self._resize.values else self._shortest_start_s
+        known = self._resize.middle if self._resize else self._shortest_start_s
         return max(known, 0.0) if math.isfinite(known) else 0.0
 
     @property
     def start_s(self) -> float:
         """The cost of a start in seconds."""
-        return max(self._start.middle, 0.0) if self._start.values else 0.0
+        return max(self._start.middle, 0.0) if self._start else 0.0
 
     def _learn(self, pace: Pace, each: float, workers: int) -> None:
-        self._each.setdefault(workers, _Recent()).add(each)
+        self._each[workers].append(each)
         if pace.burden is not None:
             seconds, units, start = pace.burden
             cost = seconds - units * each
-            (self._start if start else self._resize).add(cost)
+            (self._start if start else self._resize).append(cost)
             if start:
                 self.longest_start_s = max(self.longest_start_s, cost)
                 self._shortest_start_s = min(self._shortest_start_s, cost)
             pace.burden = None
-        known = [size for size in pace.each if size != workers]
-        if known and workers not in pace.each:
-            other = known[-1]
+        others = [size for size in pace.each if size != workers]
+        if others and workers not in pace.each:
+            other = others[-1]
             doublings = math.log2(workers / other)
-            self._gain.setdefault(max(workers, other), _Recent()).add(math.log2(pace.each[other] / each) / doublings)
+            self._gain[max(workers, other)].append(math.log2(pace.each[other] / each) / doublings)
         pace.each.pop(workers, None)
         pace.each[workers] = each
+
+
+def _nearest(sizes: dict[int, _Recent], workers: int) -> int:
+    """Return the size that is nearest by its ratio."""
+    return min(sizes, key=lambda size: abs(math.log2(size / workers)))
 
 
 def sizes(min_workers: int, max_workers: int) -> list[int]:

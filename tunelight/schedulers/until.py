@@ -5,29 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from ray.tune.schedulers import TrialScheduler
 
 from tunelight.messages import Continue
-from tunelight.schedulers.common import Reasons
+from tunelight.schedulers.base import GangScheduler
 
 
-class Until(Reasons, FIFOScheduler):
-    """Stop every trial at its report ``number``.
-
-    Args:
-        number: the report, from 1.
-        new: whether new trials may begin, beside those of an earlier run (True).
-    """
-
-    replayable = True
+class Until(GangScheduler):
+    """Stop every trial at its report ``number`` (from 1); ``new``: whether new trials may begin (True)."""
 
     def __init__(self, number: int, *, new: bool = True) -> None:
         super().__init__()
-        self._number = number
-        self._new = new
+        self._number, self._new = number, new
 
     def admits(self) -> bool:
-        """Tell whether a new trial may begin."""
+        """Tell whether a new trial may begin, beside those of an earlier run."""
         return self._new
 
     def initial_decision(self) -> Continue:
@@ -37,9 +29,5 @@ class Until(Reasons, FIFOScheduler):
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Stop the trial at the report."""
         done = result.get("training_iteration", 0) >= self._number
-        self._explain(trial.trial_id, f"was to end at report {self._number}" if done else None)
+        self.explain(trial.trial_id, f"was to end at report {self._number}" if done else None)
         return TrialScheduler.STOP if done else TrialScheduler.CONTINUE
-
-    def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
-        """Forget why the trial was stopped."""
-        self._explain(trial.trial_id, None)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from tunelight import stores
 from tunelight.errors import SettingsError, StorageError, unknown
 from tunelight.record import (
     ERROR,
@@ -18,12 +17,12 @@ from tunelight.record import (
     STOPPED,
     SweepState,
     TrialState,
+    has_record,
     is_better,
     list_sweeps,
     metric_value,
     read_record,
 )
-from tunelight.record.names import RECORD_FILE
 from tunelight.settings import Mode
 
 MOST: Final = 20
@@ -65,17 +64,13 @@ def read_earlier(
     trials: list[Earlier] = []
     sweeps: list[Path] = []
     for folder in dict.fromkeys(Path(one).expanduser().absolute() for one in folders):
-        inside = [] if _is_sweep(folder) else [one.folder for one in list_sweeps(folder) if one.folder != but]
+        inside = [] if has_record(folder) else [one.folder for one in list_sweeps(folder) if one.folder != but]
         found = [_read(folder, objectives)] if not inside else _read_last(folder, inside, objectives)
         for sweep, known in found:
             if sweep not in sweeps:
                 sweeps.append(sweep)
                 trials += known
     return trials, sweeps
-
-
-def _is_sweep(folder: Path) -> bool:
-    return stores.exists(folder / RECORD_FILE)
 
 
 _Sweep = tuple[Path, list[Earlier]]

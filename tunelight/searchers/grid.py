@@ -9,11 +9,12 @@ from typing import Any
 from ray.tune.search import Searcher
 
 from tunelight.errors import SettingsError
+from tunelight.searchers.random import BlindSearcher
 from tunelight.space import SearchSpace
 from tunelight.space.domains import spell, whole_bounds
 
 
-class GridSearcher(Searcher):
+class GridSearcher(BlindSearcher):
     """Suggest each configuration once, the last key changing fastest.
 
     Domains may be ``choice``, ``grid``, ``randint``, ``qrandint`` and ``quniform``. With conditions, a value decides
@@ -76,15 +77,6 @@ class GridSearcher(Searcher):
             return
         self._grid_index += 1
         self._path = [] if self._grid_index < self._space.grid_size else None
-
-    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """Learn nothing."""
-
-    def save(self, checkpoint_path: str) -> None:
-        """Save nothing: the position follows from the number of suggestions."""
-
-    def restore(self, checkpoint_path: str) -> None:
-        """Restore nothing; see ``save``."""
 
 
 def _values(domain: Any) -> Sequence[Any] | None:

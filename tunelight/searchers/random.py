@@ -15,7 +15,20 @@ def generator(*words: int) -> np.random.RandomState:
     return np.random.RandomState(np.random.SeedSequence(words).generate_state(4))
 
 
-class RandomSearcher(Searcher):
+class BlindSearcher(Searcher):
+    """A Searcher that learns nothing, and whose position follows from the number of its suggestions."""
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """Learn nothing."""
+
+    def save(self, checkpoint_path: str) -> None:
+        """Save nothing."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Restore nothing."""
+
+
+class RandomSearcher(BlindSearcher):
     """Draw each configuration independently; values of a grid axis come in order.
 
     Draw i depends on ``seed`` and i alone, so that a sweep that is extended keeps its first draws.
@@ -33,12 +46,3 @@ class RandomSearcher(Searcher):
         config = self._space.sample(rng, grid_index=self._drawn % self._space.grid_size)
         self._drawn += 1
         return config
-
-    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """Learn nothing."""
-
-    def save(self, checkpoint_path: str) -> None:
-        """Save nothing: a draw depends on its number alone."""
-
-    def restore(self, checkpoint_path: str) -> None:
-        """Restore nothing; see ``save``."""

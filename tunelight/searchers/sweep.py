@@ -122,6 +122,9 @@ class SweepSearch(SearchAlgorithm):
     finished while a trial lives, because Tune then ends idle gangs at once, even if a failed or paused trial could
     still use them. Trial ids are numbers in order of creation, from 0.
 
+    ``wait`` is called where no trial lives and none begins: Tune then asks for one each second, and does nothing else
+    for up to ten minutes. True ends the search.
+
     With ``repeats``, the best configurations are trained again once all of these trials have ended, by more trials than
     ``num_samples``; the searcher does not learn of those.
     """
@@ -138,14 +141,13 @@ class SweepSearch(SearchAlgorithm):
         start: ResumeState | None = None,
         admit: Callable[[], bool] = lambda: True,
         repeats: Repetitions | None = None,
+        wait: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.searcher = searcher
         self.held = False
         """Whether no trial begins now, because somebody has paused the sweep."""
-        self.waits: Callable[[], bool] = lambda: False
-        """Called where no trial lives and none begins: Tune then asks for one each second, and does nothing else for up
-        to ten minutes. True ends the search."""
+        self._wait = wait
         self._num_samples = num_samples
         self._baselines = deque(dict(config) for config in baselines)
         self._baseline_ids: set[str] = set()
@@ -189,7 +191,7 @@ class SweepSearch(SearchAlgorithm):
         Raises: TunelightError if the searcher suggests nothing for ten minutes while no trial lives.
         """
         trial = self._next_trial()
-        if trial is None and not self._live and self.waits():
+        if trial is None and not self._live and self._wait():
             self._finished = True
         return trial
 

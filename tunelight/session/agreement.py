@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
-from tunelight.errors import GangError, TrialStopped
+from tunelight.errors import GangError
 from tunelight.messages import Adopt, Decision, Place, Stop
-from tunelight.session.mailbox import Mailbox, RankChannel, from_message, to_message
+from tunelight.session.mailbox import Mailbox, RankChannel, await_message, from_message, to_message
 
 ANSWER_LIMIT_S = 3600.0
 """How long a report waits for a decision. Synchronous schedulers may take their time; none takes an hour."""
-_POLL_S = 0.2
 _ENDED, _WRITE, _SKIP = "ended", "write", "skip"
 
 
 class Agreement:
     """Rank 0 decides and broadcasts; the other ranks wait for it. Runs on: worker.
 
-    Args:
-        place: this rank's place in its gang.
-        channel: carries rank 0's messages.
-        mailbox: decisions from the head; on ranks other than 0, only what is to be adopted and an abort.
+    ``mailbox``: decisions from the head; on ranks other than 0, only states to adopt and an abort.
     """
 
     def __init__(self, place: Place, channel: RankChannel, mailbox: Mailbox) -> None:
@@ -31,18 +26,18 @@ class Agreement:
     def decide(self, number: int, decide: Callable[[], Decision]) -> Decision:
         """Return the gang's next decision at report ``number``; ``decide`` makes it, on rank 0.
 
-        Raises: GangError if it does not arrive, or if this rank reports more often than rank 0.
+        Raises: GangError if it does not arrive, or if this rank reports more often than rank 0; TrialStopped after an
+        abort.
         """
         self._turn += 1
         if self._place.rank == 0:
             decision = decide()
             self._broadcast(self._turn, to_message(decision))
             return decision
-        message = self._receive(self._turn, number)
-        received: Decision | None = None if message is None else from_message(message)
+        received = from_message(self._receive(self._turn, number))
         if isinstance(received, Adopt):
-            received = self._mailbox.take_adopt(received.serial, ANSWER_LIMIT_S)
-        return Stop(self._mailbox.aborted or "stopped") if received is None else received
+            return self._mailbox.take_adopt(received.serial, ANSWER_LIMIT_S) or Stop(self._mailbox.aborted or "stopped")
+        return received
 
     def writes(self, number: int, admit: Callable[[], bool]) -> bool:
         """Return whether report ``number`` writes a checkpoint; ``admit`` decides it, on rank 0."""
@@ -57,10 +52,7 @@ class Agreement:
         if self._place.rank == 0:
             self._broadcast(key, value)
             return value
-        message = self._receive(key, number)
-        if message is None:
-            raise TrialStopped(self._mailbox.aborted or "stopped")
-        return message
+        return self._receive(key, number)
 
     def end(self, number: int) -> None:
         """Make a rank fail that reports once more after rank 0's last report, ``number``, in place of waiting."""
@@ -72,21 +64,17 @@ class Agreement:
         if self._place.world_size > 1:
             self._channel.broadcast(turn, message)
 
-    def _receive(self, turn: int | str, number: int) -> str | None:
-        """Return rank 0's message for ``turn``; None when the trial was aborted."""
-        deadline = time.monotonic() + ANSWER_LIMIT_S
-        while time.monotonic() < deadline:
-            if self._mailbox.aborted is not None:
-                return None
-            message = self._channel.receive(turn, _POLL_S)
-            if message == _ENDED:
-                raise GangError(
-                    f"Rank {self._place.rank} made report {number}, but rank 0's train function has returned before "
-                    "it: every rank has to report equally often."
-                )
-            if message is not None:
-                return message
-        raise GangError(
-            f"Rank {self._place.rank} reached report {number} and rank 0 did not within "
-            f"{ANSWER_LIMIT_S:.0f} s: every rank has to report equally often."
-        )
+    def _receive(self, turn: int | str, number: int) -> str:
+        """Return rank 0's message for ``turn``."""
+        message = await_message(self._channel, [turn], ANSWER_LIMIT_S, lambda: self._mailbox.aborted)
+        if message == _ENDED:
+            raise GangError(
+                f"Rank {self._place.rank} made report {number}, but rank 0's train function has returned before "
+                "it: every rank has to report equally often."
+            )
+        if message is None:
+            raise GangError(
+                f"Rank {self._place.rank} reached report {number} and rank 0 did not within "
+                f"{ANSWER_LIMIT_S:.0f} s: every rank has to report equally often."
+            )
+        return message

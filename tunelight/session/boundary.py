@@ -6,11 +6,12 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tunelight.checkpoints import files as checkpoints
+from tunelight.checkpoints.policy import CheckpointPolicy
 from tunelight.checkpoints.writer import CheckpointWriter, Writer
 from tunelight.compat.torch import compiled_graphs
 from tunelight.errors import TrialStopped
@@ -29,10 +30,10 @@ from tunelight.messages import (
     Wrote,
 )
 from tunelight.session.agreement import ANSWER_LIMIT_S, Agreement
-from tunelight.session.exchange import Exchange
+from tunelight.session.exchange import Exchange, Store
 from tunelight.session.mailbox import Mailbox, RankChannel
 from tunelight.session.metrics import check_metric, plain_metrics
-from tunelight.session.task import Task
+from tunelight.session.task import Start, Task
 
 
 @dataclass(slots=True)
@@ -111,38 +112,47 @@ class Notes:
 
 
 class Boundary:
-    """One rank's reports, and what the gang decides at each of them. Runs on: worker.
-
-    Args:
-        task, place: the trial, and this rank's place in its gang.
-        channel: carries rank 0's messages to the other ranks.
-        mailbox: the head's decisions.
-        post: sends events to the head.
-        writing: writes checkpoints. exchange: exchanges states with other trials.
-        notes: warnings that are sent with reports.
-        stopwatch: seconds that the trial has trained.
-    """
+    """One rank's reports, and the gang's decision at each of them. Arguments as in ``Session``. Runs on: worker."""
 
     def __init__(
         self,
         task: Task,
+        start: Start,
         place: Place,
+        *,
         channel: RankChannel,
         mailbox: Mailbox,
         post: Callable[[Event], None],
-        *,
-        writing: CheckpointWriter,
-        exchange: Exchange,
-        notes: Notes,
-        stopwatch: Stopwatch,
+        store: Store | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.progress = Progress(task.number, continues=task.resume is None or not task.resume.fits)
+        self.progress = Progress(start.number, continues=start.resume is None or not start.resume.fits)
         self.writer: Writer | None = None
         """Writes a checkpoint on demand; set by training code that can."""
-        self._task, self._lead = task, place.rank == 0
+        self._task, self._start, self._lead = task, start, place.rank == 0
         self._agreement = Agreement(place, channel, mailbox)
         self._mailbox, self._post = mailbox, post
-        self._writing, self._exchange, self._notes, self._stopwatch = writing, exchange, notes, stopwatch
+        self.notes = Notes()
+        """Warnings that are sent with reports."""
+        self.exchange = Exchange(store)
+        """Exchanges states with other trials."""
+        self.stopwatch = Stopwatch((start.resume.seconds if start.resume else None) or 0.0, clock)
+        """The seconds that the trial has trained."""
+        started = time.monotonic()
+        self.writing = CheckpointWriter(
+            lead=self._lead,
+            policy=CheckpointPolicy(
+                started,
+                replace(task.checkpoints, share=1.0) if task.passed_on else task.checkpoints,
+                last_at=started if task.job else None,
+            ),
+            note=self.notes.add,
+            post=None if task.passed_on else post,  # a report has its checkpoint only if that is complete
+            away=place.node_rank > 0,
+            start=f"{start.token}-{start.serial}",
+            resume=None if start.resume is None else start.resume.path,
+        )
+        """Writes checkpoints."""
         self._graphs = compiled_graphs()
         """Those of earlier trials."""
         self._stopped: Stop | None = None
@@ -174,7 +184,7 @@ class Boundary:
             self.progress.after += 1
             if self._repeats():
                 return
-        plain = plain_metrics(metrics, self._notes.add)
+        plain = plain_metrics(metrics, self.notes.add)
         self.progress.reports += 1
         self._arrive()
         if epoch is None and isinstance(plain.get("epoch"), int):
@@ -185,7 +195,7 @@ class Boundary:
         if checkpoint is not None and (not callable(checkpoint) or self._writes_now()):
             info = self._write(checkpoint, plain, epoch, step, filename)
         if self._lead:
-            number, seconds, notes = self.progress.number, self._stopwatch.seconds, self._notes.take()
+            number, seconds, notes = self.progress.number, self.stopwatch.seconds, self.notes.take()
             made = compiled_graphs() - self._graphs
             self._post(
                 Report(
@@ -196,7 +206,7 @@ class Boundary:
 
     def _repeats(self) -> bool:
         """Return whether this report, which follows a fit, was made before the checkpoint was written."""
-        resume, progress = self._task.resume, self.progress
+        resume, progress = self._start.resume, self.progress
         return resume is not None and progress.fits == resume.fits != () and progress.after <= resume.after
 
     def reach(self, *, epoch: int, step: int) -> None:
@@ -222,7 +232,7 @@ class Boundary:
                 the one with most equal words is chosen, then an asked one, then the first.
             asked: True where the training code has passed the trial's checkpoint to this fit.
         """
-        progress, resume = self.progress, self._task.resume
+        progress, resume = self.progress, self._start.resume
         progress.fitting, progress.after = True, 0
         if progress.continues or resume is None:
             progress.fits = (*progress.fits, description)
@@ -242,7 +252,7 @@ class Boundary:
         progress.fits = tuple(known[: number + 1])
         if number == last:
             progress.continues = True
-            self._stopwatch.start()
+            self.stopwatch.start()
 
     def end_fit(self) -> None:
         """End a fit: files that are reported from now on are the training code's own."""
@@ -254,11 +264,11 @@ class Boundary:
 
     def _arrive(self) -> None:
         self.progress.number += 1
-        self._stopwatch.lap()
+        self.stopwatch.lap()
 
     def _obey(self, metrics: Mapping[str, Any], epoch: int | None, step: int | None) -> None:
         """Act on the gang's decisions, the same on every rank, until one lets training continue or stops it."""
-        with self._stopwatch.paused():
+        with self.stopwatch.paused():
             while not isinstance(
                 decision := self._agreement.decide(self.progress.number, self._next_decision), Continue
             ):
@@ -268,7 +278,7 @@ class Boundary:
                 if isinstance(decision, Save):
                     self._save(decision, metrics, epoch, step)
                 elif isinstance(decision, Offer):
-                    self._answer(self._exchange.offer(decision, lead=self._lead))
+                    self._answer(self.exchange.offer(decision, lead=self._lead))
                 else:
                     assert isinstance(decision, Adopt)
                     metrics = self._adopt(decision, metrics)
@@ -284,7 +294,7 @@ class Boundary:
             if not isinstance(decision, Save | Stop) or (isinstance(decision, Stop) and not decision.save):
                 return decision
             leave = Stop(decision.reason) if isinstance(decision, Stop) else None
-            info = None if self._adopted_at == number else self._writing.written(number)
+            info = None if self._adopted_at == number else self.writing.written(number)
             if info is None:  # or it was written before the adopted state replaced the training's own
                 self._leaving = leave
                 return Save(decision.serial)
@@ -300,7 +310,7 @@ class Boundary:
 
     def _adopt(self, adopt: Adopt, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
         """Adopt another trial's state; return the metrics that hold for this training afterwards."""
-        adopted = self._exchange.adopt(adopt, self._task.config)
+        adopted = self.exchange.adopt(adopt, self._start.config)
         if adopted.why is None:
             self._adopted_at, metrics = self.progress.number, {}
             self._mailbox.put(Continue(adopt.until))  # if nothing was adopted, the head decides next
@@ -314,7 +324,7 @@ class Boundary:
     def _writes_now(self) -> bool:
         """Return whether this report writes a checkpoint, the same on every rank."""
         number = self.progress.number
-        return number % self._task.checkpoints.every == 0 and self._agreement.writes(number, self._writing.admit)
+        return number % self._task.checkpoints.every == 0 and self._agreement.writes(number, self.writing.admit)
 
     def _write(
         self,
@@ -331,7 +341,7 @@ class Boundary:
         of_fit = self.progress.fitting or checkpoint == self.writer
         value = metrics.get(metric) if metric else None
         info = CheckpointInfo(
-            path=str(Path(self._task.trial_dir, checkpoints.FOLDER, checkpoints.file_name(number))),
+            path=str(Path(self._start.trial_dir, checkpoints.FOLDER, checkpoints.file_name(number))),
             number=number,
             epoch=epoch,
             step=step,
@@ -340,6 +350,6 @@ class Boundary:
             after=self.progress.after if of_fit else 0,
             value=float(value) if isinstance(value, int | float) else None,
             name=filename,
-            seconds=self._stopwatch.seconds,
+            seconds=self.stopwatch.seconds,
         )
-        return self._writing.write(info, checkpoint, wait=wait)
+        return self.writing.write(info, checkpoint, wait=wait)

@@ -39,27 +39,15 @@ class Training(Protocol):
         """Load ``state``, and change the values of ``before`` to those of ``config``; return why not, if not."""
 
 
-class Memory:
-    """A store within one process, in place of Ray's."""
-
-    def put(self, value: Any) -> Any:
-        """Return the value itself, as its reference."""
-        return value
-
-    def get(self, reference: Any, timeout_s: float) -> Any:
-        """Return the reference, which is the value."""
-        return reference
-
-
 class Exchange:
     """One rank's side of offering and adopting. Runs on: worker."""
 
-    def __init__(self, store: Store | None = None) -> None:
+    def __init__(self, store: Store | None) -> None:
         self.training: Training | None = None
         """Set by the reporting callback; None if training code has none."""
         self.restored: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
         """Gives a configuration the objects of the search space."""
-        self._store = store or Memory()
+        self._store: Any = store  # without one nothing is offered or adopted
 
     def offer(self, offer: Offer, *, lead: bool) -> Offered:
         """Put the state at this boundary into the store. Called on every rank; the answer of ``lead`` is sent.

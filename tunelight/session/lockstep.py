@@ -5,21 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from tunelight.errors import TrialStopped
 from tunelight.messages import Place
-from tunelight.session.mailbox import RankChannel
-
-_POLL_S = 0.2
+from tunelight.session.mailbox import RankChannel, await_message
 
 
 class Lockstep:
     """Each rank's acts in its own order, compared with those of the others. Runs on: worker.
 
-    Args:
-        place: this rank's place in its gang.
-        channel: carries the ranks' messages.
-        aborted: returns why the trial was aborted; None if it was not.
-        limit_s: how long the slowest rank may take, in seconds: as long as a collective may.
+    ``aborted`` returns why the trial was aborted, if it was. ``limit_s``: how long the slowest rank may take.
     """
 
     def __init__(self, place: Place, channel: RankChannel, aborted: Callable[[], str | None], limit_s: float) -> None:
@@ -48,8 +41,12 @@ class Lockstep:
         """
         self.note(act)
         deadline = time.monotonic() + self._limit_s
-        ranks = range(self._place.world_size)
-        acts = [act if rank == self._place.rank else self._receive(rank, deadline) for rank in ranks]
+        acts = []
+        for rank in range(self._place.world_size):
+            turns = (self._turn(rank), self._turn(rank, "last"))
+            left_s = deadline - time.monotonic()
+            own = rank == self._place.rank
+            acts.append(act if own else await_message(self._channel, turns, left_s, self._aborted))
         if set(acts) != {act}:
             self._channel.broadcast(self._turn(self._place.rank, "last"), act)
         for turn in self._sent[:-1]:  # every rank has come this far, and so has read them
@@ -59,12 +56,3 @@ class Lockstep:
 
     def _turn(self, rank: int, number: int | str | None = None) -> str:
         return f"act/{self._round}/{rank}/{self._number if number is None else number}"
-
-    def _receive(self, rank: int, deadline: float) -> str | None:
-        while time.monotonic() < deadline:
-            if (reason := self._aborted()) is not None:
-                raise TrialStopped(reason)
-            for turn, limit_s in ((self._turn(rank), _POLL_S), (self._turn(rank, "last"), 0.001)):
-                if (message := self._channel.receive(turn, limit_s)) is not None:
-                    return message
-        return None

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from tunelight.errors import GangError
+from tunelight.errors import GangError, TrialStopped
 from tunelight.messages import Adopt, Continue, Decision, Offer, Save, Stop
 
+_POLL_S = 0.2
 _Taken = TypeVar("_Taken", bound=Decision)
 
 
@@ -30,6 +32,23 @@ class RankChannel(Protocol):
 
     def delete(self, turn: str) -> None:
         """Delete this rank's message for ``turn``, which every rank has read."""
+
+
+def await_message(
+    channel: RankChannel, turns: Sequence[int | str], limit_s: float, aborted: Callable[[], str | None]
+) -> str | None:
+    """Return the first message that comes for one of ``turns``; None if none does within ``limit_s`` seconds.
+
+    ``aborted`` returns why the trial was aborted, if it was. Raises: TrialStopped in that case.
+    """
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        if (reason := aborted()) is not None:
+            raise TrialStopped(reason)
+        for turn in turns:
+            if (message := channel.receive(turn, _POLL_S if turn == turns[0] else 0.001)) is not None:
+                return message
+    return None
 
 
 class Mailbox:
@@ -103,7 +122,6 @@ class Mailbox:
         return None if isinstance(found, bool) else found
 
 
-_VERBS: dict[type, str] = {Continue: "continue", Save: "save", Offer: "offer", Adopt: "adopt"}
 _DECISIONS: dict[str, Decision] = {"continue": Continue(), "save": Save(), "offer": Offer()}
 
 
@@ -111,8 +129,9 @@ def to_message(decision: Decision) -> str:
     """Return a decision as a message of a :class:`RankChannel`."""
     if isinstance(decision, Stop):
         return f"stop {decision.reason}"
-    verb = _VERBS[type(decision)]
-    return f"{verb} {decision.serial}" if isinstance(decision, Adopt) else verb
+    if isinstance(decision, Adopt):
+        return f"adopt {decision.serial}"
+    return next(verb for verb, known in _DECISIONS.items() if type(known) is type(decision))
 
 
 def from_message(message: str) -> Decision:

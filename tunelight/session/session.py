@@ -1,7 +1,6 @@
 """Session: the trial that this process trains, and the calls of training code that reach it.
 
-It knows neither Ray nor torch. What it needs of them is handed in: ``channel`` carries rank 0's messages to the
-other ranks, ``post`` carries events to the head, ``store`` holds states that trials exchange.
+It knows neither Ray nor torch: what it needs of them is handed in.
 """
 
 from __future__ import annotations
@@ -9,29 +8,30 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from tunelight.checkpoints import files as checkpoints
-from tunelight.checkpoints.policy import CheckpointPolicy
-from tunelight.checkpoints.writer import CheckpointWriter, Writer
+from tunelight.checkpoints.writer import Writer
 from tunelight.compat.arguments import known_arguments
 from tunelight.errors import CheckpointError, ContextError, MetricError
 from tunelight.messages import Event, Output, Place
-from tunelight.session.boundary import Boundary, Notes, Progress, Stopwatch
+from tunelight.session.boundary import Boundary, Progress
 from tunelight.session.context import Context
-from tunelight.session.exchange import Exchange, Store
+from tunelight.session.exchange import Store
 from tunelight.session.lockstep import Lockstep
 from tunelight.session.mailbox import Mailbox, RankChannel
 from tunelight.session.shared import MadeByRankZero
-from tunelight.session.task import Task
+from tunelight.session.task import Start, Task
 
 
 class Session:
     """One start of a trial on one rank, by its parts. Runs on: worker.
 
+    ``channel`` carries rank 0's messages to the other ranks, ``post`` sends events to the head, ``mailbox`` has the
+    head's decisions, and ``store`` holds states that trials exchange.
+
     Attributes:
-        task, place: the trial, and this rank's place in its gang.
+        task, start, place: what is trained, this start of it, and this rank's place in its gang.
         context: what training code may know.
         boundary: reports, and what is decided at each. writing: writes checkpoints.
         halvable: whether half the training batch would have needed less memory, where training now stands.
@@ -41,9 +41,10 @@ class Session:
         ending: True while hooks at the end of a stopped fit run.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - what is trained and where, and the ways to talk of it
         self,
         task: Task,
+        start: Start,
         place: Place,
         channel: RankChannel,
         post: Callable[[Event], None],
@@ -54,39 +55,15 @@ class Session:
         collective_limit_s: float = 1800.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.task, self.place = task, place
+        self.task, self.start, self.place = task, start, place
         self.shared = shared
         self.halvable = self.ending = False
-        self.exchange = Exchange(store)
-        self._notes = Notes()
-        started = time.monotonic()
-        self.writing = CheckpointWriter(
-            lead=place.rank == 0,
-            policy=CheckpointPolicy(
-                started,
-                replace(task.checkpoints, share=1.0) if task.passed_on else task.checkpoints,
-                last_at=started if task.job else None,
-            ),
-            note=self._notes.add,
-            post=None if task.passed_on else post,  # a report has its checkpoint only if that is complete
-            away=place.node_rank > 0,
-            start=f"{task.token}-{task.serial}",
-            resume=None if task.resume is None else task.resume.path,
-        )
         self.lockstep = Lockstep(place, channel, lambda: mailbox.aborted, collective_limit_s)
-        self._stopwatch = Stopwatch((task.resume.seconds if task.resume else None) or 0.0, clock)
         self._post = post
         self.boundary = Boundary(
-            task,
-            place,
-            channel,
-            mailbox,
-            post,
-            writing=self.writing,
-            exchange=self.exchange,
-            notes=self._notes,
-            stopwatch=self._stopwatch,
+            task, start, place, channel=channel, mailbox=mailbox, post=post, store=store, clock=clock
         )
+        self.writing, self.exchange = self.boundary.writing, self.boundary.exchange
         self.context = Context(
             rank=place.rank,
             world_size=place.world_size,
@@ -94,15 +71,15 @@ class Session:
             local_world_size=place.local_world_size,
             node_rank=place.node_rank,
             gpu=place.gpu,
-            trial_id=task.trial_id,
-            trial_dir=task.trial_dir,
-            config=task.config,
-            seed=task.seed,
+            trial_id=start.trial_id,
+            trial_dir=start.trial_dir,
+            config=start.config,
+            seed=start.seed,
             metric=task.metric,
-            backend=task.backend,
-            wanted=task.wanted or place.world_size,
-            resume=task.resume,
-            repetition=task.repetition,
+            backend=place.backend,
+            wanted=place.wanted or place.world_size,
+            resume=start.resume,
+            repetition=start.repetition,
             folds=task.folds,
             _boundary=self.boundary,
         )
@@ -124,23 +101,23 @@ class Session:
     def begin(self, restored: Callable[[Mapping[str, Any]], dict[str, Any]] = dict) -> None:
         """Start counting the trial's seconds: the training code is about to run.
 
-        ``restored`` gives a configuration the objects of the search space, which the task has as plain data.
+        ``restored`` gives a configuration the objects of the search space, which the start has as plain data.
         """
-        self.task.config.update(restored(self.task.config))
+        self.start.config.update(restored(self.start.config))
         self.exchange.restored = restored
-        self._stopwatch.start()
+        self.boundary.stopwatch.start()
 
     def note(self, text: str) -> None:
         """Warn the person who runs the sweep, once a trial; rank 0's warnings are sent with its next report."""
-        self._notes.add(text)
+        self.boundary.notes.add(text)
 
     def hand_in(self, value: Any) -> None:
         """Send the head a job's result of this rank: a value, or a reference into Ray's object store."""
-        self._post(Output(self.place.rank, value, self.task.serial))
+        self._post(Output(self.place.rank, value, self.start.serial))
 
     def checkpoint_for_fit(self) -> str | None:
         """Return the checkpoint that the fit now starting continues from; None if it starts from scratch."""
-        resume = self.task.resume
+        resume = self.start.resume
         if resume is not None and resume.fit == self.progress.fit >= 0:
             return str(checkpoints.fetch_local(resume.path))
         return None
@@ -150,10 +127,11 @@ class Session:
         self.boundary.end()
         self.writing.settle()
         if not self.progress.continues:
-            assert self.task.resume is not None
+            resume = self.start.resume
+            assert resume is not None
             raise CheckpointError(
-                f"The trial continues from report {self.task.resume.number}, which fit number "
-                f"{self.task.resume.fit + 1} of its train function made, and the train function has ended without that "
+                f"The trial continues from report {resume.number}, which fit number "
+                f"{resume.fit + 1} of its train function made, and the train function has ended without that "
                 "fit. Make the same fits at each start, or pass ckpt_path=tunelight.get_checkpoint_path() to the fit "
                 "that continues."
             )

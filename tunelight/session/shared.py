@@ -7,17 +7,15 @@ the other ranks fetch it. Nothing here knows Ray or torch; what is needed of the
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tunelight.errors import DataError, TrialStopped
 from tunelight.messages import DatasetHandle
-from tunelight.session.mailbox import RankChannel
+from tunelight.session.mailbox import RankChannel, await_message
 
 MAKE_LIMIT_S = 3600.0
 """How long rank 0 may take to make a value: it may read and preprocess a dataset."""
-_POLL_S = 0.2
 _MADE, _FAILED = "made", "failed "
 
 T = TypeVar("T")
@@ -73,14 +71,11 @@ class MadeByRankZero:
         return value
 
     def _wait(self, key: str, limit_s: float) -> Any:
-        deadline = time.monotonic() + limit_s
-        while time.monotonic() < deadline:
-            self.check()
-            message = self._channel.receive(key, _POLL_S)
-            if message == _MADE:
-                return self._fetch(key)
-            if message is not None:
-                raise DataError(f"Rank 0 could not open {key.rsplit('/', 1)[0]}: {message.removeprefix(_FAILED)}")
+        message = await_message(self._channel, [key], limit_s, self._aborted)
+        if message == _MADE:
+            return self._fetch(key)
+        if message is not None:
+            raise DataError(f"Rank 0 could not open {key.rsplit('/', 1)[0]}: {message.removeprefix(_FAILED)}")
         raise DataError(
             f"Waited {limit_s:.0f} s for rank 0 to open {key.rsplit('/', 1)[0]}. Every rank has to ask for the same "
             "datasets, equally often."

@@ -252,18 +252,11 @@ def scheduler(_name: str, value: Any) -> Any:
     return "fifo" if value is None else value
 
 
-def check_grace(scheduler: Any, max_epochs: int | None) -> None:
-    """Raise SettingsError where the scheduler's grace period is longer than a trial, both counted in epochs."""
-
-    def option(*names: str) -> Any:
-        if isinstance(scheduler, Mapping):
-            return scheduler.get(names[0])
-        return next((getattr(scheduler, name) for name in names if hasattr(scheduler, name)), None)
-
-    grace = option("grace_period", "_grace_period", "_grace")
-    counts_epochs = option("time_attr", "_time_attr") in (None, "training_iteration", "epoch")
+def check_grace(grace: Any, time_attr: str | None, max_epochs: int | None) -> None:
+    """Raise SettingsError where a scheduler's grace period is longer than a trial, both counted in epochs."""
+    counts_epochs = time_attr in (None, "training_iteration", "epoch")
     if max_epochs is not None and counts_epochs and isinstance(grace, Real) and float(grace) > max_epochs:
         raise SettingsError(
-            f"The scheduler's grace_period={grace!r} is larger than max_epochs={max_epochs}, so no trial "
-            f"would ever be stopped early. Set grace_period to {max_epochs} or less, or raise max_epochs."
+            f"The scheduler's grace_period={grace!r} is larger than max_epochs={max_epochs}, so no trial would ever be "
+            f"stopped early. Set grace_period to {max_epochs} or less, or raise max_epochs."
         )

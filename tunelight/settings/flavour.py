@@ -12,14 +12,13 @@ import inspect
 import itertools
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
 from packaging.requirements import InvalidRequirement, Requirement
 
 from tunelight.compat import lightning
-from tunelight.compat.lightning import HOW_TO_CHOOSE, Flavour, flavour_of, flavour_of_module, made_for_one
+from tunelight.compat.lightning import ALIKE, HOW_TO_CHOOSE, Flavour, flavour_of, flavour_of_module
 from tunelight.errors import TrainFunctionError
 from tunelight.settings.pickling import captured, imports, parts_of
 
@@ -27,7 +26,7 @@ _MOST_VALUES = 5000
 """How many values are looked at: data that a function takes along may have millions."""
 _PLAIN: Final = (type(None), bool, int, float, complex, str, bytes, bytearray)
 _NEUTRAL: Final = frozenset(
-    {"builtins", "numpy", "pandas", "ray", "sklearn", "torch", "torchmetrics", "torchvision", "tunelight"}
+    {"", "builtins", "numpy", "pandas", "ray", "sklearn", "torch", "torchmetrics", "torchvision", "tunelight"}
 )
 """Packages that many use and that say nothing about the flavour."""
 
@@ -38,106 +37,59 @@ def find_flavour(code: Mapping[str, Any]) -> Flavour:
     Args:
         code: functions, classes, arguments and lists of them, by the names that errors give them.
 
-    Raises: TrainFunctionError where the code uses both flavours and the user has not chosen, or has chosen another;
-    SettingsError if the package is not installed.
+    Raises: SettingsError where the code uses another flavour than this process, or the package is not installed;
+    TrainFunctionError where it uses both and the user has not chosen.
     """
-    seen = _Search()
+    found: dict[Flavour, str] = {}
+    packages: set[str] = set()
+    visited: dict[int, Any] = {}
     for what, value in code.items():
-        for flavour, name in seen.names(value):
-            seen.found.setdefault(flavour, f"{what} uses {name}")
-    chosen = lightning.asked()
-    if chosen is not None and seen.found and chosen not in seen.found:
+        for module, name in _used(value, visited):
+            if (flavour := flavour_of_module(module)) is not None:
+                found.setdefault(flavour, f"{what} uses {name}")
+            packages.add(module.partition(".")[0])
+    uses = " and ".join(found.values())
+    decided = lightning.check_decided(found, uses)
+    if len(found) > 1 and lightning.asked() is None:
         raise TrainFunctionError(
-            f"{next(iter(seen.found.values()))}, and {chosen} was chosen for this process by tunelight.use() or by "
-            f"{lightning.VARIABLE}. {_ALIKE} Choose the package that your code imports."
+            f"{uses}. {ALIKE} Import the same one in all of this code, or choose: {HOW_TO_CHOOSE}."
         )
-    if chosen is not None and (kinds := [kind for known, kind in seen.own.items() if known != chosen]):
-        raise TrainFunctionError(
-            f"The code of this sweep uses tunelight's {kinds[0]} as it was made for the other package of Lightning, "
-            f"and {chosen} was chosen for this process. Import it again after the choice, or write "
-            f"tunelight.{kinds[0]} where it is used."
-        )
-    if chosen is None and len(seen.found) > 1:
-        about = "".join(
-            f" {kind} of tunelight is made for the package that is imported when it is first asked for: import "
-            "Lightning before it."
-            for kind in [*seen.own.values()][:1]
-        )
-        raise TrainFunctionError(
-            f"{' and '.join(seen.found.values())}. {_ALIKE} Import the same one in all of this code, or choose: "
-            f"{HOW_TO_CHOOSE}.{about}"
-        )
-    if chosen is None:
-        written_with = set(seen.found) or {known for name in seen.packages if (known := _of_package(name))}
-        chosen = written_with.pop() if len(written_with) == 1 else lightning.flavour()
-    return lightning.check_installed(chosen, "The code of this sweep")
+    if decided is None:
+        others = packages - _NEUTRAL - sys.stdlib_module_names
+        written_with = set(found) or {known for name in others if (known := _of_package(name))}
+        decided = written_with.pop() if len(written_with) == 1 else lightning.flavour()
+    return lightning.check_installed(decided, "The code of this sweep")
 
 
-_ALIKE: Final = (
-    "Lightning is published under two names, `lightning` (with lightning.pytorch in it) and `pytorch_lightning`; "
-    "their classes look alike and do not recognise each other."
-)
+def _used(value: Any, visited: dict[int, Any], home: str | None = None) -> Iterator[tuple[str, str]]:
+    """Yield the modules that a value uses, and what it uses of each: in its globals, closure, arguments or attributes.
 
-
-@dataclass
-class _Search:
-    """What has been seen of some code."""
-
-    found: dict[Flavour, str] = field(default_factory=dict)
-    """What it uses of each flavour."""
-    packages: set[str] = field(default_factory=set)
-    """Other packages that it uses."""
-    own: dict[Flavour, str] = field(default_factory=dict)
-    """The classes of tunelight that it uses, by what they were made for."""
-    visited: dict[int, Any] = field(default_factory=dict)
-
-    def names(self, value: Any, home: str | None = None) -> Iterator[tuple[Flavour, str]]:
-        """Yield what a value uses of Lightning: itself, or in its globals, closure, arguments or attributes.
-
-        Functions that it calls are searched if they are of the same module, ``home``.
-        """
-        # By type(), which a proxy cannot answer for another object.
-        kind = type(value)
-        if kind in _PLAIN or id(value) in self.visited or len(self.visited) >= _MOST_VALUES:
+    Functions that it calls are searched if they are of the same module, ``home``.
+    """
+    kind = type(value)  # which a proxy cannot answer for another object
+    if kind in _PLAIN or id(value) in visited or len(visited) >= _MOST_VALUES:
+        return
+    visited[id(value)] = value
+    if issubclass(kind, ModuleType):
+        yield str(getattr(value, "__name__", "")), str(getattr(value, "__name__", ""))
+        return
+    if issubclass(kind, FunctionType):
+        module = value.__module__ or ""  # code that was made by exec has none
+        if flavour_of_module(module) or home not in (None, value.__module__):
+            yield module, f"{module}.{value.__name__}"
             return
-        self.visited[id(value)] = value
-        if issubclass(kind, ModuleType):
-            yield from self._module(getattr(value, "__name__", None))
-            return
-        if issubclass(kind, FunctionType):
-            yield from self._function(value, home)
-            return
-        kind = value if issubclass(kind, type) else kind
-        if (flavour := flavour_of(kind)) is not None:
-            if made_for_one(kind.__module__):
-                self.own.setdefault(flavour, kind.__name__)
-            yield flavour, f"{kind.__module__}.{kind.__name__} ({flavour})"
-            return
-        yield from self._module(kind.__module__)
-        for part in _parts(value):
-            yield from self.names(part, home)
-
-    def _module(self, name: Any) -> Iterator[tuple[Flavour, str]]:
-        if not isinstance(name, str):  # code that was made by exec has none
-            return
-        if (flavour := flavour_of_module(name)) is not None:
-            yield flavour, name
-            return
-        package = name.partition(".")[0]
-        if package not in _NEUTRAL and package not in sys.stdlib_module_names:
-            self.packages.add(package)
-
-    def _function(self, value: FunctionType, home: str | None) -> Iterator[tuple[Flavour, str]]:
-        if (flavour := flavour_of_module(value.__module__)) is not None:
-            yield flavour, f"{value.__module__}.{value.__name__}"
-            return
-        if home not in (None, value.__module__):
-            yield from self._module(value.__module__)
-            return
-        for name in imports(value.__code__):
-            yield from self._module(name)
+        yield from ((name, name) for name in imports(value.__code__))
         for _, part in captured(value):
-            yield from self.names(part, value.__module__)
+            yield from _used(part, visited, value.__module__)
+        return
+    kind = value if issubclass(kind, type) else kind
+    if (flavour := flavour_of(kind)) is not None:
+        if not kind.__module__.startswith("tunelight."):  # tunelight's own are of the process's flavour
+            yield flavour, f"{kind.__module__}.{kind.__name__} ({flavour})"
+        return
+    yield str(kind.__module__), kind.__name__
+    for part in _parts(value):
+        yield from _used(part, visited, home)
 
 
 def _parts(value: Any) -> list[Any]:

@@ -236,7 +236,8 @@ class Settings:
     def __post_init__(self) -> None:
         for name in SETTINGS:
             object.__setattr__(self, name, check_setting(name, getattr(self, name)))
-        checks.check_grace(self.scheduler, self.max_epochs)
+        if isinstance(self.scheduler, Mapping):
+            checks.check_grace(self.scheduler.get("grace_period"), self.scheduler.get("time_attr"), self.max_epochs)
         check_paired(self.metric, self.mode)
 
     @cached_property

@@ -8,20 +8,9 @@ from tunelight.simulation.planning import plan
 from tunelight.simulation.plans import Plan
 from tunelight.simulation.result import SimTrial, Simulation
 from tunelight.simulation.run import simulate
-from tunelight.simulation.sources import TableCurves, recorded, tasks
-from tunelight.simulation.sweeps import SweepCurves
+from tunelight.simulation.sources import SweepCurves, TableCurves, recorded, tasks
 
 __all__ = [
-    "Costs",
-    "Curve",
-    "Curves",
-    "Plan",
-    "SimTrial",
-    "Simulation",
-    "SweepCurves",
-    "TableCurves",
-    "plan",
-    "recorded",
-    "simulate",
-    "tasks",
-]
+    "Costs", "Curve", "Curves", "Plan", "SimTrial", "Simulation", "SweepCurves", "TableCurves", "plan", "recorded",
+    "simulate", "tasks",
+]  # fmt: skip

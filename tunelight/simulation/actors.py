@@ -10,9 +10,8 @@ from typing import Any
 
 from ray.exceptions import ActorDiedError
 
-from tunelight.simulation.clock import RESOURCE, STATE, TASK, Event
 from tunelight.simulation.sim_gang import SimGang
-from tunelight.simulation.world import World
+from tunelight.simulation.world import RESOURCE, STATE, TASK, Event, World
 
 
 def slots_of(request: Any) -> list[int]:
@@ -25,7 +24,7 @@ class Actors:
     """The part of ``RayActorManager`` that TuneController uses, over simulated gangs.
 
     Reservations wait in the order of their requests, those of growing gangs after the others; one that cannot be placed
-    does not delay those of another shape. ``next`` moves the clock to the next event.
+    does not delay those of another shape. ``next`` moves the clock. ``patient``: no trial runs or waits for a gang.
     """
 
     num_actor_tasks = 0
@@ -73,11 +72,10 @@ class Actors:
     def next(self, timeout: float | None = None) -> bool:
         """Process the next event, and place gangs that now fit; return False if there is no event.
 
-        While no trial runs or waits for a gang (``patient``), it must come within the timeout: Tune's next step may end
-        paused trials, long before the next node fails.
+        While ``patient``, it must come within the timeout: Tune's next step may end paused trials.
         """
         self.start_waiting()
-        happened = self.world.events.step(timeout if self.patient and timeout is not None else math.inf)
+        happened = self.world.clock.step(timeout if self.patient and timeout is not None else math.inf)
         if happened:
             self.start_waiting()
         return happened
@@ -128,7 +126,7 @@ class Actors:
         self.num_pending_actors -= 1
         self._live_actors_to_ray_actors_resources[gang] = (gang, None)
         self.world.used(held=gang.held)
-        self._starting[gang] = self.world.events.after(self.world.costs.reserve_s, lambda: self._started(gang), STATE)
+        self._starting[gang] = self.world.clock.after(self.world.costs.reserve_s, lambda: self._started(gang), STATE)
 
     def _started(self, gang: SimGang) -> None:
         del self._starting[gang]
@@ -190,7 +188,7 @@ class Actors:
         return value if _return_future else None
 
     def _plan(self, gang: SimGang, delay: float, call: Callable[[], None], on_error: Any, kind: int = TASK) -> None:
-        event = self.world.events.after(delay, call, kind)
+        event = self.world.clock.after(delay, call, kind)
         self._tasks[gang] = [*(one for one in self._tasks.get(gang, ()) if one.call is not None), event]
         self._task_errors[gang] = on_error
 
@@ -212,7 +210,7 @@ class Actors:
         cluster.fail(node)
         for gang in hit:
             self._lose(gang, reported=gang not in idle)
-        self.world.events.after(self.world.costs.node_repair_s, lambda: cluster.repair(node), RESOURCE)
+        self.world.clock.after(self.world.costs.node_repair_s, lambda: cluster.repair(node), RESOURCE)
         return idle
 
     def _lose(self, gang: SimGang, reported: bool) -> None:
@@ -221,11 +219,11 @@ class Actors:
         if (start := self._starting.pop(gang, None)) is not None:
             start.cancel()
         if gang.stopping:
-            self.world.events.after(0.0, lambda: self._stopped(gang), STATE)
+            self.world.clock.after(0.0, lambda: self._stopped(gang), STATE)
             return
         gang.failed = True
         if reported:
-            self.world.events.after(0.0, lambda: self._report_loss(gang, on_error), STATE)
+            self.world.clock.after(0.0, lambda: self._report_loss(gang, on_error), STATE)
         else:
             del self._live_actors_to_ray_actors_resources[gang]
 

@@ -6,19 +6,22 @@ Overridden is what would leave the process (files, Ray, the wall clock), and wha
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from ray.tune import Callback, Stopper
+from ray.tune import Stopper
 from ray.tune.execution.tune_controller import TuneController, _FutureTrainingResult
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from ray.tune.schedulers import FIFOScheduler
 
-from tunelight.compat.ray import TRIAL_ID
+from tunelight.compat.ray import TRAINING_ITERATION, TRIAL_ID
 from tunelight.errors import TunelightError
+from tunelight.schedulers.base import GangScheduler
+from tunelight.schedulers.wrapper import SweepScheduler
 from tunelight.simulation.actors import Actors
 from tunelight.simulation.costs import uniform
 from tunelight.simulation.curves import Curves
@@ -48,10 +51,8 @@ class StubTrial(_Trial):  # type: ignore[misc]
         self.place = number
         self.gang: SimGang | None = None
         self.reported = 0
-        self.trained_s = 0.0
-        """Seconds that it has held a gang, including starts and resizes, as Tune counts them."""
-        self.seconds = 0.0
-        """Seconds of training alone."""
+        self.trained_s = 0.0  # with starts and resizes, as Tune counts them
+        self.seconds = 0.0  # of training alone
         self.ended_s: float | None = None
         self._curves = curves
         self.curve = curves.curve(self.config)
@@ -96,72 +97,64 @@ class StubTrial(_Trial):  # type: ignore[misc]
         """Do nothing: no state is written."""
 
 
-class TimedScheduler:
-    """Forwards every call to a scheduler, adds up the CPU time that they take, and chooses trials in place of FIFO.
+class TimedScheduler(SweepScheduler):
+    """Adds up the CPU time of the scheduler, logs what it is told, and chooses trials in place of FIFO.
 
     ``FIFOScheduler.choose_trial_to_run`` goes through all trials at each step; the controller knows the first pending,
     or else paused, one without that.
     """
 
-    def __init__(self, scheduler: TrialScheduler, log: Callable[..., None]) -> None:
-        self.inner = scheduler
+    def __init__(self, scheduler: GangScheduler, log: Callable[..., None], **given: Any) -> None:
+        super().__init__(scheduler, **given)
         self.seconds = 0.0
         self.calls = 0
         self._log = log
-        self._controller: SimController | None = None
         self._places = 0
-        own: Any = type(scheduler).choose_trial_to_run
-        self._first_come = own is FIFOScheduler.choose_trial_to_run
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    def controlled_by(self, controller: SimController) -> None:
-        """Set the controller whose trials are chosen from."""
-        self._controller = controller
+        own: Any = scheduler.choose_trial_to_run
+        self._first_come = getattr(own, "__func__", None) is FIFOScheduler.choose_trial_to_run and self._ends_at is None
 
     def _call(self, name: str, *given: Any) -> Any:
         began = time.thread_time()
         try:
-            return getattr(self.inner, name)(*given)
+            return super()._call(name, *given)
         finally:
             self.seconds += time.thread_time() - began
             self.calls += 1
 
-    def on_trial_add(self, controller: Any, trial: StubTrial) -> None:
+    def on_trial_add(self, tune_controller: Any, trial: StubTrial) -> None:
         """Give the trial a place in the queue, also a new one after a failure."""
         trial.place = self._places
         self._places += 1
         self._log("add", trial)
-        self._call("on_trial_add", controller, trial)
+        super().on_trial_add(tune_controller, trial)
 
-    def on_trial_result(self, controller: Any, trial: StubTrial, result: dict[str, Any]) -> str:
+    def on_trial_result(self, tune_controller: Any, trial: StubTrial, result: dict[str, Any]) -> str:
         """Get a decision."""
-        decision: str = self._call("on_trial_result", controller, trial, result)
-        self._log("result", trial, (result.get("training_iteration"), decision))
+        decision = super().on_trial_result(tune_controller, trial, result)
+        self._log("result", trial, (result.get(TRAINING_ITERATION), decision))
         return decision
 
-    def on_trial_complete(self, controller: Any, trial: StubTrial, result: dict[str, Any]) -> None:
+    def on_trial_complete(self, tune_controller: Any, trial: StubTrial, result: dict[str, Any]) -> None:
         """Forward the end of a trial."""
         self._log("complete", trial)
-        self._call("on_trial_complete", controller, trial, result)
+        super().on_trial_complete(tune_controller, trial, result)
 
-    def on_trial_error(self, controller: Any, trial: StubTrial) -> None:
+    def on_trial_error(self, tune_controller: Any, trial: StubTrial) -> None:
         """Forward a failure."""
         self._log("error", trial)
-        self._call("on_trial_error", controller, trial)
+        super().on_trial_error(tune_controller, trial)
 
-    def on_trial_remove(self, controller: Any, trial: StubTrial) -> None:
+    def on_trial_remove(self, tune_controller: Any, trial: StubTrial) -> None:
         """Forward the end of a trial that did not run."""
         self._log("remove", trial)
-        self._call("on_trial_remove", controller, trial)
+        super().on_trial_remove(tune_controller, trial)
 
-    def choose_trial_to_run(self, controller: Any) -> Trial | None:
+    def choose_trial_to_run(self, tune_controller: Any) -> Any:
         """Choose the trial that runs next."""
-        if not self._first_come or self._controller is None:
-            chosen: Trial | None = self._call("choose_trial_to_run", controller)
-            return chosen
-        waiting = self._controller._pending_trials or self._controller._paused_trials
+        if not self._first_come:
+            return super().choose_trial_to_run(tune_controller)
+        controller = tune_controller._tune_controller
+        waiting = controller._pending_trials or controller._paused_trials
         return min(waiting, key=lambda trial: trial.place) if waiting else None
 
 
@@ -195,25 +188,17 @@ class SimController(_Controller):  # type: ignore[misc]
     def __init__(
         self,
         world: World,
-        search_alg: Any,
-        scheduler: TrialScheduler,
+        scheduler: GangScheduler,
         *,
-        reuse_actors: bool = True,
-        time_budget_s: float | None = None,
-        max_pending: int = 1,
-        callbacks: list[Callback] | None = None,
+        ends_at: Callable[[str], float | None] | None,
+        time_budget_s: float | None,
+        max_pending: int,
+        **given: Any,
     ) -> None:
         self.world = world
-        self.timed = TimedScheduler(scheduler, world.log)
-        super().__init__(
-            search_alg=search_alg,
-            scheduler=self.timed,
-            stopper=_TimeIsUp(world, time_budget_s),
-            reuse_actors=reuse_actors,
-            resource_manager_factory=lambda: None,
-            callbacks=callbacks,
-        )
-        self.timed.controlled_by(self)
+        self.timed = TimedScheduler(scheduler, world.log, ends_at=ends_at)
+        stopper = _TimeIsUp(world, time_budget_s)
+        super().__init__(scheduler=self.timed, stopper=stopper, resource_manager_factory=lambda: None, **given)
         self._actor_manager = Actors(world)
         size = world.cluster.size
         self._resource_updater = SimpleNamespace(
@@ -227,39 +212,35 @@ class SimController(_Controller):  # type: ignore[misc]
         self._max_pending_trials = max_pending
         self._budget_s = time_budget_s
         if time_budget_s is not None:
-            world.events.after(time_budget_s, lambda: None)
+            world.clock.after(time_budget_s, lambda: None)
         self._plan_failure()
 
     def simulate(self) -> None:
         """Run until all trials have ended. Raises: TunelightError if nothing happens any more."""
-        idle, world = 0, self.world
+        idle, clock = 0, self.world.clock
         limit = math.inf
         if self._budget_s is None:
-            limit = _MOST_EVENTS * (self._search_alg.total_samples + 1) * (world.max_epochs or 1)
+            limit = _MOST_EVENTS * (self._search_alg.total_samples + 1) * (self.world.max_epochs or 1)
         while not self.is_finished():
-            before = self.world.events.happened
+            before = clock.happened
             self._actor_manager.patient = idle < _PATIENCE // 2 and not (self._running_trials or self._pending_trials)
             self.step()
-            if self.world.events.happened >= limit:
+            if clock.happened >= limit:
                 raise TunelightError(
-                    f"The simulation does not end: {limit} events at {self.world.clock.now:.0f} s of virtual time. "
+                    f"The simulation does not end: {limit} events at {clock.now:.0f} s of virtual time. "
                     f"{type(self.timed.inner).__name__} sends trials back to earlier epochs again and again, as "
                     "population-based training can where no mutation makes a curve better. Give time_budget=."
                 )
-            idle = 0 if self.world.events.happened > before else idle + 1
-            if idle:
-                self._wait(idle)
-
-    def _wait(self, idle: int) -> None:
-        """Advance the clock without an event, as Tune does. Raises: TunelightError after too many times."""
-        if idle > _PATIENCE:
-            raise TunelightError(
-                f"The simulation stands still at {self.world.clock.now:.1f} s: {len(self._pending_trials)} trials "
-                f"wait for slots ({self.world.cluster.free} of {self.world.cluster.size} are free), "
-                f"{len(self._paused_trials)} are paused, none runs, and {type(self.timed.inner).__name__} chooses "
-                "none. A live sweep would hang here."
-            )
-        self.world.clock.now += _TICK_S
+            idle = 0 if clock.happened > before else idle + 1
+            if idle > _PATIENCE:
+                raise TunelightError(
+                    f"The simulation stands still at {clock.now:.1f} s: {len(self._pending_trials)} trials wait for "
+                    f"slots ({self.world.cluster.free} of {self.world.cluster.size} are free), "
+                    f"{len(self._paused_trials)} are paused, none runs, and {type(self.timed.inner).__name__} chooses "
+                    "none. A live sweep would hang here."
+                )
+            if idle:  # Tune's steps go on without an event
+                clock.now += _TICK_S
 
     # -- overridden: what would leave the process
 
@@ -338,13 +319,13 @@ class SimController(_Controller):  # type: ignore[misc]
 
     def _plan_failure(self) -> None:
         """Plan the next failure of a node, at exponentially distributed intervals."""
-        world, draws = self.world, iter(range(1 << 62))
+        world, draws = self.world, itertools.count()
         rate = world.costs.node_failures * world.cluster.nodes / 3600
         if not rate:
             return
 
         def plan() -> None:
-            world.events.after(-math.log(uniform(world.seed, 1, next(draws))) / rate, fail)
+            world.clock.after(-math.log(uniform(world.seed, 1, next(draws))) / rate, fail)
 
         def fail() -> None:
             node = int(uniform(world.seed, 2, next(draws)) * world.cluster.nodes)

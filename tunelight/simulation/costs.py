@@ -18,9 +18,8 @@ _MASK = (1 << 64) - 1
 class Costs:
     """The costs of a simulation, in seconds unless stated otherwise.
 
-    Starts and resizes default to what 2 CPU workers took on one 2-core machine (``benchmarks/turnaround.py`` and
-    ``recovery.py``); ``reserve_s``, ``disk_mb_s`` and ``node_repair_s`` are assumed, and the rest is not charged.
-    ``benchmarks/fidelity.py`` measures yours.
+    Starts and resizes default to what two CPU workers took on one 2-core machine; ``reserve_s``, ``disk_mb_s`` and
+    ``node_repair_s`` are assumed, and the rest is not charged. ``benchmarks/fidelity.py`` measures yours.
 
     Args:
         reserve_s: a placement group and the trial's head, until Tune calls the trial running.
@@ -29,8 +28,7 @@ class Costs:
         report_s: a report whose answer is awaited, until the gang goes on.
         end_s: from a trial's last report until Tune gets its end.
         stop_s: closing a gang, until its slots are free.
-        save_s, restore_s: a checkpoint for a pause, and its reading when the trial goes on; each and
-            ``checkpoint_mb / disk_mb_s`` more.
+        save_s, restore_s: a checkpoint's writing and reading, beside ``checkpoint_mb / disk_mb_s``.
         checkpoint_mb, disk_mb_s: a checkpoint's size, and how fast it is written and read.
         grow_s: new workers of a gang that grows, while the others train on.
         resize_s: a change of a gang's size at a report's boundary, while all wait.
@@ -106,10 +104,7 @@ class Costs:
 
 
 def uniform(*key: int) -> float:
-    """Return a number in (0, 1) determined by whole numbers, by splitmix64 (Steele et al., OOPSLA 2014).
-
-    So a trial's fifth epoch has the same noise whatever the scheduler did before.
-    """
+    """Return a number in (0, 1) determined by whole numbers, by splitmix64 (Steele et al., OOPSLA 2014)."""
     state = 0
     for part in key:
         state = (state + part + 0x9E3779B97F4A7C15) & _MASK

@@ -6,7 +6,7 @@ import itertools
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ray.tune.schedulers import TrialScheduler
@@ -24,8 +24,7 @@ from tunelight.simulation.curves import Curves, SteadyCurves
 from tunelight.simulation.plans import Compared, Option, Plan, Spread, Stage, duration
 from tunelight.simulation.result import Simulation
 from tunelight.simulation.run import simulate
-from tunelight.simulation.sources import recorded, tasks
-from tunelight.simulation.sweeps import SweepCurves
+from tunelight.simulation.sources import SweepCurves, recorded, tasks
 from tunelight.space import SearchSpace
 
 _SEEDS = 5
@@ -51,10 +50,10 @@ def plan(
     curves: Curves | str | os.PathLike[str] | None = None,
     seeds: int = _SEEDS,
 ) -> Plan:
-    """Say what a sweep over ``space`` would take on a cluster, by simulating it with the scheduler it would have.
+    """Estimate what a sweep over ``space`` would take on a cluster, by simulating it with its own scheduler.
 
-    What is not given here is taken from the space, else from the defaults of ``tunelight.run``. The sweep is simulated
-    under "asha" and "elastic_asha", too: one that takes less and finds no worse a trial is recommended.
+    Settings default to the space's, else to those of ``tunelight.run``. The sweep is simulated under "asha" and
+    "elastic_asha", too: one that takes less and finds no worse a trial is recommended.
 
     Args:
         space: as ``tunelight.run`` takes it.
@@ -62,23 +61,16 @@ def plan(
         cluster: nodes x slots a node, "16x8"; a worker takes one slot, with its GPU if it has one.
         scheduler, num_samples, workers, max_epochs: as in ``tunelight.run``.
         price_per_gpu_hour: what a slot costs an hour (None: no costs are given).
-        deadline: seconds, or text as "8h", by which the sweep is to be over. Then other sizes of gang and cluster are
-            tried, and the cheapest that is in time is named.
+        deadline: seconds, or text as "8h"; other sizes of gang and cluster are tried, too, and the cheapest is named.
         costs: what starts, pauses and more workers cost (``Costs()``: perfect scaling).
         curves: what trials learn: a recorded task, or the folder of a sweep (None: the recorded tasks, in turn).
         seeds: how many simulations the figures are of (5).
 
-    Raises: subclasses of TunelightError. Runs on: driver, in one process and without Ray.
+    Raises: subclasses of TunelightError. Runs on: driver, without Ray.
     """
-    told = {
-        "scheduler": scheduler,
-        "num_samples": num_samples,
-        "workers": workers,
-        "max_epochs": max_epochs,
-        "time_budget": deadline,
-    }
+    told = {"scheduler": scheduler, "num_samples": num_samples, "workers": workers, "max_epochs": max_epochs}
     try:
-        asked = _asked(space, told)
+        settings = _settings(space, {**told, "time_budget": deadline})
     except SettingsError as error:
         raise SettingsError(str(error).replace("time_budget", "deadline")) from error
     for name, value in (("seconds_per_epoch", seconds_per_epoch), ("price_per_gpu_hour", price_per_gpu_hour)):
@@ -86,48 +78,51 @@ def plan(
             continue
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
             raise SettingsError(f"{name} must be a number above 0, not {value!r}.")
-    where = Cluster.of(cluster)
-    reservation = reserve(asked.workers)
+    where, costs = Cluster.of(cluster), costs or Costs()
+    reservation = reserve(settings.workers)
     least = reservation.least or reservation.workers
-    alone_s = seconds_per_epoch * (costs or Costs()).speedup(least)
-    sweep = _Sweep(asked, costs or Costs(), alone_s, curves)
+    sweep = _Sweep(settings, where, price_per_gpu_hour, costs, seconds_per_epoch * costs.speedup(least), curves)
     about = Plan(
-        scheduler=_name(asked.scheduler),
-        num_samples=asked.num_samples,
+        scheduler=_name(settings.scheduler),
+        num_samples=settings.num_samples,
         max_epochs=sweep.epochs,
         workers=least,
         cluster=f"{where.nodes}x{where.slots}",
-        at_once=min(asked.num_samples, _gangs(where, least)),
+        at_once=min(settings.num_samples, _gangs(where, least)),
         feasible=False,
         verdict="",
     )
     try:
-        runs = [sweep.run(where, asked.workers, seed) for seed in range(seeds)]
+        runs = [sweep.run(seed) for seed in range(seeds)]
     except ResourceError as error:
         return replace(about, verdict=f"Not feasible: {error}")
-    return _judged(about, sweep, runs, where, price_per_gpu_hour)
+    return _judged(about, sweep, runs)
 
 
+@dataclass
 class _Sweep:
-    """A sweep that can be simulated on any cluster, with any size of gang."""
+    """A sweep that can be simulated on any cluster, with any size of gang.
 
-    def __init__(
-        self, settings: Settings, costs: Costs, alone_s: float, curves: Curves | str | os.PathLike[str] | None
-    ) -> None:
-        self.settings = settings
-        self.costs = costs
-        self.alone_s = alone_s
-        self.scheduler: Any = build_scheduler(replace(settings, metric="loss", mode="min"))
-        self.epochs = settings.max_epochs or self._own_epochs()
-        self._curves: Curves | str | None
-        if isinstance(curves, str | os.PathLike) and curves not in tasks() and is_folder(curves):
-            self._curves = SweepCurves(curves, costs=costs, seconds=alone_s)
-        else:
-            self._curves = os.fspath(curves) if isinstance(curves, os.PathLike) else curves
+    ``price``: of a slot's hour; ``alone_s``: seconds of an epoch on one worker; ``given``: its curves.
+    """
+
+    settings: Settings
+    where: Cluster
+    price: float | None
+    costs: Costs
+    alone_s: float
+    given: Curves | str | os.PathLike[str] | None
+
+    def __post_init__(self) -> None:
+        self.scheduler = build_scheduler(replace(self.settings, metric="loss", mode="min"))
+        self.epochs = self.settings.max_epochs or self._own_epochs()
+        self._curves: Any = os.fspath(self.given) if isinstance(self.given, os.PathLike) else self.given
+        if isinstance(self._curves, str) and self._curves not in tasks() and is_folder(self._curves):
+            self._curves = SweepCurves(self._curves, costs=self.costs, seconds=self.alone_s)
 
     def _own_epochs(self) -> int:
-        own = getattr(self.scheduler, "_max_t", None)
-        if not isinstance(own, int | float) or not math.isfinite(own):
+        own = self.scheduler.max_t
+        if own is None:
             raise SettingsError(
                 "How long trials train is not known: neither the space nor the scheduler says. Give max_epochs=."
             )
@@ -135,10 +130,8 @@ class _Sweep:
 
     def rungs(self, run: Simulation) -> list[int]:
         """Return the epochs at which the scheduler stops or pauses trials: its milestones, or as seen in ``run``."""
-        own = getattr(self.scheduler, "milestones", None)
-        if own is not None:
-            found = {math.ceil(rung) for rung in own()}
-        else:
+        found = {math.ceil(rung) for rung in self.scheduler.milestones()}
+        if not found:
             found = {e.detail[0] for e in run.events if e.what == "result" and e.detail[1] != TrialScheduler.CONTINUE}
         if len(found) > _MOST_RUNGS:  # it decides at every report
             found = set(_doublings(self.epochs))
@@ -147,36 +140,38 @@ class _Sweep:
     def curves(self, number: int) -> Curves:
         """Return the curves for the simulation with this number."""
         if self._curves is not None and not isinstance(self._curves, str):
-            return self._curves
-        known = [self._curves] if isinstance(self._curves, str) else tasks()
-        if not known:
+            curves: Curves = self._curves
+            return curves
+        names = tasks() if self._curves is None else [self._curves]
+        if not names:
             return SteadyCurves(self.epochs, self.alone_s)
-        return recorded(known[number % len(known)], epochs=self.epochs, epoch_s=self.alone_s)
+        return recorded(names[number % len(names)], epochs=self.epochs, epoch_s=self.alone_s)
 
-    def run(
-        self, where: Cluster, workers: int | tuple[int, int] | None, seed: int, scheduler: Any = None, **more: Any
-    ) -> Simulation:
-        """Simulate it once, under its own scheduler or another one."""
-        return simulate(
-            self.curves(seed),
-            scheduler=self.settings.scheduler if scheduler is None else scheduler,
-            num_samples=self.settings.num_samples,
-            workers=workers or 1,
-            cluster=(where.nodes, where.slots),
-            max_epochs=self.epochs,
-            max_concurrent=self.settings.max_concurrent,
-            seed=seed,
-            costs=self.costs,
-            **more,
-        )
+    def run(self, seed: int, **changes: Any) -> Simulation:
+        """Simulate it once, with changed arguments of ``simulate``."""
+        arguments: dict[str, Any] = {
+            "scheduler": self.settings.scheduler,
+            "num_samples": self.settings.num_samples,
+            "workers": self.settings.workers,
+            "cluster": self.where,
+            "max_epochs": self.epochs,
+            "max_concurrent": self.settings.max_concurrent,
+            "seed": seed,
+            "costs": self.costs,
+        }
+        return simulate(self.curves(seed), **{**arguments, **changes})
+
+    def cost_of(self, slot_hours: Sequence[float]) -> Spread | None:
+        """Return what slots cost for so many hours in each simulation; None without a price."""
+        return None if self.price is None else Spread.of([self.price * hours for hours in slot_hours])
 
 
-def _asked(given: Any, told: Mapping[str, Any]) -> Settings:
-    """Return the sweep's settings: those given here, else the space's."""
+def _settings(given: Any, told: Mapping[str, Any]) -> Settings:
+    """Return the sweep's settings: those of ``plan``, else the space's."""
     space = SearchSpace.of(given)
-    known = {name: space.settings[name] for name in (*told, "max_concurrent") if name in space.settings}
-    known.pop("time_budget", None)
-    settings = Settings(**{**known, **{name: value for name, value in told.items() if value is not None}})
+    names = {*told, "max_concurrent"} - {"time_budget"}
+    own = {name: value for name, value in space.settings.items() if name in names}
+    settings = Settings(**{**own, **{name: value for name, value in told.items() if value is not None}})
     return replace(settings, num_samples=settings.num_samples * space.grid_size, workers=settings.workers or 1)
 
 
@@ -192,27 +187,27 @@ def _gangs(where: Cluster, workers: int) -> int:
     return sum(1 for _ in itertools.takewhile(lambda _: empty.take(demands) is not None, itertools.count()))
 
 
-def _judged(
-    about: Plan, sweep: _Sweep, runs: Sequence[Simulation], where: Cluster, price: float | None
-) -> Plan:  # fmt: skip
+def _judged(about: Plan, sweep: _Sweep, runs: Sequence[Simulation]) -> Plan:
     """Complete a plan with figures, a verdict and, for a deadline, the other options."""
     deadline_s = sweep.settings.budget_s
-    hours = Spread.of([run.makespan_s / _HOUR for run in runs])
-    median = sorted(range(len(runs)), key=lambda index: runs[index].makespan_s)[(len(runs) - 1) // 2]
-    options = _options(sweep, where, price, deadline_s) if deadline_s is not None else []
-    schedulers = _compared(sweep, runs, where, about.scheduler)
-    in_time = deadline_s is None or hours.p90 * _HOUR <= deadline_s
+    hours = [run.makespan_s / _HOUR for run in runs]
+    worker_hours = [run.worker_seconds / _HOUR for run in runs]
+    makespan = Spread.of(hours)
+    median = sorted(range(len(runs)), key=hours.__getitem__)[(len(runs) - 1) // 2]
+    options = _options(sweep, deadline_s) if deadline_s is not None else []
+    schedulers = _compared(sweep, runs, about.scheduler)
+    in_time = deadline_s is None or makespan.p90 * _HOUR <= deadline_s
     return replace(
         about,
         feasible=in_time,
-        verdict=_verdict(hours, in_time, deadline_s, options),
-        makespan_h=hours,
-        worker_hours=Spread.of([run.worker_seconds / _HOUR for run in runs]),
+        verdict=_verdict(makespan, in_time, deadline_s, options),
+        makespan_h=makespan,
+        worker_hours=Spread.of(worker_hours),
         idle_share=Spread.of([run.idle_share for run in runs]),
         tail_idle_share=Spread.of([run.tail_idle_share for run in runs]),
-        cost=None if price is None else Spread.of([price * run.worker_seconds / _HOUR for run in runs]),
-        rent=None if price is None else Spread.of([price * run.makespan_s / _HOUR * where.size for run in runs]),
-        stages=_stages(sweep, sweep.run(where, sweep.settings.workers, median, events=True), about.workers),
+        cost=sweep.cost_of(worker_hours),
+        rent=sweep.cost_of([sweep.where.size * of_run for of_run in hours]),
+        stages=_stages(sweep, sweep.run(median, events=True), about.workers),
         options=options,
         schedulers=schedulers,
         notes=[*_recommended(schedulers), *_notes(sweep, runs)],
@@ -240,35 +235,30 @@ def _most_at_once(spans: Sequence[tuple[float, float]]) -> int:
     return max(itertools.accumulate(change for _, change in changes), default=0)
 
 
-def _options(sweep: _Sweep, where: Cluster, price: float | None, deadline_s: float) -> list[Option]:
+def _options(sweep: _Sweep, deadline_s: float) -> list[Option]:
     """Simulate gangs and clusters of powers of two, once each; the cheapest in time comes first."""
-    found = []
-    for nodes, workers in itertools.product(_doublings(where.nodes), _doublings(min(where.size, 64))):
-        smaller = Cluster(nodes, where.slots)
+    options = []
+    for nodes, workers in itertools.product(_doublings(sweep.where.nodes), _doublings(min(sweep.where.size, 64))):
+        smaller = Cluster(nodes, sweep.where.slots)
         if workers > smaller.size:
             continue
-        hours = sweep.run(smaller, workers, 0).makespan_s / _HOUR
-        cost = None if price is None else price * hours * smaller.size
-        found.append(Option(workers, nodes, smaller.size, hours, cost, hours * _HOUR <= deadline_s))
-    return sorted(
-        found, key=lambda one: (not one.in_time, one.slots * one.makespan_h if one.in_time else one.makespan_h)
-    )
+        hours = sweep.run(0, cluster=smaller, workers=workers).makespan_s / _HOUR
+        cost = None if sweep.price is None else sweep.price * hours * smaller.size
+        options.append(Option(workers, nodes, smaller.size, hours, cost, hours * _HOUR <= deadline_s))
+    return sorted(options, key=lambda way: (not way.in_time, way.makespan_h * (way.slots if way.in_time else 1)))
 
 
-def _compared(sweep: _Sweep, runs: Sequence[Simulation], where: Cluster, own: str) -> list[Compared]:
-    """Simulate the sweep under other schedulers on the same curves, those for which the curves are long enough.
-
-    None if the curves were not measured.
-    """
+def _compared(sweep: _Sweep, runs: Sequence[Simulation], own: str) -> list[Compared]:
+    """Simulate the sweep under other schedulers for which its curves are long enough; none if nobody measured them."""
     if isinstance(sweep.curves(0), SteadyCurves) or any(math.isinf(run.regret()) for run in runs):
         return []
-    found = [_figures_of(own, runs)]
+    schedulers = [_figures_of(own, runs)]
     for name in _COMPARED:
         if name != own:
-            others = [sweep.run(where, sweep.settings.workers, seed, name) for seed in range(len(runs))]
+            others = [sweep.run(seed, scheduler=name) for seed in range(len(runs))]
             if not any(trial.extrapolated for run in others for trial in run.trials):
-                found.append(_figures_of(name, others))
-    return found if len(found) > 1 else []
+                schedulers.append(_figures_of(name, others))
+    return schedulers if len(schedulers) > 1 else []
 
 
 def _figures_of(scheduler: str, runs: Sequence[Simulation]) -> Compared:

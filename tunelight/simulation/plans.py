@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
@@ -116,62 +116,40 @@ def _text(plan: Plan) -> str:
         f"{plan.scheduler}, on {plan.cluster} slots: {plan.at_once} at once"
     )
     lines = [head, "", *_wrapped(plan.verdict)]
-    if plan.makespan_h is not None:
-        lines += ["", *_columns(("", "p50", "p90"), _figures(plan))]
-    if plan.stages:
-        rows = [(f"{s.epoch}", f"{s.trials}", f"{s.slots}", f"{s.slot_hours:.2f}") for s in plan.stages]
-        lines += ["", *_columns(("to epoch", "trials", "slots at most", "slot-hours"), rows)]
-    if plan.options:
-        lines += ["", *_options(plan)]
-    if plan.schedulers:
-        lines += ["", *_schedulers(plan)]
-    lines += ["", *(line for note in plan.notes for line in _wrapped(f"- {note}"))] if plan.notes else []
+    for columns, rows in _tables(plan):
+        if rows:
+            lines += ["", *_aligned([columns, *rows])]
+    if plan.notes:
+        lines += ["", *(line for note in plan.notes for line in _wrapped(f"- {note}"))]
     return "\n".join(lines)
 
 
-def _figures(plan: Plan) -> list[tuple[str, ...]]:
-    shown: list[tuple[str, Any, str]] = [  # without a format: a duration
-        ("duration", plan.makespan_h, ""),
-        ("worker-hours held", plan.worker_hours, "{:.1f}"),
-        ("idle slots", plan.idle_share, "{:.0%}"),
-        ("idle at the tail", plan.tail_idle_share, "{:.0%}"),
-        ("cost of what is held", plan.cost, "{:.2f}"),
-        ("cost of the cluster", plan.rent, "{:.2f}"),
+def _tables(plan: Plan) -> Iterator[tuple[Sequence[str], list[Sequence[str]]]]:
+    """Yield the columns and rows of each table; those without rows are left out."""
+    figures: list[tuple[str, Spread | None, Callable[[float], str]]] = [
+        ("duration", plan.makespan_h, duration),
+        ("worker-hours held", plan.worker_hours, "{:.1f}".format),
+        ("idle slots", plan.idle_share, "{:.0%}".format),
+        ("idle at the tail", plan.tail_idle_share, "{:.0%}".format),
+        ("cost of what is held", plan.cost, "{:.2f}".format),
+        ("cost of the cluster", plan.rent, "{:.2f}".format),
     ]
-    return [
-        (name, *((form.format(value) if form else duration(value)) for value in (one.p50, one.p90)))
-        for name, one, form in shown
-        if one is not None
-    ]
-
-
-def _schedulers(plan: Plan) -> list[str]:
-    rows = [
-        (
-            one.scheduler,
-            duration(one.makespan_h.p50),
-            f"{one.worker_hours.p50:.1f}",
-            f"{one.regret.p50:.3g}",
-            f"{one.regret.p90:.3g}",
-        )
-        for one in plan.schedulers
-    ]
-    return _columns(("scheduler", "duration", "worker-hours", "regret p50", "p90"), rows)
-
-
-def _options(plan: Plan) -> list[str]:
-    rows = [
-        (
-            f"{one.workers}",
-            f"{one.nodes}",
-            f"{one.slots}",
-            duration(one.makespan_h),
-            "-" if one.cost is None else f"{one.cost:.2f}",
-            "yes" if one.in_time else "no",
-        )
-        for one in plan.options[:_MOST_OPTIONS]
-    ]
-    return _columns(("workers", "nodes", "slots", "duration", "cost", "in time"), rows)
+    yield ("", "p50", "p90"), [(name, show(of.p50), show(of.p90)) for name, of, show in figures if of is not None]
+    yield (
+        ("to epoch", "trials", "slots at most", "slot-hours"),
+        [(f"{s.epoch}", f"{s.trials}", f"{s.slots}", f"{s.slot_hours:.2f}") for s in plan.stages],
+    )
+    options: list[Sequence[str]] = []
+    for way in plan.options[:_MOST_OPTIONS]:
+        cost = "-" if way.cost is None else f"{way.cost:.2f}"
+        sizes = (f"{way.workers}", f"{way.nodes}", f"{way.slots}")
+        options.append((*sizes, duration(way.makespan_h), cost, "yes" if way.in_time else "no"))
+    yield ("workers", "nodes", "slots", "duration", "cost", "in time"), options
+    compared: list[Sequence[str]] = []
+    for own in plan.schedulers:
+        regrets = (f"{own.regret.p50:.3g}", f"{own.regret.p90:.3g}")
+        compared.append((own.scheduler, duration(own.makespan_h.p50), f"{own.worker_hours.p50:.1f}", *regrets))
+    yield ("scheduler", "duration", "worker-hours", "regret p50", "p90"), compared
 
 
 def duration(hours: float) -> str:
@@ -181,15 +159,10 @@ def duration(hours: float) -> str:
     return f"{hours * 60:.0f} min" if hours < 1 else f"{hours:.3g} h"
 
 
-def _columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-    return [
-        "  ".join(
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in (head, *rows)
-    ]
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows as lines, the first column flush left and the others flush right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
 
 
 def _wrapped(text: str) -> list[str]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import bisect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ray.tune import Callback
@@ -20,8 +19,8 @@ from tunelight.simulation.world import Happened, Use, World
 class SimTrial:
     """One simulated trial; times in virtual seconds, None if they were never reached.
 
-    ``state`` is FINISHED (it came to its own end), STOPPED, DIVERGED or ERROR. ``extrapolated``: it trained past
-    the end of its curve. ``repeats``: the trial whose configuration it trains again, as its training ``repetition``.
+    ``state``: FINISHED (it came to its own end), STOPPED, DIVERGED or ERROR. ``extrapolated``: it trained past the end
+    of its curve. ``repeats``: the trial whose configuration it trains again, as its training ``repetition``.
     """
 
     id: str
@@ -53,8 +52,7 @@ class Simulation:
         wall_s: real time of the simulation.
         events: the log, if ``events=True``.
         notes: what must be said beside its figures.
-        repeated: the configurations that were trained again, the best mean first, as ``SweepResults.repeated()``
-            returns them.
+        repeated: as ``SweepResults.repeated()`` returns it.
     """
 
     metric: str
@@ -90,54 +88,21 @@ class Simulation:
     @property
     def idle_share(self) -> float:
         """The share of all slots' time in which no running trial used them."""
-        return self.idle_between(0.0, self.makespan_s)
-
-    @property
-    def tail_start_s(self) -> float:
-        """When the last new trial started."""
-        return max((trial.started_s for trial in self.trials if trial.started_s is not None), default=0.0)
+        return self._idle_between(0.0, self.makespan_s)
 
     @property
     def tail_idle_share(self) -> float:
         """The same from when the last new trial started."""
-        return self.idle_between(self.tail_start_s, self.makespan_s)
+        last_start_s = max((trial.started_s for trial in self.trials if trial.started_s is not None), default=0.0)
+        return self._idle_between(last_start_s, self.makespan_s)
 
-    def idle_between(self, start_s: float, end_s: float) -> float:
-        """Return the share of all slots' time between two moments in which no running trial used them."""
+    def _idle_between(self, start_s: float, end_s: float) -> float:
         span = end_s - start_s
         return 1 - _integral(self.usage, start_s, end_s)[1] / (self.slots * span) if span > 0 else 0.0
 
-    def best_at(self, time_s: float) -> float | None:
-        """Return the best value that had been reported at a moment."""
-        index = bisect.bisect_right(self.found, time_s, key=lambda one: one[0])
-        return self.found[index - 1][1] if index else None
-
-    def regret(self, time_s: float | None = None) -> float:
-        """Return the distance of the best value (so far, or in the end) from the oracle's; infinite without one."""
-        best = self.best if time_s is None else self.best_at(time_s)
-        return math.inf if best is None or self.oracle is None else abs(best - self.oracle)
-
-    def asdict(self) -> dict[str, Any]:
-        """Return the figures as plain data, without trials, usage and events."""
-        states = [trial.state for trial in self.trials]
-        figures = {
-            name: getattr(self, name)
-            for name in (
-                "metric", "mode", "makespan_s", "worker_seconds", "slots", "idle_share", "tail_idle_share",
-                "best", "oracle", "scheduler_cpu_s", "calls", "wall_s",
-            )
-        }  # fmt: skip
-        return {
-            **figures,
-            "regret": self.regret(),
-            "reports": sum(trial.reports for trial in self.trials),
-            "trials": {state: states.count(state) for state in sorted(set(states))},
-            "notes": list(self.notes),
-        }
-
-    def trial_rows(self) -> list[dict[str, Any]]:
-        """Return the trials as plain data."""
-        return [asdict(trial) for trial in self.trials]
+    def regret(self) -> float:
+        """Return the distance of the best value from the oracle's; infinite without one."""
+        return math.inf if self.best is None or self.oracle is None else abs(self.best - self.oracle)
 
 
 def _integral(usage: Sequence[Use], start_s: float, end_s: float) -> tuple[float, float]:
@@ -199,23 +164,22 @@ class SimulationLog(Callback):
         controller: Any,
         wall_s: float,
         notes: Sequence[str],
-        repetition_of: Callable[[str], tuple[str, int] | None] = lambda _: None,
-        repeated: Sequence[Standing] = (),
+        repetition_of: Callable[[str], tuple[str, int] | None],
+        repeated: Sequence[Standing],
     ) -> Simulation:
         """Return the result."""
-        world, trials = self.world, controller.get_trials()
+        world, trials = self.world, sorted(controller.get_trials(), key=lambda trial: trial.order_of_birth)
         end = max((trial.ended_s for trial in trials if trial.ended_s is not None), default=world.clock.now)
-        ordered = sorted(trials, key=lambda trial: trial.order_of_birth)
         return Simulation(
             metric=str(world.metric),
             mode=world.mode,
             makespan_s=end,
             worker_seconds=_integral(world.usage, 0.0, end)[0],
             slots=world.cluster.size,
-            trials=[self._of(trial, repetition_of(trial.trial_id) or (None, 0)) for trial in ordered],
+            trials=[self._of(trial, *(repetition_of(trial.trial_id) or (None, 0))) for trial in trials],
             usage=world.usage,
             found=self.found,
-            oracle=self._oracle(ordered),
+            oracle=self._oracle(trials),
             scheduler_cpu_s=controller.timed.seconds,
             calls=controller.timed.calls,
             wall_s=wall_s,
@@ -224,29 +188,24 @@ class SimulationLog(Callback):
             repeated=repeated,
         )
 
-    def _of(self, trial: Any, again: tuple[str | None, int]) -> SimTrial:
-        last = trial.last_result.get(self.world.metric)
+    def _of(self, trial: Any, repeats: str | None, repetition: int) -> SimTrial:
         return SimTrial(
             id=trial.trial_id,
             config=trial.config,
             state=self._states.get(trial.trial_id, "STOPPED"),
             reports=trial.reported,
             best=self._best.get(trial.trial_id),
-            last=last,
+            last=trial.last_result.get(self.world.metric),
             started_s=self._started.get(trial.trial_id),
             ended_s=trial.ended_s,
             extrapolated=trial.reported > trial.curve.epochs,
-            repeats=again[0],
-            repetition=again[1],
+            repeats=repeats,
+            repetition=repetition,
         )
 
     def _oracle(self, trials: Sequence[Any]) -> float | None:
         """Return the best value of all trials' complete curves."""
-        best: float | None = None
-        choose = min if self.world.mode == "min" else max
-        for curve in {id(trial.curve): trial.curve for trial in trials}.values():
-            values = [float(v) for v in curve.metrics[self.world.metric][: self.world.epochs_of(curve)]]
-            finite = [value for value in values if math.isfinite(value)]
-            if finite:
-                best = choose(finite) if best is None else choose(best, choose(finite))
-        return best
+        curves = {id(trial.curve): trial.curve for trial in trials}.values()
+        reported = (curve.metrics[self.world.metric][: self.world.epochs_of(curve)] for curve in curves)
+        choose: Callable[..., float | None] = min if self.world.mode == "min" else max
+        return choose((float(value) for values in reported for value in values if math.isfinite(value)), default=None)

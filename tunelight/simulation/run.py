@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import gc
 import inspect
+import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import PopulationBasedTraining, ResourceChangingScheduler, TrialScheduler
@@ -20,8 +23,8 @@ from tunelight.compat.arguments import known_arguments
 from tunelight.compat.ray import check_ray_internals
 from tunelight.errors import SettingsError, unknown
 from tunelight.resources import reserve
-from tunelight.schedulers.choose import build_scheduler, first_decision, judged_by
-from tunelight.schedulers.sparing import Sparing
+from tunelight.schedulers.base import GangScheduler
+from tunelight.schedulers.choose import build_scheduler, judged_by
 from tunelight.searchers import Repetitions, SweepSearch
 from tunelight.searchers.choose import build_searcher
 from tunelight.settings import Settings, check_setting
@@ -31,13 +34,16 @@ from tunelight.simulation.cluster import Cluster
 from tunelight.simulation.controller import SimController, StubTrial
 from tunelight.simulation.costs import Costs
 from tunelight.simulation.curves import Curves
-from tunelight.simulation.fidelity import fidelity_note
 from tunelight.simulation.result import Simulation, SimulationLog
 from tunelight.simulation.sources import curves_of
-from tunelight.simulation.world import World
+from tunelight.simulation.world import Clock, World
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
+
+
+FIDELITY: Final = Path(__file__).with_name("fidelity.json")
+"""The error of simulated sweeps, as benchmarks/fidelity.py measured it."""
 
 
 class CurveSearcher(Searcher):
@@ -114,11 +120,10 @@ def simulate(
     Args:
         curves: what trials report: the name of a recorded task, a sweep's folder, its SweepResults, or a Curves.
         scheduler: as ``tunelight.run`` takes it; an object is copied. Its ``clock``, if it has one, is set.
-        searcher: None: the configurations that there are curves of; else, as ``tunelight.run`` takes it, what it
-            suggests is looked up among them (the nearest). The curves of a sweep take none.
+        searcher: as ``tunelight.run`` takes it; the recorded configuration nearest to a suggestion is trained (None:
+            the recorded configurations). The curves of a sweep take none.
         num_samples: trials (100); if there are fewer curves, some are drawn again, and ``notes`` says so.
-        repeats: how often the best configurations are trained in all, as ``tunelight.run`` takes it (None). Curves that
-            were recorded with several seeds are used in turn.
+        repeats: as ``tunelight.run`` takes it (None). Curves recorded with several seeds are used in turn.
         workers: of a trial (1); (least, most) is a gang that a scheduler can resize.
         cluster: nodes x slots a node ("1x8"); a worker takes one slot.
         metric, mode: what is judged (what the curves say; another metric needs its mode).
@@ -130,18 +135,15 @@ def simulate(
         reuse_gangs: keep gangs warm from trial to trial (True; a ResourceChangingScheduler needs False and gets it).
         max_concurrent: trials at once (None: as many as fit).
         max_failures: how many lost gangs a trial survives (3).
-        max_pending: how many trials may wait for their gangs to start at a time (1, as Tune has it under a Searcher;
-            live, TUNE_MAX_PENDING_TRIALS_PG changes it).
+        max_pending: trials that may wait for their gangs at a time (1, as in Tune; live: TUNE_MAX_PENDING_TRIALS_PG).
         events: keep a log of all that happened (False).
 
-    Raises: subclasses of TunelightError. Runs on: driver, in one process and without Ray.
+    Raises: subclasses of TunelightError. Runs on: driver, without Ray.
     """
     check_ray_internals("tune", "simulation")
     table = curves_of(curves)
-    _check_metric(metric or table.metric, table)
     settings = Settings(
-        metric=metric or table.metric,
-        mode=_mode(mode, metric, table),
+        **_judged_by(metric, mode, table),
         num_samples=num_samples,
         repeats=check_setting("repeats", repeats),
         max_epochs=max_epochs or table.epochs,
@@ -153,13 +155,12 @@ def simulate(
         max_concurrent=max_concurrent,
         failures=check_setting("failures", max_failures),
     )
-    built = build_scheduler(settings)
-    world, factory = _world(settings, built, cluster, costs or Costs(), strategy=strategy, keep_log=events)
+    clock = Clock()
+    built = build_scheduler(settings, clock=clock)
+    world, factory = _world(settings, built, clock, cluster, costs or Costs(), strategy=strategy, keep_log=events)
     built.set_search_properties(**{"metric": None, "mode": None, **judged_by(built, settings)})
-    if hasattr(built, "clock"):
-        built.clock = world.clock
-    if isinstance(built, PopulationBasedTraining):
-        built._log_config = False  # it would write files into the trials' folders
+    if isinstance(built.inner, PopulationBasedTraining):
+        built.inner._log_config = False  # it would write files into the trials' folders
     log = SimulationLog(world)
     again = None if settings.repeats is None else Repetitions(settings.repeats, **settings.judged_by)
     search = SimSearch(
@@ -171,13 +172,14 @@ def simulate(
         max_concurrent=settings.max_concurrent,
         clock=world.clock,
         repeats=again,
-        **({"admit": built.admits} if hasattr(built, "admits") else {}),
+        admit=built.admits,
     )
     controller = SimController(
         world,
-        search,
-        built if again is None else Sparing(built, search.ends_at),
-        reuse_actors=settings.reuse_gangs and not isinstance(built, ResourceChangingScheduler),
+        built,
+        search_alg=search,
+        ends_at=None if again is None else search.ends_at,
+        reuse_actors=settings.reuse_gangs and not isinstance(built.inner, ResourceChangingScheduler),
         time_budget_s=settings.budget_s,
         max_pending=check_setting("max_concurrent", max_pending),
         callbacks=[log],
@@ -194,30 +196,34 @@ def simulate(
     )
 
 
-def _mode(mode: Literal["min", "max"] | None, metric: str | None, table: Curves) -> Literal["min", "max"]:
-    if mode is not None:
-        return mode
-    if metric is None or metric == table.metric:
-        return table.mode
-    raise SettingsError(
-        f"Whether a higher or a lower {metric!r} is better is not known: the curves are judged by {table.metric!r}. "
-        "Say mode='max' or mode='min'."
-    )
-
-
-def _check_metric(metric: str | None, table: Curves) -> None:
+def _judged_by(metric: str | None, mode: Literal["min", "max"] | None, table: Curves) -> dict[str, Any]:
+    """Return metric and mode, which are the curves' own where they are not given. Raises: SettingsError."""
+    metric = metric or table.metric
     known = list(table.curve(table.config(0, 0)).metrics)
     if metric not in known:
         raise SettingsError(unknown("The curves hold no metric", metric, known, listed="They hold"))
+    if mode is None and metric != table.metric:
+        raise SettingsError(
+            f"Whether a higher or a lower {metric!r} is better is not known: the curves are judged by "
+            f"{table.metric!r}. Say mode='max' or mode='min'."
+        )
+    return {"metric": metric, "mode": mode or table.mode}
 
 
 def _world(
-    settings: Settings, scheduler: Any, cluster: Any, costs: Costs, *, strategy: str, keep_log: bool
+    settings: Settings,
+    scheduler: GangScheduler,
+    clock: Clock,
+    cluster: Any,
+    costs: Costs,
+    *,
+    strategy: str,
+    keep_log: bool,
 ) -> tuple[World, Any]:
-    """Return the world, and the reservation of each trial. Raises: ResourceError if that never fits."""
+    """Return the world, and each trial's placement group. Raises: ResourceError if that never fits."""
     reservation = reserve(settings.workers)
     max_workers = reservation.workers
-    if reservation.least is not None and getattr(scheduler, "resizes", False):
+    if reservation.least is not None and scheduler.resizes:
         reservation = reserve(reservation.least)
     factory = reservation.factory
     if strategy != factory.strategy:
@@ -229,10 +235,11 @@ def _world(
         costs,
         seed=settings.seed or 0,
         max_workers=max_workers,
-        first_until=first_decision(scheduler).until,
+        first_until=scheduler.initial_decision().until,
         **settings.judged_by,
         max_epochs=settings.max_epochs,
         keep_log=keep_log,
+        clock=clock,
     )
     return world, factory
 
@@ -269,19 +276,31 @@ def _notes(table: Curves, controller: SimController, settings: Settings) -> list
     return [*notes, fidelity_note()]
 
 
+@functools.cache
+def fidelity_note(path: Path = FIDELITY) -> str:
+    """Return the sentence that belongs beside every simulated figure."""
+    if not path.is_file():
+        return "not calibrated: benchmarks/fidelity.py has not been run here"
+    measured = json.loads(path.read_text(encoding="utf-8"))
+    return (
+        f"makespans of {measured['sweeps']} live sweeps ({measured['where']}) were met within "
+        f"{100 * measured['largest_error']:.0f} %, {100 * measured['median_error']:.0f} % in the median"
+    )
+
+
 @contextlib.contextmanager
 def _quick() -> Iterator[None]:
     """Pause the garbage collector and silence Ray's loggers: a simulation makes many objects, and no cycles."""
-    loggers: list[tuple[logging.Logger, int]] = []
-    for name in ("ray.tune.execution.tune_controller", "ray.tune"):
-        logger = logging.getLogger(name)
-        loggers.append((logger, logger.level))
+    loggers = [logging.getLogger(name) for name in ("ray.tune.execution.tune_controller", "ray.tune")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
         logger.setLevel(logging.CRITICAL)
-    resting: Callable[[], None] = gc.enable if gc.isenabled() else gc.disable
+    collecting = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        resting()
-        for logger, level in loggers:
+        if collecting:
+            gc.enable()
+        for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)

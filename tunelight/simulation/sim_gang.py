@@ -25,12 +25,6 @@ class Saved:
     metrics: dict[str, Any]
 
 
-@dataclass
-class _Growth:
-    bundles: list[Bundle]
-    ready: float
-
-
 class SimGang:
     """A state machine with the interface of ``GangTrainable`` for Tune. As in an actor, tasks run one after another.
 
@@ -44,6 +38,9 @@ class SimGang:
         self.serial = serial
         self.bundles: list[Bundle] = []
         self.more: list[Bundle] = []
+        self._arriving: list[Bundle] = []
+        """Of workers that are starting, until ``_arrive_s``."""
+        self._arrive_s = 0.0
         self.free_at = 0.0
         self.started = False
         self.failed = False
@@ -54,7 +51,6 @@ class SimGang:
         self.on_error: Callable[[Any, Exception], None] | None = None
         self.decide = SimpleNamespace(remote=self._decide)
         self._warm = False
-        self._growth: _Growth | None = None
         self._begin_trial(trial)
 
     def __hash__(self) -> int:
@@ -87,12 +83,11 @@ class SimGang:
     @property
     def held(self) -> int:
         """How many slots the gang holds, including those of workers that are starting."""
-        return self.size + (len(self._growth.bundles) if self._growth else 0)
+        return self.size + len(self._arriving)
 
     def is_on(self, node: int) -> bool:
         """Tell whether a worker, also a starting one, is on a node."""
-        arriving = self._growth.bundles if self._growth else []
-        return any(bundle.node == node for bundle in (*self.bundles, *self.more, *arriving))
+        return any(bundle.node == node for bundle in (*self.bundles, *self.more, *self._arriving))
 
     def nodes(self) -> list[int]:
         """Return the nodes that the gang is on, without duplicates."""
@@ -139,10 +134,9 @@ class SimGang:
             return costs.end_s, {RESULT_DUPLICATE: True, DONE: True}
         seconds += self._resize()
         draw = uniform(world.seed, self.trial.order_of_birth, number) if costs.noise else 0.5
-        nodes = len(self.nodes())
-        epoch_s = costs.epoch_s(curve.seconds, self.size, max(world.max_workers, self.size), nodes, draw)
-        seconds += epoch_s
-        return seconds, self._report(number, seconds, epoch_s)
+        most = max(world.max_workers, self.size)
+        epoch_s = costs.epoch_s(curve.seconds, self.size, most, len(self.nodes()), draw)
+        return seconds + epoch_s, self._report(number, seconds + epoch_s, epoch_s)
 
     def _report(self, number: int, seconds: float, epoch_s: float) -> dict[str, Any]:
         metrics = self.trial.curve.at(number)
@@ -196,20 +190,20 @@ class SimGang:
     def _ask(self) -> None:
         """Reserve the missing bundles, all or none; release an earlier growth of another size."""
         missing = self.missing
-        if self._growth is not None and len(self._growth.bundles) != missing:
-            self._release(self._growth.bundles)
-            self._growth = None
-        if missing and self._growth is None and not self.grow():
+        if self._arriving and len(self._arriving) != missing:
+            self._release(self._arriving)
+            self._arriving = []
+        if not self.grow():
             self.world.growing[self] = None
 
     def grow(self) -> bool:
         """Reserve the missing bundles, all or none; return whether none is missing any more."""
         missing = self.missing
-        if missing and self._growth is None:
+        if missing and not self._arriving:
             bundles = self.world.cluster.grow(missing, self.nodes())
             if bundles is None:
                 return False
-            self._growth = _Growth(bundles, self.world.clock.now + self.world.costs.grow_s)
+            self._arriving, self._arrive_s = bundles, self.world.clock.now + self.world.costs.grow_s
             self.world.used(held=missing)
         return True
 
@@ -223,10 +217,10 @@ class SimGang:
             self._release(gone)
             self.world.used(busy=-len(gone) if self.in_use else 0)
             return self.world.costs.resize_s
-        if self._growth is not None and self._growth.ready <= self.world.clock.now:
-            self.more += self._growth.bundles
-            self.world.used(busy=len(self._growth.bundles) if self.in_use else 0)
-            self._growth = None
+        if self._arriving and self._arrive_s <= self.world.clock.now:
+            self.more += self._arriving
+            self.world.used(busy=len(self._arriving) if self.in_use else 0)
+            self._arriving = []
             return self.world.costs.resize_s
         return 0.0
 
@@ -242,11 +236,10 @@ class SimGang:
         """Release all bundles that came by growing, or are on their way."""
         self._target_workers = None
         self.world.growing.pop(self, None)
-        gone = self.more + (self._growth.bundles if self._growth else [])
         if self.in_use:
             self.world.used(busy=-len(self.more))
-        self.more, self._growth = [], None
-        self._release(gone)
+        self._release(self.more + self._arriving)
+        self.more, self._arriving = [], []
 
     def release(self) -> None:
         """Release all bundles."""

@@ -1,39 +1,113 @@
-"""Sources of curves: the recorded tables, or a sweep's record."""
+"""Sources of curves: the recorded tables, one file for each task in the folder ``tables``, or a sweep's record."""
 
 from __future__ import annotations
 
 import functools
+import itertools
+import json
 import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal
 
 import numpy as np
 
-from tunelight.errors import SettingsError, guess
-from tunelight.record import is_folder
-from tunelight.simulation.costs import uniform
+from tunelight.errors import SettingsError, guess, unknown
+from tunelight.record import FINISHED, TrialState, is_folder, metric_value, read_record
+from tunelight.simulation.costs import Costs, uniform
 from tunelight.simulation.curves import KEY, SEED_KEY, Curve, Curves, deal
-from tunelight.simulation.sweeps import SweepCurves
-from tunelight.simulation.tables import names, read_table
 from tunelight.space.space import SearchSpace
+
+FOLDER = Path(__file__).with_name("tables")
+LARGEST = 6e4
+"""Values beyond it are written as this number: float16 ends at 65,504."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """The curves of one task as they were recorded.
+
+    Args:
+        about: data, model and loss.
+        modes: name of a metric -> what is better.
+        space: the search space, in the form that ``tunelight.SearchSpace`` reads.
+        without_effect: keys of the space that change nothing.
+        configs: the configurations.
+        seconds: an epoch on one worker, for each configuration.
+        metrics: name -> array of configurations x seeds x epochs; NaN from where training diverged.
+    """
+
+    about: str
+    modes: Mapping[str, Literal["min", "max"]]
+    space: Mapping[str, Any]
+    without_effect: tuple[str, ...]
+    configs: Sequence[Mapping[str, Any]]
+    seconds: Any
+    metrics: Mapping[str, Any]
+
+    @staticmethod
+    def rounded(values: Any) -> Any:
+        """Return values as a file keeps them."""
+        return np.clip(values, -LARGEST, LARGEST).astype(np.float16)
+
+
+def write_table(path: Path, table: Table) -> Path:
+    """Write a table to a file, which appears when it is complete."""
+    head = {
+        "about": table.about,
+        "modes": dict(table.modes),
+        "space": dict(table.space),
+        "without_effect": list(table.without_effect),
+        "configs": [dict(config) for config in table.configs],
+    }
+    arrays = {f"metric/{name}": Table.rounded(table.metrics[name]) for name in table.modes}
+    seconds = np.asarray(table.seconds, dtype=np.float32)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".draft")
+    with draft.open("wb") as file:
+        np.savez_compressed(file, head=np.array(json.dumps(head)), seconds=seconds, **arrays)
+    draft.replace(path)
+    return path
+
+
+def tasks(folder: Path | None = None) -> list[str]:
+    """Return the names of the recorded tasks; ``folder`` holds their tables (None: those that come along)."""
+    return sorted(path.stem for path in (folder or FOLDER).glob("*.npz"))
+
+
+def read_table(task: str, folder: Path | None = None) -> Table:
+    """Return a task's table, read once. Raises: SettingsError for an unknown task."""
+    folder = folder or FOLDER
+    known = tasks(folder)
+    if task not in known:
+        there = f"There are: {', '.join(known)}." if known else f"There are no recorded curves in {folder}."
+        raise SettingsError(f"There are no recorded curves of a task {task!r}.{guess(task, known)} {there}")
+    return _read(folder / f"{task}.npz")
+
+
+@functools.cache
+def _read(path: Path) -> Table:
+    with np.load(path, allow_pickle=False) as file:
+        head = json.loads(str(file["head"]))
+        metrics = {name: file[f"metric/{name}"] for name in head["modes"]}
+        parts = (head["about"], head["modes"], head["space"], tuple(head["without_effect"]), head["configs"])
+        return Table(*parts, file["seconds"], metrics)
 
 
 class TableCurves:
     """The curves of one task: arrays of configurations x seeds x epochs.
 
     Args:
-        task: its name.
         metrics: name -> array; NaN from where training diverged.
         seconds: an epoch on one worker, for each configuration.
-        configs: the configurations.
-        metric, mode: what is judged where nobody says.
-        note: what they are.
-        epochs: stretch or cut them to so many epochs (None: as recorded). Fewer: the first ones. More: each epoch
-            shows what the recorded one at the same share of training did.
-        epoch_s: let every configuration take so many seconds an epoch on one worker (None: as recorded).
-        space: the search space that the configurations are a sample of, as ``SearchSpace`` reads it.
+        metric, mode: what trials are judged by unless told otherwise.
+        epochs: None: as recorded. Fewer: the first ones. More: each epoch shows the recorded one at the same share of
+            training.
+        epoch_s: seconds of every epoch on one worker (None: as recorded).
+        space: the search space of the configurations, as ``SearchSpace`` reads it.
         without_effect: keys that change nothing; looking up the nearest configuration ignores them.
     """
 
@@ -156,11 +230,6 @@ class TableCurves:
         return columns
 
 
-def tasks(folder: Path | None = None) -> list[str]:
-    """Return the names of the recorded tasks; ``folder`` is where their tables are (None: those that come along)."""
-    return names(folder)
-
-
 def recorded(
     task: str,
     *,
@@ -172,10 +241,7 @@ def recorded(
     """Return a task's recorded curves. Raises: SettingsError for an unknown one."""
     table = read_table(task, folder)
     if metric not in table.metrics:
-        raise SettingsError(
-            f"The curves of {task!r} have no metric {metric!r}.{guess(metric, table.metrics)} "
-            f"There are: {', '.join(table.metrics)}."
-        )
+        raise SettingsError(unknown(f"The curves of {task!r} have no metric", metric, table.metrics))
     return TableCurves(
         task,
         table.metrics,
@@ -188,6 +254,83 @@ def recorded(
         space=table.space,
         without_effect=table.without_effect,
     )
+
+
+_OWN = ("epoch", "training_iteration", "timestamp")
+"""Parts of a report that are no metrics."""
+
+
+class SweepCurves:
+    """What a sweep's trials reported, in its own order of trials.
+
+    A trial that trains further in a simulation than it did goes on reporting its last value, and the simulation says
+    so. An epoch takes the median time between two of the trial's reports (with a single report: the median of all
+    trials); ``costs.speedup`` converts that to one worker.
+
+    Args:
+        costs: how gangs of another size compare (``Costs()``).
+        seconds: an epoch on one worker (None: as recorded).
+
+    Raises: SettingsError where nothing was reported; StorageError where there is no sweep.
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str], *, costs: Costs | None = None, seconds: float | None = None
+    ) -> None:
+        state = read_record(folder)
+        trials = [trial for trial in state.searched if trial.history]
+        if not trials:
+            raise SettingsError(f"The sweep in {folder} holds no report, so there is no curve to simulate with.")
+        self.metric = str(state.sweep.get("metric"))
+        self.mode: Literal["min", "max"] = "max" if state.sweep.get("mode") == "max" else "min"
+        self.size = len(trials)
+        self.epochs = max(len(trial.history) for trial in trials)
+        early = sum(trial.state != FINISHED for trial in trials)
+        self.note = f"curves of the sweep {Path(folder).name!r}, of whose {self.size} trials {early} ended early"
+        self._configs = [trial.config for trial in trials]
+        speed = costs or Costs()
+        own = [seconds if seconds is not None else _alone_s(trial, speed) for trial in trials]
+        measured = [alone_s for alone_s in own if alone_s is not None]
+        if not measured:
+            raise SettingsError(
+                f"No trial of the sweep in {folder} reported twice, so how long an epoch takes is not known. "
+                "Make SweepCurves(folder, seconds=...)."
+            )
+        usual = median(measured)
+        self._curves = [
+            Curve(_metrics(trial.history), usual if alone_s is None else alone_s, len(trial.history))
+            for trial, alone_s in zip(trials, own, strict=True)
+        ]
+
+    def config(self, number: int, seed: int) -> dict[str, Any]:
+        """Return the configuration of trial ``number``: the sweep's own order, then shuffled ones."""
+        index = number if number < self.size else deal(number, self.size, seed)
+        return {**self._configs[index], KEY: index}
+
+    def curve(self, config: Mapping[str, Any]) -> Curve:
+        """Return the curve of one of the sweep's configurations."""
+        if KEY not in config:
+            raise SettingsError(
+                f"The configuration {dict(config)!r} is none that the sweep has run, so its curve is not known. "
+                "Simulate without searcher=."
+            )
+        return self._curves[int(config[KEY])]
+
+
+def _alone_s(trial: TrialState, costs: Costs) -> float | None:
+    times = [report["timestamp"] for report in trial.history]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    return median(gaps) * costs.speedup(trial.workers or 1) if gaps else None
+
+
+def _metrics(history: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    names = dict.fromkeys(name for report in history for name in report if name not in _OWN)
+    columns = {name: [metric_value(report, name) for report in history] for name in names}
+    return {
+        name: [math.nan if value is None else value for value in values]
+        for name, values in columns.items()
+        if any(value is not None for value in values)
+    }
 
 
 def curves_of(given: Any) -> Curves:

@@ -1,9 +1,9 @@
-"""Sweeps in object stores (``s3://``, ``gs://``, and others of fsspec): local files, and objects in the store.
+"""Sweeps in object stores (``s3://``, ``gs://``, and others of fsspec), and atomic writes.
 
-A sweep in a store has a working folder on every node, ``.../tunelight-stores/PROTOCOL/BUCKET/...``. A path in it stands
-for an object, so that only paths need to be passed on, and code for folders works. Small files that must be the same
-for all are read from the store and written to it. A large file is pushed when it is complete, and fetched where it is
-opened. For all other paths, these functions work on the file itself.
+Every process works on files of its own node. A sweep in a store has a working folder on every node,
+``.../tunelight-stores/PROTOCOL/BUCKET/...``, so that only paths need to be passed on. Whoever moves a file asks
+:func:`store_of` for its :class:`Store`: the driver uploads the record, workers upload checkpoints and the other files
+of trials, and readers download what they are about to read.
 """
 
 from __future__ import annotations
@@ -12,41 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from tunelight.stores.atomic import replacing, write_atomically
-from tunelight.stores.moving import (
-    PUSH_LIMIT_S,
-    alone,
-    fetch,
-    fetch_longer,
-    forget,
-    forget_others,
-    push,
-    push_changed,
-)
-from tunelight.stores.objects import (
-    FOLDER,
-    ODD,
-    check,
-    check_folder,
-    claim,
-    drop,
-    drop_there,
-    exists,
-    holds_any,
-    inside,
-    located,
-    matching,
-    read,
-    shown,
-    stat,
-    texts,
-    working,
-    write,
-)
+from tunelight.stores.paths import FOLDER, ODD, check, check_folder, shown, working
+from tunelight.stores.store import PUSH_LIMIT_S, Store, alone, delete, delete_local, files_of, store_of
 
 
 def for_tune(folder: Path) -> Any:
     """Return Tune's ``storage_filesystem`` for a storage: pyarrow's for a store, else None."""
-    if not inside(folder):
+    if store_of(folder) is None:
         return None
     from tunelight.stores.tune import file_system  # imports pyarrow and fsspec
 

@@ -9,7 +9,7 @@ from typing import Any
 from fsspec.implementations.dirfs import DirFileSystem
 from pyarrow.fs import FSSpecHandler, PyFileSystem
 
-from tunelight.stores.objects import located
+from tunelight.stores.store import store_of
 
 
 class WorkingFileSystem(DirFileSystem):  # type: ignore[misc]  # fsspec has no types
@@ -18,8 +18,10 @@ class WorkingFileSystem(DirFileSystem):  # type: ignore[misc]  # fsspec has no t
     cachable = False
 
     def __init__(self, folder: str, **options: Any) -> None:
-        system, root = located(folder)
-        super().__init__(path=root, fs=system, **options)
+        store = store_of(folder)
+        assert store is not None  # only made for folders in stores
+        with store.at(Path(folder)) as (system, root):
+            super().__init__(path=root, fs=system, **options)
         self.folder = folder
 
     def _join(self, path: Any) -> Any:

@@ -10,15 +10,12 @@ from typing import Any
 import numpy as np
 
 from tunelight.cluster.connect import check_runtime_env, nodes_of
-from tunelight.compat.lightning import switch
-from tunelight.data.server import check_sources
 from tunelight.errors import ResourceError
-from tunelight.lightning.recipe import training_code
-from tunelight.resources import Reservation, fitted, reserve
+from tunelight.resources import Reservation, fitted
 from tunelight.settings import NAMES, Settings
 from tunelight.space import SearchSpace
 from tunelight.space.check import check_settings
-from tunelight.sweep.run import run
+from tunelight.sweep.run import build_parts, run
 
 _WHEN = ("epoch", "training_iteration", "timestamp")
 _NOT_TRIED = ("baselines", "callbacks", "time_budget", "max_concurrent", "warm_start")
@@ -50,22 +47,7 @@ def check(space: SearchSpace, overrides: Mapping[str, Any], samples: int = 5) ->
     """
     settings = Settings(**{**space.settings, **overrides})
     check_settings(space, settings)
-    with space.placing(settings, "train" if settings.model is None else "model"):
-        switch(settings.lightning)
-    training_code(space, settings)
-    from tunelight.schedulers.choose import build_scheduler, check_company  # imports Ray Tune
-    from tunelight.searchers.choose import build_searcher
-
-    with space.placing(settings, "scheduler"):
-        check_company(build_scheduler(settings, space.domains), settings)
-    with space.placing(settings, "searcher"):
-        build_searcher(space, settings)
-    with space.placing(settings, "resources_per_trial"):
-        reservation = reserve(
-            settings.workers, settings.cpus_per_worker, settings.gpus_per_worker, settings.resources_per_trial
-        )
-    with space.placing(settings, "datasets"):
-        check_sources(settings.datasets, reservation.least or reservation.workers)
+    reservation = build_parts(space, settings)[0]
     if settings.runtime_env:
         with space.placing(settings, "runtime_env"):
             check_runtime_env(settings.runtime_env)

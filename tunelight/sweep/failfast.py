@@ -13,6 +13,8 @@ from tunelight.errors import SweepFailedError, TunelightError, guess
 from tunelight.messages import RESULT_KEY, WorkerError
 from tunelight.policies import FirstTrials
 from tunelight.record import FINISHED, GAVE_UP, RecordCallback
+from tunelight.settings.dotted import flatten
+from tunelight.sweep.control import SweepControl
 
 _TRIED_AGAIN = (
     "When the cause is mended, the same call with name={name} and resume=True goes on, and tries the failed trials "
@@ -33,49 +35,43 @@ class FailFast(Callback):  # type: ignore[misc,unused-ignore]
         limit: the number of first trials (0: never end the loop).
         metrics: the metrics that the sweep is judged by.
         total: the number of trials in all.
-        record: the callback that writes the record.
+        record, control: those of the sweep.
     """
 
-    def __init__(self, limit: int, metrics: Sequence[str], total: int, record: RecordCallback) -> None:
-        self._first: FirstTrials | None = FirstTrials(limit)
+    def __init__(
+        self, limit: int, metrics: Sequence[str], total: int, record: RecordCallback, control: SweepControl
+    ) -> None:
+        self._first = FirstTrials(limit)
         self._limit = limit
         seen = [report for trial in record.state.trials.values() for report in trial.history]  # of a resumed sweep
         self._unseen = [name for name in metrics if not any(_holds(report, name) for report in seen)]
         self._reported: list[str] = []
         self._ended: set[str] = set()
-        self._total = total
-        self._record: RecordCallback | None = record
+        self._total, self._record, self._control = total, record, control
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Count a trial among the first."""
-        if self._first is not None:
-            self._first.begin(trial.trial_id)
+        self._first.begin(trial.trial_id)
 
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
         """Take a report or a trial's error."""
         own = result.get(RESULT_KEY) or {}
-        error = own.get("error")
-        if self._first is None:
-            return
         if metrics := own.get("metrics"):
             self._first.report()
             self._reported = list(metrics)
             self._unseen = [name for name in self._unseen if not _holds(metrics, name)]
-        elif error:
+        elif error := own.get("error"):
             known = {key: error[key] for key in ("rank", "node", "type_name", "message", "traceback") if key in error}
             self._first.fail(trial.trial_id, WorkerError(**known, cause=error.get("cause", "exception")))
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Do not count a trial whose head failed."""
-        if self._first is not None:
-            self._first.leave_out(trial.trial_id)
+        self._first.leave_out(trial.trial_id)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Count a trial that finished, but not one that was stopped without a report."""
-        if self._first is None or self._record is None:
-            return
         self._first.leave_out(trial.trial_id)
         known = self._record.state.trials.get(trial.trial_id)
         if known is not None and known.state == FINISHED:
@@ -83,16 +79,14 @@ class FailFast(Callback):  # type: ignore[misc,unused-ignore]
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         """Raise SweepFailedError once the first trials have failed."""
-        if self._first is None or self._record is None:
-            return
         if (error := self._first.verdict) is not None:
-            text = f"{_why(error, self._first.failures)}{self._next(self._record, _TRIED_AGAIN)}"
+            text = f"{_why(error, self._first.failures)}{self._next(_TRIED_AGAIN)}"
         elif self._unseen and self._limit and len(self._ended) >= self._limit:
-            text = f"{self._missing()}{self._next(self._record, _METRIC_IS_PART)}"
+            text = f"{self._missing()}{self._next(_METRIC_IS_PART)}"
             error = WorkerError(-1, "", "MetricError", text, "")
         else:
             return
-        self._record.ends = GAVE_UP
+        self._control.ends = GAVE_UP
         raise SweepFailedError(error, text, str(self._record.folder))
 
     def _missing(self) -> str:
@@ -103,17 +97,14 @@ class FailFast(Callback):  # type: ignore[misc,unused-ignore]
             f"{guess(name, self._reported)} "
         )
 
-    def _next(self, record: RecordCallback, how: str) -> str:
+    def _next(self, how: str) -> str:
         """Say how many trials are left, and how to go on."""
-        begun, folder = len(record.state.trials), record.folder
+        begun, folder = len(self._record.state.trials), self._record.folder
         left = f", with {self._total - begun} of {self._total} trials not tried" if begun < self._total else ""
         return (
             f"So the sweep has ended{left}. What ran is in {folder}. {how.format(name=repr(folder.name))} A sweep "
             "with failures=tl.FailurePolicy(give_up_after=0) tries all of its trials, whatever fails."
         )
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_first": None, "_record": None}  # Tune pickles its callbacks; this one has nothing to restore
 
 
 def _why(error: WorkerError, failures: int) -> str:
@@ -126,11 +117,4 @@ def _why(error: WorkerError, failures: int) -> str:
 
 def _holds(metrics: Mapping[str, Any], name: str) -> bool:
     """Tell whether a report holds a metric; "outer/inner" is a nested one."""
-    found: Any = metrics
-    if name in metrics:
-        return True
-    for part in name.split("/"):
-        if not isinstance(found, Mapping) or part not in found:
-            return False
-        found = found[part]
-    return True
+    return name in metrics or name.replace("/", ".") in flatten(metrics)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +22,8 @@ from tunelight.record import (
     Lease,
     SweepState,
     TrialState,
+    has_record,
+    is_folder,
     locked,
     provenance,
     pull,
@@ -40,8 +42,8 @@ from tunelight.space import SearchSpace
 from tunelight.stores.masking import masked_settings
 
 _log = logging.getLogger("tunelight")
-FORCE: Final = "force"
-_CODE: Final = ("train", "model", "data")
+CODE: Final = ("train", "model", "data")
+"""The settings that are training code."""
 _SAME: Final = ("require", "metric", "mode", "train", "model", "data", "trainer_args", "datasets", "evaluation")
 """Settings that must not change when a sweep is resumed, or its results would not be comparable."""
 
@@ -56,11 +58,6 @@ class SavedSweep:
     state: SweepState
     lease: Lease | None = None
     """The driver's lock of the folder."""
-
-    @property
-    def seed(self) -> int | None:
-        """The sweep's seed."""
-        return self.sweep_file.get("seed")
 
     def baselines(self, space: SearchSpace) -> list[dict[str, Any]]:
         """Return its baselines as configurations of recorded trials."""
@@ -79,12 +76,12 @@ class SavedSweep:
         """
         steered = self.sweep_file.get("steered") or {}
         given = [to_json_types(config) for config in settings.baselines]
-        missing = _without(self.sweep_file.get("baselines") or (), given)
-        enqueued = _without(steered.get("enqueued") or (), _without(steered.get("enqueued") or (), missing))
+        missing = [config for config in self.sweep_file.get("baselines") or () if not _take(config, given)]
+        enqueued = [config for config in steered.get("enqueued") or () if _take(config, missing)]
         changed: dict[str, Any] = {
-            name: pair[1]
-            for name, pair in steered.items()
-            if name != "enqueued" and getattr(settings, name) == pair[0] != pair[1]
+            name: kept[1]
+            for name, kept in steered.items()
+            if name != "enqueued" and getattr(settings, name) == kept[0] != kept[1]
         }
         if changed:
             said = ", ".join(f"{name}={value!r}" for name, value in changed.items())
@@ -106,9 +103,7 @@ class SavedSweep:
         made, known = len(tried), self.baselines(space)
         found, new = [], 0
         for config in (space.filled(config) for config in settings.baselines):
-            if (as_recorded := to_json_types(config)) in tried:
-                tried.remove(as_recorded)
-            else:
+            if not _take(as_recorded := to_json_types(config), tried):
                 found.append(config)
                 new += as_recorded not in known
         total = settings.num_samples * space.grid_size
@@ -166,15 +161,14 @@ class SavedSweep:
             *_space_differs(self.sweep_file.get("space"), to_json_types(space.describe())),
             *self._differences(sweep_file),
         ]
-        if not found:
-            return
         text = f"{self.folder} is not the sweep that is asked for now: {'; '.join(found)}."
-        if settings.resume != FORCE:
+        if found and settings.resume != "force":
             raise SettingsError(
                 f"{text} Its results would not compare. Undo that, start a new sweep under another name=, or go on "
                 "all the same with resume='force'."
             )
-        warnings.warn(f"{text} It goes on all the same, for resume='force' says so.", stacklevel=5)
+        if found:
+            warnings.warn(f"{text} It goes on all the same, for resume='force' says so.", stacklevel=5)
 
     def _differences(self, sweep_file: Mapping[str, Any]) -> list[str]:
         comparable = self.state.ended != GAVE_UP or any(trial.history for trial in self.state.trials.values())
@@ -183,51 +177,39 @@ class SavedSweep:
             for name in (_SAME if comparable else ("require",))
             if name in self.sweep_file and (now := to_json_types(sweep_file.get(name))) != self.sweep_file[name]
         ]
-        if self.seed is not None and sweep_file.get("seed") != self.seed:
-            found.append(f"seed was {self.seed} and is {sweep_file.get('seed')} (leave it out to keep it)")
+        if (seed := self.sweep_file.get("seed")) is not None and sweep_file.get("seed") != seed:
+            found.append(f"seed was {seed} and is {sweep_file.get('seed')} (leave it out to keep it)")
         folds = [(known or {}).get("folds") for known in (self.sweep_file.get("repeats"), sweep_file.get("repeats"))]
         if folds[0] != folds[1] and any(trial.history for trial in self.state.trials.values()):
             found.append(f"the number of folds was {folds[0] or 'none'} and is {folds[1] or 'none'}")
-        before, now = self.sweep_file.get("code") or {}, sweep_file.get("code") or {}
-        for name in _CODE if comparable else ():
-            same_name = self.sweep_file.get(name) == sweep_file.get(name)
-            if same_name and None not in (before.get(name), now.get(name)) and before[name] != now[name]:
-                found.append(f"the code of {name} ({sweep_file.get(name)}) has changed")
-        return found
+        changed = changed_code(self.sweep_file, sweep_file) if comparable else ()
+        same_name = [name for name in changed if sweep_file.get(name) == self.sweep_file.get(name)]
+        return [*found, *(f"the code of {name} ({sweep_file[name]}) has changed" for name in same_name)]
 
 
-def code_of(settings: Settings) -> dict[str, str | None]:
-    """Return fingerprints of the training code, for sweep.yaml; None where the source is not available."""
-    return {name: fingerprint(code) for name in _CODE if (code := getattr(settings, name)) is not None}
+def changed_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return the settings whose code differs, by the fingerprints in two files of sweeps."""
+    codes = {name: [(file.get("code") or {}).get(name) for file in (before, now)] for name in CODE}
+    return [name for name, pair in codes.items() if None not in pair and pair[0] != pair[1]]
 
 
-def _without(configs: Iterable[Any], others: Iterable[Any]) -> list[Any]:
-    """Return ``configs`` without one for each equal one of ``others``."""
-    left, others = [], list(others)
-    for config in configs:
-        if config in others:
-            others.remove(config)
-        else:
-            left.append(config)
-    return left
+def _take(config: Any, configs: list[Any]) -> bool:
+    """Remove a configuration from a list; return whether it was there."""
+    if there := config in configs:
+        configs.remove(config)
+    return there
 
 
-def _space_differs(before: Any, now: Mapping[str, Any], way: str = "") -> list[str]:
+def _space_differs(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> list[str]:
     """Describe how two search spaces differ, key by key."""
-    if before is None or before == now:
-        if isinstance(before, Mapping) and list(before) != list(now):
-            return [f"the keys of the search space stood in the order {', '.join(map(str, before))}"]
+    if before is None or list(before.items()) == list(now.items()):
         return []
-    found = []
-    for key in [*before, *(key for key in now if key not in before)]:
-        name = f"{way}{key}"
-        if key not in now:
-            found.append(f"the search space had {name}: {before[key]!r}")
-        elif key not in before:
-            found.append(f"the search space had no {name}")
-        elif before[key] != now[key]:
-            found.append(f"{name} was {before[key]!r} in the search space and is {now[key]!r}")
-    return found
+    if before == now:
+        return [f"the keys of the search space stood in the order {', '.join(map(str, before))}"]
+    pairs = {
+        key: [repr(space[key]) if key in space else "absent" for space in (before, now)] for key in {**before, **now}
+    }
+    return [f"{key} was {old} in the search space and is {new}" for key, (old, new) in pairs.items() if old != new]
 
 
 @contextlib.contextmanager
@@ -239,7 +221,7 @@ def open_saved_sweep(settings: Settings) -> Iterator[SavedSweep | None]:
     """
     folder = sweep_folder(settings.storage, settings.name or "")
     with reaching(folder):
-        known, whole = stores.exists(folder), stores.exists(folder / RECORD_FILE)
+        known, whole = is_folder(folder), has_record(folder)
     if not known:
         yield None
         return
@@ -251,7 +233,7 @@ def open_saved_sweep(settings: Settings) -> Iterator[SavedSweep | None]:
     with locked(folder) as lease:
         with reaching(folder):
             pull(folder)
-        if settings.resume == FORCE and (done := repair(folder)):
+        if settings.resume == "force" and (done := repair(folder)):
             warnings.warn(f"{folder}: {done}.", stacklevel=3)
         lines = read_lines(folder)
         yield SavedSweep(folder, read_sweep_file(folder), lines, read_record(folder), lease)
@@ -269,7 +251,7 @@ def sweep_file_of(
     )
     sweep_file["evaluation"] = settings.evaluation or reservation.evaluation
     sweep_file["reservation"] = at_first.bundles
-    sweep_file["code"] = code_of(settings)
+    sweep_file["code"] = {name: fingerprint(code) for name in CODE if (code := getattr(settings, name)) is not None}
     sweep_file["lightning"] = settings.lightning
     sweep_file["space_objects"] = space.objects.described()
     return masked_settings(sweep_file | provenance(space.source))

@@ -11,18 +11,13 @@ seeded ones do, it gets the trial's reports; else it gets the trial by ``add_eva
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import contextlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import (
-    HyperBandScheduler,
-    PopulationBasedTraining,
-    PopulationBasedTrainingReplay,
-    ResourceChangingScheduler,
-    TrialScheduler,
-)
+from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
 from tunelight.compat.ray import flattened, set_last_result, stub_trial
@@ -42,6 +37,7 @@ from tunelight.record import (
     apply,
     to_json_types,
 )
+from tunelight.schedulers.base import GangScheduler
 from tunelight.searchers import ResumedTrial, ResumeState, TrackingSearcher, teach
 from tunelight.space import SearchSpace
 from tunelight.trial.fitting import recall, remember
@@ -52,111 +48,98 @@ if TYPE_CHECKING:
 
 _ENDS: Final = TERMINAL - {INTERRUPTED}
 _STATUS: Final = {PENDING: Trial.PENDING, RUNNING: Trial.RUNNING, PAUSED: Trial.PAUSED, ERROR: Trial.ERROR}
-_PAUSING: Final = (
-    HyperBandScheduler,
-    PopulationBasedTraining,
-    PopulationBasedTrainingReplay,
-    ResourceChangingScheduler,
-)
 
 
-class _NoController:
-    """Stands in for Tune's controller in calls of the scheduler."""
+@contextlib.contextmanager
+def _rebuilding(what: str, advice: str) -> Iterator[None]:
+    """Raise SettingsError for whatever a scheduler or searcher raises while it is told of earlier trials."""
+    try:
+        yield
+    except Exception as error:
+        raise SettingsError(
+            f"The {what} cannot be rebuilt from the sweep's record: told of its earlier trials, it raised "
+            f"{type(error).__name__}: {error}. {advice}"
+        ) from error
 
-    def __init__(self, trials: Mapping[str, Trial]) -> None:
-        self._trials = trials
 
-    def get_trials(self) -> list[Trial]:
-        return list(self._trials.values())
-
-    get_live_trials = get_trials
-
-
-def replay_scheduler(lines: Sequence[Mapping[str, Any]], scheduler: TrialScheduler) -> frozenset[str]:
+def replay_scheduler(lines: Sequence[Mapping[str, Any]], scheduler: GangScheduler) -> frozenset[str]:
     """Replay recorded trials, reports and ends to ``scheduler``; return the trials that are paused at the end.
 
-    Its decisions are ignored. ``replayable = True`` on a scheduler that pauses or resizes trials says that its state
-    follows from the order of reports alone; False that it does not.
-    Raises: SettingsError for a scheduler that cannot be replayed.
+    Its decisions are ignored. Raises: SettingsError for a scheduler that cannot be replayed.
     """
-    name = type(scheduler).__name__
-    if not getattr(scheduler, "replayable", not isinstance(scheduler, _PAUSING)):
+    name = type(scheduler.inner).__name__
+    if not scheduler.replayable:
         raise SettingsError(
             f"A sweep under {name} cannot be resumed: it pauses, copies or resizes running trials, which no record "
             "brings back. Resume with scheduler='asha' or 'fifo', or start a new sweep under another name=."
         )
-    try:
-        return _tell_scheduler(lines, scheduler)
-    except Exception as error:
-        raise SettingsError(
-            f"The scheduler {name} cannot be rebuilt from the sweep's record: told of its earlier reports, it raised "
-            f"{type(error).__name__}: {error}. Resume with scheduler='asha' or 'fifo'."
-        ) from error
+    replay = _SchedulerReplay(scheduler)
+    with _rebuilding(f"scheduler {name}", "Resume with scheduler='asha' or 'fifo'."):
+        for line in lines:
+            replay.tell(line)
+        for trial_id, config in replay.configs.items():  # of changes whose report was lost
+            replay.trials[trial_id].set_config(config)
+    return frozenset(replay.paused)
 
 
-def _tell_scheduler(lines: Sequence[Mapping[str, Any]], scheduler: Any) -> frozenset[str]:
-    state, trials, paused = SweepState(), dict[str, Trial](), set[str]()
-    changes = _Changes()
-    controller = _NoController(trials)
-    for line in lines:
-        kind, trial_id = line["kind"], line.get("trial")
-        before = known.state if (known := state.trials.get(str(trial_id))) else None
-        apply(state, line)
-        if trial_id in state.repetitions:  # no scheduler learned of it
-            continue
-        if kind == "state" and line["state"] != INTERRUPTED:
-            trials[line["trial"]].status = _STATUS.get(line["state"], Trial.TERMINATED)
-        if kind == "trial":
-            trials[line["trial"]] = stub_trial(line["trial"], dict(line["config"]))
-            scheduler.on_trial_add(controller, trials[line["trial"]])
-        elif kind == "config":
-            changes.take(line)
-        elif kind == "report":
-            trial, result = trials[line["trial"]], _result(state, line)
-            changes.before(trial, result)
-            set_last_result(trial, result)
-            decision = scheduler.on_trial_result(controller, trial, result)
-            changes.after(trial)
-            (paused.add if decision == TrialScheduler.PAUSE else paused.discard)(trial.trial_id)
-        elif kind == "state" and line["state"] == PENDING:
-            scheduler.on_trial_add(controller, trials[line["trial"]])
-        elif kind == "state" and line["state"] == ERROR:
-            scheduler.on_trial_error(controller, trials[line["trial"]])
-        elif kind == "state" and line["state"] in _ENDS:
-            trial = trials[line["trial"]]
-            paused.discard(trial.trial_id)
-            if before in (PENDING, PAUSED):  # as Tune does
-                scheduler.on_trial_remove(controller, trial)
-                continue
-            scheduler.on_trial_complete(controller, trial, trial.last_result)
-    for trial in trials.values():
-        changes.after(trial)  # of changes whose report was lost
-    return frozenset(paused)
+class _SchedulerReplay:
+    """Tells a scheduler the lines of a record; it stands in for Tune's controller."""
 
-
-class _Changes:
-    """Recorded changes of configurations; each is recorded just before the report at which it was decided."""
-
-    def __init__(self) -> None:
-        self._configs: dict[str, dict[str, Any]] = {}
+    def __init__(self, scheduler: GangScheduler) -> None:
+        self._scheduler: Any = scheduler
+        self._state = SweepState()
         self._undone: set[str] = set()
+        """Trials whose last change of configuration failed."""
+        self.trials: dict[str, Any] = {}
+        self.paused: set[str] = set()
+        self.configs: dict[str, dict[str, Any]] = {}
+        """The configurations that trials have from their next report on."""
 
-    def take(self, line: Mapping[str, Any]) -> None:
-        """Take a "config" line; without a parent, it says that the previous change failed."""
-        self._configs[line["trial"]] = dict(line["config"])
-        if line["parent"] is None:
-            self._undone.add(line["trial"])
+    def get_trials(self) -> list[Trial]:
+        return list(self.trials.values())
 
-    def before(self, trial: Trial, result: dict[str, Any]) -> None:
-        """Mark a report as before, if the change before it failed."""
+    get_live_trials = get_trials
+
+    def tell(self, line: Mapping[str, Any]) -> None:
+        kind, trial_id = line["kind"], str(line.get("trial"))
+        before = known.state if (known := self._state.trials.get(trial_id)) else None
+        apply(self._state, line)
+        if trial_id in self._state.repetitions:  # no scheduler learned of it
+            return
+        if kind == "trial":
+            self.trials[trial_id] = stub_trial(trial_id, dict(line["config"]))
+            self._scheduler.on_trial_add(self, self.trials[trial_id])
+        elif kind == "config":  # recorded just before the report at which it was decided
+            self.configs[trial_id] = dict(line["config"])
+            if line["parent"] is None:
+                self._undone.add(trial_id)
+        elif kind == "report":
+            self._report(self.trials[trial_id], _result(self._state, line))
+        elif kind == "state" and line["state"] != INTERRUPTED:
+            self._change(self.trials[trial_id], before, line["state"])
+
+    def _report(self, trial: Any, result: dict[str, Any]) -> None:
         if trial.trial_id in self._undone:
             self._undone.discard(trial.trial_id)
             result[f"{RESULT_KEY}/adopted"] = "none"
+        set_last_result(trial, result)
+        decision = self._scheduler.on_trial_result(self, trial, result)
+        if trial.trial_id in self.configs:
+            trial.set_config(self.configs.pop(trial.trial_id))
+        (self.paused.add if decision == TrialScheduler.PAUSE else self.paused.discard)(trial.trial_id)
 
-    def after(self, trial: Trial) -> None:
-        """Set the configuration that a trial has after its report."""
-        if trial.trial_id in self._configs:
-            trial.set_config(self._configs.pop(trial.trial_id))
+    def _change(self, trial: Any, before: str | None, state: str) -> None:
+        trial.status = _STATUS.get(state, Trial.TERMINATED)
+        if state == PENDING:
+            self._scheduler.on_trial_add(self, trial)
+        elif state == ERROR:
+            self._scheduler.on_trial_error(self, trial)
+        elif state in TERMINAL:
+            self.paused.discard(trial.trial_id)
+            if before in (PENDING, PAUSED):  # as Tune does
+                self._scheduler.on_trial_remove(self, trial)
+            else:
+                self._scheduler.on_trial_complete(self, trial, trial.last_result)
 
 
 def _result(state: SweepState, line: Mapping[str, Any]) -> dict[str, Any]:
@@ -191,10 +174,10 @@ def replay_searcher(
 
     Raises: SettingsError for a searcher that cannot be replayed.
     """
+    name, state = type(searcher).__name__, SweepState()
     teller = _Teller(searcher, space, foreign=foreign, baselines=baselines)
-    ends = {line["trial"]: number for number, line in enumerate(lines) if _is_end(line)}
-    state = SweepState()
-    try:
+    ends = {line["trial"]: n for n, line in enumerate(lines) if line["kind"] == "state" and line["state"] in _ENDS}
+    with _rebuilding(f"searcher {name}", f"Give a fresh {name}, or resume with searcher='random'."):
         for number, line in enumerate(lines):
             apply(state, line)
             if line["kind"] == "trial":
@@ -202,109 +185,94 @@ def replay_searcher(
             elif line["kind"] == "report":
                 teller.report(line, _result(state, line))
             elif ends.get(line.get("trial", "")) == number and line["trial"] not in again:
-                teller.end(line)
+                teller.end(line["trial"], line["state"])
         for trial in state.trials.values():  # the driver died between the scheduler's STOP and the trial's end
             if trial.id not in again and trial.id not in ends and trial.decision == "STOP":
-                teller.end({"trial": trial.id, "state": STOPPED})
-    except Exception as error:
-        name = type(searcher).__name__
-        raise SettingsError(
-            f"The searcher {name} cannot be rebuilt from the sweep's record: told of its earlier trials, it raised "
-            f"{type(error).__name__}: {error}. Give a fresh {name}, or resume with searcher='random'."
-        ) from error
+                teller.end(trial.id, STOPPED)
     return ResumeState(
         created=teller.created,
-        known=frozenset(teller.told),
+        known=frozenset(teller.known),
         points={trial: values for trial, values in teller.points.items() if trial in again},
         last={trial: result for trial, result in teller.last.items() if trial in again},
-        repetitions=len(teller.repetitions),
+        repetitions=len(state.repetitions),
     )
-
-
-def _is_end(line: Mapping[str, Any]) -> bool:
-    return line["kind"] == "state" and line["state"] in _ENDS
 
 
 class _Teller:
     """Passes recorded trials to a searcher: as its own where it suggests them again, else as evaluated points."""
 
     def __init__(self, searcher: Searcher, space: SearchSpace, *, foreign: bool, baselines: int) -> None:
-        self._searcher = searcher
-        self._space = space
-        self._foreign = foreign
-        self._baselines = baselines
+        self._searcher, self._space, self._foreign, self._baselines = searcher, space, foreign, baselines
         self._takes_points = type(searcher).add_evaluated_point is not Searcher.add_evaluated_point
         self.last: dict[str, dict[str, Any]] = {}
         """The last report of each trial."""
         self.created = 0
-        self.repetitions: set[str] = set()
-        self.told: set[str] = set()
+        self.known: set[str] = set()
+        """Trials that the searcher knows as its own, and that have not ended."""
         self.points: dict[str, dict[str, Any]] = {}
+        """Values of trials that it learns as evaluated points."""
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Take a recorded trial; trials whose lines are lost were suggested, too."""
-        missing_from, self.created = self.created, max(self.created, line["index"] + 1)
+        trial, missing_from = line["trial"], self.created
+        self.created = max(self.created, line["index"] + 1)
         if line.get("repeats") is not None:
-            self.repetitions.add(line["trial"])
             return
         if isinstance(self._searcher, TrackingSearcher):
-            self._searcher.take(line["trial"], line["config"], asked=not line.get("baseline"))
-            self.told.add(line["trial"])
+            self._searcher.take(trial, line["config"], asked=not line.get("baseline"))
+            self.known.add(trial)
             return
-        for missing in range(missing_from, line["index"]):
-            if missing >= self._baselines:
-                self._suggest(f"{missing:05d}", None)
-        if line.get("baseline") or self._suggest(line["trial"], line["config"]):
-            return
-        values = self._space.dotted(line["config"])
-        if self._takes_points and values.keys() == self._space.domains.keys():
-            self.points[line["trial"]] = values
+        for missing in range(max(missing_from, self._baselines), line["index"]):
+            self._suggest(f"{missing:05d}", None)
+        if not line.get("baseline") and not self._suggest(trial, line["config"]):
+            values = self._space.dotted(line["config"])
+            if self._takes_points and values.keys() == self._space.domains.keys():
+                self.points[trial] = values
 
-    def _suggest(self, trial_id: str, config: Mapping[str, Any] | None) -> bool:
+    def _suggest(self, trial: str, config: Mapping[str, Any] | None) -> bool:
         """Ask for a suggestion; return whether it is the recorded one, else report it to the searcher as failed."""
-        suggested = self._searcher.suggest(trial_id)
+        suggested = self._searcher.suggest(trial)
         if not isinstance(suggested, Mapping):
             return False
         same = self._space.from_dotted(suggested) if self._foreign else suggested
         if config is not None and to_json_types(same) == config:
-            self.told.add(trial_id)
+            self.known.add(trial)
             return True
-        self._searcher.on_trial_complete(trial_id=trial_id, result=None, error=True)
+        self._searcher.on_trial_complete(trial_id=trial, result=None, error=True)
         return False
 
     def report(self, line: Mapping[str, Any], result: dict[str, Any]) -> None:
         self.last[line["trial"]] = result
-        if line["trial"] in self.told and line["decision"] != "STOP":
+        if line["trial"] in self.known and line["decision"] != "STOP":
             self._searcher.on_trial_result(line["trial"], result)
 
-    def end(self, line: Mapping[str, Any]) -> None:
-        trial = line["trial"]
-        if trial in self.repetitions:
-            return
-        if isinstance(self._searcher, TrackingSearcher):
-            self.told.discard(trial)
-            self._searcher.end(trial, line["state"], self.last.get(trial))
-            return
-        error = line["state"] in FAILED
-        result = None if error else self.last.get(trial)
+    def end(self, trial: str, state: str) -> None:
+        result = None if state in FAILED else self.last.get(trial)
         if trial in self.points:
             teach(self._searcher, self.points[trial], result)
-        elif trial in self.told:
-            self.told.discard(trial)
-            self._searcher.on_trial_complete(trial_id=trial, result=result, error=error)
+        elif trial in self.known:
+            self.known.discard(trial)
+            if isinstance(self._searcher, TrackingSearcher):
+                self._searcher.end(trial, state, self.last.get(trial))
+            else:
+                self._searcher.on_trial_complete(trial_id=trial, result=result, error=state in FAILED)
 
 
 def start_from(
-    past: SavedSweep, space: SearchSpace, settings: Settings, scheduler: TrialScheduler, searcher: Searcher
+    past: SavedSweep, space: SearchSpace, settings: Settings, scheduler: GangScheduler, searcher: Searcher
 ) -> ResumeState:
     """Replay the record to scheduler and searcher; return the state that the search resumes from."""
     again = past.again(settings.max_epochs, repetitions=settings.repeats is not None)
     paused = replay_scheduler(past.lines, scheduler)
-    foreign, again_ids = searcher is settings.searcher, [trial.id for trial in again]
     start = replay_searcher(
-        past.lines, searcher, space, foreign=foreign, baselines=len(past.baselines(space)), again=again_ids
+        past.lines,
+        searcher,
+        space,
+        foreign=searcher is settings.searcher,
+        baselines=len(past.baselines(space)),
+        again=[trial.id for trial in again],
     )
-    taken_up_again = [
+    resumed = [
         ResumedTrial(
             trial.id,
             trial.config,
@@ -314,7 +282,7 @@ def start_from(
         )
         for trial in sorted(again, key=lambda trial: trial.id not in paused)  # paused ones first: all are then known
     ]
-    return replace(start, resumed=tuple(taken_up_again), past=() if settings.repeats is None else _past(past))
+    return replace(start, resumed=tuple(resumed), past=() if settings.repeats is None else _trainings(past))
 
 
 def remember_pieces(past: SavedSweep) -> None:
@@ -325,7 +293,7 @@ def remember_pieces(past: SavedSweep) -> None:
             remember(folder, config, max(trial.pieces, recall(folder, config)))
 
 
-def _past(past: SavedSweep) -> tuple[tuple[Training, dict[str, Any]], ...]:
+def _trainings(past: SavedSweep) -> tuple[tuple[Training, dict[str, Any]], ...]:
     """Return the recorded trainings with their configurations."""
     found = []
     for trial in past.state.trials.values():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,9 +21,9 @@ from tunelight.record import (
 )
 from tunelight.results import SweepResults, TrialResult
 from tunelight.space.plain import Objects
+from tunelight.sweep.past import CODE, changed_code
 from tunelight.sweep.resume import beside, resume
 
-_CODE: Final = ("train", "model", "data")
 _WHEN: Final = ("training_iteration", "timestamp")
 _NOT_COPIED: Final = ("code", "run", "versions", "baselines", "time_budget", "warm_start")
 """Keys of sweep.yaml that do not apply to one trial's second run."""
@@ -46,8 +46,8 @@ class Difference:
 class Reproduction:
     """The result of running a trial again.
 
-    ``same``: every metric of every report is the same, bit by bit. ``differences``: the metrics that are not, in order
-    of reports. ``folder``: that of the second run. ``notes``: what else has changed (versions, code).
+    ``same``: every metric of every report is the same, bit by bit; ``differences``: those that are not, by reports;
+    ``folder``: of the second run; ``notes``: what else has changed (versions, code).
     """
 
     sweep: str
@@ -66,17 +66,14 @@ class Reproduction:
 
     def __str__(self) -> str:
         if self.same:
-            head = (
-                f"Trial {self.trial} is reproduced: all metrics of its {self.reports} reports are the same, bit by bit."
-            )
+            head = f"is reproduced: all metrics of its {self.reports} reports are the same, bit by bit."
         elif self.differences:
-            head = (
-                f"Trial {self.trial} is not reproduced: {len(self.differences)} values differ in {self.compared} "
-                f"reports. First, {self.differences[0]}."
-            )
+            count = len(self.differences)
+            head = f"is not reproduced: {count} values differ in {self.compared} reports. First, {self.differences[0]}."
         else:
-            head = f"Trial {self.trial} is not reproduced: it made {self.compared} of its {self.reports} reports."
-        return "\n".join([head, *(f"- {note}" for note in self.notes), f"It was run as {self.folder}"])
+            head = f"is not reproduced: it made {self.compared} of its {self.reports} reports."
+        notes = (f"- {note}" for note in self.notes)
+        return "\n".join([f"Trial {self.trial} {head}", *notes, f"It was run as {self.folder}"])
 
 
 def reproduce(
@@ -98,20 +95,17 @@ def reproduce(
     Raises: NoResultError for an unknown trial or one without reports; SettingsError for one that took over weights
         from another (population-based training); what ``resume`` raises. Runs on: driver.
     """
-    first = sweep if isinstance(sweep, SweepResults) else SweepResults.load(sweep)
-    chosen = first.trial(trial)
-    ignore = tuple(ignore)
-    _check(first, chosen, ignore)
-    sweep_file = read_sweep_file(first.folder)
-    _check_code(chosen, {name: sweep_file.get(name) for name in _CODE if name not in overrides})
-    # Settings that are overridden are left out, so that they are not compared with the old ones.
-    folder = _prepare(first, chosen, {key: value for key, value in sweep_file.items() if key not in overrides})
     from tunelight.schedulers.until import Until  # imports Ray Tune
 
+    first = sweep if isinstance(sweep, SweepResults) else SweepResults.load(sweep)
+    chosen, ignore = first.trial(trial), tuple(ignore)
+    # Settings that are overridden are left out, so that they are not compared with the old ones.
+    sweep_file = {key: value for key, value in read_sweep_file(first.folder).items() if key not in overrides}
+    _check(chosen, sweep_file, ignore)
+    folder = _prepare(first, chosen, sweep_file)
     until = Until(chosen.history[-1]["training_iteration"], new=False)
-    given = {"searcher": "random", "callbacks": (), **overrides, "scheduler": until}
     try:
-        again = resume(folder, **given)
+        again = resume(folder, **{"searcher": "random", "callbacks": (), **overrides, "scheduler": until})
     except BaseException:
         if not SweepResults.load(folder).every_trial[0].history:
             shutil.rmtree(folder, ignore_errors=True)  # no result
@@ -146,8 +140,8 @@ def compare(first: SweepResults, trial: TrialResult, again: SweepResults, ignore
     )
 
 
-def _check(sweep: SweepResults, trial: TrialResult, ignore: Iterable[str]) -> None:
-    """Raise SettingsError or NoResultError for a trial that cannot be run again alone."""
+def _check(trial: TrialResult, sweep_file: Mapping[str, Any], ignore: Iterable[str]) -> None:
+    """Raise SettingsError, NoResultError or ImportPathError for a trial that cannot be run again alone."""
     if trial.changes:
         change = trial.changes[0]
         raise SettingsError(
@@ -161,19 +155,14 @@ def _check(sweep: SweepResults, trial: TrialResult, ignore: Iterable[str]) -> No
     for name in ignore:
         if name not in known:
             raise SettingsError(unknown(f"Trial {trial.id} reported no metric", name, known, listed="It reported"))
-    sweep_file = read_sweep_file(sweep.folder)
     with beside(sweep_file):
         Objects.recalled(sweep_file.get("space_objects"), strict=True)
-
-
-def _check_code(trial: TrialResult, code: Mapping[str, Any]) -> None:
-    """Raise ImportPathError for code that only a script can define."""
-    for name, path in code.items():
-        if str(path).startswith("__main__:"):
+    for name in CODE:
+        if str(sweep_file.get(name)).startswith("__main__:"):
             raise ImportPathError(
-                f"Trial {trial.id} cannot be run again from here: its {name} is {path}, which only the script that ran "
-                f"the sweep can define. Call tl.reproduce(results, {trial.id!r}, {name}=...) in there, or move it into "
-                "a module."
+                f"Trial {trial.id} cannot be run again from here: its {name} is {sweep_file[name]}, which only the "
+                f"script that ran the sweep can define. Call tl.reproduce(results, {trial.id!r}, {name}=...) in there, "
+                "or move it into a module."
             )
 
 
@@ -198,29 +187,20 @@ def _prepare(sweep: SweepResults, trial: TrialResult, sweep_file: Mapping[str, A
 
 
 def _same(was: Any, now: Any) -> bool:
-    """Tell whether two values are identical: NaN equals NaN, and 0.0 differs from -0.0."""
-    if isinstance(was, Mapping) and isinstance(now, Mapping):
-        return was.keys() == now.keys() and all(_same(was[key], now[key]) for key in was)
-    if isinstance(was, list) and isinstance(now, list):
-        return len(was) == len(now) and all(_same(*pair) for pair in zip(was, now, strict=True))
-    if isinstance(was, float) and isinstance(now, float):
-        return (math.isnan(was) and math.isnan(now)) or (
-            was == now and math.copysign(1.0, was) == math.copysign(1.0, now)
-        )
-    return type(was) is type(now) and bool(was == now)
+    """Tell whether two values of a record are identical: NaN equals NaN, and 0.0 differs from -0.0 and from 0."""
+    return json.dumps(was, sort_keys=True) == json.dumps(now, sort_keys=True)
 
 
 def _notes(was: Mapping[str, Any], now: Mapping[str, Any], trial: TrialResult) -> list[str]:
     """Describe what has changed since the trial was trained."""
     ran = trial.runs[-1] if trial.runs else {}
-    notes: list[str] = []
-    versions, code = now.get("versions") or {}, now.get("code") or {}
-    for name, version in (ran.get("versions") or was.get("versions") or {}).items():
-        if version != versions.get(name):
-            notes.append(f"{name} was {version} and is {versions.get(name)}")
-    for name, hashed in (was.get("code") or {}).items():
-        if None not in (hashed, code.get(name)) and hashed != code[name]:
-            notes.append(f"the code of {name} ({was.get(name)}) has changed")
+    versions = now.get("versions") or {}
+    notes = [
+        f"{name} was {version} and is {versions.get(name)}"
+        for name, version in (ran.get("versions") or was.get("versions") or {}).items()
+        if version != versions.get(name)
+    ]
+    notes += [f"the code of {name} ({was.get(name)}) has changed" for name in changed_code(was, now)]
     git, here = ran.get("git") or {}, (now.get("run") or {}).get("git") or {}
     if git.get("commit") and here.get("commit") and git["commit"] != here["commit"]:
         notes.append(f"the repository stood at {git['commit'][:12]} and stands at {here['commit'][:12]}")

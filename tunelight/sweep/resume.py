@@ -13,18 +13,18 @@ from tunelight import stores
 from tunelight.compat.arguments import check_keywords, known_arguments
 from tunelight.compat.lightning import prefer
 from tunelight.errors import ImportPathError, SettingsError, SpaceError, StorageError, TunelightError
-from tunelight.record import RECORD_FILE, SWEEP_FILE, reaching, read_sweep_file
+from tunelight.record import RECORD_FILE, SWEEP_FILE, has_record, list_sweeps, reaching, read_sweep_file
 from tunelight.results import SweepResults
 from tunelight.settings import NAMES
 from tunelight.space import SearchSpace
 from tunelight.space.files import importable
 from tunelight.space.plain import Objects
 from tunelight.stores.masking import MASK, masked_in
+from tunelight.sweep.past import CODE
 from tunelight.sweep.run import run
 
 _log = logging.getLogger("tunelight")
 
-_CODE: Final = ("train", "model", "data")
 _LEFT: Final = ("storage", "name", "address", "resume", "seed", "web")
 """Settings that are not read back: storage, name and seed follow from the folder, the others are today's."""
 
@@ -46,9 +46,9 @@ def resume(path: str | os.PathLike[str], **overrides: Any) -> SweepResults:
     check_keywords("tl.resume()", overrides, [name for name in NAMES if name not in ("storage", "name")], "sweep")
     folder = stores.working(path).absolute()
     with reaching(folder):
-        known = stores.exists(folder / RECORD_FILE)
-        inside = [] if known else sorted(one.parent.name for one in stores.matching(folder, f"*/{RECORD_FILE}"))
+        known = has_record(folder)
     if not known:
+        inside = sorted(sweep.folder.name for sweep in list_sweeps(folder))
         raise StorageError(
             f"{stores.shown(folder)} is no sweep: it holds no {RECORD_FILE}. Give the folder of one sweep, "
             "storage/name." + (f" Sweeps in it: {', '.join(inside)}." if inside else "")
@@ -84,8 +84,13 @@ def _read_back(folder: Path, sweep_file: Mapping[str, Any], overrides: Mapping[s
                 f"tunelight.resume(path, {name}=...), --set '{name}=...', or run(..., resume=True) from the sweep's "
                 "script."
             )
-        if name in _CODE and value is not None:
-            _check_importable(folder, name, value)
+        if name in CODE:
+            if str(value).startswith("__main__:") or "<" in str(value):
+                raise ImportPathError(
+                    f"The sweep {folder} has {name}={value}, which only the script or notebook that started it can "
+                    f"define. Start that again with run(..., name={folder.name!r}, resume=True), or give {name}= to "
+                    "resume()."
+                )
         elif place := next(_objects(name, value), None):
             where, kind = place
             raise SettingsError(
@@ -113,14 +118,6 @@ def _with_variables(folder: Path, runtime_env: Mapping[str, Any]) -> dict[str, A
         return dict(runtime_env)
     _log.warning("runtime_env: the values of %s are those of this process's environment.", ", ".join(names))
     return {**runtime_env, "env_vars": {**runtime_env["env_vars"], **{name: os.environ[name] for name in names}}}
-
-
-def _check_importable(folder: Path, name: str, path: Any) -> None:
-    if str(path).startswith("__main__:") or "<" in str(path):
-        raise ImportPathError(
-            f"The sweep {folder} has {name}={path}, which only the script or notebook that started it can define. "
-            f"Start that again with run(..., name={folder.name!r}, resume=True), or give {name}= to resume()."
-        )
 
 
 def _objects(where: str, value: Any) -> Iterator[tuple[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import secrets
 import sys
@@ -17,12 +18,11 @@ from tunelight import stores
 from tunelight.cluster.connect import at_once, check_ray, connected, step_of, tune_environment, waits_for
 from tunelight.cluster.local import env_of_workers
 from tunelight.compat.arguments import known_arguments
-from tunelight.compat.lightning import switch
+from tunelight.compat.lightning import decide
 from tunelight.compat.ray import announced, check_ray_internals
 from tunelight.data.server import check_sources, served
 from tunelight.errors import SweepFailedError
 from tunelight.lightning.recipe import training_code
-from tunelight.machine.signals import StopSignals
 from tunelight.messages import DatasetHandle, Evaluation
 from tunelight.policies import FailurePolicy
 from tunelight.record import RECORD_FILE, SWEEP_FILE, Lease, create_sweep_folder, locked, mirrored, write_sweep_file
@@ -32,7 +32,8 @@ from tunelight.settings import Checkpoints, Mode, Settings
 from tunelight.settings.backends import Backend
 from tunelight.space import SearchSpace
 from tunelight.space.check import check_settings
-from tunelight.stores import drop, for_tune
+from tunelight.stores import delete, for_tune
+from tunelight.sweep.control import SweepControl
 from tunelight.sweep.live_page import LivePage, check_web
 from tunelight.sweep.past import SavedSweep, open_saved_sweep, sweep_file_of
 
@@ -43,9 +44,9 @@ if TYPE_CHECKING:
 
     from tunelight.cluster.gcs_watch import GcsWatch
     from tunelight.reporting import Steps
+    from tunelight.schedulers.base import GangScheduler
     from tunelight.searchers import Repetitions, ResumeState, SweepSearch
     from tunelight.settings.repeats import Folds
-    from tunelight.sweep.steering import SteeredScheduler
 
 
 class _Unset:
@@ -114,13 +115,12 @@ def run(
             Training code reads them by RayDataModule or get_dataset_shard.
         data_cpus: CPUs that trials leave free for preprocessing datasets (None: 1 if there are datasets).
         cache: read and preprocess datasets once for all trials, and keep the result in Ray's object store (False).
-        metric, mode: the metric that trials are judged by, and whether to minimize ("min", default) or maximize
-            ("max") it. With lists, the scheduler and ``results.best`` use the first metric, the searcher uses all, and
-            ``results.pareto()`` returns the front.
+        metric, mode: the metric that trials are judged by, and "min" (default) or "max". With lists, the scheduler and
+            ``results.best`` use the first metric, the searcher all, and ``results.pareto()`` returns the front.
         num_samples: number of trials, including baselines (10); of ``grid_search`` axes, how often they are searched.
-        repeats: how often the 5 best configurations are trained in all, each time with another seed: 3, or {"top": 5,
-            "repeats": 3}; ``Folds(5)`` trains them on 5 folds (None). These trials come once all others have ended, and
-            ``results.best`` then is of the configuration with the best mean.
+        repeats: how often the best 5 configurations are trained in all, each time with another seed, once all other
+            trials have ended: 3, {"top": 5, "repeats": 3}, or ``Folds(5)`` (None). ``results.best`` then is of the
+            configuration with the best mean.
         max_epochs: epochs of a ``model=`` sweep's Trainer, and the scheduler's last rung (None).
         scheduler: "asha" (default), "fifo" (same as None), a name of Ray's, {"name": "asha", "grace_period": 2, ...},
             or a Ray Tune TrialScheduler.
@@ -141,24 +141,23 @@ def run(
         storage, name: the sweep's folder is storage/name ("tunelight_runs", a name made from the time). ``storage``
             may be a URL, "s3://bucket/x".
         resume: resume the sweep of that ``name``, or start it if there is none (False). Finished trials stay, cut-off
-            ones continue from their last checkpoint, trials are added up to ``num_samples``, and if ``max_epochs`` has
-            grown, trials that had reached it train on. What is searched and trained must be unchanged; "force" resumes
-            even so, and skips damaged lines of the record.
-        seed: of the sweep; configurations and the trials' seeds follow from it (None: drawn and recorded; a resumed
-            sweep keeps its own).
+            ones go on from their last checkpoint, trials are added up to ``num_samples``, and trials train on if
+            ``max_epochs`` has grown. What is searched and trained must be unchanged; "force" resumes even so, and skips
+            damaged lines of the record.
+        seed: configurations and the trials' seeds follow from it (None: drawn, and kept by a resumed sweep).
         baselines: configurations to try first.
-        warm_start: folders of earlier sweeps for the searcher to learn from, also with other search spaces as far as
-            they overlap; a folder that holds sweeps stands for the last 20 that reported the metric (none).
+        warm_start: folders of earlier sweeps for the searcher to learn from, as far as their search spaces overlap; a
+            folder that holds sweeps stands for the last 20 that reported the metric (none).
         callbacks: Ray Tune Callbacks, on the driver.
-        failures: FailurePolicy(max_failures=3, ...), {"on_oom": "halve_batch"}, or only a number: how many failures
-            (lost workers and nodes, hangs) a trial survives, each time continuing from its last checkpoint.
+        failures: FailurePolicy(max_failures=3, ...), {"on_oom": "halve_batch"}, or only how many failures (lost workers
+            and nodes, hangs) a trial survives, each time continuing from its last checkpoint.
         evaluation: Lightning's validation and test: "ddp", as its DDP does, or "exact", with one process's values for
             any number of workers (None: "ddp" for gangs of a fixed size, "exact" for elastic ones).
         address: a Ray cluster (None: an initialised Ray, else RAY_ADDRESS, else a new local one).
-        runtime_env: Ray's (working_dir, py_modules, pip, env_vars, ...), for the sweep's workers. On a remote cluster,
-            the driver's working directory is sent as working_dir (None).
-        progress: show the live table (True). A list names its columns after trial and state: hyperparameters, metrics,
-            ``workers``, ``epoch``, ``best``, ``time``, ``GPU``; otherwise those are shown for which there is room.
+        runtime_env: Ray's (working_dir, pip, env_vars, ...), for the sweep's workers. On a remote cluster, the driver's
+            working directory is sent as working_dir (None).
+        progress: show the live table (True), or which columns it has after trial and state: hyperparameters, metrics,
+            ``workers``, ``epoch``, ``best``, ``time``, ``GPU``.
         web: serve a live page of the sweep on this machine until a minute after its end, and print its address (False).
         verbose: 0: only tunelight's output; 1: also that of trials and Lightning; 2: also Ray's (0).
 
@@ -177,25 +176,23 @@ def run(
         past = stack.enter_context(open_saved_sweep(settings)) if settings.resume else None
         settings = settings if past is None else past.steered(settings)
         if settings.seed is None:
-            seed = None if past is None else past.seed
+            seed = None if past is None else past.sweep_file.get("seed")
             settings = replace(settings, seed=secrets.randbelow(2**31) if seed is None else seed)
         check_ray(settings)
         if settings.web:
             check_web()
         steps = stack.enter_context(Steps(shown=bool(settings.progress)))
         steps("Checking the sweep")
-        sweep = stack.enter_context(_claimed(_prepare(space, settings, past), past))
-        lease = past.lease if past is not None else stack.enter_context(locked(sweep.folder))
-        sweep = replace(sweep, lease=lease, upload=stack.enter_context(mirrored(sweep.folder, lease)))
+        control = SweepControl()
+        sweep = stack.enter_context(_claimed(_prepare(space, settings, past, control), past))
         if past is not None and not sweep.to_do:
             past.settle(sweep.searcher)
             return SweepResults.load(sweep.folder, space.objects)
-        signals = StopSignals()
         page = LivePage(sweep.folder) if settings.web else None
         steps(step_of(settings.address))
         with (
-            connected(settings, sweep.reservation, sweep.folder / SWEEP_FILE, signals) as (reservation, watch),
-            signals,  # after Ray, which installs a handler of SIGTERM when it starts
+            connected(settings, sweep.reservation, sweep.folder / SWEEP_FILE, control.signals) as (reservation, watch),
+            control.signals,  # after Ray, which installs a handler of SIGTERM when it starts
             served(settings, reservation.least or reservation.workers) as handle,
         ):
             if page is not None:
@@ -206,7 +203,7 @@ def run(
                 remember_pieces(past)
             steps(f"Starting the first trial, workers: {reservation.workers}")
             try:
-                _tune(replace(sweep, reservation=reservation), watch, handle, signals, steps)
+                _tune(replace(sweep, reservation=reservation), control, watch, handle, steps)
             except SweepFailedError as error:
                 raise error.with_traceback(None) from None  # the traceback of Tune's loop is of no use
         return SweepResults.load(sweep.folder, space.objects)
@@ -220,13 +217,15 @@ class _Sweep:
     settings: Settings
     reservation: Reservation
     code: Callable[[dict[str, Any]], object]
-    scheduler: TrialScheduler
+    scheduler: GangScheduler
     searcher: Searcher
     start: ResumeState
     folder: Path
     sweep_file: Mapping[str, Any]
     baselines: Sequence[Mapping[str, Any]]
     """Those not tried yet."""
+    repetitions: Repetitions | None
+    """What decides on repetitions, if there are to be any."""
     upload: Callable[[], None] = lambda: None
     """Brings the record to its store soon."""
     lease: Lease | None = None
@@ -242,47 +241,44 @@ class _Sweep:
         left = self.start.resumed or self.start.searched < self.total
         return bool(left) or (self.repetitions is not None and self.repetitions.next() is not None)
 
-    @property
-    def repetitions(self) -> Repetitions | None:
-        """What decides on repetitions, if there are to be any."""
-        settings = self.settings
-        if settings.repeats is None:
-            return None
-        from tunelight.searchers import Repetitions
-
-        return Repetitions(settings.repeats, **settings.judged_by, past=self.start.past)
-
 
 @contextlib.contextmanager
 def _claimed(sweep: _Sweep, past: SavedSweep | None) -> Iterator[_Sweep]:
-    """Create the folder of a new sweep; a resumed one has its own.
+    """Create and lock the folder of a new sweep; a resumed one has its own.
 
     If the sweep fails before anything was recorded, the folder and those that were created above it are deleted, so
     that the name is free again.
     """
-    settings = sweep.settings
-    if past is not None:
-        yield sweep
-        return
-    storage = stores.working(settings.storage).absolute()
-    new = [folder for folder in (storage, *storage.parents) if not folder.exists()]
-    folder = create_sweep_folder(settings.storage, settings.name, default=_default_name(settings))
+    settings, folder, new = sweep.settings, sweep.folder, []
+    if past is None:
+        storage = stores.working(settings.storage).absolute()
+        new = [parent for parent in (storage, *storage.parents) if not parent.exists()]
+        folder = create_sweep_folder(settings.storage, settings.name, default=_default_name(settings))
     try:
-        write_sweep_file(folder, sweep.sweep_file)
-        yield replace(sweep, folder=folder)
+        if past is None:
+            write_sweep_file(folder, sweep.sweep_file)
+        held = None if past is None else past.lease
+        lock = locked(folder) if held is None else contextlib.nullcontext(held)
+        with lock as lease, mirrored(folder, lease) as upload:
+            yield replace(sweep, folder=folder, lease=lease, upload=upload)
     except BaseException:
-        if not (folder / RECORD_FILE).stat().st_size:
+        if past is None and not (folder / RECORD_FILE).stat().st_size:
             with contextlib.suppress(OSError):
-                drop(folder)
+                delete(folder)
                 for made in new:
                     made.rmdir()
         raise
 
 
-def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None) -> _Sweep:
-    """Check a sweep's settings, build its parts, and for a resumed one restore their state."""
+def build_parts(
+    space: SearchSpace, settings: Settings, folder: Path | None = None, **facts: Any
+) -> tuple[Reservation, Callable[[dict[str, Any]], object], GangScheduler, Searcher]:
+    """Build reservation, training code, scheduler and searcher of a sweep before Ray starts, so that errors come early.
+
+    ``folder``: of a sweep that is resumed; ``facts``: for its scheduler, see :class:`SweepFacts`.
+    """
     with space.placing(settings, "train" if settings.model is None else "model"):
-        switch(settings.lightning)
+        decide(settings.lightning, f"The code of this sweep uses {settings.lightning}")
     with space.placing(settings, "resources_per_trial"):
         reservation = reserve(
             settings.workers, settings.cpus_per_worker, settings.gpus_per_worker, settings.resources_per_trial
@@ -290,82 +286,80 @@ def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None) ->
     with space.placing(settings, "datasets"):
         check_sources(settings.datasets, reservation.least or reservation.workers)
     code = training_code(space, settings)
-    from tunelight.schedulers.choose import build_scheduler, check_company, judged_by  # imports Ray Tune
-    from tunelight.searchers import ResumeState, TrackingSearcher
+    from tunelight.schedulers.choose import build_scheduler, check_company  # imports Ray Tune
     from tunelight.searchers.choose import build_searcher
 
     check_ray_internals("core", "tune")
-    # Built before Ray starts, so that errors come early.
     with space.placing(settings, "scheduler"):
-        scheduler = build_scheduler(settings, space.domains)
+        scheduler = build_scheduler(settings, space.domains, **facts)
         check_company(scheduler, settings)
     with space.placing(settings, "searcher"):
-        searcher = build_searcher(space, settings, None if past is None else past.folder)
-        if isinstance(searcher, TrackingSearcher) and searcher.sweeps:
-            settings = replace(settings, warm_start=searcher.sweeps)
+        searcher = build_searcher(space, settings, folder)
+    return reservation, code, scheduler, searcher
+
+
+def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None, control: SweepControl) -> _Sweep:
+    """Build a sweep's parts, and for a resumed one restore their state."""
+    folder = Path() if past is None else past.folder  # that of a new sweep is created after all checks
+    reservation, code, scheduler, searcher = build_parts(
+        space, settings, None if past is None else folder, on_change=control.change
+    )
+    from tunelight.schedulers.choose import judged_by
+    from tunelight.searchers import Repetitions, ResumeState, TrackingSearcher
+
+    if isinstance(searcher, TrackingSearcher) and searcher.sweeps:
+        settings = replace(settings, warm_start=searcher.sweeps)
     at_first = reservation
-    if getattr(scheduler, "resizes", False) and reservation.least is not None:
+    if scheduler.resizes and reservation.least is not None:
         at_first = reservation.starting(reservation.least)  # the scheduler decides who gets more
     sweep_file = sweep_file_of(space, settings, reservation, at_first)
-    start = ResumeState()
-    if past is not None:
+    if past is None:
+        start, baselines = ResumeState(), [space.filled(config) for config in settings.baselines]
+    else:
         past.check(space, settings, sweep_file)
         scheduler.set_search_properties(**{"metric": None, "mode": None, **judged_by(scheduler, settings)})
         from tunelight.sweep.replay import start_from
 
         start = start_from(past, space, settings, scheduler, searcher)
-        folder = past.folder
         baselines = past.untried(space, settings)
         sweep_file["baselines"] = past.with_new(sweep_file["baselines"])
         sweep_file["steered"] = past.still_steered(settings)
-    else:
-        folder, baselines = Path(), [space.filled(config) for config in settings.baselines]  # created after all checks
-    return _Sweep(space, settings, at_first, code, scheduler, searcher, start, folder, sweep_file, baselines)
+    again = None
+    if settings.repeats is not None:
+        again = Repetitions(settings.repeats, **settings.judged_by, past=start.past)
+    return _Sweep(space, settings, at_first, code, scheduler, searcher, start, folder, sweep_file, baselines, again)
 
 
 def _default_name(settings: Settings) -> str:
     return str(getattr(settings.train or settings.model, "__name__", "sweep")).strip("<>")
 
 
-def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signals: StopSignals, steps: Steps) -> None:
+def _tune(sweep: _Sweep, control: SweepControl, watch: GcsWatch, datasets: DatasetHandle | None, steps: Steps) -> None:
     """Run the sweep on Ray Tune, which records it in the sweep's folder."""
     from ray import tune
 
     from tunelight.gang.parcel import Code
     from tunelight.gang.seat import sweep_seats
-    from tunelight.schedulers.choose import first_decision, judged_by
-    from tunelight.schedulers.sparing import Sparing
+    from tunelight.schedulers.choose import judged_by
     from tunelight.searchers import SweepSearch
-    from tunelight.sweep.steering import SteeredScheduler
     from tunelight.trial.settling import SettlingCallback
-    from tunelight.trial.spec import TrialSpec
+    from tunelight.trial.spec import spec_of_sweep
     from tunelight.trial.trainable import make_trainable
 
     if (warm := sys.modules.get("tunelight.gang.pool")) is not None:
         warm.pool.close()  # idle gangs of this process's own fits hold resources
     space, settings, folder = sweep.space, sweep.settings, sweep.folder
     scheduler, searcher = sweep.scheduler, sweep.searcher
-    spec = TrialSpec(
-        train=Code(sweep.code).sent(),
+    spec = spec_of_sweep(
+        settings,
+        sweep.reservation,
+        Code(sweep.code).sent(),
         datasets=datasets,
-        folds=settings.folds,
-        reservation=sweep.reservation,
-        backend=settings.backend,
-        **settings.judged_by,
-        seed=settings.seed or 0,
-        checkpoints=settings.checkpoints or Checkpoints(),
-        first=first_decision(scheduler),
-        failures=settings.failures,
-        evaluation=settings.evaluation or sweep.reservation.evaluation,
         runtime_env=env_of_workers(settings, sweep.reservation),
-        soft_errors=True,
-        real_checkpoints=False,
-        verbose=settings.verbose,
         lightning=sweep.sweep_file["lightning"],
-        start=sweep.reservation.least if getattr(scheduler, "resizes", False) else None,
+        until=scheduler.initial_decision().until,
+        resizes=scheduler.resizes,
     )
-    if settings.room_for_data and hasattr(scheduler, "keep_free"):
-        scheduler.keep_free(settings.room_for_data)
     search = SweepSearch(
         searcher,
         sweep.total,
@@ -375,11 +369,11 @@ def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signal
         written=space.from_dotted if searcher is settings.searcher else dict,  # Ray's searchers suggest dotted keys
         start=sweep.start,
         repeats=sweep.repetitions,
-        **({"admit": scheduler.admits} if hasattr(scheduler, "admits") else {}),
+        admit=scheduler.admits,
+        wait=control.wait,
     )
-    steered = SteeredScheduler(scheduler if settings.repeats is None else Sparing(scheduler, search.ends_at))
-    made = _callbacks(sweep, search, watch, datasets, signals, steered=steered, steps=steps)
-    with tune_environment(settings.verbose), made as callbacks:
+    parts = _parts(sweep, search, control, watch, datasets, steps=steps)
+    with tune_environment(settings.verbose), parts as (wrapped, callbacks):
         tune.run(
             make_trainable(spec, f"{_default_name(settings)}-{secrets.token_hex(3)}"),  # two sweeps may run at once
             name=folder.name,
@@ -387,30 +381,29 @@ def _tune(sweep: _Sweep, watch: GcsWatch, datasets: DatasetHandle | None, signal
             storage_filesystem=for_tune(folder.parent),
             **judged_by(scheduler, settings),
             search_alg=search,
-            scheduler=steered,
+            scheduler=wrapped,
             reuse_actors=settings.reuse_gangs,
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False, num_to_keep=2),
             max_failures=settings.failures.max_failures,
             time_budget_s=settings.budget_s,
             raise_on_failed_trial=False,
-            callbacks=[*callbacks, SettlingCallback(search.is_finished, lambda: signals.received is not None)],
+            callbacks=[*callbacks, SettlingCallback(search.is_finished, lambda: control.signals.received is not None)],
             verbose=2 if settings.verbose > 1 else 0,
         )
     sweep_seats()  # of heads that were killed
 
 
 @contextlib.contextmanager
-def _callbacks(
+def _parts(
     sweep: _Sweep,
     search: SweepSearch,
+    control: SweepControl,
     watch: GcsWatch,
     datasets: DatasetHandle | None,
-    signals: StopSignals,
     *,
-    steered: SteeredScheduler,
     steps: Steps | None = None,
-) -> Iterator[list[Any]]:
-    """Return Tune's callbacks, the record's first, and close them at the end."""
+) -> Iterator[tuple[Any, list[Any]]]:
+    """Return the scheduler and the callbacks that Tune gets, the record's first, and close them at the end."""
     from tunelight.cluster.gcs_watch import GcsCallback
     from tunelight.gang.parcel import heavy
     from tunelight.record import RecordCallback
@@ -436,6 +429,7 @@ def _callbacks(
         scheduler=sweep.scheduler,
         budget_s=settings.budget_s,
         complete=lambda: search.complete,
+        ended_by=lambda: control.ends,
         announced=announced,
         lease=sweep.lease,
         run={**sweep.sweep_file["run"], "versions": sweep.sweep_file["versions"]},
@@ -443,32 +437,30 @@ def _callbacks(
     tensorboard = TensorBoardCallback(folder, record.state)
     waits = functools.partial(waits_for, sweep.reservation)
     shown = ProgressCallback(record.state, total=total, progress=settings.progress, steps=steps, waits=waits)
-    if settings.progress:
-        signals.say = shown.say
     steering = Steering(
         record,
         search,
-        steered,
+        sweep.scheduler,
         sweep.space,
+        control,
         reservation=sweep.reservation,
         sweep_file=sweep.sweep_file,
         shown=shown,
         answered=sweep.upload,
     )
-    search.waits = lambda: steering.wait() or signals.received is not None or record.out_of_time
-    first = FailFast(settings.failures.give_up_after, [metric for metric, _ in settings.objectives], total, record)
-    if hasattr(sweep.scheduler, "on_change"):
-        sweep.scheduler.on_change = record.change
-    if isinstance(sweep.searcher, TrackingSearcher):
-        for text in sweep.searcher.notes:
+    control.begin(record, steering.look, shown.say if settings.progress else None)
+    metrics = [metric for metric, _ in settings.objectives]
+    first = FailFast(settings.failures.give_up_after, metrics, total, record, control)
+    tracking = sweep.searcher if isinstance(sweep.searcher, TrackingSearcher) else None
+    of_parts = (part.notes for part in (tracking, datasets) if part is not None)
+    for text in (*itertools.chain(*of_parts), heavy(sweep.code, "train" if settings.train else "model")):
+        if text:
             record.note(text)
-    notes = [*(() if datasets is None else datasets.notes), heavy(sweep.code, "train" if settings.train else "model")]
-    for text in filter(None, notes):
-        record.note(text)
     try:
-        yield [record, tensorboard, steering, shown, first, *settings.callbacks, GcsCallback(watch)]
+        callbacks = [record, tensorboard, steering, shown, first, *settings.callbacks, GcsCallback(watch)]
+        yield steering.scheduler, callbacks
     finally:
         for one in (record, tensorboard, shown):
             one.close()
-        if isinstance(sweep.searcher, TrackingSearcher):
-            sweep.searcher.close({trial.id: trial.state for trial in record.state.trials.values()})
+        if tracking is not None:
+            tracking.close({trial.id: trial.state for trial in record.state.trials.values()})

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from ray.tune import Callback
-from ray.tune.schedulers import TrialScheduler
 
-from tunelight.compat.ray import TRAINING_ITERATION, fail_once, trial_actor
+from tunelight.compat.ray import trial_actor
 from tunelight.errors import SettingsError, StorageError, TunelightError, unknown
 from tunelight.messages import Resize
 from tunelight.record import (
@@ -25,98 +24,18 @@ from tunelight.record import (
 )
 from tunelight.resources import Reservation
 from tunelight.results.words import counted
+from tunelight.schedulers.base import GangScheduler
+from tunelight.schedulers.common import tell
+from tunelight.schedulers.wrapper import SweepScheduler
 from tunelight.searchers import SweepSearch
 from tunelight.settings import check_setting
 from tunelight.space import SearchSpace
+from tunelight.sweep.control import SweepControl
 
 _LOOK_S: Final = 0.25
 """Seconds between two looks for commands."""
 _CHANGEABLE: Final = ("max_concurrent", "num_samples")
 """The settings that may change while a sweep runs."""
-
-
-class SteeredScheduler(TrialScheduler):  # type: ignore[misc,unused-ignore]
-    """A scheduler whose trials somebody may stop and pause: it passes everything else on. Runs on: driver."""
-
-    def __init__(self, scheduler: TrialScheduler) -> None:
-        self._inner = scheduler
-        self.can_pause: Callable[[str], bool] = lambda _: True
-        """Tells whether a trial could go on after a pause: it writes checkpoints."""
-        self.has_room: Callable[[], bool] = lambda: True
-        """Tells whether another trial may run."""
-        self.paused = False
-        """Whether no trial begins or goes on."""
-        self.controller: Any = None
-        """Tune's controller, once a trial was added."""
-
-    @property
-    def metric(self) -> Any:
-        """The metric of the scheduler."""
-        return self._inner.metric
-
-    @property
-    def supports_buffered_results(self) -> bool:
-        """Whether the scheduler needs not see each report at once."""
-        return bool(self._inner.supports_buffered_results)
-
-    @property
-    def pauses(self) -> bool:
-        """Whether the scheduler pauses trials itself, whose order is then its own."""
-        return hasattr(self._inner, "admits") or hasattr(self._inner, "on_change")
-
-    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
-        """Pass on what trials are judged by."""
-        return bool(self._inner.set_search_properties(metric, mode, **spec))
-
-    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
-        """Pass on a new trial."""
-        if self.controller is None:
-            fail_once(tune_controller)
-        self.controller = tune_controller
-        self._inner.on_trial_add(tune_controller, trial)
-
-    def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
-        """Pass on a failure."""
-        self._inner.on_trial_error(tune_controller, trial)
-
-    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Return the scheduler's decision; while the sweep is paused, PAUSE for a trial that may go on."""
-        decision = str(self._inner.on_trial_result(tune_controller, trial, result))
-        goes_on = decision == TrialScheduler.CONTINUE and not self.pauses
-        if self.paused and goes_on and self.can_pause(trial.trial_id):
-            return str(TrialScheduler.PAUSE)
-        return decision
-
-    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
-        """Pass on an end; of a trial that was stopped before its first report, as one that was removed."""
-        if TRAINING_ITERATION in result:
-            self._inner.on_trial_complete(tune_controller, trial, result)
-        else:
-            self._inner.on_trial_remove(tune_controller, trial)
-
-    def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
-        """Pass on a trial that ended before it ran, or while it was paused."""
-        self._inner.on_trial_remove(tune_controller, trial)
-
-    def choose_trial_to_run(self, tune_controller: Any) -> Any:
-        """Return the scheduler's choice; none while the sweep is paused."""
-        if self.paused:
-            return None
-        chosen = self._inner.choose_trial_to_run(tune_controller)
-        waits = chosen is not None and chosen.status == PAUSED and not self.pauses
-        return None if waits and not self.has_room() else chosen
-
-    def debug_string(self) -> str:
-        """Return the scheduler's words."""
-        return str(self._inner.debug_string())
-
-    def save(self, checkpoint_path: str) -> None:
-        """Save the scheduler."""
-        self._inner.save(checkpoint_path)
-
-    def restore(self, checkpoint_path: str) -> None:
-        """Restore the scheduler."""
-        self._inner.restore(checkpoint_path)
 
 
 class Shows(Protocol):
@@ -134,7 +53,7 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
 
     Args:
         record: the callback that writes the record; it must come before this one in the list of callbacks.
-        search, scheduler: those of the sweep. space: its search space.
+        search, scheduler, space, control: those of the sweep.
         reservation: what each trial reserves. sweep_file: the sweep's settings, which a resumed sweep takes over.
         shown: the live table.
         answered: called once commands were answered.
@@ -145,8 +64,9 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
         self,
         record: RecordCallback,
         search: SweepSearch,
-        scheduler: SteeredScheduler,
+        scheduler: GangScheduler,
         space: SearchSpace,
+        control: SweepControl,
         *,
         reservation: Reservation,
         sweep_file: Mapping[str, Any],
@@ -154,16 +74,16 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
         answered: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._record, self._search, self._scheduler, self._space = record, search, scheduler, space
+        self._record, self._search, self._space, self._control = record, search, space, control
         self._reservation, self._sweep_file, self._shown = reservation, dict(sweep_file), shown
         self._steered = dict(sweep_file.get("steered") or {})
         """By setting, [the value before, the value now]; and the configurations that were enqueued."""
         self._commands = CommandReader(record.folder, driver_of(record.folder))  # this process has taken the sweep
-        scheduler.can_pause = self._can_pause
-        scheduler.has_room = search.has_room
+        ends_at = search.ends_at if sweep_file.get("repeats") else None
+        self.scheduler = SweepScheduler(scheduler, ends_at=ends_at, has_room=search.has_room, can_pause=self._can_pause)
+        """That of Tune's controller."""
         self._answered = answered
         self._clock, self._looked = clock, 0.0
-        self._stopped = False
         self._carry_out: dict[str, Callable[[Command, dict[str, Any]], str]] = {
             "stop": self._stop,
             "pause": self._pause,
@@ -173,72 +93,68 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
             "resize": self._resize,
         }
 
-    def wait(self) -> bool:
-        """Carry out new commands while no trial lives and Tune takes no steps; return whether the sweep was stopped."""
-        controller = self._scheduler.controller
+    def look(self) -> None:
+        """Carry out new commands while no trial lives and Tune takes no steps."""
+        controller = self.scheduler.controller
         self.on_step_end(0, [] if controller is None else controller.get_trials())
-        return self._stopped
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         """Carry out new commands. Called by Tune at the end of each step of its loop."""
-        if self._search.held and not self._scheduler.paused:  # paused trials go on before new ones begin
-            self._search.held = not self._scheduler.pauses and any(trial.status == PAUSED for trial in trials)
+        if self._search.held and not self.scheduler.paused:  # paused trials go on before new ones begin
+            self._search.held = not self.scheduler.pauses and any(trial.status == PAUSED for trial in trials)
         if abs(self._clock() - self._looked) < _LOOK_S:
             return
         self._looked = self._clock()
         try:
-            found = self._commands.news()
+            commands = [one for one in self._commands.news() if one.id not in self._record.state.answers]
         except OSError as error:
             self._record.record.complain(error)
             return
-        for command in found:
-            if command.id in self._record.state.answers:  # by an earlier driver
-                continue
+        for command in commands:
             before = self._search.total_samples
             try:
                 if command.do not in self._carry_out:
                     raise SettingsError(unknown("There is no command", command.do, self._carry_out))
-                said = self._carry_out[command.do](command, {trial.trial_id: trial for trial in trials})
+                answer, ok = self._carry_out[command.do](command, {trial.trial_id: trial for trial in trials}), True
             except TunelightError as error:
-                self._record.answer(command, str(error), ok=False)
-            else:
-                total = self._search.total_samples
-                self._record.answer(command, said, ok=True, num_samples=None if total == before else total)
-                if total != before:
-                    self._shown.expect(total)
+                answer, ok = str(error), False
+            total = self._search.total_samples
+            self._record.answer(command, answer, ok=ok, num_samples=None if total == before else total)
+            if total != before:
+                self._shown.expect(total)
             self._shown.news()
-        if found:
+        if commands:
             self._answered()
 
     def _stop(self, command: Command, trials: dict[str, Any]) -> str:
         if command.trial is None:
-            self._stopped, self._record.ends = True, STOPPED_BY_COMMAND
-            if self._scheduler.controller is not None:
-                self._scheduler.controller.request_stop_experiment()
+            self._control.ends = STOPPED_BY_COMMAND
+            if self.scheduler.controller is not None:
+                self.scheduler.controller.request_stop_experiment()
             return "the sweep is stopped by command; resume it to go on"
         trial = self._living(command, trials)
         self._record.stop(trial.trial_id)
-        self._scheduler.controller.stop_trial(trial)
+        self.scheduler.controller.stop_trial(trial)
         return "stopped by command"
 
     def _pause(self, command: Command, trials: dict[str, Any]) -> str:
-        if self._scheduler.paused:
+        if self.scheduler.paused:
             raise SettingsError("The sweep is paused already.")
-        self._scheduler.paused = self._search.held = True
+        self.scheduler.paused = self._search.held = True
         running = [trial.trial_id for trial in trials.values() if trial.status == RUNNING]
-        if self._scheduler.pauses:
+        if self.scheduler.pauses:
             how = f"{counted(len(running), 'trial')} run until the scheduler pauses or ends them"
         else:
-            on = [trial_id for trial_id in running if not self._can_pause(trial_id)]
-            how = f"{counted(len(running) - len(on), 'trial')} run to the next report"
-            how += f", {len(on)} to the end, for want of a checkpoint" if on else ""
+            on = sum(not self._can_pause(trial_id) for trial_id in running)
+            how = f"{counted(len(running) - on, 'trial')} run to the next report"
+            how += f", {on} to the end, for want of a checkpoint" if on else ""
         return f"the sweep is paused by command: {how}"
 
     def _resume(self, command: Command, trials: dict[str, Any]) -> str:
-        if not self._scheduler.paused:
+        if not self.scheduler.paused:
             raise SettingsError("The sweep runs, and is not paused.")
-        self._scheduler.paused = False
-        self._search.held = not self._scheduler.pauses  # a scheduler that pauses trials asks for new ones itself
+        self.scheduler.paused = False
+        self._search.held = not self.scheduler.pauses  # a scheduler that pauses trials asks for new ones itself
         return "the sweep goes on"
 
     def _enqueue(self, command: Command, trials: dict[str, Any]) -> str:
@@ -274,16 +190,15 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
     def _resize(self, command: Command, trials: dict[str, Any]) -> str:
         least, most = self._reservation.least, max(self._reservation.workers, self._reservation.most or 0)
         workers = command.arguments.get("workers")
-        if least is None or self._scheduler.pauses:
+        if least is None or self.scheduler.pauses:
             why = "its trials are not elastic" if least is None else "its scheduler decides on them"
             raise SettingsError(f"The number of workers of this sweep's trials cannot be set: {why}.")
         if not isinstance(workers, int) or not least <= workers <= most:
             raise SettingsError(f"workers must be a whole number from {least} to {most}, not {workers!r}.")
         trial = self._living(command, trials)
-        head = trial_actor(trial)
-        if trial.status != RUNNING or head is None:
+        if trial.status != RUNNING or trial_actor(trial) is None:
             raise SettingsError(f"Trial {trial.trial_id} does not run now ({trial.status}).")
-        head.decide.remote(Resize(workers))
+        tell(trial, Resize(workers))
         return f"will have {counted(workers, 'worker')}, by command"
 
     def _can_pause(self, trial_id: str) -> bool:
@@ -295,17 +210,16 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
         """Return the trial that a command is for. Raises: SettingsError where there is none, or it has ended."""
         if command.trial not in trials:
             raise SettingsError(unknown("There is no trial", str(command.trial), trials))
-        known = self._record.state.trials[command.trial]
-        if known.state in TERMINAL:
-            raise SettingsError(f"Trial {command.trial} has ended already ({known.state}).")
+        if (state := self._record.state.trials[command.trial].state) in TERMINAL:
+            raise SettingsError(f"Trial {command.trial} has ended already ({state}).")
         return trials[command.trial]
 
     def _keep(self, **settings: Any) -> str:
         """Write settings that have changed into the sweep's file, from which a resumed sweep takes them.
 
-        ``steered`` has the number of samples and so on that they replace, by which a script that starts the sweep again
-        with its own arguments is known not to have changed since (:meth:`SavedSweep.steered`). Return what to add to
-        the answer where it cannot be written: they hold for this run all the same.
+        ``steered`` has the values that they replace, by which a script that starts the sweep again with its own
+        arguments is known not to have changed since (:meth:`SavedSweep.steered`). Return what to add to the answer
+        where it cannot be written: they hold for this run all the same.
         """
         if "num_samples" in settings:
             settings["num_samples"] = self._search.total_samples // self._space.grid_size
@@ -318,6 +232,3 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
         except StorageError as error:
             return f" (but a resumed sweep will not know of it: {error})"
         return ""
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {}  # Tune pickles its callbacks; commands are read in this process alone

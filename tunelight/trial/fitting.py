@@ -1,8 +1,7 @@
-"""What trials of a sweep that ran out of memory have found: how many pieces a training batch has to be cut into.
+"""How many pieces training batches must be cut into, as trials that ran out of memory have found.
 
-Heads share it through Ray while the driver lives; a resumed sweep's driver takes it from the record. A configuration is
-like another one if they differ in floats only: a learning rate or a dropout takes no memory, a width or a batch size
-does.
+Heads share it through Ray while the driver lives; a resumed sweep's driver takes it from the record. Configurations are
+alike if they differ in floats only: a learning rate or a dropout takes no memory, a width or a batch size does.
 """
 
 from __future__ import annotations

@@ -9,9 +9,11 @@ from typing import Any
 from tunelight.compat.arguments import known_arguments
 from tunelight.compat.ray import check_ray_internals
 from tunelight.errors import SettingsError
+from tunelight.gang.spec import GangSpec
 from tunelight.messages import Evaluation
 from tunelight.policies import FailurePolicy
 from tunelight.resources import reserve
+from tunelight.session.task import Home, Task
 from tunelight.settings.backends import Backend
 from tunelight.trial.spec import TrialSpec
 from tunelight.trial.trainable import GangTrainable, make_trainable
@@ -51,7 +53,7 @@ def gang_trainable(
     the end. The class is named after ``train``, so that ``Tuner.restore`` accepts it in another process.
     Raises: TrainFunctionError, SettingsError. Runs on: driver.
     """
-    from tunelight.compat.lightning import switch
+    from tunelight.compat.lightning import VARIABLE, decide
     from tunelight.gang.parcel import Code, check_picklable
     from tunelight.settings import check_setting, check_train
     from tunelight.settings.flavour import find_flavour
@@ -59,7 +61,7 @@ def gang_trainable(
     check_ray_internals("core", "tune")
     check_train(train, more=True)
     check_picklable(train, "train")
-    switch(flavour := find_flavour({"train": train}))
+    decide(flavour := find_flavour({"train": train}), f"train uses {flavour}")
     for name, value in (("backend", backend), ("metric", metric), ("seed", seed)):
         check_setting(name, value)
     if not isinstance(metric, str | None):
@@ -68,16 +70,24 @@ def gang_trainable(
             "search go into TuneConfig(search_alg=...)."
         )
     reservation = reserve(workers, cpus_per_worker, gpus_per_worker, resources_per_trial)
+    home = Home.here()
     spec = TrialSpec(
-        train=Code(train),
-        reservation=reservation if start is None else reservation.starting(start),
-        backend=backend,
-        metric=metric,
+        GangSpec(
+            reservation if start is None else reservation.starting(start),
+            check_setting("failures", failures),
+            backend=backend,
+            environ={VARIABLE: flavour},
+            home=home,
+        ),
+        Task(
+            Code(train),
+            home,
+            metric,
+            evaluation=check_setting("evaluation", evaluation) or reservation.evaluation,
+            passed_on=start is None,  # with ``start`` saving ends the trial's run
+        ),
         seed=seed,
-        failures=check_setting("failures", failures),
-        evaluation=check_setting("evaluation", evaluation) or reservation.evaluation,
         start=start,
-        lightning=flavour,
     )
     named = train.func if isinstance(train, functools.partial) else train
     return make_trainable(spec, getattr(named, "__name__", "gang"))

@@ -17,15 +17,10 @@ _LOOK_S = 1.0
 
 
 class SettlingCallback(Callback):
-    """Lets heads end their stopped trials before Tune ends the heads, to which it gives 10 s only.
+    """Lets heads end their stopped trials before Tune ends the heads, to which it gives 10 s only. Runs on: driver.
 
-    While other trials live there is no need: a head ends its last trial when it gets another, or is ended. Runs on:
-    driver.
-
-    Args:
-        finished: returns whether no trial lives or is to come.
-        stopped: returns whether a signal has stopped the sweep, which then waits no longer.
-        clock: returns seconds.
+    Before that a head ends its last trial when it gets another, or is ended. ``finished`` returns whether no trial
+    lives or is to come; ``stopped``, whether a signal has stopped the sweep, which then waits no longer.
     """
 
     def __init__(

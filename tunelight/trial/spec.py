@@ -1,60 +1,97 @@
-"""What all trials of a sweep have in common."""
+"""What all trials of a sweep have in common, and how it follows from the sweep's settings."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeVar
 
-from tunelight.checkpoints.policy import Checkpoints
-from tunelight.gang.spec import driver_paths
-from tunelight.machine.versions import installed
-from tunelight.messages import Continue, DatasetHandle, Evaluation
-from tunelight.policies import FailurePolicy
+from tunelight.compat.lightning import VARIABLE as LIGHTNING_VARIABLE
+from tunelight.gang.spec import GangSpec
+from tunelight.messages import DatasetHandle
 from tunelight.resources import Reservation
+from tunelight.session.task import Home, Task
+from tunelight.settings import SETTINGS, Checkpoints, Settings
+
+Description = TypeVar("Description", GangSpec, Task)
 
 
 @dataclass(frozen=True)
 class TrialSpec:
-    """What all trials of a sweep have in common.
+    """What all trials of a sweep have in common: their gangs, what the ranks train, and what their heads go by.
 
     Attributes:
-        train: the train function as :class:`tunelight.gang.parcel.Code` sends it; the head does not unpickle it.
+        task: ``train`` is as :class:`tunelight.gang.parcel.Code` sends it; the head does not unpickle it.
+        until: the first report of a new trial that waits for an answer (None: none does).
         soft_errors: a failed trial ends with a result that holds its error, so that Tune keeps the head and its gang.
             Otherwise ``step`` raises, as plain Tune expects.
         real_checkpoints: ``save_checkpoint`` gives Tune the checkpoint itself, beside the pointer to it.
-        first: how far a trial may train before its first answer.
+        start: how many workers a trial has until a ``Resize`` (None: all that it can get, as they arrive).
     """
 
-    train: Any
-    reservation: Reservation
-    backend: str = "ddp"
-    metric: str | None = None
+    gang: GangSpec
+    task: Task
     mode: Literal["min", "max"] = "min"
     seed: int = 0
-    checkpoints: Checkpoints = field(default_factory=Checkpoints)
-    first: Continue = field(default_factory=lambda: Continue(until=1))
-    failures: FailurePolicy = field(default_factory=FailurePolicy)
-    evaluation: Evaluation = "ddp"
-    runtime_env: dict[str, Any] | None = None
+    until: int | None = 1
     soft_errors: bool = False
     real_checkpoints: bool = True
-    verbose: int = 0
     start: int | None = None
-    """How many workers a trial has until a ``Resize`` (None: all that it can get, as they arrive)."""
-    folds: int | None = None
-    """How many folds there are, where each training of a configuration has its own."""
-    datasets: DatasetHandle | None = None
-    """The sweep's datasets."""
-    lightning: str = "pytorch_lightning"
-    """The package of Lightning that the training code is written with."""
-    versions: Mapping[str, str | None] = field(default_factory=installed)
-    """What the driver has installed, which the workers must have too."""
-    cwd: str = field(default_factory=os.getcwd)
-    sys_path: tuple[str, ...] = field(default_factory=driver_paths)
 
-    @property
-    def passes_on(self) -> bool:
-        """Whether Tune gets each report's checkpoint; with ``start`` it does not, since saving ends the trial's run."""
-        return self.real_checkpoints and self.start is None
+
+def spec_of_sweep(
+    settings: Settings,
+    reservation: Reservation,
+    train: Any,
+    *,
+    datasets: DatasetHandle | None,
+    runtime_env: dict[str, Any] | None,
+    lightning: str,
+    until: int | None,
+    resizes: bool,
+) -> TrialSpec:
+    """Return the spec of a sweep's trials. Runs on: driver.
+
+    Args:
+        settings: the sweep's.
+        reservation: what a trial reserves at first.
+        train: the train function, as :class:`tunelight.gang.parcel.Code` sends it.
+        datasets: the sweep's, as they are served.
+        runtime_env: the workers'.
+        lightning: the package of Lightning that the training code is written with.
+        until: the first report of a new trial that waits for an answer.
+        resizes: whether the scheduler changes the sizes of gangs.
+    """
+    home, judged = Home.here(), settings.judged_by
+    return TrialSpec(
+        _described(
+            GangSpec,
+            settings,
+            reservation=reservation,
+            runtime_env=runtime_env,
+            environ={LIGHTNING_VARIABLE: lightning},
+            home=home,
+        ),
+        _described(
+            Task,
+            settings,
+            train=train,
+            home=home,
+            metric=judged["metric"],
+            checkpoints=settings.checkpoints or Checkpoints(),
+            evaluation=settings.evaluation or reservation.evaluation,
+            datasets=datasets,
+            folds=settings.folds,
+        ),
+        mode=judged["mode"],
+        seed=settings.seed or 0,
+        until=until,
+        soft_errors=True,
+        real_checkpoints=False,
+        start=reservation.least if resizes else None,
+    )
+
+
+def _described(kind: type[Description], settings: Settings, **given: Any) -> Description:
+    """Return a description: what is not ``given`` of its fields is the setting of the same name, if there is one."""
+    of_settings = {entry.name: getattr(settings, entry.name) for entry in fields(kind) if entry.name in SETTINGS}
+    return kind(**{**of_settings, **given})

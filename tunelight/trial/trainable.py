@@ -10,17 +10,14 @@ from typing import Any, ClassVar
 
 import ray
 
-from tunelight import stores
 from tunelight.checkpoints import files as checkpoints
-from tunelight.compat.lightning import VARIABLE as LIGHTNING_VARIABLE
 from tunelight.compat.ray import DONE, RESULT_DUPLICATE, SHOULD_CHECKPOINT, TRAINING_ITERATION, announce, nothing_saved
 from tunelight.errors import GangError, TrialError
 from tunelight.gang.drain import DRAINED, moved_away, reason_to_leave
 from tunelight.gang.gang import Gang
 from tunelight.gang.gang_log import GangLog
 from tunelight.gang.parcel import with_parameters
-from tunelight.gang.run import ResilientRun, head_error
-from tunelight.gang.spec import GangSpec
+from tunelight.gang.run import head_error
 from tunelight.machine.imports import collector_resting
 from tunelight.messages import (
     RESULT_KEY,
@@ -35,8 +32,8 @@ from tunelight.messages import (
     repetition_in,
 )
 from tunelight.policies import classify
+from tunelight.stores import PUSH_LIMIT_S, store_of
 from tunelight.stores.masking import masked_error
-from tunelight.trial import fitting
 from tunelight.trial.spec import TrialSpec
 from tunelight.trial.trial import Trial
 
@@ -51,8 +48,8 @@ _LAST_LIMIT_S = 5.0
 class GangTrainable(Trainable):
     """A Tune trial whose training runs on a gang. Made by :func:`make_trainable`. Runs on: trial.
 
-    The gang starts with the first step. It outlives the trial when Tune re-uses this actor, and is replaced when it
-    cannot be used again.
+    The gang's workers start with the first step. It outlives the trial when Tune re-uses this actor, and is replaced
+    when it cannot be used again.
     """
 
     spec: ClassVar[TrialSpec]
@@ -60,18 +57,19 @@ class GangTrainable(Trainable):
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:
         """Return the reservation of head and workers."""
-        return cls.spec.reservation.factory
+        return cls.spec.gang.reservation.factory
 
     # -- Tune's calls, in the order in which they come
 
     def setup(self, config: dict[str, Any], **parameters: Any) -> None:
-        """Prepare the first trial. Its gang starts later, because Tune may discard this actor unused.
+        """Prepare the first trial. Its workers start later, because Tune may discard this actor unused.
 
         ``parameters``: of Ray's ``tune.with_parameters``; the train function gets them by name.
         """
         if parameters:
-            self.spec = replace(self.spec, train=with_parameters(self.spec.train, parameters))  # type: ignore[misc]
-        self._gang: Gang | None = None
+            task = replace(self.spec.task, train=with_parameters(self.spec.task.train, parameters))
+            self.spec = replace(self.spec, task=task)  # type: ignore[misc]
+        self._gang = self._new_gang()
         self._pausing = False
         """True where Tune has had a checkpoint written since the last step, which it does before a pause."""
         self._gang_log = GangLog()
@@ -83,6 +81,9 @@ class GangTrainable(Trainable):
         self._trial = self._new_trial(new_config)
         return True
 
+    def _new_gang(self) -> Gang:
+        return Gang(self.spec.gang, ray.util.get_current_placement_group())
+
     def _new_trial(self, config: dict[str, Any]) -> Trial:
         return Trial(self.spec, self.trial_id, self._trial_dir(), config, repetition_in(self.trial_name))
 
@@ -92,9 +93,7 @@ class GangTrainable(Trainable):
         Called for new trials only: Tune sets the next trial while the one before may not have ended.
         """
         storage = self._storage
-        if storage is not None and (
-            storage.storage_filesystem.type_name == "local" or stores.inside(storage.trial_fs_path)
-        ):
+        if storage is not None and (storage.storage_filesystem.type_name == "local" or store_of(storage.trial_fs_path)):
             return Path(storage.trial_fs_path)
         return Path(self.logdir)
 
@@ -102,7 +101,7 @@ class GangTrainable(Trainable):
         """Resume from what ``save_checkpoint`` wrote."""
         trial = self._trial
         trial.load(checkpoint if isinstance(checkpoint, str | os.PathLike) else None, self._iteration)
-        self._iteration = trial.number
+        self._iteration = trial.run.number
         if trial.unable is not None and not self.spec.soft_errors:
             raise trial.unable
 
@@ -113,13 +112,13 @@ class GangTrainable(Trainable):
         trial.prune()  # Tune has the last report now
         try:
             run = trial.run
-            if run is None:
-                run = self._start()
-            else:
+            if run.started:
                 run.resize_if_due()
                 if run.waits:
-                    run.answer(Continue(until=trial.number + 1))
-            return self._next_result(run)
+                    run.answer(Continue(until=run.number + 1))
+            else:
+                self._start()
+            return self._next_result()
         except TrialError as error:
             return self._failed(error.error)
         finally:
@@ -128,9 +127,9 @@ class GangTrainable(Trainable):
     def save(self, checkpoint_dir: str | None = None) -> Any:
         """Save a checkpoint as Tune does; at the end of a trial only if Tune has not got its last one yet."""
         trial = self._trial
-        info = trial.kept.newest or trial.resume
-        ended = self._gang is not None and not self._gang.running
-        if self.spec.passes_on and ended and (info is None or info.number == trial.passed):
+        info = trial.run.resume
+        ended = trial.run.started and not trial.run.training
+        if self.spec.task.passed_on and ended and (info is None or info.number == trial.passed):
             return nothing_saved(self._last_result or {})
         return super().save(checkpoint_dir)
 
@@ -140,35 +139,34 @@ class GangTrainable(Trainable):
         Under plain Tune (``real_checkpoints``) the checkpoint itself is copied there. A gang that can be resized ends
         the trial here: Tune calls this before a pause, when other trials need the gang's additional workers.
         """
-        trial, gang = self._trial, self._gang
+        trial, run, gang = self._trial, self._trial.run, self._gang
         # Under plain Tune a checkpoint may be written at any time.
         self._pausing = not self.spec.real_checkpoints or self.spec.start is not None
-        info = trial.kept.newest or trial.resume
-        fresh = info is not None and info.number == trial.number
-        if not fresh and gang is not None and gang.running and trial.number:
+        info = run.resume
+        if trial.of_last_report is None and gang.running and run.number:
             saved = gang.save().checkpoint
             asked = saved
             if saved is None:  # the trial ended first; its last report may have written one in the background
-                saved = next((info for info in checkpoints.find(trial.folder) if info.number == trial.number), None)
+                saved = next((info for info in checkpoints.find(trial.folder) if info.number == run.number), None)
             if saved is not None:
                 # Ranks that need no answer may be ahead: the reports that Tune has not heard are trained again.
-                behind = trial.newest(trial.number) if saved.number > trial.number else None
+                behind = trial.newest(run.number) if saved.number > run.number else None
                 if behind is None and asked is not None:
                     trial.saved(asked)
                 info = behind or trial.kept.add(saved)
+                run.resume_from(info)
         checkpoints.write_pointer(checkpoint_dir, info)
         if info is not None and self.spec.real_checkpoints:
             checkpoints.copy_into(info, checkpoint_dir)
             trial.passed = info.number
         if self.spec.start is not None and info is not None:
-            trial.resume = info  # where it restarts if Tune does not pause it after all
-            self._finish()
+            self._finish()  # if Tune does not pause it after all, it starts again from there
 
     def cleanup(self) -> None:
         """End the trial and the gang."""
         with suppress(Exception):
             self._finish(_LAST_LIMIT_S)
-        self._close_gang()
+        self._gang.close()
 
     def settle(self) -> None:
         """End the last trial here, which Tune has stopped, once it has finished writing."""
@@ -183,14 +181,12 @@ class GangTrainable(Trainable):
         before Tune does; ``Resize(n)`` lets it train on with n workers, as soon as all of them are there; ``Adopt``
         replaces its training by another trial's, at the report that waits.
         """
-        trial = self._trial
+        run = self._trial.run
         if isinstance(decision, Adopt):
-            trial.adopt(decision)
+            self._trial.adopt(decision)
         elif isinstance(decision, Resize):
-            trial.size = self._possible(decision.workers)
-            if trial.run is not None:
-                trial.run.resize(trial.size)
-        elif trial.run is not None:
+            run.resize(self._possible(decision.workers))
+        elif run.started:
             self._answer(decision)
 
     def offer(self) -> tuple[Any, ...]:
@@ -198,83 +194,49 @@ class GangTrainable(Trainable):
 
         The reference is passed on without being resolved.
         """
-        run = self._trial.run
-        weights = None if run is None else run.offer()
+        weights = self._trial.run.offer()
         return () if weights is None else (weights,)
 
     def _possible(self, size: int) -> int | None:
         """Return the possible size of the gang that is nearest to ``size``."""
-        can = self.spec.reservation
+        can = self.spec.gang.reservation
         return None if can.least is None else min(max(size, can.least), max(can.workers, can.most or 0))
 
     def _answer(self, decision: Decision) -> None:
-        trial = self._trial
-        assert trial.run is not None  # only a started trial is answered
-        trial.run.answer(decision)
+        run = self._trial.run
+        run.answer(decision)
         if isinstance(decision, Stop) and self._grown:
-            trial.run.finish(decision.reason)  # Tune may keep the gang idle, and others need its workers
+            run.finish(decision.reason)  # Tune may keep the gang idle, and others need its workers
             self._give_back()
 
     @property
     def _grown(self) -> bool:
-        return self.spec.start is not None and self._gang is not None and self._gang.size > self.spec.start
+        return self.spec.start is not None and self._gang.size > self.spec.start
 
     def _give_back(self) -> None:
         """Release the gang's workers beyond those that the next trial starts with, once its trial is over."""
-        if self.spec.start is not None and self._gang is not None and not self._gang.running:
+        if self.spec.start is not None and not self._gang.running:
             self._gang.want(self.spec.start)
 
     # -- one trial on the gang
 
-    def _start(self) -> ResilientRun:
+    def _start(self) -> None:
         trial = self._trial
         if trial.unable is not None:
             raise TrialError(WorkerError(0, os.uname().nodename, "CheckpointError", str(trial.unable), ""))
         trial.recover()
-        self._iteration = trial.number
-        if self._gang is None:
-            self._gang = Gang(self._gang_spec(), ray.util.get_current_placement_group())
-        elif self._gang.unfit is not None:
+        self._iteration = trial.run.number
+        if self._gang.unfit is not None:
             trial.say(f"a worker is replaced: {self._gang.unfit}")
-        if self.spec.failures.on_oom == "halve_batch":
-            pieces = fitting.recall(trial.folder.parent, trial.config)
-            if pieces > trial.pieces:
-                trial.pieces = pieces
-                trial.say(f"cuts each training batch into {pieces} pieces, as a configuration like it had to")
-        run = ResilientRun(
-            self._gang,
-            trial.task(),
-            self.spec.failures,
-            say=trial.say,
-            keep=trial.kept.add,
-            saved=trial.saved,
-            newest=trial.newest,
-            size=trial.size,
-            leave=reason_to_leave(self._gang),
-        )
+        trial.learn_pieces()
         self._gang_log.begin()
-        run.start()
-        trial.run = run
+        trial.run.start(self._gang, reason_to_leave(self._gang))
         if self.spec.soft_errors:  # a driver of tunelight's listens
             with suppress(Exception):
-                announce(f"{self.trial_id}/{trial.number}")
-        return run
+                announce(f"{self.trial_id}/{trial.run.number}")
 
-    def _gang_spec(self) -> GangSpec:
-        spec = self.spec
-        return GangSpec(
-            spec.reservation,
-            spec.failures,
-            backend=spec.backend,
-            runtime_env=spec.runtime_env,
-            first_bundle=spec.reservation.first_bundle,
-            environ={LIGHTNING_VARIABLE: spec.lightning},
-            versions=spec.versions,
-            cwd=spec.cwd,
-            sys_path=spec.sys_path,
-        )
-
-    def _next_result(self, run: ResilientRun) -> dict[str, Any]:
+    def _next_result(self) -> dict[str, Any]:
+        run = self._trial.run
         while True:
             event = run.next_event()
             if isinstance(event, Report):
@@ -284,10 +246,7 @@ class GangTrainable(Trainable):
 
     def _reported(self, report: Report) -> dict[str, Any]:
         trial = self._trial
-        trial.note(report)
-        if trial.run is not None and trial.run.pieces > trial.pieces:
-            trial.pieces = trial.run.pieces
-            fitting.remember(trial.folder.parent, trial.config, trial.pieces)
+        trial.share_pieces()
         result = {
             **report.metrics,
             "epoch": report.epoch,
@@ -295,7 +254,7 @@ class GangTrainable(Trainable):
             TRAINING_ITERATION: report.number,
             RESULT_KEY: self._extras(report),
         }
-        if report.checkpoint is not None and self.spec.passes_on:
+        if report.checkpoint is not None and self.spec.task.passed_on:
             result[SHOULD_CHECKPOINT] = True
         diverged = trial.divergence.judge(report.number, report.metrics) if self.spec.soft_errors else None
         if diverged is not None:
@@ -308,50 +267,46 @@ class GangTrainable(Trainable):
     def _ended(self, event: Any) -> dict[str, Any]:
         """Return the result that ends the trial with its last report, without another iteration."""
         trial = self._trial
-        if trial.last is None:
+        if not trial.run.number:
             message = "the trial ended without a report"
             if isinstance(event, Ended) and event.stopped:
                 message = "the trial was stopped before its first report"
-            if not trial.number:
-                raise TrialError(head_error(GangError(message)))
+            raise TrialError(head_error(GangError(message)))
         trial.prune()
         return {RESULT_DUPLICATE: True, DONE: True}
 
     def _failed(self, error: WorkerError) -> dict[str, Any]:
         """Return the result that ends a failed trial. Raises: TrialError where Tune has to end the gang as well."""
-        self._trial.run = None
+        self._trial.run.started = False
         if error.type_name == DRAINED:
-            self._close_gang()
+            self._replace_gang()
             raise moved_away(error)
-        if self._gang is not None and not self._gang.met and error.rank < 0:
-            self._close_gang()  # it could not start: the next trial gets another
+        if not self._gang.met and error.rank < 0:
+            self._replace_gang()  # it could not start: the next trial gets another
             if error.cause != "exception":
                 raise TrialError(error)  # Tune may retry on other nodes
         if not self.spec.soft_errors:
             raise TrialError(error)
         return {
             DONE: True,
-            TRAINING_ITERATION: self._trial.number,
+            TRAINING_ITERATION: self._trial.run.number,
             RESULT_KEY: {**self._extras(None), "error": {**masked_error(error.asdict()), "state": classify(error)}},
         }
 
     def _extras(self, report: Report | None) -> dict[str, Any]:
         """Return the part of a result that tunelight's callbacks on the driver read."""
-        trial = self._trial
+        trial, run = self._trial, self._trial.run
         return {
-            "number": trial.number,
-            "seconds": trial.seconds,
-            "compiled": trial.compiled,
-            "pieces": trial.pieces,
-            "usage": self._gang.usage.news() if self._gang is not None else None,
-            "workers": self._gang.size if self._gang is not None else self.spec.reservation.workers,
+            "seconds": run.seconds or 0.0,
+            "compiled": report.compiled if report else 0,
+            "pieces": run.next.pieces,
+            "usage": self._gang.usage.news(),
+            "workers": self._gang.size or self.spec.gang.reservation.workers,
             "checkpoints": tuple(trial.kept.news()),  # a tuple: Tune's TensorBoard logger would draw lists
             "metrics": report.metrics if report else {},  # Tune overwrites a metric named pid, say
-            "notes": tuple(report.notes) if report else (),
+            "notes": (*trial.news(), *(report.notes if report else ())),
             "error": None,
-            "warm": self._gang is not None and self._gang.warm,
             "gang": self._gang_log.news(self._gang),
-            "log": trial.news(),
             "adopted": trial.adoption(),
         }
 
@@ -360,19 +315,18 @@ class GangTrainable(Trainable):
     def _finish(self, limit_s: float | None = None) -> None:
         """End the running trial, within a limit."""
         trial = self._trial
-        if self._gang is not None and self._gang.running:
-            if stores.inside(trial.folder):
-                limit_s = stores.PUSH_LIMIT_S
+        if self._gang.running:
+            if store_of(trial.folder):
+                limit_s = PUSH_LIMIT_S
             reason = "paused" if self._pausing else "stopped"
             self._gang.finish(reason=reason, **({} if limit_s is None else {"limit_s": limit_s}))
             trial.settle()
         self._give_back()
-        trial.run = None
+        trial.run.started = False
 
-    def _close_gang(self) -> None:
-        if self._gang is not None:
-            self._gang.close()
-            self._gang = None
+    def _replace_gang(self) -> None:
+        self._gang.close()
+        self._gang = self._new_gang()
 
 
 def make_trainable(spec: TrialSpec, name: str = "gang") -> type[GangTrainable]:

@@ -9,29 +9,23 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tunelight import stores
 from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import CheckpointError
 from tunelight.gang.run import ResilientRun
-from tunelight.messages import Adopt, CheckpointInfo, Report
+from tunelight.messages import Adopt, CheckpointInfo
 from tunelight.policies import Divergence
-from tunelight.session.task import Task
+from tunelight.session.task import Start
+from tunelight.trial import fitting
 from tunelight.trial.spec import TrialSpec
 
 logger = logging.getLogger(__name__)
 
 
 class Trial:
-    """One trial on a gang, from its start to its end. Runs on: trial.
+    """One trial on a gang, from its start to its end; ``repetition`` counts the trainings of its configuration.
 
     A head makes one for each trial that Tune gives it, so that nothing of the next trial reaches the one before.
-
-    Args:
-        spec: what all trials of the sweep have in common.
-        trial_id: its id in Tune.
-        folder: the folder of its files.
-        config: its configuration.
-        repetition: which training of that configuration it is, from 0.
+    Runs on: trial.
     """
 
     def __init__(
@@ -40,28 +34,26 @@ class Trial:
         self.spec = spec
         self.id = trial_id
         self.folder = folder
-        self.config = config
-        self.repetition = repetition
-        self.number = 0
-        """The last report that Tune has."""
-        self.size = spec.start
-        """How many workers to use (None: all that the gang has)."""
-        self.pieces = 1
-        """How many pieces its training batches are cut into at its next start."""
-        self.run: ResilientRun | None = None
-        """Its run on the gang, while there is one."""
-        self.last: Report | None = None
-        self.seconds = 0.0
-        self.compiled = 0
-        """How long it has trained, up to its last report (see :class:`tunelight.messages.Report`)."""
-        self.resume: CheckpointInfo | None = None
-        """The checkpoint to resume from."""
+        self.kept = checkpoints.Kept(spec.task.checkpoints.keep, spec.mode)
+        self.divergence = Divergence(spec.task.metric, spec.mode)
+        seed = trial_seed(spec.seed, trial_id)
+        self.run = ResilientRun(
+            spec.task,
+            Start(trial_id, str(folder), config, seed, repetition, until=spec.until),
+            spec.gang.failures,
+            say=self.say,
+            keep=self.kept.add,
+            saved=self.saved,
+            newest=self.newest,
+            size=spec.start,
+        )
+        """Its training: the owner of its number, its configuration and the checkpoint to resume from."""
         self.passed: int | None = None
         """The report whose checkpoint Tune got last."""
         self.unable: CheckpointError | None = None
         """Why it cannot be resumed, if it cannot."""
-        self.kept = checkpoints.Kept(spec.checkpoints.keep, spec.mode)
-        self.divergence = Divergence(spec.metric, spec.mode)
+        self._shared_pieces = 1
+        """The number of pieces of a batch that other trials know of."""
         self._adopted: str | None = None
         self._adopted_at: int | None = None
         """The report after which it adopted last, while that is in no checkpoint that was asked for."""
@@ -77,36 +69,21 @@ class Trial:
         log, self._log = self._log, []
         return tuple(log)
 
-    def task(self) -> Task:
-        """Return the task for the gang."""
-        spec = self.spec
-        return Task(
-            trial_id=self.id,
-            trial_dir=str(self.folder),
-            config=self.config,
-            train=spec.train,
-            seed=trial_seed(spec.seed, self.id),
-            cwd=spec.cwd,
-            sys_path=spec.sys_path,
-            metric=spec.metric,
-            number=self.number,
-            until=spec.first.until,
-            resume=self.resume,
-            checkpoints=spec.checkpoints,
-            passed_on=spec.passes_on,
-            verbose=spec.verbose,
-            datasets=spec.datasets,
-            repetition=self.repetition,
-            pieces=self.pieces,
-            folds=spec.folds,
-            evaluation=spec.evaluation,
-        )
+    # -- what trials like it have found
 
-    def note(self, report: Report) -> None:
-        """Note a report that is about to be passed on to Tune."""
-        self.number, self.last = report.number, report
-        self.seconds = max(self.seconds, report.seconds)  # after a fault it restarts from less
-        self.compiled = report.compiled
+    def learn_pieces(self) -> None:
+        """Cut training batches into as many pieces as a trial like this one had to."""
+        if self.spec.gang.failures.on_oom == "halve_batch":
+            pieces = self._shared_pieces = fitting.recall(self.folder.parent, self.run.next.config)
+            if pieces > self.run.next.pieces:
+                self.run.cut(pieces)
+                self.say(f"cuts each training batch into {pieces} pieces, as a configuration like it had to")
+
+    def share_pieces(self) -> None:
+        """Let other trials know into how many pieces its batches are cut, now that it has reported with them."""
+        if self.run.next.pieces > self._shared_pieces:
+            self._shared_pieces = self.run.next.pieces
+            fitting.remember(self.folder.parent, self.run.next.config, self.run.next.pieces)
 
     # -- where it resumes
 
@@ -115,30 +92,29 @@ class Trial:
 
         ``number``: the report at which Tune has paused it. Without a checkpoint ``unable`` says so.
         """
-        self.resume = self.kept.newest = None
         left = None if pointer is None else checkpoints.import_from_tune(pointer, self.folder)
-        self.number = number
         self.passed = None if left is None else left.number
+        resume = None
         if left is not None:
             own = Path(left.path).is_relative_to(self.folder)
             upto = (checkpoints.read_acked(self.folder) or 0) if own else 0  # its folder may be ahead of Tune's pointer
-            self.resume = self._after_adoption(self._tell(checkpoints.resume_point(self.folder, upto, left)), upto)
-            self.number = self.resume.number if self.resume else left.number
-        self.kept.discard_after(self.number, self.folder)
-        if self.resume is None and self.number:
-            self.unable = checkpoints.cannot_go_on(self.id, self.number, left)
+            resume = self._after_adoption(self._tell(checkpoints.resume_point(self.folder, upto, left)), upto)
+            number = resume.number if resume else left.number
+        self.run.resume_from(resume, number)
+        self.kept.discard_after(number, self.folder)
+        if resume is None and number:
+            self.unable = checkpoints.cannot_go_on(self.id, number, left)
 
     def recover(self) -> None:
         """Find the checkpoint to resume from, if the trial has trained before and Tune does not know."""
         checkpoints.remove_temp_files(self.folder)
-        if self.resume is None:
+        if self.run.resume is None:
             acked = checkpoints.read_acked(self.folder)
-            found = self._tell(checkpoints.resume_point(self.folder, acked))
-            self.resume = self._after_adoption(found, acked)
-            if self.resume is not None:
-                self.number = self.resume.number
-                self.say(f"goes on from its checkpoint of report {self.number}")
-            self.kept.discard_after(self.number, self.folder)
+            resume = self._after_adoption(self._tell(checkpoints.resume_point(self.folder, acked)), acked)
+            if resume is not None:
+                self.run.resume_from(resume, resume.number)
+                self.say(f"goes on from its checkpoint of report {resume.number}")
+            self.kept.discard_after(self.run.number, self.folder)
 
     def newest(self, number: int) -> CheckpointInfo | None:
         """Return the last valid checkpoint up to report ``number``, to restart from.
@@ -146,7 +122,14 @@ class Trial:
         The folder may hold one that no event told of: a worker may have finished it before it died.
         """
         checkpoints.remove_temp_files(self.folder)
-        return self._after_adoption(self._tell(checkpoints.resume_point(self.folder, number, self.resume)), number)
+        return self._after_adoption(self._tell(checkpoints.resume_point(self.folder, number, self.run.base)), number)
+
+    @property
+    def of_last_report(self) -> CheckpointInfo | None:
+        """Its newest checkpoint, if that is of its last report and has what the trial has adopted."""
+        info = self.run.resume
+        late = info is not None and self._adopted_at is not None and info.number <= self._adopted_at
+        return info if info is not None and info.number == self.run.number and not late else None
 
     def _after_adoption(self, found: CheckpointInfo | None, upto: int | None) -> CheckpointInfo | None:
         """Return where to resume: from the other trial's checkpoint, if the last adoption is in none of its own yet."""
@@ -185,12 +168,11 @@ class Trial:
     def _forget_adoption(self) -> None:
         self._adopted_at = None
         with suppress(OSError):
-            stores.drop(self.folder / checkpoints.ADOPTED)
+            checkpoints.forget_adoption(self.folder)
 
     def prune(self) -> None:
         """Delete the checkpoints that are not needed any more."""
-        run = self.run
-        in_use = run.in_use if run is not None and run.gang.running else None
+        in_use = self.run.in_use
         if self.spec.real_checkpoints:  # Tune has copies
             self.kept.known = checkpoints.keep_spares(self.kept.known, in_use)
         else:
@@ -206,15 +188,12 @@ class Trial:
 
     def adopt(self, adopt: Adopt) -> None:
         """Take over another trial's training and configuration."""
-        how = None if self.run is None else self.run.adopt(adopt)
+        how = self.run.adopt(adopt)
         self._adopted = how or "none"
-        if how is not None and self.run is not None:
-            self.config = dict(adopt.config)
-            self.kept.newest = self.run.resume if how == "disk" else None  # earlier ones are of the former training
         if how == "memory":
-            self._adopted_at = self.number
+            self._adopted_at = number = self.run.number
             name = Path(adopt.folder or adopt.parent).name
-            adoption = checkpoints.Adoption(self.number, adopt.parent, name, adopt.number)
+            adoption = checkpoints.Adoption(number, adopt.parent, name, adopt.number)
             with suppress(OSError):
                 checkpoints.note_adoption(adoption, self.folder)
 

@@ -3,7 +3,7 @@
 from tunelight.zoo.finetune import DigitsFineTuner
 from tunelight.zoo.gan import DigitsGAN
 from tunelight.zoo.local import Cifar10Data, ImagesMissingError, MnistData
-from tunelight.zoo.parquet import generate_cifar10, write_parquet
+from tunelight.zoo.parquet import write_parquet
 from tunelight.zoo.vision import ImageMLP, VisionTransformer
 
 __all__ = [
@@ -14,6 +14,5 @@ __all__ = [
     "ImagesMissingError",
     "MnistData",
     "VisionTransformer",
-    "generate_cifar10",
     "write_parquet",
 ]

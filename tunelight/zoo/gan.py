@@ -24,12 +24,7 @@ class DigitsGAN(pl.LightningModule):
     """
 
     def __init__(
-        self,
-        lr: float = 1e-3,
-        discriminator_lr: float = 1e-3,
-        latent: int = 16,
-        hidden: int = 128,
-        beta1: float = 0.5,
+        self, lr: float = 1e-3, discriminator_lr: float = 1e-3, latent: int = 16, hidden: int = 128, beta1: float = 0.5
     ) -> None:
         super().__init__()
         self.save_hyperparameters()

@@ -1,11 +1,10 @@
-"""CIFAR-10's images as Parquet: read as others publish them, written, and generated where there are none."""
+"""CIFAR-10's images as Parquet: read as others publish them, and written."""
 
 from __future__ import annotations
 
 import io
 import json
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,10 +22,7 @@ _ROW_GROUP = 2048
 
 
 def find_parquet(root: Path, part: str) -> list[Path]:
-    """Return the Parquet files of ``part``, "train" or "test": train*.parquet, or all in a folder of that name.
-
-    Looks in ``root``, beside it where it is a file, and where Hugging Face's copies have them.
-    """
+    """Return the Parquet files of ``part``, "train" or "test": train*.parquet, or all in a folder of that name."""
     root = root.parent if root.is_file() else root
     for folder in (root, root / "plain_text", root / "data"):
         if files := sorted(folder.glob(f"{part}*.parquet")) or sorted((folder / part).glob("*.parquet")):
@@ -102,50 +98,3 @@ def write_parquet(path: str | os.PathLike[str], images: NDArray[np.uint8], label
 
     tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(images.transpose(0, 2, 3, 1)))
     parquet.write_table(pa.table({"image": tensors, "label": labels}), path, row_group_size=_ROW_GROUP)
-
-
-def generate_cifar10(folder: str | os.PathLike[str], train: int = 50_000, test: int = 10_000, seed: int = 0) -> Path:
-    """Write generated images of CIFAR-10's shape as Parquet, and return the folder; leave one alone that is there.
-
-    Each of ten classes is a tint and a texture, three waves in colours of their own. Each image shows them from another
-    place, in another light and strength, under noise: the tint tells some of the classes at once, and whoever learns
-    the textures tells more.
-    """
-    folder = Path(folder)
-    if folder.is_dir():
-        return folder
-    random = np.random.default_rng(seed)
-    classes = (
-        random.uniform(2, 9, (10, 3, 2)) * random.choice([-1, 1], (10, 3, 2)),
-        random.normal(0, 1, (10, 3, 3)),
-        random.normal(0, 0.06, (10, 3, 1, 1)),
-    )
-    unfinished = folder.with_name(f"{folder.name}.{os.getpid()}")
-    try:
-        for part, count in (("train", train), ("test", test)):
-            (unfinished / part).mkdir(parents=True)
-            labels = random.permutation(np.arange(count) % 10).astype(np.int64)
-            images = np.concatenate(
-                [_drawn(classes, labels[start : start + 1000], random) for start in range(0, count, 1000)]
-            )
-            write_parquet(unfinished / part / "images.parquet", images, labels)
-        unfinished.rename(folder)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-    return folder
-
-
-def _drawn(
-    classes: tuple[NDArray[Any], ...], labels: NDArray[np.int64], random: np.random.Generator
-) -> NDArray[np.uint8]:
-    """Return an image of each label's class, shape [N, 3, 32, 32]."""
-    waves, colours, tints = (part[labels].astype(np.float32) for part in classes)
-    count, (_, height, width) = len(labels), SHAPE
-    places = np.stack(np.meshgrid(np.arange(height) / height, np.arange(width) / width, indexing="ij"))
-    phases = np.einsum("nkd,dhw->nkhw", waves, places.astype(np.float32)) + random.random((count, 3, 1, 1), np.float32)
-    texture = np.einsum("nkc,nkhw->nchw", colours, np.sin(2 * np.pi * phases))
-    strength, light = random.uniform(0.02, 0.12, (count, 1, 1, 1)), random.normal(0, 0.08, (count, 3, 1, 1))
-    clean = 0.5 + tints + light.astype(np.float32) + strength.astype(np.float32) * texture
-    noisy = clean + 0.2 * random.standard_normal((count, *SHAPE), np.float32)
-    drawn: NDArray[np.uint8] = (noisy.clip(0, 1) * 255).astype(np.uint8)
-    return drawn

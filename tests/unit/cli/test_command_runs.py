@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.cli.test_command import SPACE, call
+from tests.unit.cli.conftest import SPACE
+from tests.unit.cli.test_command import call
 from tests.unit.results.test_results import ERROR, Writer
 from tunelight.cli.app import BAD_INPUT, FAILED, INTERRUPTED, OK
 from tunelight.errors import SettingsError
@@ -81,17 +81,11 @@ def test_what_most_sweeps_set_has_an_option_of_its_own(tmp_path, monkeypatch):
     seen = taking(monkeypatch, "tunelight.sweep.run.run", swept(tmp_path / "runs", 0.5))
     scheduler = "{name: asha, grace_period: 2}"
     call("run", FILE, "--scheduler", scheduler, "--searcher", "tpe", "--metric", "acc", "--mode", "max", "--gpus", "1")
-    call("run", FILE, "--gpus", "0.5")
+    call("run", FILE, "--gpus", "0.5", "--storage", "s3://bucket/runs")
     asked = {"scheduler": {"name": "asha", "grace_period": 2}, "searcher": "tpe", "metric": "acc", "mode": "max"}
     assert seen[0][1] == {**asked, "gpus_per_worker": 1}
     assert isinstance(seen[0][1]["gpus_per_worker"], int)
-    assert seen[1][1] == {"gpus_per_worker": 0.5}
-
-
-def test_run_s_storage_may_be_an_address(tmp_path, monkeypatch):
-    seen = taking(monkeypatch, "tunelight.sweep.run.run", swept(tmp_path / "runs", 0.5))
-    call("run", FILE, "--storage", "s3://bucket/runs")
-    assert seen[0][1] == {"storage": "s3://bucket/runs"}
+    assert seen[1][1] == {"gpus_per_worker": 0.5, "storage": "s3://bucket/runs"}
 
 
 @pytest.mark.parametrize(
@@ -125,51 +119,17 @@ def test_resume_goes_on_with_the_sweep_that_is_named(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("again", "code", "said"), [(0.5, OK, "bit by bit"), (0.25, FAILED, "loss was 0.5 and is 0.25")]
+    ("again", "code", "said"),
+    [(0.5, OK, "bit by bit"), (0.25, FAILED, "loss was 0.5 and is 0.25"), (0.5, INTERRUPTED, "")],
 )
 def test_reproduce_says_whether_metrics_match(tmp_path, monkeypatch, again, code, said):
-    first, second = swept(tmp_path / "tunelight_runs", 0.5), swept(tmp_path / "again", again)
+    cut_off = code == INTERRUPTED
+    first = swept(tmp_path / "tunelight_runs", *([0.5, 0.4] if cut_off else [0.5]))
+    second = swept(tmp_path / "again", again, reason="interrupted" if cut_off else "finished")
     seen = taking(monkeypatch, "tunelight.sweep.reproduce.reproduce", compare(first, first.trials[0], second))
     assert said in call("reproduce", "digits", "0", "--ignore", "time", code=code).output
     assert json.loads(call("reproduce", "digits", "0", "--json", code=code).stdout)["same"] is (code == OK)
     assert seen[0] == ((first.folder, "0"), {"ignore": ["time"], "progress": False})
-
-
-def test_a_reproduction_that_was_cut_off_is_interrupted(tmp_path, monkeypatch):
-    first, second = swept(tmp_path / "tunelight_runs", 0.5, 0.4), swept(tmp_path / "again", 0.5, reason="interrupted")
-    taking(monkeypatch, "tunelight.sweep.reproduce.reproduce", compare(first, first.trials[0], second))
-    call("reproduce", "digits", "0", code=INTERRUPTED)
-
-
-class StoppedBeforeRayError(Exception):
-    """Ends a run where Ray would start."""
-
-
-def test_one_batch_is_a_sweep_of_one_short_trial_on_a_gang_of_the_wanted_size(monkeypatch):
-    from tunelight.cli.overrides import load_space_and_settings
-    from tunelight.sweep.check import check, dry_run
-
-    made: list[Any] = []
-
-    def stop(sweep: Any, *_: Any) -> None:
-        made.append(sweep)
-        raise StoppedBeforeRayError
-
-    monkeypatch.setattr("tunelight.sweep.run.connected", lambda _, reservation, *__: nullcontext((reservation, None)))
-    monkeypatch.setattr("tunelight.sweep.run._tune", stop)
-    file, settings = load_space_and_settings(
-        FILE, [], {"workers": 2, "baselines": ({"model.lr": 0.1, "model.hidden": 32},)}
-    )
-    checked = check(file, settings)
-    with pytest.raises(StoppedBeforeRayError):
-        dry_run(checked)
-    (sweep,) = made
-    assert (sweep.total, sweep.settings.workers, sweep.settings.checkpoints) == (1, 2, None)
-    assert sweep.settings.trainer_args == {"fast_dev_run": True}
-    assert sweep.scheduler.initial_decision().until == 1
-    assert sweep.searcher.suggest("0") == checked.samples[0]
-    assert not sweep.folder.exists()  # it lay in a temporary folder
-    assert [path.name for path in Path().iterdir()] == ["space.yaml"]
 
 
 @pytest.mark.parametrize(("error", "code"), [(None, OK), ("rank 0: ValueError: shapes differ", FAILED)])

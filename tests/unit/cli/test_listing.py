@@ -102,6 +102,7 @@ def test_tags_are_shown_and_chosen_by(runs):
     ("words", "names"),
     [
         (["digits-*"], ["digits-a", "digits-b"]),
+        (["{runs}/d*-a"], ["digits-a"]),
         (["tunelight_runs/digits-?"], ["digits-a", "digits-b"]),
         (["other"], ["other"]),
         (["*u*", "--storage", "tunelight_runs", "--sort", "name"], ["accuracy", "cut"]),
@@ -109,11 +110,7 @@ def test_tags_are_shown_and_chosen_by(runs):
     ],
 )
 def test_an_argument_is_a_folder_or_a_pattern_of_names(runs, words, names):
-    assert listed(*words) == names
-
-
-def test_an_absolute_pattern(runs):
-    assert listed(f"{runs}/d*-a") == ["digits-a"]
+    assert listed(*(word.format(runs=runs) for word in words)) == names
 
 
 @pytest.mark.parametrize(

@@ -48,11 +48,6 @@ def test_a_full_disk_is_wrong(monkeypatch):
     assert "RAY_TMPDIR" in found["Ray's files"].advice
 
 
-def test_without_an_address_a_sweep_has_a_ray_of_its_own(monkeypatch):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    assert next(doctor._ray()).verdict == "ok"
-
-
 def test_a_ray_that_was_not_tested_is_a_note_and_one_that_lacks_a_name_is_wrong(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr("ray.__version__", "2.61.0")

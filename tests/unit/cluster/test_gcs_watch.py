@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import until
 from tunelight.cluster import gcs_watch as headwatch
 from tunelight.cluster.gcs_watch import EXIT_CODE, GcsCallback, GcsWatch
 from tunelight.errors import HeadLostError
@@ -41,8 +42,9 @@ def address(server: socket.socket) -> str:
     return f"127.0.0.1:{server.getsockname()[1]}"
 
 
-def test_a_head_that_answers_is_left_alone(quick, head):
-    watch = GcsWatch(address(head), Path("/sweeps/s"))
+@pytest.mark.parametrize("signalled", [None, signal.SIGTERM])
+def test_a_head_that_answers_is_left_alone(quick, head, signalled):
+    watch = GcsWatch(address(head), Path("/sweeps/s"), signalled=lambda: signalled)
     watch.start()
     assert not quick[1].wait(0.3)
     GcsCallback(watch).on_step_begin(1, [])
@@ -79,23 +81,11 @@ def test_a_signal_that_ended_ray_too_ends_the_driver_soon_with_the_signal_for_it
     assert "name='s' and resume=True goes on" in said
 
 
-def test_a_signal_alone_leaves_the_driver_to_its_own_end(quick, head):
-    watch = GcsWatch(address(head), Path("/sweeps/s"), signalled=lambda: signal.SIGTERM)
-    watch.start()
-    assert not quick[1].wait(0.3)
-    watch.close()
-
-
 def test_a_driver_that_ends_by_itself_is_not_ended(quick, head, monkeypatch):
     monkeypatch.setattr(headwatch, "GRACE_S", 5.0)
     watch = GcsWatch(address(head), Path("/sweeps/s"))
     head.close()
     watch.start()
-    end = threading.Event()
-    for _ in range(500):
-        if watch._lost:
-            break
-        end.wait(0.01)
+    until(lambda: watch._lost, 5)
     watch.close()
-    assert watch._lost
     assert quick[0] == []

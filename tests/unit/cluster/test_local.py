@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import tunelight as tl
+from tests.waiting import until
 from tunelight.cluster import local
 from tunelight.errors import SettingsError
 
@@ -86,20 +87,13 @@ def test_it_ends_after_a_while_and_not_while_it_is_used(ray, monkeypatch):
     mine.hold()
     time.sleep(0.15)
     assert ray.running
+    ray.used = True  # by tasks of the user's
     mine.rest()
-    end = time.monotonic() + 5
-    while ray.running and time.monotonic() < end:
-        time.sleep(0.01)
-    assert not ray.running
+    time.sleep(0.15)
+    assert ray.running
+    ray.used = False
+    until(lambda: not ray.running, 5)
     assert local.kept() is None
-
-
-def test_one_with_objects_of_the_user_s_stays_however_the_next_run_is(ray, monkeypatch):
-    monkeypatch.setattr(local, "KEEP_S", 0.01)
-    fits = local.start(None, 0, stays=True)
-    fits.rest()
-    time.sleep(0.05)
-    assert local.start(None, 1) is fits
 
 
 def test_what_a_kept_one_cannot_give_is_an_error(ray):
@@ -112,12 +106,13 @@ def test_what_a_kept_one_cannot_give_is_an_error(ray):
     assert len(ray.started) == 1
 
 
-def test_one_that_objects_are_put_into_later_stays(ray, monkeypatch):
+def test_one_with_objects_of_the_user_s_stays_however_the_next_run_is(ray, monkeypatch):
     monkeypatch.setattr(local, "KEEP_S", 0.02)
-    local.start(None, 0).rest()
-    local.start(None, 0, as_it_is=True, stays=True).rest()
+    mine = local.start(None, 0)
+    mine.rest()
+    local.start(None, 1, as_it_is=True, stays=True).rest()
     time.sleep(0.1)
-    assert ray.running
+    assert local.start(None, 1) is mine
 
 
 def test_the_timer_of_an_earlier_one_ends_no_other(ray, monkeypatch):
@@ -151,19 +146,6 @@ def test_a_start_that_fails_leaves_the_environment_as_it_was(ray, monkeypatch):
         local.start(None, 0)
     assert dict(os.environ) == before
     assert local.kept() is None
-
-
-def test_it_does_not_end_under_tasks_of_the_user_s(ray, monkeypatch):
-    monkeypatch.setattr(local, "KEEP_S", 0.02)
-    ray.used = True
-    local.start(None, 0).rest()
-    time.sleep(0.15)
-    assert ray.running
-    ray.used = False
-    end = time.monotonic() + 5
-    while ray.running and time.monotonic() < end:
-        time.sleep(0.01)
-    assert not ray.running
 
 
 def test_a_fork_of_the_process_does_not_end_it(ray, monkeypatch):

@@ -23,6 +23,7 @@ def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_drivers_folder_goes_to_another_machine_without_its_sweeps(cwd):
     told = for_job({"env_vars": {"A": "1"}}, "10.0.0.9:6379", Path("tunelight_runs"), HERE)
     assert told == {"env_vars": {"A": "1"}, "working_dir": str(cwd), "excludes": ["/tunelight_runs"]}
+    assert for_job(None, "10.0.0.9:6379", Path("/shared"), HERE)["excludes"] == []
 
 
 @pytest.mark.parametrize("address", ["10.0.0.1:6379", "127.0.0.1:6379", "localhost:6379", "auto"])
@@ -30,18 +31,11 @@ def test_on_this_machine_nothing_needs_to_be_sent(cwd, address):
     assert for_job(None, address, cwd, HERE) == {}
 
 
-def test_a_folder_that_was_named_comes_first(cwd):
+def test_a_folder_that_was_named_or_sent_with_the_job_comes_first(cwd, monkeypatch):
     named = {"working_dir": "elsewhere"}
     assert for_job(named, "10.0.0.9:6379", cwd, HERE) == named
-
-
-def test_a_submitted_job_has_been_sent_its_folder(cwd, monkeypatch):
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
     assert for_job(None, "10.0.0.9:6379", cwd, HERE) == {}
-
-
-def test_sweeps_outside_the_folder_need_no_exception(cwd):
-    assert for_job(None, "10.0.0.9:6379", Path("/shared"), HERE)["excludes"] == []
 
 
 @pytest.mark.parametrize(

@@ -70,12 +70,12 @@ def test_it_does_not_fit_another_ray_or_python(home):
 
 def test_another_name_of_the_same_python_is_no_other_environment(home, monkeypatch, tmp_path):
     there = told(home)
-    server = standing.server_for(None, {}, 1)
+    server: Any = standing.server_for(None, {}, 1)
     (tmp_path / "env").symlink_to(sys.prefix)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "env" / "bin" / "python3.11"))
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "env"))
     assert not there.misfit
-    assert standing.server_for(None, {}, 1).folder == server.folder
+    assert standing.server_for(None, {}, 1) == server
 
 
 def test_workers_have_the_program_s_environment(home, monkeypatch):
@@ -94,15 +94,12 @@ def test_workers_have_the_program_s_environment(home, monkeypatch):
 
 def test_jobs_of_one_environment_share_a_server(home):
     def folder(variables: dict[str, str], threads: int = 1) -> str:
-        return standing.server_for(None, variables, threads).folder
+        server: Any = standing.server_for(None, variables, threads)
+        return str(server.folder)
 
     assert folder({}) == folder({"TUNELIGHT_X": "1"}) != folder({"MINE": "7"})
     assert folder({}) != folder({}, 2)
     assert Path(folder({})).parent == home
-
-
-def test_workers_of_another_python_are_not_forked(home):
-    assert "py_executable" not in told(home).job({"pip": ["x"]}, 1)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux only")
@@ -134,23 +131,14 @@ def test_it_ends_after_a_while_without_use_and_leaves_no_file(home, kept):
     assert not (home / "ray.json").exists()
 
 
-def test_it_stays_while_it_is_used(home, kept):
-    kept["used"] = True
-    timer = threading.Timer(0.4, lambda: kept.update(used=False))
-    timer.start()
-    began = time.monotonic()
-    standing.main(idle_s=0.1)
-    timer.join()
-    assert time.monotonic() - began > 0.4
-
-
-def test_a_second_one_ends_at_once(home, kept):
+def test_it_stays_while_it_is_used_and_a_second_one_ends_at_once(home, kept):
     kept["used"] = True
     first = threading.Thread(target=standing.main, kwargs={"idle_s": 0.1})
     first.start()
     while not (home / "ray.json").exists():
         time.sleep(0.01)
     standing.main()  # the same lock, from another file of this process
+    time.sleep(0.3)
     assert not kept["ended"]
     kept["used"] = False
     first.join(20)
@@ -161,7 +149,3 @@ def test_one_that_does_not_start_is_an_error_with_what_it_said(home, monkeypatch
     monkeypatch.setattr(standing.sys, "executable", "/bin/false")
     with pytest.raises(ResourceError, match="No Ray was ready"):
         standing.up()
-
-
-def test_without_one_there_is_nothing_to_end(home):
-    assert not standing.down()

@@ -199,6 +199,6 @@ def test_no_scheduler_is_fifo_and_no_searcher_random(tmp_path: Path) -> None:
     for given in (space.settings, {"metric": "loss", "scheduler": None, "searcher": None}):
         settings = Settings(**given)
         assert settings.scheduler == "fifo"  # as sweep.yaml will have it
-        assert type(build_scheduler(settings)) is tune.schedulers.FIFOScheduler
+        assert type(build_scheduler(settings).inner) is tune.schedulers.FIFOScheduler
         assert isinstance(build_searcher(space, settings), RandomSearcher)
     assert Settings().scheduler == "asha"

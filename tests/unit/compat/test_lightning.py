@@ -5,10 +5,8 @@ from __future__ import annotations
 import ast
 import inspect
 import os
-import pickle
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
 
@@ -127,41 +125,51 @@ def top_level_imports(path: Path) -> set[str]:
     return found
 
 
-def test_all_modules_with_names_of_lightning_are_exchanged_and_nobody_else_keeps_them():
+def test_only_the_lightning_room_and_models_import_names_of_lightning_at_once():
+    """A fork that changes its flavour imports the lightning room anew, and nothing else may have kept such a name."""
     kept = {f"tunelight.compat.lightning.{name}" for name in ("pl", *names.DOCUMENTED, *names.UNDOCUMENTED)}
-    for path in PACKAGE.rglob("*.py"):
-        module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
-        imported = top_level_imports(path)
-        if not names.made_for_one(module) and module != "tunelight.compat.lightning":
-            assert not imported & kept, f"{module} keeps names of one flavour"
-            made = {name for name in imported if names.made_for_one(name)} - {
-                "tunelight.lightning.recipe.training_code"
-            }
-            assert not made, f"{module} keeps what is made for one flavour: {made}"
+    keep = {path.relative_to(PACKAGE).parts[0] for path in PACKAGE.rglob("*.py") if top_level_imports(path) & kept}
+    assert keep == {"lightning", "data", "digits.py", "zoo"}
 
 
-def test_a_process_changes_to_the_other_flavour_and_back():
-    before = names.flavour()
-    other = flavours.other()
-    parts = {name: import_module(f"tunelight.zoo.{name}") for name in ("parquet", "vision")}
-    ours = tunelight.TuneReportCallback, tunelight.RayStrategy, DigitsClassifier
-    try:
-        names.switch(other)
-        theirs = (
-            tunelight.TuneReportCallback,
-            tunelight.RayStrategy,
-            pickle.loads(b"ctunelight.digits\nDigitsClassifier\n."),
-        )
-        assert [names.flavour_of(kind) for kind in theirs] == [other] * 3
-        assert [names.flavour_of(kind) for kind in ours] == [before] * 3
-        assert names.pl is names.lookup("pl", other)
-        assert type(pickle.loads(pickle.dumps(theirs[0]()))) is theirs[0]
-    finally:
-        names.switch(before)
-    assert (tunelight.TuneReportCallback, tunelight.RayStrategy) == ours[:2]
-    assert type(pickle.loads(pickle.dumps(ours[0]()))) is ours[0]
-    assert names.pl is names.lookup("pl", before)
-    assert {name: getattr(sys.modules["tunelight.zoo"], name) for name in parts} == parts
+A_FORK = """
+import os, sys
+from tunelight.compat import lightning
+from tunelight.lightning import callbacks
+before = callbacks.TuneReportCallback
+assert lightning.flavour_of(before) == "pytorch_lightning"
+os.environ[lightning.VARIABLE] = "lightning"
+lightning.decide_in_worker()
+from tunelight.lightning import callbacks
+from tunelight.lightning.strategies import RayStrategy
+assert lightning.flavour_of(callbacks.TuneReportCallback) == lightning.flavour_of(RayStrategy) == "lightning.pytorch"
+assert lightning.pl.__name__ == "lightning.pytorch"
+lightning.decide_in_worker()
+assert lightning.flavour_of(before) == "pytorch_lightning"
+import tunelight
+assert tunelight.TuneReportCallback is callbacks.TuneReportCallback
+"""
+
+
+def run(script: str) -> None:
+    """Run a script in a process where nothing has chosen."""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=PACKAGE.parent, env=flavours.as_a_user(), capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_forked_worker_takes_the_flavour_of_its_sweep():
+    run(A_FORK)
+
+
+def test_a_process_has_one_flavour():
+    before, other = names.flavour(), flavours.other()
+    package = other.partition(".")[0]
+    with pytest.raises(SettingsError, match=rf"asks for {other}, and this process works with {before}.*new one.*use"):
+        tunelight.use(package)
+    assert names.flavour() == before
 
 
 def test_only_names_of_packages_can_be_chosen():
@@ -169,17 +177,18 @@ def test_only_names_of_packages_can_be_chosen():
         tunelight.use("lightening")
 
 
-def test_what_the_environment_and_imports_choose():
-    """A process of its own: the choice is made once."""
-    both = ("pytorch_lightning", "lightning.pytorch")
-    for imported, code, chosen in (
+@pytest.mark.parametrize(
+    ("imported", "code", "chosen"),
+    [
         ((), "", "pytorch_lightning"),
-        (both[1:], "", "lightning.pytorch"),
-        (both, "", "pytorch_lightning"),
-        (both, "tunelight.use('lightning')", "lightning.pytorch"),
+        (("lightning.pytorch",), "", "lightning.pytorch"),
+        (tuple(names.FABRIC), "", "pytorch_lightning"),
+        (tuple(names.FABRIC), "tunelight.use('lightning')", "lightning.pytorch"),
         ((), "os.environ['TUNELIGHT_LIGHTNING'] = 'lightning'", "lightning.pytorch"),
-    ):
-        script = f"""
+    ],
+)
+def test_what_the_environment_and_imports_choose(imported, code, chosen):
+    run(f"""
 import os, sys, types
 import tunelight
 for name in {imported!r}:
@@ -187,9 +196,7 @@ for name in {imported!r}:
 {code}
 from tunelight.compat import lightning
 assert lightning.flavour() == {chosen!r}, lightning.flavour()
-"""
-        environment = {key: value for key, value in os.environ.items() if key != names.VARIABLE}
-        subprocess.run([sys.executable, "-c", script], check=True, cwd=PACKAGE.parent, env=environment)
+""")
 
 
 # --- what is called of the undocumented ones -----------------------------------------------------------------

@@ -263,7 +263,7 @@ def test_an_empty_shard_is_an_error():
 
 def test_a_column_that_is_missing_is_named():
     with pytest.raises(DataError, match=r"no column 'lable'\. Did you mean 'label'.*image, label"):
-        Reading(4, ("image", "lable"), None, 1).chosen(["image", "label"])
+        Reading(4, ("image", "lable"), None, 1).collate({"image": [1], "label": [2]})
 
 
 def test_columns_that_make_no_tensors_are_told_with_their_types():

@@ -58,7 +58,7 @@ def test_a_drained_trial_ends_at_its_next_boundary_with_a_checkpoint_to_go_on_fr
     assert gang.answers == [Stop("moved", save=True)]
     assert (caught.value.error.type_name, caught.value.error.cause) == (DRAINED, "preempted")
     assert run.resume == info(2)
-    assert len(gang.tasks) == 1
+    assert len(gang.starts) == 1
 
 
 def test_training_that_writes_no_checkpoint_stays_as_long_as_it_can():
@@ -88,7 +88,7 @@ def test_nothing_starts_on_a_warm_gang_whose_node_is_drained():
     gang = ScriptedGang([report(1), Ended(0)])
     with pytest.raises(TrialError, match="Ray drains"):
         play(gang, leave=lambda: "Ray drains host#abcdef")
-    assert gang.tasks == []
+    assert gang.starts == []
 
 
 def test_tune_starts_it_anew_and_counts_no_failure():

@@ -26,7 +26,7 @@ def test_a_gang_runs_until_its_last_event_is_read(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(ray, "get", lambda poll: (poll, Sign(), ()))
     gang = Gang(GangSpec(Reservation(2)), None)
     gang.trials = 1
-    gang._members.ranks = [Seat(gang.spec), Seat(gang.spec)]
+    gang.ranks = [Seat(gang.spec), Seat(gang.spec)]
     last: list[Event] = [Report(3, {"loss": 1.0}), Ended(0)]
     gang._take(1, [Ended(1)])
     gang._take(0, last)
@@ -82,8 +82,8 @@ def two(monkeypatch: pytest.MonkeyPatch) -> Any:
     polls, clock = Polls(), SimpleNamespace(now=0.0)
     gang = Gang(GangSpec(Reservation(2), FailurePolicy(hang_timeout_s=LIMIT_S)), None)
     gang.trials = 1
-    gang._members.ranks = [Seat(gang.spec, worker=Worker(rank, polls)) for rank in range(2)]
-    gang._members.locations = [Location("node", "127.0.0.1", rank, "host") for rank in range(2)]
+    gang.ranks = [Seat(gang.spec, worker=Worker(rank, polls)) for rank in range(2)]
+    gang.locations = [Location("node", "127.0.0.1", rank, "host") for rank in range(2)]
     monkeypatch.setattr(ray, "wait", polls.wait)
     monkeypatch.setattr(ray, "get", polls.get)
     monkeypatch.setattr("tunelight.gang.gang.time.monotonic", lambda: clock.now)

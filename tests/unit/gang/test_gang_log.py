@@ -53,6 +53,4 @@ def test_the_next_trial_on_the_same_workers_is_news() -> None:
 
 
 def test_of_no_gang_there_is_nothing_to_tell() -> None:
-    log = GangLog()
-    assert log.news(None) is None
-    assert log.news(gang(met_at=0.0)) is None
+    assert GangLog().news(gang(met_at=0.0)) is None

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tunelight.gang.output import JobOutput, RankLog, RankStream, TrialOutput
+from tunelight.gang.output import RankLog, RankStream, to_driver, to_trial_log
 from tunelight.messages import Terminal, Text
 
 
@@ -79,20 +79,20 @@ def early(request: pytest.FixtureRequest) -> Iterator[logging.Logger]:
 
 
 def test_what_an_early_handler_logs_is_in_the_trials_log(tmp_path: Path, early: logging.Logger) -> None:
-    with TrialOutput(str(tmp_path), 1, verbose=0):
+    with to_trial_log(str(tmp_path), 1, verbose=0):
         early.warning("from a library")
     assert (tmp_path / "log.txt").read_text() == "[1] from a library\n"
 
 
 def test_a_job_sends_what_an_early_handler_logs_to_its_driver(early: logging.Logger, posted: list[Text]) -> None:
-    with JobOutput(2, Terminal(), posted.append):
+    with to_driver(2, Terminal(), posted.append):
         early.warning("from a library")
     assert posted == [Text("[2] from a library\n", error=True)]
 
 
 def test_a_handler_has_its_stream_again_after_the_trial(tmp_path: Path, early: logging.Logger) -> None:
     before = early.handlers[0].stream  # type: ignore[attr-defined]
-    with TrialOutput(str(tmp_path), 0, verbose=0):
+    with to_trial_log(str(tmp_path), 0, verbose=0):
         pass
     assert early.handlers[0].stream is before  # type: ignore[attr-defined]
 

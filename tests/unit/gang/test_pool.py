@@ -18,6 +18,7 @@ from tunelight.gang.spec import GangSpec
 from tunelight.lightning.remote import driver as drivers
 from tunelight.lightning.remote.driver import DriverLauncher
 from tunelight.resources import Reservation
+from tunelight.session.task import Home
 
 
 class Gang:
@@ -25,13 +26,14 @@ class Gang:
 
     formed: list[Gang]
 
-    def __init__(self) -> None:
+    def __init__(self, spec: GangSpec) -> None:
+        self.spec = spec
         self.unfit: str | None = None
         self.dead = self.closed = False
 
     @classmethod
     def form(cls, spec: GangSpec, group: Any) -> Gang:
-        cls.formed.append(cls())
+        cls.formed.append(cls(spec))
         return cls.formed[-1]
 
     def check_alive(self, limit_s: float) -> None:
@@ -57,7 +59,7 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
 
 
 def take(pool: Pool, workers: int = 2, cwd: str = "/a", group: Any = None, **kwargs: Any) -> Held:
-    return pool.take(GangSpec(Reservation(workers), cwd=cwd), Reservation(workers), group, **kwargs)
+    return pool.take(GangSpec(Reservation(workers), home=Home(cwd)), Reservation(workers), group, **kwargs)
 
 
 def test_the_next_job_of_the_same_kind_finds_the_gang_warm(pool: Pool) -> None:

@@ -30,9 +30,9 @@ from tunelight.messages import (
 )
 from tunelight.policies import COOLDOWN_S, FailurePolicy
 from tunelight.resources import Reservation
-from tunelight.session.task import Task
+from tunelight.session.task import Start, Task
 
-TASK = Task("00000", "/nowhere", {}, b"", 1, "/", until=None)
+TASK, START = Task(b""), Start("00000", "/nowhere", {}, until=None)
 
 
 def error(cause: Any = "died", rank: int = 1) -> WorkerError:
@@ -56,10 +56,10 @@ class ScriptedGang:
         self.trials = self._serial = 0
         self.seats: list[int | None] = []
         self.late: list[Event] = list(late)
-        self.tasks: list[Task] = []
+        self.starts: list[Start] = []
         self.answers: list[Any] = []
         self.broken = 0
-        self._starts = deque(starts)
+        self._plays = deque(starts)
         self._events: deque[Event] = deque()
 
     @property
@@ -79,10 +79,10 @@ class ScriptedGang:
     def ready(self) -> int:
         return self.arrived
 
-    def start(self, task: Task) -> None:
-        self.tasks.append(task)
+    def start(self, task: Task, start: Start) -> None:
+        self.starts.append(start)
         self.trials += 1
-        self._events = deque(self._starts.popleft())
+        self._events = deque(self._plays.popleft())
 
     def next_event(self, timeout_s: float | None = None) -> Event | None:
         return self._events.popleft() if self._events else None
@@ -95,9 +95,9 @@ class ScriptedGang:
     def ask(self, decision: Any, kind: Any) -> Any:
         return None
 
-    def fail(self, first: WorkerError) -> WorkerError:
+    def fail(self, first: WorkerError) -> tuple[WorkerError, list[Event]]:
         self._events.clear()
-        return first
+        return first, self.late
 
     def finish(self, reason: str = "") -> list[Event]:
         late = list(self._events)
@@ -120,14 +120,14 @@ class Clock:
 
 
 def play(
-    gang: ScriptedGang, policy: FailurePolicy | None = None, **kwargs: Any
+    gang: Any, policy: FailurePolicy | None = None, leave: Any = None, **kwargs: Any
 ) -> tuple[ResilientRun, Clock, list[str]]:
     said: list[str] = []
     clock = Clock()
     run = ResilientRun(
-        gang, TASK, policy or FailurePolicy(), say=said.append, sleep=clock.sleep, clock=clock, **kwargs
+        TASK, START, policy or FailurePolicy(), say=said.append, sleep=clock.sleep, clock=clock, **kwargs
     )  # fmt: skip
-    run.start()
+    run.start(gang, leave)
     return run, clock, said
 
 
@@ -146,7 +146,7 @@ def test_a_lost_worker_costs_no_report_and_none_comes_twice() -> None:
     )
     run, _, said = play(gang)
     assert numbers(run) == [1, 2, 3]
-    assert [(task.number, task.resume) for task in gang.tasks] == [(0, None), (1, info(1))]
+    assert [(start.number, start.resume) for start in gang.starts] == [(0, None), (1, info(1))]
     assert said == ["failed on rank 1 (ActorDiedError: gone); going on from report 1"]
 
 
@@ -154,7 +154,7 @@ def test_what_was_on_its_way_at_the_fault_is_passed_on_and_gone_on_from() -> Non
     gang = ScriptedGang([report(1), Ended(1, error=error())], [Ended(0)], late=[report(2)])
     run, *_ = play(gang)
     assert numbers(run) == [1, 2]
-    assert gang.tasks[1].resume == info(2)
+    assert gang.starts[1].resume == info(2)
 
 
 def test_the_last_report_comes_before_the_error_that_ends_the_trial() -> None:
@@ -168,14 +168,14 @@ def test_the_last_report_comes_before_the_error_that_ends_the_trial() -> None:
 
 
 def test_a_restarted_rank_runs_unasked_to_where_it_was() -> None:
-    gang = ScriptedGang([report(1), report(2, saved=False), Ended(1, error=error())], [Ended(0)])
+    gang: Any = ScriptedGang([report(1), report(2, saved=False), Ended(1, error=error())], [Ended(0)])
     said: list[str] = []
-    run = ResilientRun(gang, replace(TASK, until=1), FailurePolicy(), say=said.append)
-    run.start()
+    run = ResilientRun(TASK, replace(START, until=1), FailurePolicy(), say=said.append)
+    run.start(gang)
     run.next_event()
     run.answer(Continue(until=2))
     numbers(run)
-    assert gang.tasks[1].until == 3
+    assert gang.starts[1].until == 3
 
 
 def test_retries_wait_longer_each_time_and_a_report_ends_the_row() -> None:
@@ -227,7 +227,7 @@ def test_workers_that_arrived_join_at_a_boundary_after_the_cooldown() -> None:
     run.resize_if_due()
     assert gang.answers == [Stop("resize", save=True)]
     assert numbers(run) == [1, 2, 3]
-    assert gang.tasks[1].resume == info(2)
+    assert gang.starts[1].resume == info(2)
     assert said == ["goes on with 2 workers (1 before)"]
 
 
@@ -239,7 +239,7 @@ def test_training_that_writes_no_checkpoint_keeps_its_workers() -> None:
     run.resize_if_due()
     assert numbers(run) == [1, 2]
     run.resize_if_due()
-    assert len(gang.tasks) == len(gang.answers) == 1
+    assert len(gang.starts) == len(gang.answers) == 1
     assert "writes no checkpoints" in said[0]
 
 
@@ -330,7 +330,7 @@ def test_only_the_answer_to_the_order_to_leave_makes_a_run_leave() -> None:
     run.resize_if_due()
     assert gang.answers == [Stop("resize", save=True)]
     assert numbers(run) == [1, 2]
-    assert len(gang.tasks) == 1
+    assert len(gang.starts) == 1
     assert run.resume == info(2)  # a checkpoint counts, whoever asked for it
 
 
@@ -342,7 +342,7 @@ def test_what_comes_while_a_run_changes_its_size_is_passed_on_and_its_checkpoint
     run.resize(1)
     run.resize_if_due()
     assert run.next_event() == Text("epoch 2")
-    assert gang.tasks[1].resume == info(2)
+    assert gang.starts[1].resume == info(2)
     assert numbers(run) == [3]
     assert kept == [1, 2, 3]
 
@@ -354,7 +354,7 @@ def test_a_report_that_is_read_after_a_restart_does_not_take_the_trial_back() ->
     run.next_event()
     gang.late = []
     assert numbers(run) == [2, 3]
-    assert [task.resume for task in gang.tasks] == [None, info(2), info(3)]
+    assert [start.resume for start in gang.starts] == [None, info(2), info(3)]
 
 
 def test_what_a_start_that_failed_has_handed_in_is_no_part_of_the_result() -> None:

@@ -1,4 +1,4 @@
-"""The end of a worker's process, with real ones."""
+"""What a seat sends its worker, and the end of a worker's process, with real ones."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
+from tests import tasks
 from tests.waiting import until
 from tunelight.gang import seat
 from tunelight.gang.placement import Location
@@ -117,3 +119,18 @@ def test_but_not_for_long(start: Any, vacated: Any, monkeypatch: pytest.MonkeyPa
 
 def test_nor_where_there_is_no_gpu(start: Any, vacated: Any) -> None:
     assert vacated(start(DEAF, "GangWorker").pid).ended is None
+
+
+def test_a_worker_is_sent_a_task_once_and_its_successor_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Seat, "dismiss", lambda self: None)  # without Ray
+    sent: list[Any] = []
+    worker = SimpleNamespace(start=SimpleNamespace(remote=lambda start, task: sent.append((start.trial_id, task))))
+    one = Seat(GangSpec(), worker=worker)
+    (first, start), (second, _) = tasks.trial("x"), tasks.trial("x", metric="loss")
+    for task in (first, first, second):
+        one.start(task, start)
+    one.vacate("lost")
+    one.worker = worker
+    one.start(second, start)
+    assert sent == [("00000", first), ("00000", None), ("00000", second), ("00000", second)]
+    assert one.starts == 1

@@ -9,6 +9,7 @@ from typing import Any
 
 import cloudpickle
 
+from tests import tasks
 from tunelight.gang.compiled import Compiled
 from tunelight.gang.gpu_memory import GpuMemory
 from tunelight.gang.meeting.group import Meeting
@@ -16,7 +17,7 @@ from tunelight.gang.meeting.rendezvous import Rendezvous
 from tunelight.gang.reset import CleanState
 from tunelight.gang.worker import GangWorker, TrialBox
 from tunelight.messages import Continue, Ended, Place
-from tunelight.session.task import Task
+from tunelight.session.task import Home
 
 HERE = "127.0.0.1"
 
@@ -37,9 +38,11 @@ def begin(worker: Any, train: Callable[..., object], serial: int, folder: Path, 
     """Start a trial on it; return its events."""
     box = TrialBox(serial)
     box.mailbox.put(Continue(None))
-    task = Task("t", str(folder / "t"), {}, cloudpickle.dumps(train), 0, str(folder), serial, until=None, job=job)
+    train_and_start = tasks.trial(
+        folder / "t", cloudpickle.dumps(train), "t", seed=0, home=Home(str(folder)), serial=serial, until=None, job=job
+    )
     worker._trial = box
-    worker._thread = threading.Thread(target=worker._run, args=(task, box))
+    worker._thread = threading.Thread(target=worker._run, args=(*train_and_start, box))
     worker._thread.start()
     return box
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import tasks
 from tests.fakes import MemoryControl
 from tunelight.compat.lightning import rank_zero_only
 from tunelight.messages import Place
 from tunelight.session import session
 from tunelight.session.mailbox import Mailbox
-from tunelight.session.task import Task
 
 
 @pytest.fixture
@@ -23,13 +24,13 @@ def join(tmp_path: Path) -> Iterator[Any]:
     def join(
         backend: str = "ddp", rank: int = 1, size: int = 2, gpu: int | None = None, layout: tuple[int, ...] = ()
     ) -> session.Session:
-        task = Task("00000", str(tmp_path), {}, b"", 1, ".", backend=backend)
         gpus = ("0", "1") if gpu is not None else ()
         place = Place(rank, size, rank, size, 0, "127.0.0.1", gpus=gpus, gpu=gpu)
         if layout:  # this is the last rank of the last node
             here, size = layout[-1], sum(layout)
             place = Place(size - 1, size, here - 1, here, len(layout) - 1, "127.0.0.1", gpus, gpu, nodes=len(layout))
-        one = session.Session(task, place, MemoryControl(), lambda event: None, Mailbox(None))
+        place = replace(place, backend=backend)
+        one = session.Session(*tasks.trial(tmp_path), place, MemoryControl(), lambda event: None, Mailbox(None))
         session.set_current(one)
         return one
 

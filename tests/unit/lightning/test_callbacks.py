@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests import flavours
+from tests import flavours, tasks
 from tests.fakes import MemoryControl
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.compat.lightning import TrainerFn, pl
@@ -21,7 +21,6 @@ from tunelight.lightning.callbacks import TuneReportCallback, TuneReportCheckpoi
 from tunelight.messages import Place
 from tunelight.session import session
 from tunelight.session.mailbox import Mailbox
-from tunelight.session.task import Task
 
 pytestmark = pytest.mark.usefixtures("every_checkpoint")
 
@@ -30,9 +29,9 @@ pytestmark = pytest.mark.usefixtures("every_checkpoint")
 def reports(tmp_path: Path) -> Iterator[list[Any]]:
     """Events of a trial of one rank that needs no answers."""
     events: list[Any] = []
-    task = Task("00000", str(tmp_path), {}, b"", 1, ".", checkpoints=Checkpoints(every=2))
+    task = tasks.trial(tmp_path, checkpoints=Checkpoints(every=2))
     mailbox = Mailbox(None)
-    session.set_current(session.Session(task, Place(0, 1, 0, 1, 0, "x"), MemoryControl(), events.append, mailbox))
+    session.set_current(session.Session(*task, Place(0, 1, 0, 1, 0, "x"), MemoryControl(), events.append, mailbox))
     yield events
     session.set_current(None)
 
@@ -131,11 +130,11 @@ class AsRank:
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.notes: list[str] = []
-        task = Task("00000", str(folder), {}, b"", 1, ".", metric="val_loss")
+        task = tasks.trial(folder, metric="val_loss")
         channel = MemoryControl()
         channel.broadcast(1, "continue")
         place = Place(rank, 2, rank, 2, 0, "x")
-        here = session.Session(task, place, channel, lambda _: None, Mailbox(None))
+        here = session.Session(*task, place, channel, lambda _: None, Mailbox(None))
         here.note = self.notes.append  # type: ignore[method-assign,assignment]
         session.set_current(here)
 

@@ -13,14 +13,13 @@ from typing import Any
 
 import pytest
 
-from tests import flavours
+from tests import flavours, tasks
 from tests.fakes import MemoryControl
 from tunelight.compat.lightning import FABRIC, flavour, pl
 from tunelight.errors import StrategyError
 from tunelight.messages import Place
 from tunelight.session import session
 from tunelight.session.mailbox import Mailbox
-from tunelight.session.task import Task
 
 other = import_module(flavours.other())
 ROOT = Path(__file__).parents[3]
@@ -43,9 +42,8 @@ def trial(tmp_path: Path) -> Iterator[Any]:
     """Return a function that makes this process a rank of a gang."""
 
     def begin(workers: int) -> session.Session:
-        task = Task("00000", str(tmp_path), {}, b"", 1, ".")
         place = Place(0, workers, 0, workers, 0, "127.0.0.1")
-        one = session.Session(task, place, MemoryControl(), lambda event: None, Mailbox(None))
+        one = session.Session(*tasks.trial(tmp_path), place, MemoryControl(), lambda event: None, Mailbox(None))
         session.set_current(one)
         return one
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from tests import tasks
 from tests.fakes import MemoryControl
 from tunelight.compat.lightning import CSVLogger, pl
 from tunelight.errors import TrialStopped
@@ -17,7 +18,6 @@ from tunelight.lightning.launcher import GangLauncher
 from tunelight.messages import FAILED, CheckpointInfo, Place, Stop
 from tunelight.session import session
 from tunelight.session.mailbox import Mailbox
-from tunelight.session.task import Task
 
 
 class Counting(pl.LightningModule):
@@ -63,10 +63,8 @@ def fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fit:
     def run(
         resume: CheckpointInfo | None, given: Path | None, *, fit: int = 0, notes: list[str] | None = None, **task: Any
     ) -> list[int]:
-        told = Task(
-            "00000", str(tmp_path), {}, b"", 1, ".", resume=resume, number=resume.number if resume else 0, **task
-        )
-        here = session.Session(told, Place(0, 1, 0, 1, 0, "x"), MemoryControl(), lambda _: None, Mailbox(None))
+        told = tasks.trial(tmp_path, resume=resume, **task)
+        here = session.Session(*told, Place(0, 1, 0, 1, 0, "x"), MemoryControl(), lambda _: None, Mailbox(None))
         for number in range(fit):
             here.boundary.begin_fit(f"fit {number}")
         if notes is not None:
@@ -191,8 +189,8 @@ def ended(tmp_path: Path) -> Ended:
             box.abort(aborted)
         elif reason is not None:
             box.put(Stop(reason))
-        told = Task("00000", str(tmp_path), {}, b"", 1, ".", **task)
-        here = session.Session(told, Place(0, 1, 0, 1, 0, "x"), MemoryControl(), lambda _: None, box)
+        told = tasks.trial(tmp_path, **task)
+        here = session.Session(*told, Place(0, 1, 0, 1, 0, "x"), MemoryControl(), lambda _: None, box)
 
         def report() -> None:
             if reason is aborted is None:
@@ -229,8 +227,8 @@ def test_a_stop_is_the_end_of_training_for_callbacks_data_and_loggers(
 def test_a_stopped_fit_is_busy_while_its_end_is_run(tmp_path: Path, reason: str) -> None:
     box = Mailbox(1)
     box.put(Stop(reason))
-    task = Task("00000", str(tmp_path), {}, b"", 1, ".")
-    here = session.Session(task, Place(0, 1, 0, 1, 0, "x"), MemoryControl(), lambda _: None, box)
+    task = tasks.trial(tmp_path)
+    here = session.Session(*task, Place(0, 1, 0, 1, 0, "x"), MemoryControl(), lambda _: None, box)
     busy: dict[str, bool] = {}
 
     class Uploads(pl.Callback):

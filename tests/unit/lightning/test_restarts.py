@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, TensorDataset
 
 import tunelight as tl
+from tests import tasks
 from tests.fakes import MemoryControl
 from tunelight.checkpoints import files as checkpoints
 from tunelight.checkpoints.policy import Checkpoints
@@ -22,7 +23,6 @@ from tunelight.lightning.recipe import Recipe
 from tunelight.messages import CheckpointInfo, Place, Report, Stop
 from tunelight.session import session
 from tunelight.session.mailbox import Mailbox
-from tunelight.session.task import Task
 
 pytestmark = pytest.mark.usefixtures("every_checkpoint")
 
@@ -94,15 +94,12 @@ class Start:
     def __init__(
         self, folder: Path, train: Callable[[], object], resume: CheckpointInfo | None, stop: int | None
     ) -> None:
-        task = Task(
-            "00000", str(folder), {}, b"", 1, ".", number=0 if resume is None else resume.number, until=stop,
-            resume=resume, checkpoints=Checkpoints(share=1.0),
-        )  # fmt: skip
+        task = tasks.trial(folder, until=stop, resume=resume, checkpoints=Checkpoints(share=1.0))
         events: list[Any] = []
         mailbox = Mailbox(stop)
         if stop is not None:
             mailbox.put(Stop())
-        here = session.Session(task, Place(0, 1, 0, 1, 0, "127.0.0.1"), MemoryControl(), events.append, mailbox)
+        here = session.Session(*task, Place(0, 1, 0, 1, 0, "127.0.0.1"), MemoryControl(), events.append, mailbox)
         session.set_current(here)
         torch.manual_seed(0)
         self.error: BaseException | None = None

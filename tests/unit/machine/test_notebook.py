@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -30,15 +31,9 @@ from tunelight.reporting.views import choose_view
 )
 def test_a_screen_shows_what_a_terminal_would(written: str, lines: list[str]) -> None:
     screen = NotebookTerminal()
-    screen.write(written)
-    assert screen.lines == lines
-
-
-def test_a_screen_takes_a_drawing_in_pieces() -> None:
-    screen = NotebookTerminal()
-    for piece in ("\r\x1b[2Kfirst", "\nsecond", "\r\x1b[2K\x1b[1A", "\x1b[2K", "third"):
+    for piece in re.split(r"(?=\x1b|\r)", written):
         screen.write(piece)
-    assert str(screen) == "third"
+    assert screen.lines == lines
 
 
 class Display:
@@ -103,27 +98,15 @@ class Closed(Tee):
         raise ValueError("I/O operation on closed file")
 
 
-class Terminal(Tee):
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.mark.parametrize(("stream", "answer"), [(Tee(), False), (None, False), (Closed(), False), (Terminal(), True)])
-def test_any_object_may_stand_for_a_stream(stream: Any, answer: bool) -> None:
-    assert is_terminal(stream) is answer
-    assert choose_view(Console(file=stream)).animated is False or answer
+@pytest.mark.parametrize("stream", [Tee(), None, Closed()])
+def test_any_object_may_stand_for_a_stream(stream: Any) -> None:
+    assert not is_terminal(stream)
+    assert not choose_view(Console(file=stream)).animated
 
 
 @pytest.mark.parametrize("stream", [Tee(), None])
 def test_what_ranks_print_reaches_any_object_that_writes(stream: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout", stream)
-    with notebook.shown() as show:
+    with quiet(0), notebook.shown() as show:
         show(Text("[0] a line\n", False))
     assert stream is None or stream.text == "[0] a line\n"
-
-
-def test_ray_is_quiet_whatever_stands_for_standard_output(monkeypatch: pytest.MonkeyPatch) -> None:
-    for stream in (Tee(), None):
-        monkeypatch.setattr("sys.stdout", stream)
-        with quiet(0):
-            print("a word")  # noqa: T201 - the stream is what this is about

@@ -22,14 +22,9 @@ def handlers() -> Iterator[list[Any]]:
         signal.signal(number, handler)
 
 
-@pytest.fixture
-def tune() -> list[str]:
-    """Return what is heard by a handler such as Tune has while it runs; it is installed by ``listen``."""
-    return []
-
-
-def listen(heard: list[str]) -> None:
+def listen() -> list[str]:
     """Do with signals what Tune does when it starts: SIGUSR1 stops it, and it gives SIGINT back as it was."""
+    heard: list[str] = []
     original = signal.getsignal(signal.SIGINT)
 
     def stop(number: int, frame: Any) -> None:
@@ -37,16 +32,16 @@ def listen(heard: list[str]) -> None:
         signal.signal(signal.SIGINT, original)
 
     signal.signal(signal.SIGUSR1, stop)
+    return heard
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_stops_tune_and_says_so_and_the_second_ends_the_driver(
-    number: signal.Signals, tune: list[str]
+    handlers: list[Any], number: signal.Signals
 ) -> None:
     said: list[str] = []
-    with StopSignals() as signals:
-        signals.say = said.append
-        listen(tune)
+    with StopSignals(said.append) as signals:
+        tune = listen()
         signal.raise_signal(number)
         assert tune == ["stop"]
         assert signals.received is number
@@ -56,6 +51,7 @@ def test_the_first_signal_stops_tune_and_says_so_and_the_second_ends_the_driver(
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
     assert len(said) == 1
+    assert [signal.getsignal(each) for each in HANDLED] == handlers
 
 
 def test_before_tune_runs_the_first_signal_interrupts(capfd):
@@ -65,22 +61,15 @@ def test_before_tune_runs_the_first_signal_interrupts(capfd):
     assert "SIGTERM. Stopping" in capfd.readouterr().err
 
 
-def test_a_place_that_cannot_be_written_to_now_is_gone_round(tune, capfd):
+def test_a_place_that_cannot_be_written_to_now_is_gone_round(capfd):
     def busy(text: str) -> None:
         raise RuntimeError("reentrant call inside <_io.BufferedWriter name='<stdout>'>")
 
-    with StopSignals() as signals:
-        signals.say = busy
-        listen(tune)
+    with StopSignals(busy):
+        tune = listen()
         signal.raise_signal(signal.SIGINT)
     assert tune == ["stop"]
     assert capfd.readouterr().err.startswith("Stopping")
-
-
-def test_all_handlers_are_put_back(handlers, tune):
-    with StopSignals():
-        listen(tune)
-    assert [signal.getsignal(number) for number in HANDLED] == handlers
 
 
 def test_a_ctrl_c_that_is_ignored_stays_ignored():

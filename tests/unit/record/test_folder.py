@@ -37,16 +37,6 @@ def test_existing_sweep_is_not_overwritten_and_a_free_name_is_offered(tmp_path):
         create_sweep_folder(tmp_path, "s")
 
 
-def test_overwrite_replaces_a_sweep_but_no_other_folder(tmp_path):
-    (create_sweep_folder(tmp_path, "s") / "old").touch()
-    assert not (create_sweep_folder(tmp_path, "s", overwrite=True) / "old").exists()
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.tex").touch()
-    with pytest.raises(StorageError, match="exists already"):
-        create_sweep_folder(tmp_path, "mine", overwrite=True)
-    assert (tmp_path / "mine" / "thesis.tex").exists()
-
-
 def test_storage_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match=r"cannot be written.*storage="):

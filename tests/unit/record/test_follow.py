@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.unit.recording import Sweep
 from tunelight.record import RecordCallback, read_record
+from tunelight.schedulers.base import GangScheduler
 
 GANG = {"gang": "g1", "nodes": ["a#1", "b#2"], "warm": True, "began": 1000.0, "ready": 1001.0}
 
@@ -60,7 +62,7 @@ def test_moves_notes_and_events_are_told_with_their_time(sweep: Sweep) -> None:
 
 
 def test_a_schedulers_rungs_are_in_the_record(tmp_path: Path) -> None:
-    scheduler = SimpleNamespace(milestones=lambda: [1, 4.0], _time_attr="samples")
+    scheduler: Any = SimpleNamespace(milestones=lambda: [1, 4.0], time_attr="samples")
     RecordCallback(tmp_path, scheduler=scheduler, metric="loss", budget_s=60, clock=lambda: 100.0).close()
     told = read_record(tmp_path).sweep
     assert told["rungs"] == {"by": "samples", "at": [1, 4.0]}
@@ -68,7 +70,7 @@ def test_a_schedulers_rungs_are_in_the_record(tmp_path: Path) -> None:
 
 
 def test_a_scheduler_without_rungs_has_none_in_the_record(tmp_path: Path) -> None:
-    RecordCallback(tmp_path, scheduler=object(), metric="loss").close()
+    RecordCallback(tmp_path, scheduler=GangScheduler(), metric="loss").close()
     told = read_record(tmp_path).sweep
     assert "rungs" not in told
     assert told["ends"] is None

@@ -13,6 +13,7 @@ import pytest
 from tunelight.errors import SettingsError, StorageError
 from tunelight.record import NOTES_FILE, Note, Notes, locked, mirrored
 from tunelight.record.remote import StoreMirror
+from tunelight.stores import store_of
 
 WRITE = """
 import sys
@@ -148,13 +149,15 @@ def test_what_people_on_two_machines_write_on_a_sweep_in_a_store_is_read_on_both
 
     folder().mkdir(parents=True)
     (folder() / "sweep.yaml").write_text("metric: loss\n")
-    with locked(folder()), mirrored(folder()):
+    with locked(folder()) as lease, mirrored(folder(), lease):
         first = folder()
         Notes(first).add("of the driver's machine")
         machine("second")
         Notes(folder()).add("of another")
         machine("first")
-        StoreMirror(first).upload()  # all that the driver has, as a resumed one does
+        store = store_of(first)
+        assert store is not None
+        StoreMirror(store, first, lease).upload()  # all that the driver has, as a resumed one does
         Notes(first).tag(["good"])
         for name in ("first", "second"):
             machine(name)

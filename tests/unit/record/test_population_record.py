@@ -15,7 +15,8 @@ import tunelight as tl
 from tests.unit.recording import Sweep
 from tunelight.record import read_lines, read_record
 from tunelight.schedulers import GangPBT
-from tunelight.schedulers.choose import build_scheduler, first_decision
+from tunelight.schedulers.base import SweepFacts
+from tunelight.schedulers.choose import build_scheduler
 from tunelight.settings import Settings
 from tunelight.sweep.replay import replay_scheduler
 
@@ -67,7 +68,7 @@ def pbt() -> GangPBT:
 def decisions(scheduler: GangPBT, trials: dict[str, Any], seed: int) -> list[Any]:
     """Go on with random reports, and return what changes."""
     changes: list[Any] = []
-    scheduler.on_change = lambda *change: changes.append(change)
+    scheduler.prepare(SweepFacts(on_change=lambda *change: changes.append(change)))
     rng = random.Random(seed)
     at = dict.fromkeys(trials, 30)
     for _ in range(60):
@@ -83,7 +84,7 @@ def _nobody() -> Any:
 
 def test_a_replayed_population_decides_as_the_live_one_would_have(tmp_path: Path) -> None:
     sweep, live = Sweep(tmp_path), pbt()
-    live.on_change = sweep.callback.change
+    live.prepare(SweepFacts(on_change=sweep.callback.change))
     trials: dict[str, Any] = {}
     for index in range(4):
         one = sweep.add(lr=0.1 * (index + 1))
@@ -112,7 +113,7 @@ def test_it_is_there_by_name_with_the_sweeps_seed_and_end() -> None:
     settings = Settings(scheduler={"name": "gang_pbt", "perturbation_interval": 3}, metric="loss", seed=5, max_epochs=9)
     scheduler: Any = build_scheduler(settings)
     assert isinstance(scheduler, tl.GangPBT)
-    assert (scheduler._seed, scheduler._max_t) == (5, 9)
-    assert first_decision(scheduler).until == 3
-    with pytest.raises(tl.errors.SettingsError, match="gang_pbt has no 'quantile'"):
+    assert (scheduler._seed, scheduler.max_t) == (5, 9)
+    assert scheduler.initial_decision().until == 3
+    with pytest.raises(tl.errors.SettingsError, match="gang_pbt' has no 'quantile'"):
         build_scheduler(Settings(scheduler={"name": "gang_pbt", "quantile": 3}))

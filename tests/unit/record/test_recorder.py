@@ -6,7 +6,6 @@ import errno
 import json
 import math
 import os
-import pickle
 from pathlib import Path
 
 import numpy as np
@@ -368,14 +367,6 @@ def test_record_that_cannot_be_opened_is_a_storage_error(tmp_path):
     (tmp_path / "record.jsonl").mkdir()
     with pytest.raises(StorageError, match=r"record\.jsonl"):
         RecordCallback(tmp_path, metric="loss")
-
-
-def test_callback_can_be_pickled_as_tune_does(sweep):
-    cloudpickle = pytest.importorskip("cloudpickle")
-    sweep.start(sweep.add())
-    sweep.report(sweep.trials[0], 1, 0.5)
-    copy = pickle.loads(cloudpickle.dumps(sweep.callback))
-    assert copy.state == sweep.state
 
 
 def test_report_that_a_trial_makes_again_is_recorded_once(sweep):

@@ -24,8 +24,26 @@ from tunelight.record import (
     write_sweep_file,
 )
 from tunelight.record import remote as remote_module
+from tunelight.record.lock import Lease
 from tunelight.record.remote import StoreMirror, pull
-from tunelight.stores import for_tune
+from tunelight.stores import Store, for_tune, store_of
+
+
+def there(folder: Path) -> Store:
+    store = store_of(folder)
+    assert store is not None
+    return store
+
+
+def upload(folder: Path) -> bool:
+    """Upload what a driver would that holds the sweep."""
+
+    class Held(Lease):
+        def held(self) -> bool:
+            return True
+
+    return StoreMirror(there(folder), folder, Held(folder / "driver.lock", b"")).upload()
+
 
 # --- a sweep's files --------------------------------------------------------------------------------------
 
@@ -49,14 +67,11 @@ def test_a_sweep_is_claimed_in_the_store(storage, machine):
     machine("second")
     with pytest.raises(StorageError, match="exists already"):
         create_sweep_folder(storage(), "s")
-    assert create_sweep_folder(storage(), "s", overwrite=True) == storage() / "s"
 
 
 def test_a_claim_forgets_what_this_machine_held_of_a_deleted_sweep(storage):
     begun(create_sweep_folder(storage(), "s")).close()
-    stores.objects._filesystem.cache_clear()
-    system, name = stores.located(storage() / "s")
-    system.rm(name, recursive=True)
+    there(storage()).delete(storage() / "s")
     folder = create_sweep_folder(storage(), "s")
     assert read_record(folder).trials == {}
 
@@ -65,25 +80,27 @@ def test_a_mirrored_sweep_is_read_followed_and_listed_elsewhere(storage, machine
     folder = create_sweep_folder(storage(), "s")
     write_sweep_file(folder, {"metric": "loss", "mode": "min"})
     record = begun(folder)
-    with locked(folder), mirrored(folder):
+    with locked(folder) as lease, mirrored(folder, lease):
         machine("second")
-        there = storage() / "s"
-        assert len(read_record(there).trials["0"].history) == 2
-        assert read_sweep_file(there)["metric"] == "loss"
-        follower = RecordFollower(there)
+        other = storage() / "s"
+        assert len(read_record(other).trials["0"].history) == 2
+        assert read_sweep_file(other)["metric"] == "loss"
+        follower = RecordFollower(other)
         follower.look()
         report(record, 3)
-        StoreMirror(folder).upload()
+        assert upload(folder)
         assert [line["training_iteration"] for line in follower.look()] == [3]
-        assert [found.folder for found in list_sweeps(storage())] == [there]
-        assert find_sweep("s", storage()) == there
+        assert [found.folder for found in list_sweeps(storage())] == [other]
+        assert find_sweep("s", storage()) == other
+        assert find_sweep("last", storage()) == other
+        assert [path.name for path in storage().iterdir()] == ["s"], "a question leaves no folder"
     record.close()
 
 
 def test_what_a_killed_driver_had_not_brought_is_kept_where_it_ran(storage, machine):
     folder = create_sweep_folder(storage(), "s")
     record = begun(folder)
-    assert StoreMirror(folder).upload()
+    assert upload(folder)
     report(record, 3)
     record.close()
     old = record.path.stat().st_mtime - 100
@@ -98,14 +115,14 @@ def test_what_a_killed_driver_had_not_brought_is_kept_where_it_ran(storage, mach
 def test_what_another_machine_recorded_replaces_what_is_here(storage, machine):
     folder = create_sweep_folder(storage(), "s")
     begun(folder).close()
-    StoreMirror(folder).upload()
+    upload(folder)
     machine("second")
-    there = storage() / "s"
-    pull(there)
-    record = Record.open(there)
+    other = storage() / "s"
+    pull(other)
+    record = Record.open(other)
     report(record, 3)
     record.close()
-    StoreMirror(there).upload()
+    upload(other)
     machine("first")
     pull(folder)
     assert len(read_record(folder).trials["0"].history) == 3
@@ -116,7 +133,7 @@ def test_a_running_drivers_own_record_is_not_touched(storage, machine):
     record = begun(folder)
     with locked(folder):
         os.utime(record.path, (0, 0))
-        stores.write(folder / "record.jsonl", b"")
+        there(folder).write(folder / "record.jsonl", b"")
         assert len(read_record(folder).trials["0"].history) == 2
     record.close()
 
@@ -124,20 +141,20 @@ def test_a_running_drivers_own_record_is_not_touched(storage, machine):
 def test_several_readers_leave_one_copy(storage, machine):
     folder = create_sweep_folder(storage(), "s")
     record = begun(folder)
-    StoreMirror(folder).upload()
+    upload(folder)
     machine("second")
-    there = storage() / "s"
-    read_record(there)
+    other = storage() / "s"
+    read_record(other)
     report(record, 3)
     record.close()
-    StoreMirror(folder).upload()
-    os.utime(there / "record.jsonl", (0, 0))
-    threads = [threading.Thread(target=remote_module.refresh, args=(there / "record.jsonl",)) for _ in range(8)]
+    upload(folder)
+    os.utime(other / "record.jsonl", (0, 0))
+    threads = [threading.Thread(target=remote_module.refresh, args=(other / "record.jsonl",)) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(20)
-    assert (there / "record.jsonl").read_bytes() == record.path.read_bytes()
+    assert (other / "record.jsonl").read_bytes() == record.path.read_bytes()
 
 
 def test_a_sweep_that_another_machine_runs_is_held(storage, machine, monkeypatch):
@@ -156,24 +173,25 @@ def test_a_sweep_that_another_machine_runs_is_held(storage, machine, monkeypatch
 def test_a_driver_that_slept_overwrites_nothing_of_its_successor(storage, machine, monkeypatch):
     folder = create_sweep_folder(storage(), "s")
     record = begun(folder)
+    store = there(folder)
     with locked(folder) as lease, mirrored(folder, lease):
         machine("second")
-        there = storage() / "s"
+        other = storage() / "s"
         monkeypatch.setattr("tunelight.record.lock._host", lambda: "elsewhere")
         monkeypatch.setattr("tunelight.record.lock.STALE_S", 0.0)  # the first one has slept for longer
-        with locked(there) as second, mirrored(there, second):
-            pull(there)
-            with Record.open(there).path.open("ab") as lines:
+        with locked(other) as second, mirrored(other, second):
+            pull(other)
+            with Record.open(other).path.open("ab") as lines:
                 lines.write(b"of the successor\n")
-            assert StoreMirror(there, second).upload()
-            stored = stores.read(there / "record.jsonl")
+            assert StoreMirror(store, other, second).upload()
+            stored = store.read(other / "record.jsonl")
             report(record, 3)
-            assert not StoreMirror(folder, lease).upload()
-            assert stores.read(there / "record.jsonl") == stored
+            assert not StoreMirror(store, folder, lease).upload()
+            assert store.read(other / "record.jsonl") == stored
             with pytest.raises(StorageError, match=r"taken over by process .* on elsewhere"):
                 lease.check()
         machine("first")
-    assert b"of the successor" in stores.read(folder / "record.jsonl")
+    assert b"of the successor" in store.read(folder / "record.jsonl")
     record.close()
 
 
@@ -181,11 +199,15 @@ def test_a_store_that_takes_nothing_is_told_at_the_beginning(storage, monkeypatc
     folder = create_sweep_folder(storage(), "s")
     begun(folder).close()
 
-    def full(path: Path, data: bytes) -> None:
+    def full(self: Store, path: Path, data: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(stores, "write", full)
-    with pytest.raises(StorageError, match=r"No space left on device.*another storage="), mirrored(folder):
+    monkeypatch.setattr(Store, "write", full)
+    with (
+        locked(folder) as lease,
+        pytest.raises(StorageError, match=r"No space left on device.*another storage="),
+        mirrored(folder, lease),
+    ):
         pytest.fail("it began")
 
 
@@ -193,11 +215,11 @@ def test_a_store_that_fails_meanwhile_is_told_once_and_brought_up_to_date(storag
     folder = create_sweep_folder(storage(), "s")
     record = begun(folder)
     monkeypatch.setattr(remote_module, "EVERY_S", 0.01)
-    with locked(folder):
-        mirror = StoreMirror(folder)
+    with locked(folder) as lease:
+        mirror = StoreMirror(there(folder), folder, lease)
         assert mirror.upload()
         with monkeypatch.context() as broken:
-            broken.setattr(stores.objects, "located", lambda path: (_ for _ in ()).throw(ConnectionError("gone")))
+            broken.setattr(Store, "_name", lambda self, path: (_ for _ in ()).throw(ConnectionError("gone")))
             report(record, 3)
             assert not mirror.upload()
             assert not mirror.upload()
@@ -222,7 +244,7 @@ def test_tunes_paths_are_those_of_the_working_folder(storage, machine):
     with system.open_output_stream(str(folder / "s" / "t" / "pointer.json")) as stream:
         stream.write(b"null")
     machine("second")
-    assert stores.read(storage() / "s" / "t" / "pointer.json") == b"null"
+    assert there(folder).read(storage() / "s" / "t" / "pointer.json") == b"null"
     found = system.get_file_info(FileSelector(str(folder / "s"), recursive=True))
     assert [one.path for one in found if one.is_file] == [str(folder / "s" / "t" / "pointer.json")]
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.unit.results.test_results import Writer
-from tunelight import stores
 from tunelight.errors import StorageError
 from tunelight.record import create_sweep_folder, find_sweep, list_sweeps, locked, write_sweep_file
 from tunelight.record.upkeep import (
@@ -18,6 +17,7 @@ from tunelight.record.upkeep import (
     size_of,
     started_from,
 )
+from tunelight.stores import store_of
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_what_cannot_be_deleted_leaves_a_sweep_that_can_be_deleted_again(folder,
     def rmtree(path: Path) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("tunelight.record.upkeep.shutil.rmtree", rmtree)
+    monkeypatch.setattr("tunelight.stores.store.shutil.rmtree", rmtree)
     with pytest.raises(StorageError, match=rf"could not be deleted: {refused}: Permission denied"):
         delete_sweep(folder)
     monkeypatch.undo()
@@ -113,11 +113,13 @@ def test_what_cannot_be_deleted_leaves_a_sweep_that_can_be_deleted_again(folder,
 def test_a_sweep_in_a_store_is_deleted_there_and_here(storage):
     folder = create_sweep_folder(storage(), "s")
     write_sweep_file(folder, {"space": {}, "metric": "loss", "mode": "min"})
-    stores.write(folder / "trial_0" / "checkpoints" / "report-000001.ckpt", b"x" * 100)
+    store = store_of(folder)
+    assert store is not None
+    store.write(folder / "trial_0" / "checkpoints" / "report-000001.ckpt", b"x" * 100)
     assert size_of(folder / "trial_0") == 100
     delete_sweep(folder)
     assert list_sweeps(storage()) == []
-    assert not stores.exists(folder)
+    assert not store.has_any(folder)
     assert not folder.exists()
 
 

@@ -386,8 +386,8 @@ from tunelight.reporting import ProgressCallback, Steps
 state = SweepState()
 apply(state, {"kind": "trial", "time": 1.0, "trial": "00000", "index": 0, "config": {}, "folder": "trial_00000"})
 apply(state, {"kind": "state", "time": 1.0, "trial": "00000", "state": "FINISHED"})
-with Steps(after_s=0) as steps, StopSignals() as signals:
-    shown = ProgressCallback(state)
+shown = ProgressCallback(state)
+with Steps(after_s=0) as steps, StopSignals(shown.say):
     WHAT
     sys.stderr.write("The sweep went on.")
 """
@@ -399,7 +399,7 @@ with Steps(after_s=0) as steps, StopSignals() as signals:
         "shown.on_trial_complete(1, [], SimpleNamespace(trial_id='00000'))",
         "shown.close()",
         "with notebook.shown() as show: show(Text('of a rank'))",
-        "signals.say = shown.say; signal.signal(signal.SIGUSR1, lambda *_: None); signal.raise_signal(signal.SIGINT)",
+        "signal.signal(signal.SIGUSR1, lambda *_: None); signal.raise_signal(signal.SIGINT)",
     ],
 )
 def test_a_closed_pipe_never_ends_the_sweep(what):

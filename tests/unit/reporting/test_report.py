@@ -8,7 +8,6 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from tunelight.reporting import report
 from tunelight.reporting.page import page
 from tunelight.reporting.sections import PARTS
 from tunelight.results import SweepResults
+from tunelight.schedulers.base import GangScheduler
 
 EVIL = "</script><script>window.evil = 1</script><!--<img src=x onerror='window.evil = 2'>&amp;"
 
@@ -161,7 +161,7 @@ def test_without_a_script_the_best_configuration_and_the_best_trials_are_there(
     shown = source.partition("<noscript>")[2].partition("</noscript>")[0]
     assert "need JavaScript" in shown
     text = re.sub(r"<[^>]*>", " ", shown)
-    assert f"model.lr  {results.best.config['model']['lr']:.4g}" in text
+    assert f"model.lr  {results.best.config['model']['lr']:.6g}" in text
     assert text.count("FINISHED") == 2
 
 
@@ -213,7 +213,8 @@ def test_a_trial_has_curve_configuration_placement_log_error_and_notes(tmp_path:
 
 
 def test_a_trial_says_why_it_was_stopped(tmp_path: Path) -> None:
-    scheduler = SimpleNamespace(reason=lambda _: "place 7 of 12 at rung 4; the best 3 go on")
+    scheduler = GangScheduler()
+    scheduler.explain("00000", "place 7 of 12 at rung 4; the best 3 go on")
     sweep = Sweep(tmp_path, scheduler=scheduler)
     trial = sweep.add()
     sweep.start(trial)
@@ -266,7 +267,8 @@ def not_begun(sweep: Sweep) -> None:
 @pytest.mark.parametrize("make", [running, only_failed, not_begun])
 @pytest.mark.parametrize("several", [False, True])
 def test_what_is_not_known_is_not_written_as_if_it_were(tmp_path: Path, make: Any, several: bool) -> None:
-    sweep = Sweep(tmp_path, **({"further": [["latency", "min"]]} if several else {}))
+    further: dict[str, Any] = {"further": [["latency", "min"]]} if several else {}
+    sweep = Sweep(tmp_path, **further)
     if several:
         write_sweep_file(tmp_path, {"metric": ["loss", "latency"], "mode": ["min", "min"]})
     make(sweep)

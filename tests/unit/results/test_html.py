@@ -25,25 +25,34 @@ def rows(page: ET.Element) -> list[list[str]]:
     return [["".join(cell.itertext()) for cell in row] for row in page.iter("tr")]
 
 
-def test_a_sweep_shows_its_best_trials(written: Writer) -> None:
+def curve(page: ET.Element) -> str:
+    return str(next(page.iter("code")).text)
+
+
+def test_a_sweep_shows_its_best_trials_and_the_best_value_so_far(written: Writer) -> None:
     written.trial(0.9, 0.5)
     written.trial(0.7, state="STOPPED")
     written.trial(0.2)
     page = shown(written.load())
-    head, *trials = rows(page)
-    assert head[:3] == ["trial_id", "state", "best_loss"]
-    assert [row[:2] for row in trials] == [["00002", "FINISHED"], ["00000", "FINISHED"], ["00001", "STOPPED"]]
-    assert [float(row[2]) for row in trials] == [0.2, 0.5, 0.7]
-    assert [float(row[head.index("config.lr")]) for row in trials] == [0.01, 1, 0.1]
+    assert rows(page) == [
+        ["trial", "state", "best loss", "lr"],
+        ["2", "FINISHED", "0.2", "0.01"],
+        ["0", "FINISHED", "0.5", "1"],
+        ["1", "STOPPED", "0.7", "0.1"],
+    ]
+    assert curve(page) == "██▁"
     text = "".join(page.itertext())
     assert "3 trials (2 finished, 1 stopped)" in text
+    assert "best loss so far, by trial: 0.2 (from 0.2 to 0.5)" in text
     assert "results.best_config: {'lr': 0.01}" in text
 
 
 def test_only_the_best_ten_are_listed(written: Writer) -> None:
     for number in range(13):
         written.trial(number / 13)
-    assert len(rows(shown(written.load()))) == 11
+    page = shown(written.load())
+    assert len(rows(page)) == 11
+    assert "and 3 more" in "".join(page.itertext())
 
 
 def test_a_sweep_without_a_result_shows_its_states(written: Writer) -> None:
@@ -53,10 +62,11 @@ def test_a_sweep_without_a_result_shows_its_states(written: Writer) -> None:
     assert rows(page) == []
 
 
-def test_a_trial_shows_its_configuration(written: Writer) -> None:
+def test_a_trial_shows_its_curve_and_configuration(written: Writer) -> None:
     written.trial(0.9, float("nan"), 0.3, config={"model": {"lr": 0.1}, "data": "a"})
     page = shown(written.load().best)
     assert rows(page) == [["key", "value"], ["model.lr", "0.1"], ["data", "a"]]
+    assert curve(page) == "█▁"
     assert "Trial 00000 finished, best loss 0.3" in "".join(page.itertext())
 
 
@@ -69,7 +79,9 @@ def test_a_stopped_trial_shows_why(written: Writer) -> None:
 def test_a_failed_trial_shows_its_error(written: Writer) -> None:
     written.trial(0.8, state="ERROR", error=ERROR)
     (trial,) = written.load().errors
-    assert "no such lr" in "".join(shown(trial).find(".//pre").itertext())  # type: ignore[union-attr]
+    page = shown(trial)
+    assert "no such lr" in "".join(page.find(".//pre").itertext())  # type: ignore[union-attr]
+    assert not list(page.iter("code")), "one point is no curve"
 
 
 def test_what_users_write_is_text(written: Writer) -> None:

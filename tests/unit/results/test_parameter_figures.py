@@ -25,46 +25,19 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> SweepResults:
     return record(tmp_path_factory.mktemp("sweeps") / "digits", trials=24)
 
 
-def heights(figure: Any) -> dict[str, dict[int, float]]:
-    """Return how high on its axis each trial's line passes, from 0 to 1, by the names of the axes and the trials."""
-    first = figure.data[0]
-    if first.type == "parcoords":  # Optuna 4
-        axes = {
-            one.label: (np.array(one["values"]) - one.range[0]) / (np.ptp(one.range) or 1) for one in first.dimensions
-        }
-        return {name: dict(zip(map(int, first.customdata), axis, strict=True)) for name, axis in axes.items()}
-    lines = [one for one in figure.data if one.mode == "lines"]
-    names = figure.layout.xaxis.ticktext
-    return {name: {one.customdata[0][0]: one.y[place] for one in lines} for place, name in enumerate(names)}
-
-
 def test_a_line_of_parallel_coordinates_is_a_trial(results: SweepResults) -> None:
-    made = parallel(results)
-    found = heights(made)
-    assert list(found) == ["loss", "model.hidden", "model.lr", "momentum", "opt"]
-    if made.data[0].type == "parcoords":
-        whole = [trial for trial in results.trials if "momentum" in trial.config]
-        assert "only trials that have all keys" in made.layout.title.text
-    else:
-        whole = results.trials
-        assert list(made.data[3].customdata[4]) == [3, "opt", results.trials[3].config["opt"]]
-    assert found["model.hidden"] == {one.index: (one.config["model"]["hidden"] - 32) / 96 for one in whole}
-    assert sorted(whole, key=lambda one: one.value or 0) == sorted(whole, key=lambda one: found["loss"][one.index])
-
-
-def test_of_many_trials_some_are_lines_the_best_among_them(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("tunelight.results.figures.parameters._MOST_LINES", 5)
-    sweep = Sweep(tmp_path)
-    for number in range(20):
-        trial = sweep.add(x=number)
-        sweep.start(trial)
-        sweep.report(trial, 1, (number - 7) ** 2)
-    sweep.callback.close()
-    made = parallel(SweepResults.load(tmp_path))
-    assert "5 of 20 trials, evenly by rank" in made.layout.title.text
-    drawn = heights(made)["x"]
-    assert len(drawn) == 5
-    assert 7 in drawn
+    (line,) = parallel(results).data
+    found = {axis.label: axis for axis in line.dimensions}
+    assert list(found) == ["model.hidden", "model.lr", "momentum", "opt", "loss"]
+    assert line.customdata.tolist() == [trial.index for trial in results.trials]
+    assert found["model.hidden"]["values"].tolist() == [trial.config["model"]["hidden"] for trial in results.trials]
+    assert found["loss"]["values"] == pytest.approx([trial.value for trial in results.trials])
+    below = found["momentum"].tickvals[0]
+    assert found["momentum"].ticktext[0] == "(not set)"
+    lacking = ["momentum" not in trial.config for trial in results.trials]
+    assert (found["momentum"]["values"] == np.float32(below)).tolist() == lacking
+    names = dict(zip(found["opt"].tickvals, found["opt"].ticktext, strict=True))
+    assert [names[place] for place in found["opt"]["values"]] == [trial.config["opt"] for trial in results.trials]
 
 
 def test_figures_of_keys_say_which_are_not_set_and_who_reported_nothing(tmp_path: Path) -> None:
@@ -171,9 +144,9 @@ def test_a_key_is_drawn_on_the_scale_that_it_was_searched_on(tmp_path: Path) -> 
     made = slices(results)
     assert [made.layout[name].type for name in ("xaxis", "xaxis2", "xaxis3")] == ["log", "log", None]
     assert is_wide([0.001, 0.002, 0.004, 0.9])  # whose values alone would ask for another scale
-    found = heights(parallel(results))
-    assert list(found["model.lr"].values()) == pytest.approx(np.log(range(1, 5)) / np.log(4))
-    assert list(found["p"].values()) == pytest.approx([0, 0.001 / 0.899, 0.003 / 0.899, 1])
+    found = {axis.label: axis for axis in parallel(results).data[0].dimensions}
+    assert found["model.lr"]["values"] == pytest.approx(np.log10([0.01, 0.02, 0.03, 0.04]))
+    assert found["p"]["values"] == pytest.approx([0.001, 0.002, 0.004, 0.9])
     sweep.callback.close()
 
 
@@ -184,19 +157,17 @@ def test_keys_that_are_the_same_everywhere_are_no_columns(results: SweepResults)
     assert not found["momentum"].there.all()
 
 
-@pytest.mark.parametrize(("mode", "best"), [("min", 0), ("max", 4)])
-def test_the_best_line_is_the_brightest(tmp_path: Path, mode: str, best: int) -> None:
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_the_best_line_is_the_brightest(tmp_path: Path, mode: str) -> None:
     sweep = Sweep(tmp_path, mode=mode)
     for number in range(5):
         trial = sweep.add(x=number)
         sweep.start(trial)
         sweep.report(trial, 1, float(number))
     sweep.callback.close()
-    first = parallel(SweepResults.load(tmp_path)).data
-    if first[0].type == "parcoords":  # Optuna 4
-        assert first[0].line.reversescale is (mode == "min")
-    else:
-        assert first[best].line.color == "rgb(253, 231, 37)"
+    (lines,) = parallel(SweepResults.load(tmp_path)).data
+    assert lines.line.reversescale is (mode == "min")
+    assert lines.line.color.tolist() == [0, 1, 2, 3, 4]
 
 
 def test_many_points_are_drawn_by_webgl(results: SweepResults, monkeypatch: Any) -> None:

@@ -336,13 +336,13 @@ def test_a_trial_without_metric_or_mode_is_an_error():
     [
         ({"mode": "minimum"}, "'min' or 'max', and is 'minimum'"),
         ({"grace_period": 9, "max_t": 8}, "at most max_t, and is 9 with max_t=8"),
-        ({"grace_period": 0}, "grace_period must be a number above 0"),
-        ({"max_t": math.inf}, "max_t must be a number above 0, and is inf"),
+        ({"grace_period": 0}, "grace_period must be more than 0, not 0"),
+        ({"max_t": math.inf}, "max_t must be a number, more than 0, not inf"),
         ({"max_t": "8"}, "max_t must be"),
         ({"reduction_factor": 1}, "above 1"),
-        ({"brackets": 0}, "at least 1, and is 0"),
+        ({"brackets": 0}, "brackets must be a whole number of 1 or more, not 0"),
         ({"brackets": 1.5}, "whole number"),
-        ({"brackets": 4, "max_t": 16}, "at most 3 brackets"),
+        ({"brackets": 4, "max_t": 16}, "the last of brackets=4 would lie beyond max_t=16"),
     ],
 )
 def test_bad_settings_are_refused_with_the_value(settings, message):

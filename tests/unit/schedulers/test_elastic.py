@@ -129,7 +129,7 @@ def growing(most: int, slots: int, cooldown: int = 0) -> Growth:
 
 def going(growth: Growth, number: int, target: int = 0, loss: float = 0.5) -> Member:
     """Return a trial of one worker that trains, and keeps what its gang is told in ``trial``."""
-    member = growth._members.know(str(number))
+    member = growth._members[str(number)]
     told: list[Any] = []
     member.resources, member.loss = TrialResources(1, (1.0, 0.0), (1.0, 0.0)), loss
     actor = SimpleNamespace(decide=SimpleNamespace(remote=told.append))

@@ -43,15 +43,16 @@ class Watched:
     def check(self) -> None:
         added = sum(1 for _ in self.inner._members)
         for rung in self.inner._promotion.rungs:
-            filed, then = self.closed.get(rung.milestone, (len(rung), added))
-            assert filed == len(rung) or then < added, "a trial that was known came to a rung that counted as closed"
+            filed, then = self.closed.get(rung.milestone, (len(rung.filed), added))
+            same = filed == len(rung.filed)
+            assert same or then < added, "a trial that was known came to a rung that counted as closed"
             for trial_id in rung.promoted:
                 if (rung.milestone, trial_id) not in self.known:
                     self.known.add((rung.milestone, trial_id))
-                    best = top_count(len(rung), self.inner._promotion.eta)
+                    best = top_count(len(rung.filed), self.inner._promotion.eta)
                     assert rung.rank(trial_id) < max(1, best)
                     if rung.rank(trial_id) >= best:
-                        self.closed[rung.milestone] = (len(rung), added)
+                        self.closed[rung.milestone] = (len(rung.filed), added)
 
     def check_promoted(self, trial_id: str) -> None:
         member = self.inner._members.get(trial_id)

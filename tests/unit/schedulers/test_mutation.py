@@ -11,6 +11,7 @@ from ray import tune
 
 from tunelight.errors import SettingsError, TunelightError
 from tunelight.schedulers import GangPBT
+from tunelight.schedulers.base import SweepFacts
 from tunelight.schedulers.mutation import default_mutations, explore, mutations_of
 from tunelight.space import SearchSpace
 
@@ -68,20 +69,20 @@ def test_by_default_the_real_numbers_that_training_can_follow_are_mutated() -> N
     }
     assert list(default_mutations(domains)) == ["model.lr", "model.wd"]
     pbt = GangPBT("loss", "min")
-    pbt.set_space(domains)
+    pbt.prepare(SweepFacts(domains))
     with pytest.raises(SettingsError, match="no real number"):
-        GangPBT("loss", "min").set_space({"layers": tune.randint(1, 3)})
+        GangPBT("loss", "min").prepare(SweepFacts({"layers": tune.randint(1, 3)}))
     with pytest.raises(SettingsError, match="Did you mean"):
-        GangPBT("loss", "min", hyperparam_mutations={"lrr": [1, 2]}).set_space({"lr": tune.uniform(0, 1)})
+        GangPBT("loss", "min", hyperparam_mutations={"lrr": [1, 2]}).prepare(SweepFacts({"lr": tune.uniform(0, 1)}))
 
 
 def test_an_object_that_the_space_lacks_is_no_mutation() -> None:
     space = SearchSpace({"act": tune.choice([torch.nn.ReLU, torch.nn.Tanh])})
     known = GangPBT("loss", "min", hyperparam_mutations={"act": [torch.nn.Tanh, torch.nn.ReLU]})
-    known.set_space(space.domains)
+    known.prepare(SweepFacts(space.domains))
     other = GangPBT("loss", "min", hyperparam_mutations={"act": [torch.nn.ReLU, torch.nn.GELU]})
     with pytest.raises(SettingsError, match=r"'act' has the choice .*GELU, which the search space lacks"):
-        other.set_space(space.domains)
+        other.prepare(SweepFacts(space.domains))
 
 
 @pytest.mark.parametrize(

@@ -244,5 +244,5 @@ def test_at_most_one_copy_of_each_member_is_held_however_long_it_trains() -> Non
 )
 def test_words_of_rays_that_it_has_no_use_for_are_refused_by_name(word: str) -> None:
     settings = Settings(train=print, metric="loss", scheduler={"name": "gang_pbt", word: 1})
-    with pytest.raises(SettingsError, match=f"gang_pbt has no '{word}'"):
+    with pytest.raises(SettingsError, match=f"gang_pbt' has no '{word}'"):
         build_scheduler(settings)

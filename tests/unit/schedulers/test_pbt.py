@@ -18,6 +18,7 @@ from ray.tune.schedulers.trial_scheduler import TrialScheduler
 from tunelight.errors import SettingsError
 from tunelight.messages import Adopt, Continue
 from tunelight.schedulers import GangPBT
+from tunelight.schedulers.base import SweepFacts
 
 CONTINUE, PAUSE = TrialScheduler.CONTINUE, TrialScheduler.PAUSE
 LR = {"lr": tune.loguniform(1e-4, 1.0)}
@@ -63,7 +64,7 @@ class Population:
         settings = {"metric": "loss", "mode": "min", "perturbation_interval": 2, "hyperparam_mutations": LR, **settings}
         self.pbt = GangPBT(**settings)
         self.changes: list[tuple[Any, ...]] = []
-        self.pbt.on_change = lambda *change: self.changes.append(change)
+        self.pbt.prepare(SweepFacts(on_change=lambda *change: self.changes.append(change)))
         self.controller = as_tunes(Controller(cpus))
         self.trials: list[Any] = []
         for index in range(size):

@@ -6,12 +6,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from tests.fakes import MemoryControl
+from tests import tasks
+from tests.fakes import MemoryControl, MemoryStore
 from tunelight.messages import Adopt, Adopted, Continue, Offer, Offered, Place, Report, Save, Saved, Stop
 from tunelight.session import session
 from tunelight.session.exchange import Exchange
 from tunelight.session.mailbox import Mailbox, from_message, to_message
-from tunelight.session.task import Task
 
 
 class Weights:
@@ -52,8 +52,10 @@ class Gang:
         control = MemoryControl()
         self.sessions = []
         for rank, box in enumerate(self.mailboxes):
-            task = Task("00001", str(folder), dict(self.config), b"", 1, ".")
-            made = session.Session(task, Place(rank, 2, rank, 2, 0, "x"), control, self.events.append, box)
+            task = tasks.trial(folder, trial_id="00001", config=dict(self.config))
+            made = session.Session(
+                *task, Place(rank, 2, rank, 2, 0, "x"), control, self.events.append, box, store=MemoryStore()
+            )
             made.exchange.training = Weights(values[rank], refuses)
             self.sessions.append(made)
 
@@ -161,10 +163,10 @@ def test_a_full_store_costs_the_offer_and_not_the_training() -> None:
 
 
 def test_after_adopting_a_save_writes_anew_and_claims_no_metric(tmp_path: Path) -> None:
-    task = Task("00001", str(tmp_path), {}, b"", 1, ".", metric="loss")
+    task = tasks.trial(tmp_path, trial_id="00001", metric="loss")
     events: list[Any] = []
     box = Mailbox(1)
-    made = session.Session(task, Place(0, 1, 0, 1, 0, "x"), MemoryControl(), events.append, box)
+    made = session.Session(*task, Place(0, 1, 0, 1, 0, "x"), MemoryControl(), events.append, box, store=MemoryStore())
     made.exchange.training = weights = Weights(1)
     write = made.boundary.writer = lambda path: Path(path).write_text(str(weights.value))
     for decision in (Adopt(9, {}, until=1), Save(), Continue(until=2)):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests import tasks
 from tests.fakes import MemoryControl
 from tunelight.checkpoints import files as checkpoints
 from tunelight.checkpoints.policy import Checkpoints
@@ -18,7 +19,6 @@ from tunelight.errors import ContextError, GangError, MetricError, TrialStopped
 from tunelight.messages import CheckpointInfo, Continue, Place, Report, Save, Saved, Stop, Wrote
 from tunelight.session import session
 from tunelight.session.mailbox import Mailbox
-from tunelight.session.task import Task
 
 pytestmark = pytest.mark.usefixtures("every_checkpoint")
 
@@ -30,9 +30,9 @@ class Ranks:
         self.events: list[Any] = []
         self.mailboxes = [Mailbox(task.get("until", 1)) for _ in range(size)]
         control = MemoryControl()
-        settings = Task("00000", str(folder), {}, b"", 1, ".", **task)
+        what = tasks.trial(folder, **task)
         self.sessions = [
-            session.Session(settings, Place(rank, size, rank, size, 0, "x"), control, self.events.append, box)
+            session.Session(*what, Place(rank, size, rank, size, 0, "x"), control, self.events.append, box)
             for rank, box in enumerate(self.mailboxes)
         ]
 
@@ -151,7 +151,7 @@ def test_a_report_does_not_wait_for_its_checkpoint_and_a_save_of_it_writes_no_ot
 
 
 def test_what_a_job_writes_by_itself_is_no_answer_to_anybody(tmp_path: Path) -> None:
-    ranks = Ranks(tmp_path, size=1, until=None, job=True, heard=False)
+    ranks = Ranks(tmp_path, size=1, until=None, job=True)
     (one,) = ranks.sessions
     one.boundary.writer = lambda path: Path(path).write_text("weights")
     one.boundary.reach(epoch=0, step=8)
@@ -220,7 +220,7 @@ def test_a_checkpoint_file_is_moved_into_the_trial_and_described(tmp_path: Path)
 
 
 def test_numbers_continue_after_a_restart(tmp_path: Path) -> None:
-    ranks = Ranks(tmp_path, size=1, until=None, number=5)
+    ranks = Ranks(tmp_path, size=1, until=None, resume=CheckpointInfo("x", 5))
     ranks.report({"loss": 1})
     assert ranks.events[0].number == 6
 
@@ -279,7 +279,7 @@ def test_what_was_reported_after_a_fit_is_not_reported_again_when_the_trial_goes
     one.writing.settle()
     (info,) = checkpoints.find(tmp_path)
     assert (info.number, info.fits, info.after) == (3, ("a",), 2)
-    ranks = Ranks(tmp_path, size=1, until=None, resume=info, number=3)
+    ranks = Ranks(tmp_path, size=1, until=None, resume=info)
     (one,) = ranks.sessions
     one.boundary.begin_fit("a")
     one.boundary.end_fit()

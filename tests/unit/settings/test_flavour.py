@@ -157,28 +157,23 @@ def test_code_that_uses_both_says_where_and_how_to_choose():
         find_flavour({"model": model, "data": type("Data", (package(OTHER).Trainer,), {})})
 
 
-def test_a_callback_of_tunelight_made_for_the_other_package_says_what_to_import_first():
+def test_code_that_uses_the_other_package_than_this_process_says_what_to_do(monkeypatch):
     from tunelight.lightning.callbacks import TuneReportCallback
 
-    used = OTHER if TuneReportCallback.__mro__[1].__module__.startswith(PL) else PL
-    train = defined("def train(c): pl.Trainer(callbacks=[Report()])", pl=package(used), Report=TuneReportCallback)
+    ours = lightning.flavour_of(TuneReportCallback)
+    assert ours is not None
+    other = OTHER if ours == PL else PL
+    lightning.decide(ours, "")
+    train = defined("def train(c): pl.Trainer(callbacks=[Report()])", pl=package(other), Report=TuneReportCallback)
     with pytest.raises(
-        TrainFunctionError, match=r"TuneReportCallback of tunelight is made for .* import Lightning before"
+        SettingsError,
+        match=rf"train uses {other}, and this process works with {ours}\..*start a new one.*"
+        rf"tunelight\.use\('{other.partition('.')[0]}'\)",
     ):
         find_flavour({"train": train})
-
-
-def test_a_class_of_tunelight_that_was_made_before_the_choice_says_what_to_do(monkeypatch):
-    from tunelight.lightning.callbacks import TuneReportCallback
-
-    name = "lightning" if TuneReportCallback.__mro__[1].__module__.startswith(PL) else PL
-    monkeypatch.setenv(lightning.VARIABLE, name)
-    used = package(OTHER if name == "lightning" else PL)
-    train = defined("def train(c): pl.Trainer(callbacks=[Report()])", pl=used, Report=TuneReportCallback)
-    with pytest.raises(
-        TrainFunctionError, match=r"tunelight's TuneReportCallback as it was made for .*Import it again"
-    ):
-        find_flavour({"train": train})
+    assert find_flavour({"train": ways(ours)[0]}) == find_flavour({"train": lambda config: None}) == ours
+    with pytest.raises(TrainFunctionError, match=r"tunelight\.use"):
+        find_flavour({"train": mixed()})
 
 
 @pytest.mark.parametrize(("chosen", "flavour"), [("lightning", OTHER), ("pytorch_lightning", PL)])
@@ -190,7 +185,7 @@ def test_the_variable_decides_where_both_are_used(monkeypatch, chosen, flavour):
 
 def test_what_was_chosen_must_be_what_the_code_uses(monkeypatch):
     monkeypatch.setenv(lightning.VARIABLE, "lightning")
-    with pytest.raises(TrainFunctionError, match=r"train uses pytorch_lightning, and lightning\.pytorch was chosen"):
+    with pytest.raises(SettingsError, match=r"train uses pytorch_lightning, and this process works with lightning"):
         find_flavour({"train": ways(PL)[0]})
 
 

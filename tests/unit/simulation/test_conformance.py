@@ -30,6 +30,7 @@ from ray.tune.schedulers import (
 
 from tests.curves import tiny_table
 from tunelight.schedulers import ASHA, ElasticASHA
+from tunelight.schedulers.base import SweepFacts, adapted
 from tunelight.searchers import SweepSearch
 from tunelight.simulation import Costs, simulate
 from tunelight.simulation.run import CurveSearcher
@@ -243,11 +244,10 @@ def rays_own(scheduler: Any, slots: int, tmp_path: Any, monkeypatch: pytest.Monk
     storage = StorageContext(storage_path=str(tmp_path), experiment_dir_name="conformance")
     clock = lambda: manager.now  # noqa: E731
     log.now = clock
-    if hasattr(scheduler, "clock"):
-        scheduler.clock = clock
+    scheduler = adapted(scheduler)
+    scheduler.prepare(SweepFacts(clock=clock))
     scheduler.set_search_properties("loss", "min")
-    more = {"admit": scheduler.admits} if hasattr(scheduler, "admits") else {}
-    search = SweepSearch(CurveSearcher(CURVES, seed=3), TRIALS, clock=clock, **more)
+    search = SweepSearch(CurveSearcher(CURVES, seed=3), TRIALS, clock=clock, admit=scheduler.admits)
     search.add_configurations(SimpleNamespace(spec={"run": "pair", "storage": storage}))
     untyped: Any = TuneController
     controller = untyped(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +13,9 @@ import tunelight as tl
 from tests.curves import tiny_table
 from tests.unit.recording import Sweep
 from tunelight.errors import SettingsError
-from tunelight.simulation import TableCurves, planning
+from tunelight.simulation import TableCurves
 from tunelight.simulation.curves import SteadyCurves
-from tunelight.simulation.fidelity import fidelity_note
-from tunelight.simulation.plans import Compared, Spread
+from tunelight.simulation.run import fidelity_note
 
 SPACE: dict[str, Any] = {"lr": tl.loguniform(1e-4, 1e-1)}
 TOLD: dict[str, Any] = {"cluster": "4x4", "seconds_per_epoch": 60, "num_samples": 40, "workers": 2, "max_epochs": 9}
@@ -31,10 +28,10 @@ def planned(**told: Any) -> tl.Plan:
 def test_a_sweep_without_a_scheduler_takes_what_its_epochs_take():
     plan = planned(scheduler="fifo", costs=tl.Costs(reserve_s=0, start_cold_s=0, start_warm_s=0), price_per_gpu_hour=3)
     assert (plan.at_once, plan.feasible) == (8, True)
-    assert plan.makespan_h is not None
-    assert plan.worker_hours is not None
-    assert plan.cost is not None
-    assert plan.rent is not None
+    assert plan.makespan_h
+    assert plan.worker_hours
+    assert plan.cost
+    assert plan.rent
     assert plan.makespan_h.p50 == pytest.approx(5 * 9 / 60)
     assert plan.worker_hours.p90 == pytest.approx(40 * 9 * 2 / 60)
     assert plan.cost.p50 == pytest.approx(3 * 40 * 9 * 2 / 60)
@@ -71,43 +68,15 @@ def test_a_deadline_that_is_met_names_the_cheapest_way_and_one_that_is_not_the_f
 
 
 def test_more_workers_are_no_cheaper_where_they_scale_badly():
-    def cheapest(efficiency: float) -> int:
-        found = planned(deadline="20h", price_per_gpu_hour=1.0, costs=tl.Costs(efficiency=efficiency)).options
-        return found[0].workers
-
-    assert cheapest(0.5) == 1
-    assert cheapest(0.5) <= cheapest(1.0)
-
-
-def compared(**regrets: tuple[float, float]) -> list[Compared]:
-    """Return schedulers with these regrets (p50, p90), each of which takes an hour less than the one before it."""
-    return [
-        Compared(name, Spread(20 - at, 20 - at), Spread(20 - at, 20 - at), Spread(*regret))
-        for at, (name, regret) in enumerate(regrets.items())
-    ]
-
-
-@pytest.mark.parametrize(
-    ("regrets", "best"),
-    [
-        ({"fifo": (0.1, 0.2), "asha": (0.1, 0.2), "elastic_asha": (0.1, 0.2)}, "elastic_asha"),
-        ({"gang_pbt": (0.1, 0.2), "fifo": (0.5, 0.5), "asha": (0.0, 0.2), "elastic_asha": (0.0, 0.3)}, "asha"),
-        ({"asha": (0.1, 0.2), "elastic_asha": (0.1, 0.2)}, None),  # for 19 hours instead of 20
-        ({"fifo": (0.0, 0.0), "asha": (0.1, 0.2), "elastic_asha": (0.1, 0.2)}, None),
-    ],
-)
-def test_recommended_is_the_cheapest_scheduler_that_finds_no_worse_a_trial(regrets: Any, best: str | None):
-    notes = planning._recommended(compared(**regrets))
-    assert [note.split(" ")[0] for note in notes] == ([] if best is None else [f"scheduler={best!r}"])
+    assert planned(deadline="20h", price_per_gpu_hour=1.0, costs=tl.Costs(efficiency=0.5)).options[0].workers == 1
 
 
 def test_early_stops_are_recommended_where_the_order_of_trials_is_known_early_and_not_where_it_turns():
     def curves(*slopes: float) -> TableCurves:
         at = np.arange(1, 10)
         loss = np.array([[number / 40 + slope * at / 9] for number, slope in enumerate(slopes)])
-        return TableCurves(
-            "made", {"loss": loss}, np.full(40, 60.0), [{"lr": float(number)} for number in range(40)], epochs=9
-        )
+        configs = [{"lr": float(number)} for number in range(40)]
+        return TableCurves("made", {"loss": loss}, np.full(40, 60.0), configs, epochs=9)
 
     told: dict[str, Any] = {"workers": 1, "cluster": "1x4", "scheduler": "fifo"}
     same = planned(**told, curves=curves(*[-0.01] * 40))
@@ -149,8 +118,7 @@ def test_schedulers_are_not_compared_on_curves_that_never_cross():
 
 def test_a_gang_that_never_fits_is_said_in_words():
     plan = planned(workers=17)
-    assert not plan.feasible
-    assert plan.at_once == 0
+    assert (plan.feasible, plan.at_once) == (False, 0)
     assert plan.verdict.startswith("Not feasible")
     assert "17 slots" in str(plan)
 
@@ -201,9 +169,3 @@ def test_the_error_of_simulated_figures_is_quoted_once_it_is_known(tmp_path: Pat
     found = {"sweeps": 6, "where": "2 cores", "largest_error": 0.092, "median_error": 0.04}
     (tmp_path / "fidelity.json").write_text(json.dumps(found))
     assert "6 live sweeps (2 cores) were met within 9 %" in fidelity_note(tmp_path / "fidelity.json")
-
-
-def test_tunelight_is_imported_without_the_simulator_or_ray():
-    code = "import sys, tunelight; print([m for m in sys.modules if m.startswith(('ray', 'tunelight.simulation'))])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 import tunelight as tl
-from tunelight.errors import SettingsError
 from tunelight.simulation.curves import SEED_KEY, SteadyCurves
 from tunelight.simulation.sources import recorded
 
@@ -31,7 +30,6 @@ def test_the_best_are_trained_to_the_end_with_the_other_recorded_seeds(scheduler
     assert found.chosen is not None
     assert found.chosen.id == first.trial
     assert plain.chosen is not None
-    assert plain.repeated == ()
     assert plain.chosen.best == plain.best
 
 
@@ -56,9 +54,3 @@ def test_the_time_budget_ends_repetitions_too() -> None:
     whole = tl.simulate("digits", "fifo", num_samples=8, repeats=3)
     cut = tl.simulate("digits", "fifo", num_samples=8, repeats=3, time_budget=whole.makespan_s * 0.4)
     assert len(cut.trials) < len(whole.trials)
-
-
-@pytest.mark.parametrize("value", [1, 0, "3", True, 2.5, {"top": 0, "repeats": 2}, {"to": 1, "repeats": 2}, {}])
-def test_what_is_no_number_of_repeats_is_refused(value: Any) -> None:
-    with pytest.raises(SettingsError, match="repeats"):
-        tl.simulate("digits", repeats=value)

@@ -119,6 +119,7 @@ def test_each_distribution_of_wandb_is_a_domain(parameter, domain):
         ({"parameters": {"a": 3}}, "a: a parameter of a W&B sweep is a mapping"),
         ({"parameters": {}, "methd": "grid"}, "the key 'methd' of a W&B sweep. Did you mean 'method'"),
         ({"parameters": {}, "method": "other"}, "method: .*W&B's 'other'. It reads: random, grid, bayes"),
+        ({"parameters": {}, "method": ["bayes"]}, r"method: .*W&B's \['bayes'\]. It reads: random, grid, bayes"),
         ({"parameters": {}, "metric": "loss"}, "metric: a W&B sweep says"),
         ({"parameters": {}, "metric": {"name": "a", "goal": "least"}}, "goal 'least'"),
         ({"parameters": {}, "metric": {"name": "a", "target": 1}}, "'target'"),

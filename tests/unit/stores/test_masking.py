@@ -20,6 +20,7 @@ from tunelight.reporting.page import page
 from tunelight.results import SweepResults
 from tunelight.settings import Settings
 from tunelight.stores.masking import masked, masked_command, masked_settings
+from tunelight.sweep.control import SweepControl
 from tunelight.sweep.past import open_saved_sweep
 from tunelight.sweep.reproduce import _prepare
 from tunelight.sweep.run import _claimed as claimed
@@ -99,7 +100,7 @@ def test_a_sweep_s_folder_holds_no_secret_that_the_sweep_was_told(tmp_path):
     told = given()
     del told["trainer_args"]
     settings = Settings(train=train, metric="loss", storage=tmp_path, name="s", seed=1, **told)
-    with claimed(prepare(space, settings, None), None) as sweep:
+    with claimed(prepare(space, settings, None, SweepControl()), None) as sweep:
         assert {file.name for file in sweep.folder.iterdir()} >= {"sweep.yaml", "record.jsonl"}
     for file in sweep.folder.iterdir():
         assert SECRET not in file.read_text()
@@ -183,7 +184,7 @@ def test_a_script_that_goes_on_with_its_sweep_gives_its_secrets_again(tmp_path, 
         "seed": 1,
         "runtime_env": {"env_vars": {"MY_TOKEN": SECRET}},
     }
-    with claimed(prepare(space, Settings(**common), None), None) as first:
+    with claimed(prepare(space, Settings(**common), None, SweepControl()), None) as first:
         pass
     if clear:  # somebody has written it there
         told = yaml.safe_load((first.folder / "sweep.yaml").read_text())
@@ -192,6 +193,6 @@ def test_a_script_that_goes_on_with_its_sweep_gives_its_secrets_again(tmp_path, 
     with open_saved_sweep(settings) as past:
         assert past is not None
         assert SECRET not in str(past.sweep_file)
-        again = prepare(space, settings, past)
+        again = prepare(space, settings, past, SweepControl())
     assert again.settings.runtime_env == {"env_vars": {"MY_TOKEN": SECRET}}
     assert SECRET not in str(again.sweep_file)

@@ -1,8 +1,9 @@
-"""stores: paths that stand for objects, and checkpoints there; held against fsspec's own memory and folders."""
+"""stores: files that move between machines and a store, and checkpoints; held against fsspec's memory and folders."""
 
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ import pytest
 from tunelight import stores
 from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import CheckpointError, SettingsError
+from tunelight.gang.output import bring_home
 from tunelight.messages import CheckpointInfo
 from tunelight.settings import Settings
+from tunelight.stores import Store, store_of
 
 # --- URLs -------------------------------------------------------------------------------------------------
 
@@ -25,14 +28,14 @@ def test_a_url_is_a_path_that_says_its_url(machine, tmp_path):
     assert stores.shown(folder / "a" / "b.txt") == "local:///shared/sweeps/a/b.txt"
     s3 = stores.working("s3://bucket/sweeps")
     assert stores.shown(s3) == "s3://bucket/sweeps"
-    assert stores.inside(s3)
+    assert store_of(s3) is not None
 
 
 def test_any_other_path_is_itself(tmp_path):
     assert stores.working(tmp_path / "x") == tmp_path / "x"
     assert stores.working(f"file://{tmp_path}/x") == tmp_path / "x"
     assert stores.working("~/x") == Path.home() / "x"
-    assert not stores.inside(tmp_path)
+    assert store_of(tmp_path) is None
     assert stores.shown(tmp_path) == str(tmp_path)
     assert stores.for_tune(tmp_path) is None
 
@@ -40,14 +43,10 @@ def test_any_other_path_is_itself(tmp_path):
 def test_a_folder_of_the_persons_own_may_have_the_name_of_the_working_folders(tmp_path):
     storage = tmp_path / "tunelight-stores" / "sweeps"
     assert Settings(train=print, storage=storage).storage == storage
-    assert not stores.inside(storage / "first" / "00000")
+    assert store_of(storage / "first" / "00000") is None
     assert stores.shown(storage) == str(storage)
-    storage.mkdir(parents=True)
-    stores.write(storage / "x", b"here")
-    assert (storage / "x").read_bytes() == stores.read(storage / "x") == b"here"
-    assert stores.exists(storage / "x")
     assert stores.for_tune(storage) is None
-    assert not stores.inside(storage.parent)
+    assert store_of(storage.parent) is None
 
 
 def test_a_home_below_such_a_folder_keeps_its_stores_apart(tmp_path, monkeypatch):
@@ -95,18 +94,56 @@ def test_a_path_made_of_a_url_is_refused():
 # --- files and objects ------------------------------------------------------------------------------------
 
 
+def there(folder: Path) -> Store:
+    store = store_of(folder)
+    assert store is not None
+    return store
+
+
 def test_what_is_written_is_read_on_another_machine(storage, machine):
-    stores.write(storage() / "s" / "a.json", b"1")
+    store = there(storage())
+    store.write(storage() / "s" / "a.json", b"1")
     machine("second")
-    assert stores.read(storage() / "s" / "a.json") == b"1"
-    assert stores.exists(storage() / "s" / "a.json")
-    assert stores.texts(storage() / "s", "*.json") == {storage() / "s" / "a.json": b"1"}
-    assert stores.matching(storage(), "*/a.json") == [storage() / "s" / "a.json"]
-    assert stores.stat(storage() / "s") == (1, 0.0)
-    stores.drop(storage() / "s")
+    assert store.read(storage() / "s" / "a.json") == b"1"
+    assert store.listed(storage(), "*/a.json") == [storage() / "s" / "a.json"]
+    assert store.stat(storage() / "s") == (1, 0.0)
+    store.bring(storage() / "s", "*.json")
+    assert (storage() / "s" / "a.json").read_bytes() == b"1"
+    stores.delete(storage() / "s")
     machine("first")
-    assert not stores.exists(storage() / "s" / "a.json")
-    assert stores.texts(storage() / "s", "*.json") == {}
+    assert store.stat(storage() / "s" / "a.json") is None
+    assert not store.has_any(storage() / "s")
+
+
+def test_small_files_are_brought_as_they_are_in_the_store(storage, machine):
+    store = there(storage())
+    store.write(storage() / "s" / "a.json", b"1")
+    store.write(storage() / "s" / "b.txt", b"2")
+    for name in ("a.json", "gone.json", "own.txt"):
+        (storage() / "s").mkdir(parents=True, exist_ok=True)
+        (storage() / "s" / name).write_text("longer")
+    store.bring(storage() / "s", "*.json", growing=True)
+    assert sorted(path.read_text() for path in (storage() / "s").iterdir()) == ["longer"] * 3
+    store.bring(storage() / "s", "*.json")
+    assert {path.name: path.read_text() for path in (storage() / "s").iterdir()} == {"a.json": "1", "own.txt": "longer"}
+
+
+def test_a_growing_file_is_updated_in_place_and_kept_where_it_is_ahead(storage, machine):
+    store, path = there(storage()), storage() / "s" / "log.txt"
+    assert not store.update(path)
+    store.write(path, b"1\n")
+    assert store.update(path)
+    inode = path.stat().st_ino
+    store.write(path, b"1\n2\n")
+    assert store.update(path)
+    assert (path.read_bytes(), path.stat().st_ino) == (b"1\n2\n", inode), "whoever follows it reads on"
+    path.write_bytes(b"1\n2\n3\n")
+    os.utime(path, (0, 0))
+    assert store.update(path)
+    assert path.read_bytes() == b"1\n2\n3\n"
+    store.write(path, b"another's\n")
+    assert store.update(path)
+    assert path.read_bytes() == b"another's\n"
 
 
 def test_a_folder_that_was_pushed_is_fetched_whole(storage, machine):
@@ -114,17 +151,18 @@ def test_a_folder_that_was_pushed_is_fetched_whole(storage, machine):
     (folder / "inner").mkdir(parents=True)
     (folder / "inner" / "a").write_text("a")
     (folder / "b").write_text("b")
-    stores.push(folder)
+    store = there(storage())
+    store.push(folder)
     machine("second")
-    fetched = stores.fetch(storage() / "s" / "big", lambda found: (found / "inner" / "a").read_text() == "a")
-    assert fetched == storage() / "s" / "big"
-    assert sorted(one.name for one in fetched.rglob("*") if one.is_file()) == ["a", "b"]
+    folder = storage() / "s" / "big"
+    store.fetch(folder, lambda copy: (copy / "inner" / "a").read_text() == "a")
+    assert sorted(one.name for one in folder.rglob("*") if one.is_file()) == ["a", "b"]
 
 
 def test_what_is_fetched_torn_is_not_taken(storage, machine):
-    stores.write(storage() / "s" / "a", b"torn")
+    there(storage()).write(storage() / "s" / "a", b"torn")
     with pytest.raises(OSError, match="torn"):
-        stores.fetch(storage() / "s" / "a", lambda _: False)
+        there(storage()).fetch(storage() / "s" / "a", lambda _: False)
     assert not (storage() / "s" / "a").exists()
 
 
@@ -132,35 +170,48 @@ def test_a_store_that_fails_raises_os_errors(storage, monkeypatch):
     class NoCredentialsError(Exception):
         pass
 
-    def failing(path: Any) -> Any:
+    def failing(self: Store, path: Path) -> Any:
         raise NoCredentialsError("Unable to locate credentials")
 
-    monkeypatch.setattr(stores.objects, "located", failing)
-    path = storage() / "s" / "a"
+    monkeypatch.setattr(Store, "_name", failing)
+    store, path = there(storage()), storage() / "s" / "a"
     path.parent.mkdir(parents=True)
     path.write_text("a")
-    for call in (lambda: stores.read(path), lambda: stores.write(path, b""), lambda: stores.push(path)):
+    for call in (lambda: store.read(path), lambda: store.write(path, b""), lambda: store.push(path)):
         with pytest.raises(OSError, match="NoCredentialsError: Unable to locate credentials"):
             call()
 
 
 def test_a_store_that_does_not_answer_is_not_an_empty_one(storage, monkeypatch):
-    stores.write(storage() / "t" / "checkpoints" / "report-000001.json", b"{}")
-    system = stores.located(storage())[0]
+    store = there(storage())
+    store.write(storage() / "t" / "checkpoints" / "report-000001.json", b"{}")
 
     def expired(*args: Any, **kwargs: Any) -> None:
         raise PermissionError("The provided token has expired")
 
-    monkeypatch.setattr(type(system), "ls", expired)
+    monkeypatch.setattr(type(store._system), "ls", expired)
     for call in (lambda: checkpoints.find(storage() / "t"), lambda: checkpoints.pinned(storage() / "t"),
-                 lambda: stores.holds_any(storage() / "t")):  # fmt: skip
+                 lambda: store.has_any(storage() / "t")):  # fmt: skip
         with pytest.raises(PermissionError, match="expired"):
             call()
 
 
 def test_nothing_cannot_be_pushed(storage):
     with pytest.raises(FileNotFoundError, match="nothing is there"):
-        stores.push(storage() / "s" / "a")
+        there(storage()).push(storage() / "s" / "a")
+
+
+def test_a_trials_folder_is_brought_home_without_what_is_uploaded_when_it_is_written(storage, machine):
+    trial = storage() / "s" / "t"
+    names = ("log.txt", "own/heard.json", "checkpoint_best.pt", "heard.json", "adopted.json", "metrics.jsonl",
+             ".hidden", "checkpoint_000000/pointer.json", "checkpoints/report-000001.json")  # fmt: skip
+    for name in names:
+        (trial / name).parent.mkdir(parents=True, exist_ok=True)
+        (trial / name).write_text("stale")
+    bring_home(str(trial), 0.0, over=True)
+    store = there(trial)
+    assert {name for name in names if store.stat(trial / name)} == {"log.txt", "own/heard.json", "checkpoint_best.pt"}
+    assert not (trial / "checkpoints").exists()
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------
@@ -218,7 +269,7 @@ def test_only_older_checkpoints_are_forgotten_here(storage):
     checkpoint(storage() / "s" / "t", 1)
     (folder / ".report-000003.ckpt.tmp").write_text("being written")
     checkpoint(storage() / "s" / "t", 2)
-    assert {one.name for one in folder.glob("*report*") if not one.name.endswith(".lock")} == {
+    assert {one.name for one in folder.glob("*report*") if one.suffix in (".ckpt", ".tmp")} == {
         "report-000002.ckpt", ".report-000003.ckpt.tmp",
     }  # fmt: skip
 
@@ -236,7 +287,7 @@ def test_the_local_copy_that_ranks_may_still_have_to_read_is_not_forgotten(stora
 def test_a_torn_checkpoint_is_passed_over_and_not_opened(storage, machine):
     first = checkpoint(storage() / "s" / "t", 1)
     second = checkpoint(storage() / "s" / "t", 2)
-    stores.write(Path(second.path), b"wei")
+    there(storage()).write(Path(second.path), b"wei")
     machine("second")
     last, warning = checkpoints.resume_point(storage() / "s" / "t")
     assert last is not None
@@ -251,7 +302,7 @@ def test_checkpoints_are_pruned_in_the_store_but_for_those_that_are_pointed_at(s
     trial = storage() / "s" / "t"
     known = [checkpoint(trial, number, value=float(number)) for number in range(1, 7)]
     pointer = trial / "checkpoint_000000"
-    stores.write(pointer / checkpoints.POINTER, json.dumps(known[2].asdict()).encode())
+    there(trial).write(pointer / checkpoints.POINTER, json.dumps(known[2].asdict()).encode())
     machine("second")
     trial = storage() / "s" / "t"
     kept = checkpoints.prune(checkpoints.find(trial), 1, "min", {known[2].path.replace("/first/", "/second/")})

@@ -146,7 +146,6 @@ def test_a_baseline_gives_numbers_where_numbers_are_drawn() -> None:
     [
         ("wandb", {"parameters": {"a": {"distribution": "int_uniform", "min": 1, "max": "3"}}}),
         ("wandb", {"parameters": {"a": {"parameters": 3}}}),
-        ("wandb", {"method": ["bayes"], "parameters": {}}),
         ("optuna", {"a": {"name": "CategoricalDistribution", "attributes": {"choices": 3}}}),
         ("optuna", {"a": {"name": "FloatDistribution", "attributes": {"low": 0, "high": 3, "step": 0}}}),
     ],

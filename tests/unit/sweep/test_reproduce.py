@@ -148,7 +148,7 @@ def test_the_second_run_is_a_sweep_whose_one_trial_is_to_go_on_from_nothing(tmp_
     with open_saved_sweep(Settings(storage=folder.parent, name=folder.name, resume=True)) as past:
         assert past is not None
         (trial,) = past.again(None)
-        assert (trial.id, trial.config, trial.history, past.seed) == ("00000", {"lr": 1.0}, [], 7)
+        assert (trial.id, trial.config, trial.history, past.sweep_file["seed"]) == ("00000", {"lr": 1.0}, [], 7)
 
 
 class StoppedBeforeRayError(Exception):

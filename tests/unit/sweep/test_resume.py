@@ -14,13 +14,12 @@ import ray
 import tunelight as tl
 from tests.unit.recording import Sweep
 from tunelight.errors import ImportPathError, SettingsError, SpaceError, StorageError
-from tunelight.machine.signals import StopSignals
 from tunelight.record import read_sweep_file, write_sweep_file
 from tunelight.searchers import SweepSearch
 from tunelight.settings import Settings
 from tunelight.sweep import run as sweeps
+from tunelight.sweep.control import SweepControl
 from tunelight.sweep.past import open_saved_sweep
-from tunelight.sweep.steering import SteeredScheduler
 
 
 def train(config: dict[str, Any]) -> None:
@@ -221,15 +220,15 @@ class Driver:
         """Return the values of x of the trials that a run makes; it is cut off after ``trials``."""
         space = tl.SearchSpace({"x": tl.uniform(0, 1)})
         given = Settings(**(self.told | settings))
+        control = SweepControl()
         with contextlib.ExitStack() as stack:
             past = stack.enter_context(open_saved_sweep(given)) if given.resume else None
-            sweep = stack.enter_context(sweeps._claimed(sweeps._prepare(space, given, past), past))
+            sweep = stack.enter_context(sweeps._claimed(sweeps._prepare(space, given, past, control), past))
             search: Any = SweepSearch(sweep.searcher, sweep.total, sweep.baselines, start=sweep.start)
             search._make = lambda trial_id, config: SimpleNamespace(
                 trial_id=trial_id, config=config, path=None, status="PENDING", run_metadata=SimpleNamespace()
             )  # Tune's own needs a trainable
-            steered = SteeredScheduler(sweep.scheduler)
-            with sweeps._callbacks(sweep, search, None, None, StopSignals(), steered=steered) as (record, *_):  # type: ignore[arg-type]
+            with sweeps._parts(sweep, search, control, None, None) as (_, (record, *_)):  # type: ignore[arg-type]
                 made: list[Any] = []
                 for _ in sweep.start.resumed:
                     search.next_trial()

@@ -19,11 +19,13 @@ from tunelight.errors import CommandError
 from tunelight.record import locked, read_sweep_file, send
 from tunelight.record.names import COMMANDS_FILE
 from tunelight.resources import Reservation
-from tunelight.schedulers import ElasticASHA
+from tunelight.schedulers import ElasticASHA, GangScheduler
+from tunelight.schedulers.base import adapted
 from tunelight.searchers import RandomSearcher, SweepSearch
 from tunelight.settings import Settings
+from tunelight.sweep.control import SweepControl
 from tunelight.sweep.past import SavedSweep
-from tunelight.sweep.steering import SteeredScheduler, Steering
+from tunelight.sweep.steering import Steering
 
 
 class Shown:
@@ -35,7 +37,7 @@ class Shown:
     def news(self) -> None: ...
 
 
-class Choosing(FIFOScheduler):  # type: ignore[misc,unused-ignore]
+class Choosing(GangScheduler):
     """Chooses one trial, always."""
 
     trial: Any = None
@@ -47,20 +49,25 @@ class Choosing(FIFOScheduler):  # type: ignore[misc,unused-ignore]
 class Driver:
     """A driver with two running trials, to which commands are sent."""
 
-    def __init__(self, folder: Path, **more: Any) -> None:
-        self.sweep = Sweep(folder, num_samples=4)
+    def __init__(self, folder: Path, scheduler: Any = None, **more: Any) -> None:
+        self.control = SweepControl()
+        self.sweep = Sweep(folder, num_samples=4, ended_by=lambda: self.control.ends)
         self.space = tl.SearchSpace(more.pop("space", {"model": {"lr": tl.uniform(0, 1), "width": 64}}))
-        self.search = SweepSearch(RandomSearcher(self.space, seed=1), 4)
-        self.scheduler, self.shown, self.now = SteeredScheduler(FIFOScheduler()), Shown(), 100.0
-        self.ended: list[Any] = []
-        self.scheduler.controller = SimpleNamespace(
-            stop_trial=self.ended.append, request_stop_experiment=lambda: self.ended.append(None)
-        )
+        self.search = SweepSearch(RandomSearcher(self.space, seed=1), 4, wait=self.control.wait)
+        self.shown, self.now = Shown(), 100.0
         self.steering = Steering(
-            self.sweep.callback, self.search, self.scheduler, self.space,
+            self.sweep.callback, self.search, adapted(scheduler or FIFOScheduler()), self.space, self.control,
             reservation=more.pop("reservation", Reservation(2)), sweep_file={"num_samples": 4, **more},
             shown=self.shown, clock=lambda: self.now,
         )  # fmt: skip
+        self.control.begin(self.sweep.callback, self.steering.look, None)
+        self.scheduler = self.steering.scheduler
+        self.ended: list[Any] = []
+        self.scheduler.controller = SimpleNamespace(
+            stop_trial=self.ended.append,
+            request_stop_experiment=lambda: self.ended.append(None),
+            get_trials=lambda: self.sweep.trials,
+        )
         self.first, self.second = (self.sweep.add(model={"lr": number}) for number in (0.1, 0.2))
         for trial in (self.first, self.second):
             self.sweep.start(trial)
@@ -191,11 +198,10 @@ def test_a_change_that_cannot_be_kept_for_a_resume_holds_and_the_answer_says_so(
 
 
 def test_a_paused_sweep_begins_nothing_and_its_paused_trials_go_on_before_new_ones(tmp_path: Path) -> None:
-    driver = Driver(tmp_path, model="m:M", checkpoints={})
+    chooses = Choosing()
+    driver = Driver(tmp_path, chooses, model="m:M", checkpoints={})
     controller = SimpleNamespace(get_trials=lambda: driver.sweep.trials)
-    chosen = SimpleNamespace(status="PAUSED")
-    driver.scheduler._inner = chooses = Choosing()  # type: ignore[no-untyped-call,unused-ignore]
-    chooses.trial = chosen
+    chooses.trial = chosen = SimpleNamespace(status="PAUSED")
     said = driver.told("pause")
     assert said == (True, "the sweep is paused by command: 2 trials run to the next report")
     assert driver.told("pause") == (False, "The sweep is paused already.")
@@ -213,8 +219,8 @@ def test_a_paused_sweep_begins_nothing_and_its_paused_trials_go_on_before_new_on
     assert driver.scheduler.on_trial_result(controller, driver.first, {"loss": 1}) == TrialScheduler.CONTINUE
 
 
-def test_a_scheduler_that_pauses_trials_itself_gets_new_ones_as_soon_as_the_sweep_goes_on(driver: Driver) -> None:
-    driver.scheduler._inner = ElasticASHA("loss", "min")
+def test_a_scheduler_that_pauses_trials_itself_gets_new_ones_as_soon_as_the_sweep_goes_on(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, ElasticASHA("loss", "min"))
     driver.first.status = "PAUSED"
     driver.told("pause")
     assert driver.search.held
@@ -228,11 +234,12 @@ def test_trials_without_checkpoints_are_not_paused(tmp_path: Path) -> None:
     assert driver.scheduler.on_trial_result(None, driver.first, {"loss": 1}) == TrialScheduler.CONTINUE
 
 
-def test_a_trial_that_was_stopped_before_its_first_report_is_removed_from_its_scheduler(driver: Driver) -> None:
+def test_a_trial_that_was_stopped_before_its_first_report_is_removed_from_its_scheduler(tmp_path: Path) -> None:
     seen: list[str] = []
-    driver.scheduler._inner = SimpleNamespace(  # type: ignore[assignment]
-        on_trial_complete=lambda *_: seen.append("ended"), on_trial_remove=lambda *_: seen.append("removed")
-    )
+    scheduler = GangScheduler()
+    scheduler.on_trial_complete = lambda *_: seen.append("ended")  # type: ignore[method-assign]
+    scheduler.on_trial_remove = lambda *_: seen.append("removed")  # type: ignore[method-assign]
+    driver = Driver(tmp_path, scheduler)
     driver.scheduler.on_trial_complete(None, driver.first, {})
     driver.scheduler.on_trial_complete(None, driver.first, {"training_iteration": 1})
     assert seen == ["removed", "ended"]
@@ -264,8 +271,6 @@ def test_who_sends_a_command_learns_that_the_driver_ended_before_it_answered(tmp
 
 def test_commands_are_carried_out_while_no_trial_lives_and_tune_waits_for_one(driver: Driver) -> None:
     search, ended = driver.search, driver.ended
-    driver.scheduler.controller.get_trials = lambda: driver.sweep.trials
-    search.waits = driver.steering.wait
     search.held = driver.scheduler.paused = True
     assert search.next_trial() is None
     assert not search.is_finished()

@@ -9,12 +9,11 @@ from typing import Any
 import cloudpickle
 import pytest
 
+from tests import tasks
 from tests.heads import Heads, heads_in
 from tunelight.checkpoints import files as checkpoints
 from tunelight.messages import RESULT_KEY, Adopt
 from tunelight.policies import FailurePolicy
-from tunelight.resources import reserve
-from tunelight.trial.spec import TrialSpec
 from tunelight.trial.trainable import GangTrainable, make_trainable
 
 RETRY = FailurePolicy(1, retry_exceptions=True)
@@ -70,9 +69,8 @@ def heads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Heads]:
 @pytest.fixture
 def make(heads: Heads) -> Make:
     def build(name: str, **config: Any) -> GangTrainable:
-        spec = TrialSpec(
+        spec = tasks.trial_spec(
             cloudpickle.dumps(training),
-            reserve(workers=1),
             metric="loss",
             soft_errors=True,
             real_checkpoints=False,
@@ -123,7 +121,7 @@ def test_what_does_not_fit_comes_by_way_of_the_disk(make: Make, heads: Heads, co
     result = child.step()
     assert (result["loss"], result["training_iteration"]) == (104.0, 2)
     assert result[RESULT_KEY]["adopted"] == "disk"
-    assert "starts anew from a checkpoint of a" in result[RESULT_KEY]["log"][0]
+    assert "starts anew from a checkpoint of a" in result[RESULT_KEY]["notes"][0]
 
 
 def test_who_is_paused_after_that_leaves_it_too(make: Make, heads: Heads, tmp_path: Path) -> None:
@@ -145,7 +143,7 @@ def test_where_nothing_can_be_had_training_goes_on_as_it_was(make: Make) -> None
     result = child.step()
     assert result["loss"] == 2.0
     assert result[RESULT_KEY]["adopted"] == "none"
-    assert "goes on as it was" in result[RESULT_KEY]["log"][0]
+    assert "goes on as it was" in result[RESULT_KEY]["notes"][0]
 
 
 def test_who_is_paused_after_that_says_so_first_and_leaves_what_it_was(make: Make, tmp_path: Path) -> None:
@@ -157,7 +155,7 @@ def test_who_is_paused_after_that_says_so_first_and_leaves_what_it_was(make: Mak
     info = checkpoints.read_pointer(tmp_path)
     assert info is not None
     assert (Path(info.path).read_text(), info.number) == ("2.0", 2)
-    assert child._trial.config["lr"] == 1.0
+    assert child._trial.run.next.config["lr"] == 1.0
 
 
 @pytest.mark.parametrize("saves", [True, False])
@@ -173,7 +171,7 @@ def test_after_a_fault_before_the_next_checkpoint_what_was_adopted_comes_from_th
     assert result["loss"] == (103.0 if saves else 3.0)
     lost = "what it adopted after report 1 is in no checkpoint, and lost"
     assert ("takes what it adopted after report 1 from a checkpoint of a" if saves else lost) in result[RESULT_KEY][
-        "log"
+        "notes"
     ]
 
 
@@ -185,7 +183,7 @@ def test_a_head_that_dies_after_an_adoption_is_followed_by_one_that_has_it_until
     child.step()
     config = {"lr": 2.0, "start": 0.0}
     child.decide(Adopt(offered(parent), config, "a", str(heads.folder("a")), number=1, until=1))
-    child._close_gang()
+    child._gang.close()
     checkpoints.write_acked(1, heads.folder("b"))
     parent.step()  # 102, which is not what was offered
     assert make("b", **config).step()["loss"] == 103.0
@@ -202,7 +200,7 @@ def test_a_trial_that_tune_restores_has_it_too(make: Make, heads: Heads, tmp_pat
     child.save_checkpoint(str(tmp_path))  # as at an earlier pause: Tune restores a new head from there
     config = {"lr": 2.0, "start": 0.0}
     child.decide(Adopt(offered(parent), config, "a", str(heads.folder("a")), number=1, until=1))
-    child._close_gang()
+    child._gang.close()
     checkpoints.write_acked(1, heads.folder("b"))
     again = make("b", **config)
     again.load_checkpoint(str(tmp_path))

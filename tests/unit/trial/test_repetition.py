@@ -8,10 +8,9 @@ from typing import Any
 import cloudpickle
 import pytest
 
+from tests import tasks
 from tests.heads import heads_in
 from tunelight.messages import name_of_trial, repetition_in
-from tunelight.resources import reserve
-from tunelight.trial.spec import TrialSpec
 from tunelight.trial.trainable import make_trainable
 
 
@@ -28,7 +27,7 @@ def where(config: dict[str, Any]) -> None:
 def test_a_trial_learns_its_repetition_and_fold_and_the_next_on_its_gang_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repetition: int, folds: int | None, fold: int | None
 ) -> None:
-    spec = TrialSpec(cloudpickle.dumps(where), reservation=reserve(workers=1), folds=folds)
+    spec = tasks.trial_spec(cloudpickle.dumps(where), folds=folds)
     with heads_in(tmp_path, monkeypatch) as heads:
         head = heads.make(make_trainable(spec), {"lr": 0.1}, repetition=repetition)
         result = head.step()

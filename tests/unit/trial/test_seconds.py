@@ -13,6 +13,7 @@ import cloudpickle
 import pytest
 from ray.tune.schedulers.trial_scheduler import TrialScheduler
 
+from tests import tasks
 from tests.fakes import FakeGang, MemoryControl
 from tests.heads import Heads, heads_in
 from tests.unit.recording import Sweep
@@ -20,15 +21,12 @@ from tunelight.checkpoints import files as checkpoints
 from tunelight.compat.ray import stub_trial
 from tunelight.messages import RESULT_KEY, CheckpointInfo, Continue, Place
 from tunelight.record import create_sweep_folder, read_lines, read_record
-from tunelight.resources import reserve
 from tunelight.schedulers import ASHA
 from tunelight.searchers import ResumedTrial, SweepSearch
 from tunelight.session import session
 from tunelight.session.mailbox import Mailbox
-from tunelight.session.task import Task
 from tunelight.simulation import Costs, Curve, simulate
 from tunelight.sweep.replay import replay_scheduler
-from tunelight.trial.spec import TrialSpec
 from tunelight.trial.trainable import GangTrainable, make_trainable
 
 
@@ -55,9 +53,9 @@ class Answers(Mailbox):
 def test_rank_0_counts_the_seconds_of_training_and_not_those_of_its_waits(tmp_path: Path) -> None:
     clock, events = Clock(), list[Any]()
     resume = CheckpointInfo("x.ckpt", number=2, seconds=7.0)
-    task = Task("00000", str(tmp_path), {}, b"", 1, ".", resume=resume, number=2)
+    task = tasks.trial(tmp_path, resume=resume)
     one = session.Session(
-        task, Place(0, 1, 0, 1, 0, "x"), MemoryControl(), events.append, Answers(clock, 50.0), clock=clock
+        *task, Place(0, 1, 0, 1, 0, "x"), MemoryControl(), events.append, Answers(clock, 50.0), clock=clock
     )
     clock.now += 30.0  # the train function is fetched and unpickled
     one.begin()
@@ -84,7 +82,7 @@ def timed(config: dict[str, Any]) -> None:
 
 
 Make = Callable[..., GangTrainable]
-SPEC = TrialSpec(cloudpickle.dumps(timed), reserve(workers=1), metric="loss", soft_errors=True, real_checkpoints=False)
+SPEC = tasks.trial_spec(cloudpickle.dumps(timed), metric="loss", soft_errors=True, real_checkpoints=False)
 
 
 @pytest.fixture
@@ -126,7 +124,7 @@ def test_a_trial_that_was_cut_off_goes_on_from_the_seconds_of_its_checkpoint(hea
     lost = heads.make(make_trainable(SPEC), {})
     heads.train(lost)
     before = seconds(heads.train(lost))
-    lost._close_gang()
+    lost._gang.close()
     past = ResumedTrial("00000", {}, 2, heads.folder())
     search = SweepSearch(SimpleNamespace(), 1)  # type: ignore[arg-type]
     search._make = lambda *_: stub_trial("00000", {})  # type: ignore[method-assign]

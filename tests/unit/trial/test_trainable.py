@@ -12,14 +12,13 @@ import cloudpickle
 import pytest
 from ray.tune.result import RESULT_DUPLICATE
 
+from tests import tasks
 from tests.fakes import FakeGang
 from tests.heads import Heads, heads_in
 from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import CheckpointError, GangError, TrialError
-from tunelight.messages import RESULT_KEY, Continue, Stop
+from tunelight.messages import RESULT_KEY, Stop
 from tunelight.policies import FailurePolicy
-from tunelight.resources import reserve
-from tunelight.trial.spec import TrialSpec
 from tunelight.trial.trainable import GangTrainable, make_trainable
 from tunelight.trial.trial import trial_seed
 
@@ -111,8 +110,7 @@ def folder(heads: Heads) -> Path:
 @pytest.fixture
 def make(heads: Heads) -> Make:
     def build(train: Callable[..., Any], config: dict[str, Any] | None = None, **spec: Any) -> GangTrainable:
-        spec.setdefault("reservation", reserve(workers=1))
-        cls = make_trainable(TrialSpec(cloudpickle.dumps(train), **spec))
+        cls = make_trainable(tasks.trial_spec(cloudpickle.dumps(train), **spec))
         return heads.make(cls, config or {"lr": 0.1})
 
     return build
@@ -141,7 +139,7 @@ def test_the_next_trial_finds_the_gang_warm_also_after_a_stop(make: Make, heads:
     heads.reset(one, {"lr": 0.2})
     second = one.step()
     assert FakeGang.formed == before + 1
-    assert (first[RESULT_KEY]["warm"], second[RESULT_KEY]["warm"]) == (False, True)
+    assert (first[RESULT_KEY]["gang"]["warm"], second[RESULT_KEY]["gang"]["warm"]) == (False, True)
     assert second["training_iteration"] == 1
 
 
@@ -174,8 +172,8 @@ def test_a_worker_that_is_replaced_is_told_and_not_called_warm(make: Make, heads
     gang: Any = one._gang
     gang.unfit = "rank 0 left a thread"
     result = one.step()
-    assert result[RESULT_KEY]["log"] == ("a worker is replaced: rank 0 left a thread",)
-    assert result[RESULT_KEY]["warm"] is False
+    assert result[RESULT_KEY]["notes"] == ("a worker is replaced: rank 0 left a thread",)
+    assert result[RESULT_KEY]["gang"]["warm"] is False
 
 
 def test_a_failure_raises_for_plain_tune(make: Make) -> None:
@@ -215,14 +213,13 @@ def test_a_failed_trial_is_tried_again_as_often_as_the_policy_says(make: Make) -
     one = make(failing, soft_errors=True, failures=FailurePolicy(2, retry_exceptions=True, backoff_s=0))
     results = [one.step() for _ in range(2)]
     assert [bool(r[RESULT_KEY]["error"]) for r in results] == [False, True]
-    assert [text.count("going on from the beginning") for text in results[1][RESULT_KEY]["log"]] == [1, 1]
+    assert [text.count("going on from the beginning") for text in results[1][RESULT_KEY]["notes"]] == [1, 1]
 
 
 def test_continue_until_lets_the_trial_run_ahead(make: Make) -> None:
-    one = make(three, first=Continue(until=None))
+    one = make(three, until=None)
     one.step()
     time.sleep(0.2)
-    assert one._gang is not None
     assert [one.step()["training_iteration"] for _ in range(2)] == [2, 3]
 
 
@@ -293,7 +290,7 @@ def ahead(config: dict[str, Any]) -> None:
 
 
 def test_a_head_that_takes_another_trial_ends_the_old_one_in_its_own_folder(make: Make, heads: Heads) -> None:
-    one = make(ahead, {"reports": 9}, metric="loss", first=Continue(until=None), real_checkpoints=False)
+    one = make(ahead, {"reports": 9}, metric="loss", until=None, real_checkpoints=False)
     heads.train(one)
     wait_for_checkpoint(heads.folder(), 8)
     heads.reset(one, {"reports": 1}, "00001")
@@ -307,12 +304,12 @@ def test_a_trial_that_was_cut_off_keeps_what_its_driver_heard_on_a_head_that_had
     make: Make, heads: Heads
 ) -> None:
     config = {"reports": 6}
-    lost = make(ahead, config, first=Continue(until=None), real_checkpoints=False)
+    lost = make(ahead, config, until=None, real_checkpoints=False)
     heads.train(lost)
     wait_for_checkpoint(heads.folder(), 6)
     checkpoints.write_acked(2, heads.folder())  # the gang was ahead when its driver was cut off
     spec = lost.spec
-    lost._close_gang()
+    lost._gang.close()
     one = heads.make(make_trainable(spec), {"reports": 9}, "00001")
     heads.train(one)
     heads.reset(one, config)
@@ -337,7 +334,7 @@ def test_a_retry_goes_back_past_a_torn_checkpoint_and_says_so(make: Make, folder
     again = one.step()
     assert again["resumed"].endswith("report-000001.ckpt")
     assert again["training_iteration"] == 3  # report 2 came again, and Tune has it
-    log = again[RESULT_KEY]["log"]
+    log = again[RESULT_KEY]["notes"]
     assert any("report-000002.ckpt is torn" in text and "report-000001.ckpt is used instead" in text for text in log)
 
 
@@ -354,7 +351,7 @@ def test_a_torn_checkpoint_that_tune_hands_in_is_passed_over(make: Make, heads: 
     result = one.step()
     assert result["training_iteration"] == 2
     assert result["resumed"].endswith("report-000001.ckpt")
-    assert "report-000002.ckpt is torn" in result[RESULT_KEY]["log"][0]
+    assert "report-000002.ckpt is torn" in result[RESULT_KEY]["notes"][0]
 
 
 def test_a_trial_whose_head_was_lost_reports_again_what_its_driver_never_heard(make: Make, folder: Path) -> None:
@@ -414,7 +411,7 @@ def test_a_metric_that_becomes_nan_ends_the_trial_as_diverged_with_its_report(ma
     assert last[RESULT_KEY]["error"]["state"] == "DIVERGED"
     assert last[RESULT_KEY]["error"]["message"] == "loss is nan at report 2"
     heads.reset(one, {"losses": [0.5]})
-    assert one.step()[RESULT_KEY]["warm"]
+    assert one.step()[RESULT_KEY]["gang"]["warm"]
 
 
 def test_a_metric_that_is_nan_at_first_ends_the_trial_before_any_scheduler_is_asked(make: Make) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from ray.tune.result import RESULT_DUPLICATE, SHOULD_CHECKPOINT
 
 from tests.heads import Heads
-from tests.unit.trial.test_trainable import RETRY, Make, background, folder, heads, make, three
+from tests.unit.trial.test_trainable import RETRY, Make, background, folder, heads, make, saving, three
 from tunelight.checkpoints import files as checkpoints
 from tunelight.messages import RESULT_KEY
 
@@ -94,3 +94,16 @@ def test_plain_tune_keeps_the_checkpoints_and_the_gang_its_last_two(make: Make, 
         copy.mkdir()
         one.save_checkpoint(str(copy))
     assert [info.number for info in checkpoints.find(folder)] == [2, 3]
+
+
+def test_a_checkpoint_that_tune_asked_for_is_the_newest_of_an_ended_trial(make: Make, folder: Path) -> None:
+    one = make(saving, real_checkpoints=False)
+    pointers = [folder / "before", folder / "after"]
+    for pointer in pointers:
+        pointer.mkdir()
+    for _ in range(3):
+        one.step()
+    one.save_checkpoint(str(pointers[0]))
+    assert one.step()["done"]
+    one.save_checkpoint(str(pointers[1]))
+    assert [info and info.number for info in map(checkpoints.read_pointer, pointers)] == [3, 3]

@@ -128,7 +128,7 @@ def test_a_paused_trial_whose_checkpoint_is_gone_fails_alone_and_keeps_the_gang(
     assert last[RESULT_KEY]["error"]["type_name"] == "CheckpointError"
     assert "00000 was paused at report 1, but the checkpoint" in last[RESULT_KEY]["error"]["message"]
     heads.reset(one, {})
-    assert one.step()[RESULT_KEY]["warm"]
+    assert one.step()[RESULT_KEY]["gang"]["warm"]
 
 
 def test_plain_tune_is_told_of_a_lost_checkpoint_by_an_exception(make: Make, heads: Heads, folder: Path) -> None:

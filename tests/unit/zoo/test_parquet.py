@@ -1,4 +1,4 @@
-"""CIFAR-10's images as Parquet: those of others, and those that are generated."""
+"""CIFAR-10's images as Parquet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from pyarrow import parquet
 
-from tunelight.zoo import Cifar10Data, ImagesMissingError, generate_cifar10, write_parquet
+from tunelight.zoo import Cifar10Data, ImagesMissingError, write_parquet
 from tunelight.zoo.parquet import find_parquet, read_parquet
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (20, 3, 32, 32), np.uint8)
@@ -97,29 +97,3 @@ def test_parquet_without_a_test_set_or_damaged_is_told(tmp_path):
     (tmp_path / "test.parquet").write_bytes(b"nothing")
     with pytest.raises(ImagesMissingError, match=r"cannot be read.*Fetch and unpack"):
         Cifar10Data(tmp_path / "train.parquet").setup()
-
-
-def test_generated_images_are_the_same_each_time_and_are_left_alone(tmp_path):
-    one, other = (generate_cifar10(tmp_path / name, train=30, test=10) for name in ("one", "other"))
-    images, labels = read_parquet(find_parquet(one, "train"))
-    assert np.array_equal(images, read_parquet(find_parquet(other, "train"))[0])
-    assert sorted(labels) == sorted([*range(10)] * 3)
-    assert generate_cifar10(one, train=50, test=10) == one
-    assert len(read_parquet(find_parquet(one, "train"))[1]) == 30
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "other"]
-
-
-def test_a_generation_that_fails_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr("tunelight.zoo.parquet.write_parquet", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        generate_cifar10(tmp_path / "one", train=10, test=10)
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_class_is_known_by_more_than_its_tint(tmp_path):
-    """By the mean colour alone, the nearest class's, fewer than half are told; a guess tells a tenth."""
-    images, labels = read_parquet(find_parquet(generate_cifar10(tmp_path / "a", train=1000, test=10), "train"))
-    colour = images.mean(axis=(2, 3))
-    means = np.stack([colour[labels == label].mean(axis=0) for label in range(10)])
-    told = np.square(colour[:, None] - means).sum(axis=2).argmin(axis=1)
-    assert 0.15 < (told == labels).mean() < 0.5

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from tunelight.messages import Place
 
@@ -31,11 +31,12 @@ class Meeting:
     timeout_s: float | None = None
 
 
-class CollectiveGroup(Protocol):
-    """One rank's part of a backend for collectives. Runs on: worker."""
+class CollectiveGroup:
+    """One rank's part of a backend for collectives; this one connects nothing. Runs on: worker."""
 
     def host(self, address: str, layout: tuple[int, ...]) -> int:
         """Serve the backend's rendezvous on ``address``; return its port, or 0 for none. Runs on: rank 0."""
+        return 0
 
     def join(self, meeting: Meeting, place: Place, store: dist.TCPStore) -> None:
         """Meet the other ranks."""
@@ -45,15 +46,19 @@ class CollectiveGroup(Protocol):
 
     def settle(self) -> bool:
         """Wait, for some seconds, until a group that was left has ended; tell whether this process can meet again."""
+        return True
 
     def close(self) -> None:
         """Close what ``host`` opened."""
 
     def tidy(self) -> bool:
         """Destroy the groups that a trial made beside the gang's; return whether the gang's own still stands."""
+        return True
 
     def lost_peer(self, error: BaseException) -> bool:
         """Tell whether an error only says that another rank is gone."""
+        return False
 
     def advice(self, error: BaseException) -> str | None:
         """Return what to do about an error that follows from the group being there already; None for others."""
+        return None

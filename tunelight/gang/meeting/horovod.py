@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tunelight.errors import GangError
 from tunelight.gang.meeting.gathering import gather, try_pairs
-from tunelight.gang.meeting.group import Meeting
+from tunelight.gang.meeting.group import CollectiveGroup, Meeting
 from tunelight.messages import Place
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ LEAVE_LIMIT_S = 30.0
 """How long Horovod may take to shut down: a stopped peer delays it until gloo times out."""
 
 
-class HorovodGroup:
+class HorovodGroup(CollectiveGroup):
     """Horovod's global process set."""
 
     def __init__(self) -> None:
@@ -103,10 +103,6 @@ class HorovodGroup:
     def lost_peer(self, error: BaseException) -> bool:
         """Tell whether an error is Horovod's for a peer that has left or died."""
         return type(error).__name__ == "HorovodInternalError"
-
-    def advice(self, error: BaseException) -> str | None:
-        """Return None: Horovod may be initialised again."""
-        return None
 
 
 _NAME_IT = (

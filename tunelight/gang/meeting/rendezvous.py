@@ -106,7 +106,7 @@ class Rendezvous:
     def __init__(self) -> None:
         self._server: dist.TCPStore | None = None
         self._control: dist.TCPStore | None = None
-        self._group: CollectiveGroup | None = None
+        self.group = CollectiveGroup()
         self._last: StoreChannel | None = None
         self._chosen: dict[str, str] | None = None
         self._rank, self._world_size = 0, 1
@@ -116,8 +116,8 @@ class Rendezvous:
         with listening(address) as listener:
             port = int(listener.getsockname()[1])
             self._server = store_on(listener, address, JOIN_LIMIT_S)
-        self._group = group_for(backend)
-        return port, self._group.host(address, layout)
+        self.group = group_for(backend)
+        return port, self.group.host(address, layout)
 
     def join(self, meeting: Meeting, place: Place) -> None:
         """Meet the other ranks: connect to the store, then to one another by the backend."""
@@ -134,32 +134,23 @@ class Rendezvous:
         os.environ.update(torchrun_variables(meeting, place, self._chosen))
         store = self._server or self._connect(meeting)
         self._control = self._connect(meeting)
-        if self._group is None:
-            self._group = group_for(meeting.backend)
-        self._group.join(meeting, place, store)
+        if self._server is None:
+            self.group = group_for(meeting.backend)
+        self.group.join(meeting, place, store)
 
     def _connect(self, meeting: Meeting) -> dist.TCPStore:
         import torch.distributed as dist
 
         return dist.TCPStore(meeting.host, meeting.port, is_master=False, timeout=timedelta(seconds=JOIN_LIMIT_S))
 
-    def leave(self) -> None:
-        """Leave the group, or begin to; collectives in which peers wait fail with an error."""
-        if self._group is not None:
-            self._group.leave()
-
-    def settle(self) -> bool:
-        """Wait, for some seconds, until a group that was left has ended; tell whether this process can meet again."""
-        return self._group is None or self._group.settle()
-
     def close(self) -> bool:
         """Leave, and close the store; return whether this process can meet again."""
-        self.leave()
-        if not self.settle():
+        self.group.leave()
+        if not self.group.settle():
             return False
-        if self._group is not None:
-            self._group.close()
-        self._control = self._server = self._last = self._group = None
+        self.group.close()
+        self.group = CollectiveGroup()
+        self._control = self._server = self._last = None
         return True
 
     def channel(self, name: str) -> StoreChannel:
@@ -171,21 +162,13 @@ class Rendezvous:
         self._last = StoreChannel(self._control, name, self._rank, self._world_size)
         return self._last
 
-    def tidy(self) -> bool:
-        """Destroy the groups that a trial made beside the gang's; return whether the gang's own still stands."""
-        return self._group is None or self._group.tidy()
-
-    def advice(self, error: BaseException) -> str | None:
-        """Return what to do about an error that follows from the group being there already; None for others."""
-        return None if self._group is None else self._group.advice(error)
-
     def lost_peer(self, error: BaseException) -> bool:
         """Tell whether an error only says that another rank is gone, which makes it a consequence and no cause."""
         import torch.distributed as dist
 
         if says_memory_is_out(str(error)):  # NCCL's own allocations fail with the same class of error
             return False
-        return isinstance(error, dist.DistError) or (self._group is not None and self._group.lost_peer(error))
+        return isinstance(error, dist.DistError) or self.group.lost_peer(error)
 
 
 class StoreChannel:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tunelight.compat.torch import abort_process_group
 from tunelight.gang.meeting.gathering import try_pairs
-from tunelight.gang.meeting.group import COLLECTIVE_LIMIT_S, Meeting
+from tunelight.gang.meeting.group import COLLECTIVE_LIMIT_S, CollectiveGroup, Meeting
 from tunelight.messages import Place
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _ADVICE = {
 """What to do about errors of torch and Lightning, by words in them."""
 
 
-class TorchGroup:
+class TorchGroup(CollectiveGroup):
     """torch's default process group, on the gang's store."""
 
     def __init__(self) -> None:
@@ -46,10 +46,6 @@ class TorchGroup:
         which they may need to free a tensor: a deadlock. A reference of Python's frees the group without the GIL.
         """
         self._aborting: threading.Thread | None = None
-
-    def host(self, address: str, layout: tuple[int, ...]) -> int:
-        """Do nothing: the gang's store is all that torch needs."""
-        return 0
 
     def join(self, meeting: Meeting, place: Place, store: dist.TCPStore) -> None:
         """Build the process group."""

@@ -33,7 +33,7 @@ def remember(value: Any, copy_tensors: bool = True) -> Callable[[], Any]:
             value.update({key: back() for key, back in entries.items()})
             return value
 
-    elif isinstance(value, list | deque):
+    elif isinstance(value, list | deque | set):
         items = list(value)
         inner = [remember(item, copy_tensors=False) for item in items if isinstance(item, _CONTAINERS)]
 
@@ -41,22 +41,11 @@ def remember(value: Any, copy_tensors: bool = True) -> Callable[[], Any]:
             for back in inner:
                 back()
             value.clear()
-            value.extend(items)
-            return value
-
-    elif isinstance(value, set):
-        members = set(value)
-
-        def put_back() -> Any:
-            value.clear()
-            value.update(members)
+            (value.update if isinstance(value, set) else value.extend)(items)
             return value
 
     else:
-
-        def put_back() -> Any:
-            return value
-
+        return lambda: value
     return put_back
 
 

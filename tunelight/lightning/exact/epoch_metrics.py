@@ -47,10 +47,7 @@ def shared_out(everywhere: list[Logged], rank: int, world_size: int) -> list[Log
 
 
 def put(trainer: pl.Trainer, states: list[Logged], note: Callable[[str], object]) -> None:
-    """Restore the training epoch's results from ``states``: this rank's own, and those of lost ranks.
-
-    ``note`` is called with a warning for each metric that cannot be restored.
-    """
+    """Restore an epoch's results of this rank and of lost ones; ``note`` each metric that cannot be restored."""
     results = trainer.fit_loop.epoch_loop._results
     for number, one in enumerate(states):
         for key, kept in one.items():
@@ -123,10 +120,7 @@ def _made(trainer: pl.Trainer, kept: dict[str, Any]) -> _ResultMetric:
 
 
 def _put_object(trainer: pl.Trainer, results: Any, key: str, kept: dict[str, Any], *, merge: bool) -> str | None:
-    """Restore the state of one of the model's metrics, or merge that of a lost rank into it.
-
-    Returns: None, or why that failed.
-    """
+    """Restore the state of a model's metric, or merge that of a lost rank into it; return None, or why that failed."""
     value: Any = dict(trainer.lightning_module.named_modules()).get(kept["metric_attribute"])
     if value is None:
         return f"the model has no {kept['metric_attribute']!r} any more"

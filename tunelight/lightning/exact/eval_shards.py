@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import io
 import itertools
@@ -22,11 +23,40 @@ Limit = int | float
 """Lightning's ``limit_*_batches``: an int is a number of batches, a float a fraction of them."""
 
 
-def batches_kept(length: int | None, limit: Limit) -> int | None:
-    """Return how many of ``length`` batches a single process runs under Lightning's ``limit_*_batches``.
+class StandIn:
+    """Stands in for a loader: attributes other than its ``own`` are the loader's, which Lightning reads and sets."""
 
-    As an argument, None is an unknown length; as a result, it means all batches.
-    """
+    def __init__(self, loader: Any, **own: Any) -> None:
+        vars(self).update(own, loader=loader)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(vars(self)["loader"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in vars(self):
+            vars(self)[name] = value
+        else:
+            setattr(self.loader, name, value)
+
+
+def batches_of(loader: Any) -> Any:
+    """Return a loader's batch sampler, its sampler where it has none, or None."""
+    batches = getattr(loader, "batch_sampler", None)
+    return getattr(loader, "sampler", None) if batches is None else batches
+
+
+def with_batches(loader: Any, batches: Any) -> Any:
+    """Return a copy of a DataLoader, which the user may hold, with other batches in place of `batches_of` it."""
+    at = "sampler" if loader.batch_sampler is None else "batch_sampler"
+    loader = copy.copy(loader)
+    vars(loader)[at] = batches  # DataLoader refuses assignment
+    return loader
+
+
+def batches_kept(length: int | None, limit: Limit) -> int | None:
+    """Return how many of ``length`` (None: unknown) batches ``limit_*_batches`` leaves one process; None for all."""
     if isinstance(limit, int):
         return limit if length is None else min(length, limit)
     return None if length is None else int(length * limit)
@@ -113,7 +143,7 @@ class BatchShare(Share):
             set_epoch(epoch)
 
 
-class StreamShare(Share):
+class StreamShare(StandIn, Share):
     """Replaces a loader without a sampler: reads all of its batches, and yields a rank's own.
 
     If the ranks' first batches differ, the data is split by its own code, and each rank keeps all that it reads.
@@ -121,6 +151,9 @@ class StreamShare(Share):
     Args:
         gather: returns every rank's argument, by rank; all ranks begin together. None: every rank reads the same.
     """
+
+    _begun: Iterator[Any] | None
+    _gather: Callable[[str], list[str]] | None
 
     def __init__(
         self,
@@ -131,10 +164,8 @@ class StreamShare(Share):
         *,
         gather: Callable[[str], list[str]] | None = None,
     ) -> None:
-        vars(self)["loader"] = loader
-        self._gather = gather
-        self._begun: Iterator[Any] | None = None
-        super().__init__(parts, part, limit)
+        own = {"_parts": parts, "_part": part, "_limit": limit, "_count": None, "_gather": gather, "_begun": None}
+        super().__init__(loader, **own, dealt=True)
 
     def __iter__(self) -> Iterator[Any]:
         self._begin()
@@ -156,18 +187,6 @@ class StreamShare(Share):
         self._begun = itertools.chain(first, batches)
         if len(set(gather(_digest(first)))) > 1:
             self._parts, self._part, self.dealt = 1, 0, False
-
-    # Lightning reads and sets attributes of the loader: its workers' seeds, and its iterator to shut it down.
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(vars(self)["loader"], name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in ("_parts", "_part", "_limit", "_count", "_gather", "_begun", "dealt"):
-            vars(self)[name] = value
-        else:
-            setattr(self.loader, name, value)
 
 
 @contextlib.contextmanager
@@ -212,21 +231,18 @@ def share_of(loader: object) -> Share | None:
         return loader
     if not isinstance(loader, DataLoader):
         return None
-    batches: Any = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
+    batches = batches_of(loader)
     batches = getattr(batches, "_batch_sampler", batches)
     return batches if isinstance(batches, Share) else None
 
 
 def interleave(per_rank: Sequence[Any], split: Sequence[bool] = (True,)) -> list[Any] | None:
-    """Return the predictions of all ranks, in the order of the dataset.
+    """Return the predictions of all ranks in the order of the dataset, as ``trainer.predict`` of one process.
 
     Args:
-        per_rank: the result of ``trainer.predict`` on each rank: a list with an output for each batch, or with
-            several dataloaders a list of such lists.
+        per_rank: the result of ``trainer.predict`` on each rank.
         split: the strategy's ``prediction_splits``, for each dataloader whether its batches were dealt in turns.
             Outputs of data that the user shards are joined in the order of the ranks.
-
-    Returns the same as ``trainer.predict`` in a single process. Runs on: driver or worker.
     """
     if any(outputs is None for outputs in per_rank):
         return None

@@ -18,7 +18,6 @@ one of them only. Each is compared with the other ranks' before it begins, and a
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import math
 import os
@@ -35,14 +34,13 @@ from tunelight.compat.lightning import (
     ReduceOp,
     RunningStage,
     _IndexBatchSamplerWrapper,
-    _PredictionLoop,
     has_iterable_dataset,
     sized_len,
 )
 from tunelight.errors import StrategyError
 from tunelight.lightning.exact.borrowed import remember, remember_attributes, remember_logged
 from tunelight.lightning.exact.epoch_metrics import agree
-from tunelight.lightning.exact.eval_shards import BatchShare, Limit, StreamShare, share_of
+from tunelight.lightning.exact.eval_shards import BatchShare, Limit, StreamShare, batches_of, share_of, with_batches
 from tunelight.session.session import current
 
 T = TypeVar("T")
@@ -52,19 +50,25 @@ class WholeDataset(int):
     """A sampler's ``num_replicas``, always 1: it yields all samples, and ``ExactEvaluation`` deals the batches."""
 
 
+_WRAPPERS = {
+    "_evaluation_step": "_step",
+    "_predict_step": "_step",
+    "_on_evaluation_epoch_end": "_epoch_end",
+    "_on_predict_epoch_end": "_epoch_end",
+    "_store_dataloader_outputs": "_agree",
+}
+"""Methods of Lightning's loops, and what wraps each in an exact evaluation."""
 _MEANS = ("mean", "avg", ReduceOp.AVG, None)
 
 
 class ExactEvaluation(ParallelStrategy):
     """Adds evaluation that is the same for any number of ranks to a strategy; put it first among the base classes.
 
-    Where ``exact`` is False, all of it is Lightning's. Where it is True, validation, testing and predicting run the
-    batches of a single process, dealt in turns. A map-style dataset is dealt if Lightning would shard it: not with
-    ``use_distributed_sampler=False``, and not with the user's own DistributedSampler. An iterable without a sampler
-    (IterableDataset) is left as it is in validation, as by Lightning; in ``predict`` it is dealt if every rank reads
-    the same, and left as it is if it yields each rank its own part.
-
-    Runs on: worker. Raises: StrategyError if the ranks' loaders differ in length, or if the ranks come apart.
+    Where ``exact`` is False, all of it is Lightning's. Else a map-style dataset is dealt if Lightning would shard it:
+    not with ``use_distributed_sampler=False``, and not with the user's own DistributedSampler. An iterable without a
+    sampler (IterableDataset) is left as it is in validation, as by Lightning; in ``predict`` it is dealt if every rank
+    reads the same. Runs on: worker. Raises: StrategyError if the ranks' loaders differ in length, or the ranks come
+    apart.
     """
 
     borrowing = False
@@ -152,8 +156,7 @@ class ExactEvaluation(ParallelStrategy):
 
     def _dealt(self, loader: DataLoader[Any], sampler: Any, limit: Limit) -> DataLoader[Any]:
         """Return ``loader`` with this rank's share in place of its batch sampler."""
-        at = "sampler" if loader.batch_sampler is None else "batch_sampler"
-        holder, inner = loader, getattr(loader, at)
+        inner = batches_of(loader)
         if indexed := isinstance(inner, _IndexBatchSamplerWrapper):
             inner = inner._batch_sampler  # it records the indices for prediction writers
         length = sized_len(inner)
@@ -172,19 +175,16 @@ class ExactEvaluation(ParallelStrategy):
         if indexed:
             loader.batch_sampler._batch_sampler = share  # type: ignore[union-attr]  # Lightning's wrapper, which is not the user's
             return loader
-        holder = copy.copy(loader)  # the user may hold it
-        vars(holder)[at] = share  # DataLoader refuses assignment
-        return holder
+        return with_batches(loader, share)  # type: ignore[no-any-return]
 
     # -- collectives
 
     def reduce(
         self, tensor: torch.Tensor, group: Any = None, reduce_op: ReduceOp | str | None = "mean"
     ) -> torch.Tensor:
-        """Reduce over the ranks. In an exact evaluation means are taken in float64, so that counts stay exact.
+        """Reduce over the ranks; in an exact evaluation without borrowed steps, and means in float64.
 
-        A rank in a borrowed step adds nothing to what ``self.log`` reduces.
-        Returns a tensor of the same shape, and of the same dtype, except that a mean of integers is float32.
+        Returns a tensor of the same shape and dtype, except that a mean of integers is float32.
         """
         self._together("reduce", tensor, group)
         if not isinstance(tensor, torch.Tensor) or not self.counts_ranks:
@@ -218,7 +218,9 @@ class ExactEvaluation(ParallelStrategy):
     def _together(self, act: str, value: object = None, group: Any = None) -> None:
         """Compare what this rank does next in an exact evaluation with the other ranks. Raises: StrategyError."""
         session = current()
-        if not self._comparing or session is None or group not in (None, _whole_gang()):
+        available = torch.distributed.is_available() and torch.distributed.is_initialized()
+        all_ranks = (None, torch.distributed.group.WORLD) if available else (None,)
+        if not self._comparing or session is None or group not in all_ranks:
             return
         if isinstance(value, torch.Tensor):
             act = f"{act} of a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"
@@ -255,21 +257,6 @@ class ExactEvaluation(ParallelStrategy):
         super().on_predict_start()
         self._begin_evaluation()
 
-    def on_validation_end(self) -> None:
-        """Remove the wrappers of the loop."""
-        self._leave_loop()
-        super().on_validation_end()
-
-    def on_test_end(self) -> None:
-        """Remove the wrappers of the loop."""
-        self._leave_loop()
-        super().on_test_end()
-
-    def on_predict_end(self) -> None:
-        """Remove the wrappers of the loop."""
-        self._leave_loop()
-        super().on_predict_end()
-
     def on_exception(self, exception: BaseException) -> None:
         """Compare collectives no longer: an exception may have ended an evaluation."""
         self._comparing = False
@@ -277,32 +264,27 @@ class ExactEvaluation(ParallelStrategy):
 
     def _begin_evaluation(self) -> None:
         """Broadcast rank 0's buffers, and wrap the loop's steps."""
-        loop = self._leave_loop()  # an evaluation before may have ended in an exception
+        loop = self._trainer()._active_loop
+        self._leave(loop)  # an evaluation before may have ended in an exception
         if not self.exact:
             return
         self.sync_buffers()
         self._owned, self._undo, self._comparing = None, (), True
         if (session := current()) is not None:
             session.lockstep.begin()
-        wrappers: dict[str, Callable[..., Any]] = {
-            _step_of(loop): self._step,
-            _epoch_end_of(loop): self._epoch_end,
-            "_store_dataloader_outputs": self._agree,
-        }
-        for name, wrapper in wrappers.items():
+        for name, wrapper in _WRAPPERS.items():
             if hasattr(loop, name):
-                setattr(loop, name, functools.partial(wrapper, loop, getattr(loop, name)))
+                setattr(loop, name, functools.partial(getattr(self, wrapper), loop, getattr(loop, name)))
         if loop._results is not None:
             loop._results.log = functools.partial(self._log, loop._results.log)
 
-    def _leave_loop(self) -> Any:
-        loop = self._trainer()._active_loop
-        for name in (_step_of(loop), _epoch_end_of(loop), "_store_dataloader_outputs"):
+    def _leave(self, loop: Any) -> None:
+        """Remove the wrappers of a loop."""
+        for name in _WRAPPERS:
             vars(loop).pop(name, None)
         if loop._results is not None:
             vars(loop._results).pop("log", None)
         self._comparing, self._logging = False, None
-        return loop
 
     def sync_buffers(self) -> None:
         """Broadcast rank 0's buffers, as DDP does in a forward: BatchNorm's statistics differ between ranks."""
@@ -325,9 +307,7 @@ class ExactEvaluation(ParallelStrategy):
 
     def _step(self, loop: Any, original: Callable[..., None], *step: Any) -> None:
         """Run a loop's step; undo it if this rank has borrowed the batch."""
-        _, turn, loader, source = (
-            step  # batch, batch_idx, dataloader_idx and, for a step that asks for it, the iterator
-        )
+        _, turn, loader, source = step  # the batch, its index, the loader's, and the iterator if the step takes that
         combined = loop._combined_loader
         shares = [share_of(one) for one in combined.flattened]
         session = current()
@@ -359,14 +339,14 @@ class ExactEvaluation(ParallelStrategy):
         original()
 
     def _epoch_end(self, loop: Any, original: Callable[[], T]) -> T:
-        """Run a loop's hooks at its end; what a rank without a batch logs in them is left out."""
+        """Run the hooks at an evaluation's end; what a rank without a batch logs in them is left out."""
         self.borrowing = self._owned is False
         try:
             result = original()
             self._together("the end of the evaluation")
         finally:
-            self.borrowing = self._comparing = False
-            self._undo = ()
+            self.borrowing, self._undo = False, ()
+            self._leave(loop)
         return result
 
     def _log(self, original: Callable[..., None], hook: str, name: str, *args: Any, **kwargs: Any) -> None:
@@ -396,7 +376,7 @@ class ExactEvaluation(ParallelStrategy):
         with contextlib.ExitStack() as stack:
             for writer in callbacks:
                 if isinstance(writer, BasePredictionWriter):
-                    vars(writer)["on_predict_batch_end"] = _write_nothing
+                    vars(writer)["on_predict_batch_end"] = lambda *_, **__: None
                     stack.callback(vars(writer).pop, "on_predict_batch_end")
             try:
                 yield
@@ -411,26 +391,6 @@ class ExactEvaluation(ParallelStrategy):
                         owner._update_count = max(1, owner._update_count)
                 if keep:
                     self._undo = (*self._undo, *(put_back for _, put_back in attributes))
-
-
-def _whole_gang() -> Any:
-    """Return torch's group of all ranks; None without one."""
-    available = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return torch.distributed.group.WORLD if available else None
-
-
-def _write_nothing(*_: Any, **__: Any) -> None:
-    """Replace a prediction writer's hook in a borrowed step."""
-
-
-def _step_of(loop: Any) -> str:
-    """Return the name of a loop's method that runs a step."""
-    return "_predict_step" if isinstance(loop, _PredictionLoop) else "_evaluation_step"
-
-
-def _epoch_end_of(loop: Any) -> str:
-    """Return the name of a loop's method that runs the hooks at the end."""
-    return "_on_predict_epoch_end" if isinstance(loop, _PredictionLoop) else "_on_evaluation_epoch_end"
 
 
 def _neutral(tensor: torch.Tensor, op: str) -> torch.Tensor:

@@ -73,10 +73,7 @@ def seeded(*numbers: int, device: torch.device | None = None) -> Iterator[None]:
 
 
 def draw_alike(sampler: Any) -> None:
-    """Let the user's sampler in a DistributedSamplerWrapper draw one order on all ranks, by seed and epoch.
-
-    Each rank takes its share of the order that it has drawn, by generators that are its own.
-    """
+    """Let the sampler in a DistributedSamplerWrapper draw one order on all ranks, of which each takes its share."""
     reset = sampler.dataset.reset
     if "reset" in vars(sampler.dataset):
         return  # it does so already

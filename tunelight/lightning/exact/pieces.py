@@ -22,10 +22,7 @@ class UncutError(TypeError):
 
 
 def rows_of(batch: Any) -> int:
-    """Return how many samples a batch has: the first dimension of its tensors and arrays, which must agree.
-
-    A batch is made of them by mappings, sequences and dataclasses. Raises: UncutError.
-    """
+    """Return a batch's number of samples: the first dimension of all its tensors and arrays. Raises: UncutError."""
     rows = {len(one) for one in _arrays(batch)}
     if len(rows) != 1:
         found = f"first dimensions of {sorted(rows)}" if rows else "no tensors with a first dimension"

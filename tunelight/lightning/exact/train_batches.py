@@ -17,6 +17,7 @@ from typing import Any
 from torch.utils.data import BatchSampler, DistributedSampler
 
 from tunelight.compat.lightning import sized_len
+from tunelight.lightning.exact.eval_shards import StandIn
 
 Play = Callable[[int], AbstractContextManager[None]]
 """Returns a context in which a part's random generators are the process's."""
@@ -194,7 +195,7 @@ class _Steps(Iterator[Any]):
         return group[0]
 
 
-class TurnLoader:
+class TurnLoader(StandIn):
     """Replaces a training loader: yields the first part's batch of every step, and keeps those of the others.
 
     Args:
@@ -204,8 +205,9 @@ class TurnLoader:
     """
 
     def __init__(self, loader: Any, parts: DataParts, play: Play, *, cut: bool, over: int = 0) -> None:
-        vars(self).update(loader=loader, parts=parts, cut=cut, over=over, _play=play, _groups=deque(maxlen=2))
-        vars(self)["taken"] = parts.played if cut else [parts.worker] * parts.turns
+        taken = parts.played if cut else [parts.worker] * parts.turns
+        groups: deque[list[Any]] = deque(maxlen=2)
+        super().__init__(loader, parts=parts, cut=cut, over=over, taken=taken, _play=play, _groups=groups)
 
     def __iter__(self) -> Iterator[Any]:
         over, vars(self)["over"] = self.over, 0
@@ -217,12 +219,8 @@ class TurnLoader:
         return steps
 
     def group(self, ahead: int) -> list[Any]:
-        """Return the batches of this worker's parts in a step; none once the loader has ended beside a longer one.
-
-        ``ahead``: how many steps have been asked for since that one.
-        """
-        groups: deque[list[Any]] = self._groups
-        return groups[-1 - ahead] if ahead < len(groups) else []
+        """Return the batches of the step ``ahead`` steps ago; none once the loader has ended beside a longer one."""
+        return self._groups[-1 - ahead] if ahead < len(self._groups) else []
 
     @property
     def ended(self) -> bool:
@@ -244,12 +242,3 @@ class TurnLoader:
         if length is None:
             raise TypeError(f"{type(self.loader).__name__} has no length")
         return length // len(self.taken)
-
-    # Lightning reads and sets attributes of the loader: its workers' seeds, and its iterator to shut it down.
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(vars(self)["loader"], name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self.loader, name, value)

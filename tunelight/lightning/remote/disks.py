@@ -1,7 +1,4 @@
-"""Copies checkpoints between the disks of nodes, through Ray's object store.
-
-A file has the same path on all nodes, so that paths in Trainers and callbacks stay valid.
-"""
+"""Copies checkpoints to the same path on the disks of other nodes, through Ray's object store."""
 
 from __future__ import annotations
 

@@ -23,26 +23,16 @@ from tunelight.checkpoints import files as checkpoints
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.cluster.connect import check_cluster, use_ray
 from tunelight.cluster.local import with_forks
-from tunelight.compat.lightning import (
-    VARIABLE,
-    Callback,
-    Checkpoint,
-    Precision,
-    _Launcher,
-    flavour,
-    flavour_of_module,
-    pl,
-    switch,
-)
+from tunelight.compat.lightning import VARIABLE, Callback, Checkpoint, Precision, _Launcher, pl
 from tunelight.compat.ray import is_client, without_hints_on_deaths
 from tunelight.errors import ResourceError, StrategyError, WorkerFailedError, guess
 from tunelight.gang.causes import as_cause
 from tunelight.gang.drain import DRAINED, reason_to_leave
 from tunelight.gang.gang import Gang
-from tunelight.gang.parcel import Packed, unpack
+from tunelight.gang.parcel import Packed, arrives, unpack
 from tunelight.gang.pool import Held, current_group, pool
 from tunelight.gang.run import ResilientRun
-from tunelight.gang.spec import GangSpec, driver_paths
+from tunelight.gang.spec import GangSpec
 from tunelight.lightning.launcher import give_back, hold
 from tunelight.lightning.remote import job
 from tunelight.lightning.remote.disks import Files, read
@@ -50,7 +40,7 @@ from tunelight.lightning.remote.workers import Workers
 from tunelight.machine.notebook import is_terminal, shown, write
 from tunelight.messages import CheckpointInfo, Continue, Report, Terminal, Text
 from tunelight.resources import Reservation, check_devices
-from tunelight.session.task import Task
+from tunelight.session.task import Home, Start, Task
 
 if TYPE_CHECKING:
     from tunelight.lightning.remote.tune import TrialReporter
@@ -91,11 +81,11 @@ class DriverLauncher(_Launcher):
     def __init__(self, strategy: DriverStrategy, before: _Launcher | None) -> None:
         self.trainer: pl.Trainer
         self._strategy = strategy
-        self._busy: threading.Lock = before._busy if isinstance(before, DriverLauncher) else threading.Lock()
+        self._busy = threading.Lock()
         self._held: Held | None = None
         self._lease = 0
         if isinstance(before, DriverLauncher):
-            self._held, self._lease = before._held, before._lease
+            self._busy, self._held, self._lease = before._busy, before._held, before._lease
         self._trained: tuple[Held, int] | None = None
         self._stopped = False
         """True where Tune has stopped the trial of this process in the last run: its ranks have ended it by then."""
@@ -114,7 +104,6 @@ class DriverLauncher(_Launcher):
         """
         if trainer is None:
             return function(*args, **kwargs)
-        switch(flavour_of_module(pl.__name__) or flavour())  # a sweep since may have worked with the other one
         self._check(trainer)
         if not self._busy.acquire(blocking=False):
             raise StrategyError(
@@ -136,7 +125,7 @@ class DriverLauncher(_Launcher):
             if isinstance(error, WorkerFailedError):
                 error = as_cause(error)
                 if isinstance(error, job.NotUnpickledError):
-                    error = job.not_unpickled(trainer, args, kwargs, error)
+                    error = job.unsent(trainer, args, kwargs, error, arrives)
                 raise error from None
             raise
         finally:
@@ -154,10 +143,7 @@ class DriverLauncher(_Launcher):
             self._held = self._trained = None
 
     def training_state(self, *, missing_ok: bool = False) -> dict[str, Any]:
-        """Fetch the optimizers' and schedulers' states of the last fit from the workers.
-
-        Raises: StrategyError if they are gone; with ``missing_ok`` the result is empty then.
-        """
+        """Fetch the optimizers' and schedulers' states of the last fit. Raises: StrategyError if they are gone."""
         held, serial = self._trained or (None, 0)
         if held is None or held.closed or held.gang.trials != serial:
             if missing_ok:
@@ -226,52 +212,63 @@ class DriverLauncher(_Launcher):
         if files and _elsewhere(held.gang):
             config["files"] = ray.put(read(files))
         reporter = _reporter()
-        task = Task(
+        spares: list[CheckpointInfo] = []
+
+        def keep(info: CheckpointInfo) -> None:
+            spares[:] = checkpoints.keep_spares([*spares, info])
+
+        def with_run(start: Start) -> Start:
+            # Put into Ray's store at each start, so that Ray may free it once all ranks have it.
+            return start if run is None else replace(start, config={**start.config, "run": ray.put(run)})
+
+        start = Start(
             trial_id=f"job-{next(_serials)}",
             trial_dir=reporter.folder if reporter else str(folder),
             config=config,
-            train=cloudpickle.dumps(function),
-            seed=None,
-            cwd=str(Path.cwd()),
-            sys_path=driver_paths(),
             until=1 if reporter else None,
+        )
+        task = Task(
+            train=cloudpickle.dumps(function),
+            home=Home.here(),
             verbose=1,
             terminal=Terminal(is_terminal(sys.stdout), shutil.get_terminal_size().columns),
             job=True,
             evaluation="ddp" if self._strategy.workers.least is None else "exact",
-            heard=reporter is not None,
             passed_on=reporter is not None,
             checkpoints=Checkpoints(every_s=0.0 if reporter else SAFE_EVERY_S),
         )
+        steady = ResilientRun(
+            task,
+            start,
+            self._strategy.workers.failures,
+            say=lambda text: _say(f"tunelight: {text}"),
+            keep=keep if reporter is None else lambda _: None,  # else it keeps what it has not passed on
+            newest=None if reporter else lambda _: _newest(folder),  # else of this run's own reports
+            fresh=with_run,
+        )
         while True:
-            gang = held.gang
-            steady = ResilientRun(
-                gang,
-                task,
-                self._strategy.workers.failures,
-                say=lambda text: _say(f"tunelight: {text}"),
-                keep=_Spares() if reporter is None else lambda _: None,  # else it keeps what it has not passed on
-                newest=None if reporter else lambda _: _newest(folder),  # else of this run's own reports
-                fresh=lambda task: task if run is None else _with_run(task, run),
-                leave=None if reporter or run is None else reason_to_leave(gang, with_head=False),
-            )
+            leave = None if reporter or run is None else reason_to_leave(held.gang, with_head=False)
             try:
                 with without_hints_on_deaths():
-                    return self._finished(steady, held, reporter, folder)
+                    return self._finished(steady, held, leave, reporter, folder)
             except WorkerFailedError as error:
                 if error.error.type_name != DRAINED:
                     raise
                 _say(f"tunelight: {error.error.message}; going on elsewhere")
             pool.close(held)
-            held, task = self._take(runs_code=run is not None), replace(task, resume=steady.resume)
+            held = self._take(runs_code=run is not None)
 
     def _finished(
-        self, steady: ResilientRun, held: Held, reporter: TrialReporter | None, folder: Path
+        self,
+        steady: ResilientRun,
+        held: Held,
+        leave: Callable[[], str | None] | None,
+        reporter: TrialReporter | None,
+        folder: Path,
     ) -> dict[int, Any]:
         """Run a job to its end; return the ranks' results. Gives the gang back or closes it, unless it must move."""
-        gang = held.gang
         try:
-            steady.start()
+            steady.start(held.gang, leave)
             handed_in = _listen(steady, reporter)
         except WorkerFailedError as error:
             if error.error.type_name == DRAINED:
@@ -280,38 +277,34 @@ class DriverLauncher(_Launcher):
                 error.add_note(f"Its last checkpoint is {last.path}: fit(..., ckpt_path=...) continues from there.")
             else:
                 _forget(folder)  # a run without checkpoints leaves a note of its loggers there
-            if reporter is not None:
-                reporter.close()
-            pool.give_back(held, self._strategy.workers.idle_timeout_s)
+            self._give_back(held, reporter)
             raise
         except BaseException as error:  # Ctrl-C, or a stop by Tune: the ranks' next boundary is not waited for
             if isinstance(error, SystemExit) and reporter is not None:
                 self._stopped = True
-                gang.finish(reason="stopped")
-                reporter.close()
-                pool.give_back(held, self._strategy.workers.idle_timeout_s)
+                held.gang.finish(reason="stopped")
+                self._give_back(held, reporter)
             else:
                 pool.close(held)
             raise
         _forget(folder)
+        self._trained = held, held.gang.trials  # later requests leave its states as they are
+        self._give_back(held, reporter)
+        return handed_in
+
+    def _give_back(self, held: Held, reporter: TrialReporter | None) -> None:
         if reporter is not None:
             reporter.close()
-        self._trained = (held, gang.trials)  # later requests leave its states as they are
         pool.give_back(held, self._strategy.workers.idle_timeout_s)
-        return handed_in
 
     def _take(self, *, runs_code: bool) -> Held:
         """Return a gang: this strategy's, another warm one like it, or a new one; see :meth:`Pool.take`."""
         wanted, strategy = self._strategy.workers, self._strategy
+        timeout: timedelta | None = getattr(strategy, "_timeout", None)
         check_devices(wanted.gpus, wanted.resources or {}, "resources_per_worker['GPU']")
         group = current_group()
-        each = Reservation(
-            wanted.number,
-            wanted.cpus,
-            wanted.gpus,
-            resources_per_worker=dict(wanted.resources or {}),
-            least=wanted.least,
-        )
+        custom = dict(wanted.resources or {})
+        each = Reservation(wanted.number, wanted.cpus, wanted.gpus, resources_per_worker=custom, least=wanted.least)
         first, per_bundle, reservation = 0, 1, each
         if group is not None:
             first = _first_bundle(group.bundle_specs, each, type(strategy).__name__)
@@ -323,7 +316,7 @@ class DriverLauncher(_Launcher):
                     wanted.hosts,
                     wanted.cpus * per_bundle,
                     wanted.gpus * per_bundle,
-                    resources_per_worker={name: n * per_bundle for name, n in (wanted.resources or {}).items()},
+                    resources_per_worker={name: amount * per_bundle for name, amount in custom.items()},
                 )
             who = f"{type(strategy).__name__}(num_workers={wanted.number})"
             reservation = check_cluster(reservation, who=who, spread=wanted.hosts is not None)
@@ -335,14 +328,13 @@ class DriverLauncher(_Launcher):
             first_bundle=first,
             workers_per_bundle=per_bundle,
             process_group=getattr(strategy, "_process_group_backend", None),
-            timeout_s=_seconds(getattr(strategy, "_timeout", None)),
+            timeout_s=None if timeout is None else timeout.total_seconds(),
             environ={
                 **{name: value for name, value in os.environ.items() if name.startswith(_PASSED_ON)},
                 VARIABLE: pl.__name__,
             },
             init_hook=None if wanted.init_hook is None else cloudpickle.dumps(wanted.init_hook),
-            cwd=str(Path.cwd()),
-            sys_path=driver_paths(),
+            home=Home.here(),
         )
         self._held = pool.take(spec, reservation, group, spread=wanted.hosts is not None, say=_say, runs_code=runs_code)
         self._lease = self._held.lease
@@ -361,24 +353,9 @@ def _check_group(backend: str | None) -> None:
             )
 
 
-class _Spares:
-    """Keeps the last two of the checkpoints that a run writes to survive a lost worker."""
-
-    def __init__(self) -> None:
-        self._left: list[CheckpointInfo] = []
-
-    def __call__(self, info: CheckpointInfo) -> None:
-        self._left = checkpoints.keep_spares([*self._left, info])
-
-
-def _with_run(task: Task, run: Packed) -> Task:
-    """Add a Trainer's run. It is put into Ray's store at each start, so that Ray may free it once all ranks have it."""
-    return replace(task, config={**task.config, "run": ray.put(run)})
-
-
 def _listen(run: ResilientRun, reporter: TrialReporter | None) -> dict[int, Any]:
     """Follow a job to its end; return the ranks' results of its last start. Raises: TrialError with the cause."""
-    elastic = run.gang.spec.reservation.least is not None
+    elastic = run.gang.spec.elastic
     with shown() as show:
         while run.running:
             event = run.next_event(_LOOK_S if elastic else None)
@@ -413,10 +390,6 @@ def _forget(folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(OSError):
             folder.parent.rmdir()  # unless another run's is in it
-
-
-def _seconds(timeout: timedelta | None) -> float | None:
-    return None if timeout is None else timeout.total_seconds()
 
 
 def _elsewhere(gang: Gang) -> bool:

@@ -31,17 +31,19 @@ from tunelight.compat.lightning import (
     pl,
 )
 from tunelight.errors import TrainFunctionError
-from tunelight.gang.parcel import Packed, arrives, pack, pack_state, receive, unpack, unpack_view
+from tunelight.gang.parcel import Packed, pack, pack_state, receive, unpack, unpack_view
 from tunelight.gang.reset import Flags, read_flags, torch_flags, write_flags
 from tunelight.lightning.exact.eval_shards import interleave
 from tunelight.lightning.remote import disks
 from tunelight.lightning.state import compiling
-from tunelight.lightning.state.changes import Changes, SharedParts
+from tunelight.lightning.state.changes import Changes, SharedParts, why_lost
 from tunelight.lightning.state.recovery import METRICS, reach_boundary
 from tunelight.lightning.strategy_check import guard_callbacks
 from tunelight.lightning.transfer import copy_into, find_unpicklable
 from tunelight.session.session import get_session
 
+_CHANGED = ("state", "should_stop", "accumulate_grad_batches")  # the last by GradientAccumulationScheduler
+"""Attributes of a Trainer that a run changes."""
 _SEEDS = ("PL_GLOBAL_SEED", "PL_SEED_WORKERS", "CUBLAS_WORKSPACE_CONFIG")
 
 
@@ -83,17 +85,13 @@ class Left:
     """The state after a run, without the weights: complete on rank 0, predictions only on the other ranks."""
 
     result: Any
-    state: Any
-    loops: dict[str, Any]
-    metrics: list[dict[str, Any]]
+    state: dict[str, dict[str, Any]]
+    """Attributes of the Trainer, its loops and its metrics, by the names of `_holders`."""
     objects: Packed
     """The Trainer's callbacks after the run, also new ones of the model, and `Changes`. They are packed apart: a user's
     object that cannot be unpickled must not cost the metrics."""
     loggers: list[Packed | None]
     rng: dict[str, Any]
-    should_stop: bool
-    accumulate: int
-    """``accumulate_grad_batches``, which ``GradientAccumulationScheduler`` changes."""
     predictions: Any = None
     splits: tuple[bool, ...] = ()
     """For each dataloader of ``predict``, whether its batches were divided among the ranks."""
@@ -125,16 +123,11 @@ def pack_run(trainer: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, A
     except Exception as error:
         if compiled is not None:
             _check_compiled(compiled, trainer.lightning_module)
-        raise _unsent(trainer, args, kwargs, error, pack) from error
+        raise unsent(trainer, args, kwargs, error, pack) from error
 
 
 class NotUnpickledError(TrainFunctionError):
     """A run was pickled on the driver, and cannot be unpickled on a worker."""
-
-
-def not_unpickled(trainer: Any, args: Any, kwargs: Any, error: NotUnpickledError) -> TrainFunctionError:
-    """Return the error with the path to what cannot be unpickled."""
-    return _unsent(trainer, args, kwargs, error, arrives)
 
 
 def _model(trainer: Any, given: Iterable[object]) -> Any:
@@ -153,7 +146,8 @@ def _check_compiled(compiled: Any, model: pl.LightningModule) -> None:
         ) from error
 
 
-def _unsent(trainer: Any, args: Any, kwargs: Any, error: Exception, send: Callable[..., object]) -> TrainFunctionError:
+def unsent(trainer: Any, args: Any, kwargs: Any, error: Exception, send: Callable[..., object]) -> TrainFunctionError:
+    """Return the error for a run that cannot be sent, with the path to the part that makes ``send`` fail."""
     model = trainer.strategy.lightning_module
     parts = {"model": model, "trainer.callbacks": trainer.callbacks, "trainer.loggers": trainer.loggers}
     parts |= {f"data ({type(part).__name__})": part for part in [*args, *kwargs.values()] if part is not model}
@@ -266,21 +260,16 @@ def _leave(trainer: Any, strategy: Any, result: Any, parts: SharedParts, known: 
     """Return the state after a run on this rank; changes to ``parts`` on rank 0 only."""
     predicting = trainer.state.fn == TrainerFn.PREDICTING
     zero = strategy.is_global_zero
-    connector = trainer._logger_connector
     objects: tuple[list[Callback], Changes] = ([], Changes())
     if zero:
         here = parts.references(known)
-        objects = [one for one in trainer.callbacks if _arrives(one, here)], parts.changes(known)
+        objects = [one for one in trainer.callbacks if why_lost(one, here) is None], parts.changes(known)
     return Left(
         result=None if predicting else result,
-        state=trainer.state,
-        loops=_plain_state(trainer),
-        metrics=[move_data_to_device(getattr(connector, name), "cpu") for name in METRICS] if zero else [],
+        state=_state(trainer) if zero else {},
         objects=pack_state(objects, parts.references(known)),
         loggers=[_logger_state(one, parts.references(known)) for one in trainer.loggers] if zero else [],
         rng=_collect_rng_states(include_cuda=False),
-        should_stop=trainer.should_stop,
-        accumulate=trainer.accumulate_grad_batches,
         predictions=move_data_to_device(result, "cpu") if predicting else None,
         splits=tuple(strategy.prediction_splits) if predicting else (),
         files=tuple(known_checkpoints(trainer)) if zero else (),
@@ -314,21 +303,21 @@ def _loops(trainer: Any) -> dict[str, _Loop]:
     return found
 
 
-def _plain_state(trainer: Any) -> dict[str, Any]:
-    """Return the loops' counters and flags, by path and name."""
+def _holders(trainer: Any) -> dict[str, Any]:
+    """Return the objects of a Trainer that hold its state, by name."""
+    return {"trainer": trainer, "metrics": trainer._logger_connector, **_loops(trainer)}
+
+
+def _state(trainer: Any) -> dict[str, dict[str, Any]]:
+    """Return attributes of `_holders`: of the loops their counters and flags."""
     plain = (_BaseProgress, bool, int, float, str)
-    return {
+    found = {
         path: {name: value for name, value in vars(loop).items() if value is None or isinstance(value, plain)}
         for path, loop in _loops(trainer).items()
     }
-
-
-def _arrives(value: object, known: Mapping[str, object]) -> bool:
-    try:
-        unpack_view(pack_state(value, known), known)
-    except Exception:  # noqa: BLE001 - pickling raises anything; the model's callbacks are made anew in the next run
-        return False
-    return True
+    found["trainer"] = {name: getattr(trainer, name) for name in _CHANGED}
+    found["metrics"] = {name: move_data_to_device(getattr(trainer._logger_connector, name), "cpu") for name in METRICS}
+    return found
 
 
 def _logger_state(logger: Any, known: Mapping[str, object]) -> Packed | None:
@@ -371,38 +360,28 @@ def recover(
     args: tuple[Any, ...],
     fetch: Callable[[list[str]], disks.Files],
 ) -> Any:
-    """Bring the driver's Trainer and model into the state after the run; return the run's result.
-
-    ``fetch`` returns the contents of checkpoints that are not on this node's disk.
-    """
+    """Bring the driver's Trainer and model into the state after the run, and fetch its files; return its result."""
     model = _model(trainer, args)
     trainer.strategy.connect(model)
     first: HandedIn = ray.get(handed_in[0])
     if first.weights is not None:
-        weights = unpack_view(first.weights)
-        _configure(model, weights)
+        _configure(model, weights := unpack_view(first.weights))
         copy_into(model, weights)
     known = sent.parts.references(_references(trainer, sent.callbacks))
     left: Left = unpack(first.left, known)
     model.trainer = trainer
-    loops = _loops(trainer)
-    for path, attributes in left.loops.items():
-        if path in loops:
-            vars(loops[path]).update(attributes)
-    for name, values in zip(METRICS, left.metrics, strict=True):
-        setattr(trainer._logger_connector, name, values)
+    holders = _holders(trainer)
+    for name, attributes in left.state.items():
+        if name in holders:
+            vars(holders[name]).update(attributes)
     try:
         callbacks, changes = unpack(left.objects, known)
     except Exception as error:  # noqa: BLE001 - a module that only the workers have, say
-        callbacks, changes = (
-            sent.callbacks,
-            Changes(lost={"callbacks and attributes": f"{type(error).__name__}: {error}"}),
-        )
+        lost = {"callbacks and attributes": f"{type(error).__name__}: {error}"}
+        callbacks, changes = sent.callbacks, Changes(lost=lost)
     sent.parts.put(changes)
     trainer.callbacks[:] = callbacks
     _recover_loggers(trainer, left.loggers, known)
-    trainer.state = left.state
-    trainer.should_stop, trainer.accumulate_grad_batches = left.should_stop, left.accumulate
     _set_rng_states(left.rng)
     if lacking := disks.missing(left.files):
         disks.write(fetch(lacking))
@@ -427,10 +406,7 @@ def _configure(model: pl.LightningModule, weights: Mapping[str, Any]) -> None:
 
 
 def _recover_loggers(trainer: Any, states: list[Packed | None], known: Mapping[str, object]) -> None:
-    """Update the driver's loggers by those of the workers, so that the next run continues their files and run ids.
-
-    Attributes that are None on the workers keep their values here: a connection is not sent.
-    """
+    """Update the driver's loggers, so that the next run continues their files and runs; a None changes nothing."""
     for logger, packed in zip(trainer.loggers, states, strict=False):
         if packed is not None and isinstance(state := unpack(packed, known), dict):
             vars(logger).update({name: value for name, value in state.items() if value is not None})

@@ -67,13 +67,10 @@ def workers(
     resources_per_worker: Mapping[str, float] | None,
     *,
     idle_timeout_s: float,
-    failures: Failures = None,
+    failures: Failures,
     hosts: int | None = None,
 ) -> Workers:
-    """Return what a driver's strategy asks for; CPU and GPU in ``resources_per_worker`` win, fractions included.
-
-    Raises: SettingsError.
-    """
+    """Return a driver's gang; CPU and GPU in ``resources_per_worker`` override the rest. Raises: SettingsError."""
     custom = dict(resources_per_worker or {})
     amounts = {"num_cpus_per_worker": num_cpus_per_worker}
     amounts |= {f"resources_per_worker[{name!r}]": amount for name, amount in custom.items()}
@@ -91,17 +88,8 @@ def workers(
     least, number = None, _bundles_here() or 1 if num_workers is None else num_workers
     if isinstance(number, tuple | list):
         least, number = check_setting("workers", number)
-    return Workers(
-        number,
-        cpus,
-        gpus,
-        custom,
-        init_hook,
-        idle_timeout_s,
-        hosts,
-        least,
-        FailurePolicy() if failures is None else check_setting("failures", failures),
-    )
+    policy = FailurePolicy() if failures is None else check_setting("failures", failures)
+    return Workers(number, cpus, gpus, custom, init_hook, idle_timeout_s, hosts, least, policy)
 
 
 def _bundles_here() -> int | None:
@@ -116,10 +104,3 @@ def _bundles_here() -> int | None:
     bundles = group.bundle_specs
     # get_tune_resources makes equal bundles, and another one before them for a head that holds something
     return len(bundles) - (len(bundles) > 1 and bundles[0] != bundles[1])
-
-
-def assigned(resource: str) -> float:
-    """Return how much of a resource Ray has assigned to this worker."""
-    from tunelight.gang.pool import assigned  # it imports Ray
-
-    return assigned().get(resource, 0)

@@ -7,6 +7,7 @@ et al., "Population Based Training of Neural Networks" (https://arxiv.org/abs/17
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -56,12 +57,12 @@ class TrainerExchange:
         if refused is not None:
             return refused
         module.on_load_checkpoint(came)
-        groups = [[_options(group) for group in one.param_groups] for one in trainer.optimizers]
+        groups = [[dict(group) for group in one.param_groups] for one in trainer.optimizers]
         _load(trainer, came)
-        for optimizer, options in zip(trainer.optimizers, groups, strict=True):
+        for optimizer, before_it in zip(trainer.optimizers, groups, strict=True):
             optimizer.zero_grad()  # accumulated gradients belong to the replaced weights
-            for group, own in zip(optimizer.param_groups, options, strict=True):
-                group.update(own)
+            for group, own in zip(optimizer.param_groups, before_it, strict=True):
+                group.update({name: value for name, value in own.items() if name != "params"})
         put_values(trainer, before, config)
         if callable(hook := getattr(module, "on_adopt", None)):
             hook(dict(config))
@@ -174,56 +175,42 @@ def plain_values(config: Mapping[str, Any]) -> dict[str, Any]:
 # --- read and load -----------------------------------------------------------------------------------------
 
 
-def _weights(trainer: pl.Trainer) -> Mapping[str, Any]:
-    if isinstance(trainer.strategy, ModelParallelStrategy):
-        from torch.distributed.checkpoint.state_dict import get_model_state_dict  # a second of imports
+def _gathered() -> tuple[Any, Any]:
+    """Return torch's module for the states of sharded models, and its options for full states in main memory."""
+    from torch.distributed.checkpoint import state_dict  # a second of imports
 
-        return get_model_state_dict(trainer.lightning_module, options=_whole())
-    return trainer.lightning_module.state_dict()
+    return state_dict, state_dict.StateDictOptions(full_state_dict=True, cpu_offload=True)
+
+
+def _weights(trainer: pl.Trainer) -> Mapping[str, Any]:
+    module = trainer.lightning_module
+    if not isinstance(trainer.strategy, ModelParallelStrategy):
+        return module.state_dict()
+    states, options = _gathered()
+    return dict(states.get_model_state_dict(module, options=options))
 
 
 def _optimizers(trainer: pl.Trainer) -> list[dict[str, Any]]:
-    if isinstance(trainer.strategy, ModelParallelStrategy):
-        from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict  # as above
-
-        module = trainer.lightning_module
-        return [dict(get_optimizer_state_dict(module, one, options=_whole())) for one in trainer.optimizers]
-    return [one.state_dict() for one in trainer.optimizers]
+    if not isinstance(trainer.strategy, ModelParallelStrategy):
+        return [one.state_dict() for one in trainer.optimizers]
+    states, options = _gathered()
+    get, module = states.get_optimizer_state_dict, trainer.lightning_module
+    return [dict(get(module, one, options=options)) for one in trainer.optimizers]
 
 
 def _load(trainer: pl.Trainer, came: Mapping[str, Any]) -> None:
-    module, optimizers = trainer.lightning_module, trainer.optimizers
+    module, pairs = trainer.lightning_module, zip(trainer.optimizers, came["optimizer_states"], strict=True)
+    # Copied, for an optimizer keeps the tensors that it loads.
     if not isinstance(trainer.strategy, ModelParallelStrategy):
         module.load_state_dict(came["state_dict"], strict=module.strict_loading)
-        for optimizer, state in zip(optimizers, came["optimizer_states"], strict=True):
-            optimizer.load_state_dict(_own(state))
+        for optimizer, state in pairs:
+            optimizer.load_state_dict(copy.deepcopy(state))
         return
-    from torch.distributed.checkpoint.state_dict import (  # as above
-        set_model_state_dict,
-        set_optimizer_state_dict,
-    )
-
-    set_model_state_dict(module, dict(_own(came["state_dict"])), options=_whole())
-    for optimizer, state in zip(optimizers, came["optimizer_states"], strict=True):
+    states, options = _gathered()
+    states.set_model_state_dict(module, copy.deepcopy(dict(came["state_dict"])), options=options)
+    for optimizer, state in pairs:
         if state.get("state"):  # torch raises for an optimizer without state (SGD without momentum)
-            set_optimizer_state_dict(module, optimizer, _own(state), options=_whole())
-
-
-def _whole() -> Any:
-    from torch.distributed.checkpoint.state_dict import StateDictOptions  # as above
-
-    return StateDictOptions(full_state_dict=True, cpu_offload=True)
-
-
-def _own(value: Any) -> Any:
-    """Return a copy of a state: an optimizer keeps the tensors that it loads."""
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    if isinstance(value, Mapping):
-        return {key: _own(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_own(part) for part in value)
-    return value
+            states.set_optimizer_state_dict(module, optimizer, copy.deepcopy(state), options=options)
 
 
 # --- what fits ----------------------------------------------------------------------------------------------
@@ -268,10 +255,6 @@ def _changed(before: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[t
     for key, value in flatten(config).items():
         if not _same(old.get(key, _NOTHING), value):
             yield key, old.get(key, _NOTHING), value
-
-
-def _options(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in group.items() if name != "params"}
 
 
 def _move_schedules(trainer: pl.Trainer, optimizer: Any, own: list[bool], old: Any, new: Any) -> None:

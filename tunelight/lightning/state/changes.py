@@ -25,9 +25,8 @@ from torch.nn.parameter import is_lazy
 
 from tunelight.compat.lightning import AttributeDict, Logger, Profiler, ProgressBar, Strategy, _Loop, pl
 from tunelight.gang.parcel import pack_state, unpack_view
-from tunelight.lightning.transfer import copy_tensor
+from tunelight.lightning.transfer import PLAIN, copy_tensor
 
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 _LEAVES = (
     *(type, FunctionType, ModuleType, torch.Tensor, np.ndarray, BaseException),
     *(pl.Trainer, Strategy, Logger, Profiler, ProgressBar, _Loop),
@@ -119,7 +118,7 @@ class SharedParts:
             seen.add(place)
             if mark == self._marks.get(place, _ABSENT):
                 continue
-            why = mark.why if isinstance(mark, _Unsent) else _why_lost(value, self.references(named))
+            why = mark.why if isinstance(mark, _Unsent) else why_lost(value, self.references(named))
             if why is None:
                 made.contents[place] = value
             elif not self._tell_state(place[0], made):
@@ -151,7 +150,7 @@ class SharedParts:
         if not isinstance(part, pl.Callback) or type(part).state_dict is pl.Callback.state_dict:
             return False
         state = part.state_dict()
-        if _why_lost(state, {}) is not None:
+        if why_lost(state, {}) is not None:
             return False
         made.states[number] = state
         return True
@@ -220,7 +219,7 @@ def _walk(roots: list[Any]) -> list[Any]:
     while left:
         value, root = left.pop()
         kind = type(value)
-        if id(value) in found or issubclass(kind, (*_PLAIN, *_LEAVES)):
+        if id(value) in found or issubclass(kind, (*PLAIN, *_LEAVES)):
             continue
         if issubclass(kind, tuple):
             left += [(item, False) for item in value[:_MOST_ITEMS]]
@@ -299,10 +298,10 @@ def _is_simple(value: Any) -> bool:
     """Return whether a value is plain, or a small container of plain values."""
     if isinstance(value, dict | list | tuple | set) and len(value) <= _MOST_ITEMS:
         return all(_is_simple(item) for item in (value.values() if isinstance(value, dict) else value))
-    return isinstance(value, _PLAIN)
+    return isinstance(value, PLAIN)
 
 
-def _why_lost(value: Any, known: Mapping[str, object]) -> str | None:
+def why_lost(value: Any, known: Mapping[str, object]) -> str | None:
     """Return why a value would not arrive on the driver; None if it would."""
     try:
         unpack_view(pack_state(value, known), known)
@@ -314,7 +313,7 @@ def _why_lost(value: Any, known: Mapping[str, object]) -> str | None:
 def _mark(value: Any, names: Mapping[int, str], known: Mapping[str, object], limited: bool = True) -> Any:
     """Return a mark that is equal for equal values; an `_Unsent` for a value that cannot be sent."""
     kind = type(value)
-    if kind in _PLAIN:
+    if kind in PLAIN:
         return kind, value
     if id(value) in names:
         return "known", names[id(value)]

@@ -15,11 +15,7 @@ _METHODS = ("forward", "training_step", "validation_step", "test_step", "predict
 
 
 def take_off(model: Any) -> OptimizedModule | None:
-    """Restore a compiled model's own methods; return an object that compiles it again, None if it is not compiled.
-
-    The object that ``torch.compile`` returned stays usable, and another call of the Trainer with it compiles again.
-    Runs on: driver.
-    """
+    """Restore a compiled model's own methods; return an object that compiles it again, or None. Runs on: driver."""
     if not isinstance(model, pl.LightningModule) or model._compiler_ctx is None:
         return None
     compiled = OptimizedModule(model, model._compiler_ctx["dynamo_ctx"])

@@ -16,10 +16,7 @@ Gradients = dict[str, torch.Tensor]
 
 
 def pending(trainer: pl.Trainer) -> Gradients | None:
-    """Return this rank's gradients if more are added before the next optimizer step; None if they are too large.
-
-    Called on every rank.
-    """
+    """Return this rank's gradients between two optimizer steps; None if they are too large. Called on every rank."""
     if not trainer.lightning_module.automatic_optimization or not trainer.fit_loop._should_accumulate():
         return {}
     grads = {name: p.grad for name, p in trainer.lightning_module.named_parameters() if p.grad is not None}

@@ -59,10 +59,7 @@ def go_on(trainer: pl.Trainer, session: Session, *, tuning: bool = False) -> Non
 
 
 def configuration(trainer: pl.Trainer, pl_module: pl.LightningModule, session: Session) -> None:
-    """Log the trial's configuration, unless the module or the data module logs hyperparameters.
-
-    Runs on: worker, when a fit starts.
-    """
+    """Log the trial's configuration, unless module or data module log hyperparameters. Runs on: worker."""
     data: Any = getattr(trainer, "datamodule", None)
     own = any(getattr(one, "_log_hyperparams", False) for one in (pl_module, data))
     if session.context.config and not session.task.job and not own and trainer.is_global_zero:
@@ -75,10 +72,7 @@ def _sweep(context: Context) -> str:
 
 
 def _shared(logger: CSVLogger | TensorBoardLogger, context: Context, *, job: bool) -> str | None:
-    """Return a version that is unique to the trial, for a folder that trials share; None inside the trial's folder.
-
-    In a shared folder, trials that start at the same time would take the same next number.
-    """
+    """Return a version of the trial's own where trials share a folder and would take the same number, else None."""
     if job or _inside(logger.save_dir or ".", context):
         return None
     return f"{_sweep(context)}-{context.trial_id}"
@@ -155,16 +149,10 @@ def _keep(logger: CSVLogger | TensorBoardLogger, *, scratch: bool) -> None:
         _write(writer, rows)
 
 
-def _path(logger: CSVLogger) -> Path:
-    return Path(logger.log_dir, "metrics.csv")
-
-
 def _read(logger: CSVLogger) -> list[dict[str, str]]:
-    try:
-        with _path(logger).open(newline="") as file:
-            return list(csv.DictReader(file))
-    except OSError:
-        return []
+    with contextlib.suppress(OSError), Path(logger.log_dir, "metrics.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+    return []
 
 
 def _write(writer: Any, rows: list[dict[str, str]]) -> None:
@@ -196,15 +184,10 @@ def drop_lost(trainer: pl.Trainer, checkpoint: dict[str, Any], counts: dict[int,
     epochs = loops.get("epoch_progress", {}).get("current", {})
     within = epochs.get("processed") != epochs.get("started", 0)  # then the step is counted after the checkpoint
     for number, logger in enumerate(trainer.loggers):
-        if isinstance(logger, TensorBoardLogger):
-            _purge(logger, step + within)
+        if isinstance(logger, TensorBoardLogger):  # which hides the events from a step on
+            logger._kwargs["purge_step"] = step + within
+            if logger._experiment is not None:
+                logger._experiment.close()
+                logger._experiment = None
         elif isinstance(logger, CSVLogger) and (kept := _read(logger)):
             _write(logger.experiment, kept[: counts.get(number, len(kept))])
-
-
-def _purge(logger: TensorBoardLogger, step: int) -> None:
-    """Hide the events from a step on, by TensorBoard's ``purge_step``."""
-    logger._kwargs["purge_step"] = step
-    if logger._experiment is not None:
-        logger._experiment.close()
-        logger._experiment = None

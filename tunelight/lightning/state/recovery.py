@@ -11,10 +11,12 @@ import contextlib
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from tunelight.compat.lightning import Callback, TrainerFn, _Loop, call, is_resuming, move_data_to_device, pl
 from tunelight.lightning.exact import epoch_metrics
+from tunelight.lightning.exact.eval_shards import batches_of
 from tunelight.lightning.exact.generators import Generators, State
 from tunelight.lightning.exact.train_batches import TrainingBatches
 from tunelight.lightning.state import gradients, loggers
@@ -61,17 +63,15 @@ class Recovery(Callback):
     def install(self, trainer: pl.Trainer, *, own: bool, tuning: bool = False) -> None:
         """Wrap the loops of a fit that starts, and let its loggers continue the trial's runs.
 
-        Args:
-            trainer: the Trainer.
-            own: True if the fit continues from the trial's own checkpoint.
-            tuning: True for a fit of Lightning's Tuner, which ends before it trains.
+        ``own``: the fit continues from the trial's own checkpoint. ``tuning``: it is of Lightning's Tuner, which ends
+        it before it trains.
         """
         self._begin()
         self._own = own
         fit, epochs = trainer.fit_loop, trainer.fit_loop.epoch_loop
-        fit.run = self._run(trainer, fit.run)  # type: ignore[method-assign]
-        fit.on_run_start = self._run_start(trainer, fit.on_run_start)  # type: ignore[method-assign]
-        epochs.run = self._run_epoch(trainer, epochs.run)  # type: ignore[method-assign,assignment]
+        fit.run = partial(self._run, trainer, fit.run)  # type: ignore[method-assign]
+        fit.on_run_start = partial(self._run_start, trainer, fit.on_run_start)  # type: ignore[method-assign]
+        epochs.run = partial(self._run_epoch, trainer, epochs.run)  # type: ignore[method-assign]
         if self._session is not None:
             loggers.go_on(trainer, self._session, tuning=tuning)
 
@@ -86,8 +86,9 @@ class Recovery(Callback):
         """Wrap the end of a fit's epochs; also for strategies that are not tunelight's, which `install` never sees."""
         self._due.clear()
         if trainer.state.fn == TrainerFn.FITTING:
-            vars(trainer.fit_loop).pop("on_advance_end", None)
-            trainer.fit_loop.on_advance_end = self._end_epoch(trainer, trainer.fit_loop.on_advance_end)  # type: ignore[method-assign]
+            fit: Any = trainer.fit_loop
+            vars(fit).pop("on_advance_end", None)
+            fit.on_advance_end = partial(self._end_epoch, trainer, fit.on_advance_end)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Note that the fit ends. Reporting callbacks, at which it may be stopped, come later."""
@@ -109,21 +110,18 @@ class Recovery(Callback):
         """
         self._due.append(reach)
 
-    def _end_epoch(self, trainer: pl.Trainer, original: Callable[[], None]) -> Callable[[], None]:
-        def end_epoch() -> None:
-            original()
-            progress = trainer.fit_loop.epoch_progress
-            counted = (progress.total, progress.current)
+    def _end_epoch(self, trainer: pl.Trainer, original: Callable[[], None]) -> None:
+        original()
+        progress = trainer.fit_loop.epoch_progress
+        counted = (progress.total, progress.current)
+        for count in counted:
+            count.completed -= 1  # it is still the current epoch, as for Lightning's own checkpoints at its end
+        try:
+            while self._due:
+                self._due.pop(0)()
+        finally:
             for count in counted:
-                count.completed -= 1  # it is still the current epoch, as for Lightning's own checkpoints at its end
-            try:
-                while self._due:
-                    self._due.pop(0)()
-            finally:
-                for count in counted:
-                    count.completed += 1
-
-        return end_epoch
+                count.completed += 1
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Move reporting callbacks to the end, so that a checkpoint holds the state that the others leave."""
@@ -163,11 +161,8 @@ class Recovery(Callback):
             return
         checkpoint[KEY] = {
             "parts": _parts(trainer),
-            "now": _of_all([rank["now"] for rank in ranks]),
-            "epoch": _of_all([rank["epoch"] for rank in ranks]),
-            "metrics": [rank["metrics"] for rank in ranks],
-            "logged": [rank["logged"] for rank in ranks],
-            "gradients": [rank["gradients"] for rank in ranks],
+            **{name: _of_all([rank[name] for rank in ranks]) for name in ("now", "epoch")},
+            **{name: [rank[name] for rank in ranks] for name in ("metrics", "logged", "gradients")},
             "rows": loggers.rows(trainer),
             "config": plain_values(self._session.context.config) if self._session is not None else None,
             "trainable": trainable(pl_module),
@@ -203,10 +198,7 @@ class Recovery(Callback):
 
     @contextlib.contextmanager
     def frozen_as_at_start(self, module: pl.LightningModule) -> Iterator[None]:
-        """Freeze what the module had frozen before its checkpoint was loaded, for the making of its optimizers.
-
-        The checkpoint's optimizers were made so, too.
-        """
+        """Freeze what was frozen before the checkpoint was loaded: optimizers are made as the checkpoint's were."""
         if not self._at_start:
             yield
             return
@@ -234,10 +226,11 @@ class Recovery(Callback):
 
         In an elastic gang they draw the same: who draws for whom depends on its size.
         """
-        task = None if self._session is None else self._session.task
-        if task is None or task.elastic:
+        session = self._session
+        if session is None or session.place.elastic:
             return False
-        return os.environ.get("PL_GLOBAL_SEED") == (None if task.seed is None else str(task.seed))
+        seed = session.start.seed
+        return os.environ.get("PL_GLOBAL_SEED") == (None if seed is None else str(seed))
 
     def begin_data(self, trainer: pl.Trainer, parts: Sequence[int]) -> int:
         """Set the generators for the epoch's iterators; return how many of the epoch's batches are done.
@@ -270,17 +263,14 @@ class Recovery(Callback):
         progress: Any = trainer.fit_loop.epoch_loop.batch_progress.current
         progress.ready = progress.started = progress.processed = progress.completed = done
 
-    def _run(self, trainer: pl.Trainer, original: Callable[[], None]) -> Callable[[], None]:
-        def run() -> None:
-            if self._own and trainer.fit_loop._combined_loader is not None:
-                # `configure_optimizers` has asked for its length, before the checkpoint's counters were loaded.
-                trainer.fit_loop._combined_loader = self._epoch_began = None
-            self._trains = False
-            original()
-            if self._own and self._loaded is not None and not self._trains and trainer.limit_train_batches != 0:
-                self._end_training(trainer)
-
-        return run
+    def _run(self, trainer: pl.Trainer, original: Callable[[], None]) -> None:
+        if self._own and trainer.fit_loop._combined_loader is not None:
+            # `configure_optimizers` has asked for its length, before the checkpoint's counters were loaded.
+            trainer.fit_loop._combined_loader = self._epoch_began = None
+        self._trains = False
+        original()
+        if self._own and self._loaded is not None and not self._trains and trainer.limit_train_batches != 0:
+            self._end_training(trainer)
 
     def _end_training(self, trainer: pl.Trainer) -> None:
         """End a fit whose checkpoint is of its last epoch, which Lightning skips, as one that has trained."""
@@ -297,49 +287,42 @@ class Recovery(Callback):
                 if hasattr(loop, name):
                     setattr(loop, name, False)
 
-    def _run_start(self, trainer: pl.Trainer, original: Callable[[], None]) -> Callable[[], None]:
-        def run_start() -> None:
-            if self._epoch_began is None:
-                self.begin_data(trainer, [0])  # not a strategy of tunelight's, in a gang of one
-            self._fetched = self.generators.states()
-            self._trains = True
-            original()
+    def _run_start(self, trainer: pl.Trainer, original: Callable[[], None]) -> None:
+        if self._epoch_began is None:
+            self.begin_data(trainer, [0])  # not a strategy of tunelight's, in a gang of one
+        self._fetched = self.generators.states()
+        self._trains = True
+        original()
 
-        return run_start
-
-    def _run_epoch(self, trainer: pl.Trainer, original: Callable[[Any], None]) -> Callable[[Any], None]:
-        """Return the epoch loop's ``run``, with the generators as in a run without a failure."""
-
-        def run(fetcher: Any) -> None:
-            fit: Any = trainer.fit_loop
-            fetched, self._fetched = self._fetched, None
-            middle = fit.epoch_loop.restarting
-            if not self._own and not middle:  # as Lightning goes on from a checkpoint that the code has given
-                self._loaded = None
-            if fetched is None or self._loaded is None:
-                if trainer.current_epoch > 0 and not is_resuming(fit) and not middle:
-                    self._epoch_began = self.generators.states()  # Lightning makes the epoch's iterators next
-                original(fetcher)
-                return
-            for loader in fit._combined_loader.flattened if middle else []:
-                if isinstance(batches := _batches_of(loader), TrainingBatches):
-                    batches.begin()  # the epoch's order is drawn from the generators as they were at its beginning
-            every: int = trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]  # as above
-            anew = not middle and every > 0 and trainer.current_epoch % every == 0
-            made = not middle and (anew or is_resuming(fit))
-            self.generators.put(fetched if made else self._of_mine(trainer, self._loaded["now"]))
-            if anew:  # Lightning makes the iterators of such loaders twice, unless it goes on
-                self._epoch_began = self.generators.states()
-                if is_resuming(fit):
-                    iter(fetcher)
-            self._put_metrics(trainer, middle)
+    def _run_epoch(self, trainer: pl.Trainer, original: Callable[[Any], None], fetcher: Any) -> None:
+        """Run the epoch loop, with the generators as in a run without a failure."""
+        fit: Any = trainer.fit_loop
+        fetched, self._fetched = self._fetched, None
+        middle = fit.epoch_loop.restarting
+        if not self._own and not middle:  # as Lightning goes on from a checkpoint that the code has given
             self._loaded = None
-            # It is resumable, by ``batches``; a trial's filters end with it.
-            warnings.filterwarnings("ignore", message="You're resuming from a checkpoint that ended before the epoch")
+        if fetched is None or self._loaded is None:
+            if trainer.current_epoch > 0 and not is_resuming(fit) and not middle:
+                self._epoch_began = self.generators.states()  # Lightning makes the epoch's iterators next
             original(fetcher)
-            fit._restarting = False  # Lightning has no metrics for plateau schedulers here; this has
-
-        return run
+            return
+        for loader in fit._combined_loader.flattened if middle else []:
+            if isinstance(batches := batches_of(loader), TrainingBatches):
+                batches.begin()  # the epoch's order is drawn from the generators as they were at its beginning
+        every: int = trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]  # as above
+        anew = not middle and every > 0 and trainer.current_epoch % every == 0
+        made = not middle and (anew or is_resuming(fit))
+        self.generators.put(fetched if made else self._of_mine(trainer, self._loaded["now"]))
+        if anew:  # Lightning makes the iterators of such loaders twice, unless it goes on
+            self._epoch_began = self.generators.states()
+            if is_resuming(fit):
+                iter(fetcher)
+        self._put_metrics(trainer, middle)
+        self._loaded = None
+        # It is resumable, by ``batches``; a trial's filters end with it.
+        warnings.filterwarnings("ignore", message="You're resuming from a checkpoint that ended before the epoch")
+        original(fetcher)
+        fit._restarting = False  # Lightning has no metrics for plateau schedulers here; this has
 
     def _put_metrics(self, trainer: pl.Trainer, middle: bool) -> None:
         assert self._loaded is not None  # asked while going on
@@ -373,11 +356,6 @@ def _of_all(ranks: Sequence[dict[int, State]]) -> dict[int, State]:
     """Return all parts' states; where several ranks have a part's, that of the rank whose first part it is."""
     own = {part: states[part] for states in ranks for part in list(states)[:1]}
     return {part: state for states in ranks for part, state in states.items()} | own
-
-
-def _batches_of(loader: Any) -> Any:
-    batches = getattr(loader, "batch_sampler", None)
-    return getattr(loader, "sampler", None) if batches is None else batches
 
 
 def _sharing(trainer: pl.Trainer) -> tuple[int, int]:

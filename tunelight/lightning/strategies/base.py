@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self, SupportsIndex
 
 import torch
@@ -30,7 +31,7 @@ from tunelight.compat.lightning import (
 )
 from tunelight.errors import StrategyError
 from tunelight.lightning.launcher import GangLauncher
-from tunelight.lightning.remote.workers import NumWorkers, Workers, assigned
+from tunelight.lightning.remote.workers import workers
 from tunelight.lightning.state.recovery import recovery_of
 from tunelight.lightning.state.snapshot import write_later
 from tunelight.lightning.strategies.environment import GangEnvironment, GpusOfWorkers
@@ -58,9 +59,10 @@ def check_lightning(version: str) -> None:
 check_lightning(pl.__version__)
 
 
-def _made_anew(kind: type[GangStrategy], args: tuple[Any, ...], kwargs: dict[str, Any]) -> GangStrategy:
-    """Return a strategy made from the arguments of the one that was copied or pickled."""
-    return kind(*args, **kwargs)
+def _assigned(resource: str) -> float:
+    from tunelight.gang.pool import assigned  # it imports Ray
+
+    return assigned().get(resource, 0)
 
 
 class GangStrategy(ParallelStrategy):
@@ -87,7 +89,8 @@ class GangStrategy(ParallelStrategy):
 
     def __reduce_ex__(self, protocol: SupportsIndex, /) -> tuple[Any, ...]:
         """Copy and pickle the class and its arguments only: the rest belongs to its Trainer and its process."""
-        return _made_anew, (type(self), *self._given)
+        args, kwargs = self._given
+        return partial(type(self), *args, **kwargs), ()
 
     def __repr__(self) -> str:
         """Name the flavour where both are imported: Lightning's error for a strategy of the other one shows this."""
@@ -99,18 +102,17 @@ class GangStrategy(ParallelStrategy):
             f"<{text} for {pl.__name__}; for a Trainer of {other}, choose that before you ask for it: {HOW_TO_CHOOSE}>"
         )
 
-    def _settle(
-        self, num_workers: NumWorkers, ask: Callable[[], Workers], evaluation: Evaluation | None
-    ) -> GangEnvironment:
+    def _settle(self, gang: tuple[Any, ...], evaluation: Evaluation | None, **more: Any) -> GangEnvironment:
         """Join the gang that this process is in, if any; return Lightning's view of the gang.
 
-        Raises: SettingsError; StrategyError in a gang of another size or kind than this strategy's.
+        ``gang``, ``more``: arguments for `workers`. Raises: SettingsError; StrategyError in a gang of another size or
+        kind than this strategy's.
         """
         self.evaluation = check_setting("evaluation", evaluation)
         self._of_trainer: dict[str, Any] = {}
         session = current()
         if session is None:
-            self.workers = ask()
+            self.workers = workers(*gang, **more)
             return GangEnvironment(Place(0, self.workers.number, 0, 1, 0, "127.0.0.1"))
         name, context = type(self).__name__, session.context
         if context.backend != self.backend:
@@ -118,6 +120,7 @@ class GangStrategy(ParallelStrategy):
                 f"{name} trains on gangs with backend={self.backend!r}, and this one has {context.backend!r}. Pass "
                 f"backend={self.backend!r} to the sweep, or use the strategy for {context.backend!r}."
             )
+        num_workers = gang[0]
         number = num_workers[-1] if isinstance(num_workers, tuple | list) else num_workers
         if number is not None and number != context.wanted:
             raise StrategyError(
@@ -162,12 +165,12 @@ class GangStrategy(ParallelStrategy):
     @property
     def num_cpus_per_worker(self) -> float:
         """Return how many CPUs each worker reserves."""
-        return self.workers.cpus if self._session is None else assigned("CPU")
+        return self.workers.cpus if self._session is None else _assigned("CPU")
 
     @property
     def num_gpus_per_worker(self) -> float:
         """Return how many GPUs each worker reserves."""
-        return self.workers.gpus if self._session is None else assigned("GPU")
+        return self.workers.gpus if self._session is None else _assigned("GPU")
 
     @property
     def use_gpu(self) -> bool:

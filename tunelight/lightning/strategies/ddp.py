@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from torch.nn.parallel import DistributedDataParallel
 
 from tunelight.compat.arguments import check_keywords
 from tunelight.compat.lightning import DDPStrategy
-from tunelight.lightning.remote.workers import IDLE_TIMEOUT_S, Failures, NumWorkers, workers
+from tunelight.lightning.remote.workers import IDLE_TIMEOUT_S, Failures, NumWorkers
 from tunelight.lightning.strategies.training import SizeInvariantTraining
 from tunelight.messages import Evaluation
 
@@ -67,8 +66,7 @@ class RayStrategy(SizeInvariantTraining, DDPStrategy):
     ) -> None:
         check_keywords("tl.RayStrategy", ddp_kwargs, _taken() if ddp_kwargs else (), "strategy")
         gang = (num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker)
-        ask = partial(workers, *gang, idle_timeout_s=idle_timeout_s, failures=failures)
-        environment = self._settle(num_workers, ask, evaluation)
+        environment = self._settle(gang, evaluation, idle_timeout_s=idle_timeout_s, failures=failures)
         super().__init__(cluster_environment=environment, parallel_devices=self._devices(), **ddp_kwargs)
         self._choose_accelerator()
 

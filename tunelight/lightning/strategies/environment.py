@@ -18,20 +18,8 @@ class GangEnvironment(ClusterEnvironment):
         self._place = place
         rank_zero_only.rank = place.rank  # type: ignore[attr-defined]
 
-    @property
-    def creates_processes_externally(self) -> bool:
-        """Return True: the workers run already."""
-        return True
-
-    @property
-    def main_address(self) -> str:
-        """Return a placeholder: the process group exists before Lightning starts."""
-        return "127.0.0.1"
-
-    @property
-    def main_port(self) -> int:
-        """Return a placeholder; see ``main_address``."""
-        return 0
+    creates_processes_externally = True  # the workers run already
+    main_address, main_port = "127.0.0.1", 0  # placeholders: the process group exists before Lightning starts
 
     @staticmethod
     def detect() -> bool:
@@ -86,8 +74,5 @@ class GpusOfWorkers(CUDAAccelerator):
 
     @staticmethod
     def get_parallel_devices(devices: Any) -> list[torch.device]:  # noqa: ARG004
-        """Return one device, whatever ``devices`` are.
-
-        Lightning would take one of type "cuda" or "cpu" for the user's choice of an accelerator for the next Trainer.
-        """
+        """Return one device, whose type does not choose the next Trainer's accelerator, as "cuda" and "cpu" do."""
         return [torch.device("meta")]

@@ -15,8 +15,8 @@ from torch.optim import Optimizer
 from tunelight.compat.arguments import known_arguments
 from tunelight.compat.lightning import LightningOptimizer, TrainerFn, _optimizers_to_device
 from tunelight.errors import SettingsError, StrategyError
-from tunelight.lightning.remote.workers import IDLE_TIMEOUT_S, Failures, NumWorkers, workers
-from tunelight.lightning.state.rates import scale
+from tunelight.lightning.remote.workers import IDLE_TIMEOUT_S, Failures, NumWorkers
+from tunelight.lightning.state.rates import each, scale
 from tunelight.lightning.strategies.base import GangStrategy
 from tunelight.lightning.strategies.training import SizeInvariantTraining
 from tunelight.messages import Evaluation
@@ -147,8 +147,7 @@ class HorovodRayStrategy(SizeInvariantTraining, HorovodCollectives):
 
         _horovod()
         gang = (num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker)
-        ask = functools.partial(workers, *gang, hosts=num_hosts, idle_timeout_s=idle_timeout_s, failures=failures)
-        environment = self._settle(num_workers, ask, evaluation)
+        environment = self._settle(gang, evaluation, idle_timeout_s=idle_timeout_s, failures=failures, hosts=num_hosts)
         super().__init__(cluster_environment=environment, parallel_devices=self._devices())
         self._choose_accelerator()
         self._compression = compression
@@ -234,8 +233,7 @@ class HorovodRayStrategy(SizeInvariantTraining, HorovodCollectives):
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Run a training step; tell Horovod when the number of batches of an optimizer step changes."""
-        assert self.lightning_module is not None
-        passes = self.lightning_module.trainer.accumulate_grad_batches * self.turns
+        passes = self._trainer().accumulate_grad_batches * self.turns
         if passes != self._passes:
             self._passes = passes
             for optimizer in self.optimizers:
@@ -244,9 +242,9 @@ class HorovodRayStrategy(SizeInvariantTraining, HorovodCollectives):
 
     def post_backward(self, closure_loss: torch.Tensor) -> None:
         """Wait for the gradients' sums before an optimizer step."""
-        assert self.lightning_module is not None
-        automatic = self.lightning_module.automatic_optimization
-        if automatic and (not self._whole_step or self.lightning_module.trainer.fit_loop._should_accumulate()):
+        trainer = self._trainer()
+        automatic = trainer.lightning_module.automatic_optimization
+        if automatic and (not self._whole_step or trainer.fit_loop._should_accumulate()):
             return
         for optimizer in self.optimizers:
             if optimizer._handles:  # type: ignore[attr-defined]  # Horovod's: empty if this backward was for other optimizers
@@ -302,7 +300,7 @@ def _size(num_workers: NumWorkers, num_hosts: int | None, num_slots: int | None)
 
 def _follow(scheduler: Any, optimizers: Iterable[Optimizer]) -> None:
     """Let a scheduler, and those it consists of, drive the wrapped optimizer in place of its original one."""
-    for one in [scheduler, *getattr(scheduler, "_schedulers", [])]:
+    for one in each(scheduler):
         before = getattr(one, "optimizer", None)
         for optimizer in optimizers:
             if before is not None and before.param_groups[0] is optimizer.param_groups[0]:
@@ -330,12 +328,10 @@ def _open_to_wrappers(optimizer: Any) -> None:
     """
     cls = type(optimizer)  # Horovod makes a class for each optimizer
     for name in ("zero_grad", "load_state_dict"):
-        setattr(cls, name, _of_the_wrapped(getattr(cls, name)))
+        method = getattr(cls, name)
 
+        @functools.wraps(method)
+        def call(self: Any, *args: Any, _method: Any = method, **kwargs: Any) -> Any:
+            return _method(self._optimizer if isinstance(self, LightningOptimizer) else self, *args, **kwargs)
 
-def _of_the_wrapped(method: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return method(self._optimizer if isinstance(self, LightningOptimizer) else self, *args, **kwargs)
-
-    return call
+        setattr(cls, name, call)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
@@ -19,7 +18,7 @@ from tunelight.compat.lightning import (
     weights_only_for,
 )
 from tunelight.errors import SettingsError, StrategyError
-from tunelight.lightning.remote.workers import IDLE_TIMEOUT_S, Failures, NumWorkers, workers
+from tunelight.lightning.remote.workers import IDLE_TIMEOUT_S, Failures, NumWorkers
 from tunelight.lightning.strategies.base import GangStrategy
 from tunelight.lightning.strategies.training import SizeInvariantTraining
 from tunelight.messages import Evaluation
@@ -73,8 +72,7 @@ class RayShardedStrategy(SizeInvariantTraining, ModelParallelStrategy):
         timeout: timedelta | None = timedelta(minutes=30),
     ) -> None:
         gang = (num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker)
-        ask = partial(workers, *gang, idle_timeout_s=idle_timeout_s, failures=failures)
-        environment = self._settle(num_workers, ask, evaluation)
+        environment = self._settle(gang, evaluation, idle_timeout_s=idle_timeout_s, failures=failures)
         size = environment.world_size()
         if tensor_parallel_size < 1 or size % tensor_parallel_size:
             raise SettingsError(
@@ -225,10 +223,7 @@ def _uses(module: nn.Module) -> Counter[int]:
 
 
 def _calls(container: nn.Module, element: nn.Module) -> bool:
-    """Tell whether a container's element is called as a whole.
-
-    Of modules without children only a Sequential's are sure to be: the weight of a Linear in a list may well be read.
-    """
+    """Tell whether an element is called as a whole; without children, only a Sequential's is sure to be."""
     if type(element).forward is nn.Module.forward:  # a ModuleList's, which has none
         return False
     if isinstance(container, nn.Sequential) and type(container).forward is nn.Sequential.forward:

@@ -8,7 +8,6 @@ schedules and limits count these steps, so they keep their meaning.
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
@@ -27,6 +26,8 @@ from tunelight.compat.lightning import (
     has_iterable_dataset,
     is_param_in_hook_signature,
 )
+from tunelight.lightning.exact.borrowed import remember
+from tunelight.lightning.exact.eval_shards import batches_of, with_batches
 from tunelight.lightning.exact.evaluation import ExactEvaluation
 from tunelight.lightning.exact.generators import draw_alike
 from tunelight.lightning.exact.pieces import can_be_cut, cut_or_whole
@@ -113,7 +114,7 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
     @property
     def pieces(self) -> int:
         """How many pieces each batch is cut into, each with a backward pass of its own."""
-        return 1 if self._session is None else self._session.task.pieces
+        return 1 if self._session is None else self._session.start.pieces
 
     _halvable: bool | None = None
     """Whether the fit's batches can be cut further; None before the first one."""
@@ -154,9 +155,7 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
         done = recovery.begin_data(self._trainer(), [parts.worker, *others] if by_hand else parts.played)
         # Lightning does it after making the first iterator, whose workers have begun to read by then.
         _set_sampler_epoch(loader, self._trainer().fit_loop.epoch_progress.current.processed)
-        at = "sampler" if getattr(loader, "batch_sampler", None) is None else "batch_sampler"
-        inner: Any = getattr(loader, at, None)
-        sampler = _sampler_of(loader)
+        inner, sampler = batches_of(loader), _sampler_of(loader)
         if parts.turns == 1 and self.turns == 1 and not done:
             return loader
         if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
@@ -167,8 +166,7 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
             sharding = self._trainer()._accelerator_connector.use_distributed_sampler
             cut = sharding and isinstance(sampler, DistributedSampler) and sampler.num_replicas == parts.total
             batches = TrainingBatches(inner, sampler if cut else None, parts, generators.play, joined=by_hand)
-            loader = copy.copy(loader)  # the user may hold it
-            vars(loader)[at] = batches  # DataLoader refuses assignment
+            loader = with_batches(loader, batches)
             if done:
                 batches.start = self._start(batches, recovery, done) if cut else _read(done * parts.turns, len(inner))
                 done = 0
@@ -339,13 +337,14 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
                 self.borrowing = True
                 stack.callback(setattr, self, "borrowing", False)
                 stack.enter_context(self._without_trace(trainer.fit_loop))
-            put_back = remember_buffers(trainer.lightning_module)
+            buffers = [remember(buffer) for buffer in trainer.lightning_module.buffers()]
             # In the epoch's first batch Lightning empties a hook's results when another hook has logged meanwhile.
             connector = trainer._logger_connector
             stack.callback(setattr, connector, "_first_loop_iter", connector._first_loop_iter)
             connector._first_loop_iter = False
             yield
-            put_back()
+            for put_back in buffers:
+                put_back()
 
 
 def _draw_no_seed_again(loader: Any, trainer: Any) -> None:
@@ -365,27 +364,13 @@ def _draw_no_seed_again(loader: Any, trainer: Any) -> None:
 
 def _sampler_of(loader: Any) -> Any:
     """Return the sampler of a loader, or of its batch sampler; None without one."""
-    inner = getattr(loader, "batch_sampler", None)
-    if inner is None:
-        inner = getattr(loader, "sampler", None)
-    return getattr(inner, "sampler", inner)
+    batches = batches_of(loader)
+    return getattr(batches, "sampler", batches)
 
 
 def _read(done: int, length: int) -> int:
     """Return how many batches a loader has yielded since it last began; it may repeat beside a longer one."""
     return (done - 1) % length + 1 if done else 0
-
-
-def remember_buffers(module: torch.nn.Module) -> Callable[[], None]:
-    """Return a function that restores a module's buffers to their present values."""
-    kept = [(buffer, buffer.detach().clone()) for buffer in module.buffers() if type(buffer) is torch.Tensor]
-
-    def put_back() -> None:
-        with torch.no_grad():
-            for buffer, value in kept:
-                buffer.copy_(value)
-
-    return put_back
 
 
 class StepLogs:

@@ -56,14 +56,8 @@ class ForkServer:
     @property
     def _launcher(self) -> list[str]:
         python = [sys.executable, *setup_worker.PYTHON_OPTIONS, setup_worker.__file__]
-        return [
-            *python,
-            self.folder,
-            str(self.threads),
-            str(self.idle_s),
-            ",".join([*_FIRST, *self.modules]),
-            ",".join(_LATER),
-        ]
+        modules = ",".join([*_FIRST, *self.modules]), ",".join(_LATER)
+        return [*python, self.folder, str(self.threads), str(self.idle_s), *modules]
 
     @property
     def py_executable(self) -> str:
@@ -71,18 +65,9 @@ class ForkServer:
         return shlex.join(self._launcher)
 
     def start(self, variables: Mapping[str, str]) -> None:
-        """Let this machine's server begin to import, with environment variables that workers will have.
-
-        It does not wait for that. Without it the first worker starts the server.
-        """
-        subprocess.run(
-            self._launcher,
-            env={**os.environ, **variables},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            check=False,
-        )
+        """Let this machine's server begin to import, with variables that workers will have; does not wait for it."""
+        null, env = subprocess.DEVNULL, {**os.environ, **variables}
+        subprocess.run(self._launcher, env=env, stdin=null, stdout=null, stderr=null, check=False)
 
     def remove(self) -> None:
         """Delete this machine's folder, once Ray has ended; servers end by themselves."""

@@ -1,13 +1,12 @@
 """Imports libraries once, and forks workers that have them.
 
-There are two generations. The first server imports MODULES, knows nothing of Ray, and forks a second server for each
-Ray job that asks: this one takes over the job's environment, imports LATER (Ray itself, whose libraries read their
-settings then), and forks the job's workers. So a worker starts within a fraction of a second, shares the memory of all
-that is imported, and still is a new process, which Ray has assigned its place and resources.
+The first server imports MODULES and forks a second server for each Ray job. That one takes over the job's environment,
+imports LATER (Ray itself, whose libraries read their settings then) and forks the job's workers, each a new process
+that shares the memory of all imports.
 
 A server refuses to fork for another environment than its own, since libraries read variables when they are imported;
-the worker is then started as Ray would. Servers end with the job's raylet, and after
-``IDLE_S`` without a worker; they also end if memory gets short. They are run as a script:
+the worker is then started as Ray would. Servers end with the job's raylet, after ``IDLE_S`` without a worker, and when
+memory gets short. They are run as a script:
 
     python server.py FOLDER THREADS IDLE_S MODULES LATER
 """
@@ -36,6 +35,7 @@ from typing import Any
 sys.path[0] = str(Path(__file__).parents[3])  # in place of this script's folder
 from tunelight.machine.forkserver import setup_worker
 from tunelight.machine.forkserver.setup_worker import Request
+from tunelight.machine.processes import is_running
 
 sys.path.pop(0)
 
@@ -74,9 +74,8 @@ def main(argv: list[str]) -> Request | None:
     why = _prepare(modules)
     os.environ.clear()
     os.environ.update(mine)
-    request = Server(folder, [listener, lock], lambda env: not why and _same(env, mine), float(idle_s)).serve_jobs(
-        later
-    )
+    server = Server(folder, [listener, lock], lambda env: not why and _same(env, mine), float(idle_s))
+    request = server.serve_jobs(later)
     if request is None:
         shutil.rmtree(folder, ignore_errors=True)
     return request
@@ -88,14 +87,11 @@ class Server:
     def __init__(
         self, folder: str, holds: Sequence[Any], takes: Callable[[Mapping[str, str]], bool], idle_s: float = IDLE_S
     ) -> None:
-        self._folder, self._idle_s = folder, idle_s
-        self._holds = holds
-        """Its socket, and what else a fork closes."""
+        self._folder, self._idle_s, self._takes = folder, idle_s, takes
+        self._holds = holds  # its socket, and what else a fork closes
         self._listener: socket.socket = holds[0]
-        self._takes = takes
         self._children: dict[int, str] = {}
-        self._raylet = 0
-        """The process of the Ray node that has asked last."""
+        self._raylet = 0  # the process of the Ray node that has asked last
         self._last = time.monotonic()
         signal.signal(signal.SIGCHLD, self._reap)
 
@@ -181,7 +177,7 @@ class Server:
 
     def _end_children(self) -> None:
         """End workers that have not ended with their raylet, which knows no process that never registered."""
-        if _lives(self._raylet):
+        if not self._raylet or is_running(self._raylet):
             return
         end = time.monotonic() + _END_S
         while self._children and time.monotonic() < end:
@@ -194,7 +190,7 @@ class Server:
         """Tell whether to end: Ray has ended, nothing was asked for long, or memory is short."""
         if not Path(self._folder).exists():
             return True  # who has started it wants no more workers
-        if self._raylet and not _lives(self._raylet):
+        if self._raylet and not is_running(self._raylet):
             return "worker" in self._children.values() or not self._children  # a server of jobs outlives another Ray's
         limit_s = self._idle_s if self._raylet or self._idle_s > IDLE_S else _FIRST_S
         return (not self._children and time.monotonic() - self._last > limit_s) or _scarce()
@@ -285,8 +281,7 @@ def _same(env: Mapping[str, str], mine: Mapping[str, str]) -> bool:
     def read(given: Mapping[str, str]) -> dict[str, str]:
         return {name: value for name, value in given.items() if not setup_worker.may_differ(name)}
 
-    differ = {name for name, _ in read(env).items() ^ read(mine).items()}
-    if differ:
+    if differ := {name for name, _ in read(env).items() ^ read(mine).items()}:
         print(f"no fork: the environment differs in {', '.join(sorted(differ))}", flush=True)
     return not differ
 
@@ -345,16 +340,6 @@ def _close(files: list[int]) -> None:
     for file in files:
         with contextlib.suppress(OSError):
             os.close(file)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 def _scarce() -> bool:

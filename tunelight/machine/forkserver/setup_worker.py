@@ -11,9 +11,9 @@ That one imports a part of Ray to read a few words of JSON, which takes longer t
     python setup_worker.py default_worker.py ARGUMENTS... --language=PYTHON --serialized-runtime-env-context=JSON
 
 FOLDER is this user's own, and holds the sockets of the servers. The first launcher of a node starts the server
-(server.py beside this), which imports MODULES; launchers wait for it meanwhile. Everything that a process is told by
-its parent (arguments, environment, folder, open files, niceness) is sent to the server, whose fork takes it over. The
-fork begins once both sides have said so: a launcher that gave up has started the worker itself.
+(server.py beside this), which imports MODULES; launchers wait for it meanwhile. What a process has from its parent
+(arguments, environment, folder, open files, niceness) is sent to the server, whose fork takes it over. The fork begins
+once both sides have said so: a launcher that gave up has started the worker itself.
 """
 
 from __future__ import annotations
@@ -45,13 +45,9 @@ NO_ROOM = 3
 """The exit status of a server that finds too little memory to start."""
 FORKED, REFUSED, ELSEWHERE, GO = b"1", b"0", b"2", b"3"
 """What a server answers, and what the launcher says to a fork."""
-
-
 CONTEXT, LANGUAGE = "--serialized-runtime-env-context=", "--language="
 _READ = frozenset({"py_executable", "env_vars"})
 """Fields of Ray's context that are read here; of the others all have to be empty."""
-
-
 _FREE = frozenset(
     {
         *("PYTHONPATH", "PATH", "PWD", "OLDPWD", "SHLVL", "_", "LINES", "COLUMNS", "SPT_NOENV"),
@@ -210,9 +206,8 @@ def main(argv: list[str]) -> None:
     if not any(arg.startswith(CONTEXT) for arg in argv):
         launch(argv)
         return
-    found = in_python_s_place(argv)
-    if found is not None:
-        command, added = found
+    if (replaced := in_python_s_place(argv)) is not None:
+        command, added = replaced
         os.environ.update(added)
         launch(command)
         return

@@ -38,7 +38,7 @@ def log_part(folder: Path, trial: TrialState, begin: int | None) -> dict[str, An
             text = file.read(_MOST_BYTES)
     except OSError:
         note = "It has no log yet."
-        if stores.inside(folder):
+        if stores.store_of(folder):
             note = "Its log is in the store; nothing but the record is fetched from there."
         return {"text": "", "from": 0, "to": 0, "size": 0, "note": note}
     end = text.rfind(b"\n") + 1

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 from tunelight import stores
 from tunelight.errors import ReportError, SettingsError, StorageError
 from tunelight.machine.processes import is_running
-from tunelight.record import is_folder, list_sweeps
+from tunelight.record import list_sweeps
 from tunelight.reporting.web.drawing import module_command
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def serve(
     """
     check_installed()
     working = stores.working(storage)
-    if not stores.inside(working) and not working.is_dir():
+    if not stores.store_of(working) and not working.is_dir():
         raise StorageError(f"There is no folder {working}. Give the folder of sweeps (storage= of the sweep).")
     with contextlib.closing(_listen(host, port)) as listener, _quiet_end():
         own = Serving(
@@ -157,7 +157,7 @@ async def _run(
     from tunelight.reporting.web.watch import SweepList
 
     servers: list[uvicorn.Server] = []
-    sweeps = SweepList(lambda: list_sweeps(working), 10.0 if stores.inside(working) else 2.0)
+    sweeps = SweepList(lambda: list_sweeps(working), 10.0 if stores.store_of(working) else 2.0)
     page = Page(
         sweeps,
         str(stores.shown(working)),
@@ -212,7 +212,7 @@ async def _leave_when_idle(server: uvicorn.Server, page: Page, sweeps: SweepList
         await asyncio.to_thread(sweeps.names)
         if page.streams or await asyncio.to_thread(sweeps.any_driven):
             used = time.monotonic()
-        if time.monotonic() - used > _IDLE_S or not (stores.inside(working) or working.is_dir()):
+        if time.monotonic() - used > _IDLE_S or not (stores.store_of(working) or working.is_dir()):
             server.should_exit = True
 
 
@@ -357,8 +357,7 @@ def main(storage: str, working: str) -> None:
     """
     if os.fork():
         os._exit(0)
-    if not stores.inside(Path(working)) and not is_folder(working):
-        Path(working).mkdir(parents=True, exist_ok=True)
+    Path(working).mkdir(parents=True, exist_ok=True)
     before = _told(Path(working))
     port = before.port if before is not None else None
 

@@ -59,7 +59,7 @@ class SweepWatch:
         self._driver: str | None = None
         self._elastic: bool | None = None
         self._seen = view.Seen()
-        self._every = _STORE_LOOK_S if stores.inside(folder) else _LOOK_S
+        self._every = _STORE_LOOK_S if stores.store_of(folder) else _LOOK_S
 
     @property
     def state(self) -> SweepState:

@@ -1,7 +1,8 @@
-"""Figures of how results depend on hyperparameters. Optuna draws all but the importances."""
+"""Figures of how results depend on hyperparameters. Optuna draws slices and contours."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -9,14 +10,24 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import plotly.graph_objects as go
-from plotly.colors import sample_colorscale
 
 from tunelight.errors import first_of
 from tunelight.record import read_sweep_file
 from tunelight.results.figures.data import MISSING, Column, chosen_metric, columns, same_epoch, values_of
 from tunelight.results.figures.importance import MOST, ROUGH, Evaluator, Importance, importances_of, is_there
 from tunelight.results.figures.studies import study_of
-from tunelight.results.figures.style import SCALE, Values, axis_of, figure, is_wide, nothing, smooth, styled, text
+from tunelight.results.figures.style import (
+    SCALE,
+    Values,
+    axis_of,
+    clip_text,
+    figure,
+    is_wide,
+    nothing,
+    smooth,
+    styled,
+    text,
+)
 from tunelight.results.words import counted
 
 if TYPE_CHECKING:
@@ -25,8 +36,8 @@ if TYPE_CHECKING:
 MOST_AXES: Final = 14
 _MOST_SLICES: Final = 12
 _ROW: Final = 4
-_MOST_LINES: Final = 500
-"""Trials in parallel coordinates: of 2,000 lines, a browser needs seconds to find the one under the pointer."""
+_MOST_NAMES: Final = 16
+"""Names that an axis of parallel coordinates shows."""
 _MOST_POINTS: Final = 150
 """Trials in a contour, whose grid has a row and a column for each."""
 _NAMES: Final = {"pedanova": "PED-ANOVA", "fanova": "fANOVA"}
@@ -123,39 +134,47 @@ def _note(judged: _Judged, most: int, *hints: str) -> str:
 
 
 def parallel(results: Sweep, metric: str | None = None) -> go.Figure:
-    """Draw each trial as a line through its best value and the values of its configuration. Raises: MetricError.
+    """Draw each trial as a line through the values of its configuration and its best value. Raises: MetricError.
 
-    A trial that lacks a key passes through "None" on its axis; Optuna 4 leaves it out.
+    A part of an axis can be selected, which Optuna 5's own figure cannot. A trial that lacks a key passes below its
+    axis's values.
     """
     judged = _judge(results, metric)
     title = f"Parallel coordinates: configurations and their best {text(judged.metric)}"
     if judged.missing:
         return nothing(title, judged.missing)
-    some = judged.at_most(_MOST_LINES)
-    shown = some.columns[:MOST_AXES]
-    name, values = _scaled(some)
-    made = _by_optuna("plot_parallel_coordinate", some, shown, name, values)
-    if not made.data:
-        return nothing(title, "Each trial lacks a key that others have. Optuna 5 draws such trials too.")
-    thinned = f"{len(values)} of {len(judged.values):,} trials, evenly by rank" if some is not judged else ""
-    optuna_4 = made.data[0].type == "parcoords"
-    styled(made, title, _note(judged, MOST_AXES, thinned, "only trials that have all keys" if optuna_4 else ""))
-    made.update_layout(height=520, margin={"l": 70, "r": 70, "b": 60})
-    if optuna_4:
-        complete = np.all([column.there for column in shown], axis=0)
-        line = {"colorscale": SCALE, "showscale": False}
-        made.update_traces(customdata=some.index[complete], line=line, labelangle=-15, labelside="top")
-        return made.update_layout(margin={"t": 140})
-    names = [name, *(text(column.key, 24) for column in shown)]
-    shares = (values - values.min()) / (np.ptp(values) or 1.0)
-    colours = sample_colorscale(SCALE, 1 - shares if some.mode == "min" else shares)
-    for line, index, colour in zip(made.data, some.index.tolist(), colours, strict=False):  # the last is the scale's
-        rows = [[index, axis, said] for axis, (_, said) in zip(names, line.customdata, strict=True)]
-        line.update(customdata=rows, line={"color": colour})
-        line.hovertemplate = "trial %{customdata[0]}: %{customdata[1]} = %{customdata[2]}<extra></extra>"
-    made.update_traces(marker={"colorscale": SCALE}, selector={"mode": "markers"})
-    made.update_annotations(font={"color": "#808080"})
-    return made.update_xaxes(ticktext=names)
+    made = figure(title, note=_note(judged, MOST_AXES, "drag along an axis to select"))
+    target = _axis(judged.metric, judged.values.tolist(), log=is_wide(judged.values))
+    axes = [_axis(column.key, column.values, log=column.log) for column in judged.columns[:MOST_AXES]]
+    line = {"color": target["values"], "colorscale": SCALE, "reversescale": judged.mode == "min", "showscale": False}
+    made.add_trace(go.Parcoords(dimensions=[*axes, target], line=line, labelangle=-15, customdata=judged.index))
+    return made.update_layout(height=520, margin={"t": 140, "l": 90, "r": 90, "b": 40})
+
+
+def _axis(name: str, values: Sequence[Any], *, log: bool) -> dict[str, Any]:
+    """Return an axis of parallel coordinates, which has no logarithmic type and knows no markup."""
+    known = [value for value in values if value is not MISSING]
+    if any(isinstance(value, str) for value in known):
+        names = sorted(set(known))
+        places = {value: float(place) for place, value in enumerate(names)}
+        step = -(-len(names) // _MOST_NAMES)
+        ticks, said = (
+            [float(place) for place in range(len(names))][::step],
+            [clip_text(value, 16) for value in names[::step]],
+        )
+    else:
+        places = {value: math.log10(value) if log else value for value in known}
+        few = sorted(set(places.values()))
+        ticks = few if len(few) <= 6 else np.linspace(few[0], few[-1], 5).tolist()
+        said = [f"{10**tick if log else tick:.3g}" for tick in ticks]
+    low, high = min(places.values()), max(places.values())
+    span = (high - low) or 1.0
+    below = low - span * 0.15
+    if len(known) < len(values):
+        ticks, said, low = [below, *ticks], ["(not set)", *said], below
+    shown = np.array([places.get(value, below) for value in values], dtype=np.float32)
+    limits = [low - span * 0.02, high + span * 0.02]
+    return {"label": clip_text(name, 24), "values": shown, "tickvals": ticks, "ticktext": said, "range": limits}
 
 
 def slices(results: Sweep, metric: str | None = None) -> go.Figure:

@@ -51,10 +51,15 @@ _LOG_BELOW: Final = 0.25
 
 def text(value: Any, limit: int = _TEXT) -> str:
     """Return a value as text of at most ``limit`` characters, escaped for plotly."""
+    return html.escape(clip_text(value, limit), quote=False)
+
+
+def clip_text(value: Any, limit: int = _TEXT) -> str:
+    """Return a value as text of at most ``limit`` characters, for parallel coordinates, which know no markup."""
     if isinstance(value, float):
         return f"{value:.4g}"
     words = " ".join(str(value).split())
-    return html.escape(words if len(words) <= limit else f"{words[: limit - 3]}...", quote=False)
+    return words if len(words) <= limit else f"{words[: limit - 3]}..."
 
 
 def figure(title: str, x: str = "", y: str = "", note: str = "") -> go.Figure:

@@ -94,7 +94,7 @@ def test_a_node_without_the_address_that_ray_has_says_which_it_has(two_networks)
 )
 def test_a_rank_that_has_no_memory_left_has_not_lost_a_peer(error, lost):
     one = Rendezvous()
-    one._group = rendezvous.group_for("nccl")
+    one.group = rendezvous.group_for("nccl")
     assert one.lost_peer(error) is lost
 
 

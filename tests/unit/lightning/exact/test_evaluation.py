@@ -8,6 +8,7 @@ import sys
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -408,7 +409,7 @@ def test_what_is_logged_at_the_end_is_left_out_of_a_rank_that_only_borrowed(
 ) -> None:
     strategy: Any = RayStrategy(num_workers=2)
     strategy._owned = owned
-    assert strategy._epoch_end(None, lambda: strategy.borrowing) is borrowing
+    assert strategy._epoch_end(SimpleNamespace(_results=None), lambda: strategy.borrowing) is borrowing
     assert strategy.borrowing is False
 
 
@@ -431,7 +432,7 @@ def test_what_is_logged_at_the_end_is_left_out_of_a_rank_that_only_borrowed(
     ],
 )
 def test_which_evaluation_is_exact(join: Any, evaluation: Any, task: dict[str, Any], doing: str, exact: bool) -> None:
-    backend = task.get("backend", "ddp")
+    backend = task.pop("backend", "ddp")
     session = join(backend)
     session.task = replace(session.task, **task)
     strategy: Any = BACKENDS[backend].load_strategy()(evaluation=evaluation)

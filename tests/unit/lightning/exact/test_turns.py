@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,12 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import tunelight as tl
-from tests import flavours
+from tests import flavours, tasks
 from tests.fakes import MemoryControl
 from tunelight.compat.lightning import Callback, pl
 from tunelight.messages import Place
 from tunelight.session import session
 from tunelight.session.mailbox import Mailbox
-from tunelight.session.task import Task
 
 X = torch.randn(32, 4, generator=torch.Generator().manual_seed(0))
 Y = X.sum(1, keepdim=True)
@@ -60,9 +58,9 @@ class Fit:
     def __call__(
         self, model: pl.LightningModule, data: Any, pieces: int = 1, *, wanted: int = 1, **given: Any
     ) -> tuple[pl.Trainer, session.Session]:
-        task = replace(Task("00000", str(self.folder), {}, b"", 1, ".", backend="ddp", pieces=pieces), wanted=wanted)
-        place = Place(0, 1, 0, 1, 0, "127.0.0.1")
-        one = session.Session(task, place, MemoryControl(), lambda event: None, Mailbox(None))
+        task = tasks.trial(self.folder, pieces=pieces)
+        place = Place(0, 1, 0, 1, 0, "127.0.0.1", wanted=wanted)
+        one = session.Session(*task, place, MemoryControl(), lambda event: None, Mailbox(None))
         session.set_current(one)
         torch.manual_seed(0)
         options: dict[str, Any] = {"max_epochs": 1, "accelerator": "cpu", "logger": False}

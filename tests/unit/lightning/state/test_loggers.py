@@ -10,20 +10,19 @@ from typing import Any
 
 import pytest
 
-from tests import flavours
+from tests import flavours, tasks
 from tunelight.compat.lightning import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger, pl
 from tunelight.lightning.state import loggers
 from tunelight.messages import CheckpointInfo, Place
 from tunelight.session.mailbox import Mailbox
 from tunelight.session.session import Session
-from tunelight.session.task import Task
 
 
 def session_of(folder: Path, trial: str = "0", resume: bool = False, rank: int = 0, **task: Any) -> Session:
     info = CheckpointInfo("x", 1) if resume else None
-    told = Task(trial, str(folder), task.pop("config", {}), b"", 1, ".", resume=info, **task)
+    told = tasks.trial(folder, trial_id=trial, resume=info, **task)
     nothing: Any = None
-    session = Session(told, Place(rank, 2, rank, 2, 0, "x"), nothing, nothing, Mailbox())
+    session = Session(*told, Place(rank, 2, rank, 2, 0, "x"), nothing, nothing, Mailbox())
     session.boundary.begin_fit("the first")
     return session
 

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -65,17 +66,19 @@ def servers(folder: str | Path) -> list[psutil.Process]:
 
 
 def launched(
-    server: ForkServer, tmp_path: Path, name: str = "one", sleeps: float = 0.0, code: int = 0, *, options: str = ""
-) -> Any:
-    """Start a worker as Ray would, and return what it found."""
+    server: ForkServer, tmp_path: Path, name: str = "one", *, before: str = "", options: str = "", sleeps: float = 0,
+    worker: str = WORKER, launcher: str = "",
+) -> Any:  # fmt: skip
+    """Start a worker as Ray would, after other commands of a shell, and return what it found."""
     script, result = tmp_path / "worker.py", tmp_path / f"{name}.json"
-    script.write_text(WORKER)
-    command = f"exec {server.py_executable} {options} {script} {result} {sleeps} {code}"
-    done = subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, timeout=30, check=False, cwd=tmp_path
+    if not script.exists() or script.read_text() != worker:
+        script.write_text(worker)
+    command = (
+        f"{before} exec {launcher or server.py_executable} {options} {script} {result} {sleeps} 0 > {result}.out 2>&1"
     )
+    subprocess.run(["bash", "-c", command], timeout=30, check=False, cwd=tmp_path)
     until(result.exists, 10)
-    return json.loads(result.read_text()) | {"output": done.stdout, "errors": done.stderr}
+    return json.loads(result.read_text()) | {"output": Path(f"{result}.out").read_text()}
 
 
 def test_a_worker_is_forked_with_all_that_its_parent_gave_it(server, tmp_path, monkeypatch):
@@ -84,7 +87,7 @@ def test_a_worker_is_forked_with_all_that_its_parent_gave_it(server, tmp_path, m
     found = launched(server, tmp_path)
     assert found["parent"] in {process.pid for process in servers(server.folder)}
     assert found["imported"] == ["json.tool", "mark"]
-    assert found["argv"] == [str(tmp_path / "worker.py"), str(tmp_path / "one.json"), "0.0", "0"]
+    assert found["argv"] == [str(tmp_path / "worker.py"), str(tmp_path / "one.json"), "0", "0"]
     assert found["cwd"] == str(tmp_path)
     assert found["name"] == "__main__"
     assert found["session"] == found["pid"]
@@ -118,14 +121,10 @@ def test_workers_of_one_job_share_a_server_and_another_job_has_its_own(server, t
 
 
 def test_many_at_once_are_all_started_and_by_one_server(server, tmp_path):
-    script = tmp_path / "worker.py"
-    script.write_text(WORKER)
-    commands = [f"exec {server.py_executable} {script} {tmp_path / f'{i}.json'} 0 0" for i in range(8)]
-    started = [subprocess.Popen(["bash", "-c", command], cwd=tmp_path) for command in commands]
-    assert [process.wait(30) for process in started] == [0] * 8
-    results = [tmp_path / f"{index}.json" for index in range(8)]
-    until(lambda: all(result.exists() for result in results), 10)
-    assert len({json.loads(result.read_text())["parent"] for result in results}) == 1
+    (tmp_path / "worker.py").write_text(WORKER)
+    with ThreadPoolExecutor(8) as threads:
+        workers = list(threads.map(lambda number: launched(server, tmp_path, str(number)), range(8)))
+    assert len({worker["parent"] for worker in workers}) == 1
 
 
 @pytest.mark.parametrize("stopped", ["killed", "stuck"])
@@ -142,14 +141,10 @@ def test_a_server_that_is_lost_costs_only_time(server, tmp_path, stopped, monkey
     assert "TAKE_S = 0.5" in script
     impatient = tmp_path / "impatient.py"
     impatient.write_text(script)
-    command = server.py_executable.replace(setup_worker.__file__, str(impatient))
-    assert str(impatient) in command
+    launcher = server.py_executable.replace(setup_worker.__file__, str(impatient))
+    assert str(impatient) in launcher
+    assert launched(server, tmp_path, "two", launcher=launcher)["imported"] == []
     result = tmp_path / "two.json"
-    subprocess.run(
-        ["bash", "-c", f"exec {command} {tmp_path / 'worker.py'} {result} 0 0"], timeout=30, check=True, cwd=tmp_path
-    )
-    plain = json.loads(result.read_text())
-    assert plain["imported"] == []
     result.unlink()
     for process in servers(server.folder):
         process.send_signal(signal.SIGCONT)
@@ -218,14 +213,11 @@ def setup(server, tmp_path) -> Callable[..., Any]:
     return run
 
 
-def test_a_worker_is_set_up_without_rays_script(setup, tmp_path):
-    found = setup()
+def test_a_worker_is_set_up_without_rays_script_and_with_the_variables_of_its_job(setup, tmp_path):
+    found = setup(env_vars={"RAY_MINE": "7"})
     assert found["imported"] == ["json.tool", "mark"]
     assert found["argv"][1:] == [str(tmp_path / "one.json"), "0", "0"]
-
-
-def test_a_worker_has_the_variables_of_its_job(setup):
-    assert setup(env_vars={"RAY_MINE": "7"})["env"]["RAY_MINE"] == "7"
+    assert found["env"]["RAY_MINE"] == "7"
 
 
 @pytest.mark.parametrize(
@@ -247,25 +239,15 @@ def test_whatever_else_is_set_up_goes_to_rays_script(setup, context):
 
 def test_a_module_that_fails_is_left_to_the_worker(server, tmp_path):
     (tmp_path / "modules" / "mark.py").write_text("raise ImportError('not here')\n")
-    script = WORKER.replace("    import mark\n", "    pass\n")
-    (tmp_path / "quiet.py").write_text(script)
-    command = f"exec {server.py_executable} {tmp_path / 'quiet.py'} {tmp_path / 'one.json'} 0 0"
-    subprocess.run(["bash", "-c", command], timeout=30, check=True, cwd=tmp_path)
-    until((tmp_path / "one.json").exists, 10)
-    assert json.loads((tmp_path / "one.json").read_text())["imported"] == ["json.tool"]
+    quiet = WORKER.replace("    import mark\n", "    pass\n")
+    assert launched(server, tmp_path, worker=quiet)["imported"] == ["json.tool"]
     assert "mark: ImportError: not here" in Path(server.folder, "log").read_text()
 
 
 def test_a_worker_has_the_limits_and_cores_that_ray_gives_it(server, tmp_path):
     first = launched(server, tmp_path)
-    command = f"ulimit -n 300; exec {server.py_executable} {tmp_path / 'worker.py'} {tmp_path / 'two.json'} 0 0"
     core = first["cores"][0]
-    subprocess.run(
-        ["bash", "-c", command], timeout=30, check=True, cwd=tmp_path,
-        preexec_fn=lambda: os.sched_setaffinity(0, [core]),
-    )  # fmt: skip
-    until((tmp_path / "two.json").exists, 10)
-    second = json.loads((tmp_path / "two.json").read_text())
+    second = launched(server, tmp_path, "two", before=f"ulimit -n 300; taskset -p {1 << core:x} $$;")
     assert second["imported"] == ["json.tool", "mark"]
     assert (second["files"], second["cores"]) == (300, [core])
     assert first["files"] != 300
@@ -300,11 +282,7 @@ def test_servers_end_where_memory_gets_short_and_workers_stay(server, tmp_path, 
         "main._scarce = lambda: Path(__file__).with_name('short').exists()\n"
     )
     monkeypatch.setattr("tunelight.machine.forkserver.ready._FIRST", ("pressure",))
-    (tmp_path / "worker.py").write_text(WORKER)
-    command = f"exec {server.py_executable} {tmp_path / 'worker.py'} {tmp_path / 'one.json'} 30 0 > /dev/null 2>&1"
-    subprocess.run(["bash", "-c", command], timeout=30, check=True, cwd=tmp_path)
-    until((tmp_path / "one.json").exists, 10)
-    worker = psutil.Process(json.loads((tmp_path / "one.json").read_text())["pid"])
+    worker = psutil.Process(launched(server, tmp_path, sleeps=30)["pid"])
     both = servers(server.folder)
     (tmp_path / "modules" / "short").touch()
     until(lambda: not any(process.is_running() and process != worker for process in both), 10)
@@ -321,14 +299,10 @@ def test_a_server_that_is_started_ahead_serves_the_first_worker(server, tmp_path
     assert psutil.Process(found["parent"]).ppid() == first.pid
 
 
-@pytest.mark.parametrize("field", ["pip", "conda", "py_executable", "container", "uv"])
-def test_workers_of_another_python_are_not_forked(field):
-    assert fork_server(None, 1) is not None
+def test_workers_of_another_python_are_not_forked_and_forking_can_be_turned_off(monkeypatch):
     assert fork_server({"env_vars": {"X": "1"}, "working_dir": "."}, 1) is not None
-    assert fork_server({field: "x"}, 1) is None
-
-
-def test_forking_can_be_turned_off(monkeypatch):
+    for field in ("pip", "conda", "py_executable", "container", "uv"):
+        assert fork_server({field: "x"}, 1) is None
     monkeypatch.setenv(VARIABLE, "0")
     assert not possible()
     assert fork_server(None, 1) is None

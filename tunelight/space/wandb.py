@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from tunelight.errors import SpaceError, guess
-from tunelight.space.formats.common import unreadable
 
 _WANDB = "W&B"
 _OF_OTHERS = ("name", "program", "command", "project", "entity", "description", "controller", "job", "image_uri")
 """Keys that say how and where W&B runs a sweep, which tunelight does in its own way."""
-_SEARCHERS = {"random": "random", "grid": "random", "bayes": "gp"}
+_METHODS = ("random", "grid", "bayes")
 _MODES = {"minimize": "min", "maximize": "max"}
 
 _BOUNDED = {
@@ -26,6 +25,11 @@ _BOUNDED = {
 }
 _NORMAL = {"normal": "randn", "q_normal": "qrandn"}
 _KNOWN = ("constant", "categorical", *_BOUNDED, *_NORMAL)
+
+
+def unreadable(program: str, key: str, what: str, valid: str) -> SpaceError:
+    """Return the error for something of another program that tunelight does not support."""
+    return SpaceError(f"{key}: tunelight has no equivalent of {program}'s {what}. It reads: {valid}.")
 
 
 def read(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -41,12 +45,12 @@ def read(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     if not isinstance(parameters, Mapping):
         raise SpaceError(f"A {_WANDB} sweep holds `parameters:`, a mapping, not {parameters!r}.")
     method = given.get("method", "random")
-    if method not in _SEARCHERS:
-        raise unreadable(_WANDB, "method", repr(method), ", ".join(_SEARCHERS))
+    if method not in _METHODS:
+        raise unreadable(_WANDB, "method", repr(method), ", ".join(_METHODS))
     domains = {key: _read(str(key), written, method == "grid") for key, written in parameters.items()}
     written: dict[str, Any] = {}
     if method == "bayes":
-        written["searcher"] = _SEARCHERS[method]
+        written["searcher"] = "gp"
     if method == "grid":
         written["num_samples"] = 1
     if "run_cap" in given and method != "grid":

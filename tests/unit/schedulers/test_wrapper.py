@@ -1,4 +1,4 @@
-"""A scheduler that spares repetitions: they compete with nobody, and nobody with them."""
+"""The wrapper of a sweep's scheduler spares repetitions: they compete with nobody, and nobody with them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from tests.unit.schedulers.test_asha import STOP, TUNE, add, make_asha, report
 from tunelight.compat.ray import stub_trial
 from tunelight.errors import SettingsError
 from tunelight.messages import Continue
+from tunelight.schedulers.base import adapted
 from tunelight.schedulers.choose import build_scheduler
-from tunelight.schedulers.sparing import Sparing
+from tunelight.schedulers.wrapper import SweepScheduler
 from tunelight.settings import Settings
 from tunelight.settings.repeats import Repeats
 
 
 def spared(scheduler: Any, end: float = math.inf) -> Any:
-    return Sparing(scheduler, lambda trial_id: end if trial_id.startswith("again") else None)
+    return SweepScheduler(adapted(scheduler), ends_at=lambda trial_id: end if trial_id.startswith("again") else None)
 
 
 def test_a_repetition_trains_to_its_end_and_leaves_the_rungs_as_they_were() -> None:

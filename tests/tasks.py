@@ -1,0 +1,35 @@
+"""Tasks, starts and specs of trials for tests, by their fields."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from tunelight.gang.spec import GangSpec
+from tunelight.resources import Reservation
+from tunelight.session.task import Home, Start, Task
+from tunelight.trial.spec import TrialSpec
+
+
+def _split(values: dict[str, Any], kind: type[Any]) -> dict[str, Any]:
+    """Take the fields of a dataclass out of ``values``."""
+    return {entry.name: values.pop(entry.name) for entry in fields(kind) if entry.name in values}
+
+
+def trial(folder: Path | str, train: Any = b"", trial_id: str = "00000", **values: Any) -> tuple[Task, Start]:
+    """Return a trial's task and its start in ``folder``, with these fields of either."""
+    task = Task(train, **_split(values, Task))
+    return task, Start(trial_id, str(folder), values.pop("config", {}), values.pop("seed", 1), **values)
+
+
+def here(folder: Path | str, train: Any, **values: Any) -> tuple[Task, Start]:
+    """Return the task and start of a trial that trains in this process's working directory and needs no answers."""
+    return trial(folder, train, home=Home.here(), **{"until": None, "seed": 5, **values})
+
+
+def trial_spec(train: Any, reservation: Reservation | None = None, **values: Any) -> TrialSpec:
+    """Return the spec of a trial, with these fields of it, of its gang or of its task."""
+    gang = GangSpec(reservation or Reservation(), **_split(values, GangSpec))
+    values.setdefault("passed_on", values.get("real_checkpoints", True) and values.get("start") is None)
+    return TrialSpec(gang, Task(train, **_split(values, Task)), **values)

@@ -1,0 +1,268 @@
+"""The contract between a sweep and its scheduler: Ray Tune's interface, and what a sweep of gangs asks besides."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ray.tune.schedulers import (
+    FIFOScheduler,
+    HyperBandScheduler,
+    PopulationBasedTraining,
+    PopulationBasedTrainingReplay,
+    ResourceChangingScheduler,
+    TrialScheduler,
+)
+
+from tunelight import stores
+from tunelight.compat.ray import DEFAULT_METRIC, TRAINING_ITERATION
+from tunelight.errors import SettingsError
+from tunelight.messages import Continue
+from tunelight.schedulers.common import WORST, check_mode, number
+
+if TYPE_CHECKING:
+    from ray.tune.execution.tune_controller import TuneController
+    from ray.tune.experiment import Trial
+
+Change = Callable[[str, int, Mapping[str, Any], str | None, int | None], object]
+"""Takes a trial's id, its report, its new configuration, and the id and report of the trial that it is taken from."""
+
+_CHANGE: Final = (PopulationBasedTraining, PopulationBasedTrainingReplay)
+_NOT_REPLAYABLE: Final = (*_CHANGE, HyperBandScheduler, ResourceChangingScheduler)
+
+
+@dataclass(frozen=True)
+class SweepFacts:
+    """What a scheduler learns about its sweep, see :meth:`GangScheduler.prepare`."""
+
+    domains: Mapping[str, Any] | None = None
+    """The search space by dotted key; None where it is not known."""
+    max_workers: int | None = None
+    """The most workers of a gang; None: gangs keep their size."""
+    data_cpus: float = 0.0
+    """CPUs that trials leave free, for preprocessing datasets."""
+    clock: Callable[[], float] | None = None
+    """Returns seconds that only grow, virtual ones in the simulator; None: the scheduler's own clock."""
+    on_change: Change = lambda *_: None
+    """To be called whenever a trial goes on with another configuration; without a parent: the last change failed."""
+
+
+class GangScheduler(FIFOScheduler):  # type: ignore[misc,unused-ignore]
+    """A Ray Tune scheduler for trials that are gangs. As it stands, it trains every trial to its end, in order.
+
+    A scheduler of your own derives from it, and overrides ``on_trial_result`` at least, which returns CONTINUE, PAUSE
+    or STOP. It can send a trial's gang more than these words by :func:`~tunelight.schedulers.common.tell`:
+    ``Continue(until)`` is the next report that needs an answer, ``Resize(workers)`` another size of the gang.
+
+    All methods are called in the driver's process by one thread, and must not wait. In ``tunelight.run`` and in the
+    simulator the order is: ``prepare``; for a resumed sweep ``on_trial_add``, ``on_trial_result`` and so on with the
+    recorded events, whose decisions are ignored; ``initial_decision``; then the sweep. Under a plain ``tune.Tuner``
+    only Tune's own methods are called. Ray's schedulers, and others that derive from Ray's classes alone, work in a
+    sweep as well: :func:`adapted` holds them, with the defaults of this class.
+    """
+
+    _supports_buffered_results = False
+    resizes: bool = False
+    """Whether it resizes gangs: those of ``workers=(1, 4)`` then start with 1 worker."""
+    pauses: bool = False
+    """Whether it pauses trials and chooses which goes on. The command ``pause`` then leaves running trials to it."""
+    changes_configs: bool = False
+    """Whether trials change their configuration as they train, so that ``repeats=`` cannot train one again."""
+    replayable: bool = True
+    """Whether its state follows from the order of events alone, so that a sweep under it can be resumed."""
+    time_attr: str = TRAINING_ITERATION
+    """The reported name that counts progress: the unit of ``max_t``, ``grace_period`` and ``milestones``."""
+    max_t: float | None = None
+    """Where trials end; None: not known."""
+    grace_period: float | None = None
+    """No trial is stopped or paused before it; None: not known."""
+    sweep: SweepFacts = SweepFacts()
+    """What ``prepare`` was given."""
+
+    def __init__(self, metric: str | None = None, mode: str | None = None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call,unused-ignore]
+        check_mode(mode, type(self).__name__)
+        self._metric, self._mode = metric, mode
+        self._reasons: dict[str, str] = {}
+
+    @property
+    def inner(self) -> TrialScheduler:
+        """The scheduler itself; of another library's, the object that is adapted."""
+        return self
+
+    # -- what a sweep asks ----------------------------------------------------------------------------
+
+    def prepare(self, sweep: SweepFacts) -> None:
+        """Learn about the sweep, once, before its first trial. Raises: SettingsError if they do not fit each other."""
+        self.sweep = sweep
+
+    def initial_decision(self) -> Continue:
+        """Return the first report of a new trial that needs an answer (1). Called once, before the first trial."""
+        return Continue(until=1)
+
+    def admits(self) -> bool:
+        """Tell whether a new trial may begin now (True). Called before each new trial."""
+        return True
+
+    def milestones(self) -> Sequence[float]:
+        """Return the rungs, ascending, in units of ``time_attr`` (none). Called once, for the record."""
+        return ()
+
+    def reason(self, trial_id: str) -> str | None:
+        """Return in words why the last decision on a trial was to stop or to pause it.
+
+        Called after each such decision, for the record. None if the trial was to go on, or if it has ended since.
+        """
+        return self._reasons.get(trial_id)
+
+    def explain(self, trial_id: str, reason: str | None) -> None:
+        """Set the reason of the last decision on a trial; None forgets it."""
+        if reason is None:
+            self._reasons.pop(trial_id, None)
+        else:
+            self._reasons[trial_id] = reason
+
+    # -- Tune's interface -----------------------------------------------------------------------------
+
+    @property
+    def mode(self) -> str | None:
+        """Return "min", "max", or None if Tune has yet to set it."""
+        return self._mode
+
+    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
+        """Set metric and mode from Tune; return False if they contradict the scheduler's own."""
+        check_mode(mode, type(self).__name__)
+        if (metric and self._metric not in (None, metric)) or (mode and self._mode not in (None, mode)):
+            return False
+        self._mode = mode or self._mode
+        self._metric = metric or self._metric or (DEFAULT_METRIC if self._mode else None)
+        return True
+
+    def on_trial_end(self, trial: Trial) -> None:
+        """Forget a trial that completed, failed or was removed; one that failed may be added again.
+
+        Called by Tune's ``on_trial_complete``, ``on_trial_error`` and ``on_trial_remove``.
+        """
+        self.explain(trial.trial_id, None)
+
+    def on_trial_complete(self, tune_controller: TuneController, trial: Trial, result: Mapping[str, Any]) -> None:
+        """Take the end of a trial that ran, with its last report."""
+        self.on_trial_end(trial)
+
+    def on_trial_error(self, tune_controller: TuneController, trial: Trial) -> None:
+        """Take a failure."""
+        self.on_trial_end(trial)
+
+    def on_trial_remove(self, tune_controller: TuneController, trial: Trial) -> None:
+        """Take the end of a trial that waited or was paused."""
+        self.on_trial_end(trial)
+
+    def debug_string(self) -> str:
+        """Return text for Tune's own table."""
+        return f"Using {type(self).__name__}"
+
+    def save(self, checkpoint_path: str) -> None:
+        """Write settings and state as JSON, atomically."""
+        settings = {"metric": self._metric, "mode": self._mode, **self._settings()}
+        stores.write_atomically(checkpoint_path, json.dumps({"settings": settings, **self._state()}))
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Load what ``save`` wrote. Raises: SettingsError if it was written under other settings."""
+        state = json.loads(Path(checkpoint_path).read_text(encoding="utf-8"))
+        saved = state["settings"]
+        self._metric, self._mode = self._metric or saved["metric"], self._mode or saved["mode"]
+        own = {"metric": self._metric, "mode": self._mode, **self._settings()}
+        if differ := [f"{key}={own[key]!r} (saved: {saved[key]!r})" for key in own if own[key] != saved[key]]:
+            raise SettingsError(
+                f"{checkpoint_path} was saved by {type(self).__name__} with other settings than this one: "
+                f"{', '.join(differ)}. Restore it with the settings it was saved under."
+            )
+        self._load(state)
+
+    # -- for subclasses -------------------------------------------------------------------------------
+
+    def _settings(self) -> dict[str, Any]:
+        """Return the settings without which a saved state means something else, as plain data."""
+        return {}
+
+    def _state(self) -> dict[str, Any]:
+        """Return the state as plain data."""
+        return {}
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        """Load what ``_state`` returned."""
+
+    def _check_judged(self) -> None:
+        """Raise SettingsError unless there is a metric and a mode to compare trials by."""
+        if not self._metric or not self._mode:
+            who = type(self).__name__
+            raise SettingsError(
+                f"{who} needs a metric and a mode to compare trials by, and has metric={self._metric!r}, "
+                f"mode={self._mode!r}. Give both to {who}(metric=..., mode='min') or to the sweep (with a plain Tuner: "
+                "TuneConfig(metric=..., mode='min'))."
+            )
+
+    def _loss(self, result: Mapping[str, Any]) -> float | None:
+        """Return the loss of a report; None if its metric is missing or no number."""
+        value = number(result.get(self._metric or DEFAULT_METRIC))
+        if value is None or not math.isfinite(value):
+            return None if value is None else WORST
+        return -value if self._mode == "max" else value
+
+    def _reported(self, result: Mapping[str, Any]) -> str:
+        """Return what a report says of the metric, in words: ``reported loss=nan``."""
+        name = self._metric or DEFAULT_METRIC
+        return f"reported {name}={number(result.get(name))}"
+
+
+class _Adapted(GangScheduler):
+    """Another library's scheduler: Tune's calls go to it, and the rest is answered from its class."""
+
+    _FORWARDED: Final = (
+        *("set_search_properties", "on_trial_add", "on_trial_result", "on_trial_complete", "on_trial_error"),
+        *("on_trial_remove", "choose_trial_to_run", "debug_string", "save", "restore"),
+    )
+
+    def __init__(self, inner: TrialScheduler) -> None:
+        super().__init__()
+        self._inner: Any = inner
+        for name in self._FORWARDED:
+            setattr(self, name, getattr(inner, name))
+        self.changes_configs = isinstance(inner, _CHANGE)
+        self.replayable = not isinstance(inner, _NOT_REPLAYABLE)
+        self.time_attr = getattr(inner, "_time_attr", TRAINING_ITERATION)
+        self.max_t = getattr(inner, "_max_t", None)
+        self.grace_period = getattr(inner, "_grace_period", None)
+
+    @property
+    def inner(self) -> TrialScheduler:
+        """The scheduler that is adapted."""
+        return self._inner  # type: ignore[no-any-return]
+
+    @property
+    def metric(self) -> str | None:
+        """The metric, if it has one already."""
+        return self._inner.metric  # type: ignore[no-any-return]
+
+    @property
+    def mode(self) -> str | None:
+        """The mode, if it has one already: Ray has no public name for it."""
+        return getattr(self._inner, "_mode", getattr(self._inner, "mode", None))
+
+    @property
+    def supports_buffered_results(self) -> bool:
+        """Whether the scheduler need not see each report at once."""
+        return bool(self._inner.supports_buffered_results)
+
+    def initial_decision(self) -> Continue:
+        """Ask at every report, but never under Ray's FIFO, which only answers CONTINUE."""
+        return Continue(until=None if type(self._inner) is FIFOScheduler else 1)
+
+
+def adapted(scheduler: TrialScheduler) -> GangScheduler:
+    """Return a scheduler with tunelight's contract: itself, if it derives from :class:`GangScheduler`."""
+    return scheduler if isinstance(scheduler, GangScheduler) else _Adapted(scheduler)

@@ -1,0 +1,117 @@
+"""SweepScheduler: the scheduler that Tune's controller has in a sweep, which wraps the sweep's own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import TrialScheduler
+
+from tunelight.compat.ray import TRAINING_ITERATION, fail_once
+from tunelight.messages import Continue
+from tunelight.schedulers.base import GangScheduler
+from tunelight.schedulers.common import tell
+
+
+class SweepScheduler:
+    """Passes everything on to a scheduler, but for repetitions and while a person has paused the sweep.
+
+    A repetition competes with no other trial: the scheduler never learns of it, and it trains to a fixed report.
+    While the sweep is paused no trial begins or goes on, and those that can are paused at their next report.
+
+    Args:
+        scheduler: the sweep's own; further attributes are its own.
+        ends_at: returns the report at which a repetition is stopped (infinite: it ends by itself), and None for other
+            trials (None: there are no repetitions).
+        has_room: whether another trial may run.
+        can_pause: whether a trial could go on after a pause: it writes checkpoints.
+
+    Runs on: driver.
+    """
+
+    def __init__(
+        self,
+        scheduler: GangScheduler,
+        *,
+        ends_at: Callable[[str], float | None] | None = None,
+        has_room: Callable[[], bool] = lambda: True,
+        can_pause: Callable[[str], bool] = lambda _: True,
+    ) -> None:
+        self.scheduler = scheduler
+        self.can_pause = can_pause
+        self.paused = False
+        """Whether a person has paused the sweep."""
+        self.controller: Any = None
+        """Tune's controller, once a trial was added."""
+        self._ends_at, self._has_room = ends_at, has_room
+        self._repetitions: set[str] = set()
+        """Those whose gang was told its end."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "scheduler":  # as where it is copied
+            raise AttributeError(name)
+        return getattr(self.scheduler, name)
+
+    def _call(self, name: str, *given: Any) -> Any:
+        """Call a method of the scheduler."""
+        return getattr(self.scheduler, name)(*given)
+
+    def _end(self, trial: Any) -> float | None:
+        """Return the report at which a repetition is stopped; None for other trials."""
+        return None if self._ends_at is None else self._ends_at(trial.trial_id)
+
+    def _pass_on(self, name: str, tune_controller: Any, trial: Any, *more: Any) -> None:
+        """Call a method of the scheduler, but for a repetition."""
+        if self._end(trial) is None:
+            self._call(name, tune_controller, trial, *more)
+
+    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+        """Pass on a new trial."""
+        if self.controller is None:
+            fail_once(tune_controller)
+        self.controller = tune_controller
+        self._pass_on("on_trial_add", tune_controller, trial)
+
+    def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
+        """Pass on a failure."""
+        self._pass_on("on_trial_error", tune_controller, trial)
+
+    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
+        """Pass on an end; of a trial that was stopped before its first report, as one that was removed."""
+        if TRAINING_ITERATION in result:
+            self._pass_on("on_trial_complete", tune_controller, trial, result)
+        else:
+            self._pass_on("on_trial_remove", tune_controller, trial)
+
+    def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
+        """Pass on a trial that ended before it ran, or while it was paused."""
+        self._pass_on("on_trial_remove", tune_controller, trial)
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        """Return the scheduler's decision; while the sweep is paused, PAUSE for a trial that may go on."""
+        end = self._end(trial)
+        if end is None:
+            decision = str(self._call("on_trial_result", tune_controller, trial, result))
+        elif result.get(TRAINING_ITERATION, 0) >= end:
+            decision = TrialScheduler.STOP
+        else:
+            decision = TrialScheduler.CONTINUE
+            if trial.trial_id not in self._repetitions:
+                self._repetitions.add(trial.trial_id)
+                tell(trial, Continue(until=int(end) if math.isfinite(end) else None))
+        goes_on = decision == TrialScheduler.CONTINUE and not self.scheduler.pauses
+        return TrialScheduler.PAUSE if self.paused and goes_on and self.can_pause(trial.trial_id) else decision
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Any:
+        """Return the scheduler's choice, else a repetition that waits; none while the sweep is paused."""
+        if self.paused:
+            return None
+        chosen = self._call("choose_trial_to_run", tune_controller)
+        if chosen is None and self._ends_at is not None:
+            spared = [trial for trial in tune_controller.get_trials() if self._end(trial) is not None]
+            waiting = (trial for status in (Trial.PENDING, Trial.PAUSED) for trial in spared if trial.status == status)
+            chosen = next(waiting, None)
+        resumes = chosen is not None and chosen.status == Trial.PAUSED and not self.scheduler.pauses
+        return None if resumes and not self._has_room() else chosen
