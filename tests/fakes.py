@@ -163,17 +163,22 @@ class FakeGang:
         return self._serial
 
     def next_event(self, timeout_s: float | None = None) -> Event | None:
-        if self._buffer:
-            return self._buffer.pop(0)
-        if self._ended:
+        if self._ended and not self._buffer:
             return None
         try:
-            event = self._events.get(timeout=timeout_s)
+            event = self._buffer.pop(0) if self._buffer else self._events.get(timeout=timeout_s)
         except queue.Empty:
             return None
-        self._ended = isinstance(event, Ended)
+        self._ended = self._ended or isinstance(event, Ended)
         self.usage.hear(0, self._meter.read(told=True))
         return event
+
+    @property
+    def arrived(self) -> tuple[Event, ...]:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._buffer.append(self._events.get_nowait())
+        return tuple(self._buffer)
 
     def save(self) -> Saved:
         return self.ask(Save(), Saved) or Saved(None)

@@ -65,8 +65,9 @@ class Heads:
 
     @staticmethod
     def train(head: Any) -> dict[str, Any]:
-        """Return a head's next result, with what Tune adds to it."""
-        result: dict[str, Any] = head.train()
+        """Return a head's next result, with what Tune adds to it; the first one of a list."""
+        results = head.train()
+        result: dict[str, Any] = results[0] if isinstance(results, list) else results
         return result
 
     @staticmethod

@@ -14,7 +14,7 @@ from ray.tune.schedulers import TrialScheduler
 import tunelight as tl
 from tests.integration.test_growth import groups
 from tests.integration.test_resume import Cut
-from tests.integration.training import Line, LineData, trainer
+from tests.integration.training import Line, LineData, states, trainer
 from tunelight.messages import RESULT_KEY, Resize
 from tunelight.schedulers.base import GangScheduler
 from tunelight.session.session import get_session
@@ -102,11 +102,6 @@ def epochs_in_tensorboard(folder: Path) -> list[int]:
         if "curve" in events.Tags()["scalars"]:
             found += [int(event.value) for event in events.Scalars("curve")]
     return found
-
-
-def states(results: tl.SweepResults, trial: str) -> list[str]:
-    lines = [json.loads(line) for line in (results.folder / "record.jsonl").read_text().splitlines()]
-    return [line["state"] for line in lines if line["kind"] == "state" and line["trial"] == trial]
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 import tunelight as tl
-from tests.integration.training import Line, LineData
+from tests.integration.training import Line, LineData, states
 from tunelight.checkpoints import files as checkpoints
+from tunelight.messages import Continue
+from tunelight.schedulers.base import GangScheduler
 from tunelight.session.session import get_session
 
 
@@ -124,3 +127,35 @@ def test_trials_that_are_stopped_last_keep_the_checkpoint_that_they_were_writing
     )  # fmt: skip
     assert [trial.state for trial in results.trials] == ["STOPPED", "STOPPED"]
     assert [[one.number for one in checkpoints.find(trial.path)] for trial in results.trials] == [[2], [2]]
+
+
+class PauseAtTen(GangScheduler):
+    """Pauses each trial at its tenth report, though the trial need not wait at any."""
+
+    pauses = True
+
+    def initial_decision(self) -> Continue:
+        return Continue(until=None)
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        return str(TrialScheduler.PAUSE if result["training_iteration"] == 10 else TrialScheduler.CONTINUE)
+
+
+def brisk(config: dict[str, Any]) -> None:
+    """Report 30 times within half a second or so, with checkpoints."""
+    context = tl.get_context()
+    get_session().boundary.writer = lambda path: context.rank or Path(path).write_text("weights")
+    while context.number < 30:
+        time.sleep(0.01)
+        tl.report({"loss": 1.0 / (context.number + 1)})
+
+
+def test_a_pause_among_reports_that_came_together_loses_none_and_repeats_none(ray4: Any, tmp_path: Path) -> None:
+    results = tl.run(
+        {"x": tl.uniform(0, 1)}, brisk, metric="loss", mode="min", num_samples=1, workers=2, scheduler=PauseAtTen(),
+        storage=tmp_path, name="s", progress=False,
+    )  # fmt: skip
+    (trial,) = results.trials
+    assert trial.state == "FINISHED"
+    assert "PAUSED" in states(results, trial.id)
+    assert [report["training_iteration"] for report in trial.history] == list(range(1, 31))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -79,3 +80,9 @@ def saving(config: dict[str, Any]) -> None:
         print(tl.get_context().rank, Path(tl.get_checkpoint_path() or "-").name, file=log)
     report = tl.TuneReportCheckpointCallback({"loss": "val_loss"})
     trainer(config.get("epochs", 4), report).fit(Line(config["lr"]), datamodule=LineData())
+
+
+def states(results: tl.SweepResults, trial: str) -> list[str]:
+    """Return the states that a sweep's record gives a trial, in order."""
+    lines = [json.loads(line) for line in (results.folder / "record.jsonl").read_text().splitlines()]
+    return [line["state"] for line in lines if line["kind"] == "state" and line["trial"] == trial]

@@ -15,7 +15,7 @@ import os
 import secrets
 import shutil
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatch
@@ -23,11 +23,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tunelight.errors import CheckpointError
-from tunelight.messages import CheckpointInfo
+from tunelight.messages import CheckpointInfo, Report
 from tunelight.stores import delete, delete_local, files_of, shown, store_of, write_atomically
 
 FOLDER = "checkpoints"
 POINTER = "pointer.json"
+UNHEARD = "unheard.json"
+"""Beside a pointer: the reports up to its checkpoint that Tune had yet to hear when the trial was paused."""
 ACKED = "heard.json"
 """The file that says which report the driver received last."""
 ADOPTED = "adopted.json"
@@ -44,7 +46,8 @@ def file_name(number: int) -> str:
 
 def is_own(name: str) -> bool:
     """Tell whether this module writes, and uploads, the file with this path relative to the folder of a trial."""
-    return name in (ACKED, ADOPTED) or name.startswith(f"{FOLDER}/") or fnmatch(name, f"checkpoint_*/{POINTER}")
+    beside = (f"checkpoint_*/{POINTER}", f"checkpoint_*/{UNHEARD}")
+    return name in (ACKED, ADOPTED) or name.startswith(f"{FOLDER}/") or any(fnmatch(name, one) for one in beside)
 
 
 def temp_path(info: CheckpointInfo, start: str) -> Path:
@@ -91,7 +94,7 @@ def _forget_older(path: Path, in_use: str | None) -> None:
 
 def write_json(path: Path, data: object) -> None:
     """Write JSON atomically, first to the store if the file belongs to one. Raises: OSError."""
-    text = json.dumps(data).encode()
+    text = json.dumps(data, default=lambda value: value.tolist()).encode()  # NumPy's, in metrics
     path.parent.mkdir(parents=True, exist_ok=True)
     if store := store_of(path):
         store.write(path, text)
@@ -269,9 +272,26 @@ def discard(path: Path) -> None:
     delete(path)
 
 
-def write_pointer(folder: str | os.PathLike[str], info: CheckpointInfo | None) -> None:
-    """Write a file into ``folder`` that names a checkpoint (None: the trial has none)."""
+def write_pointer(folder: str | os.PathLike[str], info: CheckpointInfo | None, unheard: Sequence[Report] = ()) -> None:
+    """Write a file into ``folder`` that names a checkpoint (None: the trial has none).
+
+    ``unheard``: the reports up to the checkpoint that Tune has yet to hear.
+    """
     write_json(Path(folder, POINTER), None if info is None else info.asdict())
+    if unheard:
+        write_json(Path(folder, UNHEARD), [asdict(report) for report in unheard])
+
+
+def read_unheard(folder: str | os.PathLike[str]) -> list[Report]:
+    """Return the reports that were written beside a pointer, in order."""
+    try:
+        reports = json.loads(Path(folder, UNHEARD).read_bytes())
+        return [
+            Report(**{**report, "checkpoint": _info(report["checkpoint"]), "notes": tuple(report["notes"])})
+            for report in reports
+        ]
+    except (OSError, ValueError, TypeError, KeyError):
+        return []
 
 
 def read_pointer(folder: str | os.PathLike[str]) -> CheckpointInfo | None:
@@ -427,10 +447,14 @@ def _companion(path: Path) -> Path:
 
 def _read(path: Path) -> CheckpointInfo | None:
     try:
-        data = json.loads(path.read_bytes())
-        return None if data is None else CheckpointInfo(**{**data, "fits": tuple(data.get("fits", ()))})
+        return _info(json.loads(path.read_bytes()))
     except (OSError, ValueError, TypeError, AttributeError):
         return None
+
+
+def _info(data: dict[str, Any] | None) -> CheckpointInfo | None:
+    """Return the checkpoint that plain data describe."""
+    return None if data is None else CheckpointInfo(**{**data, "fits": tuple(data.get("fits", ()))})
 
 
 def _measure(path: Path) -> tuple[int, str]:

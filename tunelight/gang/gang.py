@@ -154,6 +154,11 @@ class Gang(Membership):
         return self._buffer.popleft()
 
     @property
+    def arrived(self) -> tuple[Event, ...]:
+        """The events that ``next_event`` returns without waiting."""
+        return tuple(self._buffer)
+
+    @property
     def _silence_limit_s(self) -> float:
         """How long a worker may take to answer a poll: one that holds the GIL, in a long call of a library, cannot."""
         limit_s = self.spec.failures.hang_timeout_s

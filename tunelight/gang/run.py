@@ -139,6 +139,7 @@ class ResilientRun:
         self._sleep, self._clock = sleep, clock
         self._phase: Training | Leaving | Failed | Over = Training()
         self._queue: deque[Report | Text] = deque()
+        self._unheard: tuple[Report, ...] = ()
         self._met_at: float | None = None
         self._read: CheckpointInfo | None = None
 
@@ -153,7 +154,7 @@ class ResilientRun:
         """
         self.gang, self.started, self._leave = gang, True, leave or (lambda: None)
         self._phase, self._failures, self._met_at = Training(), FailureTally(self._policy), None
-        self._queue.clear()
+        self._queue, self._unheard = deque(self._unheard), ()
         self.base = self.resume
         if self.seconds is None and self.resume is not None:
             self.seconds = self.resume.seconds
@@ -184,15 +185,40 @@ class ResilientRun:
         """Cut each training batch into so many pieces from the next start on."""
         self.next = replace(self.next, pieces=pieces)
 
-    def resume_from(self, checkpoint: CheckpointInfo | None, number: int | None = None) -> None:
-        """Continue from a checkpoint at the next start; ``number``: set the last report that was passed on."""
+    def resume_from(
+        self, checkpoint: CheckpointInfo | None, number: int | None = None, unheard: Iterable[Report] = ()
+    ) -> None:
+        """Continue from a checkpoint at the next start.
+
+        Args:
+            checkpoint: where training continues.
+            number: the last report that was passed on, where it is another one now.
+            unheard: reports up to the checkpoint, to pass on first.
+        """
         self.next = replace(self.next, resume=checkpoint)
         self.number = self.number if number is None else number
+        self._unheard = tuple(unheard)
 
     @property
     def waits(self) -> bool:
         """True while the ranks wait at the last report for a decision."""
         return self.next.until is not None and self.number >= self.next.until
+
+    @property
+    def reported(self) -> bool:
+        """True where the next event is a report that has arrived, and the ranks did not wait at the last one."""
+        if self.waits or not isinstance(self._phase, Training):
+            return False
+        arrived = next((event for event in self._arrived() if not isinstance(event, Wrote)), None)
+        return isinstance(arrived, Report) and arrived.number > self.number
+
+    def unheard(self, upto: int) -> tuple[Report, ...]:
+        """Return the reports to number ``upto`` that have arrived and are yet to be passed on."""
+        reports = (event for event in self._arrived() if isinstance(event, Report))
+        return tuple(report for report in reports if self.number < report.number <= upto)
+
+    def _arrived(self) -> tuple[Event, ...]:
+        return (*self._queue, *self.gang.arrived)
 
     def answer(self, decision: Decision) -> None:
         """Send a decision to the ranks."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import queue
 import sys
@@ -42,7 +43,7 @@ from tunelight.machine.imports import collector_resting
 from tunelight.machine.metadata import ensure_entry_points
 from tunelight.machine.usage import Sampler
 from tunelight.machine.versions import installed
-from tunelight.messages import CACHE_VARIABLE, Continue, Decision, Ended, Event, Place, Usage, WorkerError
+from tunelight.messages import CACHE_VARIABLE, Continue, Decision, Ended, Event, Place, Report, Usage, WorkerError
 from tunelight.session import session as sessions
 from tunelight.session.mailbox import Mailbox
 from tunelight.session.shared import MadeByRankZero
@@ -53,6 +54,10 @@ _RUNS_LIMIT_S = 300.0
 """How long the runs of a library that tracks experiments may take to end: what they have logged is uploaded then."""
 _FETCH_LIMIT_S = 60.0
 """How long rank 0 may take to hand out references that it has made already."""
+_LINGER_S = 0.2
+"""How old a report that needs no answer may become before it is sent, with those that followed it."""
+_BATCH = 1000
+"""How many events are sent at once."""
 _STUCK = ("connections to other ranks that did not end",)
 _COLLECTIVES = ("torch/distributed/", "horovod/", "tunelight/session/lockstep")
 """Parts of the paths of code that waits for other ranks."""
@@ -111,6 +116,24 @@ class TrialBox:
         self.mailbox = Mailbox()
         self.given: dict[str, Any] = {}
         """What rank 0 made for all ranks, by key."""
+        self._sent_at = -math.inf
+
+    def read(self, timeout_s: float) -> list[Event]:
+        """Return the events that have come. Waits for the first one, for up to ``timeout_s`` seconds.
+
+        Reports that need no answer are sent together, every ``_LINGER_S`` seconds at most; all other events at once.
+        """
+        events: list[Event] = []
+        with contextlib.suppress(queue.Empty):
+            events.append(self.events.get(timeout=timeout_s))
+            while len(events) < _BATCH:
+                last = events[-1]
+                waits = not isinstance(last, Report) or self.mailbox.holds(last.number)
+                linger_s = 0.0 if waits else self._sent_at + _LINGER_S - time.monotonic()
+                events.append(self.events.get(timeout=max(0.0, linger_s)))
+        if events:
+            self._sent_at = time.monotonic()
+        return events
 
 
 class _RayStore:
@@ -242,14 +265,10 @@ class GangWorker:
     def poll(self, serial: int, timeout_s: float) -> tuple[list[Event], Sign, tuple[Usage, ...]]:
         """Return the events of trial ``serial``, the rank's progress, and what it uses, if a sample of that was due.
 
-        It waits for the first event, for up to ``timeout_s`` seconds or until a sample is due.
+        Waits for the first event, for up to ``timeout_s`` seconds or until a sample is due.
         """
         box = self._box(serial)
-        events: list[Event] = []
-        with contextlib.suppress(queue.Empty):
-            events.append(box.events.get(timeout=min(timeout_s, box.meter.left_s if box.meter else timeout_s)))
-            while True:
-                events.append(box.events.get_nowait())
+        events = box.read(min(timeout_s, box.meter.left_s if box.meter else timeout_s))
         usage = () if box.meter is None else box.meter.read(told=bool(events))
         session, thread = self._session, self._thread
         waits = thread is not None and _waits_for_peers(sys._current_frames().get(thread.ident or 0))

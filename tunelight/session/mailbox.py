@@ -75,6 +75,10 @@ class Mailbox:
                 self._queue.append(decision)
             self._changed.notify_all()
 
+    def holds(self, number: int) -> bool:
+        """Tell whether report ``number`` waits for an answer."""
+        return number >= self._until
+
     def abort(self, reason: str) -> None:
         """Abort the trial; calls that wait here return at once."""
         with self._changed:
@@ -90,7 +94,7 @@ class Mailbox:
         def next_one() -> Decision | None:
             if self._queue:
                 return self._queue.popleft()
-            return Continue() if number < self._until else None
+            return None if self.holds(number) else Continue()
 
         what = f"the decision on report {number} and none came: is the sweep's driver still alive?"
         return self._wait(next_one, timeout_s, what) or Stop(self._aborted or "")

@@ -105,11 +105,25 @@ class GangTrainable(Trainable):
         if trial.unable is not None and not self.spec.soft_errors:
             raise trial.unable
 
+    def train(self) -> Any:
+        """Return the trial's next report, or its end; a list where more reports have arrived that need no answer.
+
+        Tune takes the results of a list one by one, and costs as much for all of them as for one.
+        """
+        self._trial.prune()  # Tune has the last report now
+        results = [super().train()]
+        while not self.spec.real_checkpoints and not results[-1][DONE] and self._trial.run.reported:
+            results.append(super().train())
+        return results if len(results) > 1 else results[0]
+
+    def train_buffered(self, buffer_time_s: float, max_buffer_length: int = 1000) -> Any:
+        """Return what ``train`` does, which gathers reports itself. Called by Tune where its own buffer is set."""
+        return self.train()
+
     def step(self) -> dict[str, Any]:
         """Return the trial's next report; or its end."""
         trial = self._trial
         self._pausing = False
-        trial.prune()  # Tune has the last report now
         try:
             run = trial.run
             if run.started:
@@ -142,20 +156,17 @@ class GangTrainable(Trainable):
         trial, run, gang = self._trial, self._trial.run, self._gang
         # Under plain Tune a checkpoint may be written at any time.
         self._pausing = not self.spec.real_checkpoints or self.spec.start is not None
-        info = run.resume
+        info, unheard = run.resume, ()
         if trial.of_last_report is None and gang.running and run.number:
             saved = gang.save().checkpoint
-            asked = saved
-            if saved is None:  # the trial ended first; its last report may have written one in the background
-                saved = next((info for info in checkpoints.find(trial.folder) if info.number == run.number), None)
             if saved is not None:
-                # Ranks that need no answer may be ahead: the reports that Tune has not heard are trained again.
-                behind = trial.newest(run.number) if saved.number > run.number else None
-                if behind is None and asked is not None:
-                    trial.saved(asked)
-                info = behind or trial.kept.add(saved)
-                run.resume_from(info)
-        checkpoints.write_pointer(checkpoint_dir, info)
+                trial.saved(saved)
+            else:  # the trial ended first; its last report may have written one in the background
+                saved = next((info for info in checkpoints.find(trial.folder) if info.number == run.number), None)
+            if saved is not None:  # ranks that need no answer may be ahead of Tune
+                info, unheard = trial.kept.add(saved), run.unheard(saved.number)
+                run.resume_from(info, unheard=unheard)
+        checkpoints.write_pointer(checkpoint_dir, info, unheard)
         if info is not None and self.spec.real_checkpoints:
             checkpoints.copy_into(info, checkpoint_dir)
             trial.passed = info.number

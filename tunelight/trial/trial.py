@@ -12,7 +12,7 @@ from typing import Any
 from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import CheckpointError
 from tunelight.gang.run import ResilientRun
-from tunelight.messages import Adopt, CheckpointInfo
+from tunelight.messages import Adopt, CheckpointInfo, Report
 from tunelight.policies import Divergence
 from tunelight.session.task import Start
 from tunelight.trial import fitting
@@ -94,13 +94,17 @@ class Trial:
         """
         left = None if pointer is None else checkpoints.import_from_tune(pointer, self.folder)
         self.passed = None if left is None else left.number
-        resume = None
-        if left is not None:
+        resume, unheard = None, list[Report]()
+        if pointer is not None and left is not None:
             own = Path(left.path).is_relative_to(self.folder)
             upto = (checkpoints.read_acked(self.folder) or 0) if own else 0  # its folder may be ahead of Tune's pointer
             resume = self._after_adoption(self._tell(checkpoints.resume_point(self.folder, upto, left)), upto)
+            unheard = [one for one in checkpoints.read_unheard(pointer) if one.number > max(number, upto)]
             number = resume.number if resume else left.number
-        self.run.resume_from(resume, number)
+        if resume is not None and unheard:
+            self.run.resume_from(resume, unheard[0].number - 1, (one for one in unheard if one.number <= number))
+        else:
+            self.run.resume_from(resume, number)
         self.kept.discard_after(number, self.folder)
         if resume is None and number:
             self.unable = checkpoints.cannot_go_on(self.id, number, left)

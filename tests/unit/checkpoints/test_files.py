@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import CheckpointError
-from tunelight.messages import CheckpointInfo
+from tunelight.messages import CheckpointInfo, Report
 
 
 def write(trial: Path, number: int, value: float | None = None, text: str = "weights") -> CheckpointInfo:
@@ -141,3 +144,17 @@ def test_a_moved_sweep_folder_still_finds_its_checkpoints(tmp_path: Path) -> Non
     (tmp_path / "a").rename(tmp_path / "b")
     (found,) = checkpoints.find(tmp_path / "b")
     assert Path(found.path).is_relative_to(tmp_path / "b")
+
+
+def test_reports_beside_a_pointer_are_read_as_they_were_written(tmp_path: Path) -> None:
+    info = CheckpointInfo("somewhere/report-000002.ckpt", 2, step=5, fits=("fit",))
+    metrics = {"loss": math.nan, "shares": np.array([0.25, 0.75]), "name": "né"}
+    reports = [Report(1, {"loss": 0.5}, notes=("slow",)), Report(2, metrics, epoch=1, step=7, checkpoint=info)]
+    checkpoints.write_pointer(tmp_path, info, reports)
+    first, second = checkpoints.read_unheard(tmp_path)
+    assert first == reports[0]
+    assert second == replace(reports[1], metrics=second.metrics)
+    assert math.isnan(second.metrics.pop("loss"))
+    assert second.metrics == {"shares": [0.25, 0.75], "name": "né"}
+    (tmp_path / checkpoints.UNHEARD).write_text("[{")
+    assert checkpoints.read_unheard(tmp_path) == [] == checkpoints.read_unheard(tmp_path / "none")

@@ -440,3 +440,36 @@ def test_a_trial_seed_depends_on_the_sweep_and_the_index_alone() -> None:
     assert trial_seed(7, "00003") != trial_seed(7, "00004")
     assert trial_seed(7, "00003") != trial_seed(8, "00003")
     assert 0 <= trial_seed(1, "deadbeef") < 2**32
+
+
+def test_reports_that_need_no_answer_come_as_a_list_up_to_the_end(make: Make, heads: Heads) -> None:
+    one: Any = make(ahead, {"reports": 9}, metric="loss", until=None, real_checkpoints=False)
+    results = _numbers(one.train())
+    wait_for_checkpoint(heads.folder(), 9)
+    assert [info.number for info in checkpoints.find(heads.folder())] == list(range(1, 10)), "Tune has yet to hear"
+    while len(results) < 9:
+        results += _numbers(one.train())
+    assert results == list(range(1, 10))
+    assert one.train()["done"]
+
+
+def test_reports_that_need_an_answer_come_one_by_one(make: Make, heads: Heads) -> None:
+    asked: Any = make(ahead, {"reports": 5}, metric="loss", until=3, real_checkpoints=False)
+    numbers = _numbers(asked.train())
+    time.sleep(0.2)
+    while numbers[-1] < 3:
+        numbers += _numbers(asked.train())
+    assert numbers == [1, 2, 3]
+    assert [_numbers(asked.train()) for _ in range(2)] == [[4], [5]]
+
+
+def test_reports_of_plain_tune_come_one_by_one_for_it_may_save_at_each(make: Make, heads: Heads) -> None:
+    plain: Any = make(ahead, {"reports": 5}, metric="loss", until=None, real_checkpoints=True)
+    for number in range(1, 6):
+        time.sleep(0.05)
+        assert _numbers(plain.train()) == [number]
+
+
+def _numbers(results: Any) -> list[int]:
+    """Return the numbers of the reports that a call of ``train`` returned."""
+    return [result["training_iteration"] for result in (results if isinstance(results, list) else [results])]
