@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from ray.util import placement_group_table
 
 import tunelight as tl
 from tests.integration import test_strategies
@@ -192,3 +193,19 @@ def test_a_module_that_was_edited_and_reloaded_trains_as_it_is_now(
     del sys.modules["edited_model"]
     lines = [line for line in capsys.readouterr().out.splitlines() if "trains version" in line]
     assert lines == ["[0] trains version 1", "[0] trains version 1", "[0] trains version two"]
+
+
+def quick(config: dict[str, Any]) -> None:
+    tl.report({"loss": config["lr"]})
+
+
+def test_a_trial_that_gets_an_idle_gang_leaves_its_reservation_to_the_next(ray4: Any, tmp_path: Path) -> None:
+    before = set(placement_group_table())
+    results = tl.run(
+        {"lr": tl.uniform(0, 1)}, quick, metric="loss", num_samples=12, workers=2, max_concurrent=None,
+        scheduler="fifo", storage=tmp_path, name="s", progress=False,
+    )  # fmt: skip
+    assert not results.errors
+    groups = {name: group["state"] for name, group in placement_group_table().items() if name not in before}
+    assert set(groups.values()) == {"REMOVED"}
+    assert len(groups) < 8, "without that, each trial requests one"

@@ -131,7 +131,11 @@ INTERNALS: Final[Mapping[Part, tuple[Internal, ...]]] = {
         Internal("ray.tune.trainable.trainable_fn_utils", "_in_tune_session"),
         Internal("ray.tune.utils", "flatten_dict"),
         Internal("ray.tune.utils.resource_updater", "_ResourceUpdater", sets="get_num_cpus get_num_gpus"),
-        Internal(_CONTROLLER, "TuneController", sets="_resource_updater _resetting_trials"),
+        Internal(_CONTROLLER, "TuneController", sets="_resource_updater _resetting_trials _actor_manager"),
+        Internal("ray.air.execution._internal.actor_manager", "RayActorManager", sets="_resource_manager"),
+        Internal(
+            "ray.air.execution", "PlacementGroupResourceManager", sets="_request_to_staged_pgs get_resource_futures"
+        ),
         Internal(_CONTROLLER, "TuneController._process_trial_failure", takes="trial exception"),
         Internal(_CONTROLLER, "TuneController._cleanup_cached_actors", takes="force_all"),
         Internal(_CONTROLLER, "TuneController.stop_trial", takes="trial"),
@@ -510,34 +514,6 @@ def without_hints_on_deaths() -> Iterator[None]:
         yield
     finally:
         worker.print_to_stdstream = original
-
-
-def fail_once(controller: Any) -> None:
-    """Have Tune's controller handle the death of an actor once. Nothing happens with a controller of another class.
-
-    An actor that is gone when Tune resets it for a trial fails twice, by the same error: as an actor, whose trial Tune
-    queues again, and by its task, for which Tune then ends that trial as failed. Besides, Tune goes on to wait for the
-    reset. Read in 2.43.0 and 2.60.0.
-    """
-    from ray.tune.execution.tune_controller import TuneController
-
-    inner = getattr(controller, "_tune_controller", controller)
-    if type(inner) is TuneController:
-        inner.__class__ = _once()
-
-
-@functools.cache
-def _once() -> Any:
-    from ray.tune.execution.tune_controller import TuneController
-
-    class OnceController(TuneController):
-        def _process_trial_failure(self, trial: Any, exception: Any) -> None:
-            self._resetting_trials.discard(trial)
-            if getattr(exception, "failed_trial", None) != trial.trial_id:
-                exception.failed_trial = trial.trial_id  # no more than that: Tune pickles the exception
-                super()._process_trial_failure(trial, exception)
-
-    return OnceController
 
 
 def schedulers_by_name() -> Mapping[str, Any]:

@@ -9,7 +9,8 @@ from typing import Any
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
-from tunelight.compat.ray import TRAINING_ITERATION, fail_once
+from tunelight.compat.controller import mend
+from tunelight.compat.ray import TRAINING_ITERATION
 from tunelight.messages import Continue
 from tunelight.schedulers.base import GangScheduler
 from tunelight.schedulers.common import tell
@@ -70,7 +71,7 @@ class SweepScheduler:
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
         """Pass on a new trial."""
         if self.controller is None:
-            fail_once(tune_controller)
+            mend(tune_controller)
         self.controller = tune_controller
         self._pass_on("on_trial_add", tune_controller, trial)
 
