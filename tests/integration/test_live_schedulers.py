@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import tunelight as tl
-from tests.integration.test_elastic import states
 from tests.integration.test_growth import groups
+from tests.integration.training import states
 from tunelight.digits import DigitsClassifier, DigitsData
 
 EPOCHS = 9

@@ -28,7 +28,7 @@ def mend(controller: Any) -> None:
     if type(inner) is TuneController:
         once, keeping = _mended()
         inner.__class__ = once
-        manager = inner._actor_manager._resource_manager
+        manager: Any = inner._actor_manager._resource_manager
         if type(manager) is PlacementGroupResourceManager:
             manager.__class__ = keeping
             manager.kept = defaultdict(list)
@@ -68,7 +68,7 @@ def _mended() -> tuple[Any, Any]:
             return super().get_resource_futures()
 
         def clear(self) -> None:
-            super().clear()
+            super().clear()  # type: ignore[no-untyped-call,unused-ignore]
             self.kept = defaultdict(list)
 
     return OnceController, KeepingResourceManager

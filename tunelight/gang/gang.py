@@ -158,6 +158,20 @@ class Gang(Membership):
         """The events that ``next_event`` returns without waiting."""
         return tuple(self._buffer)
 
+    def ends_well(self, limit_s: float) -> bool:
+        """Tell whether rank 0 has ended, and all ranks have within ``limit_s``, without an error.
+
+        Events that come meanwhile are kept for ``next_event``.
+        """
+        deadline = time.monotonic() + limit_s
+        while 0 in self._ended and len(self._ended) < self.size and self._polls:
+            ready, _ = ray.wait(list(self._polls), num_returns=1, timeout=max(0.0, deadline - time.monotonic()))
+            if not ready:
+                return False
+            for poll in ready:
+                self._take(self._polls.pop(poll), poll)
+        return len(self._ended) == self.size and all(ended.error is None for ended in self._ended.values())
+
     @property
     def _silence_limit_s(self) -> float:
         """How long a worker may take to answer a poll: one that holds the GIL, in a long call of a library, cannot."""

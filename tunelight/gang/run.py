@@ -204,13 +204,17 @@ class ResilientRun:
         """True while the ranks wait at the last report for a decision."""
         return self.next.until is not None and self.number >= self.next.until
 
-    @property
-    def reported(self) -> bool:
-        """True where the next event is a report that has arrived, and the ranks did not wait at the last one."""
-        if self.waits or not isinstance(self._phase, Training):
+    def has_more(self, limit_s: float) -> bool:
+        """Tell whether the next report has arrived, or the trial ends well within ``limit_s``.
+
+        Not while the ranks wait at the last report.
+        """
+        if self.waits or not self.started or not isinstance(self._phase, Training):
             return False
         arrived = next((event for event in self._arrived() if not isinstance(event, Wrote)), None)
-        return isinstance(arrived, Report) and arrived.number > self.number
+        if isinstance(arrived, Report):
+            return arrived.number > self.number
+        return isinstance(arrived, Ended) and self.gang.ends_well(limit_s)
 
     def unheard(self, upto: int) -> tuple[Report, ...]:
         """Return the reports to number ``upto`` that have arrived and are yet to be passed on."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 import queue
 import sys
@@ -116,7 +115,7 @@ class TrialBox:
         self.mailbox = Mailbox()
         self.given: dict[str, Any] = {}
         """What rank 0 made for all ranks, by key."""
-        self._sent_at = -math.inf
+        self._sent_at = time.monotonic()
 
     def read(self, timeout_s: float) -> list[Event]:
         """Return the events that have come. Waits for the first one, for up to ``timeout_s`` seconds.

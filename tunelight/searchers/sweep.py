@@ -94,6 +94,17 @@ class SweepTrial(_Trial):  # type: ignore[misc]
     snapshot of the experiment. tunelight has the reports in its own record, and resumes from that.
     """
 
+    classes: dict[str, Any] | None = None
+    """Trainables by name, which the sweep's trials share; Tune would fetch and unpickle theirs for each trial."""
+
+    def get_trainable_cls(self) -> Any:
+        """Return the trial's trainable."""
+        if self.classes is None:
+            return super().get_trainable_cls()
+        if self.trainable_name not in self.classes:
+            self.classes[self.trainable_name] = super().get_trainable_cls()
+        return self.classes[self.trainable_name]
+
     def create_placement_group_factory(self) -> None:
         """Use the sweep's reservation. Tune would unpickle the trainable to ask it for an equal one."""
         self.placement_group_factory = self._default_placement_group_factory
@@ -169,6 +180,7 @@ class SweepSearch(SearchAlgorithm):
         self._exhausted = False
         self._idle_since: float | None = None
         self._spec: dict[str, Any] = {}
+        self._classes: dict[str, Any] = {}
 
     @property
     def metric(self) -> str | None:
@@ -313,7 +325,7 @@ class SweepSearch(SearchAlgorithm):
 
     def _make(self, trial_id: str, config: dict[str, Any]) -> Trial:
         spec = self._spec
-        return SweepTrial(
+        trial = SweepTrial(
             trainable_name=spec["run"],
             config=copy.deepcopy(config),
             trial_id=trial_id,
@@ -328,6 +340,8 @@ class SweepSearch(SearchAlgorithm):
             max_failures=int(spec.get("max_failures") or 0),
             storage=spec.get("storage"),
         )
+        trial.classes = self._classes
+        return trial
 
     def _name(self, trial: Trial) -> str:
         """Return a trial's name, by which its head knows which training of its configuration it is."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -41,6 +42,8 @@ with collector_resting():  # a trial's head waits for this before its workers st
     from ray.tune import PlacementGroupFactory, Trainable
 
 
+_END_S = 0.2
+"""How long reports are held back for the end of their trial, once rank 0 has ended."""
 _LAST_LIMIT_S = 5.0
 """How long a trial may take to end where its head ends too, the writing of a checkpoint not counted."""
 
@@ -69,7 +72,7 @@ class GangTrainable(Trainable):
         if parameters:
             task = replace(self.spec.task, train=with_parameters(self.spec.task.train, parameters))
             self.spec = replace(self.spec, task=task)  # type: ignore[misc]
-        self._gang = self._new_gang()
+        self._take_gang()
         self._pausing = False
         """True where Tune has had a checkpoint written since the last step, which it does before a pause."""
         self._gang_log = GangLog()
@@ -81,8 +84,9 @@ class GangTrainable(Trainable):
         self._trial = self._new_trial(new_config)
         return True
 
-    def _new_gang(self) -> Gang:
-        return Gang(self.spec.gang, ray.util.get_current_placement_group())
+    def _take_gang(self) -> None:
+        self._gang = Gang(self.spec.gang, ray.util.get_current_placement_group())
+        self._leave = reason_to_leave(self._gang)
 
     def _new_trial(self, config: dict[str, Any]) -> Trial:
         return Trial(self.spec, self.trial_id, self._trial_dir(), config, repetition_in(self.trial_name))
@@ -106,14 +110,15 @@ class GangTrainable(Trainable):
             raise trial.unable
 
     def train(self) -> Any:
-        """Return the trial's next report, or its end; a list where more reports have arrived that need no answer.
+        """Return the trial's next report, or its end; a list where reports that need no answer, or the end, follow.
 
         Tune takes the results of a list one by one, and costs as much for all of them as for one.
         """
         self._trial.prune()  # Tune has the last report now
-        results = [super().train()]
-        while not self.spec.real_checkpoints and not results[-1][DONE] and self._trial.run.reported:
-            results.append(super().train())
+        train: Callable[[], dict[str, Any]] = super().train
+        results = [train()]
+        while not self.spec.real_checkpoints and not results[-1][DONE] and self._trial.run.has_more(_END_S):
+            results.append(train())
         return results if len(results) > 1 else results[0]
 
     def train_buffered(self, buffer_time_s: float, max_buffer_length: int = 1000) -> Any:
@@ -156,7 +161,7 @@ class GangTrainable(Trainable):
         trial, run, gang = self._trial, self._trial.run, self._gang
         # Under plain Tune a checkpoint may be written at any time.
         self._pausing = not self.spec.real_checkpoints or self.spec.start is not None
-        info, unheard = run.resume, ()
+        info, unheard = run.resume, tuple[Report, ...]()
         if trial.of_last_report is None and gang.running and run.number:
             saved = gang.save().checkpoint
             if saved is not None:
@@ -241,7 +246,7 @@ class GangTrainable(Trainable):
             trial.say(f"a worker is replaced: {self._gang.unfit}")
         trial.learn_pieces()
         self._gang_log.begin()
-        trial.run.start(self._gang, reason_to_leave(self._gang))
+        trial.run.start(self._gang, self._leave)
         if self.spec.soft_errors:  # a driver of tunelight's listens
             with suppress(Exception):
                 announce(f"{self.trial_id}/{trial.run.number}")
@@ -283,7 +288,6 @@ class GangTrainable(Trainable):
             if isinstance(event, Ended) and event.stopped:
                 message = "the trial was stopped before its first report"
             raise TrialError(head_error(GangError(message)))
-        trial.prune()
         return {RESULT_DUPLICATE: True, DONE: True}
 
     def _failed(self, error: WorkerError) -> dict[str, Any]:
@@ -332,12 +336,14 @@ class GangTrainable(Trainable):
             reason = "paused" if self._pausing else "stopped"
             self._gang.finish(reason=reason, **({} if limit_s is None else {"limit_s": limit_s}))
             trial.settle()
+        elif trial.run.started:
+            trial.prune()  # Tune has its last reports by now
         self._give_back()
         trial.run.started = False
 
     def _replace_gang(self) -> None:
         self._gang.close()
-        self._gang = self._new_gang()
+        self._take_gang()
 
 
 def make_trainable(spec: TrialSpec, name: str = "gang") -> type[GangTrainable]:

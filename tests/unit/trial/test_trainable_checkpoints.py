@@ -19,8 +19,9 @@ def test_a_checkpoint_that_is_finished_after_its_report_comes_with_the_next_resu
     one = make(background, real_checkpoints=False, metric="loss")
     numbers = []
     for _ in range(3):
-        numbers += [info["number"] for info in one.step()[RESULT_KEY]["checkpoints"]]
+        numbers += [info["number"] for info in Heads.train(one)[RESULT_KEY]["checkpoints"]]
     assert one.step() == {RESULT_DUPLICATE: True, "done": True}
+    one.cleanup()
     assert numbers in ([1, 2], [1])  # the last is on disk, and stands in no result
     assert [info.number for info in checkpoints.find(folder)] == [2, 3]
 
@@ -48,8 +49,9 @@ def rereading(config: dict[str, Any]) -> None:
 
 def test_the_checkpoint_that_a_start_continues_from_stays_while_a_rank_may_read_it(make: Make, folder: Path) -> None:
     one = make(rereading, failures=RETRY, real_checkpoints=False)
-    assert [one.step()["there"] for _ in range(6)] == [False, True, True, True, True, True]
+    assert [Heads.train(one)["there"] for _ in range(6)] == [False, True, True, True, True, True]
     assert one.step()["done"]
+    one.cleanup()
     assert [info.number for info in checkpoints.find(folder)] == [5, 6]
 
 
@@ -89,7 +91,7 @@ def test_the_end_of_a_trial_gives_tune_no_checkpoint_twice(make: Make) -> None:
 def test_plain_tune_keeps_the_checkpoints_and_the_gang_its_last_two(make: Make, folder: Path) -> None:
     one = make(background, metric="loss", mode="max")  # the first is the best
     for number in range(1, 5):
-        one.step()
+        Heads.train(one)
         copy = folder / f"checkpoint_{number:06}"
         copy.mkdir()
         one.save_checkpoint(str(copy))
