@@ -23,12 +23,12 @@ BROUGHT_BY_USERS = {
 }
 """Libraries that are used where they are and missed nowhere: no dependency."""
 
-MOST_FLOORS = 13
+MOST_FLOORS = 12
 LIGHTNING_FLOORS = (
     ("exact", "transfer"),
     ("state",),
     ("launcher", "strategy_check"),
-    ("guard",),
+    ("guard", "workers"),
     ("callbacks", "remote"),
     ("strategies",),
     ("recipe",),

@@ -34,7 +34,7 @@ def best(
 
     The file is for LightningCLI, Hydra or Python, or holds its configuration as YAML or JSON.
     """
-    from tunelight.results import format_of
+    from tunelight.results.export import format_of
 
     if export is None and (format is not None or checkpoint):
         raise SettingsError("--format and --checkpoint say how to export, but not where. Give --export FILE too.")

@@ -47,14 +47,11 @@ def check_sources(datasets: Mapping[str, Any] | None, least: int) -> None:
 
 
 @contextlib.contextmanager
-def served(settings: Settings, least: int) -> Iterator[DatasetHandle | None]:
+def served(settings: Settings, least: int) -> Iterator[DatasetHandle]:
     """Open a sweep's datasets, check that they can feed ``least`` ranks, and serve them to its trials.
 
-    Yields the handle for the trials (None without datasets). Raises: DataError. Runs on: driver, once Ray is up.
+    Yields the handle for the trials. Raises: DataError. Runs on: driver, once Ray is up.
     """
-    if not settings.datasets:
-        yield None
-        return
     import ray  # a sweep without datasets need not wait for it
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
