@@ -121,7 +121,7 @@ ROOMS: dict[str, Room] = {
     "cli": Room(
         "parses and calls",
         names(
-            "errors compat stores settings space record results simulation reporting",
+            "errors compat machine stores settings space record results simulation reporting",
             "cluster sweep",
         ),
     ),

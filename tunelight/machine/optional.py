@@ -59,7 +59,7 @@ OPTIONAL: Final = {
     "data": OptionalRoom("datasets and caches", ("data",), "data.server"),
     "integrations": OptionalRoom("training loops of other libraries", ("integrations",)),
     "plain": OptionalRoom("gangs in Ray Tune's own Tuner", ("trial.plain_tune",)),
-    "reproduce": OptionalRoom("reproducing a trial", ("sweep.reproduce", "schedulers.until")),
+    "reproduce": OptionalRoom("reproducing a trial", ("sweep.reproduce", "cli.reproduce")),
 }
 
 
