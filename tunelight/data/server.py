@@ -56,7 +56,8 @@ def served(settings: Settings, least: int) -> Iterator[DatasetHandle]:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     ray_data()
-    opened = {name: open_dataset(name, source) for name, source in settings.datasets.items()}
+    sources = settings.datasets or {}
+    opened = {name: open_dataset(name, source) for name, source in sources.items()}
     if settings.cache:
         for name, dataset in opened.items():
             with task_errors(f"The dataset {name!r}"):
@@ -64,7 +65,7 @@ def served(settings: Settings, least: int) -> Iterator[DatasetHandle]:
     rows: dict[str, int | None] = {}
     notes = []
     for name, dataset in opened.items():
-        rows[name] = _rows(name, dataset, settings.datasets[name])
+        rows[name] = _rows(name, dataset, sources[name])
         check_rows(name, rows[name], least if name == "train" else 1)
         if settings.cache:
             size = (dataset.size_bytes() or 0) / 2**20

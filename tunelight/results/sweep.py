@@ -319,8 +319,10 @@ class SweepResults(Noted):
 
         Raises: StorageError if it cannot be written; SettingsError if it holds another study of that name.
         """
-        study_of = need("study").study_of
-        return study_of(self._state, self.folder, self.objectives, self._settings.get("space") or {}, storage)
+        study: optuna.Study = need("study").study_of(
+            self._state, self.folder, self.objectives, self._settings.get("space") or {}, storage
+        )
+        return study
 
     def export_best(
         self,
