@@ -52,7 +52,7 @@ def served(settings: Settings, least: int) -> Iterator[DatasetHandle]:
 
     Yields the handle for the trials. Raises: DataError. Runs on: driver, once Ray is up.
     """
-    import ray  # a sweep without datasets need not wait for it
+    import ray  # the check before Ray starts need not wait for it
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     ray_data()
