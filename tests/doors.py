@@ -77,11 +77,11 @@ ROOMS: dict[str, Room] = {
     ),
     "searchers": Room(
         "suggest configurations",
-        names("messages errors compat checkpoints settings space record"),
+        names("messages errors compat machine checkpoints settings space record"),
     ),
     "results": Room(
         "best, table and export, from the record alone",
-        names("errors compat stores checkpoints settings space record resources"),
+        names("errors compat machine stores checkpoints settings space record resources"),
     ),
     "trial": Room(
         "one trial of Tune as one gang",
@@ -115,13 +115,13 @@ ROOMS: dict[str, Room] = {
         "run, resume, reproduce, check: wires the rooms",
         names(
             "messages errors compat policies machine stores settings space record resources",
-            "gang schedulers searchers results trial cluster reporting lightning data",
+            "gang schedulers searchers results trial cluster reporting lightning",
         ),
     ),
     "cli": Room(
         "parses and calls",
         names(
-            "errors compat stores settings space record results simulation reporting",
+            "errors compat machine stores settings space record results simulation reporting",
             "cluster sweep",
         ),
     ),
@@ -349,20 +349,24 @@ def forced(module: str, found: Import, known: dict[str, Path]) -> str | None:
     return f"{where} forces the door from {called} to {found.name}: it may import {allowed}{because}."
 
 
+@functools.cache
 def optional_room(module: str) -> str | None:
     """Return the name of the optional room that a module belongs to (tunelight/machine/optional.py)."""
-    return next((name for name, room in OPTIONAL.items() if _within(module, room.parts)), None)
+    room_of_part = {part: name for name, room in OPTIONAL.items() for part in room.parts}
+    parts = module.split(".")
+    longest = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
+    return next((room_of_part[part] for part in longest if part in room_of_part), None)
 
 
 def without(name: str) -> set[str]:
     """Return the optional rooms that go with ``name``: itself, and all that import it."""
-    gone = {name}
+    known, gone = modules(), {name}
     while True:
         more = {
             room
             for module, found in every_import()
             if (room := optional_room(module)) is not None
-            and (inside := target(found.name, modules())) is not None
+            and (inside := target(found.name, known)) is not None
             and optional_room(inside) in gone
         }
         if more <= gone:

@@ -14,7 +14,8 @@ def copy_without(rooms: Collection[str], folder: Path) -> None:
     """Copy the package into ``folder``, without the modules of these optional rooms."""
     copy = folder / PACKAGE.name
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    for part in (part for name in rooms for part in OPTIONAL[name].parts):
+    parts = [part for name in rooms for part in OPTIONAL[name].parts]
+    for part in sorted(parts, reverse=True):  # one that lies in another comes first
         path = copy / part.replace(".", "/")
         if path.is_dir():
             shutil.rmtree(path)

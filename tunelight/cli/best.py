@@ -1,4 +1,4 @@
-"""best, reproduce: show and export a trial, and run it again."""
+"""best: show and export a trial."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Annotated
 import typer
 
 from tunelight.cli import options
-from tunelight.cli.app import FAILED, INTERRUPTED, command
+from tunelight.cli.app import command
 from tunelight.cli.inspect import load
-from tunelight.cli.printing import about_trial, print_either, print_json, short, words
+from tunelight.cli.printing import about_trial, print_json, short, words
 from tunelight.errors import SettingsError
+from tunelight.machine.optional import need
 
 _HINTS = {
     "python": "Train it: python {path}",
@@ -34,15 +35,13 @@ def best(
 
     The file is for LightningCLI, Hydra or Python, or holds its configuration as YAML or JSON.
     """
-    from tunelight.results import format_of
-
     if export is None and (format is not None or checkpoint):
         raise SettingsError("--format and --checkpoint say how to export, but not where. Give --export FILE too.")
     results = load(sweep, storage)
     chosen = results.best if trial == "best" else results.trial(trial)
     written = None
     if export is not None:
-        written = format_of(export, format, parts=chosen.has_parts)
+        written = need("export").format_of(export, format, parts=chosen.has_parts)
         chosen.export(export, written, checkpoint=checkpoint)
     if json:
         print_json(about_trial(chosen) | {"exported": written})
@@ -68,29 +67,3 @@ def _print_exported(path: Path, format: str | None) -> None:
             typer.echo(f"Train it with a program that calls LightningCLI(Model, Data): ... fit --config {path}")
     elif format in _HINTS:
         typer.echo(_HINTS[format].format(path=path, stem=path.stem))
-
-
-@command("reproduce last best --ignore seconds_per_epoch", runs_code=True)
-def reproduce(
-    sweep: options.Sweep,
-    trial: options.Trial,
-    ignore: Annotated[
-        list[str], typer.Option("--ignore", help="A metric not to compare, such as a time. Repeatable.")
-    ] = [],
-    storage: options.Storage = options.STORAGE,
-    address: options.Address = None,
-    json: options.Json = False,
-) -> None:
-    """Run a trial again with its seed, configuration and workers, and compare the metrics of all reports.
-
-    It runs in a new sweep folder. Exit code 1: metrics differ.
-    """
-    from tunelight.record import find_sweep
-
-    folder = find_sweep(sweep, storage)
-    from tunelight.sweep.reproduce import reproduce as run_again
-
-    comparison = run_again(folder, trial, ignore=ignore, progress=False, **options.given(address=address))
-    print_either(comparison, str(comparison), as_json=json)
-    if not comparison.same:
-        raise typer.Exit(INTERRUPTED if comparison.interrupted else FAILED)

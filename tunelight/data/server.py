@@ -47,19 +47,17 @@ def check_sources(datasets: Mapping[str, Any] | None, least: int) -> None:
 
 
 @contextlib.contextmanager
-def served(settings: Settings, least: int) -> Iterator[DatasetHandle | None]:
+def served(settings: Settings, least: int) -> Iterator[DatasetHandle]:
     """Open a sweep's datasets, check that they can feed ``least`` ranks, and serve them to its trials.
 
-    Yields the handle for the trials (None without datasets). Raises: DataError. Runs on: driver, once Ray is up.
+    Yields the handle for the trials. Raises: DataError. Runs on: driver, once Ray is up.
     """
-    if not settings.datasets:
-        yield None
-        return
-    import ray  # a sweep without datasets need not wait for it
+    import ray  # the check before Ray starts need not wait for it
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     ray_data()
-    opened = {name: open_dataset(name, source) for name, source in settings.datasets.items()}
+    sources = settings.datasets or {}
+    opened = {name: open_dataset(name, source) for name, source in sources.items()}
     if settings.cache:
         for name, dataset in opened.items():
             with task_errors(f"The dataset {name!r}"):
@@ -67,7 +65,7 @@ def served(settings: Settings, least: int) -> Iterator[DatasetHandle | None]:
     rows: dict[str, int | None] = {}
     notes = []
     for name, dataset in opened.items():
-        rows[name] = _rows(name, dataset, settings.datasets[name])
+        rows[name] = _rows(name, dataset, sources[name])
         check_rows(name, rows[name], least if name == "train" else 1)
         if settings.cache:
             size = (dataset.size_bytes() or 0) / 2**20

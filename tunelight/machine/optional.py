@@ -26,10 +26,40 @@ OPTIONAL: Final = {
     "web": OptionalRoom("the live page", ("reporting.web", "cli.web"), "reporting.web.server"),
     "forks": OptionalRoom("forked workers", ("machine.forkserver",), "machine.forkserver.ready"),
     "standing": OptionalRoom("`tunelight up`", ("cluster.standing", "cli.standing"), "cluster.standing"),
-    "formats": OptionalRoom("search spaces of other programs", ("space.formats",), "space.formats"),
+    "formats": OptionalRoom("search spaces of other programs", ("space.formats", "space.wandb"), "space.formats"),
     "simulation": OptionalRoom("simulations and plans", ("simulation", "cli.planning")),
     "doctor": OptionalRoom("`tunelight doctor`", ("cluster.doctor", "cluster.survey", "cli.doctor")),
-    "zoo": OptionalRoom("the models of the shipped search spaces", ("zoo",)),
+    "zoo": OptionalRoom("the models of the shipped search spaces", ("zoo", "digits")),
+    "commands": OptionalRoom("the command line", ("cli", "__main__", "sweep.check", "record.upkeep")),
+    "auto": OptionalRoom(
+        "searcher='auto'",
+        ("searchers.auto", "searchers.surrogate", "searchers.encoding", "searchers.transfer"),
+        "searchers.auto",
+    ),
+    "figures": OptionalRoom("figures of a sweep", ("results.figures",), "results.figures"),
+    "report": OptionalRoom(
+        "saved reports and comparisons",
+        (
+            "reporting.page",
+            "reporting.sections",
+            "reporting.comparison",
+            "reporting.images",
+            "results.logs",
+            "cli.figures",
+        ),
+    ),
+    "export": OptionalRoom("exports of a trial", ("results.export", "results.formats"), "results.export"),
+    "study": OptionalRoom("Optuna studies of a sweep", ("results.study",), "results.study"),
+    "tensorboard": OptionalRoom("TensorBoard's files", ("reporting.tensorboard",), "reporting.tensorboard"),
+    "remote": OptionalRoom(
+        "fits outside of a sweep",
+        ("lightning.remote", "lightning.transfer", "lightning.state.changes", "lightning.state.compiling"),
+        "lightning.remote.driver",
+    ),
+    "data": OptionalRoom("datasets and caches", ("data",), "data.server"),
+    "integrations": OptionalRoom("training loops of other libraries", ("integrations",)),
+    "plain": OptionalRoom("gangs in Ray Tune's own Tuner", ("trial.plain_tune",)),
+    "reproduce": OptionalRoom("reproducing a trial", ("sweep.reproduce", "cli.reproduce")),
 }
 
 
@@ -48,6 +78,6 @@ def need(name: str) -> Any:
     """Return the entry of an optional room. Raises: SettingsError where the room has been taken out."""
     room = look_up(name)
     if room is None:
-        parts = " and ".join(f"tunelight.{part}" for part in OPTIONAL[name].parts)
+        parts = ", ".join(f"tunelight.{part}" for part in OPTIONAL[name].parts)
         raise SettingsError(f"This tunelight is without {OPTIONAL[name].gives} ({parts}). Install all of tunelight.")
     return room

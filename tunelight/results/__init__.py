@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tunelight.results.export import FORMATS, format_of
 from tunelight.results.sweep import SweepResults
 from tunelight.results.trial import TrialResult
 
-__all__ = ["FORMATS", "SweepResults", "TrialResult", "format_of"]
+__all__ = ["SweepResults", "TrialResult"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from tunelight import record as storage
 from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import CheckpointError, SettingsError, StorageError, unknown
 from tunelight.results.formats import hydra, lightning_cli, python
+from tunelight.results.words import refused
 
 _YAML: Final = (".yaml", ".yml")
 FORMATS: Final = {
@@ -87,12 +87,6 @@ def copy_checkpoint(source: Path, path: Path) -> Path:
         raise StorageError(f"{target} cannot be written: {error.strerror}. Choose another path.") from error
     _write_weights(source, path.with_suffix(".safetensors"))
     return target
-
-
-def refused(error: pickle.UnpicklingError) -> str:
-    """Return what torch refused to load, without the advice on torch.load that torch gives at length."""
-    found = re.search(r"Unsupported global: GLOBAL (\S+)", str(error))
-    return str(error) if found is None else f"it holds {found[1]}"
 
 
 def _write_weights(source: Path, target: Path) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from tunelight import record as storage
 from tunelight import stores
 from tunelight.errors import NoResultError, SettingsError, first_of, guess, unknown
+from tunelight.machine.optional import need
 from tunelight.record import Note, Notes, Standing, SweepState
 from tunelight.results import repeats
 from tunelight.results.html import TOP, sweep_html
@@ -318,9 +319,10 @@ class SweepResults(Noted):
 
         Raises: StorageError if it cannot be written; SettingsError if it holds another study of that name.
         """
-        from tunelight.results.study import study_of
-
-        return study_of(self._state, self.folder, self.objectives, self._settings.get("space") or {}, storage)
+        study: optuna.Study = need("study").study_of(
+            self._state, self.folder, self.objectives, self._settings.get("space") or {}, storage
+        )
+        return study
 
     def export_best(
         self,
@@ -407,11 +409,10 @@ class SweepResults(Noted):
 
         Raises: SettingsError for a figure that is not one; MetricError for a metric that no trial has reported.
         """
-        from tunelight.results.figures import FIGURES  # imports plotly
-
-        if figure not in FIGURES:
-            raise SettingsError(unknown("There is no figure", figure, FIGURES))
-        return FIGURES[figure](self, **options)
+        figures = need("figures").FIGURES  # imports plotly
+        if figure not in figures:
+            raise SettingsError(unknown("There is no figure", figure, figures))
+        return figures[figure](self, **options)
 
     def _repr_html_(self) -> str:
         """Show the sweep in a notebook."""

@@ -15,10 +15,10 @@ from tunelight import stores
 from tunelight.checkpoints import files as checkpoints
 from tunelight.compat.lightning import prefer
 from tunelight.errors import CheckpointError, ImportPathError, TrainFunctionError
+from tunelight.machine.optional import need
 from tunelight.record import Note, Notes, TrialState
-from tunelight.results.export import copy_checkpoint, export, format_of, refused
 from tunelight.results.html import short, trial_html
-from tunelight.results.words import used
+from tunelight.results.words import refused, used
 from tunelight.settings import load_object, paired
 from tunelight.settings.dotted import holder_of
 from tunelight.space.plain import references
@@ -290,10 +290,10 @@ class TrialResult(Noted):
         checkpoint: bool = False,
     ) -> Path:
         """Write this trial's configuration to a file; see :meth:`SweepResults.export_best`."""
-        target = Path(path)
-        chosen = format_of(target, format, parts=self.has_parts)
-        copied = copy_checkpoint(self._own_checkpoint(), target).absolute() if checkpoint else self.address
-        export(self._facts(copied), self._settings, target, chosen)
+        target, exports = Path(path), need("export")
+        chosen = exports.format_of(target, format, parts=self.has_parts)
+        copied = exports.copy_checkpoint(self._own_checkpoint(), target).absolute() if checkpoint else self.address
+        exports.export(self._facts(copied), self._settings, target, chosen)
         return target
 
     def _own_checkpoint(self) -> Path:

@@ -1,7 +1,9 @@
-"""Numbers in words."""
+"""Numbers and errors in words."""
 
 from __future__ import annotations
 
+import pickle
+import re
 from collections.abc import Mapping
 
 from tunelight.record import percent
@@ -39,3 +41,9 @@ def used(peak: Mapping[str, float], cpus: float | None = None) -> dict[str, str]
 def megabytes(count: float) -> str:
     """Return a number of megabytes with its unit: ``612 MB``, ``1.2 GB``."""
     return f"{count:.0f} MB" if count < 950 else f"{count / 1000:.1f} GB"
+
+
+def refused(error: pickle.UnpicklingError) -> str:
+    """Return what torch refused to load, without the advice on torch.load that torch gives at length."""
+    found = re.search(r"Unsupported global: GLOBAL (\S+)", str(error))
+    return str(error) if found is None else f"it holds {found[1]}"

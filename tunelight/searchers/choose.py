@@ -70,7 +70,7 @@ def build_searcher(space: SearchSpace, settings: Settings, folder: Path | None =
         _refuse_warm_start(settings, f"searcher={name!r}")
         return _blind(name, space, settings)
     if isinstance(name, str) and name == "auto":
-        from tunelight.searchers.auto import AutoSearcher  # imports SciPy
+        from tunelight.searchers import AutoSearcher  # imports SciPy
 
         if options:
             raise SettingsError(f"searcher='auto' takes no {', '.join(options)}.")

@@ -20,9 +20,9 @@ from tunelight.cluster.local import env_of_workers
 from tunelight.compat.arguments import known_arguments
 from tunelight.compat.lightning import decide
 from tunelight.compat.ray import announced, check_ray_internals
-from tunelight.data.server import check_sources, served
 from tunelight.errors import SweepFailedError
 from tunelight.lightning.recipe import training_code
+from tunelight.machine.optional import look_up, need
 from tunelight.messages import DatasetHandle, Evaluation
 from tunelight.policies import FailurePolicy
 from tunelight.record import RECORD_FILE, SWEEP_FILE, Lease, create_sweep_folder, locked, mirrored, write_sweep_file
@@ -193,7 +193,7 @@ def run(
         with (
             connected(settings, sweep.reservation, sweep.folder / SWEEP_FILE, control.signals) as (reservation, watch),
             control.signals,  # after Ray, which installs a handler of SIGTERM when it starts
-            served(settings, reservation.least or reservation.workers) as handle,
+            _served(settings, reservation) as handle,
         ):
             if page is not None:
                 page.say()
@@ -270,6 +270,18 @@ def _claimed(sweep: _Sweep, past: SavedSweep | None) -> Iterator[_Sweep]:
         raise
 
 
+def _data() -> Any:
+    return need("data")
+
+
+def _served(settings: Settings, reservation: Reservation) -> contextlib.AbstractContextManager[DatasetHandle | None]:
+    """Serve the datasets of a sweep to its trials, if it has any."""
+    if not settings.datasets:
+        return contextlib.nullcontext()
+    least = reservation.least or reservation.workers
+    return _data().served(settings, least)  # type: ignore[no-any-return]  # the room is optional
+
+
 def build_parts(
     space: SearchSpace, settings: Settings, folder: Path | None = None, **facts: Any
 ) -> tuple[Reservation, Callable[[dict[str, Any]], object], GangScheduler, Searcher]:
@@ -284,7 +296,8 @@ def build_parts(
             settings.workers, settings.cpus_per_worker, settings.gpus_per_worker, settings.resources_per_trial
         )
     with space.placing(settings, "datasets"):
-        check_sources(settings.datasets, reservation.least or reservation.workers)
+        if settings.datasets:
+            _data().check_sources(settings.datasets, reservation.least or reservation.workers)
     code = training_code(space, settings)
     from tunelight.schedulers.choose import build_scheduler, check_company  # imports Ray Tune
     from tunelight.searchers.choose import build_searcher
@@ -407,7 +420,7 @@ def _parts(
     from tunelight.cluster.gcs_watch import GcsCallback
     from tunelight.gang.parcel import heavy
     from tunelight.record import RecordCallback
-    from tunelight.reporting import ProgressCallback, TensorBoardCallback
+    from tunelight.reporting import ProgressCallback
     from tunelight.searchers import TrackingSearcher
     from tunelight.sweep.failfast import FailFast
     from tunelight.sweep.steering import Steering
@@ -434,7 +447,8 @@ def _parts(
         lease=sweep.lease,
         run={**sweep.sweep_file["run"], "versions": sweep.sweep_file["versions"]},
     )
-    tensorboard = TensorBoardCallback(folder, record.state)
+    tensorboard = look_up("tensorboard")
+    written = [record] if tensorboard is None else [record, tensorboard.TensorBoardCallback(folder, record.state)]
     waits = functools.partial(waits_for, sweep.reservation)
     shown = ProgressCallback(record.state, total=total, progress=settings.progress, steps=steps, waits=waits)
     steering = Steering(
@@ -457,10 +471,10 @@ def _parts(
         if text:
             record.note(text)
     try:
-        callbacks = [record, tensorboard, steering, shown, first, *settings.callbacks, GcsCallback(watch)]
+        callbacks = [*written, steering, shown, first, *settings.callbacks, GcsCallback(watch)]
         yield steering.scheduler, callbacks
     finally:
-        for one in (record, tensorboard, shown):
+        for one in (*written, shown):
             one.close()
         if tracking is not None:
             tracking.close({trial.id: trial.state for trial in record.state.trials.values()})

@@ -11,7 +11,11 @@ import pytest
 
 from tests.doors import PACKAGE, look_ups, modules, optional_room, without
 from tests.removing import copy_without
+from tests.unit.results.test_results import Writer
 from tunelight.machine.optional import OPTIONAL
+
+RESULTS = "tl.SweepResults.load('digits')"
+RUN = "tl.run({'lr': tl.uniform(0, 1)}, print, metric='loss', "
 
 
 def test_the_core_looks_up_each_optional_room_at_one_place() -> None:
@@ -46,10 +50,32 @@ def test_the_core_and_its_commands_are_imported_without_an_optional_room(name: s
         ),
         ("formats", "tl.SearchSpace.from_format({}, 'wandb')", "without search spaces of other programs"),
         ("simulation", "tl.simulate", "No module named 'tunelight.simulation'"),
+        ("commands", "import tunelight.cli", "No module named 'tunelight.cli'"),
+        ("auto", f"{RUN} searcher='auto')", "is without searcher='auto'"),
+        ("figures", f"{RESULTS}.plot()", "This tunelight is without figures of a sweep"),
+        ("report", "from tunelight import reporting; reporting.report", "No module named 'tunelight.reporting.page'"),
+        ("export", f"{RESULTS}.trial('best').export('best.yaml')", "This tunelight is without exports of a trial"),
+        ("study", f"{RESULTS}.to_study()", "This tunelight is without Optuna studies of a sweep"),
+        (
+            "remote",
+            "import pytorch_lightning as pl; pl.Trainer(strategy=tl.RayStrategy(), logger=False)",
+            "This tunelight is without fits outside of a sweep",
+        ),
+        (
+            "data",
+            f"{RUN} datasets={{'train': {{'parquet': 'rows'}}}})",
+            "This tunelight is without datasets and caches",
+        ),
+        ("data", "tl.RayDataModule", "No module named 'tunelight.data'"),
+        ("plain", "tl.gang_trainable", "No module named 'tunelight.trial.plain_tune'"),
+        ("reproduce", "tl.reproduce", "No module named 'tunelight.sweep.reproduce'"),
     ],
 )
 def test_what_is_missing_is_said_where_it_is_asked_for(name: str, asked: str, said: str, tmp_path: Path) -> None:
     copy_without(without(name), tmp_path)
+    written = Writer(tmp_path)
+    written.trial(0.5)
+    written.record.close()
     done = subprocess.run(
         [sys.executable, "-c", f"import tunelight as tl; {asked}"],
         capture_output=True, text=True, cwd=tmp_path, check=False, env={**os.environ, "PYTHONPATH": str(tmp_path)},

@@ -36,7 +36,7 @@ from tunelight.gang.spec import GangSpec
 from tunelight.lightning.launcher import give_back, hold
 from tunelight.lightning.remote import job
 from tunelight.lightning.remote.disks import Files, read
-from tunelight.lightning.remote.workers import Workers
+from tunelight.lightning.workers import Workers
 from tunelight.machine.notebook import is_terminal, shown, write
 from tunelight.messages import CheckpointInfo, Continue, Report, Terminal, Text
 from tunelight.resources import Reservation, check_devices

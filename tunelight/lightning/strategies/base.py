@@ -31,10 +31,11 @@ from tunelight.compat.lightning import (
 )
 from tunelight.errors import StrategyError
 from tunelight.lightning.launcher import GangLauncher
-from tunelight.lightning.remote.workers import workers
 from tunelight.lightning.state.recovery import recovery_of
 from tunelight.lightning.state.snapshot import write_later
 from tunelight.lightning.strategies.environment import GangEnvironment, GpusOfWorkers
+from tunelight.lightning.workers import workers
+from tunelight.machine.optional import need
 from tunelight.messages import Evaluation, Place
 from tunelight.session.session import Session, current
 from tunelight.settings import check_setting
@@ -57,6 +58,12 @@ def check_lightning(version: str) -> None:
 
 
 check_lightning(pl.__version__)
+
+
+def _driver_launcher() -> type[DriverLauncher]:
+    """Import the launcher of fits outside of a sweep, which imports Ray. Raises: SettingsError without it."""
+    launcher: type[DriverLauncher] = need("remote").DriverLauncher
+    return launcher
 
 
 def _assigned(resource: str) -> float:
@@ -271,9 +278,7 @@ class GangStrategy(ParallelStrategy):
 
     @property
     def _driver(self) -> DriverLauncher:
-        from tunelight.lightning.remote.driver import DriverLauncher  # it imports Ray
-
-        if not isinstance(self._launcher, DriverLauncher):
+        if not isinstance(self._launcher, _driver_launcher()):
             raise StrategyError(f"{type(self).__name__} belongs to no Trainer yet: pass it as strategy= of one.")
         return self._launcher
 
@@ -281,15 +286,14 @@ class GangStrategy(ParallelStrategy):
         if self._session is not None:
             self._launcher = GangLauncher(self._session)
             return
-        from tunelight.lightning.remote.driver import DriverLauncher  # it imports Ray
-
+        launcher = _driver_launcher()
         if self.workers.gpus and torch.cuda.is_available() and isinstance(self.accelerator, CPUAccelerator):
             raise StrategyError(
                 f"{type(self).__name__} reserves {self.workers.gpus:g} GPU for each worker, and "
                 "Trainer(accelerator='cpu') would leave it unused. Leave accelerator out, or the GPU (use_gpu, "
                 "resources_per_worker)."
             )
-        self._launcher = DriverLauncher(self, self._launcher)
+        self._launcher = launcher(self, self._launcher)
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
         """Write a checkpoint, in the background for a report; on a driver, with the workers' optimizer states."""

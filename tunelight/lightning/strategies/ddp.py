@@ -10,8 +10,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tunelight.compat.arguments import check_keywords
 from tunelight.compat.lightning import DDPStrategy
-from tunelight.lightning.remote.workers import IDLE_TIMEOUT_S, Failures, NumWorkers
 from tunelight.lightning.strategies.training import SizeInvariantTraining
+from tunelight.lightning.workers import IDLE_TIMEOUT_S, Failures, NumWorkers
 from tunelight.messages import Evaluation
 
 

@@ -18,9 +18,9 @@ from tunelight.compat.lightning import (
     weights_only_for,
 )
 from tunelight.errors import SettingsError, StrategyError
-from tunelight.lightning.remote.workers import IDLE_TIMEOUT_S, Failures, NumWorkers
 from tunelight.lightning.strategies.base import GangStrategy
 from tunelight.lightning.strategies.training import SizeInvariantTraining
+from tunelight.lightning.workers import IDLE_TIMEOUT_S, Failures, NumWorkers
 from tunelight.messages import Evaluation
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from tunelight.errors import SettingsError
 from tunelight.gang.spec import GangSpec
 from tunelight.lightning.remote import driver
 from tunelight.lightning.remote.tune import TrialReporter
-from tunelight.lightning.remote.workers import Workers
+from tunelight.lightning.workers import Workers
 
 
 def reports(config: dict[str, Any]) -> None:
