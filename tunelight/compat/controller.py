@@ -28,10 +28,10 @@ def mend(controller: Any) -> None:
     if type(inner) is TuneController:
         once, keeping = _mended()
         inner.__class__ = once
-        manager: Any = inner._actor_manager._resource_manager
+        manager = inner._actor_manager._resource_manager
         if type(manager) is PlacementGroupResourceManager:
             manager.__class__ = keeping
-            manager.kept = defaultdict(list)
+            vars(manager)["kept"] = defaultdict(list)
 
 
 @functools.cache
