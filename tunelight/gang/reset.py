@@ -37,6 +37,8 @@ _PROCESS_LIMIT_S = 1.0
 _LOKY = ("joblib.externals.loky.reusable_executor", "loky.reusable_executor")
 _COLLECT_ALL_EVERY = 8
 """After how many trials cycles of older objects are freed too, such as those of a global that was replaced."""
+_COLLECT_ALL_SHARE = 0.05
+"""How much of a worker's time this may take, a fifth of a second each: trials may be shorter than that."""
 _DAEMON_THREADS_LEFT = 16
 """How many idle daemon threads of libraries, such as a progress bar's monitor, may be left."""
 
@@ -138,6 +140,8 @@ class CleanState:
         self._threads: set[threading.Thread] = set()
         self._children: set[int] = set()
         self._trials = 0
+        """How many trials there were since older objects were collected."""
+        self._collect_all_from = 0.0
 
     def remember_environment(self) -> None:
         """Remember the environment as it is now, with the gang's interface set in it."""
@@ -188,9 +192,14 @@ class CleanState:
     def _collect(self) -> None:
         """Free the cycles that this trial has made; now and then also those of what was there before it."""
         self._trials += 1
-        if self._trials % _COLLECT_ALL_EVERY == 0:
-            gc.unfreeze()
+        began = time.monotonic()
+        if self._trials < _COLLECT_ALL_EVERY or began < self._collect_all_from:
+            gc.collect()
+            return
+        gc.unfreeze()
         gc.collect()
+        now, self._trials = time.monotonic(), 0
+        self._collect_all_from = now + (now - began) / _COLLECT_ALL_SHARE
 
     def _processes_left(self) -> tuple[str, ...]:
         """End the processes that the trial has left, and say which these were.
