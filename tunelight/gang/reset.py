@@ -37,7 +37,7 @@ _PROCESS_LIMIT_S = 1.0
 _LOKY = ("joblib.externals.loky.reusable_executor", "loky.reusable_executor")
 _COLLECT_ALL_EVERY = 8
 """After how many trials cycles of older objects are freed too, such as those of a global that was replaced."""
-_COLLECT_ALL_SHARE = 0.05
+_COLLECT_ALL_SHARE = 0.01
 """How much of a worker's time this may take, a fifth of a second each: trials may be shorter than that."""
 _DAEMON_THREADS_LEFT = 16
 """How many idle daemon threads of libraries, such as a progress bar's monitor, may be left."""
