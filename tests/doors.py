@@ -142,7 +142,8 @@ HEAD = "the head of a gang passes the training code on as bytes, so that its pro
 # The longest name that fits a module is its entry: a part of a room may have one of its own.
 LIBRARIES: dict[str, Libraries] = {
     "compat": Libraries(
-        late=names(TUNE, "ray.data optuna pynvml filelock", LIGHTNING), why="each is imported when asked for"
+        late=names(TUNE, "ray.air.execution ray.data optuna pynvml filelock", LIGHTNING),
+        why="each is imported when asked for",
     ),
     "machine": Libraries(names("psutil"), late=names("IPython"), why="it knows neither Ray nor torch"),
     "stores": Libraries(late=names("fsspec filelock"), why="every process imports it, and few use a store"),
