@@ -21,6 +21,22 @@ SPOT = """() => {
     return [box.left + size.l + xaxis.d2p(trace.x[5]), box.top + size.t + yaxis.d2p(trace.y[5])];
 }"""
 
+OWN_TABLE = """() => {
+    const list = document.createElement("table");
+    list.createTHead();
+    list.createTBody();
+    document.querySelector("main").prepend(list);
+    const table = window.own = new tunelight.LiveTable(list, "thing", () => {});
+    const link = (row) => {
+        const made = document.createElement("a");
+        Object.assign(made, { textContent: row.key, href: "#" + row.key, id: row.key });
+        return made;
+    };
+    table.sorted = { name: "value", up: true };
+    table.shape([{ name: "key", value: (row) => row.key, show: link }, { name: "value", value: (row) => row.value }]);
+    for (const [key, value] of [["first", 1], ["second", 2], ["third", 3]]) table.set(key, { key, value });
+}"""
+
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory: pytest.TempPathFactory) -> SweepResults:
@@ -115,6 +131,22 @@ def test_a_click_on_a_heading_sorts_and_a_filter_leaves_rows_out(page: SweepPage
     assert page.text("#count") == f"{len(wanted)} of 30 trials"
     page.page.fill("#filter", "lrr < 1")
     page.until(lambda: page.text("#count") == "There is no column lrr.", "the refusal")
+
+
+def test_a_click_among_reports_lands_where_it_was_aimed(page: SweepPage) -> None:
+    page.page.evaluate(OWN_TABLE)
+    page.page.wait_for_selector("#second")
+    page.page.locator("#second").hover()
+    page.page.mouse.down()
+    page.page.evaluate("own.set('second', { key: 'second', value: 0 }); own.set('new', { key: 'new', value: -1 })")
+    page.until(lambda: page.page.locator("#new").count(), "the new row")
+    keys = "[...own.table.tBodies[0].rows].map((line) => line.dataset.key)"
+    assert page.page.evaluate(keys) == ["first", "second", "third", "new"]  # none moves under the pointer
+    assert page.page.evaluate("document.activeElement.id") == "second"
+    page.page.mouse.up()
+    page.until(lambda: page.page.url.endswith("#second"), "the link to be followed")
+    page.page.mouse.move(5, 5)
+    page.until(lambda: page.page.evaluate(keys) == ["new", "second", "first", "third"], "the order")
 
 
 def test_columns_that_are_left_out_stay_so(page: SweepPage) -> None:

@@ -94,11 +94,6 @@ def driver(storage: Path, *more: str) -> Iterator[tuple[subprocess.Popen[str], s
         process.wait()
 
 
-def dies(process: subprocess.Popen[str]) -> None:
-    process.kill()
-    process.wait()
-
-
 @pytest.mark.timeout(300)
 def test_a_person_watches_steers_and_resumes_a_sweep(chromium: Any, tmp_path: Path) -> None:
     storage = tmp_path / "runs"

@@ -3,6 +3,7 @@
 (() => {
   const { told, $, make, compact, elapsed, inlined, sweepAddress } = window.tunelight;
   const ROWS = 300;
+  const HOLD_MS = 2000;
 
   function trouble(text) {
     const place = $("#trouble");
@@ -105,11 +106,22 @@
     return { test: (row) => tests.every((one) => one(row)) };
   }
 
+  // Give `parent` exactly these children in this order, without touching those that are in their place already.
+  function place(parent, children) {
+    const wanted = new Set(children);
+    for (const child of [...parent.children]) if (!wanted.has(child)) child.remove();
+    let next = parent.firstElementChild;
+    for (const child of children) {
+      if (child === next) next = next.nextElementSibling;
+      else parent.insertBefore(child, next);
+    }
+  }
+
   // A table of rows that come and change. Rows are made of text only, and no more are shown than a browser can carry.
   class LiveTable {
     constructor(table, what, open) {
       Object.assign(this, { table, what, open, rows: new Map(), columns: [], hidden: new Set(), limit: ROWS });
-      Object.assign(this, { sorted: null, shown: [], asked: false, note: "", picked: null });
+      Object.assign(this, { sorted: null, shown: [], asked: false, note: "", picked: null, held: 0 });
       this.filter = $("#filter");
       this.count = $("#count");
       this.chooser = $("#columns p");
@@ -121,6 +133,10 @@
         if (!line || event.target.closest("a, input, label") || String(window.getSelection())) return;
         this.open(line.dataset.key);
       });
+      // No row moves away under a pointer that is about to click it: the order waits until the pointer rests or leaves.
+      const hold = () => { this.held = performance.now() + HOLD_MS; };
+      for (const event of ["pointermove", "pointerdown"]) table.tBodies[0].addEventListener(event, hold);
+      table.tBodies[0].addEventListener("pointerleave", () => { this.held = 0; this.ask(); });
     }
 
     shape(columns) {
@@ -133,6 +149,7 @@
         head.firstChild.addEventListener("click", () => {
           const up = this.sorted && this.sorted.name === column.name ? !this.sorted.up : true;
           this.sorted = { name: column.name, up };
+          this.held = 0;
           this.ask();
         });
         return head;
@@ -196,15 +213,17 @@
       this.ask();
     }
 
+    // A cell that says the same stays as it is: a link may be pressed or have the focus, a text may be selected.
     draw(row) {
-      const texts = [];
-      row.line.replaceChildren(...this.columns.map((column) => {
+      const cells = this.columns.map((column, n) => {
         const value = column.value(row.data);
         const shown = column.show ? column.show(row.data) : compact(value);
-        texts.push(typeof shown === "string" ? shown : shown.textContent);
-        return make("td", typeof value === "number" ? { class: "n" } : {}, shown);
-      }));
-      row.text = texts.join(" ").toLowerCase();
+        const cell = make("td", typeof value === "number" ? { class: "n" } : {}, shown);
+        const old = row.line.cells[n];
+        return old && old.isEqualNode(cell) ? old : cell;
+      });
+      place(row.line, cells);
+      row.text = cells.map((cell) => cell.textContent).join(" ").toLowerCase();
     }
 
     ask() {
@@ -231,6 +250,13 @@
         });
         found = keyed.map(([, , row]) => row);
       }
+      const wait = this.held - performance.now();
+      if (wait > 0) {
+        const places = new Map(this.shown.map((line, n) => [line, n]));
+        const at = (row) => places.get(row.line) ?? places.size;
+        found.sort((a, b) => at(a) - at(b));
+        setTimeout(() => this.ask(), wait + 1);
+      }
       [...this.table.tHead.rows[0]?.cells || []].forEach((head, n) => {
         const own = column && this.columns[n] === column;
         if (own) head.setAttribute("aria-sort", this.sorted.up ? "ascending" : "descending");
@@ -239,7 +265,7 @@
       const lines = found.slice(0, this.limit).map((row) => row.line);
       if (lines.length !== this.shown.length || lines.some((line, n) => line !== this.shown[n])) {
         this.shown = lines;
-        this.table.tBodies[0].replaceChildren(...lines);
+        place(this.table.tBodies[0], lines);
       }
       if (this.more) this.more.hidden = found.length <= lines.length;
       const all = this.rows.size + " " + this.what + (this.rows.size === 1 ? "" : "s");
