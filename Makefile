@@ -7,8 +7,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.tunelight-setup
 HOROVOD_STAMP := $(VENV)/.tunelight-horovod
 BENCHMARKS := turnaround leak strategies gpu chaos recovery pbt schedulers fidelity search suggestions importances reporting data nodes ready compile web resumed
-# Of these CI runs no short mode: each starts its peers' own processes, or clusters, one by one, which takes minutes.
-LONG := recovery pbt data nodes
+# Of these `make test` runs no short mode, which takes minutes; the nightly workflow does, by `make bench-short LONG=`.
+LONG ?= recovery pbt data nodes strategies fidelity compile gpu search record_digits_curves
 # Of these there is no whole run but on a GPU: `make gpu`.
 ON_GPUS := gpu
 # Those with Ray. Two processes at a time, each with a Ray of its own: they wait more than they compute.
@@ -73,18 +73,18 @@ test: setup
 	printf '%s\n' matrix-short horovod lint | xargs -P 3 -I PART $(MAKE) PART
 	$(MAKE) bench-short
 	$(MAKE) apart
-	@if scripts/chromium.sh >/dev/null; then $(MAKE) browser; else \
+	@if scripts/chromium.sh >/dev/null; then $(MAKE) browser OF="browser and not slow"; else \
 		echo "The tests in tests/browser were NOT run: no Chromium can be had here (see above)."; fi
 	$(UNIT) -m "not slow"
 	$(UNIT) -m "both and not slow" --lightning lightning
 	$(BIN)/python -m pytest -m "both and not slow" --lightning lightning $(TESTS)
 	$(ON_CPUS) $(BIN)/python -m pytest -m "not slow and not apart" $(TESTS) tests/gpu
 
-# Programs with Rays of their own, two at a time: each waits most of its time for processes to start.
+# Programs with Rays of their own, three at a time: each waits most of its time for processes to start.
 apart: setup
-	$(BIN)/python -m pytest -m "apart and not slow" $(TESTS)
+	$(BIN)/python -m pytest -m "apart and not slow" $(TESTS) -n 3
 
-test-full: setup horovod lint bench
+test-full: setup horovod lint bench browser
 	$(UNIT)
 	$(UNIT) --lightning lightning
 	$(BIN)/python -m pytest --lightning lightning $(TESTS)
@@ -94,8 +94,9 @@ unit: setup
 	$(UNIT)
 
 # `test` runs it where a Chromium can be had, and says so where not.
+OF ?= browser
 browser: setup
-	TUNELIGHT_BROWSER="$$(scripts/chromium.sh)" $(BIN)/python -m pytest -n 2 -m browser tests/browser
+	TUNELIGHT_BROWSER="$$(scripts/chromium.sh)" $(BIN)/python -m pytest -n 2 -m "$(OF)" tests/browser
 
 # In parts of less than ten minutes. `scripts/gpu.sh python3` does without .venv, with what is installed there.
 gpu: setup
@@ -121,9 +122,9 @@ format: setup
 bench: setup
 	set -e; for name in $(filter-out $(ON_GPUS),$(BENCHMARKS)); do $(BIN)/python benchmarks/$$name.py; done
 
-# Three at a time: in a short run nothing is measured, and most of it waits for processes to start. The longest come first.
+# Four at a time: in a short run nothing is measured, and most of it waits for processes to start. The longest come first.
 bench-short: setup
-	printf '%s\n' $(filter-out $(LONG),$(BENCHMARKS)) record_curves record_digits_curves | xargs -P 3 -I NAME $(BIN)/python benchmarks/NAME.py --short
+	printf '%s\n' $(filter-out $(LONG),$(BENCHMARKS) record_curves record_digits_curves) | xargs -P 4 -I NAME $(BIN)/python benchmarks/NAME.py --short
 
 # Environments of their own, made once each: scripts/matrix.py says how, and docs/versions.md what came of it.
 matrix: setup

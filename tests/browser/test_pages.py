@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.test_web import SIZES, Window
+from tests.browser.test_web import SCREENS, SIZES, Window
 from tests.unit.sweeps import record
 from tests.unit.web.serving import serving
 from tunelight.reporting import report
@@ -237,8 +237,7 @@ def test_light_and_dark_change_paper_and_figures(page: SweepPage) -> None:
     page.page.wait_for_function(f"{paper} !== '{light[0]}' && {ink} !== '{light[1]}'")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", SIZES)
+@SCREENS
 def test_no_page_is_wider_than_its_screen(chromium: Any, address: str, size: str, scheme: str) -> None:
     context = chromium.new_context(viewport=SIZES[size], color_scheme=scheme)
     page = SweepPage(context, address)

@@ -23,6 +23,15 @@ from tunelight.results import SweepResults
 
 ROOT = Path(__file__).parents[2]
 SIZES = {"wide": {"width": 1400, "height": 900}, "phone": {"width": 390, "height": 844}}
+SCREENS = pytest.mark.parametrize(
+    ("size", "scheme"),
+    [
+        ("wide", "light"),
+        ("phone", "dark"),
+        pytest.param("wide", "dark", marks=pytest.mark.slow),
+        pytest.param("phone", "light", marks=pytest.mark.slow),
+    ],
+)
 EPOCHS = 5  # the column, of the table of a sweep with one hyperparameter
 POINTS = "(document.getElementById('canvas').data || []).flatMap((trace) => trace.x).length"
 
@@ -208,8 +217,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield found
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", SIZES)
+@SCREENS
 def test_the_four_pages_fit_and_the_console_stays_empty(chromium: Any, served: Served, size: str, scheme: str) -> None:
     context = chromium.new_context(viewport=SIZES[size], color_scheme=scheme)
     base = served.address.split("/?")[0]
