@@ -11,9 +11,12 @@ from tunelight.machine.optional import OPTIONAL
 
 
 def copy_without(rooms: Collection[str], folder: Path) -> None:
-    """Copy the package into ``folder``, without the modules of these optional rooms."""
+    """Copy the package into ``folder``, without the modules of these optional rooms.
+
+    With its bytecode, which is not used for a module that is gone.
+    """
     copy = folder / PACKAGE.name
-    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(PACKAGE, copy)
     parts = [part for name in rooms for part in OPTIONAL[name].parts]
     for part in sorted(parts, reverse=True):  # one that lies in another comes first
         path = copy / part.replace(".", "/")

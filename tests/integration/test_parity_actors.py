@@ -34,7 +34,7 @@ from tunelight.gang.placement import Location, arrange
 from tunelight.gang.spec import GangSpec
 from tunelight.resources import Reservation
 
-pytestmark = pytest.mark.usefixtures("warm_gangs")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm_gangs")]  # a port: run by make test-full
 
 
 # --- actors, ranks, resources -----------------------------------------------------------------------------

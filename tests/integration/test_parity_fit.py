@@ -28,7 +28,7 @@ from tunelight import errors
 from tunelight.compat.lightning import pl
 from tunelight.digits import DigitsClassifier, DigitsData, load_digits
 
-pytestmark = pytest.mark.usefixtures("warm_gangs")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm_gangs")]  # a port: run by make test-full
 
 
 @EVERY_BACKEND

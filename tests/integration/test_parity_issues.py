@@ -26,7 +26,7 @@ from tests.integration.parity import (
 )
 from tunelight.compat.lightning import CSVLogger, TensorBoardLogger, pl
 
-pytestmark = pytest.mark.usefixtures("warm_gangs")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm_gangs")]  # a port: run by make test-full
 
 
 @EVERY_BACKEND

@@ -31,7 +31,7 @@ from tests.integration.parity import (
 )
 from tunelight.compat.lightning import pl
 
-pytestmark = pytest.mark.usefixtures("warm_gangs")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm_gangs")]  # a port: run by make test-full
 
 
 class Gan(pl.LightningModule):

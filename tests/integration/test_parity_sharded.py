@@ -12,7 +12,7 @@ import tunelight as tl
 from tests.integration.parity import Boring, Tell, loader, same, strategy, trainer, weights
 from tunelight.compat.lightning import pl
 
-pytestmark = pytest.mark.usefixtures("warm_gangs")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm_gangs")]  # a port: run by make test-full
 
 
 def kinds(one: pl.Trainer, module: pl.LightningModule) -> Any:

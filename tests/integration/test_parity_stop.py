@@ -25,7 +25,7 @@ from tests.integration.parity import (
 from tunelight import errors
 from tunelight.compat.lightning import pl
 
-pytestmark = pytest.mark.usefixtures("warm_gangs")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm_gangs")]  # a port: run by make test-full
 
 
 def free_cpus(expected: float, seconds: float = 5.0) -> float:
