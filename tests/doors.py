@@ -106,6 +106,10 @@ ROOMS: dict[str, Room] = {
             "stores:lightning.remote cluster:lightning.remote",
         ),
     ),
+    "scripts": Room(
+        "runs a training script as it is, on a worker",
+        names("errors compat settings session space lightning"),
+    ),
     "data": Room(
         "datasets and caches for training code",
         names("messages errors compat settings session gang lightning"),
@@ -193,6 +197,8 @@ LIBRARIES: dict[str, Libraries] = {
     "integrations.transformers": Libraries(
         names("transformers torch"), why="only training code that uses transformers imports it"
     ),
+    "scripts": Libraries(why="a driver makes a Script, and only workers run it"),
+    "scripts.group": Libraries(names("torch"), why="only workers import it"),
     "data": Libraries(late=names("ray ray.data pyarrow"), why="a sweep without datasets needs none of them"),
     "data.module": Libraries(
         names("numpy", LIGHTNING), late=names("ray.data"), why="it is Lightning's side of a dataset"

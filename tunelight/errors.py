@@ -29,6 +29,10 @@ class TrainFunctionError(TunelightError, TypeError):
     """The train function, model or data module cannot be used as given."""
 
 
+class ScriptError(TunelightError, RuntimeError):
+    """A training script exited with a code other than 0."""
+
+
 class ImportPathError(TunelightError, ImportError):
     """An import path, such as one in a YAML file, cannot be imported."""
 

@@ -342,7 +342,7 @@ class GangWorker:
                 self._left = _STUCK  # and what it does on a GPU may never end
                 return True
             said = self._compiled.end()
-            self._left = (*late, *self._clean.restore(None if task.job else self._compiled.drop))
+            self._left += (*late, *self._clean.restore(None if task.job else self._compiled.drop))
             if said and self._rank == 0 and not task.job:
                 sys.stdout.write(f"{said}\n")
             return not self._rendezvous.group.tidy()
@@ -384,6 +384,7 @@ class GangWorker:
         finally:
             self._session = None
             sessions.set_current(None)
+            self._left = session.left
             shared.end()
             with contextlib.suppress(Exception):  # an error here is no longer the trial's
                 session.writing.settle()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tunelight.errors import SettingsError
+from tunelight.machine.optional import need
 from tunelight.settings import Settings, check_model, check_train
 from tunelight.settings.backends import BACKENDS
 from tunelight.space.parts import split_config
@@ -115,11 +116,18 @@ class WithObjects:
         return self.objects.restored(config)
 
 
+def training_setting(settings: Settings) -> str:
+    """Return the setting that is the training code: "train", "model" or "script"."""
+    return next((name for name in ("train", "script") if getattr(settings, name) is not None), "model")
+
+
 def training_code(space: SearchSpace, settings: Settings) -> Callable[[dict[str, Any]], object]:
     """Return the checked train function, or the recipe of a model= sweep. Raises: TrainFunctionError, SettingsError."""
     from tunelight.gang.parcel import check_picklable  # imports Ray
 
-    with space.placing(settings, "train" if settings.model is None else "model"):
+    with space.placing(settings, training_setting(settings)):
+        if settings.script is not None:
+            return need("scripts").script_of(space, settings)  # type: ignore[no-any-return]  # the room is optional
         if settings.model is None:
             check_train(settings.train)
         else:

@@ -27,6 +27,7 @@ OPTIONAL: Final = {
     "forks": OptionalRoom("forked workers", ("machine.forkserver",), "machine.forkserver.ready"),
     "standing": OptionalRoom("`tunelight up`", ("cluster.standing", "cli.standing"), "cluster.standing"),
     "formats": OptionalRoom("search spaces of other programs", ("space.formats", "space.wandb"), "space.formats"),
+    "scripts": OptionalRoom("training scripts as they are", ("scripts",), "scripts.script"),
     "simulation": OptionalRoom("simulations and plans", ("simulation", "cli.planning")),
     "doctor": OptionalRoom("`tunelight doctor`", ("cluster.doctor", "cluster.survey", "cli.doctor")),
     "zoo": OptionalRoom("the models of the shipped search spaces", ("zoo", "digits")),

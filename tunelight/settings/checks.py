@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from datetime import timedelta
@@ -21,7 +22,7 @@ from tunelight.compat.arguments import Topic, replacement
 from tunelight.errors import SettingsError, unknown
 from tunelight.messages import Evaluation
 from tunelight.policies import FailurePolicy
-from tunelight.settings.code import load_object, tune_callback
+from tunelight.settings.code import Style, load_object, script_code, tune_callback
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -232,6 +233,32 @@ def resume(name: str, value: Any) -> Any:
 def code(_name: str, value: Any) -> Any:
     """Return a function or class, imported where it is given by its path. Also raises: ImportPathError."""
     return load_object(value) if isinstance(value, str) else value
+
+
+def script(name: str, value: Any) -> str:
+    """Check a training script, by its path or its module, and compile it; return its path if it has one."""
+    if not isinstance(value, str | os.PathLike):
+        raise SettingsError(f"{name} must be the path of a script, 'train.py', or the name of a module, not {value!r}.")
+    found = os.fspath(value)
+    next(script_code(found))
+    return found
+
+
+def arguments(name: str, value: Any) -> tuple[str, ...]:
+    """Return a script's arguments as text."""
+    if isinstance(value, str):
+        raise SettingsError(f"{name} must be a list of arguments, {shlex.split(value)!r}, not a text.")
+    for one in _list(name, value):
+        if isinstance(one, bool) or not isinstance(one, str | int | float | os.PathLike):
+            raise SettingsError(f"{name} must be a list of texts and numbers, and holds {one!r}.")
+    return tuple(str(one) for one in value)
+
+
+def style(name: str, value: Any) -> str:
+    """Check how a script reads its arguments."""
+    if value not in get_args(Style):
+        raise SettingsError(unknown(f"There is no {name}", value, get_args(Style)))
+    return str(value)
 
 
 def callbacks(name: str, value: Any) -> tuple[Any, ...]:

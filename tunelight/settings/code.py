@@ -8,13 +8,21 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib
+import importlib.util
 import inspect
 import pkgutil
-from types import ModuleType
-from typing import Any
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any, Literal
 
 from tunelight.compat.lightning import flavour_of_module
 from tunelight.errors import ImportPathError, SettingsError, TrainFunctionError, guess
+from tunelight.settings.pickling import imports
+
+Style = Literal["argparse", "fire", "lightning", "hydra"]
+"""How a script reads hyperparameters from its command line; click's and typer's are as argparse's."""
 
 # --- import paths -----------------------------------------------------------------------------------------
 
@@ -81,8 +89,10 @@ def _load_module(name: str, path: str) -> Any:
 def fingerprint(value: Any) -> str | None:
     """Return a short hash of the source of a function or class; None if the source is not available.
 
-    Functions that it calls, base classes and arguments of a partial are not included.
+    Functions that it calls, base classes and arguments of a partial are not included. ``value`` may be a script.
     """
+    if isinstance(value, str):
+        return hashlib.sha256(script_file(value).read_bytes()).hexdigest()[:16]
     while isinstance(value, functools.partial):
         value = value.func
     named = value if hasattr(value, "__qualname__") else type(value)
@@ -147,6 +157,60 @@ def check_model(model: Any, data: Any = None) -> None:
 def _is_lightning(kind: type, name: str) -> bool:
     """Tell whether a class derives from Lightning's class of that name, of either flavour."""
     return any(base.__name__ == name and flavour_of_module(base.__module__) for base in kind.__mro__)
+
+
+# --- scripts ----------------------------------------------------------------------------------------------
+
+
+def script_file(script: str) -> Path:
+    """Return the file of a script, which is a path or the name of a module. Raises: SettingsError."""
+    path = Path(script)
+    if path.is_file():
+        return path.absolute()
+    if script.endswith(".py") or "/" in script or not all(part.isidentifier() for part in script.split(".")):
+        beside = [other.name for other in path.parent.glob("*.py")]
+        raise SettingsError(f"There is no script {script}.{guess(path.name, beside)} Give its path, or its module.")
+    try:
+        for name in (f"{script}.__main__", script):
+            found = importlib.util.find_spec(name) if name == script or importlib.util.find_spec(script) else None
+            if found is not None and found.origin is not None and found.origin.endswith(".py"):
+                return Path(found.origin)
+    except ModuleNotFoundError:
+        pass  # the module is no package, or its package is missing
+    raise SettingsError(
+        f"There is no file and no module {script!r} to run. Give a script's path, train.py for example."
+    )
+
+
+def script_code(script: str, most: int = 100) -> Iterator[tuple[Path, CodeType]]:
+    """Yield a script's file with its code, then those of the modules that it imports from beside it.
+
+    Those are found by their names, without running any. ``most``: how many files are read. Raises: SettingsError for a
+    script that cannot be compiled.
+    """
+    files, known = [script_file(script)], set()
+    roots = [files[0].parent, Path.cwd()]
+    while files and len(known) < most:
+        file = files.pop(0)
+        if file in known:
+            continue
+        known.add(file)
+        try:
+            code = compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
+        except (SyntaxError, ValueError) as error:  # ValueError: a null byte
+            if len(known) > 1:
+                continue
+            line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+            raise SettingsError(
+                f"{file}{line}: the script does not compile: {getattr(error, 'msg', error)}."
+            ) from error
+        yield file, code
+        for name in imports(code):
+            if name.partition(".")[0] not in sys.stdlib_module_names:
+                at = [root.joinpath(*name.split(".")) for root in roots]
+                files += [
+                    path for one in at for path in (one.with_suffix(".py"), one / "__init__.py") if path.is_file()
+                ]
 
 
 # --- callbacks --------------------------------------------------------------------------------------------

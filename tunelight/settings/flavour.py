@@ -12,7 +12,7 @@ import inspect
 import itertools
 import sys
 from collections.abc import Iterator, Mapping
-from types import FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -72,6 +72,9 @@ def _used(value: Any, visited: dict[int, Any], home: str | None = None) -> Itera
     visited[id(value)] = value
     if issubclass(kind, ModuleType):
         yield str(getattr(value, "__name__", "")), str(getattr(value, "__name__", ""))
+        return
+    if issubclass(kind, CodeType):  # of a script
+        yield from ((name, name) for name in imports(value))
         return
     if issubclass(kind, FunctionType):
         module = value.__module__ or ""  # code that was made by exec has none

@@ -22,6 +22,7 @@ from tunelight.messages import Evaluation
 from tunelight.policies import FailurePolicy
 from tunelight.settings import checks
 from tunelight.settings.backends import BACKENDS, Backend, check_backend
+from tunelight.settings.code import Style, script_code
 from tunelight.settings.data import check_datasets
 from tunelight.settings.flavour import find_flavour
 from tunelight.settings.objectives import MODES, Mode, check_metric, check_mode, check_paired, paired
@@ -54,6 +55,7 @@ _NULL: JsonType = {"type": "null"}
 _TEXT: JsonType = {"type": "string"}
 _FLAG: JsonType = {"type": "boolean"}
 _OBJECT: JsonType = {"additionalProperties": True, "type": "object"}
+_NUMBER: JsonType = {"type": "number"}
 _INTEGER: JsonType = {"type": "integer"}
 _COUNT: JsonType = {"exclusiveMinimum": 0, "type": "integer"}
 _POSITIVE: JsonType = {"exclusiveMinimum": 0, "type": "number"}
@@ -110,6 +112,18 @@ class Settings:
         checks.mapping,
         "More arguments of Lightning's Trainer; objects as class_path and init_args.",
         _OBJECT,
+    )
+    script: str | None = _setting(
+        None, checks.script, "A training script that is run as it is, train.py, or a module.", _TEXT
+    )
+    args: Sequence[str] = _setting(
+        (), checks.arguments, "The script's arguments, the same for every trial.", _array(_any_of(_TEXT, _NUMBER))
+    )
+    style: Style | None = _setting(
+        None,
+        checks.style,
+        "How the script reads hyperparameters: argparse, fire, lightning (LightningCLI) or hydra.",
+        _enum(get_args(Style)),
     )
     datasets: Mapping[str, Any] | None = _setting(
         None, check_datasets, "Data of Ray Data by name: {train: {parquet: path}}.", _SOURCES
@@ -243,7 +257,9 @@ class Settings:
     @cached_property
     def lightning(self) -> Flavour:
         """The package of Lightning that the code is written with. Raises: TrainFunctionError if that is unclear."""
-        return find_flavour({name: getattr(self, name) for name in ("model", "data", "trainer_args", "train")})
+        code = {name: getattr(self, name) for name in ("model", "data", "trainer_args", "train")}
+        files = () if self.script is None else script_code(self.script)
+        return find_flavour({**code, **{file.name: found for file, found in files}})
 
     @property
     def objectives(self) -> tuple[tuple[str, Mode], ...]:

@@ -13,15 +13,19 @@ _log = logging.getLogger("tunelight")
 
 def check_settings(space: SearchSpace, settings: Settings) -> None:
     """Raise SettingsError or SpaceError where settings contradict each other or the search space."""
-    if settings.train is None and settings.model is None:
+    code = [name for name in ("train", "model", "script") if getattr(settings, name) is not None]
+    if not code:
         raise SettingsError(
-            "There is nothing to train. Give a train function, tl.run(space, train), or model= and data=."
+            "There is nothing to train. Give a train function, tl.run(space, train), or model= and data=, or script=."
         )
-    if settings.train is not None and settings.model is not None:
+    if len(code) > 1:
         raise SettingsError(
-            "Both train and model= are given, and a sweep trains one of them. Leave one out (where the "
-            "search space holds it: pass train=None or model=None)."
+            f"{' and '.join(code)}= are given, and a sweep trains one of them. Leave the others out (where the search "
+            f"space holds one: pass {code[0]}=None)."
         )
+    for name in ("args", "style") if settings.script is None else ():
+        if getattr(settings, name):
+            raise SettingsError(f"{name}= is given without script=: it says how a script is called. Give script=.")
     for name in ("data", "trainer_args") if settings.model is None else ():
         if getattr(settings, name) is not None:
             raise SettingsError(
@@ -49,5 +53,10 @@ def check_settings(space: SearchSpace, settings: Settings) -> None:
                 "max_epochs is not set: a trial that is not stopped trains 1,000 epochs, Lightning's default. Give "
                 "max_epochs=."
             )
+    if settings.script is not None and space.objects:
+        raise SettingsError(
+            "A choice of the search space is an object, and a script takes texts and numbers on its command line. Give "
+            "those."
+        )
     space.check_constraints()
     space.check_baselines(settings.baselines)

@@ -128,6 +128,9 @@ class SearchSpace:
         file = YamlFile(Path(path))
         with importable(file.path.parent):
             outline = read_outline(file)
+            beside = file.path.parent / str(outline.get("script"))
+            if beside.is_file() and not Path(outline["script"]).is_file():
+                outline["script"] = str(beside)
             space = cls.__new__(cls)
             space._fill(outline.pop("space"), outline.pop("require", ()), outline, file)
         return space

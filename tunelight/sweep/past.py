@@ -42,9 +42,9 @@ from tunelight.space import SearchSpace
 from tunelight.stores.masking import masked_settings
 
 _log = logging.getLogger("tunelight")
-CODE: Final = ("train", "model", "data")
+CODE: Final = ("train", "model", "data", "script")
 """The settings that are training code."""
-_SAME: Final = ("require", "metric", "mode", "train", "model", "data", "trainer_args", "datasets", "evaluation")
+_SAME: Final = ("require", "metric", "mode", *CODE, "args", "trainer_args", "datasets", "evaluation")
 """Settings that must not change when a sweep is resumed, or its results would not be comparable."""
 
 

@@ -21,7 +21,7 @@ from tunelight.compat.arguments import known_arguments
 from tunelight.compat.lightning import decide
 from tunelight.compat.ray import announced, check_ray_internals
 from tunelight.errors import SweepFailedError
-from tunelight.lightning.recipe import training_code
+from tunelight.lightning.recipe import training_code, training_setting
 from tunelight.machine.optional import look_up, need
 from tunelight.messages import DatasetHandle, Evaluation
 from tunelight.policies import FailurePolicy
@@ -30,6 +30,7 @@ from tunelight.resources import Reservation, reserve
 from tunelight.results import SweepResults
 from tunelight.settings import Checkpoints, Mode, Settings
 from tunelight.settings.backends import Backend
+from tunelight.settings.code import Style, script_file
 from tunelight.space import SearchSpace
 from tunelight.space.check import check_settings
 from tunelight.stores import delete, for_tune
@@ -67,6 +68,9 @@ def run(
     model: Callable[..., Any] | str | None = UNSET,
     data: Callable[..., Any] | str | None = UNSET,
     trainer_args: Mapping[str, Any] | None = UNSET,
+    script: str | os.PathLike[str] | None = UNSET,
+    args: Sequence[str] = UNSET,
+    style: Style | None = UNSET,
     datasets: Mapping[str, Any] | None = UNSET,
     data_cpus: float | None = UNSET,
     cache: bool = UNSET,
@@ -111,6 +115,10 @@ def run(
         model, data, trainer_args: instead of ``train``: the LightningModule's and LightningDataModule's classes, and
             further Trainer arguments. Keys of the space are then ``model.lr``, ``data.batch_size``,
             ``trainer.gradient_clip_val``.
+        script, args: instead of ``train``: a training script, "train.py", or a module, which is run as it is on every
+            worker, with ``args`` and then an argument for each key of the space.
+        style: how the script reads these: "argparse" (click and typer too), "fire", "lightning" or "hydra" (None: found
+            by what it imports).
         datasets: Ray Data's datasets by name, or where to read them: {"train": ds, "val": {"parquet": path}} (none).
             Training code reads them by RayDataModule or get_dataset_shard.
         data_cpus: CPUs that trials leave free for preprocessing datasets (None: 1 if there are datasets).
@@ -289,7 +297,7 @@ def build_parts(
 
     ``folder``: of a sweep that is resumed; ``facts``: for its scheduler, see :class:`SweepFacts`.
     """
-    with space.placing(settings, "train" if settings.model is None else "model"):
+    with space.placing(settings, training_setting(settings)):
         decide(settings.lightning, f"The code of this sweep uses {settings.lightning}")
     with space.placing(settings, "resources_per_trial"):
         reservation = reserve(
@@ -344,6 +352,8 @@ def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None, co
 
 
 def _default_name(settings: Settings) -> str:
+    if settings.script is not None:
+        return script_file(settings.script).stem
     return str(getattr(settings.train or settings.model, "__name__", "sweep")).strip("<>")
 
 
@@ -467,7 +477,7 @@ def _parts(
     first = FailFast(settings.failures.give_up_after, metrics, total, record, control)
     tracking = sweep.searcher if isinstance(sweep.searcher, TrackingSearcher) else None
     of_parts = (part.notes for part in (tracking, datasets) if part is not None)
-    for text in (*itertools.chain(*of_parts), heavy(sweep.code, "train" if settings.train else "model")):
+    for text in (*itertools.chain(*of_parts), heavy(sweep.code, training_setting(settings))):
         if text:
             record.note(text)
     try:

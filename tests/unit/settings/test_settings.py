@@ -159,7 +159,7 @@ def test_callbacks_by_class_object_and_path():
     ("given", "message"),
     [
         ({"metric": "loss"}, "nothing to train"),
-        ({"metric": "loss", "train": train, "model": train}, "Both train and model="),
+        ({"metric": "loss", "train": train, "model": train}, "train and model= are given"),
         ({"metric": "loss", "train": train, "data": train}, "data= is given without model="),
         ({"metric": "loss", "train": train, "trainer_args": {}}, "trainer_args= is given without model="),
         ({"train": train}, r"No metric.*metric='val_loss'"),

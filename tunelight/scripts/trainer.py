@@ -1,0 +1,152 @@
+"""A script's Trainers, made anywhere in it: they train on the gang, report to the sweep, and write checkpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tunelight.compat.lightning import ClusterEnvironment, DDPStrategy, ModelParallelStrategy, Strategy, pl
+from tunelight.errors import StrategyError
+from tunelight.lightning.callbacks import TuneReportCallback, TuneReportCheckpointCallback
+from tunelight.lightning.recipe import with_device
+from tunelight.session.session import Session
+from tunelight.settings.backends import BACKENDS
+
+_REPLACED: Final = ("auto", "ddp", "ddp_spawn", "ddp_fork", "ddp_notebook")
+_UNUSED: Final = {"_find_unused_parameters_true": True, "_find_unused_parameters_false": False}
+_SHARDED: Final = ("fsdp", "model_parallel")
+_OF_DDP: Final = {
+    "_ddp_comm_state": "ddp_comm_state",
+    "_ddp_comm_hook": "ddp_comm_hook",
+    "_ddp_comm_wrapper": "ddp_comm_wrapper",
+    "_model_averaging_period": "model_averaging_period",
+}
+"""What a DDPStrategy keeps of its arguments, beside those of torch's class."""
+
+
+@contextlib.contextmanager
+def trainers_taken_in(session: Session, *, checkpoints: bool) -> Iterator[None]:
+    """Let every Trainer that is made meanwhile train on the gang. Runs on: worker."""
+    made = pl.Trainer.__init__
+
+    @functools.wraps(made)
+    def make(self: Any, *args: Any, **kwargs: Any) -> None:
+        made(self, *args, **taken_in(kwargs, session, checkpoints=checkpoints))
+        for callback in self.callbacks:
+            if type(callback).__name__ == "SaveConfigCallback":
+                callback.overwrite = True  # of the start that this one continues
+        for logger in self.loggers:
+            if getattr(logger, "_version", "") is None and hasattr(logger, "root_dir"):
+                logger._version = f"trial_{session.context.trial_id}"  # trials that run at once would take the same
+
+    pl.Trainer.__init__ = make  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        pl.Trainer.__init__ = made  # type: ignore[method-assign]
+
+
+def taken_in(given: Mapping[str, Any], session: Session, *, checkpoints: bool) -> dict[str, Any]:
+    """Return a Trainer's arguments as the gang needs them; notes what it replaces. Raises: StrategyError."""
+    args, context = dict(given), session.context
+    replaced = [
+        f"{name}={args.pop(name)!r}"
+        for name in ("devices", "num_nodes")
+        if args.get(name) not in (None, "auto", 1, "1", context.world_size, str(context.world_size))
+    ]
+    for name in ("devices", "num_nodes"):
+        args.pop(name, None)
+    accelerator = args.pop("accelerator", "auto")
+    if isinstance(accelerator, str) and accelerator not in ("auto", "gpu" if context.gpu is not None else "cpu"):
+        replaced.append(f"accelerator={accelerator!r}")
+    elif not isinstance(accelerator, str):
+        args["accelerator"] = accelerator
+    asked = args.pop("strategy", "auto")
+    strategy = the_gangs(asked, context.backend)
+    if (root := args.get("default_root_dir")) is not None and not _inside(root, context.trial_dir):
+        replaced.append(f"default_root_dir={str(root)!r}")
+        args["default_root_dir"] = context.trial_dir
+    if isinstance(plugins := args.get("plugins"), list | tuple):
+        args["plugins"] = [one for one in plugins if not isinstance(one, ClusterEnvironment)]
+    elif isinstance(plugins, ClusterEnvironment):
+        args["plugins"] = None
+    if replaced:
+        session.note(
+            f"The script's Trainer asks for {', '.join(replaced)}. It trains on the trial's workers instead, and writes "
+            "into the trial's folder."
+        )
+    callbacks = args.get("callbacks") or []
+    callbacks = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
+    if not any(isinstance(one, TuneReportCallback) for one in callbacks):
+        callbacks.append(CheckpointedReports() if checkpoints else Reports())
+    return with_device(
+        {**args, "callbacks": callbacks, "strategy": strategy}, lambda: strategy, on_gpu=context.gpu is not None
+    )
+
+
+def the_gangs(asked: Any, backend: str) -> Any:
+    """Return the gang's strategy for one that a script asks for, with its arguments. Raises: StrategyError."""
+    ours: Callable[..., Any] = BACKENDS[backend].load_strategy()
+    if getattr(asked, "backend", None) in BACKENDS:
+        return asked
+    if isinstance(asked, str):
+        if asked.startswith("ray"):
+            return asked  # one of tunelight's, by its registered name
+        name = asked.lower()
+        unused = next((end for end in _UNUSED if name.endswith(end)), "")
+        if name.removesuffix(unused) in _REPLACED:
+            return ours(find_unused_parameters=_UNUSED[unused]) if unused and backend == "ddp" else ours()
+        if name.startswith(_SHARDED):
+            return _sharded(asked, backend, ours)
+    elif asked is None or (isinstance(asked, Strategy) and type(asked).__name__ == "SingleDeviceStrategy"):
+        return ours()
+    elif isinstance(asked, DDPStrategy):
+        if backend != "ddp":
+            return ours()
+        kept = {name: value for own, name in _OF_DDP.items() if (value := getattr(asked, own, None)) is not None}
+        return ours(**asked._ddp_kwargs, **kept)
+    elif isinstance(asked, ModelParallelStrategy) or type(asked).__name__ == "FSDPStrategy":
+        return _sharded(asked, backend, ours)
+    name = asked if isinstance(asked, str) else type(asked).__name__
+    raise StrategyError(
+        f"The script's Trainer asks for strategy {name!r}, which cannot train on a trial's workers. Those that can are "
+        "auto, ddp, fsdp and model_parallel, and tunelight's own."
+    )
+
+
+def _sharded(asked: Any, backend: str, ours: Callable[..., Any]) -> Any:
+    name = asked if isinstance(asked, str) else type(asked).__name__
+    if backend != "sharded":
+        raise StrategyError(
+            f"The script's Trainer asks for strategy {name!r}, which shards the model over the workers, and the sweep's "
+            f"backend is {backend!r}. Give the sweep backend='sharded'."
+        )
+    size = getattr(asked, "_tensor_parallel_size", 1)
+    kept = getattr(asked, "_save_distributed_checkpoint", getattr(asked, "_state_dict_type", "full") == "sharded")
+    return ours(tensor_parallel_size=size if isinstance(size, int) else 1, save_distributed_checkpoint=bool(kept))
+
+
+def _inside(folder: Any, trial_dir: str) -> bool:
+    return "://" in str(folder) or Path(folder).absolute().is_relative_to(Path(trial_dir).absolute())
+
+
+class _AfterEachEpoch(TuneReportCallback):
+    """Report after each validation; where there is none, at the end of each training epoch."""
+
+    def __init__(self) -> None:
+        super().__init__(on=["validation_end", "train_epoch_end"])
+
+    def _report(self, hook: str, trainer: pl.Trainer, *more: Any, **named: Any) -> None:
+        if hook == "on_validation_end" or not trainer.enable_validation:
+            super()._report(hook, trainer, *more, **named)
+
+
+class Reports(_AfterEachEpoch):
+    """Reports of a script's Trainer without checkpoints."""
+
+
+class CheckpointedReports(_AfterEachEpoch, TuneReportCheckpointCallback):
+    """Reports of a script's Trainer, with checkpoints."""
