@@ -51,7 +51,7 @@ def run(file: Path, module: str | None, argv: list[str]) -> None:
         stack.enter_context(_signals())
         stack.enter_context(_loggers())
         stack.enter_context(_exit_of(thread))
-        sys.argv, sys.stderr = argv, tail  # type: ignore[assignment]  # what has write and flush does
+        sys.argv, sys.stderr = argv, tail
         try:
             if module:
                 runpy.run_module(module, run_name="__main__", alter_sys=True)
@@ -182,7 +182,7 @@ def _exit_of(thread: threading.Thread) -> Iterator[None]:
             raise SystemExit(status)
         leave(status)
 
-    os._exit = exit_script  # type: ignore[assignment]
+    os._exit = exit_script
     try:
         yield
     finally:

@@ -75,8 +75,8 @@ def taken_in(given: Mapping[str, Any], session: Session, *, checkpoints: bool) -
         args["plugins"] = None
     if replaced:
         session.note(
-            f"The script's Trainer asks for {', '.join(replaced)}. It trains on the trial's workers instead, and writes "
-            "into the trial's folder."
+            f"The script's Trainer asks for {', '.join(replaced)}. It trains on the trial's workers instead, and "
+            "writes into the trial's folder."
         )
     callbacks = args.get("callbacks") or []
     callbacks = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
@@ -121,8 +121,8 @@ def _sharded(asked: Any, backend: str, ours: Callable[..., Any]) -> Any:
     name = asked if isinstance(asked, str) else type(asked).__name__
     if backend != "sharded":
         raise StrategyError(
-            f"The script's Trainer asks for strategy {name!r}, which shards the model over the workers, and the sweep's "
-            f"backend is {backend!r}. Give the sweep backend='sharded'."
+            f"The script's Trainer asks for strategy {name!r}, which shards the model over the workers, and the "
+            f"sweep's backend is {backend!r}. Give the sweep backend='sharded'."
         )
     size = getattr(asked, "_tensor_parallel_size", 1)
     kept = getattr(asked, "_save_distributed_checkpoint", getattr(asked, "_state_dict_type", "full") == "sharded")

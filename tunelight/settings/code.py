@@ -188,7 +188,8 @@ def script_code(script: str, most: int = 100) -> Iterator[tuple[Path, CodeType]]
     Those are found by their names, without running any. ``most``: how many files are read. Raises: SettingsError for a
     script that cannot be compiled.
     """
-    files, known = [script_file(script)], set()
+    known: set[Path] = set()
+    files = [script_file(script)]
     roots = [files[0].parent, Path.cwd()]
     while files and len(known) < most:
         file = files.pop(0)

@@ -63,7 +63,10 @@ def test_a_script_is_main_and_sees_its_arguments_and_the_modules_beside_it(play:
 
 
 def test_a_module_beside_the_script_begins_anew_each_time(play: Play, tmp_path: Path) -> None:
-    source = "import beside, pathlib\nbeside.count += 1\npathlib.Path(__file__).with_name('seen').write_text(str(beside.count))"
+    source = (
+        "import beside, pathlib\nbeside.count += 1\n"
+        "pathlib.Path(__file__).with_name('seen').write_text(str(beside.count))"
+    )
     for _ in range(3):
         play(source, beside="count = 0")
         assert (tmp_path / "seen").read_text() == "1"
