@@ -56,7 +56,7 @@ IN_PYTHON: dict[str, tuple[Callable[[], Any], str]] = {
     "a searcher that is not one": (run(searcher="optunaa"), "There is no searcher 'optunaa'"),
     "a backend that is not one": (run(backend="dpp"), "'dpp'. Did you mean 'ddp'?"),
     "a model that is an object": (run(model=DigitsClassifier()), "functools.partial(DigitsClassifier, ...)"),
-    "a train function and a model": (run(train=train), "Both train and model= are given"),
+    "a train function and a model": (run(train=train), "train and model= are given"),
     "a train function without an argument": (run(model=None, data=None, train=lambda: None), "train(config)"),
     "a path that does not import": (run(model="tunelight.digits:DigitClassifier"), "mean 'DigitsClassifier'?"),
     "a time that is not one": (run(time_budget="2 hrs"), "such as '90s', '30m', '2h'"),

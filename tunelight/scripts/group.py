@@ -14,11 +14,11 @@ from tunelight.session.session import Session
 
 @contextlib.contextmanager
 def joined_group(session: Session) -> Iterator[None]:
-    """Let ``init_process_group`` return the gang's group, which is there already.
+    """Let ``init_process_group`` return the gang's group, which is there already, and outlives the script.
 
     Another backend than the gang's is an error at that call.
     """
-    init = dist.init_process_group
+    init, destroy = dist.init_process_group, dist.destroy_process_group
 
     def join(backend: Any = None, *args: Any, **kwargs: Any) -> None:
         if not dist.is_initialized():
@@ -35,8 +35,12 @@ def joined_group(session: Session) -> Iterator[None]:
             f"init_process_group joins the trial's own process group ({ours}); its other arguments do not count."
         )
 
-    dist.init_process_group = join
+    def leave(group: Any = None) -> None:
+        if group not in (None, dist.group.WORLD):
+            destroy(group)
+
+    dist.init_process_group, dist.destroy_process_group = join, leave
     try:
         yield
     finally:
-        dist.init_process_group = init
+        dist.init_process_group, dist.destroy_process_group = init, destroy

@@ -51,6 +51,7 @@ def run(file: Path, module: str | None, argv: list[str]) -> None:
         stack.enter_context(_signals())
         stack.enter_context(_loggers())
         stack.enter_context(_exit_of(thread))
+        sys.stdin = stack.enter_context(open(os.devnull))  # noqa: PTH123 - nobody answers a script that asks
         sys.argv, sys.stderr = argv, tail
         try:
             if module:

@@ -52,13 +52,9 @@ def trainers_taken_in(session: Session, *, checkpoints: bool) -> Iterator[None]:
 def taken_in(given: Mapping[str, Any], session: Session, *, checkpoints: bool) -> dict[str, Any]:
     """Return a Trainer's arguments as the gang needs them; notes what it replaces. Raises: StrategyError."""
     args, context = dict(given), session.context
-    replaced = [
-        f"{name}={args.pop(name)!r}"
-        for name in ("devices", "num_nodes")
-        if args.get(name) not in (None, "auto", 1, "1", context.world_size, str(context.world_size))
-    ]
-    for name in ("devices", "num_nodes"):
-        args.pop(name, None)
+    meant = {"devices": ("None", "auto", "-1", "1", str(context.world_size)), "num_nodes": ("None", "1")}
+    replaced = [f"{name}={args[name]!r}" for name in meant if str(args.get(name)) not in meant[name]]
+    args = {name: value for name, value in args.items() if name not in meant}
     accelerator = args.pop("accelerator", "auto")
     if isinstance(accelerator, str) and accelerator not in ("auto", "gpu" if context.gpu is not None else "cpu"):
         replaced.append(f"accelerator={accelerator!r}")
@@ -66,9 +62,13 @@ def taken_in(given: Mapping[str, Any], session: Session, *, checkpoints: bool) -
         args["accelerator"] = accelerator
     asked = args.pop("strategy", "auto")
     strategy = the_gangs(asked, context.backend)
-    if (root := args.get("default_root_dir")) is not None and not _inside(root, context.trial_dir):
+    root = (
+        args.get("default_root_dir") or context.trial_dir
+    )  # LightningCLI gives None, which hides Lightning's variable
+    if not _inside(root, context.trial_dir):
         replaced.append(f"default_root_dir={str(root)!r}")
-        args["default_root_dir"] = context.trial_dir
+        root = context.trial_dir
+    args["default_root_dir"] = root
     if isinstance(plugins := args.get("plugins"), list | tuple):
         args["plugins"] = [one for one in plugins if not isinstance(one, ClusterEnvironment)]
     elif isinstance(plugins, ClusterEnvironment):

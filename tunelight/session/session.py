@@ -185,17 +185,18 @@ def get_context() -> Context:
 def report(metrics: Mapping[str, Any], checkpoint: str | os.PathLike[str] | Writer | None = None) -> None:
     """Report metrics from training code that has no callback; see :meth:`tunelight.session.context.Context.report`.
 
-    Call it on every rank. Runs on: worker. Raises: ContextError outside of a trial, TrialStopped when the
-    trial ends here, MetricError when the sweep's metric is missing.
+    Call it on every rank. Outside of a trial it does nothing, so that a script also runs alone. Runs on: worker.
+    Raises: TrialStopped when the trial ends here, MetricError when the sweep's metric is missing.
     """
-    get_context().report(metrics, checkpoint)
+    if _current is not None:
+        get_context().report(metrics, checkpoint)
 
 
 def get_checkpoint_path() -> str | None:
     """Return the checkpoint that this trial continues from: its path, or None if it starts from scratch.
 
-    A trial that was paused or restarted continues from its last checkpoint. Runs on: worker. Raises: ContextError
-    outside of a trial, CheckpointError if a checkpoint in an object store cannot be fetched.
+    A trial that was paused or restarted continues from its last checkpoint. None outside of a trial. Runs on: worker.
+    Raises: CheckpointError if a checkpoint in an object store cannot be fetched.
     """
-    resume = get_context().resume
+    resume = None if _current is None else get_context().resume
     return None if resume is None else str(checkpoints.fetch_local(resume.path))

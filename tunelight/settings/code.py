@@ -182,6 +182,16 @@ def script_file(script: str) -> Path:
     )
 
 
+_NOT_BESIDE = sys.stdlib_module_names | {"tunelight"}
+"""Modules that a script does not bring."""
+
+
+@functools.lru_cache(maxsize=200)
+def _compiled(file: Path, _changed: int) -> tuple[CodeType, tuple[str, ...]]:
+    code = compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
+    return code, tuple(imports(code))
+
+
 def script_code(script: str, most: int = 100) -> Iterator[tuple[Path, CodeType]]:
     """Yield a script's file with its code, then those of the modules that it imports from beside it.
 
@@ -197,7 +207,7 @@ def script_code(script: str, most: int = 100) -> Iterator[tuple[Path, CodeType]]
             continue
         known.add(file)
         try:
-            code = compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
+            code, imported = _compiled(file, file.stat().st_mtime_ns)
         except (SyntaxError, ValueError) as error:  # ValueError: a null byte
             if len(known) > 1:
                 continue
@@ -206,12 +216,11 @@ def script_code(script: str, most: int = 100) -> Iterator[tuple[Path, CodeType]]
                 f"{file}{line}: the script does not compile: {getattr(error, 'msg', error)}."
             ) from error
         yield file, code
-        for name in imports(code):
-            if name.partition(".")[0] not in sys.stdlib_module_names:
-                at = [root.joinpath(*name.split(".")) for root in roots]
-                files += [
-                    path for one in at for path in (one.with_suffix(".py"), one / "__init__.py") if path.is_file()
-                ]
+        for name in imported:
+            if name.partition(".")[0] in _NOT_BESIDE:
+                continue
+            for path in (root.joinpath(*name.split(".")) for root in roots):
+                files += [one for one in (path.with_suffix(".py"), path / "__init__.py") if one.is_file()]
 
 
 # --- callbacks --------------------------------------------------------------------------------------------

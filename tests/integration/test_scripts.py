@@ -1,0 +1,218 @@
+"""Scripts as they are: those of examples/scripts and a few with habits of their own, tuned without a changed line."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tunelight as tl
+from tunelight.results import SweepResults
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples" / "scripts"
+SCRIPTS = {
+    "argparse_trainer": ("lr", ["--epochs", "4", "--devices", "2"]),
+    "lightning_cli": ("model.lr", ["fit", "--trainer.max_epochs", "4", "--trainer.devices=2"]),
+    "hydra_app": ("model.lr", ["trainer.max_epochs=4", "trainer.devices=2"]),
+    "torchrun_loop": ("lr", ["--epochs", "4"]),
+    "accelerate_loop": ("lr", ["--epochs", "4"]),
+}
+TRAINER = """
+import argparse, os, pathlib, sys
+sys.path.insert(0, {examples!r})
+import pytorch_lightning as pl
+from model import Data, Model
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.05)
+args = parser.parse_args()
+pl.seed_everything(1)
+"""
+LOOP = "import argparse, sys\nimport tunelight as tl\n"
+
+pytestmark = pytest.mark.usefixtures("ray4")
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Callable[..., SweepResults]:
+    """Tune a script, given by its path or its text, on gangs of two."""
+
+    def run(
+        script: str | Path, args: Sequence[str] = (), key: str = "lr", domain: Any = None, **settings: Any
+    ) -> SweepResults:
+        if isinstance(script, str):
+            script, text = tmp_path / "train.py", script
+            script.write_text(text)
+        given: dict[str, Any] = {
+            "num_samples": 3,
+            "scheduler": "asha",
+            "max_concurrent": 1,
+            "seed": 3,
+            "baselines": [{key: 0.1}],
+        }
+        space = {key: domain or tl.loguniform(1e-4, 0.2)}
+        return tl.run(
+            space, script=script, args=args, metric="val_loss", workers=2, storage=tmp_path,
+            progress=False, **(given | settings),
+        )  # fmt: skip
+
+    return run
+
+
+def losses(results: SweepResults) -> list[float]:
+    return [float(report["val_loss"]) for report in results.trials[0].history]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_is_tuned_as_it_is(name: str, sweep: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    key, args = SCRIPTS[name]
+    results = sweep(EXAMPLES / f"{name}.py", args, key, num_samples=4)
+    assert [trial.error for trial in results.trials] == [None] * 4
+    assert {trial.state for trial in results.trials} <= {"FINISHED", "STOPPED"}
+    assert len(losses(results)) == 4
+    assert losses(results)[-1] < losses(results)[0]
+    assert not [*(tmp_path / "here").iterdir()]  # all of it is in the trial's folder
+    if name in ("argparse_trainer", "lightning_cli", "hydra_app"):
+        assert results.trials[0].checkpoint is not None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "argparse_trainer",
+        "torchrun_loop",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("lightning_cli", "hydra_app", "accelerate_loop")),
+    ],
+)
+def test_the_losses_are_those_of_torchrun(name: str, sweep: Any, tmp_path: Path) -> None:
+    key, args = SCRIPTS[name]
+    script = EXAMPLES / f"{name}.py"
+    option = f"{key}=0.1" if name == "hydra_app" else f"--{key}=0.1"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*command, "-m", "tests.integration.recorded", tmp_path / "losses.json", script, *args, option],
+        cwd=ROOT, check=True, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    if name.endswith("loop"):
+        wanted = [float(text) for text in re.findall(r"val_loss ([\d.]+)", done.stdout)]
+    else:
+        wanted = json.loads((tmp_path / "losses.json").read_text())
+    found = losses(sweep(script, args, key, num_samples=1, scheduler="fifo"))
+    assert len(wanted) == 4
+    assert found == pytest.approx(wanted, abs=1e-6)
+
+
+def test_a_worker_that_dies_in_the_third_epoch_changes_nothing(sweep: Any, tmp_path: Path) -> None:
+    text = TRAINER.format(examples=str(EXAMPLES)) + (
+        "class Dies(pl.Callback):\n"
+        "    def on_train_epoch_start(self, trainer, _):\n"
+        f"        once = pathlib.Path({str(tmp_path / 'died')!r})\n"
+        "        if trainer.current_epoch == 2 and trainer.global_rank == 1 and once.parent.joinpath('die').exists():\n"
+        "            once.parent.joinpath('die').unlink()\n"
+        "            os.kill(os.getpid(), 9)\n"
+        "trainer = pl.Trainer(max_epochs=5, callbacks=[Dies()])\n"
+        "trainer.fit(Model(args.lr), datamodule=Data())\n"
+    )
+    whole = losses(sweep(text, num_samples=1, scheduler="fifo"))
+    (tmp_path / "die").touch()
+    results = sweep(text, num_samples=1, scheduler="fifo")
+    assert not (tmp_path / "die").exists()
+    assert losses(results) == whole
+    assert len(whole) == 5
+
+
+def test_nothing_of_a_trial_s_globals_reaches_the_next(sweep: Any, tmp_path: Path) -> None:
+    (tmp_path / "state.py").write_text("runs = 0\nseen = []\n")
+    text = LOOP + (
+        "import state\n"
+        "ran = globals().get('ran', 0) + 1\n"
+        "state.runs += 1\n"
+        "tl.report({'val_loss': ran + state.runs, 'pid': __import__('os').getpid()})\n"
+    )
+    results = sweep(text, num_samples=30, scheduler="fifo")
+    assert [trial.value for trial in results.trials] == [2.0] * 30
+    assert len({trial.history[0]["pid"] for trial in results.trials}) == 1  # on one gang
+
+
+@pytest.mark.parametrize(
+    "habit",
+    [
+        (
+            "import torch\nbefore = torch.nn.functional.relu\ntorch.nn.functional.relu = lambda x: x * 0\n"
+            "changed = before.__name__ != 'relu'\n"
+        ),
+        (
+            "import threading, time\nchanged = any(one.name == 'ticks' for one in threading.enumerate())\n"
+            "def ticks():\n    time.sleep(60)\n"
+            "threading.Thread(target=ticks, daemon=True, name='ticks').start()\n"
+        ),
+    ],
+    ids=["patch", "thread"],
+)
+def test_a_process_that_a_script_has_changed_trains_no_other_trial(sweep: Any, habit: str) -> None:
+    results = sweep(LOOP + habit + "tl.report({'val_loss': float(changed)})\n", num_samples=3, scheduler="fifo")
+    assert [trial.value for trial in results.trials] == [0.0] * 3
+
+
+def test_an_edit_of_the_script_counts_in_the_next_sweep(sweep: Any) -> None:
+    for value in (1.0, 2.0):
+        assert sweep(LOOP + f"tl.report({{'val_loss': {value}}})", num_samples=1).trials[0].value == value
+
+
+FIT = "pl.Trainer(max_epochs=1, {more}).fit(Model(), datamodule=Data())\n"
+MISTAKES = {
+    "unknown": (
+        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--rate')\np.parse_args()",
+        "unrecognized arguments: --kind",
+    ),
+    "required": (
+        (
+            "import argparse\np = argparse.ArgumentParser()\np.add_argument('--kind')\n"
+            "p.add_argument('--data', required=True)\np.parse_args()"
+        ),
+        "the following arguments are required: --data",
+    ),
+    "no report": ("print('nothing')", "without a report"),
+    "no metric": (
+        (
+            "class Other(Model):\n    def validation_step(self, batch, _):\n        self.log('other', 1.0)\n"
+            "pl.Trainer(max_epochs=1).fit(Other(), datamodule=Data())"
+        ),
+        "other",
+    ),
+    "exit": ("exit(3)", "train.py exited with 3"),
+    "module": ("import module_that_is_missing", "No module named 'module_that_is_missing'"),
+    "stdin": ("input()", "EOF"),
+    "deepspeed": (FIT.format(more="strategy='deepspeed'"), "'deepspeed', which cannot train on a trial's workers"),
+    "fsdp": (FIT.format(more="strategy='fsdp'"), "Give the sweep backend='sharded'"),
+    "nccl": ("import torch\ntorch.distributed.init_process_group('nccl')", "connected by gloo already"),
+}
+
+
+def test_a_mistake_is_told_in_the_script_s_words(sweep: Any) -> None:
+    text = (
+        f"import sys\nsys.path.insert(0, {str(EXAMPLES)!r})\nimport pytorch_lightning as pl\n"
+        "from model import Data, Model\nimport argparse\nimport tunelight\n"
+        f"exec({ {kind: text for kind, (text, _) in MISTAKES.items()}!r}[sys.argv[1].removeprefix('--kind=')])\n"
+    )
+    results = sweep(
+        text, key="kind", domain=tl.grid_search(list(MISTAKES)), num_samples=1, scheduler="fifo", baselines=[],
+        failures={"give_up_after": 0},
+    )  # fmt: skip
+    errors = {trial.config["kind"]: str(trial.error) for trial in results.trials}
+    assert {kind: said in errors[kind] for kind, (_, said) in MISTAKES.items()} == dict.fromkeys(MISTAKES, True), errors
+
+
+def test_what_a_trainer_asks_for_of_devices_is_noted_and_replaced(sweep: Any) -> None:
+    text = (TRAINER + FIT).replace("{examples!r}", repr(str(EXAMPLES))).format(more="devices=8, num_nodes=2")
+    results = sweep(text, num_samples=1)
+    assert results.trials[0].state in ("FINISHED", "STOPPED")
+    assert any("devices=8, num_nodes=2" in note for _, note in results.record.notes)
