@@ -10,7 +10,7 @@ import argparse
 from typing import Any
 
 import torch
-from accelerate import (  # type: ignore[import-not-found]  # in this example's requirements
+from accelerate import (
     Accelerator,
     DataLoaderConfiguration,
 )

@@ -47,8 +47,8 @@ def sweep(tmp_path: Path) -> Callable[..., SweepResults]:
         script: str | Path, args: Sequence[str] = (), key: str = "lr", domain: Any = None, **settings: Any
     ) -> SweepResults:
         if isinstance(script, str):
-            script, text = tmp_path / "train.py", script
-            script.write_text(text)
+            (tmp_path / "train.py").write_text(script)
+            script = tmp_path / "train.py"
         given: dict[str, Any] = {
             "num_samples": 3,
             "scheduler": "asha",
