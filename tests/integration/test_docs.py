@@ -111,7 +111,7 @@ def test_the_ten_lines_of_the_readme_print_what_stands_there(ray4: Any, empty: P
 @pytest.mark.parametrize("page", PYTHON_PAGES)
 def test_the_python_of_a_page_runs(page: str, ray4: Any, warm_gangs: Any, empty: Path) -> None:
     names: dict[str, Any] = {"__name__": "__main__"}
-    (empty / "examples").symlink_to(ROOT / "examples")  # as in a clone
+    (empty / "examples").symlink_to(Path(__file__).parents[2] / "examples")  # as in a clone
     write_files(page)
     for block in python_of(page):
         try:
