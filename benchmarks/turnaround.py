@@ -7,6 +7,8 @@ The same 20 configurations, 8 epochs and 2 ranks are run by
   c  tunelight with ASHA
   d  Optuna with Lightning's ddp_spawn
   e  Ray Train inside Ray Tune, under Ray's ASHA (needs ray[default]; 4 trials)
+  f  tunelight with FIFO, of a script as it is
+  g  a new torchrun of that script for each trial (4 trials)
 
     python benchmarks/turnaround.py                     # everything: about 10 minutes on 2 cores
     python benchmarks/turnaround.py --only a,b --setting large
@@ -54,6 +56,8 @@ PEERS = {
     "c": Peer("tunelight, ASHA", "tunelight_sweep.py", ("--scheduler", "asha")),
     "d": Peer("Optuna, ddp_spawn", "optuna_spawn.py"),
     "e": Peer("Ray Train in Tune, ASHA", "ray_train_in_tune.py", repeats=1, trials=4, limit_s=60.0),
+    "f": Peer("tunelight, a script", "tunelight_sweep.py", ("--scheduler", "fifo", "--script")),
+    "g": Peer("a torchrun a trial", "torchrun_script.py", trials=4),
 }
 
 
@@ -87,7 +91,7 @@ def parse_arguments() -> argparse.Namespace:
     """Return the command line, with ``only`` as a list of known rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--short", action="store_true", help="one trial a peer but e, once")
-    parser.add_argument("--only", default="a,b,c,d,e", help="rows to run, such as a,b")
+    parser.add_argument("--only", default="a,b,c,d,e,f,g", help="rows to run, such as a,b")
     parser.add_argument("--setting", choices=SETTINGS, default="small", help="trials of about 0.5 s or 4 s")
     parser.add_argument("--repeats", type=int, default=3, help="runs of a to d (default 3)")
     parser.add_argument("--trials", type=int, help="trials of each row (default 20, and 4 for e)")
@@ -179,12 +183,14 @@ def print_tables(rows: dict[str, Row], floors: dict[str, float], args: argparse.
 def ratios(rows: dict[str, Row], floors: dict[str, float], setting: str) -> list[str]:
     """Return the lines that compare rows, each with what is asked of it."""
     empty = Row("", "")
-    a, b, c, d, e = (rows.get(key, empty) for key in "abcde")
+    a, b, c, d, e, f, g = (rows.get(key, empty) for key in "abcdefg")
     most = 1.35 if setting == "small" else 1.10
     lines = [
         verdict("b / a, warm trials", b.warm_s / a.warm_s, most=most),
         verdict("d / b, warm trials", d.warm_s / b.warm_s, least=8),
         verdict("c / e, trials a minute from a cold start", c.trials_a_minute / e.trials_a_minute, least=30),
+        verdict("f / a, warm trials of a script", f.warm_s / a.warm_s, most=most),
+        verdict("f / g, trials a minute from a cold start", f.trials_a_minute / g.trials_a_minute, least=8),
     ]
     if not floors:
         return lines

@@ -1,4 +1,4 @@
-"""Rows b and c: tunelight, with FIFO or its own ASHA."""
+"""Rows b, c and f: tunelight, with FIFO or its own ASHA, and a script as it is."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ def sweep(job: Job, args: argparse.Namespace) -> None:
         train_one(job, dict(config), rank=rank, reporters=[report], strategy=tl.RayStrategy())
 
     asha = ASHA(max_t=job.epochs, grace_period=job.grace_period, reduction_factor=job.reduction_factor)
+    script = str(Path(__file__).with_name("script_fit.py"))
+    code = {"script": script, "args": ["--job", args.config_file], "metric": "val_loss", "checkpoints": None}
     tl.run(
         space,
-        train,
-        metric="loss",
+        **(code if args.script else {"train": train, "metric": "loss"}),
         mode="min",
         num_samples=len(job.configs),
         baselines=job.configs,
@@ -47,4 +48,5 @@ def sweep(job: Job, args: argparse.Namespace) -> None:
 if __name__ == "__main__":
     options = argparse.ArgumentParser()
     options.add_argument("--scheduler", choices=["fifo", "asha"], default="fifo")
+    options.add_argument("--script", action="store_true")
     run_peer(sweep, options)
