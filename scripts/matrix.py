@@ -43,7 +43,7 @@ LIVE = {
     "warm": "tests/integration/test_warm.py::test_a_plain_trial_after_a_messy_stopped_one_is_as_on_a_fresh_gang",
     "fault": "tests/chaos/test_faults.py::test_a_rank_is_replaced_and_the_trial_is_the_undisturbed_one[ddp-faults0]",
     "tune": "tests/integration/test_plain_tune.py::test_a_tuner_with_rays_own_asha_runs_to_its_end",
-    "alone": "tests/integration/test_parity_fit.py::test_train[ddp]",
+    "alone": "tests/integration/test_torchrun.py::test_weights_are_those_of_torchrun[RayStrategy]",
 }
 PARALLEL = ("-n", "2", "--dist", "loadfile")
 """How unit tests run: on two cores, those of a file in one process."""

@@ -129,7 +129,13 @@ def _print_json_error(error: Exception, message: str) -> None:
 
 
 class TakesSettings(TyperCommand):
-    """A command whose ``--set`` takes every setting; its help lists them."""
+    """A command whose ``--set`` takes every setting; its help lists them. What follows ``--`` is a script's."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep what comes after ``--`` apart, which would be taken for words of the command."""
+        from tunelight.cli.words import spell_after_dashes
+
+        return super().parse_args(ctx, spell_after_dashes(args))
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write the list before the example."""

@@ -24,6 +24,21 @@ Trial = Annotated[str, typer.Argument(help="A trial's id or number, or 'best'.")
 Open = Annotated[bool, typer.Option("--open", help="Open it in a browser.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 File = Annotated[str, typer.Argument(help="A search space: a YAML file, or the name of one that comes with tunelight.")]
+SpaceOrScript = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE",
+        help="A search space: a YAML file, or the name of one that comes with tunelight. Or a script, train.py.",
+    ),
+]
+Keys = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="KEY=DOMAIN",
+        help="Of a script: what is searched, lr='loguniform(1e-4, 1e-1)' hidden=32,64. Its own arguments follow --.",
+    ),
+]
+After = Annotated[list[str], typer.Option("--after", hidden=True)]
 Sets = Annotated[
     list[str],
     typer.Option(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tunelight.cli.words import check_words, space_of_script
 from tunelight.compat.arguments import replacement
 from tunelight.errors import SettingsError, unknown
 
@@ -50,9 +51,11 @@ def settings_of(sets: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load_space_and_settings(
-    file: str, lines: Sequence[str], options: Mapping[str, Any]
+    file: str, lines: Sequence[str], options: Mapping[str, Any], words: Sequence[str] = (), after: Sequence[str] = ()
 ) -> tuple[SearchSpace, dict[str, Any]]:
     """Return a file's search space, with ``--set``'s keys fixed, and the settings of ``--set`` and of other options.
+
+    A script's is given by ``words``, KEY=DOMAIN; ``after`` are its arguments.
 
     Raises: SettingsError for a name that is neither a setting nor a key, or given as an option too; any error of the
     file.
@@ -66,7 +69,11 @@ def load_space_and_settings(
         if name in options:
             option = "gpus" if name == "gpus_per_worker" else name.replace("_", "-")
             raise SettingsError(f"{name} is given by --set and by --{option}. Leave one of them out.")
-    space = SearchSpace.of(file)
+    if file.endswith(".py"):
+        space = space_of_script(file, words, after)
+    else:
+        check_words(file, words, after)
+        space = SearchSpace.of(file)
     settings = {name: value for name, value in sets.items() if name in NAMES}
     keys = {name: value for name, value in sets.items() if name not in NAMES}
     for name, value in keys.items():

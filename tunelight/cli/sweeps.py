@@ -38,7 +38,9 @@ def init(
 
 @command("check space.yaml --set model.lr=0.01 --workers 4 --batch", runs_code=True, takes_settings=True)
 def check(
-    file: options.File,
+    file: options.SpaceOrScript,
+    keys: options.Keys = [],
+    after: options.After = [],
     workers: options.Workers = None,
     gpus: options.Gpus = None,
     sets: options.Sets = [],
@@ -59,7 +61,7 @@ def check(
     with Steps(shown=not json, console=Console(stderr=True)) as steps:
         steps(f"Importing what {shown_path(Path(file))} names")
         asked = {"workers": options.workers_of(workers), "gpus_per_worker": options.gpus_of(gpus), "address": address}
-        space, settings = load_space_and_settings(file, sets, options.given(**asked))
+        space, settings = load_space_and_settings(file, sets, options.given(**asked), keys, after)
         steps("Checking the sweep")
         from tunelight.sweep.check import check as look
         from tunelight.sweep.check import dry_run
@@ -123,7 +125,9 @@ def _checked(checked: Checked) -> dict[str, Any]:
 
 @command("run space.yaml --num-samples 50 --workers 4 --set model.lr=0.01", runs_code=True, takes_settings=True)
 def run(
-    file: options.File,
+    file: options.SpaceOrScript,
+    keys: options.Keys = [],
+    after: options.After = [],
     num_samples: options.Samples = None,
     max_epochs: options.Epochs = None,
     metric: options.Metric = None,
@@ -161,7 +165,7 @@ def run(
         web=web or None,
         progress=False if quiet or json else options.names_of(columns),
     )
-    space, settings = load_space_and_settings(file, sets, asked)
+    space, settings = load_space_and_settings(file, sets, asked, keys, after)
     from tunelight.sweep.run import run as start
 
     _finish(start(space, **settings), quiet=quiet, json=json)
