@@ -64,7 +64,9 @@ def _read(file: str, module: str | None, args: tuple[str, ...], limit_s: float, 
         request, answer = Path(folder, "request.json"), Path(folder, "answer.json")
         request.write_text(json.dumps({"file": file, "module": module, "args": args, "path": sys.path}))
         with Path(folder, "output").open("w+b") as output:
-            code = _run([sys.executable, "-P", str(Path(__file__).with_name("probe.py")), str(request)], output, limit_s)
+            code = _run(
+                [sys.executable, "-P", str(Path(__file__).with_name("probe.py")), str(request)], output, limit_s
+            )
             said = _end_of(output)
         if not answer.is_file():
             if code is None:

@@ -113,8 +113,10 @@ def _of_argparse(parser: argparse.ArgumentParser, args: Sequence[str]) -> Iterat
             if chosen is not None:
                 yield from _of_argparse(action.choices[chosen], [*args][args.index(chosen) + 1 :])
         elif action.option_strings and not isinstance(action, argparse._HelpAction | argparse._VersionAction):
+            both = isinstance(action, argparse.BooleanOptionalAction)
             yield {
                 "names": list(action.option_strings),
+                "negatives": [one for one in action.option_strings if one.startswith("--no-")] if both else [],
                 "dest": action.dest,
                 "kind": _kind(action),
                 "type": _type_name(action.type),

@@ -118,7 +118,7 @@ def script_of(space: SearchSpace, settings: Settings) -> Script:
     assert settings.script is not None  # its caller asks only then
     args = tuple(settings.args)
     named = {name for word in args for name in _MACRO.findall(word) if name != "args"}
-    for name in named - space.domains.keys():
+    for name in sorted(named - space.domains.keys()):
         raise SettingsError(
             f"args holds ${{{name}}}, and the search space has no key {name!r}. It has: {', '.join(space.domains)}."
         )
