@@ -31,12 +31,14 @@ class Read(NamedTuple):
         why: why not, as the end of a sentence that begins with the script; empty otherwise.
         strict: whether the parser refuses what is none of its options.
         abbreviates: whether it takes the beginning of an option's name for the option.
+        command: the subcommand whose options they are, where the arguments name none: LightningCLI's fit.
     """
 
     options: tuple[Option, ...] | None
     why: str = ""
     strict: bool = True
     abbreviates: bool = False
+    command: str = ""
 
 
 def read_options(file: Path, module: str | None, args: Sequence[str], limit_s: float = LIMIT_S) -> Read:
@@ -48,7 +50,7 @@ def read_options(file: Path, module: str | None, args: Sequence[str], limit_s: f
     """
     try:
         files = tuple((str(path), path.stat().st_mtime_ns) for path, _ in script_code(str(file)))
-        return _read(str(file), module, tuple(map(str, args)), limit_s, files, os.getcwd())
+        return _read(str(file), module, tuple(map(str, args)), limit_s, files, str(Path.cwd()))
     except Exception as error:  # noqa: BLE001 - nothing is known then, and the sweep goes on
         return Read(None, f"could not be read: {last_line(error) or type(error).__name__}")
 
@@ -75,7 +77,7 @@ def _read(file: str, module: str | None, args: tuple[str, ...], limit_s: float, 
         found = json.loads(answer.read_text())
     if "options" not in found:
         return Read(None, str(found["why"]))
-    return Read(tuple(map(_option, found["options"])), strict=found["strict"], abbreviates=found["abbreviates"])
+    return Read(tuple(map(_option, found.pop("options"))), **found)
 
 
 def _option(found: dict[str, Any]) -> Option:
@@ -85,7 +87,7 @@ def _option(found: dict[str, Any]) -> Option:
 
 def _run(command: list[str], output: IO[bytes], limit_s: float) -> int | None:
     """Run a command with what it starts; return its exit code, None for one that the limit has ended."""
-    process = subprocess.Popen(
+    process = subprocess.Popen(  # noqa: S603 - this Python, and a script of the user's that is to run anyway
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=output, start_new_session=True
     )
     try:

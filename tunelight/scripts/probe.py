@@ -56,9 +56,9 @@ class _Answer:
         part.replace(self._path)
         os._exit(0)
 
-    def options(self, found: Iterable[dict[str, Any]], *, strict: bool, abbreviates: bool = False) -> None:
-        """Give options. ``strict``: whether the parser refuses others; ``abbreviates``: whether it completes names."""
-        self.give(options=list(found), strict=strict, abbreviates=abbreviates)
+    def options(self, found: Iterable[dict[str, Any]], *, strict: bool, **more: Any) -> None:
+        """Give options, and whether the parser refuses others; ``more``: other attributes of `options.Read`."""
+        self.give(options=list(found), strict=strict, **more)
 
 
 def _is_the_command_line(args: Any) -> bool:
@@ -151,7 +151,9 @@ def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
 
 def _replace_jsonargparse(module: types.ModuleType, answer: _Answer) -> None:
     def give(parser: Any, *, strict: bool) -> None:
-        answer.options(_of_jsonargparse(parser, sys.argv[1:]), strict=strict)
+        commands = [one for action in parser._actions for one in getattr(action, "_name_parser_map", None) or ()]
+        assumed = "fit" if "fit" in commands and not {*commands} & {*sys.argv[1:]} else ""
+        answer.options(_of_jsonargparse(parser, sys.argv[1:]), strict=strict, command=assumed)
 
     _replaced(module.ArgumentParser, "parse_args", functools.partial(give, strict=True))
     parse = module.ArgumentParser.parse_object

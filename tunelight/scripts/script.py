@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tunelight.errors import ScriptError, SettingsError
 from tunelight.scripts import process
 from tunelight.scripts.checks import check_options
+from tunelight.scripts.draft import draft_of
 from tunelight.scripts.options import Read, parses, read_options
 from tunelight.scripts.style import Option, find_style, spell
 from tunelight.session.session import get_session
@@ -143,3 +144,13 @@ def options_of(script: Script) -> Read:
     if not parses(file):
         return Read(None, "imports no library that reads a command line")
     return read_options(file, script.module, script.args)
+
+
+def draft(file: Path) -> str:
+    """Return a first search space file for a script: domains for those of its options that have a default to search by.
+
+    Raises: SettingsError where there is no such script, its options cannot be read, or none can be searched.
+    """
+    found = script_file(str(file))
+    style, _ = find_style(str(found))
+    return draft_of(found, options_of(Script(str(found), style=style)))
