@@ -24,11 +24,26 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show the live
 @command("init my-sweep && cd my-sweep && tunelight check space.yaml")
 def init(
     folder: Annotated[Path, typer.Argument(help="The folder to write into; created if missing.")] = Path(),
+    script: Annotated[
+        Path | None,
+        typer.Option("--script", help="A training script: write only a space.yaml for its options, beside it."),
+    ] = None,
     json: options.Json = False,
 ) -> None:
-    """Write a starter project: train.py, space.yaml and README.md. No file is overwritten."""
-    from tunelight.cli.starter import write_starter
+    """Write a starter project: train.py, space.yaml and README.md. No file is overwritten.
 
+    With --script the script is run up to where it parses its command line, and space.yaml gets domains around the
+    defaults of its options.
+    """
+    from tunelight.cli.starter import write_space, write_starter
+
+    if script is not None:
+        if folder != Path():
+            raise SettingsError(f"--script writes space.yaml beside the script. Leave {folder} out.")
+        path = write_space(script)
+        text = f"wrote {shown_path(path)}\nNext: look through it, then tunelight check {shown_path(path)}"
+        print_either({"written": [path]}, text, as_json=json)
+        return
     written = write_starter(folder)
     start = "" if folder == Path() else f"cd {folder} && "
     lines = [f"wrote {shown_path(path.absolute())}" for path in written]

@@ -7,12 +7,15 @@ import re
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tunelight.errors import ScriptError, SettingsError
 from tunelight.scripts import process
+from tunelight.scripts.checks import check_options
+from tunelight.scripts.draft import draft_of
+from tunelight.scripts.options import Read, parses, read_options
 from tunelight.scripts.style import Option, find_style, spell
 from tunelight.session.session import get_session
 from tunelight.settings import Settings
@@ -108,20 +111,46 @@ def _forget_globals() -> None:
 
 
 def script_of(space: SearchSpace, settings: Settings) -> Script:
-    """Return the script of a sweep. Raises: SettingsError for a key that ``args`` names and the space lacks."""
+    """Return the script of a sweep, with the options of its parser as far as they can be read.
+
+    Raises: SettingsError for a key that ``args`` names and the space lacks, and for what the script would refuse: a key
+    that is none of its options, a value that is none of an option's choices, a required option that is not given.
+    """
     assert settings.script is not None  # its caller asks only then
-    for word in settings.args:
-        for name in _MACRO.findall(word):
-            if name != "args" and name not in space.domains:
-                raise SettingsError(
-                    f"args holds ${{{name}}}, and the search space has no key {name!r}. It has: "
-                    f"{', '.join(space.domains)}."
-                )
+    args = tuple(settings.args)
+    named = {name for word in args for name in _MACRO.findall(word) if name != "args"}
+    for name in sorted(named - space.domains.keys()):
+        raise SettingsError(
+            f"args holds ${{{name}}}, and the search space has no key {name!r}. It has: {', '.join(space.domains)}."
+        )
     is_module = not Path(settings.script).is_file()
-    return Script(
+    script = Script(
         file=str(script_file(settings.script)),
         module=settings.script if is_module else None,
-        args=tuple(settings.args),
+        args=args,
         style=settings.style or find_style(settings.script)[0],
         checkpoints=bool(settings.checkpoints),
     )
+    read = options_of(script)
+    check_options(settings.script if is_module else Path(script.file).name, read, space.domains, args, named)
+    return replace(script, options=read.options or ())
+
+
+def options_of(script: Script) -> Read:
+    """Return what is known of the options of a script's parser; that takes seconds, for it imports torch."""
+    file = Path(script.file)
+    if script.style not in ("argparse", "lightning"):
+        return Read(None, f"reads its arguments by {script.style}, which declares no options")
+    if not parses(file):
+        return Read(None, "imports no library that reads a command line")
+    return read_options(file, script.module, script.args)
+
+
+def draft(file: Path) -> str:
+    """Return a first search space file for a script: domains for those of its options that have a default to search by.
+
+    Raises: SettingsError where there is no such script, its options cannot be read, or none can be searched.
+    """
+    found = script_file(str(file))
+    style, _ = find_style(str(found))
+    return draft_of(found, options_of(Script(str(found), style=style)))

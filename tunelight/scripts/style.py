@@ -41,6 +41,8 @@ class Option:
         type: the name of its type, "float"; empty where it has none.
         default, choices, help: as the script declares them.
         required: whether a call without it is refused.
+        negatives: those of its names that set False, of a "both".
+        nested: whether keys may go below it, as arguments of the class that it names.
     """
 
     names: tuple[str, ...]
@@ -51,11 +53,13 @@ class Option:
     choices: tuple[Any, ...] = ()
     help: str = ""
     required: bool = False
+    negatives: tuple[str, ...] = ()
+    nested: bool = False
 
     @property
     def key(self) -> str:
         """The key of a search space that sets it: the longest of its names, as an identifier."""
-        return _identifier(max(self.names, key=len))
+        return _identifier(max((one for one in self.names if one not in self.negatives), key=len))
 
     def means(self, key: str) -> bool:
         """Tell whether a key is one of its names, or that of its value."""
@@ -68,17 +72,27 @@ def _identifier(name: str) -> str:
 
 def find_style(script: str) -> tuple[Style, str]:
     """Return the style that a script's imports, and those of the modules beside it, tell; and why."""
+    found = parsers_of(script)
+    for library, style in _BY_IMPORT.items():
+        if library in found:
+            return style, found[library]
+    return "argparse", "it imports no library that reads a command line in another way"
+
+
+def parsers_of(script: str) -> dict[str, str]:
+    """Return the libraries that read a command line among a script's imports and those of modules beside it.
+
+    Each with the sentence that says so. Raises: SettingsError for a script that cannot be compiled.
+    """
     found: dict[str, str] = {}
     for file, code in script_code(script):
         if "LightningCLI" in set(_names(code)):
             found.setdefault("jsonargparse", f"{file.name} uses LightningCLI")
         for name in imports(code):
             top = name.partition(".")[0]
-            found.setdefault(top, f"{file.name} imports {top}")
-    for library, style in _BY_IMPORT.items():
-        if library in found:
-            return style, found[library]
-    return "argparse", "it imports no library that reads a command line in another way"
+            if top in _BY_IMPORT:
+                found.setdefault(top, f"{file.name} imports {top}")
+    return found
 
 
 def _names(code: CodeType) -> Iterator[str]:
@@ -111,9 +125,12 @@ def _option(key: str, value: Any, option: Option | None) -> list[str]:
     name = f"--{key}" if option is None else max(option.names, key=len)
     if option is not None and option.kind in ("flag", "off", "both") and isinstance(value, bool):
         if option.kind == "both":
-            negative = next((one for one in option.names if one.startswith("--no-")), f"--no-{name[2:]}")
-            positive = next((one for one in option.names if not one.startswith("--no-") and len(one) > 2), name)
-            return [positive if value else negative]
+            off = option.negatives or tuple(one for one in option.names if one.startswith("--no-"))
+            on = [one for one in option.names if one not in off]
+            positive = max(on, key=len, default=name)
+            negative = max(off, key=len, default=f"--no-{positive[2:]}")
+            by_its_off = _identifier(key) in map(_identifier, off) and _identifier(key) != _identifier(option.dest)
+            return [positive if value is not by_its_off else negative]
         by_its_value = option.kind == "off" and _identifier(option.dest) == _identifier(key)
         return [name] if value is not by_its_value else []
     if isinstance(value, list | tuple):

@@ -11,6 +11,7 @@ from tests.unit.cli.test_command import call
 from tunelight.cli.app import BAD_INPUT
 from tunelight.cli.starter import FILES, write_starter
 from tunelight.errors import StorageError
+from tunelight.space import SearchSpace
 
 
 @pytest.fixture
@@ -42,3 +43,76 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot be written"):
         write_starter(Path(tmp_path / "file" / "new"))
+
+
+SCRIPT = """\
+import argparse
+p = argparse.ArgumentParser()
+p.add_argument("--learning-rate", type=float, default=0.1, help="of the optimizer: {odd} # and\\nmore")
+p.add_argument("--weight_decay", type=float, default=0.0)
+p.add_argument("--hidden", type=int, default=48)
+p.add_argument("--heads", type=int, default=8)
+p.add_argument("--dropout", type=float, default=0.1)
+p.add_argument("--act", choices=["relu", "no", "1e-3"], default="relu")
+p.add_argument("--n", choices=[1, 2], type=int, default=1)
+p.add_argument("--nesterov", action="store_true")
+p.add_argument("--epochs", type=int, default=8)
+p.add_argument("--seed", type=int, default=1)
+p.add_argument("--data", default="data", help="where the data lie, 100%% of it")
+p.add_argument("--name", required=True)
+args = p.parse_args()
+class Model:
+    def validation_step(self, batch):
+        self.log("train_loss", 1)
+        self.log("val_acc", 1)
+"""
+
+
+def test_a_script_gets_a_space_with_domains_around_its_defaults(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    assert "wrote space.yaml" in call("init", "--script", "train.py").output
+    text = (tmp_path / "space.yaml").read_text()
+    space = SearchSpace.load(tmp_path / "space.yaml")
+    assert space.describe() == {
+        "learning_rate": {"loguniform": [0.01, 1.0]},
+        "weight_decay": {"loguniform": [1e-6, 1e-2]},
+        "hidden": {"choice": [24, 48, 96]},
+        "heads": {"choice": [4, 8, 16]},
+        "dropout": {"uniform": [0.0, 0.5]},
+        "act": {"choice": ["relu", "no", "1e-3"]},
+        "n": {"choice": [1, 2]},
+        "nesterov": {"choice": [True, False]},
+    }
+    assert "  # epochs: int, default 8\n" in text
+    assert '  # data: default "data"; where the data lie, 100% of it\n' in text
+    assert "args: []    # the script requires --name\n" in text
+    assert {name: space.settings[name] for name in ("metric", "mode", "workers")} == {
+        "metric": "val_acc", "mode": "max", "workers": 1,
+    }  # fmt: skip
+    assert space.settings["script"].endswith("train.py")
+
+
+def test_a_space_that_is_there_is_kept(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "space.yaml").write_text("mine")
+    assert "nothing is overwritten" in call("init", "--script", "train.py", code=BAD_INPUT).stderr
+    assert (tmp_path / "space.yaml").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (None, "There is no script train.py"),
+        ("print(1)", "imports no library that reads a command line, so that its options are not known"),
+        ("import argparse\n1 / 0", "ZeroDivisionError: division by zero, so that"),
+        ("import argparse\np = argparse.ArgumentParser()\np.add_argument('--x')\np.parse_args()", "It has: x."),
+    ],
+)
+def test_a_script_without_options_to_search_gets_no_space(tmp_path, monkeypatch, source, said):
+    monkeypatch.chdir(tmp_path)
+    if source is not None:
+        (tmp_path / "train.py").write_text(source)
+    assert said in " ".join(call("init", "--script", "train.py", code=BAD_INPUT).stderr.split())
+    assert not (tmp_path / "space.yaml").exists()

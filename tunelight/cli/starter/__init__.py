@@ -8,6 +8,7 @@ from typing import Final
 
 from tunelight.compat.lightning import flavour
 from tunelight.errors import StorageError
+from tunelight.machine.optional import need
 
 FILES: Final = ("train.py", "space.yaml", "README.md")
 
@@ -40,3 +41,24 @@ def write_starter(folder: str | os.PathLike[str]) -> list[Path]:
             f"{target.absolute()} cannot be written: {error.strerror or error}. Choose another folder."
         ) from error
     return written
+
+
+def write_space(script: Path) -> Path:
+    """Write a space.yaml for a script, beside it, with domains for its options; return its path.
+
+    Raises: StorageError where there is one already or it cannot be written; SettingsError where the script's options
+    cannot be read.
+    """
+    path = script.absolute().parent / "space.yaml"
+    again = f"{path} exists already, and nothing is overwritten. Rename it, and run this again."
+    if path.exists():
+        raise StorageError(again)
+    text = need("scripts").draft(script)
+    try:
+        with path.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError as error:
+        raise StorageError(again) from error
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror or error}.") from error
+    return path

@@ -1,0 +1,268 @@
+"""The options of a script's parser: read from a process that runs it, and what a search space is held against them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tunelight as tl
+from tunelight.errors import SettingsError
+from tunelight.scripts.options import Read, read_options
+from tunelight.scripts.script import Script, script_of
+from tunelight.scripts.style import Option, spell
+from tunelight.settings import Settings
+
+ARGPARSE = """\
+import argparse, pathlib, sys
+p = argparse.ArgumentParser()
+p.add_argument("data")
+p.add_argument("-l", "--learning-rate", type=float, default=0.1, help="step, %(default)s at first")
+p.add_argument("--opt", choices=["adam", "sgd"], default="adam")
+p.add_argument("--fast", action="store_true")
+p.add_argument("--no-shuffle", action="store_false", dest="shuffle")
+p.add_argument("--warm", action=argparse.BooleanOptionalAction, default=True)
+p.add_argument("--layers", type=int, nargs="+")
+p.add_argument("--gpu", action="append")
+p.add_argument("--out", type=pathlib.Path, default=pathlib.Path("out"))
+if __name__ == "__main__":
+    assert sys.stdin.read() == ""
+    p.parse_args()
+    raise SystemExit("never comes so far")
+"""
+CLICK = """\
+import click
+@click.command()
+@click.option("--learning-rate", type=float, default=0.1)
+@click.option("--opt", type=click.Choice(["a", "b"]))
+@click.option("--warm/--cold", default=True)
+@click.option("--fast", is_flag=True)
+@click.option("--tag", multiple=True)
+@click.option("--size", nargs=2, type=int)
+@click.option("--n", type=int, required=True)
+def main(**_): raise SystemExit("never")
+main()
+"""
+TYPER = """\
+import enum, typer
+from typing import List
+class Opt(str, enum.Enum):
+    a = "adam"
+    s = "sgd"
+def main(path: str, learning_rate: float = 0.1, opt: Opt = Opt.a, warm: bool = True, tag: List[str] = []): ...
+typer.run(main)
+"""
+SUBCOMMANDS = """\
+import argparse
+p = argparse.ArgumentParser()
+p.add_argument("--root")
+s = p.add_subparsers()
+s.add_parser("train").add_argument("--lr")
+s.add_parser("eval").add_argument("--split")
+p.parse_args()
+"""
+CLI = """\
+import torch, pytorch_lightning as pl
+from typing import Literal
+from pytorch_lightning.cli import LightningCLI
+class Model(pl.LightningModule):
+    def __init__(self, hidden: int, lr: float = 1e-3, act: Literal["relu", "tanh"] = "relu"):
+        super().__init__()
+class Data(pl.LightningDataModule):
+    def __init__(self, size: int = 32):
+        super().__init__()
+if __name__ == "__main__":
+    LightningCLI(Model, Data)
+"""
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+    monkeypatch.chdir(tmp_path)
+
+    def script(source: str, name: str = "train.py") -> Path:
+        (tmp_path / name).write_text(source)
+        return tmp_path / name
+
+    return script
+
+
+def by_dest(read: Read) -> dict[str, Option]:
+    assert read.options is not None, read.why
+    return {option.dest: option for option in read.options}
+
+
+def kinds(read: Read) -> dict[str, str]:
+    return {name: option.kind for name, option in by_dest(read).items()}
+
+
+def made(file: Path, space: dict[str, Any], *args: str, **settings: Any) -> Script:
+    return script_of(tl.SearchSpace(space), Settings(script=str(file), args=args, metric="loss", **settings))
+
+
+def test_argparse_s_options_are_read(write: Write) -> None:
+    read = read_options(write(ARGPARSE), None, ["folder"])
+    assert kinds(read) == {
+        "learning_rate": "value", "opt": "value", "fast": "flag", "shuffle": "off", "warm": "both", "layers": "many",
+        "gpu": "again", "out": "value",
+    }  # fmt: skip
+    options = by_dest(read)
+    assert options["learning_rate"] == Option(
+        ("-l", "--learning-rate"), "learning_rate", "value", "float", 0.1, (), "step, 0.1 at first"
+    )
+    assert options["opt"].choices == ("adam", "sgd")
+    assert (options["out"].type, options["out"].default) == ("Path", "out")
+    assert (read.strict, read.abbreviates) == (True, True)
+
+
+def test_click_s_options_are_read(write: Write) -> None:
+    read = read_options(write(CLICK), None, [])
+    assert kinds(read) == {
+        "learning_rate": "value", "opt": "value", "warm": "both", "fast": "flag", "tag": "again", "size": "many",
+        "n": "value",
+    }  # fmt: skip
+    options = by_dest(read)
+    assert (options["learning_rate"].type, options["learning_rate"].default) == ("float", 0.1)
+    assert (options["opt"].choices, options["n"].required) == (("a", "b"), True)
+    assert spell("argparse", {"warm": False}, read.options or ()) == ["--cold"]
+    assert spell("argparse", {"warm": True}, read.options or ()) == ["--warm"]
+    assert spell("argparse", {"cold": True}, read.options or ()) == ["--cold"]
+
+
+def test_typer_s_options_are_read(write: Write) -> None:
+    read = read_options(write(TYPER), None, [])
+    found = kinds(read)
+    assert (found["learning_rate"], found["opt"], found["warm"], found["tag"]) == ("value", "value", "both", "again")
+    assert by_dest(read)["opt"].choices == ("adam", "sgd")
+
+
+def test_lightning_cli_s_options_are_those_of_its_subcommand(write: Write) -> None:
+    file = write(CLI)
+    read = read_options(file, None, ["fit"])
+    options = by_dest(read)
+    assert (options["model.hidden"].type, options["model.hidden"].required) == ("int", True)
+    assert options["model.act"].choices == ("relu", "tanh")
+    assert (options["model.lr"].nested, options["optimizer"].nested) == (False, True)
+    space = {"model.hidden": tl.randint(1, 9), "data.size": 3, "optimizer.lr": 0.1, "trainer.logger.init_args.x": 1}
+    made(file, space, "fit")
+    with pytest.raises(SettingsError, match=r"no option for the key 'model.lrr'.* Did you mean 'model.lr'\? It has:"):
+        made(file, {**space, "model.lrr": 1}, "fit")
+    with pytest.raises(SettingsError, match=r"does not take 'gelu' for --model.act.* It takes: relu, tanh"):
+        made(file, {**space, "model.act": tl.choice(["relu", "gelu"])}, "fit")
+    with pytest.raises(SettingsError, match=r"requires --model.hidden"):
+        made(file, {"model.lr": 1}, "fit")
+    made(file, {"model.lr": 1}, "fit", "--config=some.yaml")
+
+
+def test_the_subcommand_among_args_tells_which_options_there_are(write: Write) -> None:
+    assert set(by_dest(read_options(write(SUBCOMMANDS), None, ["train"]))) == {"root", "lr"}
+
+
+def test_a_module_is_read_too(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tunelight_trains").mkdir()
+    file = write(ARGPARSE, "tunelight_trains/__main__.py")
+    assert "opt" in by_dest(read_options(file, "tunelight_trains", []))
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        (
+            "import argparse\nraise ValueError('no data here')",
+            "exit code 1 before it parsed its command line: ValueErr",
+        ),
+        ("import argparse\nimport sys\nsys.exit(3)", "ended with exit code 3 before"),
+        ("import torch\ntorch.ones(1, requires_grad=True).sum().backward()", "trains without having parsed"),
+        ("import time\ntime.sleep(60)", "did not parse its command line within 1 s"),
+        ("1 +", "does not compile"),
+    ],
+)
+def test_why_options_are_not_known(write: Write, source: str, why: str) -> None:
+    began = time.monotonic()
+    read = read_options(write(source), None, [], 1 if "sleep" in source else 30)
+    assert read.options is None
+    assert why in read.why
+    assert time.monotonic() - began < 30
+
+
+def test_what_cannot_be_read_stops_no_sweep(write: Write) -> None:
+    assert made(write("import argparse\n1 / 0"), {"lr": 1}).options == ()
+
+
+def test_a_script_that_reads_no_command_line_is_not_run_to_look(write: Write, tmp_path: Path) -> None:
+    made(write("open('ran', 'w')"), {"lr": 1})
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_script_is_run_once_until_it_changes(write: Write) -> None:
+    counting = "open('runs', 'a').write('x')\nimport argparse\np = argparse.ArgumentParser()\np.add_argument('--lr')\n"
+    file = write(counting + "p.parse_args()")
+    for _ in range(2):
+        made(file, {"lr": 1})
+    assert Path("runs").read_text() == "x"
+    made(write(counting + "p.add_argument('--wd')\np.parse_args()"), {"wd": 1})
+    assert Path("runs").read_text() == "xx"
+
+
+def test_arguments_of_the_script_s_own_making_are_not_its_command_line(write: Write) -> None:
+    file = write(
+        "import argparse\nq = argparse.ArgumentParser()\nq.add_argument('--x')\nassert q.parse_args(['--x=1']).x\n"
+        "p = argparse.ArgumentParser()\np.add_argument('--lr')\np.parse_args()"
+    )
+    assert set(by_dest(read_options(file, None, ["--lr=1"]))) == {"lr"}
+
+
+def test_a_key_that_is_no_option_is_refused_with_the_nearest(write: Write) -> None:
+    with pytest.raises(SettingsError) as error:
+        made(write(ARGPARSE), {"learning_rat3": 1}, "folder")
+    assert str(error.value) == (
+        "train.py has no option for the key 'learning_rat3' of the search space. Did you mean 'learning_rate'? It has: "
+        "learning_rate, opt, fast, no_shuffle, warm, layers, gpu, out."
+    )
+
+
+@pytest.mark.parametrize("key", ["learning_rate", "learning-rate", "learn", "shuffle", "no_shuffle"])
+def test_a_key_may_be_an_option_s_name_its_value_s_or_its_beginning(write: Write, key: str) -> None:
+    assert made(write(ARGPARSE), {key: True}, "folder").options
+
+
+def test_a_key_that_args_names_is_the_script_s_own_affair(write: Write) -> None:
+    made(write(ARGPARSE), {"anything": tl.choice(["a"])}, "${anything}")
+
+
+def test_a_parser_that_takes_unknown_options_refuses_no_key(write: Write) -> None:
+    made(write(ARGPARSE.replace("p.parse_args()", "p.parse_known_args()")), {"anything": 1}, "folder")
+
+
+@pytest.mark.parametrize("domain", [tl.choice(["adam", "lion"]), {"grid": ["adam", "lion"]}, "lion"])
+def test_a_value_that_is_no_choice_is_refused(write: Write, domain: Any) -> None:
+    with pytest.raises(SettingsError, match=r"train.py does not take 'lion' for --opt.* It takes: adam, sgd"):
+        made(write(ARGPARSE), {"opt": domain}, "folder")
+
+
+def test_numbers_are_choices_by_their_value(write: Write) -> None:
+    file = write(
+        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--x', type=float, choices=[1.0, 2.5])\n"
+        "p.add_argument('--n', type=int, choices=range(3))\np.parse_args()"
+    )
+    made(file, {"x": tl.choice([1, 2.5]), "n": tl.choice([0, 2])})
+    with pytest.raises(SettingsError, match="does not take 3 for --n"):
+        made(file, {"n": tl.choice([0, 3])})
+
+
+def test_a_required_option_must_be_given_by_the_space_or_by_args(write: Write) -> None:
+    file = write(CLICK)
+    made(file, {"n": 1})
+    made(file, {"learning_rate": 1}, "--n=1")
+    made(file, {"learning_rate": 1}, "--n", "1")
+    with pytest.raises(SettingsError, match=r"requires --n, .*Add the key 'n' to the search space, or args="):
+        made(file, {"learning_rate": 1})
+
+
+def test_other_styles_are_not_read(write: Write) -> None:
+    assert made(write(ARGPARSE), {"x.y": 1}, style="hydra").options == ()

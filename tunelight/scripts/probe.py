@@ -1,0 +1,370 @@
+"""What a process runs to read a script's options: the script, up to where it parses its command line.
+
+It is started by its path, not as a module, and imports nothing but Python's own library: what it reads is to see no
+more of tunelight than the script imports by itself. `options.py` starts it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import enum
+import functools
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import itertools
+import json
+import os
+import runpy
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+_MOST_CHOICES = 1000
+_SIMPLE = (int, float, str, bool, type(None))
+
+
+def main(request: Path) -> None:
+    """Run the script that ``request`` describes; the answer is written beside it."""
+    asked = json.loads(request.read_text())
+    answer = _Answer(request.with_name("answer.json"))
+    file, module = asked["file"], asked["module"]
+    first = str(Path.cwd()) if module else str(Path(file).parent)
+    sys.path[:] = [first, *sys.path, *(path for path in asked["path"] if path not in sys.path)]
+    sys.argv = [file, *asked["args"]]
+    _replace_argparse(answer)
+    sys.meta_path.insert(0, _Importer(answer))
+    if module:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(file, run_name="__main__")
+
+
+class _Answer:
+    """Where the answer goes; giving it ends the process."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def give(self, **answer: Any) -> None:
+        """Write the answer, all of it or nothing, and end the process at once."""
+        part = self._path.with_suffix(f".{os.getpid()}")
+        part.write_text(json.dumps(answer))
+        part.replace(self._path)
+        os._exit(0)
+
+    def options(self, found: Iterable[dict[str, Any]], *, strict: bool, **more: Any) -> None:
+        """Give options, and whether the parser refuses others; ``more``: other attributes of `options.Read`."""
+        self.give(options=list(found), strict=strict, **more)
+
+
+def _is_the_command_line(args: Any) -> bool:
+    """Tell whether a parser that is given these arguments reads the script's own, rather than some of its making."""
+    try:
+        return args is None or not list(args) or bool({*map(str, args)} & {*sys.argv[1:]})
+    except TypeError:
+        return False
+
+
+def _replaced(kind: type, name: str, give: Callable[[Any], None]) -> None:
+    """Replace a method that parses: it gives the options of its parser where it reads the command line."""
+    parse = getattr(kind, name)
+
+    @functools.wraps(parse)
+    def read(self: Any, args: Any = None, *more: Any, **named: Any) -> Any:
+        if _is_the_command_line(args):
+            give(self)
+        return parse(self, args, *more, **named)
+
+    setattr(kind, name, read)
+
+
+# --- argparse ---------------------------------------------------------------------------------------------
+
+
+def _replace_argparse(answer: _Answer) -> None:
+    def give(parser: argparse.ArgumentParser, *, strict: bool) -> None:
+        found = _of_argparse(parser, sys.argv[1:])
+        answer.options(found, strict=strict, abbreviates=getattr(parser, "allow_abbrev", True))
+
+    for name in ("parse_args", "parse_intermixed_args"):
+        _replaced(argparse.ArgumentParser, name, functools.partial(give, strict=True))
+
+    def give_known(parser: argparse.ArgumentParser) -> None:
+        give(parser, strict=_refuses_the_rest(sys._getframe(2)))
+
+    for name in ("parse_known_args", "parse_known_intermixed_args"):
+        _replaced(argparse.ArgumentParser, name, give_known)
+
+
+def _refuses_the_rest(frame: types.FrameType) -> bool:
+    """Tell whether the caller of parse_known_args refuses what is left, as HfArgumentParser does by default."""
+    return frame.f_code.co_name == "parse_args_into_dataclasses" and not frame.f_locals.get("return_remaining_strings")
+
+
+def _of_argparse(parser: argparse.ArgumentParser, args: Sequence[str]) -> Iterator[dict[str, Any]]:
+    exclusive = {id(action) for group in parser._mutually_exclusive_groups for action in group._group_actions}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            chosen = next((word for word in args if word in action.choices), None)
+            if chosen is not None:
+                yield from _of_argparse(action.choices[chosen], [*args][args.index(chosen) + 1 :])
+        elif action.option_strings and not isinstance(action, argparse._HelpAction | argparse._VersionAction):
+            both = isinstance(action, argparse.BooleanOptionalAction)
+            yield {
+                "names": list(action.option_strings),
+                "negatives": [one for one in action.option_strings if one.startswith("--no-")] if both else [],
+                "dest": action.dest,
+                "kind": _kind(action),
+                "type": _type_name(action.type),
+                "default": _plain(action.default),
+                "choices": _choices(action.choices),
+                "help": _help(parser, action),
+                "required": bool(action.required) and id(action) not in exclusive,
+            }
+
+
+def _kind(action: argparse.Action) -> str:
+    if isinstance(action, argparse.BooleanOptionalAction):
+        return "both"
+    if isinstance(action, argparse._AppendAction) and not isinstance(action, argparse._ExtendAction):
+        return "again"
+    if action.nargs == 0:
+        return "off" if action.const is False else "flag"
+    return "value" if action.nargs in (None, "?") else "many"
+
+
+def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
+    if not action.help or action.help == argparse.SUPPRESS:
+        return ""
+    try:
+        return parser._get_formatter()._expand_help(action)
+    except Exception:  # noqa: BLE001 - a help text with a lone percent sign: the script never shows it
+        return str(action.help)
+
+
+# --- jsonargparse, and LightningCLI on it -----------------------------------------------------------------
+
+
+def _replace_jsonargparse(module: types.ModuleType, answer: _Answer) -> None:
+    def give(parser: Any, *, strict: bool) -> None:
+        commands = [one for action in parser._actions for one in getattr(action, "_name_parser_map", None) or ()]
+        assumed = "fit" if "fit" in commands and not {*commands} & {*sys.argv[1:]} else ""
+        answer.options(_of_jsonargparse(parser, sys.argv[1:]), strict=strict, command=assumed)
+
+    _replaced(module.ArgumentParser, "parse_args", functools.partial(give, strict=True))
+    parse = module.ArgumentParser.parse_object
+
+    def parse_object(self: Any, *args: Any, **named: Any) -> Any:
+        give(self, strict=False)  # it is given a configuration, and may read no command line at all
+        return parse(self, *args, **named)
+
+    module.ArgumentParser.parse_object = parse_object
+
+
+def _of_jsonargparse(parser: Any, args: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield the options of a parser, or of its subcommand in args; of fit where there is none."""
+    for action in parser._actions:
+        if (commands := getattr(action, "_name_parser_map", None)) is not None:
+            chosen = next((word for word in args if word in commands), "fit")
+            if chosen in commands:
+                yield from _of_jsonargparse(commands[chosen], args)
+    for action in parser._actions:
+        ours = type(action).__name__.lstrip("_")
+        if not action.option_strings or ours.startswith(("Help", "ActionHelp", "ActionPrint", "ActionConfigLoad")):
+            continue
+        hint = getattr(action, "_typehint", None)
+        kind = action.type if hint is None else hint
+        yield {
+            "names": list(action.option_strings),
+            "dest": action.dest,
+            "kind": _kind(action),
+            "type": _type_name(kind),
+            "default": _plain(action.default),
+            "choices": _choices(action.choices) or _choices_of_type(kind),
+            "help": "" if action.help in (None, argparse.SUPPRESS) else str(action.help),
+            "required": bool(action.required),
+            "nested": not _is_simple(kind),
+        }
+
+
+def _is_simple(hint: Any) -> bool:
+    """Tell whether values of a type are plain, so that no key goes below it."""
+    inner = typing.get_args(hint)
+    if typing.get_origin(hint) is typing.Literal:
+        return True
+    if inner:
+        return typing.get_origin(hint) in (typing.Union, types.UnionType) and all(map(_is_simple, inner))
+    return isinstance(hint, type) and issubclass(hint, (*_SIMPLE, enum.Enum))
+
+
+def _choices_of_type(hint: Any) -> list[Any]:
+    inner = [one for one in typing.get_args(hint) if one is not type(None)]
+    if typing.get_origin(hint) is typing.Literal:
+        return [_plain(one) for one in inner if one is not None]
+    if len(inner) == 1 and typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return _choices_of_type(inner[0])
+    return [one.name for one in hint] if isinstance(hint, type) and issubclass(hint, enum.Enum) else []
+
+
+# --- click, and typer on it -------------------------------------------------------------------------------
+
+
+def _replace_click(module: types.ModuleType, answer: _Answer) -> None:
+    """Replace ``main`` of click's commands, and of typer's, which are classes of their own."""
+
+    def give(command: Any) -> None:
+        loose: list[Any] = []
+        found = list(_of_click(command, sys.argv[1:], loose))
+        answer.options(found, strict=not loose)
+
+    for name in ("Command", "BaseCommand", "TyperCommand", "TyperGroup"):
+        kind = getattr(module, name, None)
+        if isinstance(kind, type) and "main" in vars(kind):
+            _replaced(kind, "main", give)
+
+
+def _of_click(command: Any, args: Sequence[str], loose: list[Any]) -> Iterator[dict[str, Any]]:
+    """Yield the options of a command and of its subcommand in args; ``loose`` gets those that take any other."""
+    if (getattr(command, "context_settings", None) or {}).get("ignore_unknown_options"):
+        loose.append(command)
+    if hasattr(command, "get_command"):
+        for place, word in enumerate(args):
+            try:
+                chosen = command.get_command(None, word)
+            except Exception:  # noqa: BLE001 - a command of the script's own, which wants its context
+                loose.append(command)
+                break
+            if chosen is not None:
+                yield from _of_click(chosen, args[place + 1 :], loose)
+                break
+    for option in command.params:
+        if option.param_type_name != "option":
+            continue
+        kind = getattr(option, "type", None)
+        by_value = type(option).__module__.startswith("typer")
+        if kind is None:  # typer without click
+            kind = getattr(getattr(option, "type_descriptor", None), "annotation", None)
+        yield {
+            "names": [*option.opts, *option.secondary_opts],
+            "negatives": list(option.secondary_opts),
+            "dest": option.name,
+            "kind": _kind_of_click(option),
+            "type": _CLICK_TYPES.get(name := str(getattr(kind, "name", None) or _type_name(kind)), name),
+            "default": _plain(option.default),
+            "choices": _choices_of_click(kind, by_value=by_value),
+            "help": str(option.help or ""),
+            "required": bool(option.required) and not option.envvar,
+        }
+
+
+_CLICK_TYPES = {"integer": "int", "text": "str", "boolean": "bool", "integer range": "int", "float range": "float"}
+
+
+def _choices_of_click(kind: Any, *, by_value: bool) -> list[Any]:
+    if typing.get_args(kind):
+        return _choices_of_type(kind)
+    known = getattr(kind, "choices", None) or (kind if isinstance(kind, enum.EnumType) else ())
+    return [str(one.value if by_value else one.name) if isinstance(one, enum.Enum) else str(one) for one in known]
+
+
+def _kind_of_click(option: Any) -> str:
+    if getattr(option, "secondary_opts", None):
+        return "both"
+    if getattr(option, "is_flag", False) or getattr(option, "count", False):
+        return "off" if option.flag_value is False else "flag"
+    if getattr(option, "multiple", False):
+        return "again"
+    return "value" if option.nargs == 1 else "many"
+
+
+# --- libraries that the script imports --------------------------------------------------------------------
+
+
+def _replace_training(module: types.ModuleType, answer: _Answer) -> None:
+    """End where the script trains: it parses its command line later, or not at all."""
+
+    def end(*_args: Any, **_named: Any) -> None:
+        answer.give(why="it trains without having parsed a command line")
+
+    for kind, name in (("Trainer", "fit"), ("Tensor", "backward")):
+        if hasattr(module, kind):
+            setattr(getattr(module, kind), name, end)
+
+
+_BY_MODULE: dict[str, Callable[[types.ModuleType, _Answer], None]] = {
+    "jsonargparse._core": _replace_jsonargparse,
+    "jsonargparse.core": _replace_jsonargparse,
+    "click.core": _replace_click,
+    "typer._click.core": _replace_click,
+    "typer.core": _replace_click,
+    "pytorch_lightning.trainer.trainer": _replace_training,
+    "lightning.pytorch.trainer.trainer": _replace_training,
+    "torch._tensor": _replace_training,
+}
+
+
+class _Importer(importlib.abc.MetaPathFinder):
+    """Replaces what parses in a library as soon as the script has imported it."""
+
+    def __init__(self, answer: _Answer) -> None:
+        self._answer = answer
+        self._busy: set[str] = set()
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        """Find a module as without this finder, and replace what parses once it has run."""
+        if name not in _BY_MODULE or name in self._busy:
+            return None
+        self._busy.add(name)
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._busy.discard(name)
+        if spec is None or spec.loader is None:
+            return None
+        run = spec.loader.exec_module
+
+        def run_and_replace(module: types.ModuleType) -> None:
+            run(module)
+            _BY_MODULE[name](module, self._answer)
+
+        spec.loader.exec_module = run_and_replace  # type: ignore[method-assign]
+        return spec
+
+
+# --- plain data -------------------------------------------------------------------------------------------
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON holds it, or else as its text; None for what stands for no value."""
+    if value is argparse.SUPPRESS or type(value).__name__ == "Sentinel":
+        return None
+    if isinstance(value, enum.Enum):
+        value = value.value if isinstance(value.value, _SIMPLE) else value.name
+    try:
+        return json.loads(json.dumps(value))
+    except (TypeError, ValueError, RecursionError):
+        return getattr(value, "__name__", None) or str(value)
+
+
+def _choices(given: Any) -> list[Any]:
+    try:
+        found = list(itertools.islice(given or (), _MOST_CHOICES + 1))
+    except TypeError:
+        return []
+    return [] if len(found) > _MOST_CHOICES else [_plain(one) for one in found]
+
+
+def _type_name(kind: Any) -> str:
+    if kind is None:
+        return ""
+    if typing.get_args(kind):
+        return str(kind).replace("typing.", "")
+    return str(getattr(kind, "__name__", type(kind).__name__))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
