@@ -20,9 +20,57 @@ _SHARES: Final = {"dropout": 0.5, "drop": 0.5, "momentum": 0.99}
 """What goes from 0 up to this, or to a larger default."""
 _SIZES: Final = ("hidden", "batch", "dim", "size", "width", "channels", "units")
 _LEFT: Final = frozenset(
-    "epoch epochs steps iterations seed seeds worker workers device devices gpu gpus cuda cpu mps node nodes rank port "
-    "interval every patience log logs logging verbose debug resume save test eval evaluate dry download overwrite wandb "
-    "version pin progress profile config checkpoint ckpt trainer classes everything deterministic quiet completion".split()
+    [
+        "epoch",
+        "epochs",
+        "steps",
+        "iterations",
+        "seed",
+        "seeds",
+        "worker",
+        "workers",
+        "device",
+        "devices",
+        "gpu",
+        "gpus",
+        "cuda",
+        "cpu",
+        "mps",
+        "node",
+        "nodes",
+        "rank",
+        "port",
+        "interval",
+        "every",
+        "patience",
+        "log",
+        "logs",
+        "logging",
+        "verbose",
+        "debug",
+        "resume",
+        "save",
+        "test",
+        "eval",
+        "evaluate",
+        "dry",
+        "download",
+        "overwrite",
+        "wandb",
+        "version",
+        "pin",
+        "progress",
+        "profile",
+        "config",
+        "checkpoint",
+        "ckpt",
+        "trainer",
+        "classes",
+        "everything",
+        "deterministic",
+        "quiet",
+        "completion",
+    ]
 )
 """Words in the names of options that say how a script runs, and not what it learns."""
 _MAXIMISED: Final = ("acc", "auc", "f1", "score", "precision", "recall", "iou", "dice", "map", "r2", "bleu", "psnr")

@@ -127,10 +127,10 @@ class SearchSpace:
 
         file = YamlFile(Path(path))
         with importable(file.path.parent):
+            if isinstance(file.data, dict) and isinstance(script := file.data.get("script"), str):
+                beside = file.path.parent / script
+                file.data["script"] = script if Path(script).is_file() or not beside.is_file() else str(beside)
             outline = read_outline(file)
-            beside = file.path.parent / str(outline.get("script"))
-            if beside.is_file() and not Path(outline["script"]).is_file():
-                outline["script"] = str(beside)
             space = cls.__new__(cls)
             space._fill(outline.pop("space"), outline.pop("require", ()), outline, file)
         return space
