@@ -107,7 +107,7 @@ ROOMS: dict[str, Room] = {
         ),
     ),
     "scripts": Room(
-        "runs a training script as it is, on a worker",
+        "runs a training script as it is, on a worker, and reads its options",
         names("errors compat settings session space lightning"),
     ),
     "data": Room(

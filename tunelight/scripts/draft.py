@@ -19,58 +19,11 @@ _RATES: Final = ("lr", "wd", "learning_rate", "learningrate", "weight_decay")
 _SHARES: Final = {"dropout": 0.5, "drop": 0.5, "momentum": 0.99}
 """What goes from 0 up to this, or to a larger default."""
 _SIZES: Final = ("hidden", "batch", "dim", "size", "width", "channels", "units")
-_LEFT: Final = frozenset(
-    [
-        "epoch",
-        "epochs",
-        "steps",
-        "iterations",
-        "seed",
-        "seeds",
-        "worker",
-        "workers",
-        "device",
-        "devices",
-        "gpu",
-        "gpus",
-        "cuda",
-        "cpu",
-        "mps",
-        "node",
-        "nodes",
-        "rank",
-        "port",
-        "interval",
-        "every",
-        "patience",
-        "log",
-        "logs",
-        "logging",
-        "verbose",
-        "debug",
-        "resume",
-        "save",
-        "test",
-        "eval",
-        "evaluate",
-        "dry",
-        "download",
-        "overwrite",
-        "wandb",
-        "version",
-        "pin",
-        "progress",
-        "profile",
-        "config",
-        "checkpoint",
-        "ckpt",
-        "trainer",
-        "classes",
-        "everything",
-        "deterministic",
-        "quiet",
-        "completion",
-    ]
+_LEFT: Final = (
+    "epoch epochs steps iterations seed seeds worker workers device devices gpu gpus cuda cpu mps node nodes "
+    "rank port interval every patience log logs logging verbose debug resume save test eval evaluate dry "
+    "download overwrite wandb version pin progress profile config checkpoint ckpt trainer classes everything "
+    "deterministic quiet completion"
 )
 """Words in the names of options that say how a script runs, and not what it learns."""
 _MAXIMISED: Final = ("acc", "auc", "f1", "score", "precision", "recall", "iou", "dice", "map", "r2", "bleu", "psnr")
@@ -89,7 +42,7 @@ def draft_of(script: Path, read: Read) -> str:
         if (domain := _domain(option)) is not None:
             searched.append(f"  {_key(option.key)}: {domain}{_comment(option, default=True)}")
         elif not option.key.startswith("trainer.") and option.key != "config":
-            others.append(f"  # {option.key}:{_comment(option)}".rstrip(":"))
+            others.append(f"  # {_key(option.key)}:{_comment(option)}".rstrip(":"))
     if not searched:
         raise SettingsError(
             f"{script.name} has no option to search: none has choices, or a number as its default. It has: "
@@ -122,7 +75,7 @@ def _domain(option: Option) -> str | None:
     """Return the domain of an option, as YAML; None for one that is not searched."""
     name = option.key.lower()
     words = set(re.split(r"[._\-]+", name))
-    if words & _LEFT or option.kind in ("many", "again"):
+    if words & {*_LEFT.split()} or option.kind in ("many", "again"):
         return None
     default = option.default
     if option.choices:
@@ -151,7 +104,7 @@ def _rate(default: float) -> str | None:
 
 
 def _choice(values: Sequence[Any]) -> str:
-    return f"{{choice: [{', '.join(json.dumps(one) for one in values)}]}}"
+    return f"{{choice: [{', '.join(json.dumps(one, ensure_ascii=False) for one in values)}]}}"
 
 
 def _number(value: float) -> str:
@@ -164,11 +117,11 @@ def _number(value: float) -> str:
 
 def _key(key: str) -> str:
     plain = re.fullmatch(r"[A-Za-z][\w.]*", key, re.ASCII) and key.lower() not in ("yes", "no", "on", "off", "y", "n")
-    return key if plain and key.lower() not in ("true", "false", "null") else json.dumps(key)
+    return key if plain and key.lower() not in ("true", "false", "null") else json.dumps(key, ensure_ascii=False)
 
 
 def _text(text: str) -> str:
-    return text if re.fullmatch(r"[A-Za-z]\w*(\.py)?", text, re.ASCII) else json.dumps(text)
+    return text if re.fullmatch(r"[A-Za-z]\w*(\.py)?", text, re.ASCII) else json.dumps(text, ensure_ascii=False)
 
 
 def _comment(option: Option, *, default: bool = False) -> str:
@@ -203,14 +156,11 @@ def _logged(script: Path) -> Iterator[str]:
             for node in ast.walk(ast.parse(file.read_bytes())):
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
                     named = _names_of(node.func.attr, node.args[0])
-                    yield from (one.value for one in named if isinstance(one, ast.Constant) and _is_name(one.value))
+                    values = [one.value for one in named if isinstance(one, ast.Constant)]
+                    yield from (one for one in values if isinstance(one, str) and re.fullmatch(r"[\w/.\-]+", one))
 
 
 def _names_of(called: str, first: ast.expr) -> Sequence[ast.expr | None]:
     if called == "log":
         return [first]
     return first.keys if called in ("log_dict", "report") and isinstance(first, ast.Dict) else []
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and re.fullmatch(r"[\w/.\-]+", value) is not None

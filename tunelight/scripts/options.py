@@ -81,8 +81,8 @@ def _read(file: str, module: str | None, args: tuple[str, ...], limit_s: float, 
 
 
 def _option(found: dict[str, Any]) -> Option:
-    lists = {name: tuple(found[name]) for name in ("names", "choices", "negatives") if name in found}
-    return Option(**{**found, **lists})
+    lists: dict[str, Any] = {name: tuple(found[name]) for name in ("names", "choices", "negatives") if name in found}
+    return Option(**(found | lists))
 
 
 def _run(command: list[str], output: IO[bytes], limit_s: float) -> int | None:
