@@ -36,8 +36,8 @@ def check_options(script: str, read: Read, domains: Mapping[str, Any], args: Seq
                 f"{script} has no option for the key {key!r} of the search space.{guess(key, known)} It has: "
                 f"{first_of(known, 12) or 'none'}."
             )
-    if any(word.startswith(("@", "--config", "-c")) for word in args):
-        return  # a file may hold what is required
+    if not read.strict or any(word.startswith(("@", "--config", "-c")) for word in args):
+        return  # a file, or the script itself, may give what is required
     for option in read.options:
         if option.required and not any(map(option.means, keys)) and not _is_given(option, args, keys):
             name = max(option.names, key=len)

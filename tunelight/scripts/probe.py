@@ -172,6 +172,7 @@ def _of_jsonargparse(parser: Any, args: Sequence[str]) -> Iterator[dict[str, Any
             chosen = next((word for word in args if word in commands), "fit")
             if chosen in commands:
                 yield from _of_jsonargparse(commands[chosen], args)
+    elsewhere = bool(getattr(parser, "default_config_files", None) or getattr(parser, "default_env", False))
     for action in parser._actions:
         ours = type(action).__name__.lstrip("_")
         if not action.option_strings or ours.startswith(("Help", "ActionHelp", "ActionPrint", "ActionConfigLoad")):
@@ -186,7 +187,7 @@ def _of_jsonargparse(parser: Any, args: Sequence[str]) -> Iterator[dict[str, Any
             "default": _plain(action.default),
             "choices": _choices(action.choices) or _choices_of_type(kind),
             "help": "" if action.help in (None, argparse.SUPPRESS) else str(action.help),
-            "required": bool(action.required),
+            "required": bool(action.required) and action.default is None and not elsewhere,
             "nested": not _is_simple(kind),
         }
 
@@ -229,8 +230,10 @@ def _replace_click(module: types.ModuleType, answer: _Answer) -> None:
 
 def _of_click(command: Any, args: Sequence[str], loose: list[Any]) -> Iterator[dict[str, Any]]:
     """Yield the options of a command and of its subcommand in args; ``loose`` gets those that take any other."""
-    if (getattr(command, "context_settings", None) or {}).get("ignore_unknown_options"):
+    settings = getattr(command, "context_settings", None) or {}
+    if settings.get("ignore_unknown_options"):
         loose.append(command)
+    elsewhere = settings.keys() & {"default_map", "auto_envvar_prefix"}
     if hasattr(command, "get_command"):
         for place, word in enumerate(args):
             try:
@@ -257,7 +260,7 @@ def _of_click(command: Any, args: Sequence[str], loose: list[Any]) -> Iterator[d
             "default": _plain(option.default),
             "choices": _choices_of_click(kind, by_value=by_value),
             "help": str(option.help or ""),
-            "required": bool(option.required) and not option.envvar,
+            "required": bool(option.required) and not option.envvar and not elsewhere,
         }
 
 

@@ -239,6 +239,36 @@ def test_a_parser_that_takes_unknown_options_refuses_no_key(write: Write) -> Non
     made(write(ARGPARSE.replace("p.parse_args()", "p.parse_known_args()")), {"anything": 1}, "folder")
 
 
+@pytest.mark.parametrize(("given", "strict"), [("", True), ("return_remaining_strings=True", False)])
+def test_hf_argument_parser_refuses_the_rest_unless_it_returns_it(write: Write, given: str, strict: bool) -> None:
+    source = (
+        "import argparse\nclass HfArgumentParser(argparse.ArgumentParser):\n"
+        "    def parse_args_into_dataclasses(self, args=None, return_remaining_strings=False):\n"
+        "        return self.parse_known_args(args=args)\n"
+        f"p = HfArgumentParser()\np.add_argument('--lr')\np.parse_args_into_dataclasses({given})"
+    )
+    assert read_options(write(source), None, []).strict is strict
+
+
+def test_a_configuration_given_in_the_script_refuses_nothing(write: Write) -> None:
+    source = (
+        "import jsonargparse\np = jsonargparse.ArgumentParser()\np.add_argument('--lr', type=float, required=True)\n"
+        "p.parse_object({'lr': 1})"
+    )
+    assert made(write(source), {"other": 1}).options[0].dest == "lr"
+
+
+def test_what_a_default_configuration_file_may_hold_is_not_required(write: Write) -> None:
+    source = (
+        "import jsonargparse\np = jsonargparse.ArgumentParser(default_config_files=['some.yaml'])\n"
+        "p.add_argument('--lr', type=float, required=True)\np.add_argument('--wd', type=float)\np.parse_args()"
+    )
+    file = write(source)
+    made(file, {"wd": 1})
+    with pytest.raises(SettingsError, match="requires --lr"):
+        made(write(source.replace("default_config_files=['some.yaml']", "")), {"wd": 1})
+
+
 @pytest.mark.parametrize("domain", [tl.choice(["adam", "lion"]), {"grid": ["adam", "lion"]}, "lion"])
 def test_a_value_that_is_no_choice_is_refused(write: Write, domain: Any) -> None:
     with pytest.raises(SettingsError, match=r"train.py does not take 'lion' for --opt.* It takes: adam, sgd"):
