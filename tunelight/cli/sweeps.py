@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -111,6 +112,8 @@ def _show_checked(checked: Checked) -> None:
     print_table(["key", "domain"], rows, "Search space")
     samples = map(space.dotted, checked.samples)
     print_table(list(space.domains), [[sample.get(key) for key in space.domains] for sample in samples], "Samples")
+    for arguments in checked.commands:
+        typer.echo(shlex.join([str(settings.script), *arguments]))
     typer.echo(
         f"{settings.num_samples * space.grid_size} trials, judged by {settings.metric} ({settings.mode}), each on "
         f"{checked.reservation}."
@@ -129,6 +132,7 @@ def _checked(checked: Checked) -> dict[str, Any]:
     return {
         "space": checked.space.describe(),
         "samples": checked.samples,
+        **({"commands": checked.commands} if checked.commands else {}),
         "num_samples": checked.settings.num_samples * checked.space.grid_size,
         "metric": checked.settings.metric,
         "mode": checked.settings.mode,

@@ -27,7 +27,7 @@ class Checked:
     """A sweep whose settings are valid.
 
     ``cluster`` and ``nodes``: a name for the cluster that was checked, and the resources of its nodes; ``misfit``: why
-    the gang can never start there, or None.
+    the gang can never start there, or None; ``commands``: the script's arguments for each sample, if it is of a script.
     """
 
     space: SearchSpace
@@ -37,6 +37,7 @@ class Checked:
     cluster: str
     nodes: Sequence[Mapping[str, float]]
     misfit: str | None
+    commands: Sequence[Sequence[str]] = ()
 
 
 def check(space: SearchSpace, overrides: Mapping[str, Any], samples: int = 5) -> Checked:
@@ -47,7 +48,7 @@ def check(space: SearchSpace, overrides: Mapping[str, Any], samples: int = 5) ->
     """
     settings = Settings(**{**space.settings, **overrides})
     check_settings(space, settings)
-    reservation = build_parts(space, settings)[0]
+    reservation, code = build_parts(space, settings)[:2]
     if settings.runtime_env:
         with space.placing(settings, "runtime_env"):
             check_runtime_env(settings.runtime_env)
@@ -57,7 +58,9 @@ def check(space: SearchSpace, overrides: Mapping[str, Any], samples: int = 5) ->
         fitted(reservation, nodes, data_cpus=settings.room_for_data)
     except ResourceError as error:
         misfit = str(error)
-    return Checked(space, settings, reservation, draw(space, samples, settings.seed or 0), cluster, nodes, misfit)
+    drawn = draw(space, samples, settings.seed or 0)
+    commands = [] if settings.script is None else [code.command(config) for config in drawn]  # type: ignore[attr-defined]
+    return Checked(space, settings, reservation, drawn, cluster, nodes, misfit, commands)
 
 
 def draw(space: SearchSpace, count: int, seed: int) -> list[dict[str, Any]]:

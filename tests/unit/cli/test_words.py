@@ -67,7 +67,9 @@ def test_check_reads_a_script_with_its_words(tmp_path: Path) -> None:
         ["check", str(script), "lr=loguniform(1e-4, 1)", "--set", "metric=val_loss", "--json", "--", "--epochs", "3"],
     )
     assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["space"] == {"lr": {"loguniform": [1e-4, 1.0]}}
+    found = json.loads(result.stdout)
+    assert found["space"] == {"lr": {"loguniform": [1e-4, 1.0]}}
+    assert found["commands"] == [["--epochs", "3", f"--lr={sample['lr']}"] for sample in found["samples"]]
 
 
 def test_what_only_a_script_takes_is_refused_elsewhere(tmp_path: Path) -> None:
