@@ -46,14 +46,19 @@ class Recipe:
         args = with_device(args, BACKENDS[context.backend].load_strategy(), on_gpu=context.gpu is not None)
         if "logger" in args:
             args["logger"] = _made(args["logger"])
-        callbacks = args.get("callbacks") or []
-        callbacks = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
+        callbacks = callbacks_of(args)
         args.setdefault("enable_checkpointing", any(isinstance(one, Checkpoint) for one in callbacks))
         report = TuneReportCheckpointCallback() if self.checkpoints else TuneReportCallback()
         args["callbacks"] = [*callbacks, report]
         module = self.model(**parts["model"])
         data = self.data(**parts["data"]) if self.data is not None else None
         pl.Trainer(**args).fit(module, datamodule=data)
+
+
+def callbacks_of(args: Mapping[str, Any]) -> list[Any]:
+    """Return the callbacks among a Trainer's arguments, where one may stand for a list."""
+    given = args.get("callbacks") or []
+    return list(given) if isinstance(given, list | tuple) else [given]
 
 
 def built(args: Mapping[str, Any], *, make: bool = True) -> dict[str, Any]:

@@ -218,7 +218,8 @@ def left_behind(files: Iterable[Path], own: set[threading.Thread]) -> tuple[str,
     """
     files = set(files)
     local = frozenset(name for file in files for name in (file.stem, file.parent.name))
-    if patched := next((found for file in files for found in patches(file, local)), None):
+    found = (line for file in files for line in _patches(file, file.stat().st_mtime_ns, local))
+    if patched := next(found, None):
         return (f"a library that the script has changed: {patched}",)
     for thread in threading.enumerate():
         target = getattr(thread, "_target", None) or type(thread).run
@@ -228,21 +229,17 @@ def left_behind(files: Iterable[Path], own: set[threading.Thread]) -> tuple[str,
     return ()
 
 
-def patches(file: Path, local: frozenset[str] = frozenset()) -> list[str]:
+@functools.lru_cache(maxsize=256)
+def _patches(file: Path, _changed: int, local: frozenset[str]) -> tuple[str, ...]:
     """Return where a file assigns to an attribute of something imported: "train.py:12: torch.save = ...".
 
     Settings that each trial gets anew (``sys``, torch's flags) do not count, nor do modules of the script's own, whose
     names are in ``local``.
     """
-    return list(_patches(str(file), file.stat().st_mtime_ns, local))
-
-
-@functools.lru_cache(maxsize=256)
-def _patches(file: str, _changed: int, local: frozenset[str]) -> tuple[str, ...]:
     found = _Patches()
-    found.visit(ast.parse(Path(file).read_bytes()))
+    found.visit(ast.parse(file.read_bytes()))
     return tuple(
-        f"{Path(file).name}:{line}: {text}"
+        f"{file.name}:{line}: {text}"
         for line, full, text in found.found
         if full.partition(".")[0] not in local and not any(f"{full}.".startswith(f"{name}.") for name in _SETTINGS)
     )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,7 +60,10 @@ class Script:
         return words if "${args}" in self.args else [*words, *rest]
 
     def __call__(self, config: Mapping[str, Any]) -> None:
-        """Run the script to its end."""
+        """Run the script to its end, with its Trainers and its process group on the gang."""
+        from tunelight.scripts.group import joined_group
+        from tunelight.scripts.trainer import trainers_taken_in  # imports Lightning
+
         file = Path(self.file)
         if not file.is_file():
             raise ScriptError(
@@ -73,23 +75,12 @@ class Script:
         words = self.command(config)
         if self.style == "hydra":
             words = [*words, *_hydra_folders(self.args, session.context.trial_dir)]
-        with contextlib.ExitStack() as stack:
-            stack.callback(_forget_globals)
-            for change in _changes(session, checkpoints=self.checkpoints):
-                stack.enter_context(change)
-            try:
+        try:
+            with trainers_taken_in(session, checkpoints=self.checkpoints), joined_group(session):
                 process.run(file, self.module, [self.file, *words])
-            finally:
-                session.left = process.left_behind([path for path, _ in script_code(self.file)], threads)
-
-
-def _changes(session: Any, *, checkpoints: bool) -> Iterator[contextlib.AbstractContextManager[None]]:
-    """Yield what holds while a script runs: its Trainers train on the gang, and so does its process group."""
-    from tunelight.scripts.group import joined_group
-    from tunelight.scripts.trainer import trainers_taken_in  # imports Lightning
-
-    yield trainers_taken_in(session, checkpoints=checkpoints)
-    yield joined_group(session)
+        finally:
+            session.left = process.left_behind([path for path, _ in script_code(self.file)], threads)
+            _forget_globals()
 
 
 def _hydra_folders(args: tuple[str, ...], trial_dir: str) -> list[str]:

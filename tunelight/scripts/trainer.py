@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from tunelight.compat.lightning import ClusterEnvironment, DDPStrategy, ModelParallelStrategy, Strategy, pl
 from tunelight.errors import StrategyError
 from tunelight.lightning.callbacks import TuneReportCallback, TuneReportCheckpointCallback
-from tunelight.lightning.recipe import with_device
+from tunelight.lightning.recipe import callbacks_of, with_device
+from tunelight.lightning.state.loggers import inside
 from tunelight.session.session import Session
 from tunelight.settings.backends import BACKENDS
 
@@ -38,9 +38,6 @@ def trainers_taken_in(session: Session, *, checkpoints: bool) -> Iterator[None]:
         for callback in self.callbacks:
             if type(callback).__name__ == "SaveConfigCallback":
                 callback.overwrite = True  # of the start that this one continues
-        for logger in self.loggers:
-            if getattr(logger, "_version", "") is None and hasattr(logger, "root_dir"):
-                logger._version = f"trial_{session.context.trial_id}"  # trials that run at once would take the same
 
     pl.Trainer.__init__ = make  # type: ignore[method-assign]
     try:
@@ -60,12 +57,10 @@ def taken_in(given: Mapping[str, Any], session: Session, *, checkpoints: bool) -
         replaced.append(f"accelerator={accelerator!r}")
     elif not isinstance(accelerator, str):
         args["accelerator"] = accelerator
-    asked = args.pop("strategy", "auto")
-    strategy = the_gangs(asked, context.backend)
-    root = (
-        args.get("default_root_dir") or context.trial_dir
-    )  # LightningCLI gives None, which hides Lightning's variable
-    if not _inside(root, context.trial_dir):
+    strategy = the_gangs(args.pop("strategy", "auto"), context.backend)
+    # LightningCLI gives None, which hides the variable by which Lightning finds the trial's folder.
+    root = args.get("default_root_dir") or context.trial_dir
+    if "://" not in str(root) and not inside(root, context):
         replaced.append(f"default_root_dir={str(root)!r}")
         root = context.trial_dir
     args["default_root_dir"] = root
@@ -78,13 +73,10 @@ def taken_in(given: Mapping[str, Any], session: Session, *, checkpoints: bool) -
             f"The script's Trainer asks for {', '.join(replaced)}. It trains on the trial's workers instead, and "
             "writes into the trial's folder."
         )
-    callbacks = args.get("callbacks") or []
-    callbacks = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
+    callbacks = callbacks_of(args)
     if not any(isinstance(one, TuneReportCallback) for one in callbacks):
         callbacks.append(CheckpointedReports() if checkpoints else Reports())
-    return with_device(
-        {**args, "callbacks": callbacks, "strategy": strategy}, lambda: strategy, on_gpu=context.gpu is not None
-    )
+    return with_device({**args, "callbacks": callbacks}, lambda: strategy, on_gpu=context.gpu is not None)
 
 
 def the_gangs(asked: Any, backend: str) -> Any:
@@ -129,11 +121,7 @@ def _sharded(asked: Any, backend: str, ours: Callable[..., Any]) -> Any:
     return ours(tensor_parallel_size=size if isinstance(size, int) else 1, save_distributed_checkpoint=bool(kept))
 
 
-def _inside(folder: Any, trial_dir: str) -> bool:
-    return "://" in str(folder) or Path(folder).absolute().is_relative_to(Path(trial_dir).absolute())
-
-
-class _AfterEachEpoch(TuneReportCallback):
+class Reports(TuneReportCallback):
     """Report after each validation; where there is none, at the end of each training epoch."""
 
     def __init__(self) -> None:
@@ -144,9 +132,5 @@ class _AfterEachEpoch(TuneReportCallback):
             super()._report(hook, trainer, *more, **named)
 
 
-class Reports(_AfterEachEpoch):
-    """Reports of a script's Trainer without checkpoints."""
-
-
-class CheckpointedReports(_AfterEachEpoch, TuneReportCheckpointCallback):
-    """Reports of a script's Trainer, with checkpoints."""
+class CheckpointedReports(Reports, TuneReportCheckpointCallback):
+    """The same, with a checkpoint at each report."""

@@ -171,12 +171,13 @@ def script_file(script: str) -> Path:
         beside = [other.name for other in path.parent.glob("*.py")]
         raise SettingsError(f"There is no script {script}.{guess(path.name, beside)} Give its path, or its module.")
     try:
-        for name in (f"{script}.__main__", script):
-            found = importlib.util.find_spec(name) if name == script or importlib.util.find_spec(script) else None
-            if found is not None and found.origin is not None and found.origin.endswith(".py"):
-                return Path(found.origin)
+        found = importlib.util.find_spec(script)
+        if found is not None and found.submodule_search_locations is not None:
+            found = importlib.util.find_spec(f"{script}.__main__") or found
+        if found is not None and found.origin is not None and found.origin.endswith(".py"):
+            return Path(found.origin)
     except ModuleNotFoundError:
-        pass  # the module is no package, or its package is missing
+        pass  # a package that the name begins with is missing
     raise SettingsError(
         f"There is no file and no module {script!r} to run. Give a script's path, train.py for example."
     )

@@ -73,12 +73,13 @@ def _sweep(context: Context) -> str:
 
 def _shared(logger: CSVLogger | TensorBoardLogger, context: Context, *, job: bool) -> str | None:
     """Return a version of the trial's own where trials share a folder and would take the same number, else None."""
-    if job or _inside(logger.save_dir or ".", context):
+    if job or inside(logger.save_dir or ".", context):
         return None
     return f"{_sweep(context)}-{context.trial_id}"
 
 
-def _inside(folder: Any, context: Context) -> bool:
+def inside(folder: Any, context: Context) -> bool:
+    """Tell whether a folder lies in the trial's own."""
     return Path(folder).absolute().is_relative_to(Path(context.trial_dir).absolute())
 
 
@@ -93,7 +94,7 @@ def keep_checkpoints_apart(trainer: pl.Trainer, context: Context) -> None:
     for one in callbacks:
         if isinstance(one, Checkpoint):
             folder = _given.setdefault(one, getattr(one, "dirpath", None))
-            if folder is not None and "://" not in str(folder) and not _inside(folder, context):
+            if folder is not None and "://" not in str(folder) and not inside(folder, context):
                 one.dirpath = str(Path(folder, own))  # type: ignore[attr-defined]  # it has one
 
 
