@@ -5,6 +5,7 @@ python -m torch.distributed.run --nproc-per-node 2 -m tests.integration.recorded
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import runpy
@@ -31,9 +32,10 @@ def main(path: str, script: str, *arguments: str) -> None:
     torch.set_num_threads(1)
     losses, make = Losses(), pl.Trainer.__init__
 
+    @functools.wraps(make)  # LightningCLI reads its signature
     def with_losses(self: Any, **given: Any) -> None:
         more = [*(given.pop("callbacks", None) or []), losses]
-        make(self, **given, callbacks=more, logger=False, enable_checkpointing=False)
+        make(self, **(given | {"callbacks": more, "logger": False, "enable_checkpointing": False}))
 
     pl.Trainer.__init__ = with_losses  # type: ignore[method-assign]
     sys.argv = [script, *arguments]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -99,7 +100,8 @@ def test_the_losses_are_those_of_torchrun(name: str, sweep: Any, tmp_path: Path)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
         [*command, "-m", "tests.integration.recorded", tmp_path / "losses.json", script, *args, option],
-        cwd=ROOT, check=True, capture_output=True, text=True, timeout=100,
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, capture_output=True, text=True,
+        timeout=100,
     )  # fmt: skip
     if name.endswith("loop"):
         wanted = [float(text) for text in re.findall(r"val_loss ([\d.]+)", done.stdout)]
