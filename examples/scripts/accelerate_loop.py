@@ -38,7 +38,6 @@ def main():
             loss = torch.nn.functional.mse_loss(model(test_x), test_y).item()
         accelerator.print(f"epoch {epoch}: val_loss {loss:.6f}")
         tl.report({"val_loss": loss, "epoch": epoch})  # does nothing outside of a sweep
-    accelerator.end_training()
 
 
 if __name__ == "__main__":
