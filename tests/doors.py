@@ -108,7 +108,7 @@ ROOMS: dict[str, Room] = {
     ),
     "scripts": Room(
         "runs a training script as it is, on a worker, and reads its options",
-        names("errors compat settings session space lightning"),
+        names("errors compat checkpoints settings session space lightning integrations"),
     ),
     "data": Room(
         "datasets and caches for training code",
@@ -199,6 +199,8 @@ LIBRARIES: dict[str, Libraries] = {
     ),
     "scripts": Libraries(why="a driver makes a Script, and only workers run it"),
     "scripts.group": Libraries(names("torch"), why="only workers import it"),
+    "scripts.logged": Libraries(late=names("torch"), why="for scripts that log and report nothing"),
+    "scripts.huggingface": Libraries(late=names("transformers"), why="for scripts that use transformers"),
     "data": Libraries(late=names("ray ray.data pyarrow"), why="a sweep without datasets needs none of them"),
     "data.module": Libraries(
         names("numpy", LIGHTNING), late=names("ray.data"), why="it is Lightning's side of a dataset"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 from pathlib import Path
+
+import torch.distributed
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # measure and events
 
@@ -23,6 +26,8 @@ def main() -> None:
     job = Job.load(args.job)
     config = {"index": args.index, "lr": args.lr, "hidden": args.hidden}
     train_one(job, config, rank=int(os.environ.get("RANK", "0")), strategy="ddp", devices=job.ranks)
+    gc.collect()  # the DDP model: freed after its group, it now and then waits for it
+    torch.distributed.destroy_process_group()  # left to the interpreter's end, gloo's threads now and then abort it
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ def main():
             print(f"epoch {epoch}: val_loss {loss:.6f}")
         tl.report({"val_loss": loss, "epoch": epoch})  # does nothing outside of a sweep
     if dist.is_initialized():
+        del model  # freed after its group, it now and then waits for it
         dist.destroy_process_group()
 
 

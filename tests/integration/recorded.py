@@ -43,6 +43,8 @@ def main(path: str, script: str, *arguments: str) -> None:
     runpy.run_path(script, run_name="__main__")
     if os.environ["RANK"] == "0" and losses.found:
         Path(path).write_text(json.dumps(losses.found))
+    sys.stdout.flush()
+    os._exit(0)  # threads of a process group that is left to the interpreter's end abort it now and then
 
 
 if __name__ == "__main__":

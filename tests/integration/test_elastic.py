@@ -129,7 +129,7 @@ def test_a_survivor_grows_and_gives_back_and_the_other_is_paused_meanwhile(ray4:
     assert not [name for name in groups(ray4) if name.startswith("tunelight")]
 
     space = {**LR, "epochs": tl.choice([len(one.history)]), "pause": tl.choice([0.0])}
-    straight = tl.run(space, logged, num_samples=1, workers=4, scheduler="fifo", name="straight", **settings)
+    straight = tl.run(space, logged, num_samples=1, workers=(4, 4), scheduler="fifo", name="straight", **settings)
     whole = straight.trials[0]
     assert whole.config["lr"] == one.config["lr"]
     assert [report["loss"] for report in one.history] == pytest.approx([report["loss"] for report in whole.history])
@@ -170,7 +170,7 @@ def test_elastic_asha_grows_a_survivor_and_its_metrics_continue_their_curve(ray4
     assert not [name for name in groups(ray4) if name.startswith("tunelight")]
 
     space = {**LR, "pause": tl.choice([0.0])}
-    straight = tl.run(space, slow_steps, num_samples=3, workers=4, scheduler="fifo", name="straight", **settings)
+    straight = tl.run(space, slow_steps, num_samples=3, workers=(4, 4), scheduler="fifo", name="straight", **settings)
     whole = next(trial for trial in straight.trials if trial.id == survivor.id)
     assert whole.config["lr"] == survivor.config["lr"]
     losses = [report["loss"] for report in whole.history]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import tunelight as tl
 from tests import flavours
 
 ROOT = Path(__file__).parents[2]
@@ -132,3 +133,21 @@ def test_each_trial_of_a_warm_gang_has_a_run_of_its_own_with_its_outcome(tmp_pat
     assert [line["runs"] for line in lines[:2]] == [{"with data": 8}] * 2
     assert lines[3]["runs"] == {"FINISHED": 7, "FAILED": 1}
     assert lines[2]["runs"] == {"FINISHED": 8}  # the fit of the trial that fails had succeeded
+
+
+def test_a_script_is_judged_by_what_it_logs_with_a_tracker(tmp_path: Path) -> None:
+    python = environment("trackers", "wandb", "mlflow-skinny", "sqlalchemy", "alembic", "accelerate")
+    script = Path(__file__).with_name("logging_script.py")
+    words = ["--metric", "val_loss", "--workers", "2", "-n", "1", "--scheduler", "fifo", "--name", "s", "--quiet"]
+    domains = ["lr=0.05", "way=grid(wandb, mlflow, accelerate, config)"]
+    run(
+        python, "-m", "tunelight", "run", script, *domains, *words, "--storage", tmp_path, "--",
+        "--store", f"sqlite:///{tmp_path}/runs.db", limit_s=RUN_LIMIT_S, WANDB_MODE="offline", WANDB_SILENT="true",
+    )  # fmt: skip
+    trials = tl.SweepResults.load(tmp_path / "s").trials
+    assert [trial.error for trial in trials] == [None] * 4
+    curves = [[(report["val_loss"], report["lr"]) for report in trial.history] for trial in trials]
+    assert curves == curves[:1] * 4
+    assert len(curves[0]) == 4
+    for trial in trials:
+        assert len(list(trial.path.rglob("*.wandb"))) == (0 if trial.config["way"] == "mlflow" else 1)

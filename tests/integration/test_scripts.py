@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 import tunelight as tl
-from tunelight.results import SweepResults
+from tunelight.results import SweepResults, TrialResult
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "scripts"
@@ -67,7 +68,17 @@ def sweep(tmp_path: Path) -> Callable[..., SweepResults]:
 
 
 def losses(results: SweepResults) -> list[float]:
-    return [float(report["val_loss"]) for report in results.trials[0].history]
+    return losses_of(results.trials[0])
+
+
+def losses_of(trial: TrialResult) -> list[float]:
+    return [float(report["val_loss"]) for report in trial.history]
+
+
+def tunelight(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command, on the Ray of these tests."""
+    command = [sys.executable, "-m", "tunelight", *words]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=100)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -100,9 +111,10 @@ def test_the_losses_are_those_of_torchrun(name: str, sweep: Any, tmp_path: Path)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
         [*command, "-m", "tests.integration.recorded", tmp_path / "losses.json", script, *args, option],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, capture_output=True, text=True,
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False, capture_output=True, text=True,
         timeout=100,
     )  # fmt: skip
+    assert done.returncode == 0, done.stderr
     if name.endswith("loop"):
         wanted = [float(text) for text in re.findall(r"val_loss ([\d.]+)", done.stdout)]
     else:
@@ -218,3 +230,122 @@ def test_what_a_trainer_asks_for_of_devices_is_noted_and_replaced(sweep: Any) ->
     results = sweep(text, num_samples=1)
     assert results.trials[0].state in ("FINISHED", "STOPPED")
     assert any("devices=8, num_nodes=2" in note for _, note in results.record.notes)
+
+
+# --- what rank 0 logs -------------------------------------------------------------------------------------
+
+LOGGED = """
+import argparse
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.tensorboard import SummaryWriter
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+lr = parser.parse_args().lr
+dist.init_process_group("gloo")
+torch.manual_seed(1)
+x = torch.randn(16, 4)
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+writer = SummaryWriter() if dist.get_rank() == 0 else None
+for epoch in range(4):
+    for step in range(3):
+        optimizer.zero_grad()
+        loss = ((model(x) - x.sum(1, keepdim=True)) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+    if writer:
+        writer.add_scalar("train", epoch, epoch)
+        writer.add_scalar("val_loss", loss, epoch)
+        print("val_loss", loss.item())
+print("reached the end")
+"""
+
+
+def test_what_rank_0_logs_is_reported_by_all_ranks(sweep: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    results = sweep(LOGGED, num_samples=4, baselines=[{"lr": lr} for lr in (0.1, 0.08, 0.0001, 0.0002)])
+    assert [trial.error for trial in results.trials] == [None] * 4
+    first, _, third, _ = results.trials
+    log = (first.path / "log.txt").read_text()
+    printed = [float(text) for text in re.findall(r"val_loss ([\d.]+)", log)]
+    assert losses(results) == pytest.approx(printed)
+    assert [report["train"] for report in first.history] == [0, 1, 2, 3]
+    assert log.count("reached the end") == 2
+    # Stopped in the middle, on both ranks, at their next step.
+    assert third.state == "STOPPED"
+    assert "reached the end" not in (third.path / "log.txt").read_text()
+    assert not [*(tmp_path / "here").iterdir()]  # the writer's files are in the trial's folder, too
+
+
+RANK_ZERO = """
+import os, sys
+from lightning_utilities.core.rank_zero import rank_zero_only
+import tunelight as tl
+
+assert rank_zero_only.rank == int(os.environ["RANK"]), rank_zero_only.rank
+rank_zero_only.rank = 0
+tl.report({"val_loss": 1.0})
+"""
+
+
+def test_what_is_for_rank_zero_runs_there_alone_before_a_script_makes_a_trainer(sweep: Any) -> None:
+    results = sweep(RANK_ZERO, num_samples=2, scheduler="fifo", style="hydra")
+    assert [trial.state for trial in results.trials] == ["FINISHED", "FINISHED"], results.trials[0].error
+
+
+def test_what_was_logged_is_named_where_the_metric_is_not_among_it(sweep: Any) -> None:
+    results = sweep(LOGGED.replace('"val_loss", loss', '"valid", loss'), num_samples=1)
+    assert "ended without a report of 'val_loss'. It logged train, valid." in str(results.trials[0].error)
+
+
+# --- once, and the winner as a command --------------------------------------------------------------------
+
+
+def test_a_script_is_run_once_and_survives_a_lost_worker(tmp_path: Path) -> None:
+    text = TRAINER.format(examples=str(EXAMPLES)) + (
+        "once = pathlib.Path('died')\n"
+        "class Dies(pl.Callback):\n"
+        "    def on_train_epoch_start(self, trainer, _):\n"
+        "        print('begins', trainer.current_epoch)\n"
+        "        if trainer.current_epoch == 2 and trainer.global_rank == 1 and not once.exists():\n"
+        "            once.touch()\n"
+        "            os.kill(os.getpid(), 9)\n"
+        "pl.Trainer(max_epochs=4, callbacks=[Dies()]).fit(Model(args.lr), datamodule=Data())\n"
+        "print('reached the end')\n"
+    )
+    (tmp_path / "train.py").write_text(text)
+    done = tunelight("train", "train.py", "--workers", "2", "--", "--lr", "0.1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    begun = re.findall(r"\[1\] begins (\d)", done.stdout)
+    assert (begun[0], begun[-1], begun.count("1")) == ("0", "3", 1)  # it went on from its last checkpoint
+    assert done.stdout.count("reached the end") == 2
+    assert tunelight("resume", "last", cwd=tmp_path).returncode == 0  # nothing is left to do
+    (tmp_path / "bad.py").write_text("exit(3)")
+    bad = tunelight("train", "bad.py", cwd=tmp_path)
+    assert bad.returncode == 1
+    assert "bad.py exited with 3" in bad.stdout
+
+
+def test_the_winner_is_a_command_that_runs(sweep: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    results = sweep(EXAMPLES / "torchrun_loop.py", ["--epochs", "2"], num_samples=2, name="first")
+    shown = tunelight("best", "first", "--storage", ".", "--export", "best.sh", cwd=tmp_path)
+    command = results.best.command
+    assert command is not None
+    assert command[:3] == ["torchrun", "--nproc_per_node", "2"]
+    assert command[-1] == f"--lr={results.best_config['lr']}"
+    assert shlex.join(command) in shown.stdout
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    ran = subprocess.run(
+        [tmp_path / "best.sh", "--epochs", "1"], env={**os.environ, "PATH": path}, capture_output=True, text=True,
+        timeout=100, check=True,
+    )  # fmt: skip
+    assert re.findall(r"val_loss ([\d.]+)", ran.stdout) == [f"{losses_of(results.best)[0]:.6f}"]
+    again = tl.reproduce(results, "best", progress=False)
+    assert again.same, str(again)
+    with pytest.raises(tl.errors.TrainFunctionError, match="the sweep was given a script"):
+        results.best.load_model()

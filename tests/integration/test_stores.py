@@ -142,6 +142,6 @@ def test_a_sweep_is_steered_through_the_store(bucket: Any, tmp_path: Path, monke
         driver.wait()
     results = tl.SweepResults.load(f"{URL}/live")
     assert results.trials[0].state == "STOPPED"
-    assert results.ended == "interrupted"
+    assert results.ended == "stopped"
     lines = bucket.get_object(Bucket="bucket", Key="sweeps/live/commands.jsonl")["Body"].read().splitlines()
     assert len(lines) == 4

@@ -143,7 +143,7 @@ def test_the_page_of_each_command_has_its_options():
         missing = [
             option
             for each in command.params
-            for option in each.opts
+            for option in ([each.metavar] if each.param_type_name == "argument" and each.metavar else each.opts)
             if not getattr(each, "hidden", False) and option not in text
         ]
         assert not missing, f"docs/commands/{name}.md lacks {missing}"

@@ -99,7 +99,10 @@ ON_THE_COMMAND_LINE: dict[str, tuple[str, str]] = {
     "a sweep that is not there": ("show nothing", "There are: digits; or say 'last'"),
     "a trial that is not there": ("show last 99", "has no trial '99'. It has: 00000"),
     "--resume without a name": ("run space.yaml --resume", "--resume is given without --name"),
-    "a format that is not one": ("best last --export best.txt", "Use one of .yaml, .yml, .json, .py, or say --format"),
+    "a format that is not one": (
+        "best last --export best.txt",
+        ".yaml, .yml, .json, .py, .sh, or say --format",
+    ),
 }
 
 

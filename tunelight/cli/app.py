@@ -128,14 +128,19 @@ def _print_json_error(error: Exception, message: str) -> None:
     typer.echo(json.dumps({"error": {"type": type(error).__name__, "message": message}}))
 
 
-class TakesSettings(TyperCommand):
-    """A command whose ``--set`` takes every setting; its help lists them. What follows ``--`` is a script's."""
+class Command(TyperCommand):
+    """A command; what follows ``--`` is a script's, if it takes one."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Keep what comes after ``--`` apart, which would be taken for words of the command."""
         from tunelight.cli.words import spell_after_dashes
 
-        return super().parse_args(ctx, spell_after_dashes(args))
+        takes_script = any(param.name == "after" for param in self.params)
+        return super().parse_args(ctx, spell_after_dashes(args) if takes_script else args)
+
+
+class TakesSettings(Command):
+    """A command whose ``--set`` takes every setting; its help lists them."""
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write the list before the example."""
@@ -204,7 +209,7 @@ def command(example: str, *, runs_code: bool = False, takes_settings: bool = Fal
     def register(function: F) -> F:
         if runs_code:
             _RUNS_CODE.add(function.__name__)
-        kind = TakesSettings if takes_settings else TyperCommand
+        kind = TakesSettings if takes_settings else Command
         summary = " ".join((function.__doc__ or "").split("\n\n")[0].split())  # Typer would cut it at 45 characters
         short = f"{summary.partition('. ')[0].rstrip('.')}."
         return app.command(cls=kind, short_help=short, epilog=f"Example: tunelight {example}")(function)

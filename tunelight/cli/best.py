@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,7 @@ from tunelight.machine.optional import need
 
 _HINTS = {
     "python": "Train it: python {path}",
+    "shell": "Train it: bash {path}",
     "hydra": "Use it: put it into conf/experiment/, and give +experiment={stem}",
 }
 
@@ -33,7 +35,8 @@ def best(
 ) -> None:
     """Show a sweep's best trial, or another one, and write it to a file.
 
-    The file is for LightningCLI, Hydra or Python, or holds its configuration as YAML or JSON.
+    The file is for LightningCLI, Hydra, Python or a shell, or holds its configuration as YAML or JSON. Of a sweep that
+    tuned a script, the command is shown that trains it without tunelight.
     """
     if export is None and (format is not None or checkpoint):
         raise SettingsError("--format and --checkpoint say how to export, but not where. Give --export FILE too.")
@@ -49,6 +52,8 @@ def best(
     also = "".join(f", with {name}={short(value)}" for name, value in results.further(chosen).items())
     value = "no value" if chosen.value is None else f"{chosen.value:.6g}"
     typer.echo(f"Trial {chosen.id}: {results.metric}={value}{also}\n  {words(chosen.plain_config)}")
+    if (line := chosen.command) is not None:
+        typer.echo(f"  {shlex.join(line)}")
     if trial == "best" and (failed := results.ahead) is not None:
         typer.echo(f"Trial {failed.id}, which {failed.outcome}, had reported {results.metric}={failed.value:.6g}.")
     if export is not None:

@@ -23,8 +23,7 @@ SweepOrTrial = Annotated[
 Trial = Annotated[str, typer.Argument(help="A trial's id or number, or 'best'.")]
 Open = Annotated[bool, typer.Option("--open", help="Open it in a browser.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-File = Annotated[str, typer.Argument(help="A search space: a YAML file, or the name of one that comes with tunelight.")]
-SpaceOrScript = Annotated[
+File = Annotated[
     str,
     typer.Argument(
         metavar="FILE",
@@ -78,8 +77,8 @@ Format = Annotated[
     str | None,
     typer.Option(
         "--format",
-        help="yaml, json, lightning-cli, hydra or python. Default: by the suffix; .yaml is lightning-cli for a sweep "
-        "with model=.",
+        help="yaml, json, lightning-cli, hydra, python or shell. Default: by the suffix; .yaml is lightning-cli for a "
+        "sweep with model=.",
     ),
 ]
 Checkpoint = Annotated[

@@ -19,20 +19,9 @@ def read_sets(lines: Sequence[str]) -> dict[str, Any]:
     Raises: SettingsError for a line without ``=``, a value that is not YAML, or a repeated name.
     """
     from tunelight.space.files import read_value
+    from tunelight.space.text import read_pairs
 
-    sets: dict[str, Any] = {}
-    for line in lines:
-        name, equals, text = line.partition("=")
-        name = name.strip()
-        if not equals or not name:
-            raise SettingsError(f"--set takes NAME=VALUE, model.lr=0.01 for example, not {line!r}.")
-        if name in sets:
-            raise SettingsError(f"--set {name} is there twice. Give it once.")
-        try:
-            sets[name] = read_value(text)
-        except ValueError as error:
-            raise SettingsError(f"--set {line}: {error}") from error
-    return sets
+    return read_pairs(lines, read_value, SettingsError, "--set takes NAME=VALUE, model.lr=0.01 for example", "--set ")
 
 
 def parsed(**options: str | None) -> dict[str, Any]:

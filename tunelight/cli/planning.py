@@ -22,6 +22,8 @@ def plan(
         float, typer.Option("--seconds-per-epoch", help="Seconds that an epoch of a trial takes on its workers.")
     ],
     cluster: Annotated[str, typer.Option("--cluster", help="Nodes x slots per node: 16x8.")],
+    keys: options.Keys = [],
+    after: options.After = [],
     num_samples: options.Samples = None,
     workers: options.Workers = None,
     max_epochs: options.Epochs = None,
@@ -40,7 +42,7 @@ def plan(
 ) -> None:
     """Estimate the time and cost of a sweep on a cluster. Exit code 1: it misses the deadline or cannot run."""
     asked = options.given(num_samples=num_samples, workers=options.workers_of(workers), max_epochs=max_epochs)
-    space, settings = load_space_and_settings(file, sets, {**asked, **parsed(scheduler=scheduler)})
+    space, settings = load_space_and_settings(file, sets, {**asked, **parsed(scheduler=scheduler)}, keys, after)
     for name in settings:
         if name not in _TAKES:
             raise SettingsError(unknown("A plan does not depend on", name, _TAKES, listed="It takes"))

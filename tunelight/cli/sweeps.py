@@ -54,7 +54,7 @@ def init(
 
 @command("check space.yaml --set model.lr=0.01 --workers 4 --batch", runs_code=True, takes_settings=True)
 def check(
-    file: options.SpaceOrScript,
+    file: options.File,
     keys: options.Keys = [],
     after: options.After = [],
     workers: options.Workers = None,
@@ -114,6 +114,8 @@ def _show_checked(checked: Checked) -> None:
     print_table(list(space.domains), [[sample.get(key) for key in space.domains] for sample in samples], "Samples")
     for arguments in checked.commands:
         typer.echo(shlex.join([str(settings.script), *arguments]))
+    if checked.about:
+        typer.echo(checked.about)
     typer.echo(
         f"{settings.num_samples * space.grid_size} trials, judged by {settings.metric} ({settings.mode}), each on "
         f"{checked.reservation}."
@@ -144,7 +146,7 @@ def _checked(checked: Checked) -> dict[str, Any]:
 
 @command("run space.yaml --num-samples 50 --workers 4 --set model.lr=0.01", runs_code=True, takes_settings=True)
 def run(
-    file: options.SpaceOrScript,
+    file: options.File,
     keys: options.Keys = [],
     after: options.After = [],
     num_samples: options.Samples = None,
@@ -188,6 +190,44 @@ def run(
     from tunelight.sweep.run import run as start
 
     _finish(start(space, **settings), quiet=quiet, json=json)
+
+
+@command("train train.py --workers 4 -- --lr 0.01", runs_code=True, takes_settings=True)
+def train(
+    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A training script, train.py, or a module.")],
+    after: options.After = [],
+    workers: options.Workers = None,
+    gpus: options.Gpus = None,
+    sets: options.Sets = [],
+    name: Annotated[str | None, typer.Option("--name", help="Its name. Default: the script's, and the time.")] = None,
+    storage: Annotated[str | None, typer.Option("--storage", help="The folder of sweeps, or its URL.")] = None,
+    seed: Seed = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with --name, if there is one.")] = False,
+    address: options.Address = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not show what the script prints.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Run a script once on a gang of workers, as torchrun does, with its own arguments after --.
+
+    A worker or node that is lost is replaced, and the training goes on from its last checkpoint. What the script
+    reports is recorded as of a sweep of one trial.
+    """
+    from tunelight.space import SearchSpace
+    from tunelight.sweep.run import run as start
+
+    asked = options.given(
+        workers=options.workers_of(workers),
+        gpus_per_worker=options.gpus_of(gpus),
+        name=name,
+        storage=storage,
+        seed=seed,
+        address=address,
+        resume=resume or None,
+    )
+    said = settings_of(read_sets(sets))
+    once = {"num_samples": 1, "scheduler": "fifo", "progress": not (quiet or json)}
+    results = start(SearchSpace({}, script=script, args=list(after)), **{**once, **said, **asked})
+    _finish(results, quiet=True, json=json)
 
 
 @command("resume last      tunelight resume last --num-samples 100", runs_code=True)
@@ -242,5 +282,6 @@ def _finish(results: SweepResults, *, quiet: bool, json: bool) -> None:
             where = shown_path(results.folder)
             goes_on = results.ended in ("interrupted", "stopped")
             typer.echo(f"In {where}. {'To go on: tunelight resume' if goes_on else 'Next: tunelight show'} {where}")
-    well = results.ended == "stopped" or results.top(1)  # who stops a sweep by command means it
+    done = results.top(1) or (results.metric is None and not any(trial.failed for trial in results.trials))
+    well = results.ended == "stopped" or done  # who stops a sweep by command means it
     raise typer.Exit(INTERRUPTED if results.ended == "interrupted" else OK if well else FAILED)

@@ -287,7 +287,11 @@ def _store() -> Any:
     import ray
     from ray.experimental import internal_kv
 
-    return internal_kv if ray.is_initialized() else None
+    if not ray.is_initialized():
+        return None
+    if not internal_kv._internal_kv_initialized():  # ray.cluster_utils ends every connection's store with its cluster
+        internal_kv._initialize_internal_kv(ray._private.worker.global_worker.gcs_client)  # type: ignore[attr-defined]
+    return internal_kv
 
 
 def _job() -> str:

@@ -245,8 +245,11 @@ class Gang(Membership):
         self._ended[ended.rank] = ended
         if ended.error is not None or ended.parted:
             self.met = False
-        if ended.left_behind:
-            self.lose(ended.rank, f"rank {ended.rank} left {'; '.join(ended.left_behind)}")
+        if len(self._ended) < self.size:  # rank 0 serves the others' store until they have ended too
+            return
+        for rank, each in self._ended.items():
+            if each.left_behind:
+                self.lose(rank, f"rank {rank} left {'; '.join(each.left_behind)}")
 
     def _give_up(self, rank: int, reason: str) -> Ended:
         """Kill a rank that does not answer or end, which frees its resources and the peers that wait for it."""

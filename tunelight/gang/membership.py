@@ -13,7 +13,7 @@ from ray.exceptions import RayActorError, RayError
 from ray.util.placement_group import PlacementGroup
 
 from tunelight.compat.lightning import VARIABLE as LIGHTNING_VARIABLE
-from tunelight.errors import GangError
+from tunelight.errors import GangError, last_line
 from tunelight.gang.meeting.group import Meeting
 from tunelight.gang.meeting.rendezvous import JOIN_LIMIT_S
 from tunelight.gang.placement import Location, arrange, layout
@@ -174,7 +174,7 @@ class Membership:
                     seat.look(_LOOK_S if seat.location is None else 0.0)
                 except RayError as error:
                     what = "A worker failed while the gang waited for it to start"
-                    raise GangError(f"{what}: {error}", "exception") from error
+                    raise GangError(f"{what}: {last_line(error)}\n\n{error}", "exception") from error
                 if seat.worker is None and seat.tries >= _MOST_TRIES:
                     raise GangError(f"A worker's process died {seat.tries} times while it started: {seat.lost}")
             if time.monotonic() > deadline:

@@ -38,7 +38,9 @@ _LOKY = ("joblib.externals.loky.reusable_executor", "loky.reusable_executor")
 _COLLECT_ALL_EVERY = 8
 """After how many trials cycles of older objects are freed too, such as those of a global that was replaced."""
 _COLLECT_ALL_SHARE = 0.01
-"""How much of a worker's time this may take, a fifth of a second each: trials may be shorter than that."""
+"""How much of a worker's time this may take: trials may be shorter than one such collection."""
+_COLLECT_ALL_S = 0.3
+"""How long the first one is taken to last, for torch's and Lightning's objects."""
 _DAEMON_THREADS_LEFT = 16
 """How many idle daemon threads of libraries, such as a progress bar's monitor, may be left."""
 
@@ -141,7 +143,7 @@ class CleanState:
         self._children: set[int] = set()
         self._trials = 0
         """How many trials there were since older objects were collected."""
-        self._collect_all_from = 0.0
+        self._collect_all_from = time.monotonic() + _COLLECT_ALL_S / _COLLECT_ALL_SHARE
 
     def remember_environment(self) -> None:
         """Remember the environment as it is now, with the gang's interface set in it."""
@@ -230,7 +232,7 @@ class CleanState:
             return (f"threads still running after the trial: {', '.join(sorted(stuck))}",)
         daemons = [t for t in threading.enumerate() if t.daemon and t not in ours]
         if len(daemons) > _DAEMON_THREADS_LEFT:
-            return (f"{len(daemons)} daemon threads have piled up",)
+            return (f"{len(daemons)} daemon threads, which have piled up over its trials",)
         return ()
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tunelight.errors import SettingsError
-from tunelight.machine.optional import need
 from tunelight.settings import Settings, check_model, check_train
 from tunelight.settings.backends import BACKENDS
-from tunelight.space.parts import split_config
+from tunelight.space.parts import scripts, split_config
 from tunelight.space.plain import Objects
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ class Recipe:
 def callbacks_of(args: Mapping[str, Any]) -> list[Any]:
     """Return the callbacks among a Trainer's arguments, where one may stand for a list."""
     given = args.get("callbacks") or []
-    return list(given) if isinstance(given, list | tuple) else [given]
+    return list(given) if isinstance(given, Iterable) else [given]  # hydra.utils.instantiate makes a ListConfig
 
 
 def built(args: Mapping[str, Any], *, make: bool = True) -> dict[str, Any]:
@@ -132,7 +131,7 @@ def training_code(space: SearchSpace, settings: Settings) -> Callable[[dict[str,
 
     with space.placing(settings, training_setting(settings)):
         if settings.script is not None:
-            return need("scripts").script_of(space, settings)  # type: ignore[no-any-return]  # the room is optional
+            return scripts().script_of(space, settings)  # type: ignore[no-any-return]  # the room is optional
         if settings.model is None:
             check_train(settings.train)
         else:

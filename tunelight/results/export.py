@@ -1,4 +1,4 @@
-"""Exports of a trial: its configuration as YAML or JSON, for LightningCLI or Hydra, or as a Python program."""
+"""Exports of a trial: its configuration as YAML or JSON, for LightningCLI or Hydra, as a program or a command."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 from tunelight import record as storage
 from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import CheckpointError, SettingsError, StorageError, unknown
-from tunelight.results.formats import hydra, lightning_cli, python
+from tunelight.results.formats import hydra, lightning_cli, python, shell
 from tunelight.results.words import refused
 
 _YAML: Final = (".yaml", ".yml")
@@ -22,9 +22,10 @@ FORMATS: Final = {
     "lightning-cli": _YAML,
     "hydra": _YAML,
     "python": (".py",),
+    "shell": (".sh",),
 }
 """Formats of exports, and the suffixes of their files."""
-_BY_SUFFIX: Final = {".yaml": "yaml", ".yml": "yaml", ".json": "json", ".py": "python"}
+_BY_SUFFIX: Final = {".yaml": "yaml", ".yml": "yaml", ".json": "json", ".py": "python", ".sh": "shell"}
 
 
 def export(facts: Mapping[str, Any], settings: Mapping[str, Any], path: Path, chosen: str) -> None:
@@ -41,9 +42,11 @@ def export(facts: Mapping[str, Any], settings: Mapping[str, Any], path: Path, ch
     elif chosen == "yaml":
         text = storage.to_yaml(facts)
     else:
-        write = {"lightning-cli": lightning_cli, "hydra": hydra, "python": python}[chosen]
+        write = {"lightning-cli": lightning_cli, "hydra": hydra, "python": python, "shell": shell}[chosen]
         text = write(storage.to_json_types(facts), settings, path.name)
     storage.write_text(path, text)
+    if chosen == "shell":
+        path.chmod(path.stat().st_mode | 0o111)
 
 
 def format_of(path: Path, asked: str | None, *, parts: bool = False) -> str:

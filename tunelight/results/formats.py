@@ -6,6 +6,7 @@ import copy
 import math
 import pprint
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -78,6 +79,23 @@ def python(facts: Mapping[str, Any], told: Mapping[str, Any], name: str) -> str:
     used = sorted({path.partition(":")[0] for one in objects for path in _paths(one)})
     start = "\n\n".join([doc, *(["\n".join(f"import {module}" for module in used)] if used else []), *imports])
     return f'{start}\n\n\ndef main() -> None:\n{body}\n\n\nif __name__ == "__main__":\n    main()\n'
+
+
+def shell(facts: Mapping[str, Any], told: Mapping[str, Any], name: str) -> str:
+    """Return a shell script that trains the configuration by the script that was tuned, without tunelight."""
+    if (command := facts.get("command")) is None:
+        raise SettingsError(
+            "The sweep did not tune a script, so that there is no command to export. Use format='python' or 'yaml'."
+        )
+    lines = [f"Run it: ./{name}", "What is given to it is added to the command."]
+    folder = (told.get("run") or {}).get("cwd")
+    return "\n".join(
+        [
+            f"#!/usr/bin/env bash\n{_head(facts, lines)}set -euo pipefail",
+            *([f"cd -- {shlex.quote(folder)}"] if folder else []),
+            f'exec {shlex.join(command)} "$@"\n',
+        ]
+    )
 
 
 def _fit(facts: Mapping[str, Any], told: Mapping[str, Any], parts: dict[str, Any]) -> tuple[list[str], str]:

@@ -160,6 +160,8 @@ class SweepResults(Noted):
                 f"There is no best trial of {stores.shown(self.folder)}, for each trial that reported {self.metric!r} "
                 f"failed: {self._states()}. The best report was that of {failed}. Look at results.trial({failed.id!r})."
             )
+        if self.metric is None:
+            return f"{stores.shown(self.folder)} ran a script once, without a metric. See its .trials[0]."
         text = f"No trial of {stores.shown(self.folder)} reported a number as {self.metric!r}: {self._states()}."
         if self.errors:
             first = self.errors[0]
@@ -362,7 +364,9 @@ class SweepResults(Noted):
     def summary(self) -> str:
         """Return a few lines for printing: trials by state, and the best one."""
         lines = [f"Sweep {self.name}: {self._states()}"]
-        if self._state.best is None:
+        if self.metric is None:
+            pass
+        elif self._state.best is None:
             lines.append("No comparable result was reported by a trial that did not fail.")
         else:
             best = self.best

@@ -21,6 +21,7 @@ from tunelight.results.html import short, trial_html
 from tunelight.results.words import refused, used
 from tunelight.settings import load_object, paired
 from tunelight.settings.dotted import holder_of
+from tunelight.space.parts import scripts
 from tunelight.space.plain import references
 
 _PREFIX: Final = "model."
@@ -139,6 +140,23 @@ class TrialResult(Noted):
     def has_parts(self) -> bool:
         """Whether its sweep was run with ``model=``, so that its keys are arguments of model, data and Trainer."""
         return self._settings.get("model") is not None
+
+    @property
+    def command(self) -> list[str] | None:
+        """The words of the command that trains its configuration without tunelight; None if no script was tuned.
+
+        It begins with ``torchrun``, or with ``python`` for one worker, and runs in the sweep's working directory.
+        """
+        call = self._settings.get("call")
+        if call is None:
+            return None
+        workers, run = self._settings.get("workers") or 1, self._settings.get("run") or {}
+        shown = Path(call["file"])
+        if shown.is_relative_to(run.get("cwd") or "."):
+            shown = shown.relative_to(run["cwd"])
+        script = scripts().Script.of(call)
+        count = workers[-1] if isinstance(workers, list) else workers
+        return script.launch(self.plain_config, count, str(shown))  # type: ignore[no-any-return]  # the room is optional
 
     @property
     def failed(self) -> bool:
@@ -312,6 +330,7 @@ class TrialResult(Noted):
             "config": self.plain_config,
             **({"objects": objects} if (objects := self._referred()) else {}),
             **({"changes": self.changes} if self.changes else {}),
+            **({"command": command} if (command := self.command) else {}),
             "metric": self._settings.get("metric"),
             "mode": self._settings.get("mode") or "min",
             "value": self.value,
@@ -343,9 +362,10 @@ class TrialResult(Noted):
     def _recorded_model(self, trust: bool) -> type[Any]:
         recorded = self._settings.get("model")
         if not isinstance(recorded, str):
+            given = "a train function" if self._settings.get("script") is None else "a script"
             raise TrainFunctionError(
-                f"Which class trial {self.id} trained is not known: the sweep was given a train function, "
-                "not model=. Call load_model(YourLightningModule)."
+                f"Which class trial {self.id} trained is not known: the sweep was given {given}, not model=. Call "
+                "load_model(YourLightningModule)."
             )
         from tunelight.space.files import importable  # reading results does without
 

@@ -7,6 +7,7 @@ more of tunelight than the script imports by itself. `options.py` starts it.
 from __future__ import annotations
 
 import argparse
+import ast
 import enum
 import functools
 import importlib.abc
@@ -37,10 +38,13 @@ def main(request: Path) -> None:
     sys.argv = [file, *asked["args"]]
     _replace_argparse(answer)
     sys.meta_path.insert(0, _Importer(answer))
-    if module:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
-    else:
-        runpy.run_path(file, run_name="__main__")
+    try:
+        if module:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(file, run_name="__main__")
+    finally:
+        answer.end()
 
 
 class _Answer:
@@ -48,6 +52,7 @@ class _Answer:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._kept: list[dict[str, Any]] = []
 
     def give(self, **answer: Any) -> None:
         """Write the answer, all of it or nothing, and end the process at once."""
@@ -58,7 +63,19 @@ class _Answer:
 
     def options(self, found: Iterable[dict[str, Any]], *, strict: bool, **more: Any) -> None:
         """Give options, and whether the parser refuses others; ``more``: other attributes of `options.Read`."""
-        self.give(options=list(found), strict=strict, **more)
+        known = {tuple(one["names"]): one for one in (*self._kept, *found)}  # the second parser may repeat the first's
+        self.give(options=list(known.values()), strict=strict, **more)
+
+    def keep(self, found: Iterable[dict[str, Any]]) -> None:
+        """Keep the options of a parser that takes its own and leaves the rest to a second one, which is to come."""
+        self._kept += found
+
+    def end(self, why: str = "") -> None:
+        """Give what was kept, where no second parser came; else why there is nothing, if that is known."""
+        if self._kept:
+            self.options((), strict=False)
+        elif why:
+            self.give(why=why)
 
 
 def _is_the_command_line(args: Any) -> bool:
@@ -94,7 +111,11 @@ def _replace_argparse(answer: _Answer) -> None:
         _replaced(argparse.ArgumentParser, name, functools.partial(give, strict=True))
 
     def give_known(parser: argparse.ArgumentParser) -> None:
-        give(parser, strict=_refuses_the_rest(sys._getframe(2)))
+        caller = sys._getframe(2)
+        if _parses_again(caller):
+            answer.keep(_of_argparse(parser, sys.argv[1:]))
+        else:
+            give(parser, strict=_refuses_the_rest(caller))
 
     for name in ("parse_known_args", "parse_known_intermixed_args"):
         _replaced(argparse.ArgumentParser, name, give_known)
@@ -103,6 +124,16 @@ def _replace_argparse(answer: _Answer) -> None:
 def _refuses_the_rest(frame: types.FrameType) -> bool:
     """Tell whether the caller of parse_known_args refuses what is left, as HfArgumentParser does by default."""
     return frame.f_code.co_name == "parse_args_into_dataclasses" and not frame.f_locals.get("return_remaining_strings")
+
+
+def _parses_again(frame: types.FrameType) -> bool:
+    """Tell whether parse_args is called, too, in the file that calls parse_known_args: for what that has left."""
+    try:
+        tree = ast.parse(Path(frame.f_code.co_filename).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return False
+    called = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return any(isinstance(one, ast.Attribute) and one.attr == "parse_args" for one in called)
 
 
 def _of_argparse(parser: argparse.ArgumentParser, args: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -291,7 +322,7 @@ def _replace_training(module: types.ModuleType, answer: _Answer) -> None:
     """End where the script trains: it parses its command line later, or not at all."""
 
     def end(*_args: Any, **_named: Any) -> None:
-        answer.give(why="it trains without having parsed a command line")
+        answer.end("it trains without having parsed a command line")
 
     for kind, name in (("Trainer", "fit"), ("Tensor", "backward")):
         if hasattr(module, kind):

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import re
 import sys
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tunelight.errors import ScriptError, SettingsError
+from tunelight.errors import MetricError, ScriptError, SettingsError, first_of
 from tunelight.scripts import process
 from tunelight.scripts.checks import check_options
 from tunelight.scripts.draft import draft_of
 from tunelight.scripts.options import Read, parses, read_options
-from tunelight.scripts.style import Option, find_style, spell
-from tunelight.session.session import get_session
+from tunelight.scripts.style import Option, find_style, imported_by, spell
+from tunelight.session.session import Session, get_session
 from tunelight.settings import Settings
 from tunelight.settings.code import Style, script_code, script_file
 from tunelight.settings.dotted import flatten
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
     from tunelight.space import SearchSpace
 
 _MACRO = re.compile(r"\$\{([\w.\-]+)\}")
+_ALL = ("args", "args_no_hyphens", "args_no_boolean_flags", "args_json")
+"""Macros that stand for all hyperparameters that no other one names; W&B's names."""
+_RECORDED = ("file", "module", "args", "style")
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,9 @@ class Script:
         args: what comes before the hyperparameters; ``${key}`` stands for a key's value, ``${args}`` for all others.
         style: how it reads hyperparameters.
         options: those of its parser, as far as they are known.
+        imported: the modules that it imports, and their packages.
         checkpoints: whether reports of a Trainer write one.
+        about: how its arguments are written, and why, for the person who checks a sweep.
     """
 
     file: str
@@ -44,24 +52,75 @@ class Script:
     args: tuple[str, ...] = ()
     style: Style = "argparse"
     options: tuple[Option, ...] = ()
+    imported: tuple[str, ...] = ()
     checkpoints: bool = True
+    about: str = ""
+
+    @classmethod
+    def of(cls, recorded: Mapping[str, Any]) -> Script:
+        """Return the script of a sweep, as far as :meth:`recorded` tells, to spell commands."""
+        known = {one.name for one in fields(Option)}
+        found: list[dict[str, Any]] = [
+            {name: tuple(value) if isinstance(value, list) else value for name, value in one.items()}
+            for one in recorded.get("options") or ()
+            if one.keys() <= known
+        ]
+        options = tuple(Option(**one) for one in found)
+        given = {name: recorded.get(name) for name in _RECORDED}
+        return cls(**{**given, "args": tuple(given["args"] or ())}, options=options)  # type: ignore[arg-type]
+
+    def recorded(self, keys: Sequence[str]) -> dict[str, Any]:
+        """Return what its commands depend on, as plain data; ``keys``: those of the search space."""
+        options = [one for one in self.options if any(map(one.means, keys))]
+        spelt = ({"names": list(one.names), "dest": one.dest, "kind": one.kind} for one in options)
+        negatives = ({"negatives": list(one.negatives)} if one.negatives else {} for one in options)
+        return {
+            **{name: value for name, value in asdict(self).items() if name in _RECORDED},
+            "args": list(self.args),
+            "options": [one | off for one, off in zip(spelt, negatives, strict=True)],
+        }
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+        return self.module or Path(self.file).name
 
     def command(self, config: Mapping[str, Any]) -> list[str]:
         """Return the arguments for a configuration, nested or dotted."""
         values = flatten(config)
         named = {name for word in self.args for name in _MACRO.findall(word) if name in values}
-        rest = spell(self.style, {key: value for key, value in values.items() if key not in named}, self.options)
+        rest = {key: value for key, value in values.items() if key not in named}
         words: list[str] = []
+        everything = False
         for word in self.args:
-            if word == "${args}":
-                words += rest
+            if found := next((name for name in _ALL if word == f"${{{name}}}"), None):
+                words += self._spelt(rest, found)
+                everything = True
             else:
                 words.append(_MACRO.sub(lambda found: str(values.get(found[1], found[0])), word))
-        return words if "${args}" in self.args else [*words, *rest]
+        return words if everything else [*words, *self._spelt(rest, "args")]
+
+    def _spelt(self, values: Mapping[str, Any], macro: str) -> list[str]:
+        if macro == "args_json":
+            return [json.dumps(dict(values))]
+        if macro == "args_no_hyphens":
+            return spell("hydra", values)
+        flags: tuple[Option, ...] = ()
+        if macro == "args_no_boolean_flags":
+            flags = tuple(Option((f"--{key}",), kind="flag") for key, one in values.items() if isinstance(one, bool))
+        return spell(self.style, values, (*self.options, *flags))
+
+    def launch(self, config: Mapping[str, Any], workers: int, shown: str) -> list[str]:
+        """Return the command that trains a configuration without tunelight; ``shown``: the script as it was given."""
+        start = ["python"] if workers == 1 else ["torchrun", "--nproc_per_node", str(workers)]
+        return [*start, *(["-m", self.module] if self.module else [shown]), *self.command(config)]
 
     def __call__(self, config: Mapping[str, Any]) -> None:
         """Run the script to its end, with its Trainers and its process group on the gang."""
+        from tunelight.compat.lightning import rank_zero_only
         from tunelight.scripts.group import joined_group
+        from tunelight.scripts.huggingface import transformers_taken_in
+        from tunelight.scripts.logged import logged, writers_inside
         from tunelight.scripts.trainer import trainers_taken_in  # imports Lightning
 
         file = Path(self.file)
@@ -72,15 +131,53 @@ class Script:
             )
         session = get_session()
         threads = set(threading.enumerate())
+        imported = set(self.imported)
         words = self.command(config)
-        if self.style == "hydra":
+        if "hydra" in imported:
             words = [*words, *_hydra_folders(self.args, session.context.trial_dir)]
         try:
-            with trainers_taken_in(session, checkpoints=self.checkpoints), joined_group(session):
+            with contextlib.ExitStack() as stack:
+                reports = stack.enter_context(logged(session, imported))
+                stack.enter_context(trainers_taken_in(session, reports.stop, checkpoints=self.checkpoints))
+                stack.enter_context(joined_group(session))
+                stack.enter_context(writers_inside(session.context.trial_dir, imported))
+                if "transformers" in imported:
+                    stack.enter_context(transformers_taken_in(session, reports.stop))
+                _set_variables(session, imported, flatten(config))
+                rank_zero_only.rank = session.context.rank  # type: ignore[attr-defined]  # before its first Trainer
                 process.run(file, self.module, [self.file, *words])
+                reports.end()
+                self._check_reported(session, list(reports.names))
         finally:
             session.left = process.left_behind([path for path, _ in script_code(self.file)], threads)
             _forget_globals()
+
+    def _check_reported(self, session: Session, names: list[str]) -> None:
+        """Raise MetricError for a script that has ended without a report; ``names``: what rank 0 has logged."""
+        metric = session.context.metric
+        if session.progress.number or not session.task.must_report:
+            return
+        if session.context.rank and "tunelight" in self.imported:  # rank 0 alone may have reported
+            return
+        seen = f" It logged {first_of(names, 12)}." if names else ""
+        raise MetricError(
+            f"{self.name} ended without a report of {metric!r}.{seen} A report is made by a Lightning Trainer that "
+            "validates or ends an epoch, by an evaluation of transformers' Trainer, by tunelight.report(metrics), or "
+            f"by what is logged as {metric!r} with W&B, MLflow or TensorBoard, or printed as '{metric}: 0.4'."
+        )
+
+
+def _set_variables(session: Session, imported: set[str], values: Mapping[str, Any]) -> None:
+    """Set what libraries read from the environment, unless it is set; the worker sets it back after the trial."""
+    folder = session.context.trial_dir
+    os.environ.setdefault("WANDB_DIR", folder)  # Trainers use W&B unasked
+    if "hydra" in imported:
+        os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # or it exits in place of raising
+    if "wandb" in imported:  # its runs have the configuration, as under its agent
+        file = Path(folder, "wandb", f"config-{session.context.rank}.yaml")
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps({"wandb_version": 1} | {key: {"value": value} for key, value in values.items()}))
+        os.environ.setdefault("WANDB_SWEEP_PARAM_PATH", str(file))
 
 
 def _hydra_folders(args: tuple[str, ...], trial_dir: str) -> list[str]:
@@ -109,22 +206,27 @@ def script_of(space: SearchSpace, settings: Settings) -> Script:
     """
     assert settings.script is not None  # its caller asks only then
     args = tuple(settings.args)
-    named = {name for word in args for name in _MACRO.findall(word) if name != "args"}
+    named = {name for word in args for name in _MACRO.findall(word) if name not in _ALL}
     for name in sorted(named - space.domains.keys()):
         raise SettingsError(
             f"args holds ${{{name}}}, and the search space has no key {name!r}. It has: {', '.join(space.domains)}."
         )
     is_module = not Path(settings.script).is_file()
+    style, why = (settings.style, "style= says so") if settings.style else find_style(settings.script)
     script = Script(
         file=str(script_file(settings.script)),
         module=settings.script if is_module else None,
         args=args,
-        style=settings.style or find_style(settings.script)[0],
+        style=style,
+        imported=tuple(sorted(imported_by(settings.script))),
         checkpoints=bool(settings.checkpoints),
     )
     read = options_of(script)
-    check_options(settings.script if is_module else Path(script.file).name, read, space.domains, args, named)
-    return replace(script, options=read.options or ())
+    check_options(script.name, read, space.domains, args, named)
+    about = f"Arguments are written as {style} reads them: {why}."
+    if read.options is None and style in ("argparse", "lightning"):
+        about += f" They are not checked against its parser: {script.name} {read.why}."
+    return replace(script, options=read.options or (), about=about)
 
 
 def options_of(script: Script) -> Read:

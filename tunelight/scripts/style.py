@@ -95,6 +95,12 @@ def parsers_of(script: str) -> dict[str, str]:
     return found
 
 
+def imported_by(script: str) -> set[str]:
+    """Return the modules that a script and those beside it import, with the packages that hold them."""
+    names = {name for _, code in script_code(script) for name in imports(code)}
+    return names | {name.partition(".")[0] for name in names}
+
+
 def _names(code: CodeType) -> Iterator[str]:
     for operation in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_ATTR", "IMPORT_FROM"):
         yield from operands(code, operation)

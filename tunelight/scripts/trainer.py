@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tunelight.compat.lightning import ClusterEnvironment, DDPStrategy, ModelParallelStrategy, Strategy, pl
@@ -28,13 +28,17 @@ _OF_DDP: Final = {
 
 
 @contextlib.contextmanager
-def trainers_taken_in(session: Session, *, checkpoints: bool) -> Iterator[None]:
-    """Let every Trainer that is made meanwhile train on the gang. Runs on: worker."""
+def trainers_taken_in(session: Session, made_one: Callable[[], None], *, checkpoints: bool) -> Iterator[None]:
+    """Let every Trainer that is made meanwhile train on the gang. Runs on: worker.
+
+    ``made_one`` is called when one is made; ``checkpoints``: whether their reports write them.
+    """
     made = pl.Trainer.__init__
 
     @functools.wraps(made)
     def make(self: Any, *args: Any, **kwargs: Any) -> None:
         made(self, *args, **taken_in(kwargs, session, checkpoints=checkpoints))
+        made_one()
         for callback in self.callbacks:
             if type(callback).__name__ == "SaveConfigCallback":
                 callback.overwrite = True  # of the start that this one continues
@@ -64,7 +68,7 @@ def taken_in(given: Mapping[str, Any], session: Session, *, checkpoints: bool) -
         replaced.append(f"default_root_dir={str(root)!r}")
         root = context.trial_dir
     args["default_root_dir"] = root
-    if isinstance(plugins := args.get("plugins"), list | tuple):
+    if isinstance(plugins := args.get("plugins"), Sequence):
         args["plugins"] = [one for one in plugins if not isinstance(one, ClusterEnvironment)]
     elif isinstance(plugins, ClusterEnvironment):
         args["plugins"] = None

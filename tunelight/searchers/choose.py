@@ -62,7 +62,7 @@ def build_searcher(space: SearchSpace, settings: Settings, folder: Path | None =
         return given
     options = dict(given) if isinstance(given, Mapping) else {"name": given}
     name = options.pop("name", None)
-    if name is None and len(settings.objectives) == 1 and not options:
+    if name is None and len(settings.objectives) <= 1 and not options:
         name = "random"
     if isinstance(name, str) and name in _BLIND:
         if options:

@@ -47,12 +47,18 @@ class Agreement:
             return admitted
         return self._receive(-number, number) == _WRITE
 
-    def agree(self, key: str, value: str, number: int) -> str:
-        """Return rank 0's ``value`` of ``key``, after report ``number``. Raises: TrialStopped after an abort."""
+    def agree(self, key: str, value: str, number: int, *, end: str = "", past: str = "") -> str:
+        """Return rank 0's ``value`` of ``key``, after report ``number``. Raises: TrialStopped after an abort.
+
+        ``end``: another key, whose value is returned if rank 0 has come to that one. ``past``: a key that every rank
+        has read.
+        """
         if self._place.rank == 0:
             self._broadcast(key, value)
+            if past:
+                self._channel.delete(past)
             return value
-        return self._receive(key, number)
+        return self._receive(key, number, *([end] if end else []))
 
     def end(self, number: int) -> None:
         """Make a rank fail that reports once more after rank 0's last report, ``number``, in place of waiting."""
@@ -64,9 +70,9 @@ class Agreement:
         if self._place.world_size > 1:
             self._channel.broadcast(turn, message)
 
-    def _receive(self, turn: int | str, number: int) -> str:
-        """Return rank 0's message for ``turn``."""
-        message = await_message(self._channel, [turn], ANSWER_LIMIT_S, lambda: self._mailbox.aborted)
+    def _receive(self, turn: int | str, number: int, *others: str) -> str:
+        """Return rank 0's message for ``turn``, or for one of the others."""
+        message = await_message(self._channel, [turn, *others], ANSWER_LIMIT_S, lambda: self._mailbox.aborted)
         if message == _ENDED:
             raise GangError(
                 f"Rank {self._place.rank} made report {number}, but rank 0's train function has returned before "

@@ -254,6 +254,10 @@ class Boundary:
             progress.continues = True
             self.stopwatch.start()
 
+    def agree(self, key: str, value: str, *, end: str = "", past: str = "") -> str:
+        """Return rank 0's ``value`` of ``key``; see :meth:`Agreement.agree`. Call it on every rank."""
+        return self._agreement.agree(key, value, self.progress.number, end=end, past=past)
+
     def end_fit(self) -> None:
         """End a fit: files that are reported from now on are the training code's own."""
         self.progress.fitting = False

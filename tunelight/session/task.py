@@ -46,6 +46,8 @@ class Task:
     verbose: int = 0
     job: bool = False
     """True for a driver's job, which returns a result and need not report."""
+    must_report: bool = True
+    """Whether a trial without a report has failed. One that runs a script once, without a metric, need not report."""
     terminal: Terminal | None = None
     """The driver's terminal, to which the ranks' output is sent (None: it goes to the trial's log)."""
     passed_on: bool = False

@@ -236,12 +236,12 @@ def code(_name: str, value: Any) -> Any:
 
 
 def script(name: str, value: Any) -> str:
-    """Check a training script, by its path or its module, and compile it; return its path if it has one."""
+    """Check a training script, by its path or its module, and compile it; return its absolute path if it has one."""
     if not isinstance(value, str | os.PathLike):
         raise SettingsError(f"{name} must be the path of a script, 'train.py', or the name of a module, not {value!r}.")
     found = os.fspath(value)
     next(script_code(found))
-    return found
+    return str(Path(found).absolute()) if Path(found).is_file() else found
 
 
 def arguments(name: str, value: Any) -> tuple[str, ...]:

@@ -37,11 +37,7 @@ def check_settings(space: SearchSpace, settings: Settings) -> None:
             "resume= is given without name=, which says which sweep to resume. Give both from the first call on, "
             "name='digits', resume=True for example: the first call starts the sweep, and later ones resume it."
         )
-    if settings.metric is None:
-        raise SettingsError(
-            "No metric is given, so no trial could be judged. Say metric='val_loss' (and mode='max' "
-            "where more is better) in tl.run, in SearchSpace, or as `metric:` in the YAML file."
-        )
+    _check_judged(space, settings)
     if settings.model is not None:
         with space.placing(settings, "model"):
             check_model(settings.model, settings.data)
@@ -60,3 +56,17 @@ def check_settings(space: SearchSpace, settings: Settings) -> None:
         )
     space.check_constraints()
     space.check_baselines(settings.baselines)
+
+
+def _check_judged(space: SearchSpace, settings: Settings) -> None:
+    """Raise SettingsError where trials could not be compared."""
+    if not space.domains and settings.num_samples != 1:
+        raise SettingsError(
+            "The search space is empty, so that all trials would train the same. Give it a key and a domain, or "
+            "num_samples=1 to run the script once."
+        )
+    if settings.metric is None and space.domains:
+        raise SettingsError(
+            "No metric is given, so no trial could be judged. Say metric='val_loss' (and mode='max' "
+            "where more is better) in tl.run, in SearchSpace, or as `metric:` in the YAML file."
+        )

@@ -6,7 +6,7 @@ import contextlib
 import importlib.machinery
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,8 @@ class YamlFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.words: Mapping[str, str] = {}
+        """What the file calls a key at its top, if it is another program's."""
         self._places: dict[tuple[str, ...], str] = {}
         text = _read(path)
         try:
@@ -130,6 +132,7 @@ class YamlFile:
 
     def where(self, keys: tuple[str, ...]) -> str:
         """Return "file:line:column: " of a key, by the path of keys that leads to it; items are numbered from 0."""
+        keys = (*(self.words.get(key, key) for key in keys[:1]), *keys[1:])
         while keys and keys not in self._places:
             keys = keys[:-1]
         return f"{self.path}:{self._places.get(keys, '1:1')}: "

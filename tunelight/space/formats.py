@@ -6,9 +6,10 @@ https://docs.ray.io/en/latest/tune/api/search_space.html
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,15 @@ def read_format(given: Any, name: str) -> Read:
         given = _load(Path(given))
     if not isinstance(given, Mapping):
         raise SpaceError(f"A search space of {name!r} is a mapping, or the path of a YAML or JSON file, not {given!r}.")
-    try:
+    with written_as(name):
         return _READ[name](given)
+
+
+@contextlib.contextmanager
+def written_as(name: str) -> Iterator[None]:
+    """Raise SpaceError for data that the reader of the format ``name`` stumbles over."""
+    try:
+        yield
     except SpaceError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:

@@ -1,4 +1,4 @@
-"""The keys of a ``model=`` sweep: each is an argument of the model, the data module or the Trainer."""
+"""What keys are: arguments of the model, the data module or the Trainer in a ``model=`` sweep; options of a script."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from typing import Any
 
 from tunelight.compat.lightning import loaded
 from tunelight.errors import SettingsError, SpaceError, guess, unknown
+from tunelight.machine.optional import need
 from tunelight.settings import PARTS, Settings, check_trainer_argument
+
+
+def scripts() -> Any:
+    """Return what a sweep of a script needs. Raises: SettingsError where that has been taken out."""
+    return need("scripts")
 
 
 def split_config(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

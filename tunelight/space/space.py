@@ -67,7 +67,7 @@ class SearchSpace:
             raise SpaceError(f"{self._at('space')}A search space maps keys to domains; {domains!r} does not.")
         reader = DomainReader(lambda keys: self._at("space", *keys))
         reader.read(domains)
-        if not reader.found:
+        if not reader.found and settings.get("script") is None:
             raise SpaceError(
                 f"{self._at('space')}The search space is empty. Give it one domain or more, "
                 "{'lr': tl.loguniform(1e-4, 1e-1)} for example (in YAML: lr: {loguniform: [1e-4, 1e-1]})."
@@ -120,6 +120,7 @@ class SearchSpace:
     def load(cls, path: str | os.PathLike[str]) -> SearchSpace:
         """Read a YAML file: domains under ``space:``, constraints under ``require:``, and any setting beside them.
 
+        A sweep configuration of W&B is read, too: its program is the script, and its command says the arguments.
         ``train``, ``model``, ``data`` and ``callbacks`` are import paths ("package.module:Name"); modules
         beside the file are found. Raises: SpaceError, SettingsError, ImportPathError, with file, line and column.
         """
@@ -127,10 +128,12 @@ class SearchSpace:
 
         file = YamlFile(Path(path))
         with importable(file.path.parent):
-            if isinstance(file.data, dict) and isinstance(script := file.data.get("script"), str):
+            outline = _of_wandb(file) if _is_of_wandb(file.data) else file.data
+            if isinstance(outline, dict) and isinstance(script := outline.get("script"), str):
                 beside = file.path.parent / script
-                file.data["script"] = script if Path(script).is_file() or not beside.is_file() else str(beside)
-            outline = read_outline(file)
+                outline["script"] = script if Path(script).is_file() or not beside.is_file() else str(beside)
+            if outline is file.data:
+                outline = read_outline(file)
             space = cls.__new__(cls)
             space._fill(outline.pop("space"), outline.pop("require", ()), outline, file)
         return space
@@ -165,7 +168,7 @@ class SearchSpace:
 
         Raises: SpaceError, which names what tunelight has no equivalent of.
         """
-        domains, keywords = need("formats").read_format(given, format)
+        domains, keywords = _formats().read_format(given, format)
         return cls(domains, **keywords)
 
     @property
@@ -431,6 +434,25 @@ class SearchSpace:
         told = {**({"require": self.require} if self._constraints else {}), **self.settings}
         settings = "".join(f", {name}={value!r}" for name, value in told.items())
         return f"SearchSpace({self.describe()}{settings})"
+
+
+def _formats() -> Any:
+    return need("formats")
+
+
+def _is_of_wandb(data: Any) -> bool:
+    """Tell whether a file is a sweep configuration of W&B."""
+    return isinstance(data, Mapping) and "space" not in data and isinstance(data.get("parameters"), Mapping)
+
+
+def _of_wandb(file: YamlFile) -> dict[str, Any]:
+    """Return a sweep configuration of W&B as an outline: ``space`` and settings, its script among them."""
+    formats = _formats()
+    with formats.written_as("wandb"):
+        domains, settings = formats.wandb.read(file.data, lambda *keys: file.where(keys))
+        settings |= formats.wandb.script(file.data, lambda *keys: file.where(keys))
+    file.words = formats.wandb.WORDS
+    return {"space": domains, **settings}
 
 
 def _is_fixed(domain: Any) -> bool:

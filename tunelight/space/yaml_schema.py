@@ -159,7 +159,6 @@ def read_outline(file: YamlFile) -> dict[str, Any]:
     if not isinstance(file.data, Mapping):
         what = "nothing" if file.data is None else repr(file.data)
         raise SpaceError(f"{file.where(())}A search space file holds `space:` and settings; this one holds {what}.")
-    _refuse_another_s(file)
     try:
         read = SpaceFile.model_validate(dict(file.data))
     except ValidationError as error:
@@ -173,16 +172,6 @@ def read_outline(file: YamlFile) -> dict[str, Any]:
     except SettingsError as error:  # each is right by itself: it is the scheduler against max_epochs
         raise type(error)(f"{file.where(('scheduler',))}{error}") from error
     return given
-
-
-def _refuse_another_s(file: YamlFile) -> None:
-    """Raise SpaceError for a sweep configuration of W&B."""
-    if "space" in file.data or not isinstance(file.data.get("parameters"), Mapping):
-        return
-    raise SpaceError(
-        f"{file.where(())}this is a sweep configuration of W&B, not a search space file of tunelight. Read it with "
-        f"tl.SearchSpace.from_format({str(file.path)!r}, 'wandb'), and give what that returns to tl.run."
-    )
 
 
 def _told(file: YamlFile, kind: str, keys: tuple[int | str, ...], cause: Any) -> TunelightError:

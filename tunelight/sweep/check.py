@@ -27,7 +27,8 @@ class Checked:
     """A sweep whose settings are valid.
 
     ``cluster`` and ``nodes``: a name for the cluster that was checked, and the resources of its nodes; ``misfit``: why
-    the gang can never start there, or None; ``commands``: the script's arguments for each sample, if it is of a script.
+    the gang can never start there, or None. Of a sweep of a script, ``commands`` has its arguments for each sample, and
+    ``about`` says how they are written, and why.
     """
 
     space: SearchSpace
@@ -38,6 +39,7 @@ class Checked:
     nodes: Sequence[Mapping[str, float]]
     misfit: str | None
     commands: Sequence[Sequence[str]] = ()
+    about: str = ""
 
 
 def check(space: SearchSpace, overrides: Mapping[str, Any], samples: int = 5) -> Checked:
@@ -59,8 +61,11 @@ def check(space: SearchSpace, overrides: Mapping[str, Any], samples: int = 5) ->
     except ResourceError as error:
         misfit = str(error)
     drawn = draw(space, samples, settings.seed or 0)
-    commands = [] if settings.script is None else [code.command(config) for config in drawn]  # type: ignore[attr-defined]
-    return Checked(space, settings, reservation, drawn, cluster, nodes, misfit, commands)
+    checked = Checked(space, settings, reservation, drawn, cluster, nodes, misfit)
+    if settings.script is None:
+        return checked
+    script: Any = code
+    return replace(checked, commands=[script.command(config) for config in drawn], about=script.about)
 
 
 def draw(space: SearchSpace, count: int, seed: int) -> list[dict[str, Any]]:

@@ -240,9 +240,12 @@ def open_saved_sweep(settings: Settings) -> Iterator[SavedSweep | None]:
 
 
 def sweep_file_of(
-    space: SearchSpace, settings: Settings, reservation: Reservation, at_first: Reservation
+    space: SearchSpace, settings: Settings, reservation: Reservation, at_first: Reservation, trained: Any = None
 ) -> dict[str, Any]:
-    """Return the content of sweep.yaml: space, settings and provenance as plain data, with secrets masked."""
+    """Return the content of sweep.yaml: space, settings and provenance as plain data, with secrets masked.
+
+    ``trained``: the training code, from which a script's way to be called is recorded.
+    """
     sweep_file: dict[str, Any] = {"space": space.describe(), "require": space.require}
     for entry in fields(settings):
         sweep_file[entry.name] = plain_setting(getattr(settings, entry.name))
@@ -253,5 +256,7 @@ def sweep_file_of(
     sweep_file["reservation"] = at_first.bundles
     sweep_file["code"] = {name: fingerprint(code) for name in CODE if (code := getattr(settings, name)) is not None}
     sweep_file["lightning"] = settings.lightning
+    if settings.script is not None and trained is not None:
+        sweep_file["call"] = trained.recorded(list(space.domains))
     sweep_file["space_objects"] = space.objects.described()
     return masked_settings(sweep_file | provenance(space.source))

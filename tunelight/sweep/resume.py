@@ -135,7 +135,8 @@ def _objects(where: str, value: Any) -> Iterator[tuple[str, str]]:
 
 def _space(folder: Path, sweep_file: Mapping[str, Any]) -> SearchSpace:
     try:
-        space = SearchSpace(sweep_file.get("space") or {}, require=sweep_file.get("require") or ())
+        script = {} if sweep_file.get("script") is None else {"script": sweep_file["script"]}
+        space = SearchSpace(sweep_file.get("space") or {}, require=sweep_file.get("require") or (), **script)
         space.objects = Objects.recalled(sweep_file.get("space_objects"), strict=True)
         return space
     except TunelightError as error:

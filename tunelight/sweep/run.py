@@ -333,7 +333,7 @@ def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None, co
     at_first = reservation
     if scheduler.resizes and reservation.least is not None:
         at_first = reservation.starting(reservation.least)  # the scheduler decides who gets more
-    sweep_file = sweep_file_of(space, settings, reservation, at_first)
+    sweep_file = sweep_file_of(space, settings, reservation, at_first, code)
     if past is None:
         start, baselines = ResumeState(), [space.filled(config) for config in settings.baselines]
     else:
@@ -434,6 +434,7 @@ def _parts(
     from tunelight.searchers import TrackingSearcher
     from tunelight.sweep.failfast import FailFast
     from tunelight.sweep.steering import Steering
+    from tunelight.trial.output import OutputCallback
     from tunelight.trial.trial import trial_seed
 
     settings, folder, total = sweep.settings, sweep.folder, max(sweep.total, sweep.start.searched)
@@ -460,7 +461,10 @@ def _parts(
     tensorboard = look_up("tensorboard")
     written = [record] if tensorboard is None else [record, tensorboard.TensorBoardCallback(folder, record.state)]
     waits = functools.partial(waits_for, sweep.reservation)
-    shown = ProgressCallback(record.state, total=total, progress=settings.progress, steps=steps, waits=waits)
+    of_script = bool(settings.progress) and not sweep.space.domains
+    progress = False if of_script else settings.progress
+    shown = ProgressCallback(record.state, total=total, progress=progress, steps=steps, waits=waits)
+    output = [OutputCallback(folder)] if of_script else []
     steering = Steering(
         record,
         search,
@@ -481,10 +485,10 @@ def _parts(
         if text:
             record.note(text)
     try:
-        callbacks = [*written, steering, shown, first, *settings.callbacks, GcsCallback(watch)]
+        callbacks = [*written, steering, shown, *output, first, *settings.callbacks, GcsCallback(watch)]
         yield steering.scheduler, callbacks
     finally:
-        for one in (*written, shown):
+        for one in (*written, shown, *output):
             one.close()
         if tracking is not None:
             tracking.close({trial.id: trial.state for trial in record.state.trials.values()})

@@ -77,6 +77,7 @@ def spec_of_sweep(
             train=train,
             home=home,
             metric=judged["metric"],
+            must_report=judged["metric"] is not None,
             checkpoints=settings.checkpoints or Checkpoints(),
             evaluation=settings.evaluation or reservation.evaluation,
             datasets=datasets,

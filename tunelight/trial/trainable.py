@@ -283,10 +283,9 @@ class GangTrainable(Trainable):
     def _ended(self, event: Any) -> dict[str, Any]:
         """Return the result that ends the trial with its last report, without another iteration."""
         trial = self._trial
-        if not trial.run.number:
-            message = "the trial ended without a report"
-            if isinstance(event, Ended) and event.stopped:
-                message = "the trial was stopped before its first report"
+        stopped = isinstance(event, Ended) and event.stopped
+        if not trial.run.number and (stopped or self.spec.task.must_report):
+            message = "the trial was stopped before its first report" if stopped else "the trial ended without a report"
             raise TrialError(head_error(GangError(message)))
         return {RESULT_DUPLICATE: True, DONE: True}
 

@@ -353,6 +353,14 @@ def test_plan_prints_what_a_sweep_would_take(space):
     call(*words, "--deadline", "1s", code=FAILED)
 
 
+def test_plan_takes_a_script_with_what_is_searched_and_its_arguments(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import argparse")
+    words = ["plan", str(script), "lr=loguniform(1e-4, 0.1)", *PLAN[2:], "1x8", "-n", "8", "--max-epochs", "4"]
+    assert json.loads(call(*words, "--json", "--", "--epochs", "4").stdout)["num_samples"] == 8
+    assert "nothing to search" in call("plan", str(script), *PLAN[2:], "1x8", code=BAD_INPUT).stderr
+
+
 def test_plan_takes_the_curves_of_a_recorded_task_or_a_sweep(space, runs):
     from tunelight.simulation import tasks
 

@@ -10,8 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from tunelight.cli import app
-from tunelight.cli.words import read_domains
+from tunelight.cli.words import space_of_script
 from tunelight.errors import SpaceError
+from tunelight.space.text import read_domain
 
 SCRIPT = (
     "import argparse\np = argparse.ArgumentParser()\np.add_argument('--lr')\np.add_argument('--epochs')\n"
@@ -28,6 +29,8 @@ SCRIPT = (
         ("choice([a, 'b c'])", {"choice": ["a", "b c"]}),
         ("interval(0, 1)", {"uniform": [0, 1]}),
         ("range(1, 7, 2)", {"choice": [1, 3, 5]}),
+        ("range(3)", {"choice": [0, 1, 2]}),
+        ("range(0, 1, 0.25)", {"choice": [0, 0.25, 0.5, 0.75]}),
         ("a,b", {"choice": ["a", "b"]}),
         ("0.1", 0.1),
         ("adam", "adam"),
@@ -36,7 +39,7 @@ SCRIPT = (
     ],
 )
 def test_a_domain_is_read_from_text(text: str, domain: Any) -> None:
-    assert read_domains([f"lr={text}"]) == {"lr": domain}
+    assert read_domain(text) == domain
 
 
 @pytest.mark.parametrize(
@@ -47,11 +50,13 @@ def test_a_domain_is_read_from_text(text: str, domain: Any) -> None:
         (["lr=logunifrom(1, 2)"], "there is no domain 'logunifrom'. Did you mean 'loguniform'?"),
         (["lr=sample_from(print)"], "there is no domain 'sample_from'"),
         (["lr=choice([1)"], "not valid YAML"),
+        (["lr=range(a, b)"], "a range is range(stop)"),
+        (["lr=range(3, 1)"], "a range has one value or more"),
     ],
 )
 def test_a_word_that_is_no_domain_is_refused(words: list[str], said: str) -> None:
     with pytest.raises(SpaceError) as error:
-        read_domains(words)
+        space_of_script("train.py", words, ())
     assert said in str(error.value)
 
 

@@ -36,6 +36,21 @@ def test_a_gang_runs_until_its_last_event_is_read(monkeypatch: pytest.MonkeyPatc
     assert read == [Ended(1), *last]
 
 
+def test_a_worker_that_left_a_thread_is_ended_once_all_ranks_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0's process serves the store from which the others may read their last decision."""
+    monkeypatch.setattr(ray, "get", lambda poll: (poll, Sign(), ()))
+    gang = Gang(GangSpec(Reservation(2)), None)
+    gang.trials = 1
+    gang.ranks = [Seat(gang.spec), Seat(gang.spec)]
+    lost: list[tuple[int, str]] = []
+    monkeypatch.setattr(gang, "lose", lambda rank, reason: lost.append((rank, reason)))
+    ended: Any = [Ended(0, left_behind=("a thread",))]
+    gang._take(0, ended)
+    assert not lost
+    gang._take(1, [Ended(1)])
+    assert lost == [(0, "rank 0 left a thread")]
+
+
 class Polls:
     """Ray's side of polls, each a list: of what it brings, or the error that it raises; without either, it waits on."""
 

@@ -239,6 +239,33 @@ def test_a_parser_that_takes_unknown_options_refuses_no_key(write: Write) -> Non
     made(write(ARGPARSE.replace("p.parse_args()", "p.parse_known_args()")), {"anything": 1}, "folder")
 
 
+FIRST = (
+    "import argparse\nfirst = argparse.ArgumentParser(add_help=False)\nfirst.add_argument('--config')\n"
+    "given, rest = first.parse_known_args()\n"
+)
+
+
+@pytest.mark.parametrize("parents", ["", "parents=[first]"])
+def test_a_second_parser_that_reads_what_the_first_has_left_is_read_too(write: Write, parents: str) -> None:
+    file = write(f"{FIRST}p = argparse.ArgumentParser({parents})\np.add_argument('--lr')\np.parse_args(rest)")
+    read = read_options(file, None, [])
+    assert [one.dest for one in read.options or ()] == ["config", "lr"]
+    assert read.strict
+    with pytest.raises(SettingsError, match=r"no option for the key 'rl'.*It has: config, lr"):
+        made(file, {"rl": 1})
+    made(file, {"config": "some.yaml", "lr": 0.1})
+
+
+@pytest.mark.parametrize(
+    "end", ["raise SystemExit(0)", "", "import torch\n(torch.ones(1, requires_grad=True) * 2).backward()"]
+)
+def test_a_second_parser_that_never_comes_refuses_nothing(write: Write, end: str) -> None:
+    file = write(f"{FIRST}{end}\nif False:\n    first.parse_args()")
+    read = read_options(file, None, [])
+    assert [one.dest for one in read.options or ()] == ["config"]
+    assert not read.strict
+
+
 @pytest.mark.parametrize(("given", "strict"), [("", True), ("return_remaining_strings=True", False)])
 def test_hf_argument_parser_refuses_the_rest_unless_it_returns_it(write: Write, given: str, strict: bool) -> None:
     source = (

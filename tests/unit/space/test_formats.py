@@ -64,6 +64,21 @@ parameters:
 """
 
 
+@pytest.mark.parametrize(
+    ("written", "grace_period", "reduction_factor"),
+    [
+        ({"min_iter": 3}, 3, 3),
+        ({"max_iter": 27, "s": 2}, 3, 3),
+        ({"max_iter": 81, "s": 3, "eta": 4}, 1, 4),
+        ({"eta": 2}, 1, 2),
+    ],
+)
+def test_hyperband_of_wandb_stops_first_where_its_first_bracket_ends(written, grace_period, reduction_factor):
+    given = {"parameters": {"a": {"values": [1, 2]}}, "early_terminate": {"type": "hyperband", **written}}
+    scheduler = tl.SearchSpace.from_format(given, "wandb").settings["scheduler"]
+    assert scheduler == {"name": "asha", "grace_period": grace_period, "reduction_factor": reduction_factor}
+
+
 def test_a_sweep_of_wandb_becomes_a_space_with_its_settings(tmp_path):
     path = tmp_path / "sweep.yaml"
     path.write_text(SWEEP)
@@ -123,7 +138,13 @@ def test_each_distribution_of_wandb_is_a_domain(parameter, domain):
         ({"parameters": {}, "metric": "loss"}, "metric: a W&B sweep says"),
         ({"parameters": {}, "metric": {"name": "a", "goal": "least"}}, "goal 'least'"),
         ({"parameters": {}, "metric": {"name": "a", "target": 1}}, "'target'"),
-        ({"parameters": {}, "early_terminate": {"type": "hyperband", "max_iter": 27, "s": 2}}, "early_terminate: .*27"),
+        ({"parameters": {}, "early_terminate": {"type": "hyperband", "max_iter": 27}}, "early_terminate: .*27"),
+        ({"parameters": {}, "early_terminate": {"type": "envelope"}}, "early_terminate: .*envelope"),
+        ({"parameters": {}, "early_terminate": "hyperband"}, "early_terminate: .*hyperband"),
+        (
+            {"method": "grid", "run_cap": 3, "parameters": {"a": {"values": [1, 2]}, "b": {"values": [1, 2]}}},
+            "run_cap: the grid has 4 configurations, of which tunelight trains all",
+        ),
         ({"method": "grid", "parameters": {"a": {"min": 0.0, "max": 1.0}}}, "a: .*grid over uniform"),
         ({"method": "random"}, "holds `parameters:`"),
         ([1], "is a mapping, or the path of"),

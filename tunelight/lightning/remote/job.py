@@ -6,6 +6,7 @@ ranks return the weights, and all other state that a run in the driver's own pro
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import warnings
@@ -198,8 +199,14 @@ _schedulers: list[dict[str, Any]] = []
 def run_on_rank(config: dict[str, Any]) -> None:
     """Run a driver's Trainer on this rank. Runs on: worker."""
     global _optimizer_states, _schedulers  # noqa: PLW0603 - kept of this worker's last job, until the next
-    _optimizer_states, _schedulers = None, []
+    kept, _optimizer_states, _schedulers = _optimizer_states is not None, None, []
     session = get_session()
+    if kept and session.context.backend == "sharded":
+        # The last model went with them, which collections leave alone since this run has begun: it refers to the group,
+        # which peers would go on waiting in if this rank fails.
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
     try:
         run = receive(config.pop("run"))
     except ModuleNotFoundError:

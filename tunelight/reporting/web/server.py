@@ -7,6 +7,7 @@ import contextlib
 import http.client
 import ipaddress
 import json
+import logging
 import os
 import secrets
 import select
@@ -180,6 +181,7 @@ async def _run(
         h11_max_incomplete_event_size=1 << 15,
     )
     servers.append(uvicorn.Server(config))
+    logging.getLogger("uvicorn.error").addFilter(_not_cancelled)
     told = _tell(working, own)
     say(own)
     beside = [asyncio.create_task(_read_ahead(sweeps))]
@@ -194,6 +196,11 @@ async def _run(
         page.close()
         if told:
             _untell(working, own)
+
+
+def _not_cancelled(record: logging.LogRecord) -> bool:
+    """Tell whether to print a log record: answers are cancelled as the server ends, which is worth no traceback."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
 async def _read_ahead(sweeps: SweepList) -> None:

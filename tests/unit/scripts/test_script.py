@@ -1,0 +1,131 @@
+"""The command lines of a script: macros, the command that trains a configuration by itself, and what is recorded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tunelight as tl
+from tunelight.errors import SettingsError, SpaceError
+from tunelight.scripts.script import Script, script_of
+from tunelight.scripts.style import Option
+from tunelight.settings import Settings
+
+CONFIG = {"lr": 0.1, "nested": {"on": True, "name": "a b"}}
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ([], ["--lr=0.1", "--nested.on=True", "--nested.name=a b"]),
+        (["fit", "--seed", "3"], ["fit", "--seed", "3", "--lr=0.1", "--nested.on=True", "--nested.name=a b"]),
+        (["--rate=${lr}"], ["--rate=0.1", "--nested.on=True", "--nested.name=a b"]),
+        (["${args}", "end"], ["--lr=0.1", "--nested.on=True", "--nested.name=a b", "end"]),
+        (["${args_no_hyphens}"], ["lr=0.1", "nested.on=true", "nested.name='a b'"]),
+        (["${args_no_boolean_flags}"], ["--lr=0.1", "--nested.on", "--nested.name=a b"]),
+        (["${args_json}"], ['{"lr": 0.1, "nested.on": true, "nested.name": "a b"}']),
+        (["${HOME}"], ["${HOME}", "--lr=0.1", "--nested.on=True", "--nested.name=a b"]),
+    ],
+)
+def test_macros_stand_for_hyperparameters(args: list[str], words: list[str]) -> None:
+    assert Script("train.py", args=tuple(args)).command(CONFIG) == words
+
+
+@pytest.mark.parametrize(
+    ("workers", "module", "start"),
+    [
+        (1, None, ["python", "src/train.py"]),
+        (2, None, ["torchrun", "--nproc_per_node", "2", "src/train.py"]),
+        (2, "pkg.train", ["torchrun", "--nproc_per_node", "2", "-m", "pkg.train"]),
+    ],
+)
+def test_a_configuration_is_trained_without_tunelight_by_torchrun(
+    workers: int, module: str | None, start: list[str]
+) -> None:
+    script = Script("/home/src/train.py", module, ("--epochs", "10"))
+    assert script.launch({"lr": 0.1}, workers, "src/train.py") == [*start, "--epochs", "10", "--lr=0.1"]
+
+
+def test_what_is_recorded_spells_the_same_commands() -> None:
+    options = (
+        Option(("--lr", "-l"), "lr"),
+        Option(("--amp", "--no-amp"), "amp", "both", negatives=("--no-amp",), default=True, help="much text"),
+        Option(("--other",), "other"),
+    )
+    script = Script("train.py", args=("fit",), options=options)
+    recorded = json.loads(json.dumps(script.recorded(["lr", "amp"])))
+    assert [one["names"] for one in recorded["options"]] == [["--lr", "-l"], ["--amp", "--no-amp"]]
+    for config in ({"lr": 0.1, "amp": False}, {"lr": 1, "amp": True}):
+        assert Script.of(recorded).command(config) == script.command(config)
+
+
+# --- W&B's files ------------------------------------------------------------------------------------------
+
+WANDB = """\
+program: train.py
+method: random
+metric: {name: loss, goal: minimize}
+parameters:
+  lr: {min: 0.0, max: 1.0}
+"""
+
+
+def loaded(folder: Path, text: str) -> tl.SearchSpace:
+    (folder / "train.py").write_text("import wandb\n")
+    (folder / "sweep.yaml").write_text(text)
+    return tl.SearchSpace.load(folder / "sweep.yaml")
+
+
+def test_a_sweep_file_of_wandb_is_read_with_its_program(tmp_path: Path) -> None:
+    space = loaded(tmp_path, WANDB)
+    assert space.describe() == {"lr": {"uniform": [0.0, 1.0]}}
+    assert space.settings == {
+        "metric": "loss",
+        "mode": "min",
+        "scheduler": "fifo",
+        "script": str(tmp_path / "train.py"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("command", "args"),
+    [
+        ("[\"${env}\", python3, \"${program}\", \"${args}\"]", ("${args}",)),
+        (
+            "[\"${env}\", \"${interpreter}\", -u, \"${program}\", --epochs, 3, \"${args_no_hyphens}\"]",
+            ("--epochs", "3", "${args_no_hyphens}"),
+        ),
+        ("[torchrun, --nproc_per_node=2, \"${program}\", \"${args}\"]", ("${args}",)),
+        ("python ${program} --data ${envvar:WHERE}", ("--data", "here")),
+        ("[python, train.py]", ("${args}",)),
+    ],
+)  # fmt: skip
+def test_its_command_says_the_arguments(
+    command: str, args: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WHERE", "here")
+    space = loaded(tmp_path, f"{WANDB}command: {command}\n")
+    assert space.settings["args"] == args
+    script: Any = script_of(space, Settings(**space.settings))
+    assert "0.5" in " ".join(script.command({"lr": 0.5})) or "${args}" not in args
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (WANDB + "command: [sbatch, '${program}']\n", ":6:1: command: tunelight runs train.py .* knows no 'sbatch'"),
+        (WANDB + "command: ['${args_json_file}']\n", r":6:1: .*W&B's \${args_json_file}"),
+        (WANDB + "command: [bash, run.sh]\n", ":6:1: command: none of its words is a Python script"),
+        (WANDB + "command: ['${program}', '${envvar:NOT_SET}']\n", ":6:1: .*Set NOT_SET"),
+        (WANDB.replace("random", "grid"), ":5:3: lr: .*grid over uniform"),
+        (WANDB.replace("random", "best"), ":2:1: method: .*'best'"),
+        (WANDB.replace("max: 1.0", "max: -1.0"), ":5:3: "),
+        (WANDB.replace("train.py", "missing.py"), "There is no script missing.py"),
+    ],
+)
+def test_what_of_it_cannot_be_done_is_named_with_its_place(text: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises((SpaceError, SettingsError), match=said):
+        loaded(tmp_path, text)

@@ -1,0 +1,273 @@
+"""Reports of a script that makes none: what its rank 0 logs with W&B, MLflow or TensorBoard, or prints."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from numbers import Number
+from pathlib import Path
+from typing import Any, Final
+
+from tunelight.errors import GangError
+from tunelight.session.session import Session
+from tunelight.settings.dotted import flatten
+
+
+def _of_many(metrics: Mapping[str, Any], *_: Any, **__: Any) -> Mapping[str, Any]:
+    return metrics
+
+
+def _of_wandb(data: Mapping[str, Any], *_: Any, **__: Any) -> Mapping[str, Any]:
+    return data
+
+
+def _of_accelerate(values: Mapping[str, Any], *_: Any, **__: Any) -> Mapping[str, Any]:
+    return values
+
+
+def _of_mlflow(key: str, value: Any, *_: Any, **__: Any) -> Mapping[str, Any]:
+    return {key: value}
+
+
+def _of_writer(tag: str, scalar_value: Any, *_: Any, **__: Any) -> Mapping[str, Any]:
+    return {tag: scalar_value}
+
+
+_CALLS: Final[tuple[tuple[str, str, str, str, Callable[..., Mapping[str, Any]]], ...]] = (
+    ("wandb", "wandb.sdk.wandb_run", "Run", "log", _of_wandb),
+    ("mlflow", "mlflow", "", "log_metric", _of_mlflow),
+    ("mlflow", "mlflow", "", "log_metrics", _of_many),
+    ("torch.utils.tensorboard", "torch.utils.tensorboard", "SummaryWriter", "add_scalar", _of_writer),
+    ("tensorboardX", "tensorboardX", "SummaryWriter", "add_scalar", _of_writer),
+    ("accelerate", "accelerate", "Accelerator", "log", _of_accelerate),
+)
+"""What a script imports, then the module, the class (or none) and the call that logs, and how its arguments tell of
+metrics."""
+
+
+class LoggedReports:
+    """Makes a report of each step at which the sweep's metric is logged on rank 0. Runs on: worker.
+
+    A gang of one reports at once. In a larger one only rank 0 need log, and a report is for all ranks: they make it
+    together before their next step of an optimizer, and what is left when the script has ended. What is printed counts
+    until a library has logged the metric.
+    """
+
+    def __init__(self, session: Session, *, libraries: bool = False) -> None:
+        self._session, self._context = session, session.context
+        self._metric = session.context.metric
+        self._lead = session.context.rank == 0
+        self._libraries = libraries
+        self._turn = self._made = 0
+        self._values: dict[str, Any] = {}
+        self._pending: list[dict[str, Any]] = []
+        self._printed: list[dict[str, Any]] | None = []
+        self.names: dict[str, None] = {}
+        """The names of all that was logged, in order."""
+        self.ends = False
+        """True once the script reports by itself."""
+        self.depth = 0
+        """How many calls that log are running: some call others."""
+
+    def stop(self) -> None:
+        """Make no more reports: the script makes them by itself, or a Trainer of its."""
+        self.ends = True
+
+    def log(self, metrics: Mapping[str, Any]) -> None:
+        """Keep what was logged; with the sweep's metric among it, a report is due."""
+        numbers = {str(name): value for name, value in flatten(metrics).items() if _is_number(value)}
+        self.names |= dict.fromkeys(numbers)
+        if self.ends or not self._lead:
+            return
+        self._values |= numbers
+        if self._metric in numbers:
+            self._printed = None
+            self._pending.append(self._values)
+            self._values = {}
+            self._at_once()
+
+    def read(self, value: float) -> None:
+        """Keep a value of the sweep's metric that was printed."""
+        if self._printed is None or self.ends or self._metric is None:
+            return
+        self._session.note(f"{self._metric} is read from what rank 0 prints.")
+        self._printed.append({self._metric: value})
+        if not self._libraries:  # else one of them may log the same in a moment
+            self._at_once()
+
+    def _at_once(self) -> None:
+        if self._context.world_size == 1:
+            self._report(self._total() - self._made)
+
+    def _total(self) -> int:
+        """Return how many reports there have to be by now."""
+        if self._printed:
+            self._pending += self._printed
+            self._printed.clear()
+        return self._made + len(self._pending)
+
+    def agree(self, *_: Any) -> None:
+        """Make the reports that are due on rank 0. Called on all ranks before each step of an optimizer."""
+        if self.ends:
+            return
+        if self._context.world_size == 1:
+            self._at_once()
+            return
+        self._turn += 1
+        past = f"logged/{self._turn - _KEPT}" if self._turn > _KEPT else ""
+        said = self._agree(f"logged/{self._turn}", past=past)
+        if said.startswith(_END):
+            raise GangError(
+                f"Rank {self._context.rank} made step {self._turn} of its optimizers, and rank 0's script has ended "
+                "after fewer. Metrics that rank 0 logs are reported at those steps: call tunelight.report(metrics) on "
+                "all ranks instead."
+            )
+        self._report(int(said) - self._made)
+
+    def end(self) -> None:
+        """Make the reports that are left, and take over rank 0's names. Called on all ranks once the script has ended."""
+        if self.ends:
+            return
+        if self._context.world_size == 1:
+            self._at_once()
+        else:
+            total, names = json.loads(self._agree(_LAST, _END, names=list(self.names)).removeprefix(_END))
+            self.names = dict.fromkeys(names)
+            self._report(total - self._made)
+
+    def _agree(self, turn: str, begin: str = "", past: str = "", names: list[str] | None = None) -> str:
+        """Return how many reports there have to be by now, and names if given, as rank 0 tells after ``begin``."""
+        said = json.dumps(self._total() if names is None else [self._total(), names])
+        return self._session.boundary.agree(turn, begin + said, end=_LAST, past=past)
+
+    def _report(self, count: int) -> None:
+        for _ in range(count):
+            metrics = self._pending.pop(0) if self._pending else {}
+            self._made += 1
+            if isinstance(epoch := metrics.get("epoch"), int):  # it may count from 1, and a whole one is Lightning's
+                metrics["epoch"] = float(epoch)
+            self._context.report(metrics)
+
+
+_KEPT: Final = 1000
+"""How many steps rank 0's words of earlier steps are kept for ranks that have yet to come there."""
+_LAST, _END = "logged/end", "end "
+"""The turn at the script's end, and how its message begins."""
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, Number):
+        return not isinstance(value, bool)
+    return callable(getattr(value, "item", None)) and getattr(value, "ndim", getattr(value, "size", 0)) == 0
+
+
+@contextlib.contextmanager
+def logged(session: Session, imported: set[str]) -> Iterator[LoggedReports]:
+    """Report what is logged meanwhile with a library that the script imports, or else what it prints.
+
+    A script that imports tunelight reports by itself.
+    """
+    libraries, metric = any(library in imported for library, *_ in _CALLS), session.context.metric
+    reports = LoggedReports(session, libraries=libraries)
+    with contextlib.ExitStack() as stack:
+        if "tunelight" in imported or metric is None:
+            reports.stop()
+            yield reports
+            return
+        for library, module, kind, name, read in _CALLS:
+            if library in imported:
+                try:
+                    home = import_module(module)
+                except ImportError:  # the script will say so, if it needs it
+                    continue
+                stack.enter_context(_told(getattr(home, kind) if kind else home, name, read, reports))
+        if session.context.rank == 0:
+            stack.enter_context(contextlib.redirect_stdout(_Printed(sys.stdout, metric, reports)))
+        from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+        stack.callback(register_optimizer_step_pre_hook(reports.agree).remove)
+        yield reports
+
+
+class _Printed:
+    """Standard output; a metric that is printed with its value, "val_loss: 0.43", is told to ``reports``."""
+
+    def __init__(self, stream: Any, metric: str, reports: LoggedReports) -> None:
+        self._stream, self._reports = stream, reports
+        name = r"\s+".join(map(re.escape, metric.split()))
+        self._value = re.compile(rf"(?<![\w./@-]){name}(?!\w)[\"']?\s*[:=]?\s*({_NUMBER})(?![\w.])", re.IGNORECASE)
+        self._thread, self._open = threading.current_thread(), ""
+
+    def write(self, text: str) -> int:
+        self._stream.write(text)
+        if not self._reports.ends and threading.current_thread() is self._thread:
+            *lines, self._open = re.split(r"[\n\r]", self._open + text)
+            self._open = self._open[-_LONGEST:]
+            for line in lines:
+                if found := self._value.findall(line[:_LONGEST]):
+                    self._reports.read(float(found[-1]))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+_NUMBER: Final = r"[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|\.\d+(?:e[-+]?\d+)?|nan|inf)"
+_LONGEST: Final = 4000
+"""How much of a line is looked at."""
+
+
+@contextlib.contextmanager
+def writers_inside(folder: str, imported: set[str]) -> Iterator[None]:
+    """Let writers of TensorBoard that are given no folder write into this one."""
+    with contextlib.ExitStack() as stack:
+        for library in ("torch.utils.tensorboard", "tensorboardX"):
+            if library in imported:
+                with contextlib.suppress(ImportError):
+                    stack.enter_context(_inside(import_module(library).SummaryWriter, folder))
+        yield
+
+
+@contextlib.contextmanager
+def _inside(writer: type, folder: str) -> Iterator[None]:
+    make: Any = writer.__init__  # type: ignore[misc]
+
+    @functools.wraps(make)
+    def made(self: Any, log_dir: Any = None, *args: Any, **kwargs: Any) -> None:
+        make(self, log_dir or kwargs.pop("logdir", None) or str(Path(folder, "runs")), *args, **kwargs)
+
+    writer.__init__ = made  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        writer.__init__ = make  # type: ignore[misc]
+
+
+@contextlib.contextmanager
+def _told(home: Any, name: str, read: Callable[..., Mapping[str, Any]], reports: LoggedReports) -> Iterator[None]:
+    """Let a call, a function of a module or a method of a class, also tell ``reports`` of what it logs."""
+    call = getattr(home, name)
+    own = 1 if isinstance(home, type) else 0
+
+    @functools.wraps(call)
+    def log(*args: Any, **kwargs: Any) -> Any:
+        reports.depth += 1
+        try:
+            done = call(*args, **kwargs)
+        finally:
+            reports.depth -= 1
+        if not reports.depth:
+            reports.log(read(*args[own:], **kwargs))
+        return done
+
+    setattr(home, name, log)
+    try:
+        yield
+    finally:
+        setattr(home, name, call)
