@@ -131,7 +131,7 @@ class LoggedReports:
         self._report(int(said) - self._made)
 
     def end(self) -> None:
-        """Make the reports that are left, and take over rank 0's names. Called on all ranks once the script has ended."""
+        """Make the reports that are left, and take rank 0's names. Called on all ranks once the script has ended."""
         if self.ends:
             return
         if self._context.world_size == 1:
