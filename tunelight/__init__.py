@@ -19,6 +19,7 @@ _WHERE = {
         "data.module": "RayDataModule",
         "data.shards": "get_dataset_shard",
         "lightning.callbacks": "TuneReportCallback TuneReportCheckpointCallback",
+        "lightning.widths.callback": "WiderModel",
         "lightning.strategies": "HorovodRayStrategy RayShardedStrategy RayStrategy",
         "policies": "FailurePolicy",
         "resources": "get_tune_resources",
@@ -90,6 +91,7 @@ if TYPE_CHECKING:
     from tunelight.data.shards import get_dataset_shard
     from tunelight.lightning.callbacks import TuneReportCallback, TuneReportCheckpointCallback
     from tunelight.lightning.strategies import HorovodRayStrategy, RayShardedStrategy, RayStrategy
+    from tunelight.lightning.widths.callback import WiderModel
     from tunelight.policies import FailurePolicy
     from tunelight.resources import get_tune_resources
     from tunelight.results import SweepResults, TrialResult

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tunelight.errors import SettingsError
+from tunelight.machine.optional import need
 from tunelight.settings import Settings, check_model, check_train
 from tunelight.settings.backends import BACKENDS
 from tunelight.space.parts import scripts, split_config
@@ -29,6 +30,7 @@ class Recipe:
     trainer_args: Mapping[str, Any] = field(default_factory=dict)
     max_epochs: int | None = None
     checkpoints: bool = True
+    base_width: Mapping[str, Any] | None = None
 
     def __call__(self, config: Mapping[str, Any]) -> None:
         """Train one configuration; everything that Lightning logs is reported after each validation."""
@@ -48,7 +50,10 @@ class Recipe:
         callbacks = callbacks_of(args)
         args.setdefault("enable_checkpointing", any(isinstance(one, Checkpoint) for one in callbacks))
         report = TuneReportCheckpointCallback() if self.checkpoints else TuneReportCallback()
-        args["callbacks"] = [*callbacks, report]
+        wider = (
+            [] if not self.base_width else need("widths").Wider(self.model, self.base_width).callbacks(parts["model"])
+        )
+        args["callbacks"] = [*callbacks, *wider, report]
         module = self.model(**parts["model"])
         data = self.data(**parts["data"]) if self.data is not None else None
         pl.Trainer(**args).fit(module, datamodule=data)
@@ -147,6 +152,7 @@ def training_code(space: SearchSpace, settings: Settings) -> Callable[[dict[str,
         trainer_args=dict(settings.trainer_args or {}),
         max_epochs=settings.max_epochs,
         checkpoints=bool(settings.checkpoints),
+        base_width=settings.base_width,
     )
     if not space.objects:
         return code

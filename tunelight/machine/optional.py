@@ -57,7 +57,7 @@ OPTIONAL: Final = {
         ("lightning.remote", "lightning.transfer", "lightning.state.changes", "lightning.state.compiling"),
         "lightning.remote.driver",
     ),
-    "widths": OptionalRoom("wide models with what narrow ones have found", ("lightning.widths",)),
+    "widths": OptionalRoom("wide models with what narrow ones have found", ("lightning.widths",), "lightning.widths"),
     "data": OptionalRoom("datasets and caches", ("data",), "data.server"),
     "integrations": OptionalRoom("training loops of other libraries", ("integrations",)),
     "plain": OptionalRoom("gangs in Ray Tune's own Tuner", ("trial.plain_tune",)),

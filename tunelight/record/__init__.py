@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 from tunelight.record.commands import Command, CommandReader, ask, send
 from tunelight.record.finding import DEFAULT_STORAGE, Found, find_sweep, is_folder, list_sweeps
 from tunelight.record.folder import (
+    check_free,
     create_sweep_folder,
     read_sweep_file,
+    stamped,
     sweep_folder,
     to_json_types,
     to_yaml,

@@ -123,18 +123,13 @@ def create_sweep_folder(
     Raises: SettingsError for a name or storage that can be no folder; StorageError where a sweep of that name
         exists, or the folder cannot be written.
     """
-    readable = re.sub(r"[^A-Za-z0-9_.-]+", "-", default).strip("-.") or "sweep"
-    stem = f"{readable}-{time.strftime('%Y%m%d-%H%M%S')}" if name is None else name
+    stem = stamped(default) if name is None else name
     folder, attempt = sweep_folder(storage, stem), 1
     parent = folder.parent
     try:
         while not _claim(folder):
             if name is not None:
-                raise StorageError(
-                    f"{shown(folder)} exists already and is not overwritten. Choose another name "
-                    f"(name={free_name(parent, name)!r}, say), leave name= out for a new one each time, or go on "
-                    "with the sweep that is there: resume=True."
-                )
+                raise _taken(folder)
             attempt += 1
             folder = parent / f"{stem}-{attempt}"
     except StorageError:
@@ -144,6 +139,27 @@ def create_sweep_folder(
             f"The sweep's folder {shown(folder)} cannot be written: {why(error)}. Choose another storage=."
         ) from error
     return folder
+
+
+def stamped(default: str) -> str:
+    """Return a name for a sweep without one: after what it trains, and the time."""
+    readable = re.sub(r"[^A-Za-z0-9_.-]+", "-", default).strip("-.") or "sweep"
+    return f"{readable}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def check_free(folder: Path) -> None:
+    """Raise StorageError where a sweep's folder is there already."""
+    store = store_of(folder)
+    if (folder.exists() and any(folder.iterdir())) or (store and store.has_any(folder)):
+        raise _taken(folder)
+
+
+def _taken(folder: Path) -> StorageError:
+    return StorageError(
+        f"{shown(folder)} exists already and is not overwritten. Choose another name "
+        f"(name={free_name(folder.parent, folder.name)!r}, say), leave name= out for a new one each time, or go on "
+        "with the sweep that is there: resume=True."
+    )
 
 
 def sweep_folder(storage: str | os.PathLike[str], name: str) -> Path:

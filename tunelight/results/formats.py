@@ -21,6 +21,7 @@ from tunelight.settings.dotted import holder_of
 from tunelight.space.parts import split_config
 
 _PATH: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+_WIDER: Final = "tunelight.WiderModel"
 _MAX_FAILURES: Final = 3
 """The default of ``failures``, which needs no word."""
 
@@ -28,6 +29,8 @@ _MAX_FAILURES: Final = 3
 def lightning_cli(facts: Mapping[str, Any], told: Mapping[str, Any], name: str) -> str:
     """Return a config file for a LightningCLI that was made with the model's and data module's classes."""
     parts, notes = _parts(facts, told, _CLI)
+    if wider := facts.get("wider"):
+        _add_callback(parts["trainer"], {"class_path": _WIDER, "init_args": wider})
     kind, arguments = _strategy(told)
     parts["trainer"].setdefault("strategy", {"class_path": f"tunelight.{kind}", "init_args": arguments})
     head = [f"Train it with a train.py that calls LightningCLI(Model, Data): python train.py fit --config {name}"]
@@ -42,6 +45,8 @@ def lightning_cli(facts: Mapping[str, Any], told: Mapping[str, Any], name: str) 
 def hydra(facts: Mapping[str, Any], told: Mapping[str, Any], name: str) -> str:
     """Return a config for Hydra, whose parts ``hydra.utils.instantiate`` builds where their classes are known."""
     parts, notes = _parts(facts, told, _HYDRA)
+    if wider := facts.get("wider"):
+        _add_callback(parts["trainer"], {"_target_": _WIDER, "_convert_": "all", **wider})
     kind, arguments = _strategy(told)
     parts["trainer"].setdefault("strategy", {"_target_": f"tunelight.{kind}", **arguments})
     targets = {"model": told.get("model"), "data": told.get("data"), "trainer": f"{_lightning(told)}:Trainer"}
@@ -70,6 +75,8 @@ def python(facts: Mapping[str, Any], told: Mapping[str, Any], name: str) -> str:
     notes: list[str] = []
     if code["model"]:
         parts, notes = _parts(facts, told, _PYTHON)
+        if wider := facts.get("wider"):
+            _add_callback(parts["trainer"], _Code(f"tl.WiderModel({_arguments(wider)})"))
         imports, body = _fit(facts, told, parts)
     else:
         imports, body = _trial(facts, told)
@@ -251,6 +258,11 @@ def _parts(
     parts["trainer"] = {**epochs, **device, **own, **parts["trainer"]}
     notes = [f"Left out, for they are objects: trainer_args {', '.join(objects)}."] if objects else []
     return parts, notes
+
+
+def _add_callback(trainer: dict[str, Any], callback: Any) -> None:
+    given = trainer.get("callbacks") or []
+    trainer["callbacks"] = [*(given if isinstance(given, list) else [given]), callback]
 
 
 def _lightning(told: Mapping[str, Any]) -> str:

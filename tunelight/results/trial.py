@@ -284,11 +284,14 @@ class TrialResult(Noted):
             if "weights_only" in inspect.signature(cls.load_from_checkpoint).parameters:
                 arguments = {**arguments, "weights_only": weights_only}
             try:
-                return cls.load_from_checkpoint(path, map_location="cpu", **arguments).eval()
+                loaded = cls.load_from_checkpoint(path, map_location="cpu", **arguments).eval()
             except pickle.UnpicklingError:
                 if weights_only or "weights_only" in arguments:
                     raise
-                return cls.load_from_checkpoint(path, map_location="cpu", weights_only=False, **arguments).eval()
+                loaded = cls.load_from_checkpoint(path, map_location="cpu", weights_only=False, **arguments).eval()
+            if base := self._settings.get("base_width"):
+                need("widths").Wider(cls, base).prepare(loaded, self._model_arguments(cls))
+            return loaded
         except pickle.UnpicklingError as error:
             raise CheckpointError(
                 f"{path} holds more than weights and plain data, and opening it would run code: {refused(error)}. If "
@@ -331,6 +334,7 @@ class TrialResult(Noted):
             **({"objects": objects} if (objects := self._referred()) else {}),
             **({"changes": self.changes} if self.changes else {}),
             **({"command": command} if (command := self.command) else {}),
+            **({"wider": wider} if (wider := self._wider()) else {}),
             "metric": self._settings.get("metric"),
             "mode": self._settings.get("mode") or "min",
             "value": self.value,
@@ -343,6 +347,14 @@ class TrialResult(Noted):
             "checkpoint": checkpoint,
             "versions": self._settings.get("versions") or storage.versions(),
         }
+
+    def _wider(self) -> dict[str, Any] | None:
+        """Return the arguments of WiderModel, where the model trained with it. Raises: ImportPathError."""
+        if not (base := self._settings.get("base_width")):
+            return None
+        cls = self._recorded_model(trust=False)
+        found: dict[str, Any] | None = need("widths").Wider(cls, base).described(self._model_arguments(cls))
+        return found
 
     def _referred(self) -> dict[str, Any]:
         """Return references to the objects in its configuration, by dotted key."""

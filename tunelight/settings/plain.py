@@ -11,6 +11,7 @@ from typing import Any
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.policies import FailurePolicy
 from tunelight.settings.code import import_path
+from tunelight.settings.proxy import Proxy
 from tunelight.settings.repeats import Repeats
 
 
@@ -24,7 +25,7 @@ def plain_setting(value: Any) -> Any:
         return [plain_setting(item) for item in value]
     if isinstance(value, Checkpoints | FailurePolicy):
         return asdict(value)
-    if isinstance(value, Repeats):
+    if isinstance(value, Proxy | Repeats):
         return value.plain()
     if isinstance(value, type) or callable(value):
         return import_path(value)

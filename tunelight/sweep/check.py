@@ -18,7 +18,7 @@ from tunelight.space.check import check_settings
 from tunelight.sweep.run import build_parts, run
 
 _WHEN = ("epoch", "training_iteration", "timestamp")
-_NOT_TRIED = ("baselines", "callbacks", "time_budget", "max_concurrent", "warm_start")
+_NOT_TRIED = ("baselines", "callbacks", "time_budget", "max_concurrent", "warm_start", "proxy")
 """Settings that do not apply to one batch of one trial."""
 
 

@@ -23,9 +23,10 @@ from tunelight.results import SweepResults, TrialResult
 from tunelight.space.plain import Objects
 from tunelight.sweep.past import CODE, changed_code
 from tunelight.sweep.resume import beside, resume
+from tunelight.sweep.stages import REQUEST
 
 _WHEN: Final = ("training_iteration", "timestamp")
-_NOT_COPIED: Final = ("code", "run", "versions", "baselines", "time_budget", "warm_start")
+_NOT_COPIED: Final = ("code", "run", "versions", "baselines", "time_budget", "warm_start", REQUEST)
 """Keys of sweep.yaml that do not apply to one trial's second run."""
 
 

@@ -22,6 +22,7 @@ from tunelight.space.plain import Objects
 from tunelight.stores.masking import MASK, masked_in
 from tunelight.sweep.past import CODE
 from tunelight.sweep.run import run
+from tunelight.sweep.stages import REQUEST
 
 _log = logging.getLogger("tunelight")
 
@@ -60,9 +61,12 @@ def resume(path: str | os.PathLike[str], **overrides: Any) -> SweepResults:
             f"storage={str(folder.parent)!r}, name={folder.name!r}, resume=True) as the sweep was started."
         )
     prefer(sweep_file.get("lightning"))
+    request = sweep_file.get(REQUEST) or {}  # of both stages of a sweep, of which this is one
+    sweep_file = {**sweep_file, **request.get("settings", {}), "space": request.get("space", sweep_file.get("space"))}
     settings = {**_read_back(folder, sweep_file, overrides), "resume": True, **overrides}
+    name = request.get("name", folder.name)
     with beside(sweep_file):
-        return run(_space(folder, sweep_file), storage=stores.shown(folder.parent), name=folder.name, **settings)
+        return run(_space(folder, sweep_file), storage=stores.shown(folder.parent), name=name, **settings)
 
 
 def beside(sweep_file: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:

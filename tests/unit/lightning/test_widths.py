@@ -12,9 +12,9 @@ from torch import nn
 
 from tunelight.compat.lightning import pl
 from tunelight.errors import SettingsError
-from tunelight.lightning.widths.callback import WiderModel
+from tunelight.lightning.widths.callback import WiderModel, plain
 from tunelight.lightning.widths.check import measure, refuse
-from tunelight.lightning.widths.rules import Kind, Rows, Scale, derive, kind_of
+from tunelight.lightning.widths.rules import Kind, Rows, Scale, Scales, derive, kind_of
 
 
 def near(value: float) -> Any:
@@ -28,33 +28,22 @@ class MLP(nn.Sequential):
         )
 
 
-def test_adam_trains_hidden_layers_slower_and_begins_small_in_the_output():
-    found = derive(MLP, 64, 512, "adam").parameters
+def test_adam_trains_hidden_layers_slower_sgd_what_stands_at_the_input_faster_and_the_output_begins_small():
+    found = derive(MLP, 64, 512).parameters
     assert found == {
+        "0.weight": Scale(sgd=8),
+        "0.bias": Scale(sgd=8),
         "2.weight": Scale(1.0, 1 / 8),
-        "2.bias": Scale(near(math.sqrt(8))),  # torch draws it by the layer's inputs
-        "4.weight": Scale(near(math.sqrt(1 / 8)), 1 / 8),
+        "2.bias": Scale(near(math.sqrt(8)), sgd=8),  # torch draws it by the layer's inputs
+        "3.weight": Scale(sgd=8),
+        "3.bias": Scale(sgd=8),
+        "4.weight": Scale(near(math.sqrt(1 / 8)), 1 / 8, 1 / 8),
         "4.bias": Scale(near(math.sqrt(8))),
     }
 
 
-def test_sgd_trains_what_stands_at_the_input_faster():
-    found = derive(MLP, 64, 512, "sgd").parameters
-    rates = {name: scale.rate for name, scale in found.items()}
-    assert rates == {
-        "0.weight": 8,
-        "0.bias": 8,
-        "2.bias": 8,
-        "3.weight": 8,
-        "3.bias": 8,
-        "4.weight": 1 / 8,
-        "4.bias": 1,
-    }
-
-
 def test_a_model_of_the_narrow_width_is_left_as_it_is():
-    assert derive(MLP, 64, 64, "adam").parameters == {}
-    assert derive(MLP, 64, 64, "sgd").parameters == {}
+    assert derive(MLP, 64, 64).parameters == {}
 
 
 def test_a_fixed_initial_scale_is_brought_to_the_width():
@@ -65,10 +54,13 @@ def test_a_fixed_initial_scale_is_brought_to_the_width():
             nn.init.zeros_(layer.bias)
         return nn.Sequential(*layers)
 
-    found = derive(build, 32, 128, "adam").parameters
+    found = derive(build, 32, 128).parameters
     assert found == {
+        "0.weight": Scale(sgd=4),
+        "0.bias": Scale(sgd=4),
         "1.weight": Scale(near(1 / 2), 1 / 4),
-        "2.weight": Scale(near(1 / 4), 1 / 4),
+        "1.bias": Scale(sgd=4),
+        "2.weight": Scale(near(1 / 4), 1 / 4, 1 / 4),
     }
 
 
@@ -84,9 +76,8 @@ def test_convolutions_recurrent_cells_embeddings_and_raw_parameters():
             self.square = nn.Parameter(torch.randn(width, width) * width**-0.5)
             self.token = nn.Parameter(torch.randn(1, 1, width))
 
-    found = derive(Mixed, 16, 64, "adam").parameters
-    rates = {name: scale.rate for name, scale in found.items()}
-    assert rates.pop("lstm.weight_ih_l0", 1) == 1  # of its inputs
+    found = derive(Mixed, 16, 64).parameters
+    rates = {name: scale.adam for name, scale in found.items() if scale.adam != 1}
     assert rates == {"conv.weight": 1 / 4, "up.weight": 1 / 4, "lstm.weight_hh_l0": 1 / 4, "square": 1 / 4}
     assert found["up.weight"].initial == near(1 / 2 if _fans_out(16) else 1 / 4)
 
@@ -97,11 +88,10 @@ def _fans_out(width: int) -> bool:
     return float(layer.weight.detach().abs().max()) < 1 / math.sqrt(width * 4) * 1.5
 
 
-@pytest.mark.parametrize(("kind", "rate"), [("adam", 0.5), ("sgd", 0.25)])
-def test_queries_of_heads_that_grow_carry_the_scale_of_attention(kind: Any, rate: float):
-    found = derive(lambda width: nn.MultiheadAttention(width, 4), 32, 128, kind).parameters
-    assert found["in_proj_weight"].rows == (Rows(0, 0, 128, 0.5, rate),)
-    more = derive(lambda width: nn.MultiheadAttention(width, width // 8), 32, 128, kind).parameters
+def test_queries_of_heads_that_grow_carry_the_scale_of_attention():
+    found = derive(lambda width: nn.MultiheadAttention(width, 4), 32, 128).parameters
+    assert found["in_proj_weight"].rows == (Rows(0, 0, 128, 0.5, 0.5, 0.25),)
+    more = derive(lambda width: nn.MultiheadAttention(width, width // 8), 32, 128).parameters
     assert more.get("in_proj_weight", Scale()).rows == ()
 
 
@@ -113,9 +103,9 @@ def test_an_embedding_that_is_the_output_too_has_its_input_scaled_there():
             self.head = nn.Linear(width, 50, bias=False)
             self.head.weight = self.words.weight
 
-    found = derive(Tied, 16, 64, "adam")
+    found = derive(Tied, 16, 64)
     assert found.inputs == {"head": 1 / 4}
-    assert found.parameters == {}
+    assert found.parameters == {"words.weight": Scale(sgd=4)}
 
 
 def test_weight_norm_is_refused_with_its_layer():
@@ -123,7 +113,7 @@ def test_weight_norm_is_refused_with_its_layer():
         return nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(width, width)))
 
     with pytest.raises(SettingsError, match=r"0\.parametrizations\.weight\.original0.*weight or spectral norm"):
-        derive(build, 8, 32, "adam")
+        derive(build, 8, 32)
 
 
 def test_a_width_that_adds_layers_is_refused():
@@ -131,7 +121,7 @@ def test_a_width_that_adds_layers_is_refused():
         return nn.Sequential(*(nn.Linear(8, 8) for _ in range(width // 8)))
 
     with pytest.raises(SettingsError, match=r"At width 32 the model has other parameters than at width 8: 1\.bias"):
-        derive(build, 8, 32, "adam")
+        derive(build, 8, 32)
 
 
 @pytest.mark.parametrize(
@@ -173,13 +163,13 @@ def test_a_fit_with_the_callback_equals_one_with_groups_written_by_hand(name: st
     """The module's own groups and scheduler keep their ratios, and see none of the multipliers."""
     data: Any = [torch.randn(8, 20, generator=torch.Generator().manual_seed(n)) for n in range(4)]
     kind: Kind = "adam" if name == "AdamW" else "sgd"
-    scales = derive(MLP, 16, 64, kind)
+    scales = derive(MLP, 16, 64)
     torch.manual_seed(1)
     model = Wide(name)
     expected = MLP(64)
     expected.load_state_dict(model.net.state_dict())
     named = {f"net.{key}": scale for key, scale in scales.parameters.items()}
-    scaled = WiderModel(kind, {key: {"initial": one.initial, "rate": one.rate} for key, one in named.items()})
+    scaled = WiderModel(plain(Scales(named)))
     trainer = pl.Trainer(
         accelerator="cpu",
         max_epochs=1,
@@ -196,8 +186,8 @@ def test_a_fit_with_the_callback_equals_one_with_groups_written_by_hand(name: st
         for key, parameter in expected.named_parameters():
             scale = scales.parameters.get(key, Scale())
             parameter.mul_(scale.initial)
-            own = 0.02 if key in ("0.weight", "2.weight") else 0.01
-            groups.append({"params": [parameter], "lr": own * scale.rate, "weight_decay": 0.1 / scale.rate})
+            own, rate = 0.02 if key in ("0.weight", "2.weight") else 0.01, getattr(scale, kind)
+            groups.append({"params": [parameter], "lr": own * rate, "weight_decay": 0.1 / rate})
     optimizer = getattr(torch.optim, name)(groups)
     for number, batch in enumerate(data):
         for group, first in zip(optimizer.param_groups, groups, strict=True):
@@ -221,7 +211,7 @@ def test_a_second_fit_and_a_resumed_one_do_not_scale_again(tmp_path: Any):
     def fit(model: Wide, **given: Any) -> None:
         trainer = pl.Trainer(
             accelerator="cpu", max_epochs=1, logger=False, limit_train_batches=0, enable_checkpointing=False,
-            enable_progress_bar=False, enable_model_summary=False, callbacks=[WiderModel("sgd", scaled)],
+            enable_progress_bar=False, enable_model_summary=False, callbacks=[WiderModel(scaled)],
         )  # fmt: skip
         trainer.fit(model, data, **given)
         trainer.save_checkpoint(tmp_path / "last.ckpt")
@@ -267,10 +257,7 @@ def one_batch() -> Any:
 
 def test_with_scales_layers_change_alike_at_every_width_and_without_them_they_do_not(one_batch: Any):
     scaled, plain = (
-        {
-            layer.name: layer.power
-            for layer in measure(lambda width: Trained(MLP(width)), one_batch, 32, "adam", scaled=on)
-        }
+        {layer.name: layer.power for layer in measure(lambda width: Trained(MLP(width)), one_batch, 32, scaled=on)}
         for on in (True, False)
     )
     assert scaled.keys() == plain.keys() >= {"net.0", "net.2", "net.4"}
@@ -279,6 +266,6 @@ def test_with_scales_layers_change_alike_at_every_width_and_without_them_they_do
 
 
 def test_a_layer_that_changes_more_the_wider_the_model_is_is_named(one_batch: Any):
-    layers = measure(lambda width: Trained(RawOutput(width)), one_batch, 32, "adam", seeds=1)
+    layers = measure(lambda width: Trained(RawOutput(width)), one_batch, 32, seeds=1)
     with pytest.raises(SettingsError, match="The outputs of the layer 'net' change more in a training step"):
         refuse(layers)

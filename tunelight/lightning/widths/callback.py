@@ -25,30 +25,20 @@ class WiderModel(Callback):
     checkpoints see the learning rates of the module's own optimizer. Runs on: worker.
 
     Args:
-        kind: ``"adam"`` or ``"sgd"``, the optimizer that they are for.
-        parameters: by name: ``initial`` and ``rate``, what the values and the learning rate are multiplied by (weight
-            decay is divided by ``rate``), and ``rows``, ``[dim, begin, end, initial, rate]`` of parts of it.
+        parameters: by name, what is multiplied by what: its values by ``initial``, and its learning rate by ``adam`` or
+            ``sgd``, after the kind of the optimizer (weight decay is divided by that). ``rows`` are parts of it, each
+            ``[dim, begin, end, initial, adam, sgd]``.
         inputs: by a layer's name, what its input is multiplied by: of a layer that shares its weight with an embedding.
 
-    Raises: SettingsError for a module without these parameters, or with an optimizer of another kind.
+    Raises: SettingsError for a module without these parameters, or with an optimizer of neither kind.
     """
 
     @known_arguments()
-    def __init__(
-        self,
-        kind: Kind,
-        parameters: Mapping[str, Mapping[str, Any]],
-        inputs: Mapping[str, float] | None = None,
-    ) -> None:
+    def __init__(self, parameters: dict[str, dict[str, Any]], inputs: dict[str, float] | None = None) -> None:
         super().__init__()
-        self.kind = kind
         self.scales = Scales(
             {
-                name: Scale(
-                    given.get("initial", 1.0),
-                    given.get("rate", 1.0),
-                    tuple(Rows(*row) for row in given.get("rows", ())),
-                )
+                name: Scale(**{**given, "rows": tuple(Rows(*row) for row in given.get("rows", ()))})
                 for name, given in parameters.items()
             },
             dict(inputs or {}),
@@ -57,13 +47,17 @@ class WiderModel(Callback):
         self._steps: list[_Step] = []
 
     @classmethod
-    def of(cls, scales: Scales, kind: Kind) -> WiderModel:
+    def of(cls, scales: Scales) -> WiderModel:
         """Return the callback for what `rules.derive` has found."""
-        return cls(kind, plain(scales), dict(scales.inputs))
+        return cls(plain(scales), dict(scales.inputs))
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Multiply the inputs of layers whose weight is an embedding as well, in training and after."""
-        layers = dict(pl_module.named_modules())
+        self.scale_inputs(pl_module)
+
+    def scale_inputs(self, module: nn.Module) -> None:
+        """Multiply the inputs of those layers of a module from now on."""
+        layers = dict(module.named_modules())
         for name, factor in self.scales.inputs.items():
             if name in layers and not hasattr(layers[name], _DONE):
                 setattr(layers[name], _DONE, True)
@@ -90,12 +84,7 @@ class WiderModel(Callback):
         named = _named(pl_module)
         scales = {id(named[name]): scale for name, scale in self.scales.parameters.items()}
         for optimizer in trainer.optimizers:
-            if (kind := kind_of(optimizer)) != self.kind:
-                raise SettingsError(
-                    f"{type(optimizer).__name__} is an optimizer of {kind}'s kind, and these multipliers are for one "
-                    f"of {self.kind}'s."
-                )
-            step = _Step(optimizer, scales)
+            step = _Step(optimizer, scales, kind_of(optimizer))
             self._steps.append(step)
             self._handles += [
                 optimizer.register_step_pre_hook(step.before),
@@ -119,8 +108,7 @@ def plain(scales: Scales) -> dict[str, dict[str, Any]]:
     """Return multipliers as plain data, as a YAML file holds them; 1 is left out."""
     return {
         name: {
-            **({"initial": scale.initial} if scale.initial != 1 else {}),
-            **({"rate": scale.rate} if scale.rate != 1 else {}),
+            **{name: factor for name in ("initial", "adam", "sgd") if (factor := getattr(scale, name)) != 1},
             **({"rows": [list(row) for row in scale.rows]} if scale.rows else {}),
         }
         for name, scale in scales.parameters.items()
@@ -140,9 +128,10 @@ class _Input:
 class _Step:
     """Lets an optimizer's step see groups by learning rate, between the end of its closure and its own end."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, scales: Mapping[int, Scale]) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, scales: Mapping[int, Scale], kind: Kind) -> None:
         self._optimizer = optimizer
         self._scales = scales
+        self._kind = kind
         self._own: list[dict[str, Any]] | None = None
         """The optimizer's groups, while the step sees others."""
         self._parts: list[tuple[int, dict[str, Any]]] = []
@@ -175,7 +164,7 @@ class _Step:
             by_rate: dict[float, list[torch.Tensor]] = {}
             for parameter in group["params"]:
                 scale = self._scales.get(id(parameter), Scale())
-                by_rate.setdefault(scale.rate, []).append(parameter)
+                by_rate.setdefault(getattr(scale, self._kind), []).append(parameter)
                 if scale.rows and parameter.grad is not None:
                     self._before.append((parameter, parameter.detach().clone(), group))
             for rate, parameters in by_rate.items():
@@ -202,7 +191,7 @@ class _Step:
             for parameter, old, group in self._before:
                 decay = group["lr"] * group.get("weight_decay", 0.0) if _decays_apart(self._optimizer) else 0.0
                 for row in self._scales[id(parameter)].rows:
-                    factor = _factor(parameter, row, row.rate)
+                    factor = _factor(parameter, row, getattr(row, self._kind))
                     # Weight decay keeps its size, as for whole parameters.
                     parameter.copy_(old + factor * (parameter - old) - (1 - factor) * decay * old)
         self._before = []

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import statistics
+import tempfile
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 from torch import nn
@@ -14,10 +16,18 @@ from torch import nn
 from tunelight.compat.lightning import Callback, pl
 from tunelight.errors import SettingsError
 from tunelight.lightning.widths.callback import WiderModel
-from tunelight.lightning.widths.rules import Kind, derive
+from tunelight.lightning.widths.rules import derive
+from tunelight.lightning.widths.wider import Wider
+from tunelight.space.parts import split_config
+
+if TYPE_CHECKING:
+    from tunelight.settings import Settings
+    from tunelight.space import SearchSpace
 
 STEPS: Final = 4
 FACTORS: Final = (1, 2, 4, 8)
+LIMIT_S: Final = 600
+"""How long the check of a sweep may take."""
 MOST: Final = 0.4
 """By which power of the width a layer's change may grow or shrink: without scales it grows by 0.5 to 1."""
 
@@ -38,33 +48,39 @@ class Layer(NamedTuple):
 
 
 def measure(
-    build: Callable[[int], pl.LightningModule], data: Any, base: int, kind: Kind, *, scaled: bool = True, seeds: int = 2
+    build: Callable[[int], Any],
+    data: Any,
+    base: int,
+    *,
+    scaled: bool = True,
+    seeds: int = 2,
+    factors: Sequence[int] = FACTORS,
 ) -> list[Layer]:
-    """Train a few steps on one batch at four widths, and return how far each layer's outputs have moved.
+    """Train a few steps on one batch at some widths, and return how far each layer's outputs have moved.
 
     Args:
         build: makes the module of a width.
-        data: a DataLoader or a LightningDataModule; of it one batch is used.
-        base: the narrow width; the others are 2, 4 and 8 times that.
-        kind: of its optimizer.
+        data: a DataLoader or a LightningDataModule, of which one batch is used (None: the module has its own).
+        base: the narrow width.
         scaled: train wider models with their scales, as ``proxy=`` does.
         seeds: how many times each width is trained.
+        factors: the widths, as multiples of the narrow one.
     """
     changes: dict[str, dict[int, list[float]]] = {}
-    for factor in FACTORS:
+    for factor in factors:
         width = base * factor
-        scales = derive(build, base, width, kind)
+        scales = derive(build, base, width)
         for seed in range(seeds):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
                 watch = _Watch(seed)
-                _fit(build(width), data, [*([WiderModel.of(scales, kind)] if scaled else []), watch])
+                _fit(build(width), data, [*([WiderModel.of(scales)] if scaled else []), watch])
             for name, moved in watch.moved().items():
                 changes.setdefault(name, {}).setdefault(width, []).append(moved)
     found = []
     for name, by_width in changes.items():
         medians = {width: statistics.median(values) for width, values in by_width.items()}
-        if len(medians) == len(FACTORS) and min(medians.values()) > 0:
+        if len(medians) == len(factors) and min(medians.values()) > 0:
             found.append(Layer(name, _power(medians), medians))
     return found
 
@@ -81,6 +97,104 @@ def refuse(layers: Sequence[Layer]) -> None:
         "narrow model does not hold for a wide one. Look there for a parameter that is no layer's, for an initial "
         "value or a factor in forward that is fixed or depends on the width, or leave proxy= out."
     )
+
+
+@dataclass(frozen=True)
+class CoordinateCheck:
+    """A train function that reports each layer's power, as ``layer/NAME``. Runs on: worker."""
+
+    model: Callable[..., Any]
+    data: Callable[..., Any] | None
+    base: Mapping[str, Any]
+
+    def __call__(self, config: Mapping[str, Any]) -> None:
+        """Measure the model of one configuration."""
+        from tunelight.session.session import get_context
+
+        parts = split_config(config)
+        wider = Wider(self.model, self.base)
+        base, wide = wider.width(parts["model"])
+        data = self.data(**parts["data"]) if self.data is not None else None
+        factors = [factor for factor in FACTORS if factor <= max(FACTORS[2], wide / base)]
+        layers = measure(wider.builder(parts["model"]), data, base, factors=factors)
+        get_context().report(
+            {"largest": max((abs(one.power) for one in layers), default=0.0)}
+            | {f"layer/{one.name}": one.power for one in layers}
+        )
+
+
+def check_widths(
+    space: SearchSpace,
+    settings: Settings,
+    config: Mapping[str, Any],
+    base: Mapping[str, Any],
+    run_one: Callable[..., Any],
+) -> list[Layer]:
+    """Train a few steps at several widths on one worker of the sweep, and return the layers as measured.
+
+    Args:
+        space, settings: the sweep's.
+        config: one of its configurations, in full.
+        base: the narrow values of the keys that make its model wider.
+        run_one: runs a sweep of one trial.
+
+    Raises: SettingsError for a model whose layers change more, or less, the wider it is, and where this cannot be
+    found out. Runs on: driver.
+    """
+    assert settings.model is not None
+    with tempfile.TemporaryDirectory(prefix="tunelight-widths-") as folder:
+        only = replace(
+            settings,
+            train=CoordinateCheck(settings.model, settings.data, base),
+            **dict.fromkeys(_LEFT),  # type: ignore[arg-type]  # None is the default of each
+            **_ONCE,
+            storage=folder,
+            failures=replace(settings.failures, give_up_after=0, max_failures=0),
+        )
+        found = run_one(space.without_grid().fixed(space.dotted(config)), only)
+        trial = found.trials[0]
+    if not trial.history:
+        why = trial.error or f"it ended as {trial.state} within {LIMIT_S} s"
+        raise SettingsError(
+            f"Whether proxy= holds for this model was to be found out by {STEPS} steps at a few widths, and that "
+            f"failed: {why}"
+        )
+    layers = [
+        Layer(name.removeprefix("layer/"), power, {})
+        for name, power in trial.history[0].items()
+        if name.startswith("layer/")
+    ]
+    refuse(layers)
+    return layers
+
+
+_LEFT: Final = (
+    "model",
+    "data",
+    "trainer_args",
+    "proxy",
+    "repeats",
+    "resources_per_trial",
+    "max_concurrent",
+    "max_epochs",
+)
+_ONCE: Final[Mapping[str, Any]] = {
+    "metric": "largest",
+    "mode": "min",
+    "workers": 1,
+    "num_samples": 1,
+    "scheduler": "fifo",
+    "searcher": "random",
+    "checkpoints": None,
+    "name": "widths",
+    "resume": False,
+    "baselines": (),
+    "warm_start": (),
+    "callbacks": (),
+    "progress": False,
+    "web": False,
+    "time_budget": LIMIT_S,
+}
 
 
 def _power(changes: dict[int, float]) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import torch
@@ -40,7 +40,8 @@ class Rows(NamedTuple):
     begin: int
     end: int
     initial: float
-    rate: float
+    adam: float
+    sgd: float
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,14 @@ class Scale:
 
     Attributes:
         initial: its values before training.
-        rate: its learning rate; its weight decay is divided by it, so that their product stays.
+        adam, sgd: its learning rate under an optimizer of that kind; its weight decay is divided by it, so that their
+            product stays.
         rows: parts of it with further factors: the queries of an attention whose heads grow.
     """
 
     initial: float = 1.0
-    rate: float = 1.0
+    adam: float = 1.0
+    sgd: float = 1.0
     rows: tuple[Rows, ...] = ()
 
 
@@ -80,21 +83,23 @@ class _Place(NamedTuple):
     leaf: str
 
 
-def derive(build: Callable[[int], nn.Module], base: int, wide: int, kind: Kind) -> Scales:
+def derive(build: Callable[[int], nn.Module], base: int, wide: int) -> Scales:
     """Return the scales of the model of width ``wide`` for hyperparameters that were found at width ``base``.
 
     Args:
         build: makes the model of a width; it is called for ``base`` and up to four times that, a few times, and on the
             meta device, without memory for parameters, for ``wide``.
-        kind: of its optimizer.
 
     Raises: SettingsError for a model that cannot be rescaled, with the name of the layer.
     """
     if base == wide:
         return Scales()
     narrow, between = _built(build, base), min(4 * base, wide)
-    with torch.device("meta"):
-        target = build(wide)
+    try:
+        with torch.device("meta"):
+            target = build(wide)
+    except Exception:  # noqa: BLE001 - it reads its values, or those of a file, and those are not there
+        target = _built(build, wide)
     _check_alike(narrow, target, base, wide)
     powers = _powers(build, base, between)
     attentions = dict(_attentions(narrow, target))
@@ -111,10 +116,10 @@ def derive(build: Callable[[int], nn.Module], base: int, wide: int, kind: Kind) 
             inputs |= {place.path: 1 / fan for place, fan in zip(places, fan_ins, strict=True) if fan != 1}
             contracted, fan_ins = [()], [1.0]
         others = [dim for dim in range(parameter.dim()) if dim not in contracted[0]]
-        scale = _scale(fan_ins[0], _ratio(base_shape, parameter.shape, others), kind)
+        scale = _scale(fan_ins[0], _ratio(base_shape, parameter.shape, others))
         power = powers[name]
-        scale = Scale(1.0 if power is None else scale.initial / (wide / base) ** power, scale.rate)
-        scale = _with_queries(scale, places[0], parameter, attentions, kind)
+        scale = replace(scale, initial=1.0 if power is None else scale.initial / (wide / base) ** power)
+        scale = _with_queries(scale, places[0], parameter, attentions)
         if scale != Scale():
             parameters[name] = scale
     return Scales(parameters, inputs)
@@ -212,12 +217,11 @@ def _ratio(base: Sequence[int], wide: Sequence[int], dims: Sequence[int]) -> flo
     return math.prod(wide[dim] / base[dim] for dim in dims)
 
 
-def _scale(fan_in: float, fan_out: float, kind: Kind) -> Scale:
-    """Return the factors of a parameter: of its initial values relative to the narrow model's, and of its rate."""
+def _scale(fan_in: float, fan_out: float) -> Scale:
+    """Return the factors of a parameter: of its initial values relative to the narrow model's, and of its rates."""
     if fan_in == 1:  # of inputs, a bias, a norm, an embedding
-        return Scale(1.0, 1.0 if kind == "adam" else fan_out)
-    initial = fan_in**-0.5 if fan_out != 1 else 1 / fan_in
-    return Scale(initial, 1 / fan_in if kind == "adam" else fan_out / fan_in)
+        return Scale(sgd=fan_out)
+    return Scale(fan_in**-0.5 if fan_out != 1 else 1 / fan_in, 1 / fan_in, fan_out / fan_in)
 
 
 # --- attention: its scale is 1/d in place of 1/sqrt(d), where the heads' width d grows; the queries take that -------
@@ -244,9 +248,7 @@ def _head_width(layer: nn.Module) -> int | None:
     return queries.out_features // heads if heads and queries is not None else None
 
 
-def _with_queries(
-    scale: Scale, place: _Place, parameter: torch.Tensor, attentions: Mapping[str, float], kind: Kind
-) -> Scale:
+def _with_queries(scale: Scale, place: _Place, parameter: torch.Tensor, attentions: Mapping[str, float]) -> Scale:
     """Return a parameter's scale with the factor of queries, where it computes them."""
     owner, name = place.path, place.leaf
     if name not in _QUERIES | _JOINED:  # the weight or bias of a layer that does
@@ -254,8 +256,7 @@ def _with_queries(
     factor = attentions.get(owner)
     if factor is None or name not in _QUERIES | _JOINED:
         return scale
-    rate = factor if kind == "adam" else factor**2
     if name in _QUERIES:
-        return Scale(scale.initial * factor, scale.rate * rate)
+        return Scale(scale.initial * factor, scale.adam * factor, scale.sgd * factor**2)
     dim = 1 if type(place.layer).__name__ == "Conv1D" and parameter.dim() == 2 else 0
-    return Scale(scale.initial, scale.rate, (Rows(dim, 0, parameter.shape[dim] // 3, factor, rate),))
+    return replace(scale, rows=(Rows(dim, 0, parameter.shape[dim] // 3, factor, factor, factor**2),))
