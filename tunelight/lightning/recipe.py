@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tunelight.errors import SettingsError
-from tunelight.machine.optional import need
 from tunelight.settings import Settings, check_model, check_train
 from tunelight.settings.backends import BACKENDS
-from tunelight.space.parts import scripts, split_config
+from tunelight.space.parts import scripts, split_config, widths
 from tunelight.space.plain import Objects
 
 if TYPE_CHECKING:
@@ -50,9 +49,7 @@ class Recipe:
         callbacks = callbacks_of(args)
         args.setdefault("enable_checkpointing", any(isinstance(one, Checkpoint) for one in callbacks))
         report = TuneReportCheckpointCallback() if self.checkpoints else TuneReportCallback()
-        wider = (
-            [] if not self.base_width else need("widths").Wider(self.model, self.base_width).callbacks(parts["model"])
-        )
+        wider = [] if not self.base_width else widths().Wider(self.model, self.base_width).callbacks(parts["model"])
         args["callbacks"] = [*callbacks, *wider, report]
         module = self.model(**parts["model"])
         data = self.data(**parts["data"]) if self.data is not None else None

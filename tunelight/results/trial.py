@@ -21,7 +21,7 @@ from tunelight.results.html import short, trial_html
 from tunelight.results.words import refused, used
 from tunelight.settings import load_object, paired
 from tunelight.settings.dotted import holder_of
-from tunelight.space.parts import scripts
+from tunelight.space.parts import scripts, widths
 from tunelight.space.plain import references
 
 _PREFIX: Final = "model."
@@ -290,7 +290,7 @@ class TrialResult(Noted):
                     raise
                 loaded = cls.load_from_checkpoint(path, map_location="cpu", weights_only=False, **arguments).eval()
             if base := self._settings.get("base_width"):
-                need("widths").Wider(cls, base).prepare(loaded, self._model_arguments(cls))
+                widths().Wider(cls, base).prepare(loaded, self._model_arguments(cls))
             return loaded
         except pickle.UnpicklingError as error:
             raise CheckpointError(
@@ -353,7 +353,7 @@ class TrialResult(Noted):
         if not (base := self._settings.get("base_width")):
             return None
         cls = self._recorded_model(trust=False)
-        found: dict[str, Any] | None = need("widths").Wider(cls, base).described(self._model_arguments(cls))
+        found: dict[str, Any] | None = widths().Wider(cls, base).described(self._model_arguments(cls))
         return found
 
     def _referred(self) -> dict[str, Any]:

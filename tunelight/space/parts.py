@@ -17,6 +17,11 @@ def scripts() -> Any:
     return need("scripts")
 
 
+def widths() -> Any:
+    """Return what scales wide models. Raises: SettingsError where that has been taken out."""
+    return need("widths")
+
+
 def split_config(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return a dotted configuration as arguments for each part: {"model": {...}, "data": ..., "trainer": ...}."""
     parts: dict[str, dict[str, Any]] = {part: {} for part in PARTS}

@@ -18,15 +18,14 @@ from tunelight import stores
 from tunelight.cluster.connect import at_once, check_ray, connected, step_of, tune_environment, waits_for
 from tunelight.cluster.local import env_of_workers
 from tunelight.compat.arguments import known_arguments
-from tunelight.compat.lightning import decide
-from tunelight.compat.ray import announced, check_ray_internals
+from tunelight.compat.ray import announced
 from tunelight.errors import SweepFailedError
-from tunelight.lightning.recipe import training_code, training_setting
-from tunelight.machine.optional import look_up, need
+from tunelight.lightning.recipe import training_setting
+from tunelight.machine.optional import look_up
 from tunelight.messages import DatasetHandle, Evaluation
 from tunelight.policies import FailurePolicy
 from tunelight.record import RECORD_FILE, SWEEP_FILE, Lease, create_sweep_folder, locked, mirrored, write_sweep_file
-from tunelight.resources import Reservation, reserve
+from tunelight.resources import Reservation
 from tunelight.results import SweepResults
 from tunelight.settings import Checkpoints, Mode, Settings
 from tunelight.settings.backends import Backend
@@ -34,6 +33,7 @@ from tunelight.settings.code import Style, script_file
 from tunelight.space import SearchSpace
 from tunelight.space.check import check_settings
 from tunelight.stores import delete, for_tune
+from tunelight.sweep.building import build_parts, served
 from tunelight.sweep.control import SweepControl
 from tunelight.sweep.live_page import LivePage, check_web
 from tunelight.sweep.past import SavedSweep, open_saved_sweep, sweep_file_of
@@ -217,7 +217,7 @@ def run_sweep(space: SearchSpace, settings: Settings, stage: Mapping[str, Any] |
         with (
             connected(settings, sweep.reservation, sweep.folder / SWEEP_FILE, control.signals) as (reservation, watch),
             control.signals,  # after Ray, which installs a handler of SIGTERM when it starts
-            _served(settings, reservation) as handle,
+            served(settings, reservation) as handle,
         ):
             if page is not None:
                 page.say()
@@ -294,53 +294,12 @@ def _claimed(sweep: _Sweep, past: SavedSweep | None) -> Iterator[_Sweep]:
         raise
 
 
-def _data() -> Any:
-    return need("data")
-
-
-def _served(settings: Settings, reservation: Reservation) -> contextlib.AbstractContextManager[DatasetHandle | None]:
-    """Serve the datasets of a sweep to its trials, if it has any."""
-    if not settings.datasets:
-        return contextlib.nullcontext()
-    least = reservation.least or reservation.workers
-    return _data().served(settings, least)  # type: ignore[no-any-return]  # the room is optional
-
-
-def build_parts(
-    space: SearchSpace, settings: Settings, folder: Path | None = None, **facts: Any
-) -> tuple[Reservation, Callable[[dict[str, Any]], object], GangScheduler, Searcher]:
-    """Build reservation, training code, scheduler and searcher of a sweep before Ray starts, so that errors come early.
-
-    ``folder``: of a sweep that is resumed; ``facts``: for its scheduler, see :class:`SweepFacts`.
-    """
-    with space.placing(settings, training_setting(settings)):
-        decide(settings.lightning, f"The code of this sweep uses {settings.lightning}")
-    with space.placing(settings, "resources_per_trial"):
-        reservation = reserve(
-            settings.workers, settings.cpus_per_worker, settings.gpus_per_worker, settings.resources_per_trial
-        )
-    with space.placing(settings, "datasets"):
-        if settings.datasets:
-            _data().check_sources(settings.datasets, reservation.least or reservation.workers)
-    code = training_code(space, settings)
-    from tunelight.schedulers.choose import build_scheduler, check_company  # imports Ray Tune
-    from tunelight.searchers.choose import build_searcher
-
-    check_ray_internals("core", "tune")
-    with space.placing(settings, "scheduler"):
-        scheduler = build_scheduler(settings, space.domains, **facts)
-        check_company(scheduler, settings)
-    with space.placing(settings, "searcher"):
-        searcher = build_searcher(space, settings, folder)
-    return reservation, code, scheduler, searcher
-
-
 def _prepare(
     space: SearchSpace,
     settings: Settings,
     past: SavedSweep | None,
     control: SweepControl,
-    stage: Mapping[str, Any] | None,
+    stage: Mapping[str, Any] | None = None,
 ) -> _Sweep:
     """Build a sweep's parts, and for a resumed one restore their state."""
     folder = Path() if past is None else past.folder  # that of a new sweep is created after all checks

@@ -11,7 +11,6 @@ import numpy as np
 
 from tunelight.errors import SettingsError, StorageError
 from tunelight.machine.notebook import write
-from tunelight.machine.optional import need
 from tunelight.messages import Text
 from tunelight.record import check_free, has_record, read_sweep_file, stamped, sweep_folder
 from tunelight.results import SweepResults
@@ -19,7 +18,7 @@ from tunelight.settings import Settings
 from tunelight.settings.plain import plain_setting
 from tunelight.settings.proxy import Proxy
 from tunelight.space import SearchSpace
-from tunelight.space.parts import split_config
+from tunelight.space.parts import split_config, widths
 
 REQUEST: Final = "stages"
 """The key of sweep.yaml that holds what the two sweeps were asked for as one."""
@@ -75,7 +74,7 @@ class Stages:
     def first(self) -> tuple[SearchSpace, Settings]:
         """Return the sweep of the cheap trials."""
         budget = self.settings.budget_s
-        own = {} if self.proxy.workers is None else {"workers": self.proxy.workers, "resources_per_trial": None}
+        own: dict[str, Any] = {} if self.proxy.workers is None else {"workers": self.proxy.workers, "resources_per_trial": None}
         space = self.space.fixed(self.proxy.values)
         settings = replace(
             self.settings,
@@ -164,7 +163,7 @@ def run_stages(space: SearchSpace, settings: Settings, run_one: RunOne, default:
         if stages.base_width and not begun[0]:
             if settings.progress:
                 write(Text("Checking that what a narrow model shows holds for a wide one\n", error=True))
-            need("widths").check_widths(space, settings, config, stages.base_width, run_one)
+            widths().check_widths(space, settings, config, stages.base_width, run_one)
         first = _run(stages, 1, stages.first(), run_one)
     if first.ended not in ("finished", "time budget") or not first.top(1):
         return first
@@ -183,7 +182,7 @@ def grows(space: SearchSpace, settings: Settings, config: Mapping[str, Any]) -> 
     assert settings.proxy is not None
     if settings.model is None or not _of_model(settings.proxy):
         return False
-    wider = need("widths").Wider(settings.model, settings.proxy.values)
+    wider = widths().Wider(settings.model, settings.proxy.values)
     return bool(wider.grows(split_config(space.objects.restored(config))["model"]))
 
 

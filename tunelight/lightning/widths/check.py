@@ -74,14 +74,16 @@ def measure(
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
                 watch = _Watch(seed)
-                _fit(build(width), data, [*([WiderModel.of(scales)] if scaled else []), watch])
+                module = build(width)
+                _fit(module, data, [*([WiderModel.of(scales)] if scaled else []), watch])
             for name, moved in watch.moved().items():
                 changes.setdefault(name, {}).setdefault(width, []).append(moved)
     found = []
     for name, by_width in changes.items():
         medians = {width: statistics.median(values) for width, values in by_width.items()}
         if len(medians) == len(factors) and min(medians.values()) > 0:
-            found.append(Layer(name, _power(medians), medians))
+            power = _power(medians)  # that of a loss says nothing where it is small, for losses come to an end
+            found.append(Layer(name, max(0.0, power) if name == type(module).__name__ else power, medians))
     return found
 
 
@@ -250,6 +252,12 @@ class _Watch(Callback):
         """Let dropout choose alike in each step."""
         torch.manual_seed(self._seed)
         self._outputs = [*self._outputs[:1], {}]
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Keep the loss where the module has parameters of its own: no layer's outputs show what those do."""
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        if isinstance(loss, torch.Tensor) and next(pl_module.parameters(recurse=False), None) is not None:
+            self._outputs[-1][type(pl_module).__name__] = loss.detach().clone()
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Stop looking."""
