@@ -188,6 +188,21 @@ def test_a_proxy_of_depth_is_a_cheaper_trial_and_scales_nothing(ray4: Any, tmp_p
     assert results.proxy is not None
 
 
+def test_every_backend_scales_alike(ray4: Any, tmp_path: Path) -> None:
+    """A batch of each rank, a third of the epochs after a checkpoint: the losses are those of DDP."""
+    found = {}
+    for backend in ("ddp", "horovod", "sharded"):
+        results = sweep(
+            tmp_path, backend=backend, name=backend, proxy=None, base_width={"model.width": 8}, num_samples=1,
+        )  # fmt: skip
+        assert results.trials[0].error is None
+        found[backend] = [report["val_loss"] for report in results.trials[0].history]
+    assert found["horovod"] == pytest.approx(found["ddp"], rel=1e-4)
+    assert found["sharded"] == pytest.approx(found["ddp"], rel=1e-4)
+    plain = sweep(tmp_path, name="plain", proxy=None, num_samples=1)
+    assert [report["val_loss"] for report in plain.trials[0].history] != pytest.approx(found["ddp"], rel=1e-2)
+
+
 def test_a_model_that_cannot_be_scaled_is_refused_before_its_sweep(ray4: Any, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"The outputs of .* change more in a training step the wider"):
         sweep(tmp_path, model=Raw, proxy={"model.width": 8})

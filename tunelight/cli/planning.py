@@ -12,7 +12,7 @@ from tunelight.cli.overrides import load_space_and_settings, parsed
 from tunelight.cli.printing import print_either
 from tunelight.errors import SettingsError, StorageError, unknown
 
-_TAKES = ("num_samples", "workers", "max_epochs", "scheduler")
+_TAKES = ("num_samples", "workers", "max_epochs", "scheduler", "proxy")
 
 
 @command("plan space.yaml --cluster 16x8 --seconds-per-epoch 30 --deadline 8h", runs_code=True)
@@ -28,6 +28,10 @@ def plan(
     workers: options.Workers = None,
     max_epochs: options.Epochs = None,
     scheduler: options.Scheduler = None,
+    proxy_seconds: Annotated[
+        float | None,
+        typer.Option("--proxy-seconds-per-epoch", help="The same of a cheap trial, where the sweep has a proxy."),
+    ] = None,
     price: Annotated[float | None, typer.Option("--price-per-gpu-hour", help="Price of a slot per hour.")] = None,
     deadline: Annotated[
         str | None, typer.Option("--deadline", help="8h or 90m; other cluster sizes are tried, too.")
@@ -59,6 +63,7 @@ def plan(
         space,
         seconds_per_epoch=seconds_per_epoch,
         cluster=cluster,
+        proxy_seconds_per_epoch=proxy_seconds,
         price_per_gpu_hour=price,
         deadline=deadline,
         curves=curves,

@@ -44,6 +44,8 @@ def plan(
     num_samples: int | None = None,
     workers: int | tuple[int, int] | None = None,
     max_epochs: int | None = None,
+    proxy: Mapping[str, Any] | None = None,
+    proxy_seconds_per_epoch: float | None = None,
     price_per_gpu_hour: float | None = None,
     deadline: float | str | None = None,
     costs: Costs | None = None,
@@ -59,7 +61,9 @@ def plan(
         space: as ``tunelight.run`` takes it.
         seconds_per_epoch: of one trial, on a gang of ``workers`` (of an elastic one: the fewest).
         cluster: nodes x slots a node, "16x8"; a worker takes one slot, with its GPU if it has one.
-        scheduler, num_samples, workers, max_epochs: as in ``tunelight.run``.
+        scheduler, num_samples, workers, max_epochs, proxy: as in ``tunelight.run``. With ``proxy``, the plan is of its
+            trials in full, and ``plan.first`` of the cheap ones.
+        proxy_seconds_per_epoch: of a cheap trial, on its workers.
         price_per_gpu_hour: what a slot costs an hour (None: no costs are given).
         deadline: seconds, or text as "8h"; other sizes of gang and cluster are tried, too, and the cheapest is named.
         costs: what starts, pauses and more workers cost (``Costs()``: perfect scaling).
@@ -69,16 +73,58 @@ def plan(
     Raises: subclasses of TunelightError. Runs on: driver, without Ray.
     """
     told = {"scheduler": scheduler, "num_samples": num_samples, "workers": workers, "max_epochs": max_epochs}
+    told["proxy"] = proxy
     try:
         settings = _settings(space, {**told, "time_budget": deadline})
     except SettingsError as error:
         raise SettingsError(str(error).replace("time_budget", "deadline")) from error
-    for name, value in (("seconds_per_epoch", seconds_per_epoch), ("price_per_gpu_hour", price_per_gpu_hour)):
+    for name, value in (
+        ("seconds_per_epoch", seconds_per_epoch),
+        ("proxy_seconds_per_epoch", proxy_seconds_per_epoch),
+        ("price_per_gpu_hour", price_per_gpu_hour),
+    ):
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
             raise SettingsError(f"{name} must be a number above 0, not {value!r}.")
     where, costs = Cluster.of(cluster), costs or Costs()
+    how: dict[str, Any] = {"where": where, "costs": costs, "curves": curves, "seeds": seeds}
+    how["price_per_gpu_hour"] = price_per_gpu_hour
+    if (cheap := settings.proxy) is None:
+        return _planned(settings, seconds_per_epoch, **how)
+    if proxy_seconds_per_epoch is None:
+        raise SettingsError(
+            "The sweep has proxy=, and how long an epoch of its cheap trials takes is not known. Give "
+            "proxy_seconds_per_epoch= (--proxy-seconds-per-epoch)."
+        )
+    full = replace(settings, proxy=None, num_samples=min(cheap.top, settings.num_samples), time_budget=None)
+    narrow = replace(settings, proxy=None, workers=cheap.workers or settings.workers, time_budget=None)
+    first, second = _planned(narrow, proxy_seconds_per_epoch, **how), _planned(full, seconds_per_epoch, **how)
+    return _both(first, second, settings.budget_s)
+
+
+def _both(first: Plan, second: Plan, deadline_s: float | None) -> Plan:
+    """Return the plan of two stages, one after the other: the second's, with a verdict on both."""
+    hours = [plan.makespan_h for plan in (first, second)]
+    if hours[0] is None or hours[1] is None:
+        return replace(second, first=first, feasible=False, verdict=(first if hours[0] is None else second).verdict)
+    both = Spread(hours[0].p50 + hours[1].p50, hours[0].p90 + hours[1].p90)
+    in_time = deadline_s is None or both.p90 * _HOUR <= deadline_s
+    verdict = _verdict(both, in_time, deadline_s, [])
+    return replace(second, first=first, feasible=in_time, verdict=f"Both stages: {verdict}")
+
+
+def _planned(
+    settings: Settings,
+    seconds_per_epoch: float,
+    *,
+    where: Cluster,
+    price_per_gpu_hour: float | None,
+    costs: Costs,
+    curves: Curves | str | os.PathLike[str] | None,
+    seeds: int,
+) -> Plan:
+    """Return the plan of one sweep."""
     reservation = reserve(settings.workers)
     least = reservation.least or reservation.workers
     sweep = _Sweep(settings, where, price_per_gpu_hour, costs, seconds_per_epoch * costs.speedup(least), curves)
@@ -293,6 +339,8 @@ def _verdict(hours: Spread, in_time: bool, deadline_s: float | None, options: Se
     if deadline_s is None:
         return f"Feasible: {both}."
     first = f"{'Meets' if in_time else 'Misses'} the deadline of {duration(deadline_s / _HOUR)}: {both}."
+    if not options:
+        return first
     best = options[0]
     if best.in_time:
         return (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any
 
 _MOST_OPTIONS = 6
@@ -80,7 +80,8 @@ class Plan:
 
     ``cost`` is what gangs hold, ``rent`` the whole cluster from the first to the last minute, each at the price of a
     slot's hour; None without a price. ``verdict`` says in words whether it can be done (in time). ``schedulers``: its
-    own and others; a note recommends another one that takes less and finds no worse a trial.
+    own and others; a note recommends another one that takes less and finds no worse a trial. ``first``: with ``proxy``,
+    the plan of its cheap trials, which come before; the verdict then is on both.
     """
 
     scheduler: str
@@ -101,6 +102,7 @@ class Plan:
     options: Sequence[Option] = ()
     schedulers: Sequence[Compared] = ()
     notes: Sequence[str] = ()
+    first: Plan | None = None
 
     def asdict(self) -> dict[str, Any]:
         """Return plain data."""
@@ -111,11 +113,15 @@ class Plan:
 
 
 def _text(plan: Plan) -> str:
+    if plan.first is not None:
+        stages = [("Stage 1, cheap trials", plan.first), ("Stage 2, the best in full", replace(plan, first=None))]
+        shown = [f"{title}: {_text(replace(each, verdict=''))}" for title, each in stages]
+        return "\n\n".join([*shown, *_wrapped(plan.verdict)])
     head = (
         f"{plan.num_samples} trials of up to {plan.max_epochs} epochs, {plan.workers} workers each, under "
         f"{plan.scheduler}, on {plan.cluster} slots: {plan.at_once} at once"
     )
-    lines = [head, "", *_wrapped(plan.verdict)]
+    lines = [head, *(["", *_wrapped(plan.verdict)] if plan.verdict else [])]
     for columns, rows in _tables(plan):
         if rows:
             lines += ["", *_aligned([columns, *rows])]

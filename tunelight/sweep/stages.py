@@ -59,6 +59,25 @@ class Stages:
     settings: Settings
     name: str
     base_width: Mapping[str, Any]
+    example: Mapping[str, Any]
+    """One of its configurations, in full."""
+
+    @classmethod
+    def of(cls, space: SearchSpace, settings: Settings, name: str) -> Stages:
+        """Return the stages of a sweep with ``proxy``. Raises: SettingsError where that cannot be.
+
+        The model is built, narrow and in full, without memory for its parameters.
+        """
+        assert settings.proxy is not None
+        _check_keys(space, settings)
+        stages = cls(space, settings, name, {}, {})
+        narrow = space.fixed(settings.proxy.values)
+        if settings.model is not None:
+            narrow.check_parts(settings.model, settings.data)
+        config = stages.full(narrow.sample(np.random.RandomState(settings.seed or 0)))
+        space.check_baselines([config])
+        width = _of_model(settings.proxy) if _grows(space, settings, config) else {}
+        return replace(stages, example=config, base_width=width)
 
     @property
     def proxy(self) -> Proxy:
@@ -74,7 +93,9 @@ class Stages:
     def first(self) -> tuple[SearchSpace, Settings]:
         """Return the sweep of the cheap trials."""
         budget = self.settings.budget_s
-        own: dict[str, Any] = {} if self.proxy.workers is None else {"workers": self.proxy.workers, "resources_per_trial": None}
+        own: dict[str, Any] = (
+            {} if self.proxy.workers is None else {"workers": self.proxy.workers, "resources_per_trial": None}
+        )
         space = self.space.fixed(self.proxy.values)
         settings = replace(
             self.settings,
@@ -109,6 +130,14 @@ class Stages:
         )
         return space, settings
 
+    def check_widths(self, run_one: RunOne) -> list[tuple[str, float]]:
+        """Train a few steps at several widths on a worker; return each layer, and the power of the width it moves by.
+
+        Raises: SettingsError for a model whose layers do not move alike at all widths; it names the layer.
+        """
+        layers = widths().check_widths(self.space, self.settings, self.example, self.base_width, run_one)
+        return [(layer.name, layer.power) for layer in layers]
+
     def cheap(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return a configuration with the first stage's values."""
         space = self.space.fixed(self.proxy.values)
@@ -126,7 +155,11 @@ class Stages:
         if number == 1:
             then = f"the best {self.proxy.top} of them are then trained in full, in the sweep {self.name}"
             return f"Stage 1 of 2: trials with {values}; {then}."
-        how = "with learning rates and initial values scaled to their width" if self.base_width else "as they are"
+        how = (
+            "with learning rates and initial values scaled to their width" if self.base_width else "with nothing scaled"
+        )
+        if self.settings.model is None:
+            how += ", for the model is built by the training code"
         return f"Stage 2 of 2: the best configurations of {self.name}{_SUFFIX} ({values}) in full, {how}."
 
 
@@ -140,12 +173,7 @@ def run_stages(space: SearchSpace, settings: Settings, run_one: RunOne, default:
     """
     began = time.monotonic()
     assert settings.proxy is not None
-    _check_keys(space, settings)
-    stages = Stages(space, settings, settings.name or stamped(default), {})
-    config = stages.full(space.fixed(settings.proxy.values).sample(np.random.RandomState(settings.seed or 0)))
-    space.check_baselines([config])
-    if grows(space, settings, config):
-        stages = replace(stages, base_width=_of_model(settings.proxy))
+    stages = Stages.of(space, settings, settings.name or stamped(default))
     folders = [sweep_folder(settings.storage, name) for name in (f"{stages.name}{_SUFFIX}", stages.name)]
     begun = [settings.resume and has_record(folder) for folder in folders]
     for folder, known in zip(folders, begun, strict=True):
@@ -163,7 +191,7 @@ def run_stages(space: SearchSpace, settings: Settings, run_one: RunOne, default:
         if stages.base_width and not begun[0]:
             if settings.progress:
                 write(Text("Checking that what a narrow model shows holds for a wide one\n", error=True))
-            widths().check_widths(space, settings, config, stages.base_width, run_one)
+            stages.check_widths(run_one)
         first = _run(stages, 1, stages.first(), run_one)
     if first.ended not in ("finished", "time budget") or not first.top(1):
         return first
@@ -177,7 +205,7 @@ def _run(stages: Stages, number: int, sweep: tuple[SearchSpace, Settings], run_o
     return run_one(*sweep, {**stages.request(), "stage": number, "says": stages.says(number)})
 
 
-def grows(space: SearchSpace, settings: Settings, config: Mapping[str, Any]) -> bool:
+def _grows(space: SearchSpace, settings: Settings, config: Mapping[str, Any]) -> bool:
     """Tell whether the first stage's models are narrower, so that those in full are to be rescaled."""
     assert settings.proxy is not None
     if settings.model is None or not _of_model(settings.proxy):
@@ -186,8 +214,9 @@ def grows(space: SearchSpace, settings: Settings, config: Mapping[str, Any]) -> 
     return bool(wider.grows(split_config(space.objects.restored(config))["model"]))
 
 
-def _of_model(proxy: Proxy) -> dict[str, Any]:
-    return {key: value for key, value in proxy.values.items() if key.startswith("model.")}
+def _of_model(proxy: Proxy) -> dict[str, int]:
+    """Return the sizes of the model among the values."""
+    return {key: value for key, value in proxy.values.items() if key.startswith("model.") and type(value) is int}
 
 
 def _check_keys(space: SearchSpace, settings: Settings) -> None:

@@ -159,6 +159,23 @@ def test_nonsense_is_refused(wrong: dict[str, Any], said: str):
         planned(**wrong)
 
 
+def test_a_plan_of_two_stages_has_both_and_a_verdict_on_both():
+    with pytest.raises(SettingsError, match="Give proxy_seconds_per_epoch="):
+        planned(proxy={"model.width": 8})
+    both = planned(proxy={"model.width": 8, "top": 2, "workers": 1}, proxy_seconds_per_epoch=2.0, deadline="100h")
+    assert both.first is not None
+    assert (both.num_samples, both.first.workers) == (2, 1)
+    assert both.first.num_samples > 2
+    assert both.makespan_h is not None
+    assert both.first.makespan_h is not None
+    assert both.feasible
+    assert both.verdict.startswith("Both stages: Meets the deadline of 100 h")
+    text = str(both)
+    assert text.index("Stage 1, cheap trials:") < text.index("Stage 2, the best in full: 2 trials") < text.index("Both")
+    late = planned(proxy={"model.width": 8, "top": 2}, proxy_seconds_per_epoch=2.0, deadline=1)
+    assert not late.feasible
+
+
 def test_epochs_that_nobody_names_are_asked_for():
     with pytest.raises(SettingsError, match="max_epochs="):
         tl.plan(SPACE, cluster="1x2", seconds_per_epoch=1, scheduler="fifo")
