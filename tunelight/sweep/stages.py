@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -184,6 +185,9 @@ def run_stages(space: SearchSpace, settings: Settings, run_one: RunOne, default:
             f"{folders[1]} is the second stage of a sweep whose first, {folders[0]}, is gone, so that what it found is "
             f"not known. Bring that back, or give proxy=None and base_width={dict(stages.base_width) or None}."
         )
+    if settings.seed is None:  # both have one, so that a sweep that was cut off ends as it would have
+        seed = read_sweep_file(folders[0])["seed"] if begun[0] else secrets.randbelow(2**31)
+        stages = replace(stages, settings=replace(settings, seed=seed))
     first = None
     if begun[1] and settings.num_samples <= (read_sweep_file(folders[0]).get("num_samples") or 0):
         first = SweepResults.load(folders[0], space.fixed(settings.proxy.values).objects)

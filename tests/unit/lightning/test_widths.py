@@ -95,6 +95,20 @@ def test_queries_of_heads_that_grow_carry_the_scale_of_attention():
     assert more.get("in_proj_weight", Scale()).rows == ()
 
 
+def test_a_layer_of_queries_may_change_less_where_heads_grow():
+    class Attention(nn.Module):
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.num_heads = 2
+            self.query = nn.Linear(width, width)
+            self.key = nn.Linear(width, width)
+
+    def build(width: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(3, width), Attention(width))
+
+    assert derive(build, 8, 32).queries == {"1.query": near(1 / 2)}
+
+
 def test_an_embedding_that_is_the_output_too_has_its_input_scaled_there():
     class Tied(nn.Module):
         def __init__(self, width: int) -> None:

@@ -12,12 +12,16 @@ from tunelight.settings.plain import plain_setting
 from tunelight.settings.proxy import Proxy
 
 
+def settled(proxy: Any) -> Proxy | None:
+    return Settings(proxy=proxy).proxy
+
+
 def test_a_proxy_is_values_and_how_many_of_the_best_are_trained_in_full():
-    given = Settings(proxy={"model.width": 64, "top": 3, "workers": [1, 2]}).proxy
+    given = settled({"model.width": 64, "top": 3, "workers": [1, 2]})
     assert given == Proxy({"model.width": 64}, 3, (1, 2))
     assert plain_setting(given) == {"model.width": 64, "top": 3, "workers": [1, 2]}
-    assert Settings(proxy=plain_setting(given)).proxy == given
-    assert Settings(proxy={"data.share": 0.1}).proxy == Proxy({"data.share": 0.1})
+    assert settled(plain_setting(given)) == given
+    assert settled({"data.share": 0.1}) == Proxy({"data.share": 0.1})
 
 
 @pytest.mark.parametrize(
@@ -32,4 +36,4 @@ def test_a_proxy_is_values_and_how_many_of_the_best_are_trained_in_full():
 )
 def test_what_is_no_proxy_is_refused(wrong: Any, said: str):
     with pytest.raises(SettingsError, match=said):
-        Settings(proxy=wrong)
+        settled(wrong)

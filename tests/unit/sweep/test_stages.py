@@ -33,8 +33,8 @@ class Deepening(Net):
 
 def stages(proxy: Mapping[str, Any], space: Mapping[str, Any] | None = None, **more: Any) -> Stages:
     space = space or {"model.lr": tl.loguniform(1e-3, 1.0)}
-    settings = {"model": Net, "metric": "loss", "workers": 4, "num_samples": 50, "name": "s", "seed": 1} | more
-    return Stages.of(tl.SearchSpace(space), Settings(proxy=proxy, **settings), "s")
+    settings: dict[str, Any] = {"model": Net, "metric": "loss", "workers": 4, "num_samples": 50, "name": "s", "seed": 1}
+    return Stages.of(tl.SearchSpace(space), Settings(**{"proxy": proxy, **settings, **more}), "s")
 
 
 def test_the_first_stage_fixes_its_values_and_has_workers_of_its_own():
@@ -42,7 +42,7 @@ def test_the_first_stage_fixes_its_values_and_has_workers_of_its_own():
     space, settings = made.first()
     assert space.sample(_rng())["model.width"] == 8
     assert (settings.name, settings.workers, settings.num_samples, settings.budget_s) == ("s-proxy", 1, 50, 50.0)
-    assert settings.repeats is settings.proxy is settings.base_width is None
+    assert (settings.repeats, settings.proxy, settings.base_width) == (None, None, None)
     assert settings.baselines == ({"model.lr": 0.5, "model.width": 8},)
 
 
@@ -50,8 +50,8 @@ def test_the_second_stage_tries_the_best_in_full_and_scales_them(tmp_path: Path)
     written = Writer(tmp_path, metric="loss")
     for value, lr in ((0.3, 0.1), (0.1, 0.2), (0.2, 0.3)):
         written.trial(value, config={"model.lr": lr, "model.act": "relu", "model.width": 8})
-    space = {"model.lr": tl.loguniform(1e-3, 1.0), "model.act": tl.grid_search(["relu", "tanh"]), "model.width": 128}
-    made = stages({"model.width": 8, "top": 2}, space, storage=tmp_path, repeats={"top": 2, "repeats": 2})
+    given = {"model.lr": tl.loguniform(1e-3, 1.0), "model.act": tl.grid_search(["relu", "tanh"]), "model.width": 128}
+    made = stages({"model.width": 8, "top": 2}, given, storage=tmp_path, repeats={"top": 2, "repeats": 2})
     space, settings = made.second(written.load(), 30.0)
     assert settings.baselines == tuple({"model.lr": lr, "model.act": "relu", "model.width": 128} for lr in (0.2, 0.3))
     assert (settings.num_samples * space.grid_size, settings.searcher, settings.name) == (2, "random", "s")

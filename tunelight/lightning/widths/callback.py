@@ -43,6 +43,7 @@ class WiderModel(Callback):
             },
             dict(inputs or {}),
         )
+        self._by_id: dict[int, Scale] = {}
         self._handles: list[Any] = []
         self._steps: list[_Step] = []
 
@@ -78,13 +79,13 @@ class WiderModel(Callback):
                     for row in scale.rows:
                         named[name].mul_(_factor(named[name], row, row.initial))
         setattr(pl_module, _DONE, True)
+        # Now, for FSDP2 leaves a module with other tensors after a forward pass than its optimizers have.
+        self._by_id = {id(named[name]): scale for name, scale in self.scales.parameters.items()}
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Scale the learning rates of each step from now on."""
-        named = _named(pl_module)
-        scales = {id(named[name]): scale for name, scale in self.scales.parameters.items()}
         for optimizer in trainer.optimizers:
-            step = _Step(optimizer, scales, kind_of(optimizer))
+            step = _Step(optimizer, self._by_id, kind_of(optimizer))
             self._steps.append(step)
             self._handles += [
                 optimizer.register_step_pre_hook(step.before),

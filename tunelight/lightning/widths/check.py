@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tunelight.settings import Settings
     from tunelight.space import SearchSpace
 
-STEPS: Final = 4
+STEPS: Final = 10
 FACTORS: Final = (1, 2, 4, 8)
 LIMIT_S: Final = 600
 """How long the check of a sweep may take."""
@@ -77,7 +77,8 @@ def measure(
                 module = build(width)
                 _fit(module, data, [*([WiderModel.of(scales)] if scaled else []), watch])
             for name, moved in watch.moved().items():
-                changes.setdefault(name, {}).setdefault(width, []).append(moved)
+                meant = scales.queries.get(name, 1.0) if scaled else 1.0
+                changes.setdefault(name, {}).setdefault(width, []).append(moved / meant)
     found = []
     for name, by_width in changes.items():
         medians = {width: statistics.median(values) for width, values in by_width.items()}

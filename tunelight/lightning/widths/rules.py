@@ -68,10 +68,12 @@ class Scales:
     Attributes:
         parameters: by name; those that are left as they are have no entry.
         inputs: by the name of a layer, the factor of its input: a layer whose weight is an embedding as well.
+        queries: by the name of a layer that computes the queries of heads that grow, the factor of what it gives out.
     """
 
     parameters: Mapping[str, Scale] = field(default_factory=dict)
     inputs: Mapping[str, float] = field(default_factory=dict)
+    queries: Mapping[str, float] = field(default_factory=dict)
 
 
 class _Place(NamedTuple):
@@ -122,7 +124,13 @@ def derive(build: Callable[[int], nn.Module], base: int, wide: int) -> Scales:
         scale = _with_queries(scale, places[0], parameter, attentions)
         if scale != Scale():
             parameters[name] = scale
-    return Scales(parameters, inputs)
+    queries = {
+        f"{path}.{child}": factor
+        for path, factor in attentions.items()
+        for child, _ in target.get_submodule(path).named_children()
+        if child in _QUERIES
+    }
+    return Scales(parameters, inputs, queries)
 
 
 def kind_of(optimizer: torch.optim.Optimizer) -> Kind:

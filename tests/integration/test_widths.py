@@ -1,0 +1,179 @@
+"""The coordinate check on the kinds of models that people have: handled, or refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from tunelight.compat.lightning import pl
+from tunelight.errors import SettingsError
+from tunelight.lightning.widths.check import Layer, measure, refuse
+
+CLASSES, INPUTS, WORDS, LENGTH = 10, 20, 50, 12
+
+
+class Trained(pl.LightningModule):
+    """Any network, as a classifier of what it is given."""
+
+    def __init__(self, net: nn.Module, lr: float, optimizer: str) -> None:
+        super().__init__()
+        self.net, self.lr, self.optimizer = net, lr, optimizer
+
+    def training_step(self, batch: Any, _: int) -> torch.Tensor:
+        return functional.cross_entropy(self.net(batch[0]).flatten(0, -2), batch[1].flatten())
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        made: torch.optim.Optimizer = getattr(torch.optim, self.optimizer)(self.parameters(), lr=self.lr)
+        return made
+
+
+def batch(inputs: torch.Tensor, targets: torch.Tensor) -> Any:
+    data = torch.utils.data.TensorDataset(inputs, targets)
+    return torch.utils.data.DataLoader(data, batch_size=len(data))
+
+
+def drawn(*shape: int, words: int = 0, classes: tuple[int, ...] = (32,)) -> Any:
+    made = torch.Generator().manual_seed(0)
+    inputs = torch.randint(words, shape, generator=made) if words else torch.randn(shape, generator=made)
+    return batch(inputs, torch.randint(CLASSES, classes, generator=made))
+
+
+class Tied(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, width)
+        self.hidden = nn.Linear(width, width)
+        self.head = nn.Linear(width, WORDS, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, inputs: torch.Tensor) -> Any:
+        return self.head(torch.relu(self.hidden(self.words(inputs))))
+
+
+class Raw(nn.Module):
+    """Its output's weight is a parameter of no layer."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(INPUTS, width)
+        self.out = nn.Parameter(torch.randn(width, CLASSES) * width**-0.5)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.first(inputs)) @ self.out
+
+
+class Token(nn.Module):
+    """A parameter of no layer that stands where an embedding would."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(INPUTS, width)
+        self.token = nn.Parameter(torch.zeros(1, width))
+        self.out = nn.Linear(width, CLASSES)
+
+    def forward(self, inputs: torch.Tensor) -> Any:
+        return self.out(torch.relu(self.first(inputs) + self.token))
+
+
+class Recurrent(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(INPUTS, width, batch_first=True)
+        self.out = nn.Linear(width, CLASSES)
+
+    def forward(self, inputs: torch.Tensor) -> Any:
+        return self.out(self.lstm(inputs)[0][:, -1])
+
+
+def mlp(width: int, *between: nn.Module) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(INPUTS, width), nn.ReLU(), nn.Linear(width, width), *between, nn.ReLU(), nn.Linear(width, CLASSES)
+    )
+
+
+def own_init(width: int) -> nn.Module:
+    made = mlp(width)
+    for layer in made:
+        if isinstance(layer, nn.Linear):
+            nn.init.normal_(layer.weight, std=0.1)
+            nn.init.zeros_(layer.bias)
+    return made
+
+
+def grouped(width: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, width, 3, padding=1), nn.ReLU(),
+        nn.Conv2d(width, width, 3, padding=1, groups=width), nn.ReLU(), nn.Conv2d(width, width, 1, groups=4), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, CLASSES),
+    )  # fmt: skip
+
+
+def bottleneck(width: int) -> nn.Module:
+    """Return a network with a part of a size that does not follow the width."""
+    return nn.Sequential(
+        nn.Linear(INPUTS, width), nn.ReLU(), nn.Linear(width, 16), nn.ReLU(), nn.Linear(16, width), nn.ReLU(),
+        nn.Linear(width, CLASSES),
+    )  # fmt: skip
+
+
+def transformer(width: int) -> nn.Module:
+    layer = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
+    encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+    return nn.Sequential(nn.Embedding(WORDS, width), encoder, nn.Linear(width, CLASSES))
+
+
+VECTORS = drawn(32, INPUTS)
+SENTENCES = drawn(16, LENGTH, words=WORDS, classes=(16, LENGTH))
+MODELS: dict[str, tuple[Callable[[int], nn.Module], Any]] = {
+    "tied embeddings": (Tied, SENTENCES),
+    "an initialisation of its own": (own_init, VECTORS),
+    "grouped convolutions": (grouped, drawn(16, 3, 8, 8, classes=(16,))),
+    "a part of a fixed size": (bottleneck, VECTORS),
+    "LayerNorm without affine": (lambda width: mlp(width, nn.LayerNorm(width, elementwise_affine=False)), VECTORS),
+    "a raw parameter": (Token, VECTORS),
+    "an LSTM": (Recurrent, drawn(32, LENGTH, INPUTS)),
+    "a transformer with heads that grow": (transformer, SENTENCES),
+}
+
+
+def layers(
+    build: Callable[[int], nn.Module], data: Any, optimizer: str = "Adam", *, scaled: bool = True
+) -> list[Layer]:
+    lr = 0.01 if optimizer == "Adam" else 0.1
+    return measure(
+        lambda width: Trained(build(width), lr, optimizer), data, 32, factors=(1, 2, 4), seeds=1, scaled=scaled
+    )
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_that_can_be_scaled_is_and_would_not_do_without(name: str) -> None:
+    build, data = MODELS[name]
+    refuse(layers(build, data))
+    with pytest.raises(SettingsError, match="in a training step the wider the model is"):
+        refuse(layers(build, data, scaled=False))
+
+
+@pytest.mark.parametrize("name", ["LayerNorm without affine", "an LSTM"])
+def test_sgd_too(name: str) -> None:
+    build, data = MODELS[name]
+    refuse(layers(build, data, "SGD"))
+
+
+def test_a_raw_weight_is_refused_with_the_layer_that_holds_it() -> None:
+    with pytest.raises(SettingsError, match="The outputs of the layer 'net' change more"):
+        refuse(layers(Raw, VECTORS))
+
+
+def test_weight_norm_is_refused_by_its_parameter() -> None:
+    def build(width: int) -> nn.Module:
+        return nn.Sequential(
+            nn.utils.parametrizations.weight_norm(nn.Linear(INPUTS, width)), nn.ReLU(), nn.Linear(width, CLASSES)
+        )
+
+    with pytest.raises(SettingsError, match=r"net\.0\.parametrizations\.weight\.original0.*weight or spectral norm"):
+        layers(build, VECTORS)
