@@ -8,33 +8,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
 
-from tunelight.compat.lightning import pl
+from tests.integration.compared_widths import Trained, batch
 from tunelight.errors import SettingsError
 from tunelight.lightning.widths.check import Layer, measure, refuse
 
 CLASSES, INPUTS, WORDS, LENGTH = 10, 20, 50, 12
-
-
-class Trained(pl.LightningModule):
-    """Any network, as a classifier of what it is given."""
-
-    def __init__(self, net: nn.Module, lr: float, optimizer: str) -> None:
-        super().__init__()
-        self.net, self.lr, self.optimizer = net, lr, optimizer
-
-    def training_step(self, batch: Any, _: int) -> torch.Tensor:
-        return functional.cross_entropy(self.net(batch[0]).flatten(0, -2), batch[1].flatten())
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        made: torch.optim.Optimizer = getattr(torch.optim, self.optimizer)(self.parameters(), lr=self.lr)
-        return made
-
-
-def batch(inputs: torch.Tensor, targets: torch.Tensor) -> Any:
-    data = torch.utils.data.TensorDataset(inputs, targets)
-    return torch.utils.data.DataLoader(data, batch_size=len(data))
 
 
 def drawn(*shape: int, words: int = 0, classes: tuple[int, ...] = (32,)) -> Any:
