@@ -143,7 +143,7 @@ class OfTransformers(Trained):
 
 def check_transformers() -> dict[str, list[float]]:
     """Return the largest power of the layers of each model, scaled and plain."""
-    from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
+    import transformers  # type: ignore[import-not-found,unused-ignore]
 
     made = torch.Generator().manual_seed(0)
     words, classes = torch.randint(100, (8, 16), generator=made), torch.randint(2, (8,), generator=made)
@@ -153,7 +153,9 @@ def check_transformers() -> dict[str, list[float]]:
             told = {"num_hidden_layers": 2, "intermediate_size": 4 * width, "max_position_embeddings": 32}
             off = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
             model: nn.Module = kind(
-                BertConfig(vocab_size=100, hidden_size=width, num_attention_heads=heads or width // 16, **told, **off)
+                transformers.BertConfig(
+                    vocab_size=100, hidden_size=width, num_attention_heads=heads or width // 16, **told, **off
+                )
             )
             return model
 
@@ -161,14 +163,14 @@ def check_transformers() -> dict[str, list[float]]:
 
     def gpt(width: int) -> nn.Module:
         off = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-        return GPT2LMHeadModel(
-            GPT2Config(vocab_size=100, n_embd=width, n_layer=2, n_head=width // 16, n_positions=32, **off)
-        )
+        told = {"n_embd": width, "n_layer": 2, "n_head": width // 16, "n_positions": 32}
+        model: nn.Module = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=100, **told, **off))
+        return model
 
     models: dict[str, tuple[Callable[[int], nn.Module], torch.Tensor]] = {
-        "BERT, a classifier": (bert(BertForSequenceClassification), classes),
-        "BERT, heads that grow": (bert(BertForSequenceClassification, 2), classes),
-        "BERT, tied": (bert(BertForMaskedLM), words),
+        "BERT, a classifier": (bert(transformers.BertForSequenceClassification), classes),
+        "BERT, heads that grow": (bert(transformers.BertForSequenceClassification, 2), classes),
+        "BERT, tied": (bert(transformers.BertForMaskedLM), words),
         "GPT-2, tied": (gpt, words),
     }
     found = {}
