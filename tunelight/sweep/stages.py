@@ -14,7 +14,7 @@ from tunelight.machine.notebook import write
 from tunelight.messages import Text
 from tunelight.record import check_free, has_record, read_sweep_file, stamped, sweep_folder
 from tunelight.results import SweepResults
-from tunelight.settings import Settings
+from tunelight.settings import Settings, WarmStart
 from tunelight.settings.plain import plain_setting
 from tunelight.settings.proxy import Proxy
 from tunelight.space import SearchSpace
@@ -74,7 +74,9 @@ class Stages:
     def first(self) -> tuple[SearchSpace, Settings]:
         """Return the sweep of the cheap trials."""
         budget = self.settings.budget_s
-        own: dict[str, Any] = {} if self.proxy.workers is None else {"workers": self.proxy.workers, "resources_per_trial": None}
+        own: dict[str, Any] = (
+            {} if self.proxy.workers is None else {"workers": self.proxy.workers, "resources_per_trial": None}
+        )
         space = self.space.fixed(self.proxy.values)
         settings = replace(
             self.settings,
@@ -104,7 +106,7 @@ class Stages:
             num_samples=max(1, len(made) + len(kept)),
             searcher="random",
             baselines=configs,
-            warm_start=(),
+            warm_start=WarmStart(),
             time_budget=left_s,
         )
         return space, settings
