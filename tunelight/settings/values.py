@@ -234,7 +234,11 @@ class Settings:
         {"minimum": 0, "type": "integer"},
     )
     baselines: Sequence[Mapping[str, Any]] = _setting(
-        (), checks.baselines, "Configurations to try first.", _array(_OBJECT)
+        (),
+        checks.baselines,
+        "Configurations to try first; known for two or three that often do well.",
+        _array(_OBJECT),
+        {"const": "known", "type": "string"},
     )
     warm_start: WarmStart = _setting(
         (),
