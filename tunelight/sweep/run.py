@@ -167,7 +167,7 @@ def run(
         warm_start: earlier sweeps for the searcher to learn from, as far as their search spaces overlap: True for the
             last 20 in ``storage`` that trained the same code for the same metric, if there are any, or their folders; a
             folder that holds sweeps stands for the last 20 that reported the metric (none). Keys that have another name
-            now: {"sweeps": True, "keys": {"lr": "model.lr"}}.
+            now are given as well, {"sweeps": True, "keys": {"lr": "model.lr"}}.
         callbacks: Ray Tune Callbacks, on the driver.
         failures: FailurePolicy(max_failures=3, ...), {"on_oom": "halve_batch"}, or only how many failures (lost workers
             and nodes, hangs) a trial survives, each time continuing from its last checkpoint.
