@@ -125,7 +125,8 @@ def started_from(folder: Path) -> list[str]:
             if "warm_start:" not in text or folder.name not in text:
                 continue
             known = (read_yaml(text) or {}).get("warm_start") or ()
-            known = [known] if isinstance(known, str) else known
+            known = known.get("sweeps") or () if isinstance(known, dict) else known
+            known = [known] if isinstance(known, str | bool) else known
             if any(Path(one).expanduser().absolute() == folder.absolute() for one in known if isinstance(one, str)):
                 names.append(other.folder.name)
     return names

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tunelight.errors import SettingsError, unknown
+from tunelight.errors import SettingsError, first_of, unknown
 
 if TYPE_CHECKING:
     from ray.tune.search import Searcher
@@ -75,7 +76,7 @@ def build_searcher(space: SearchSpace, settings: Settings, folder: Path | None =
         if options:
             raise SettingsError(f"searcher='auto' takes no {', '.join(options)}.")
         auto = AutoSearcher(space=space, metric=settings.metric, mode=settings.mode, seed=settings.seed or 0)
-        _warm_up(auto, settings, folder)
+        _warm_up(auto, space, settings, folder)
         return auto
     return _optuna(name, options, space, settings, folder)
 
@@ -112,20 +113,31 @@ def _optuna(
     else:
         raise SettingsError(_no_searcher(given, [*_OWN, *KINDS]))
     searcher = plan.for_sweep(space, settings.metric, settings.mode, settings.seed or 0)
-    if settings.warm_start and not learns(searcher.kind):
+    searcher.learns = learns(searcher.kind)
+    if settings.warm_start.sweeps and not searcher.learns:
         _refuse_warm_start(settings, f"searcher={given!r}")
-    _warm_up(searcher, settings, resumed)
+    _warm_up(searcher, space, settings, resumed)
     return searcher
 
 
-def _warm_up(searcher: LearningSearcher, settings: Settings, resumed: Path | None) -> None:
+def _warm_up(searcher: LearningSearcher, space: SearchSpace, settings: Settings, resumed: Path | None) -> None:
     """Let a searcher learn from the earlier sweeps that the settings name."""
-    if not settings.warm_start:
+    asked = settings.warm_start
+    if not asked.sweeps:
         return
-    from tunelight.searchers.earlier import read_earlier
+    from tunelight.searchers.earlier import read_alike, read_earlier, translated
 
-    earlier, searcher.sweeps = read_earlier(settings.warm_start, settings.objectives, resumed)
-    count = searcher.learn(earlier)
+    if asked.sweeps is True:
+        earlier, sweeps = read_alike(settings, resumed)
+    else:
+        earlier, sweeps = read_earlier(asked.sweeps, settings.objectives, resumed)
+    count = searcher.learn(translated(earlier, space, asked.keys))
+    if not count and asked.sweeps is True:
+        where = f"earlier sweeps in {settings.storage}"
+        none = f"none of the {len(earlier)} trials of {where} has a key of this search space"
+        searcher.notes.append(f"warm start: {none if earlier else f'no {where} trained the same code for the metric'}")
+        return
+    searcher.sweeps = sweeps
     if not count:
         raise SettingsError(
             f"warm_start: of the {len(earlier)} trials of earlier sweeps, none has a value for a key of this "
@@ -136,6 +148,25 @@ def _warm_up(searcher: LearningSearcher, settings: Settings, resumed: Path | Non
     searcher.notes.append(
         f"warm start: {count} of {len(earlier)} trials of earlier sweeps{where} are known to the searcher"
     )
+
+
+def offer_warm_start(searcher: Searcher, settings: Settings) -> None:
+    """Let a searcher that could learn from earlier sweeps, and was not told to, note which there are."""
+    from tunelight.searchers.learning import LearningSearcher
+
+    if not isinstance(searcher, LearningSearcher) or not searcher.learns or settings.warm_start.asked:
+        return
+    if "://" in str(settings.storage):  # a store takes long to answer
+        return
+    from tunelight.searchers.earlier import count_alike
+
+    with contextlib.suppress(Exception):  # whatever is wrong with an old sweep is no matter here
+        if there := count_alike(settings):
+            names = first_of([*there], 3)
+            searcher.notes.append(
+                f"{sum(there.values())} trials of earlier sweeps ({names}) trained the same code for this metric; with "
+                "warm_start=True (in YAML: warm_start: true) the searcher would learn from them"
+            )
 
 
 def _no_searcher(given: Any, valid: list[str]) -> str:
@@ -163,7 +194,7 @@ def _no_searcher(given: Any, valid: list[str]) -> str:
 
 
 def _refuse_warm_start(settings: Settings, who: str) -> None:
-    if settings.warm_start:
+    if settings.warm_start.sweeps:
         raise SettingsError(
             f"warm_start= is given, but {who} does not look at earlier trials. Choose searcher='auto' or 'tpe' (or "
             "'gp', 'cmaes', 'nsgaii'), or leave warm_start= out."

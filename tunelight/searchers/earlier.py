@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from tunelight.record import (
     ERROR,
     FINISHED,
     INFEASIBLE,
+    RECORD_FILE,
     STOPPED,
     SweepState,
     TrialState,
@@ -22,8 +23,10 @@ from tunelight.record import (
     list_sweeps,
     metric_value,
     read_record,
+    trained_alike,
 )
-from tunelight.settings import Mode
+from tunelight.settings import Mode, Settings
+from tunelight.space import SearchSpace
 
 MOST: Final = 20
 """How many of its last sweeps a folder of sweeps stands for."""
@@ -65,12 +68,69 @@ def read_earlier(
     sweeps: list[Path] = []
     for folder in dict.fromkeys(Path(one).expanduser().absolute() for one in folders):
         inside = [] if has_record(folder) else [one.folder for one in list_sweeps(folder) if one.folder != but]
-        found = [_read(folder, objectives)] if not inside else _read_last(folder, inside, objectives)
+        found = [_read(folder, objectives)] if not inside else _last(inside, objectives)
+        if not found:
+            metrics = " and ".join(metric for metric, _ in objectives)
+            raise SettingsError(
+                f"warm_start: no sweep in {folder} has a trial that reported this sweep's metric {metrics}."
+            )
         for sweep, known in found:
             if sweep not in sweeps:
                 sweeps.append(sweep)
                 trials += known
     return trials, sweeps
+
+
+def read_alike(settings: Settings, but: Path | None = None) -> tuple[list[Earlier], list[Path]]:
+    """Return the trials and folders of the last 20 sweeps in the storage that trained the same code for the metrics.
+
+    There may be none. ``but``: the sweep that asks.
+    """
+    found = _last(trained_alike(settings, but), settings.objectives)
+    return [trial for _, trials in found for trial in trials], [sweep for sweep, _ in found]
+
+
+def count_alike(settings: Settings) -> dict[str, int]:
+    """Return how many trials each sweep has that ``warm_start=True`` would take, at little cost.
+
+    Only the last 20 sweeps in the storage are looked at, and of their records only how many trials there are.
+    """
+    begins = b'{"kind":"trial"'
+    found = {one.name: (one / RECORD_FILE).read_bytes().count(begins) for one in trained_alike(settings, most=MOST)}
+    return {name: count for name, count in found.items() if count}
+
+
+def translated(trials: Sequence[Earlier], space: SearchSpace, keys: Mapping[str, str]) -> list[Earlier]:
+    """Return trials with the configurations that ``space`` would have for them, as far as it has their keys.
+
+    A fixed value of an earlier sweep is a value like any other. ``keys``: new names by old ones.
+
+    Raises: SettingsError for a name in ``keys`` that neither has.
+    """
+    for new in keys.values():
+        if new not in space.domains:
+            raise SettingsError(
+                unknown("warm_start: keys: the search space has no", new, space.domains, listed="It has")
+            )
+    configs = [dict(_flat(trial.config)) for trial in trials]
+    there = dict.fromkeys(key for config in configs for key, value in config.items() if not isinstance(value, Mapping))
+    for old in keys if trials else ():
+        if old not in there:
+            raise SettingsError(unknown("warm_start: keys: no earlier sweep has a key", old, there, listed="They have"))
+    made = []
+    for trial, config in zip(trials, configs, strict=True):
+        renamed = {new: config[old] for old, new in keys.items() if old in config}
+        values = {key: value for key, value in config.items() if key not in keys} | renamed
+        made.append(replace(trial, config=space.written({key: values[key] for key in space.domains if key in values})))
+    return made
+
+
+def _flat(config: Mapping[str, Any], start: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each value of a configuration by its dotted key; mappings as a whole, too."""
+    for key, value in config.items():
+        yield f"{start}{key}", value
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{start}{key}.")
 
 
 _Sweep = tuple[Path, list[Earlier]]
@@ -83,19 +143,14 @@ def _read(folder: Path, objectives: Sequence[tuple[str, Mode]]) -> _Sweep:
     return folder, [one for trial in trials if (one := _earlier(folder, trial, objectives)) is not None]
 
 
-def _read_last(folder: Path, sweeps: Iterable[Path], objectives: Sequence[tuple[str, Mode]]) -> list[_Sweep]:
-    """Return the last sweeps of a folder, given the last written first, with their trials; the last one comes last."""
+def _last(sweeps: Iterable[Path], objectives: Sequence[tuple[str, Mode]]) -> list[_Sweep]:
+    """Return the last sweeps, given the last written first, with their trials; the last one comes last."""
     found: list[_Sweep] = []
     for sweep in sweeps:
         with contextlib.suppress(SettingsError, StorageError):  # has other metrics, or a record that cannot be read
             found.append(_read(sweep, objectives))
         if len(found) == MOST:
             break
-    if not found:
-        metrics = " and ".join(metric for metric, _ in objectives)
-        raise SettingsError(
-            f"warm_start: no sweep in {folder} has a trial that reported this sweep's metric {metrics}."
-        )
     return found[::-1]
 
 

@@ -34,6 +34,8 @@ class LearningSearcher(TrackingSearcher):
         self._metric, self._mode = self._objectives[0] if self._objectives else (None, None)
         self._seed = seed
         self._seen = 0
+        self.learns = True
+        """Whether earlier trials make a difference to it."""
         self.notes: list[str] = []
         self.sweeps: Sequence[Path] = ()
 

@@ -5,3 +5,4 @@ from tunelight.settings.code import check_model, check_train, fingerprint, impor
 from tunelight.settings.objectives import Mode, check_paired, paired
 from tunelight.settings.trainer import check_trainer_argument
 from tunelight.settings.values import NAMES, PARTS, SETTINGS, Settings, check_names, check_setting
+from tunelight.settings.warm import WarmStart

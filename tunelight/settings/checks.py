@@ -266,8 +266,12 @@ def callbacks(name: str, value: Any) -> tuple[Any, ...]:
     return tuple(tune_callback(code(name, entry)) for entry in _list(name, value))
 
 
-def baselines(name: str, value: Any) -> tuple[dict[str, Any], ...]:
-    """Check a list of configurations."""
+def baselines(name: str, value: Any) -> Any:
+    """Check a list of configurations; "known" stands for those that the space makes of itself."""
+    if value == "known":
+        return value
+    if isinstance(value, str):
+        raise SettingsError(f"{name} must be a list of configurations, or 'known', not {value!r}.")
     for index, config in enumerate(_list(name, value)):
         if not isinstance(config, Mapping):
             raise SettingsError(f"{name}[{index}] must be a configuration, a dict, not {config!r}.")

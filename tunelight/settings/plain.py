@@ -13,6 +13,7 @@ from tunelight.policies import FailurePolicy
 from tunelight.settings.code import import_path
 from tunelight.settings.proxy import Proxy
 from tunelight.settings.repeats import Repeats
+from tunelight.settings.warm import WarmStart
 
 
 def plain_setting(value: Any) -> Any:
@@ -25,7 +26,7 @@ def plain_setting(value: Any) -> Any:
         return [plain_setting(item) for item in value]
     if isinstance(value, Checkpoints | FailurePolicy):
         return asdict(value)
-    if isinstance(value, Proxy | Repeats):
+    if isinstance(value, Proxy | Repeats | WarmStart):
         return value.plain()
     if isinstance(value, type) or callable(value):
         return import_path(value)

@@ -28,6 +28,7 @@ from tunelight.settings.flavour import find_flavour
 from tunelight.settings.objectives import MODES, Mode, check_metric, check_mode, check_paired, paired
 from tunelight.settings.proxy import Proxy
 from tunelight.settings.repeats import Repeats
+from tunelight.settings.warm import WarmStart
 
 PARTS: tuple[str, ...] = ("model", "data", "trainer")
 """What the keys of a ``model=`` sweep's search space begin with."""
@@ -67,6 +68,14 @@ _REPEATS: JsonType = {
     "additionalProperties": False,
     "oneOf": [{"required": ["repeats"]}, {"required": ["folds"]}],
     "properties": {"folds": _AGAIN, "repeats": _AGAIN, "top": _COUNT},
+    "type": "object",
+}
+_WARM_START: JsonType = {
+    "additionalProperties": False,
+    "properties": {
+        "keys": {"additionalProperties": _TEXT, "type": "object"},
+        "sweeps": _any_of(_FLAG, _TEXT, _array(_TEXT)),
+    },
     "type": "object",
 }
 _SOURCES: JsonType = {
@@ -225,13 +234,20 @@ class Settings:
         {"minimum": 0, "type": "integer"},
     )
     baselines: Sequence[Mapping[str, Any]] = _setting(
-        (), checks.baselines, "Configurations to try first.", _array(_OBJECT)
-    )
-    warm_start: Sequence[str | os.PathLike[str]] = _setting(
         (),
-        checks.folders,
-        "Folders of earlier sweeps, or a folder that holds sweeps, for the searcher to learn from.",
+        checks.baselines,
+        "Configurations to try first; known for two or three that often do well.",
+        _array(_OBJECT),
+        {"const": "known", "type": "string"},
+    )
+    warm_start: WarmStart = _setting(
+        (),
+        WarmStart.of,
+        "Earlier sweeps for the searcher to learn from: true for those of the same training code, or folders.",
+        _FLAG,
+        _TEXT,
         _array(_TEXT),
+        _WARM_START,
     )
     callbacks: Sequence[Any] = _setting(
         (), checks.callbacks, "Ray Tune callbacks, package.module:Class.", _array(_PATH)

@@ -15,7 +15,7 @@ from tunelight.machine.notebook import write
 from tunelight.messages import Text
 from tunelight.record import check_free, has_record, read_sweep_file, stamped, sweep_folder
 from tunelight.results import SweepResults
-from tunelight.settings import Settings
+from tunelight.settings import Settings, WarmStart
 from tunelight.settings.plain import plain_setting
 from tunelight.settings.proxy import Proxy
 from tunelight.space import SearchSpace
@@ -126,7 +126,7 @@ class Stages:
             num_samples=max(1, len(made) + len(kept)),
             searcher="random",
             baselines=configs,
-            warm_start=(),
+            warm_start=WarmStart(),
             time_budget=left_s,
         )
         return space, settings

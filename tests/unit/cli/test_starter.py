@@ -29,6 +29,17 @@ def test_what_it_writes_is_a_sweep_that_checks(starter, monkeypatch):
     assert "12 trials, judged by val_loss" in call("check", "space.yaml", "--workers", "1").output
 
 
+def test_its_comments_of_earlier_sweeps_hold(starter, monkeypatch):
+    call("init", "new")
+    monkeypatch.chdir(starter)
+    text = Path("space.yaml").read_text()
+    for line in ("searcher: auto", "warm_start: true"):
+        assert f"\n# {line}\n" in text
+        text = text.replace(f"# {line}", line)
+    Path("space.yaml").write_text(text)
+    assert "12 trials, judged by val_loss" in call("check", "space.yaml", "--workers", "1").output
+
+
 def test_nothing_is_overwritten(starter):
     starter.mkdir()
     (starter / "train.py").write_text("mine")

@@ -167,7 +167,8 @@ def test_a_folder_of_sweeps_stands_for_those_that_reported_the_metric(tmp_path: 
     assert len(trials) == 12
     _, sweeps = read_earlier([runs, first], [("loss", "min")], but=second)
     assert sweeps == [first]
-    settings = Settings(searcher="auto", metric="loss", warm_start=[runs], seed=1)
+    told: dict[str, Any] = {"searcher": "auto", "metric": "loss", "warm_start": [runs], "seed": 1}
+    settings = Settings(**told)
     searcher: Any = build_searcher(SMALL, settings)
     assert sorted(searcher.sweeps) == [first, second]
     assert searcher.notes == ["warm start: 12 of 12 trials of earlier sweeps (2 sweeps) are known to the searcher"]
@@ -175,12 +176,15 @@ def test_a_folder_of_sweeps_stands_for_those_that_reported_the_metric(tmp_path: 
 
 
 def test_wrong_folders_are_refused(tmp_path: Path):
+    def build(space: SearchSpace, folder: Path, metric: str) -> None:
+        told: dict[str, Any] = {"searcher": "auto", "metric": metric, "warm_start": [folder], "seed": 1}
+        build_searcher(space, Settings(**told))
+
     runs = tmp_path / "runs"
     recorded(runs / "other", metric="acc")
-    more: dict[str, Any] = {"searcher": "auto", "metric": "val", "seed": 1}
     with pytest.raises(SettingsError, match=r"no sweep in .*runs has a trial that reported this sweep's metric val"):
-        build_searcher(SMALL, Settings(warm_start=[runs], **more))
+        build(SMALL, runs, "val")
     with pytest.raises(StorageError, match="no sweep that can be read"):
-        build_searcher(SMALL, Settings(warm_start=[tmp_path / "nowhere"], **more))
+        build(SMALL, tmp_path / "nowhere", "val")
     with pytest.raises(SettingsError, match="of the 6 trials of earlier sweeps, none has a value for a key"):
-        build_searcher(SPACE, Settings(searcher="auto", metric="loss", warm_start=[recorded(tmp_path / "a")], seed=1))
+        build(SPACE, recorded(tmp_path / "a"), "loss")
