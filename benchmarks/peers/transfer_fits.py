@@ -1,4 +1,7 @@
-"""Fits of benchmarks/transfer.py's tasks: in a plain loop, which costs what the width costs, and by Lightning's Trainer."""
+"""Fits of the tasks of benchmarks/transfer.py: in a plain loop, and by Lightning's Trainer.
+
+They train alike, to the last bit; the loop has none of the Trainer's costs, which would hide those of the width.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
-from transfer_tasks import EPOCHS, TASKS, Data, Net, Task
+from transfer_tasks import EPOCHS, Data, Net, Task
 
 from tunelight.compat.lightning import pl
 from tunelight.lightning.widths.callback import WiderModel
@@ -114,6 +117,3 @@ class _Watch(pl.Callback):
         """Note how long it took, and the loss of the validation, which comes before."""
         self.took.append(time.process_time() - self._began)
         self.losses.append(float(trainer.callback_metrics["val_loss"]))
-
-
-__all__ = ["TASKS", "Fit", "lightning_fit", "plain_fit"]

@@ -101,7 +101,8 @@ def _he(net: nn.Module) -> None:
     for layer in net.modules():
         if isinstance(layer, nn.Linear | nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight)
-            nn.init.zeros_(layer.bias)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
 
 
 # --- data -------------------------------------------------------------------------------------------------
@@ -228,6 +229,7 @@ class Net(pl.LightningModule):
         task: str,
         width: int,
         lr: float,
+        *,
         momentum: float = 0.9,
         weight_decay: float = 0.0,
         dropout: float = 0.0,
