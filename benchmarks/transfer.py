@@ -44,7 +44,7 @@ sys.path.insert(0, str(Path(__file__).parent / "peers"))
 from figures import table
 from scipy.stats import spearmanr
 from transfer_fits import lightning_fit, plain_fit
-from transfer_tables import CONFIGS, SEEDS, Table, configurations, pack, read, record
+from transfer_tables import CONFIGS, SEEDS, VARIANTS, Table, configurations, pack, read, record
 from transfer_tasks import EPOCHS, FACTOR, TASKS, Data, Net
 
 import tunelight as tl
@@ -303,7 +303,8 @@ def ranks_line(held: Table) -> list[str]:
         found = ranks(means["narrow"], means[variant])
         cells += [f"{found.every:.2f}", f"{found.quarter:.2f}", _moved(held, variant)]
     seeds = ranks(held.best("wide")[:, 0], held.best("wide")[:, 1])
-    return [*cells, f"{seeds.every:.2f}", f"{seeds.quarter:.2f}"]
+    best = " / ".join(f"{means[variant].min():.3g}" for variant in VARIANTS)
+    return [*cells, f"{seeds.every:.2f}", f"{seeds.quarter:.2f}", best]
 
 
 HOURS_HEAD = (
@@ -312,7 +313,7 @@ HOURS_HEAD = (
 )
 RANKS_HEAD = (
     *("task", "configs", "narrow epoch", "plain, all", "best quarter", "lr moves", "rescaled, all", "best quarter"),
-    *("lr moves", "two seeds, all", "best quarter"),
+    *("lr moves", "two seeds, all", "best quarter", "best losses"),
 )
 
 
@@ -338,7 +339,7 @@ def run(names: Sequence[str], seeds: int, trials: int, markdown: bool) -> None:
     print(table(RANKS_HEAD, [ranks_line(one) for one in held.values()], markdown))
     print("\nSpearman's correlations of narrow and wide losses, means of two seeds; last, of two seeds at full width.")
     print("narrow epoch: its seconds as a share of a wide one's. lr moves: by how many times, narrow to wide, in the")
-    print("best eighth of the configurations.\n")
+    print("best eighth of the configurations. best losses: narrow, wide, rescaled, means of two seeds.\n")
     met = [name for name, ratio in ratios.items() if ratio <= ASKED]
     print(f"at most {ASKED} of A's worker-hours: {', '.join(met) or 'none'} ({len(met)} of {len(ratios)})")
 
