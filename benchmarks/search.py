@@ -25,12 +25,14 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import math
 import multiprocessing
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -150,6 +152,51 @@ def show(regrets: Regrets, answers: Mapping[str, Sequence[Answer]], base: str) -
         )
 
 
+def power(differences: np.ndarray, effect: float) -> tuple[float, int]:
+    """Return the probability to see a difference of ``effect`` with as many pairs, and the pairs for 80 % of it.
+
+    Of a two-sided test at 5 % of paired differences, [pairs], which are taken to be normal.
+    """
+    spread = float(differences.std(ddof=1))
+    if not spread or not effect:
+        return float("nan"), 0
+    normal = NormalDist()
+    seen = abs(effect) / (spread / math.sqrt(len(differences)))
+    needed = math.ceil(((normal.inv_cdf(0.975) + normal.inv_cdf(0.8)) * spread / abs(effect)) ** 2)
+    return normal.cdf(seen - normal.inv_cdf(0.975)) + normal.cdf(-seen - normal.inv_cdf(0.975)), needed
+
+
+def show_pooled(found: Mapping[str, Regrets], base: str, share: int = END) -> None:
+    """Print each row's difference from the base over all tasks and seeds, and whether a halving would have been seen.
+
+    Pairs are those of a task and a seed. A task's differences count as shares of the base's mean regret there, so that
+    no task outweighs the others. The p-value is that of flipping the signs of whole seeds at random.
+    """
+    rows = [row for row in next(iter(found.values())) if row != base]
+    if not rows:
+        return
+    print(
+        f"\nAll tasks, as shares of the regret of {base!r} at {SHARES[share]:g} of the worker-hours; a halving is -0.5:"
+    )
+    print(f"  {'':28}{'difference':>27}{'p':>8}{'power':>8}{'pairs for 0.8':>15}  power by task")
+    rng = np.random.default_rng(0)
+    for row in rows:
+        each = {
+            task: (regrets[row][:, share] - regrets[base][:, share]) / np.nanmean(regrets[base][:, share])
+            for task, regrets in found.items()
+        }
+        table = np.stack(list(each.values()))
+        means = np.nanmean(table, 0)
+        means = means[~np.isnan(means)]
+        if len(means) < 2:
+            continue
+        flipped = (rng.choice([-1.0, 1.0], (RESAMPLES, len(means))) * means).mean(1)
+        chance = (1 + (abs(flipped) >= abs(means.mean())).sum()) / (1 + RESAMPLES)
+        of_all, needed = power(means, 0.5)
+        by_task = "  ".join(f"{task} {power(one[~np.isnan(one)], 0.5)[0]:.2f}" for task, one in each.items())
+        print(f"  {row:28}{gap(means, np.zeros_like(means)):>27}{chance:8.3f}{of_all:8.2f}{needed:15d}  {by_task}")
+
+
 def show_ranks(found: Mapping[str, Regrets]) -> None:
     """Print the rows' mean ranks over tasks and seeds, after half of the worker-hours and at the end."""
     rows = list(next(iter(found.values())))
@@ -208,6 +255,7 @@ def play(tasks: Sequence[str], rows: Sequence[str], args: Any) -> None:
             hours = [share * args.hours for share in SHARES]
             over_hours(args.plots / f"search-{task}-{args.slots}.png", title, hours, lines)
     show_ranks(found)
+    show_pooled(found, args.base)
 
 
 def main() -> int:

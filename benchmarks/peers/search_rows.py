@@ -128,9 +128,9 @@ def played_by(make: Callable[[Any, int, Task], Advisor]) -> Row:
 
 
 class OptunaAdvisor:
-    """Optuna's TPE with one of its pruners, as its documentation has it."""
+    """Optuna's TPE, or another of its samplers, with one of its pruners, as its documentation has it."""
 
-    def __init__(self, space: Any, seed: int, task: Task, pruner: Any) -> None:
+    def __init__(self, space: Any, seed: int, task: Task, pruner: Any, sampler: Any = None) -> None:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -144,7 +144,7 @@ class OptunaAdvisor:
             assert parameter is not None  # the tasks' spaces hold nothing that Optuna lacks
             distributions[key] = parameter.distribution
         self._distributions = distributions
-        sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+        sampler = sampler or optuna.samplers.TPESampler(seed=seed, constant_liar=True)
         self._study = optuna.create_study(sampler=sampler, pruner=pruner)
 
     def ask(self) -> tuple[Any, Mapping[str, Any], int]:
@@ -170,6 +170,15 @@ def optuna_asha(space: Any, seed: int, task: Task) -> Advisor:
 
     pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=3)
     return OptunaAdvisor(space, seed, task, pruner)
+
+
+def optuna_gp(space: Any, seed: int, task: Task) -> Advisor:
+    """Return Optuna's Gaussian process with its successive halving."""
+    import optuna
+
+    warnings.simplefilter("ignore")  # it is experimental
+    pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=3)
+    return OptunaAdvisor(space, seed, task, pruner, optuna.samplers.GPSampler(seed=seed))
 
 
 def optuna_hyperband(space: Any, seed: int, task: Task) -> Advisor:
@@ -318,6 +327,7 @@ RUNGS: dict[str, Row] = {
 """Played when they are named."""
 PEERS: dict[str, tuple[str, Row]] = {
     "Optuna TPE, its ASHA": ("optuna", played_by(optuna_asha)),
+    "Optuna GP, its ASHA": ("optuna", played_by(optuna_gp)),
     "Optuna TPE, its Hyperband": ("optuna", played_by(optuna_hyperband)),
     "Syne Tune ASHA": ("syne_tune", played_by(syne_tune("ASHA"))),
     "Syne Tune BOHB": ("syne_tune", played_by(syne_tune("BOHB"))),
