@@ -102,7 +102,11 @@ def test_the_best_narrow_configurations_are_trained_wide(whole: tl.SweepResults)
 def test_the_winner_is_exported_and_trained_by_lightning_cli_bit_by_bit(
     whole: tl.SweepResults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exported = whole.export_best(tmp_path / "best.yaml")
+    command = [sys.executable, "-m", "tunelight", "best", str(whole.folder), "--export", str(tmp_path / "best.yaml")]
+    elsewhere = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert elsewhere.returncode == 0, elsewhere.stderr  # the model's class cannot be imported there
+    exported = whole.export_best(tmp_path / "again.yaml")
+    assert exported.read_text().replace("again.yaml", "best.yaml") == (tmp_path / "best.yaml").read_text()
     monkeypatch.setattr(sys, "argv", ["train.py"])
     done = flavours.module("cli").LightningCLI(
         Net, LineData, args=["fit", f"--config={exported}", f"--trainer.default_root_dir={tmp_path}"]

@@ -50,7 +50,7 @@ class WiderModel(Callback):
     @classmethod
     def of(cls, scales: Scales) -> WiderModel:
         """Return the callback for what `rules.derive` has found."""
-        return cls(plain(scales), dict(scales.inputs))
+        return cls(**arguments_of(scales))
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Multiply the inputs of layers whose weight is an embedding as well, in training and after."""
@@ -92,6 +92,10 @@ class WiderModel(Callback):
                 optimizer.register_step_post_hook(step.after),
             ]
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return its arguments, so that a checkpoint says how its model was trained."""
+        return arguments_of(self.scales)
+
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """Put the groups back where a step has failed, for a checkpoint may be written yet."""
         for step in self._steps:
@@ -103,6 +107,11 @@ class WiderModel(Callback):
             handle.remove()
         self._handles.clear()
         self._steps.clear()
+
+
+def arguments_of(scales: Scales) -> dict[str, Any]:
+    """Return the callback's arguments as plain data."""
+    return {"parameters": plain(scales), **({"inputs": dict(scales.inputs)} if scales.inputs else {})}
 
 
 def plain(scales: Scales) -> dict[str, dict[str, Any]]:

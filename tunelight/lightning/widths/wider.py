@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from tunelight.errors import SettingsError
-from tunelight.lightning.widths.callback import WiderModel, plain
+from tunelight.lightning.widths.callback import WiderModel, arguments_of
 from tunelight.lightning.widths.rules import Scales, derive
 from tunelight.settings.dotted import holder_of
 
@@ -40,8 +40,7 @@ class Wider:
     def described(self, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return that callback's arguments as plain data, or None."""
         scales = self.scales(arguments)
-        inputs = {"inputs": dict(scales.inputs)} if scales.inputs else {}
-        return None if scales == Scales() else {"parameters": plain(scales), **inputs}
+        return None if scales == Scales() else arguments_of(scales)
 
     def prepare(self, module: nn.Module, arguments: Mapping[str, Any]) -> None:
         """Let a trained module compute as it did in training: one whose output's weight is an embedding as well."""
