@@ -341,13 +341,9 @@ def run(names: Sequence[str], seeds: int, trials: int, markdown: bool) -> None:
     print("A: ASHA, random search, full width. B: the same at an eighth of the width, then its best five rescaled.\n")
     print(table(HOURS_HEAD, lines, markdown))
     print(f"\nneeds: worker-hours of B until its mean regret is within {CLOSE} of A's last; ratio: that by A's hours.")
-    print(
-        "not rescaled: B's last regret if the best five were trained wide as they are. with check: the ratio with the"
-    )
-    print(
-        "coordinate check, stretched as epochs are. power: the probability of detecting a halving with as many pairs,"
-    )
-    print("at 5 %; none where more than one resample in twenty never comes there.\n")
+    print("not rescaled: B's last regret if the best five were trained wide as they are. with check: the ratio with")
+    print("the coordinate check, stretched as epochs are. power: the probability of detecting a halving with as many")
+    print("pairs, at 5 %; none where more than one resample in twenty never comes there.\n")
     print(table(RANKS_HEAD, [ranks_line(one) for one in held.values()], markdown))
     print("\nSpearman's correlations of narrow and wide losses, means of two seeds; last, of two seeds at full width.")
     print("narrow epoch: its seconds as a share of a wide one's. lr moves: by how many times, narrow to wide, in the")

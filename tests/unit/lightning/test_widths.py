@@ -13,7 +13,7 @@ from torch import nn
 from tunelight.compat.lightning import pl
 from tunelight.errors import SettingsError
 from tunelight.lightning.widths.callback import WiderModel, plain
-from tunelight.lightning.widths.check import measure, refuse
+from tunelight.lightning.widths.check import MOST, measure, refuse
 from tunelight.lightning.widths.rules import Kind, Rows, Scale, Scales, derive, kind_of
 
 
@@ -276,7 +276,7 @@ def test_with_scales_layers_change_alike_at_every_width_and_without_them_they_do
     )
     assert scaled.keys() == plain.keys() >= {"net.0", "net.2", "net.4"}
     assert all(abs(power) < 0.3 for power in scaled.values()), scaled
-    assert plain["net.2"] > 0.5
+    assert min(plain["net.2"], plain["net.4"]) > MOST
 
 
 def test_a_layer_that_changes_more_the_wider_the_model_is_is_named(one_batch: Any):
