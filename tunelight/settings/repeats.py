@@ -68,7 +68,7 @@ class Repeats:
         count = "folds" if "folds" in value else "repeats"
         return cls(
             checks.whole(f"{name}: {count}", value[count], least=2),
-            checks.whole(f"{name}: top", value.get("top", 5)),
+            checks.whole(f"{name}: top", value.get("top", 5), least=0 if count == "folds" else 1),
             folds=count == "folds",
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -98,11 +99,13 @@ class Stages:
             {} if self.proxy.workers is None else {"workers": self.proxy.workers, "resources_per_trial": None}
         )
         space = self.space.fixed(self.proxy.values)
+        repeats = self.settings.repeats
         settings = replace(
             self.settings,
             name=f"{self.name}{_SUFFIX}",
             proxy=None,
-            repeats=None,
+            repeats=None if repeats is None or not repeats.folds else replace(repeats, top=0),  # all on the first fold
+            scheduler=copy.deepcopy(self.settings.scheduler),  # an object would know of narrow trials in stage 2
             time_budget=None if budget is None else budget * _SHARE,
             baselines=[self.cheap(config) for config in self.settings.baselines],
             **own,

@@ -13,8 +13,10 @@ import tunelight as tl
 from tests.unit.results.test_results import Writer
 from tunelight.compat.lightning import pl
 from tunelight.errors import SettingsError, SpaceError, StorageError
+from tunelight.record import plan
 from tunelight.results import SweepResults
 from tunelight.settings import Settings
+from tunelight.settings.repeats import Repeats
 from tunelight.sweep.stages import Stages, run_stages
 
 
@@ -44,6 +46,17 @@ def test_the_first_stage_fixes_its_values_and_has_workers_of_its_own():
     assert (settings.name, settings.workers, settings.num_samples, settings.budget_s) == ("s-proxy", 1, 50, 50.0)
     assert (settings.repeats, settings.proxy, settings.base_width) == (None, None, None)
     assert settings.baselines == ({"model.lr": 0.5, "model.width": 8},)
+
+
+def test_narrow_trials_train_on_the_first_fold_and_a_scheduler_that_is_an_object_does_not_remember_them():
+    scheduler = tl.ASHA(max_t=9)
+    made = stages({"model.width": 8}, repeats=tl.Folds(5), scheduler=scheduler)
+    _, settings = made.first()
+    assert settings.folds == 5
+    assert settings.repeats is not None
+    assert plan([], settings.repeats, "min").again == ()
+    assert Repeats.of("repeats", settings.repeats.plain()) == settings.repeats
+    assert settings.scheduler is not made.settings.scheduler
 
 
 def test_the_second_stage_tries_the_best_in_full_and_scales_them(tmp_path: Path):
