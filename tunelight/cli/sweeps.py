@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Seed = Annotated[int | None, typer.Option("--seed", help="Random seed for configurations and training.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show the live table.")]
+StorageOfRun = Annotated[str | None, typer.Option("--storage", help="The folder of sweeps, or its URL.")]
 
 
 @command("init my-sweep && cd my-sweep && tunelight check space.yaml")
@@ -167,7 +168,7 @@ def run(
     name: Annotated[
         str | None, typer.Option("--name", help="The sweep's name. Default: the model's name and the time.")
     ] = None,
-    storage: Annotated[str | None, typer.Option("--storage", help="The folder of sweeps, or its URL.")] = None,
+    storage: StorageOfRun = None,
     seed: Seed = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the sweep --name, if there is one.")] = False,
     address: options.Address = None,
@@ -206,7 +207,7 @@ def train(
     gpus: options.Gpus = None,
     sets: options.Sets = [],
     name: Annotated[str | None, typer.Option("--name", help="Its name. Default: the script's, and the time.")] = None,
-    storage: Annotated[str | None, typer.Option("--storage", help="The folder of sweeps, or its URL.")] = None,
+    storage: StorageOfRun = None,
     seed: Seed = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with --name, if there is one.")] = False,
     address: options.Address = None,

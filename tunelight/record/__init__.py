@@ -25,7 +25,7 @@ from tunelight.record.folder import (
 )
 from tunelight.record.follow import RecordFollower
 from tunelight.record.lock import Driver, Lease, driver_of, locked
-from tunelight.record.names import LOCK_FILE, METRICS_FILE, NOTES_FILE, RECORD_FILE, SWEEP_FILE
+from tunelight.record.names import LOCK_FILE, METRICS_FILE, NOTES_FILE, RECORD_FILE, STAGES, SWEEP_FILE
 from tunelight.record.notes import Note, Notes
 from tunelight.record.outcomes import (
     DIVERGED,

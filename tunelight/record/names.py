@@ -10,6 +10,8 @@ METRICS_FILE: Final = "metrics.jsonl"
 LOCK_FILE: Final = "driver.lock"
 NOTES_FILE: Final = "notes.jsonl"
 COMMANDS_FILE: Final = "commands.jsonl"
+STAGES: Final = "stages"
+"""The key of sweep.yaml that holds what two sweeps were asked for as one."""
 EVENTS_END: Final = ".tunelight"
 """The suffix of the driver's own TensorBoard files in trials' folders, where trials may write others."""
 

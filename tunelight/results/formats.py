@@ -29,8 +29,6 @@ _MAX_FAILURES: Final = 3
 def lightning_cli(facts: Mapping[str, Any], told: Mapping[str, Any], name: str) -> str:
     """Return a config file for a LightningCLI that was made with the model's and data module's classes."""
     parts, notes = _parts(facts, told, _CLI)
-    if wider := facts.get("wider"):
-        _add_callback(parts["trainer"], {"class_path": _WIDER, "init_args": wider})
     kind, arguments = _strategy(told)
     parts["trainer"].setdefault("strategy", {"class_path": f"tunelight.{kind}", "init_args": arguments})
     head = [f"Train it with a train.py that calls LightningCLI(Model, Data): python train.py fit --config {name}"]
@@ -45,8 +43,6 @@ def lightning_cli(facts: Mapping[str, Any], told: Mapping[str, Any], name: str) 
 def hydra(facts: Mapping[str, Any], told: Mapping[str, Any], name: str) -> str:
     """Return a config for Hydra, whose parts ``hydra.utils.instantiate`` builds where their classes are known."""
     parts, notes = _parts(facts, told, _HYDRA)
-    if wider := facts.get("wider"):
-        _add_callback(parts["trainer"], {"_target_": _WIDER, "_convert_": "all", **wider})
     kind, arguments = _strategy(told)
     parts["trainer"].setdefault("strategy", {"_target_": f"tunelight.{kind}", **arguments})
     targets = {"model": told.get("model"), "data": told.get("data"), "trainer": f"{_lightning(told)}:Trainer"}
@@ -75,8 +71,6 @@ def python(facts: Mapping[str, Any], told: Mapping[str, Any], name: str) -> str:
     notes: list[str] = []
     if code["model"]:
         parts, notes = _parts(facts, told, _PYTHON)
-        if wider := facts.get("wider"):
-            _add_callback(parts["trainer"], _Code(f"tl.WiderModel({_arguments(wider)})"))
         imports, body = _fit(facts, told, parts)
     else:
         imports, body = _trial(facts, told)
@@ -187,6 +181,8 @@ class _Words:
     path: Callable[[str], Any]
     member: Callable[[str, str], Any]
     made: Callable[[str, dict[str, Any]], Any]
+    callback: Callable[[dict[str, Any]], Any]
+    """WiderModel with its arguments, among a Trainer's callbacks."""
 
     def of(self, described: Any) -> Any:
         """Return an object in the format's words."""
@@ -219,16 +215,23 @@ def _hydra_object(path: str) -> dict[str, Any]:
     return {"_target_": "hydra.utils.get_object", "path": path}
 
 
-_CLI: Final = _Words(str, lambda _, name: name, lambda _, fields: fields)
+_CLI: Final = _Words(
+    str,
+    lambda _, name: name,
+    lambda _, fields: fields,
+    lambda arguments: {"class_path": _WIDER, "init_args": arguments},
+)
 _HYDRA: Final = _Words(
     _hydra_object,
     lambda path, name: _hydra_object(f"{path}.{name}"),
     lambda path, fields: {"_target_": path, **fields},
+    lambda arguments: {"_target_": _WIDER, "_convert_": "all", **arguments},
 )
 _PYTHON: Final = _Words(
     _Code,
     lambda path, name: _Code(f"{path}.{name}"),
     lambda path, fields: _Code(f"{path}({_arguments(fields)})"),
+    lambda arguments: _Code(f"tl.WiderModel({_arguments(arguments)})"),
 )
 
 
@@ -255,14 +258,12 @@ def _parts(
     epochs = {} if told.get("max_epochs") is None else {"max_epochs": told["max_epochs"]}
     # With GPUs the strategy finds out for itself: the process that starts the workers may have none.
     device = {} if told.get("gpus_per_worker") else {"accelerator": "cpu"}
-    parts["trainer"] = {**epochs, **device, **own, **parts["trainer"]}
+    trainer = parts["trainer"] = {**epochs, **device, **own, **parts["trainer"]}
+    if wider := facts.get("wider"):
+        known = trainer.get("callbacks") or []
+        trainer["callbacks"] = [*(known if isinstance(known, list) else [known]), words.callback(wider)]
     notes = [f"Left out, for they are objects: trainer_args {', '.join(objects)}."] if objects else []
     return parts, notes
-
-
-def _add_callback(trainer: dict[str, Any], callback: Any) -> None:
-    given = trainer.get("callbacks") or []
-    trainer["callbacks"] = [*(given if isinstance(given, list) else [given]), callback]
 
 
 def _lightning(told: Mapping[str, Any]) -> str:

@@ -108,7 +108,7 @@ class SweepResults(Noted):
 
         Raises: StorageError where that is gone.
         """
-        about = self._settings.get("stages") or {}
+        about = self._settings.get(storage.STAGES) or {}
         return SweepResults.load(self.folder.parent / about["first"]) if about.get("stage") == 2 else None
 
     @property
@@ -373,7 +373,7 @@ class SweepResults(Noted):
     def summary(self) -> str:
         """Return a few lines for printing: trials by state, and the best one."""
         lines = [f"Sweep {self.name}: {self._states()}"]
-        if said := (self._settings.get("stages") or {}).get("says"):
+        if said := (self._settings.get(storage.STAGES) or {}).get("says"):
             lines.append(said)
         if self.metric is None:
             pass

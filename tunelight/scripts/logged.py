@@ -196,7 +196,7 @@ def logged(session: Session, imported: set[str]) -> Iterator[LoggedReports]:
 
 
 class _Printed:
-    """Standard output; a metric that is printed with its value, "val_loss: 0.43", is told to ``reports``."""
+    """Standard output that hands values of the metric, as in "val_loss: 0.43", to ``reports``."""
 
     def __init__(self, stream: Any, metric: str, reports: LoggedReports) -> None:
         self._stream, self._reports = stream, reports

@@ -13,6 +13,7 @@ from typing import Any, Final
 from tunelight.errors import ImportPathError, NoResultError, SettingsError, unknown
 from tunelight.record import (
     INTERRUPTED,
+    STAGES,
     STOPPED_BY_COMMAND,
     Record,
     create_sweep_folder,
@@ -23,10 +24,9 @@ from tunelight.results import SweepResults, TrialResult
 from tunelight.space.plain import Objects
 from tunelight.sweep.past import CODE, changed_code
 from tunelight.sweep.resume import beside, resume
-from tunelight.sweep.stages import REQUEST
 
 _WHEN: Final = ("training_iteration", "timestamp")
-_NOT_COPIED: Final = ("code", "run", "versions", "baselines", "time_budget", "warm_start", REQUEST)
+_NOT_COPIED: Final = ("code", "run", "versions", "baselines", "time_budget", "warm_start", STAGES)
 """Keys of sweep.yaml that do not apply to one trial's second run."""
 
 

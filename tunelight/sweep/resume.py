@@ -13,7 +13,7 @@ from tunelight import stores
 from tunelight.compat.arguments import check_keywords, known_arguments
 from tunelight.compat.lightning import prefer
 from tunelight.errors import ImportPathError, SettingsError, SpaceError, StorageError, TunelightError
-from tunelight.record import RECORD_FILE, SWEEP_FILE, has_record, list_sweeps, reaching, read_sweep_file
+from tunelight.record import RECORD_FILE, STAGES, SWEEP_FILE, has_record, list_sweeps, reaching, read_sweep_file
 from tunelight.results import SweepResults
 from tunelight.settings import NAMES
 from tunelight.space import SearchSpace
@@ -22,7 +22,6 @@ from tunelight.space.plain import Objects
 from tunelight.stores.masking import MASK, masked_in
 from tunelight.sweep.past import CODE
 from tunelight.sweep.run import run
-from tunelight.sweep.stages import REQUEST
 
 _log = logging.getLogger("tunelight")
 
@@ -61,7 +60,7 @@ def resume(path: str | os.PathLike[str], **overrides: Any) -> SweepResults:
             f"storage={str(folder.parent)!r}, name={folder.name!r}, resume=True) as the sweep was started."
         )
     prefer(sweep_file.get("lightning"))
-    request = sweep_file.get(REQUEST) or {}  # of both stages of a sweep, of which this is one
+    request = sweep_file.get(STAGES) or {}  # of both stages of a sweep, of which this is one
     sweep_file = {**sweep_file, **request.get("settings", {}), "space": request.get("space", sweep_file.get("space"))}
     settings = {**_read_back(folder, sweep_file, overrides), "resume": True, **overrides}
     name = request.get("name", folder.name)

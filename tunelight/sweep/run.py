@@ -24,7 +24,16 @@ from tunelight.lightning.recipe import training_setting
 from tunelight.machine.optional import look_up
 from tunelight.messages import DatasetHandle, Evaluation
 from tunelight.policies import FailurePolicy
-from tunelight.record import RECORD_FILE, SWEEP_FILE, Lease, create_sweep_folder, locked, mirrored, write_sweep_file
+from tunelight.record import (
+    RECORD_FILE,
+    STAGES,
+    SWEEP_FILE,
+    Lease,
+    create_sweep_folder,
+    locked,
+    mirrored,
+    write_sweep_file,
+)
 from tunelight.resources import Reservation
 from tunelight.results import SweepResults
 from tunelight.settings import Checkpoints, Mode, Settings
@@ -37,7 +46,7 @@ from tunelight.sweep.building import build_parts, served
 from tunelight.sweep.control import SweepControl
 from tunelight.sweep.live_page import LivePage, check_web
 from tunelight.sweep.past import SavedSweep, open_saved_sweep, sweep_file_of
-from tunelight.sweep.stages import REQUEST, run_stages
+from tunelight.sweep.stages import run_stages
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -320,7 +329,7 @@ def _prepare(
     at_first = reservation
     if scheduler.resizes and reservation.least is not None:
         at_first = reservation.starting(reservation.least)  # the scheduler decides who gets more
-    sweep_file = sweep_file_of(space, settings, reservation, at_first, code) | ({REQUEST: stage} if stage else {})
+    sweep_file = sweep_file_of(space, settings, reservation, at_first, code) | ({STAGES: stage} if stage else {})
     if past is None:
         start, baselines = ResumeState(), [space.filled(config) for config in settings.baselines]
     else:
@@ -468,7 +477,7 @@ def _parts(
     first = FailFast(settings.failures.give_up_after, metrics, total, record, control)
     tracking = sweep.searcher if isinstance(sweep.searcher, TrackingSearcher) else None
     of_parts = (part.notes for part in (tracking, datasets) if part is not None)
-    said = (sweep.sweep_file.get(REQUEST) or {}).get("says")
+    said = (sweep.sweep_file.get(STAGES) or {}).get("says")
     for text in (said, *itertools.chain(*of_parts), heavy(sweep.code, training_setting(settings))):
         if text:
             record.note(text)

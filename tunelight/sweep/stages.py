@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -22,8 +23,6 @@ from tunelight.settings.proxy import Proxy
 from tunelight.space import SearchSpace
 from tunelight.space.parts import split_config, widths
 
-REQUEST: Final = "stages"
-"""The key of sweep.yaml that holds what the two sweeps were asked for as one."""
 _SUFFIX: Final = "-proxy"
 _OF_ONE: Final = (
     "proxy",
@@ -73,10 +72,9 @@ class Stages:
         assert settings.proxy is not None
         _check_keys(space, settings)
         stages = cls(space, settings, name, {}, {})
-        narrow = space.fixed(settings.proxy.values)
         if settings.model is not None:
-            narrow.check_parts(settings.model, settings.data)
-        config = stages.full(narrow.sample(np.random.RandomState(settings.seed or 0)))
+            stages.narrow.check_parts(settings.model, settings.data)
+        config = stages.full(stages.narrow.sample(np.random.RandomState(settings.seed or 0)))
         space.check_baselines([config])
         width = _of_model(settings.proxy) if _grows(space, settings, config) else {}
         return replace(stages, example=config, base_width=width)
@@ -86,6 +84,11 @@ class Stages:
         """What the first stage's trials are like."""
         assert self.settings.proxy is not None  # there are stages only then
         return self.settings.proxy
+
+    @cached_property
+    def narrow(self) -> SearchSpace:
+        """The search space of the cheap trials."""
+        return self.space.fixed(self.proxy.values)
 
     def request(self) -> dict[str, Any]:
         """Return what was asked for, as sweep.yaml keeps it beside each stage's own settings."""
@@ -98,7 +101,6 @@ class Stages:
         own: dict[str, Any] = (
             {} if self.proxy.workers is None else {"workers": self.proxy.workers, "resources_per_trial": None}
         )
-        space = self.space.fixed(self.proxy.values)
         repeats = self.settings.repeats
         settings = replace(
             self.settings,
@@ -110,7 +112,7 @@ class Stages:
             baselines=[self.cheap(config) for config in self.settings.baselines],
             **own,
         )
-        return space, settings
+        return self.narrow, settings
 
     def second(self, found: SweepResults, left_s: float | None) -> tuple[SearchSpace, Settings]:
         """Return the sweep of the best configurations in full; ``left_s``: what is left of the time budget."""
@@ -144,13 +146,11 @@ class Stages:
 
     def cheap(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return a configuration with the first stage's values."""
-        space = self.space.fixed(self.proxy.values)
-        return space.written(self.space.dotted(config) | dict(self.proxy.values))
+        return self.narrow.written(self.space.dotted(config) | dict(self.proxy.values))
 
     def full(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return a configuration of the first stage without its values."""
-        space = self.space.fixed(self.proxy.values)
-        values = {key: value for key, value in space.dotted(config).items() if key not in self.proxy.values}
+        values = {key: value for key, value in self.narrow.dotted(config).items() if key not in self.proxy.values}
         return self.space.filled(self.space.written(values))
 
     def says(self, number: int) -> str:
@@ -193,7 +193,7 @@ def run_stages(space: SearchSpace, settings: Settings, run_one: RunOne, default:
         stages = replace(stages, settings=replace(settings, seed=seed))
     first = None
     if begun[1] and settings.num_samples <= (read_sweep_file(folders[0]).get("num_samples") or 0):
-        first = SweepResults.load(folders[0], space.fixed(settings.proxy.values).objects)
+        first = SweepResults.load(folders[0], stages.narrow.objects)
     if first is None:
         if stages.base_width and not begun[0]:
             if settings.progress:

@@ -13,6 +13,7 @@ import yaml
 
 from tests.unit.results.test_results import Writer
 from tunelight.errors import CheckpointError, SettingsError, StorageError
+from tunelight.results import formats
 
 CONFIG = {"model.lr": 1e-05, "model.hidden": 64, "data.batch_size": 32, "trainer.gradient_clip_val": 0.5}
 TOLD: dict[str, Any] = {
@@ -311,3 +312,21 @@ def test_an_object_that_no_module_has_is_refused(tmp_path, reference):
     results = sweep(tmp_path, {"model.cell": "GRU"}, space_objects={"model.cell": [["GRU", reference]]})
     with pytest.raises(SettingsError, match=r"model.cell is 'GRU', an object that cannot be imported"):
         results.export_best(tmp_path / "best.py")
+
+
+def test_the_callback_of_a_wide_model_is_in_every_format(tmp_path: Path) -> None:
+    def export(form: str, name: str, callbacks: list[Any]) -> str:
+        where = {"trial": "00000", "sweep": {"name": "s"}, "seed": 1, "checkpoint": None}
+        found = {"metric": "loss", "value": 0.5, "training_iteration": 1}
+        facts = {"config": {"model.lr": 0.1}, "wider": {"parameters": {"w": {"adam": 0.5}}}, **where, **found}
+        told = {"model": "tunelight.digits:DigitsClassifier", "trainer_args": {"callbacks": callbacks}}
+        write = {"lightning-cli": formats.lightning_cli, "hydra": formats.hydra, "python": formats.python}[form]
+        return write(facts, told, name)
+
+    own = {"class_path": "x.Y"}
+    cli = yaml.safe_load(export("lightning-cli", "a.yaml", [own]))["trainer"]["callbacks"]
+    wanted = {"parameters": {"w": {"adam": 0.5}}}
+    assert cli == [own, {"class_path": "tunelight.WiderModel", "init_args": wanted}]
+    hydra = yaml.safe_load(export("hydra", "a.yaml", []))["trainer"]["callbacks"]
+    assert hydra == [{"_target_": "tunelight.WiderModel", "_convert_": "all", **wanted}]
+    assert "callbacks=[tl.WiderModel(parameters={'w': {'adam': 0.5}})]" in export("python", "a.py", [])

@@ -16,7 +16,7 @@ from torch import nn
 from tunelight.compat.lightning import Callback, pl
 from tunelight.errors import SettingsError
 from tunelight.lightning.widths.callback import WiderModel
-from tunelight.lightning.widths.rules import derive
+from tunelight.lightning.widths.rules import Scales, derive
 from tunelight.lightning.widths.wider import Wider
 from tunelight.space.parts import split_config
 
@@ -69,7 +69,7 @@ def measure(
     changes: dict[str, dict[int, list[float]]] = {}
     for factor in factors:
         width = base * factor
-        scales = derive(build, base, width)
+        scales = derive(build, base, width) if scaled else Scales()
         for seed in range(seeds):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
@@ -77,8 +77,7 @@ def measure(
                 module = build(width)
                 _fit(module, data, [*([WiderModel.of(scales)] if scaled else []), watch])
             for name, moved in watch.moved().items():
-                meant = scales.queries.get(name, 1.0) if scaled else 1.0
-                changes.setdefault(name, {}).setdefault(width, []).append(moved / meant)
+                changes.setdefault(name, {}).setdefault(width, []).append(moved / scales.queries.get(name, 1.0))
     found = []
     for name, by_width in changes.items():
         medians = {width: statistics.median(values) for width, values in by_width.items()}

@@ -97,11 +97,7 @@ def derive(build: Callable[[int], nn.Module], base: int, wide: int) -> Scales:
     if base == wide:
         return Scales()
     narrow, between = _built(build, base), min(4 * base, wide)
-    try:
-        with torch.device("meta"):
-            target = build(wide)
-    except Exception:  # noqa: BLE001 - it reads its values, or those of a file, and those are not there
-        target = _built(build, wide)
+    target = without_memory(lambda: build(wide))
     _check_alike(narrow, target, base, wide)
     powers = _powers(build, base, between)
     attentions = dict(_attentions(narrow, target))
@@ -146,6 +142,16 @@ def kind_of(optimizer: torch.optim.Optimizer) -> Kind:
         f"It is not known how the learning rate of {type(optimizer).__name__} changes with a model's width. Train with "
         "one of Adam's or SGD's kind, or leave proxy= out."
     )
+
+
+def without_memory(make: Callable[[], nn.Module]) -> nn.Module:
+    """Return a model without memory for its parameters, where it can be made so."""
+    try:
+        with torch.device("meta"):
+            return make()
+    except Exception:  # noqa: BLE001 - it reads its values, which are not there; what fails anyway fails again
+        with torch.random.fork_rng(devices=[]):
+            return make()
 
 
 def _built(build: Callable[[int], nn.Module], width: int, seed: int = 0) -> nn.Module:

@@ -9,12 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import torch
 from torch import nn
 
 from tunelight.errors import SettingsError
 from tunelight.lightning.widths.callback import WiderModel, arguments_of
-from tunelight.lightning.widths.rules import Scales, derive
+from tunelight.lightning.widths.rules import Scales, derive, without_memory
 from tunelight.settings.dotted import holder_of
 
 _PART: Final = "model."
@@ -49,12 +48,9 @@ class Wider:
 
     def scales(self, arguments: Mapping[str, Any]) -> Scales:
         """Return by what the parameters are multiplied. Raises: SettingsError for a model that cannot be rescaled."""
-        sizes = self._sizes(arguments)
-        if not sizes:
+        if not self._sizes(arguments):
             return Scales()
-        lead = max(sizes, key=lambda key: abs(math.log(sizes[key][1] / sizes[key][0])))
-        base, wide = sizes[lead]
-        return derive(self.builder(arguments), base, wide)
+        return derive(self.builder(arguments), *self.width(arguments))
 
     def width(self, arguments: Mapping[str, Any]) -> tuple[int, int]:
         """Return the narrow and the full value of the key that differs most."""
@@ -83,8 +79,8 @@ class Wider:
         if not self._sizes(arguments):
             return False
         narrow, full = (
-            {name: tuple(one.shape) for name, one in self._built(given).named_parameters()}
-            for given in (_changed(arguments, self._narrow), arguments)
+            {name: tuple(one.shape) for name, one in self._shaped(arguments, values).named_parameters()}
+            for values in (self._narrow, {})
         )
         wider = sorted(name for name in narrow.keys() & full.keys() if narrow[name] != full[name])
         if wider and (other := sorted(narrow.keys() ^ full.keys())):
@@ -95,15 +91,9 @@ class Wider:
             )
         return bool(wider)
 
-    def _built(self, arguments: Mapping[str, Any]) -> nn.Module:
-        """Return the model without memory for its parameters, where it can be built so."""
-        try:
-            with torch.device("meta"):
-                made: nn.Module = self.model(**copy.deepcopy(dict(arguments)))
-        except Exception:  # noqa: BLE001 - it reads its values, which are not there; what fails anyway fails again
-            with torch.random.fork_rng(devices=[]):
-                made = self.model(**copy.deepcopy(dict(arguments)))
-        return made
+    def _shaped(self, arguments: Mapping[str, Any], values: Mapping[str, Any]) -> nn.Module:
+        """Return the model with some values changed, of which only the shapes count."""
+        return without_memory(lambda: self.model(**_changed(arguments, values)))
 
     @property
     def _narrow(self) -> dict[str, Any]:
