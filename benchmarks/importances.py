@@ -183,7 +183,7 @@ def without_effect(task: Any, searcher: str, seed: int) -> tuple[float, int]:
     """Train a sweep; return the importance of the task's key without effect, as the figure has it, and its epoch."""
     from live_curves import LiveCurves, space_of  # needs torch, as no other part here does
 
-    space, curves = space_of(task.name), LiveCurves(task, seed)
+    space, curves = space_of(task), LiveCurves(task, seed)
     chosen: Any = RandomSearcher(space, seed, "loss", "min")
     if searcher == "auto":
         chosen = tl.AutoSearcher(space=space, metric="loss", mode="min", seed=seed)

@@ -43,15 +43,22 @@ sys.path.insert(0, str(Path(__file__).parent / "peers"))
 from curve_tasks import TASKS
 from drawing import over_hours
 from live_curves import space_of, truth
-from search_rows import BASE, OURS, PEERS, RUNGS, Played, Row
-from warm_rows import WARM
+from search_rows import BASE, BASELINES, OURS, PEERS, RUNGS, Played, Row
+from warm_rows import VARIANTS, WARM
 
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
 """Of the worker-hours, where the choice is judged."""
 COMPARED = [SHARES.index(share) for share in (0.1, 0.3, 1.0)]
 HALF, END = SHARES.index(0.5), -1
 RESAMPLES = 2000
-ALL: dict[str, Row] = {**OURS, **{name: row for name, (_, row) in PEERS.items()}, **RUNGS, **WARM}
+ALL: dict[str, Row] = {
+    **OURS,
+    **{name: row for name, (_, row) in PEERS.items()},
+    **RUNGS,
+    **BASELINES,
+    **WARM,
+    **VARIANTS,
+}
 
 
 def tasks_of(surrogate: bool) -> Mapping[str, Any]:
@@ -117,7 +124,7 @@ def one(given: tuple[Job, Path, bool]) -> Answer:
 
 def median_random(task: Any, cache: Path, count: int) -> float:
     """Return the median truth of so many random configurations."""
-    space, rng = space_of(task.name), np.random.RandomState(12345)
+    space, rng = space_of(task), np.random.RandomState(12345)
     return float(np.median([truth(task, space.sample(rng), cache) for _ in range(count)]))
 
 

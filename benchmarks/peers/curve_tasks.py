@@ -213,6 +213,8 @@ class Training:
             result = {"loss": float(self._loss(out, self.rows.val_y))}
             if self.task.loss == "labels":
                 result["accuracy"] = float((out.argmax(-1) == self.rows.val_y).float().mean())
+            else:
+                result["deviation"] = float((out - self.rows.val_y).abs().mean())
         self.diverged = self.diverged or not math.isfinite(result["loss"])
         return dict.fromkeys(result, math.nan) if self.diverged else result
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from curve_tasks import TASKS, Task
+from curve_tasks import Task
 
 EPOCH_S = 60.0
 """What an epoch takes on virtual time, on one worker, whatever the configuration."""
@@ -32,34 +32,32 @@ class LiveCurve:
         self.epochs = task.epochs
         self.seconds = EPOCH_S
         self._training = task.start(dict(config), seed)
-        self._losses: list[float] = []
+        self._reports: list[dict[str, float]] = []
 
     @property
     def metrics(self) -> Mapping[str, Sequence[float]]:
-        """What was reported so far."""
-        return {"loss": self._losses or [math.nan]}
+        """What was reported so far, at least once."""
+        return {name: [report[name] for report in self._reports] for name in self.at(1)}
 
     def at(self, number: int) -> dict[str, float]:
         """Return report ``number`` (from 1)."""
-        while len(self._losses) < min(number, self.epochs):
-            self._losses.append(float(self._training.epoch()["loss"]))
-        return {"loss": self._losses[min(number, self.epochs) - 1]}
+        while len(self._reports) < min(number, self.epochs):
+            self._reports.append(self._training.epoch())
+        return self._reports[min(number, self.epochs) - 1]
 
-    def best(self) -> float:
-        """Train to the end, and return the best loss of all epochs."""
-        self.at(self.epochs)
-        return min([WORST, *(loss for loss in self._losses if math.isfinite(loss))])
+    def best(self, reports: int | None = None) -> float:
+        """Train to the end, or for so many reports, and return the best loss of them."""
+        losses = [self.at(number)["loss"] for number in range(1, (reports or self.epochs) + 1)]
+        return min([WORST, *(loss for loss in losses if math.isfinite(loss))])
 
 
 class LiveCurves:
     """A task's curves, for ``tl.simulate``; each configuration is trained from a seed of its own and the sweep's."""
 
-    metric = "loss"
-    mode: Literal["min", "max"] = "min"
     size = 10**9
 
-    def __init__(self, task: Task, seed: int) -> None:
-        self.task = task
+    def __init__(self, task: Task, seed: int, metric: str = "loss", mode: Literal["min", "max"] = "min") -> None:
+        self.task, self.metric, self.mode = task, metric, mode
         self.epochs = task.epochs
         self.note = f"task {task.name!r}, trained as it was asked for"
         self._seed = seed
@@ -67,7 +65,7 @@ class LiveCurves:
 
     def config(self, number: int, seed: int) -> dict[str, Any]:
         """Return the configuration that random search begins with."""
-        found: dict[str, Any] = space_of(self.task.name).sample(np.random.RandomState(number))
+        found: dict[str, Any] = space_of(self.task).sample(np.random.RandomState(number))
         return found
 
     def curve(self, config: Mapping[str, Any]) -> Any:
@@ -79,11 +77,11 @@ class LiveCurves:
 
 
 @functools.cache
-def space_of(name: str) -> Any:
+def space_of(task: Task) -> Any:
     """Return a task's search space."""
     import tunelight as tl
 
-    return tl.SearchSpace(dict(TASKS[name].space))
+    return tl.SearchSpace(dict(task.space))
 
 
 def truth(task: Task, config: Mapping[str, Any], cache: Path) -> float:

@@ -13,7 +13,8 @@ import shutil
 import tempfile
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -23,6 +24,8 @@ from live_curves import EPOCH_S, LiveCurves, space_of
 
 import tunelight as tl
 from tunelight.searchers import OptunaSearcher, RandomSearcher
+from tunelight.searchers.sweep import TrackingSearcher
+from tunelight.space.known import known_baselines
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,51 @@ class Played:
 Row = Callable[[Task, int, int, float], Played]
 """task, seed, slots, worker-hours -> what was chosen when."""
 
+STARTS = 10
+"""Configurations that every row begins with, but for DEHB, which takes none, and for those that know earlier sweeps."""
+
+
+def starts(space: Any, seed: int) -> list[dict[str, Any]]:
+    """Return what random search begins with; ``"auto"`` does so by itself."""
+    searcher = RandomSearcher(space, seed)
+    return [searcher.suggest(str(number)) for number in range(STARTS)]
+
+
+class Begun(TrackingSearcher):
+    """A searcher whose first trials have these configurations."""
+
+    def __init__(self, inner: Any, configs: Iterable[Mapping[str, Any]]) -> None:
+        super().__init__(metric=inner.metric, mode=inner.mode)
+        self._inner, self._left = inner, deque(configs)
+        self._tracks = isinstance(inner, TrackingSearcher)
+
+    def suggest(self, trial_id: str) -> Any:
+        """Return the next of them, or what the searcher suggests."""
+        if not self._left:
+            return self._inner.suggest(trial_id)
+        config = dict(self._left.popleft())
+        if self._tracks:
+            self._inner.take(trial_id, config)
+        return config
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """Pass it on."""
+        self._inner.on_trial_result(trial_id, result)
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """Pass it on."""
+        self._inner.on_trial_complete(trial_id, result, error)
+
+    def end(self, trial_id: str, state: str, result: Mapping[str, Any] | None = None) -> None:
+        """Pass it on to a searcher that tracks its trials."""
+        if self._tracks:
+            self._inner.end(trial_id, state, result)
+
+    def close(self, states: Mapping[str, str]) -> None:
+        """Pass it on to a searcher that tracks its trials."""
+        if self._tracks:
+            self._inner.close(states)
+
 
 def simulated(searcher: Callable[[Any, int], Any], scheduler: Any) -> Row:
     """Return a row that runs tunelight's own objects through ``tl.simulate``."""
@@ -55,7 +103,7 @@ def simulated(searcher: Callable[[Any, int], Any], scheduler: Any) -> Row:
         sweep = tl.simulate(
             curves,
             scheduler,
-            searcher=searcher(space_of(task.name), seed),
+            searcher=searcher(space_of(task), seed),
             num_samples=int(hours * 3600 / EPOCH_S),
             cluster=f"1x{slots}",
             seed=seed,
@@ -103,7 +151,7 @@ def played_by(make: Callable[[Any, int, Task], Advisor]) -> Row:
     """Return a row that asks a peer, on virtual time."""
 
     def play(task: Task, seed: int, slots: int, hours: float) -> Played:
-        advisor = make(space_of(task.name), seed, task)
+        advisor = make(space_of(task), seed, task)
         curves, epochs = LiveCurves(task, seed), int(hours * 3600 / EPOCH_S)
         running: list[tuple[float, int, Any, Mapping[str, Any], int, int]] = []
         now, trained, trials, choices, best = 0.0, 0, 0, [], math.inf
@@ -146,6 +194,8 @@ class OptunaAdvisor:
         self._distributions = distributions
         sampler = sampler or optuna.samplers.TPESampler(seed=seed, constant_liar=True)
         self._study = optuna.create_study(sampler=sampler, pruner=pruner)
+        for config in starts(space, seed):
+            self._study.enqueue_trial(config)
 
     def ask(self) -> tuple[Any, Mapping[str, Any], int]:
         """Ask the study."""
@@ -235,7 +285,12 @@ def syne_tune(name: str) -> Callable[[Any, int, Task], Advisor]:
                 case kind, [low, high]:
                     translated[key] = getattr(domains, kind)(low, high)
         scheduler = getattr(baselines, name)(
-            config_space=translated, metric="loss", time_attr="epoch", max_t=task.epochs, random_seed=seed
+            config_space=translated,
+            metric="loss",
+            time_attr="epoch",
+            max_t=task.epochs,
+            random_seed=seed,
+            points_to_evaluate=starts(space, seed),
         )
         return SyneAdvisor(scheduler, task)
 
@@ -310,7 +365,12 @@ def _auto(space: Any, seed: int) -> Any:
 
 
 def _tpe(space: Any, seed: int) -> Any:
-    return OptunaSearcher("tpe", space=space, metric="loss", mode="min", seed=seed)
+    return Begun(OptunaSearcher("tpe", space=space, metric="loss", mode="min", seed=seed), starts(space, seed))
+
+
+def _known(searcher: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
+    """Return the searcher, which begins with ``baselines="known"``."""
+    return lambda space, seed: Begun(searcher(space, seed), known_baselines(space))
 
 
 BASE = "ASHA, random"
@@ -324,7 +384,11 @@ OURS: dict[str, Row] = {
 RUNGS: dict[str, Row] = {
     f"ASHA by {factor}, random": simulated(_random, {"name": "asha", "reduction_factor": factor}) for factor in (2, 3)
 }
-"""Played when they are named."""
+BASELINES: dict[str, Row] = {
+    "ASHA, random, known": simulated(_known(_random), "asha"),
+    "ASHA, auto, known": simulated(_known(_auto), "asha"),
+}
+"""These and RUNGS are played when they are named."""
 PEERS: dict[str, tuple[str, Row]] = {
     "Optuna TPE, its ASHA": ("optuna", played_by(optuna_asha)),
     "Optuna GP, its ASHA": ("optuna", played_by(optuna_gp)),
