@@ -46,7 +46,7 @@ from live_curves import space_of, truth
 from search_rows import BASE, BASELINES, OURS, PEERS, RUNGS, Played, Row
 from warm_rows import VARIANTS, WARM
 
-SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
+SHARES = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
 """Of the worker-hours, where the choice is judged."""
 COMPARED = [SHARES.index(share) for share in (0.1, 0.3, 1.0)]
 HALF, END = SHARES.index(0.5), -1
@@ -145,7 +145,11 @@ Regrets = Mapping[str, np.ndarray]
 def show(regrets: Regrets, answers: Mapping[str, Sequence[Answer]], base: str) -> None:
     """Print a task's table."""
     print(f"  {'mean regret at':22}" + "".join(f"{share:>7g}" for share in SHARES), end="")
-    print("".join(f"{f'  less that of {base!r} at {SHARES[at]:g}':43}" for at in COMPARED) + "   hours   wall  seconds")
+    print(
+        "".join(f"{f'  less that of {base!r} at {SHARES[at]:g}':43}" for at in COMPARED) + "   hours   wall  seconds",
+        end="",
+    )
+    print(f"  at which share the last regret of {base!r} is reached")
     for name, found in regrets.items():
         spent, wall, took = (
             float(np.mean([getattr(answer, what) for answer in answers[name]])) for what in ("spent", "wall", "took_s")
@@ -154,9 +158,24 @@ def show(regrets: Regrets, answers: Mapping[str, Sequence[Answer]], base: str) -
             f"  {name:22}"
             + "".join(f"{value:7.3f}" for value in np.nanmean(found, 0))
             + "".join(f"  {gap(found[:, at], regrets[base][:, at]):41}" for at in COMPARED)
-            + f"{spent:8.1f}{wall:7.2f}{took:9.1f}",
+            + f"{spent:8.1f}{wall:7.2f}{took:9.1f}  {reached(found, regrets[base])}",
             flush=True,
         )
+
+
+def reached(found: np.ndarray, base: np.ndarray) -> str:
+    """Return the share of the worker-hours at which the mean regret is the base's last one, with its 95 % interval."""
+
+    def share(seeds: np.ndarray) -> float:
+        means = np.nan_to_num(np.nanmean(found[seeds], 0), nan=math.inf)
+        there = np.flatnonzero(means <= np.nanmean(base[seeds, END]))
+        return SHARES[there[0]] if len(there) else math.inf
+
+    count = len(found)
+    drawn = np.random.default_rng(0).integers(0, count, (RESAMPLES, count))
+    low, high = np.quantile([share(seeds) for seeds in drawn], [0.025, 0.975], method="nearest")
+    words = ["never" if math.isinf(one) else f"{one:g}" for one in (share(np.arange(count)), low, high)]
+    return f"{words[0]} [{words[1]}, {words[2]}]"
 
 
 def power(differences: np.ndarray, effect: float) -> tuple[float, int]:
@@ -185,7 +204,10 @@ def show_pooled(found: Mapping[str, Regrets], base: str, share: int = END) -> No
     print(
         f"\nAll tasks, as shares of the regret of {base!r} at {SHARES[share]:g} of the worker-hours; a halving is -0.5:"
     )
-    print(f"  {'':28}{'difference':>27}{'p':>8}{'power':>8}{'pairs for 0.8':>15}  power by task")
+    print(
+        f"  {'':28}{'difference':>27}{'p':>8}{'power':>8}{'pairs for 0.8':>15}  {'the last regret is reached at':30}"
+        "  power by task"
+    )
     rng = np.random.default_rng(0)
     for row in rows:
         each = {
@@ -201,7 +223,14 @@ def show_pooled(found: Mapping[str, Regrets], base: str, share: int = END) -> No
         chance = (1 + (abs(flipped) >= abs(means.mean())).sum()) / (1 + RESAMPLES)
         of_all, needed = power(means, 0.5)
         by_task = "  ".join(f"{task} {power(one[~np.isnan(one)], 0.5)[0]:.2f}" for task, one in each.items())
-        print(f"  {row:28}{gap(means, np.zeros_like(means)):>27}{chance:8.3f}{of_all:8.2f}{needed:15d}  {by_task}")
+        mine, theirs = (
+            np.mean([regrets[name] / np.nanmean(regrets[base][:, share]) for regrets in found.values()], 0)
+            for name in (row, base)
+        )
+        print(
+            f"  {row:28}{gap(means, np.zeros_like(means)):>27}{chance:8.3f}{of_all:8.2f}{needed:15d}"
+            f"  {reached(mine, theirs):30}  {by_task}"
+        )
 
 
 def show_ranks(found: Mapping[str, Regrets]) -> None:

@@ -24,7 +24,7 @@ TRIALS = 40
 
 @functools.lru_cache(100)
 def earlier_sweep(
-    task: Task, seed: int, sign: int = 1, metric: str = "loss", slots: int = 8, hours: float | None = None
+    task: Task, seed: int, sign: int = 1, *, metric: str = "loss", slots: int = 8, hours: float | None = None
 ) -> list[Earlier]:
     """Return the trials of an earlier sweep of a task, judged by their losses.
 
