@@ -31,7 +31,7 @@ import psutil
 from figures import table
 from reporting import AT_ONCE, RATE, Driver
 
-from tunelight.record import RecordFollower, locked
+from tunelight.record import RecordFollower, leased
 
 ROOT = Path(__file__).parents[1]
 LIMITS = {
@@ -231,7 +231,7 @@ def main() -> int:
         storage = Path(scratch, "runs")
         (storage / "sweep").mkdir(parents=True)
         driver = LiveDriver(storage / "sweep", trials, reports)
-        stack.enter_context(locked(storage / "sweep"))
+        stack.enter_context(leased(storage / "sweep"))
         driver.history(reports)
         api = stack.enter_context(sync_playwright())
         browser = api.chromium.launch(executable_path=found.stdout.strip(), args=["--no-sandbox"])

@@ -25,7 +25,7 @@ from rich.console import Console
 
 from tests.unit.recording import Sweep
 from tests.unit.web.serving import serving
-from tunelight.record import SweepState, locked, write_sweep_file
+from tunelight.record import SweepState, leased, write_sweep_file
 from tunelight.reporting import report
 from tunelight.reporting.screen import SweepView
 from tunelight.reporting.table import rows_of
@@ -192,7 +192,7 @@ def main() -> None:
         browser = playwright.chromium.launch(executable_path=os.environ["TUNELIGHT_BROWSER"], args=args)
         folder = Path(made, "runs", "digits-mlp")
         recorded = Recorded(folder)
-        with locked(folder), serving(folder.parent) as served:
+        with leased(folder), serving(folder.parent) as served:
             recorded.run(LIVE)
             terminal(recorded.sweep.state)
             look(browser, served.address.replace("/?", f"/sweep/{folder.name}?"), "live-page")

@@ -14,6 +14,7 @@ from typing import Any
 
 import boto3
 import pytest
+import s3fs
 from moto.server import ThreadedMotoServer
 from typer.testing import CliRunner
 
@@ -46,6 +47,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     finally:
         server.stop()
         stores.store._store.cache_clear()
+        s3fs.S3FileSystem.clear_instance_cache()  # which would ask this server again
 
 
 def driven(cache: Path, *arguments: str, code: int) -> None:

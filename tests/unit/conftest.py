@@ -24,10 +24,11 @@ def every_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a function that makes this process one on another machine, which shares nothing but stores."""
+    """Return a function that makes this process one on another machine, which shares nothing but its storage."""
 
     def become(name: str) -> None:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
+        monkeypatch.setattr("tunelight.record.lease.process_table", lambda: name)
 
     become("first")
     return become

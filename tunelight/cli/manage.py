@@ -40,7 +40,7 @@ def rm(
     A sweep that is running is not deleted, nor is a folder that is no sweep. Links in a sweep's folder are deleted, but
     not what they point to.
     """
-    from tunelight.record import find_sweep, locked
+    from tunelight.record import find_sweep, leased
     from tunelight.record.upkeep import check_deletable
     from tunelight.stores import shown
 
@@ -52,7 +52,7 @@ def rm(
     for folder in folders:  # before the first is deleted
         if not checkpoints:
             check_deletable(folder)
-        with locked(folder, to="deleted"):
+        with leased(folder, to="deleted"):
             pass
     if not yes and not sys.stdin.isatty():
         raise SettingsError(

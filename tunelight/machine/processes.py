@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import socket
 import threading
 from pathlib import Path
 
@@ -69,3 +71,25 @@ def _children_of(pid: int | str, thread: int | str) -> list[int]:
         return []
     finally:
         os.close(file)
+
+
+@functools.cache
+def process_table() -> str:
+    """Return a name of the table that this process's id is from: that of a container, on a kernel since its start.
+
+    Where it is the same, an id means the same process.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:  # macOS, which has no containers
+        return socket.gethostname()
+
+
+def born(pid: int) -> int:
+    """Return when a process began, in ticks since the machine's start; 0 if it has ended, or if that is not known."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return 0 if state in "ZX" else int(fields[18])  # a zombie waits for its parent to ask
+    except (OSError, IndexError, ValueError):
+        return 0

@@ -24,8 +24,8 @@ from tunelight.record.folder import (
     write_text,
 )
 from tunelight.record.follow import RecordFollower
-from tunelight.record.lock import Driver, Lease, driver_of, locked
-from tunelight.record.names import LOCK_FILE, METRICS_FILE, NOTES_FILE, RECORD_FILE, STAGES, SWEEP_FILE
+from tunelight.record.lease import Lease, Owner, driver_of, leased, record_of
+from tunelight.record.names import METRICS_FILE, NOTES_FILE, RECORD_FILE, STAGES, SWEEP_FILE
 from tunelight.record.notes import Note, Notes
 from tunelight.record.outcomes import (
     DIVERGED,

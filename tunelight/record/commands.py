@@ -1,8 +1,8 @@
 """Commands to a sweep that runs: ``commands.jsonl``, a file that its driver reads, and whose answers are in the record.
 
 Any process that reaches the sweep's folder may write a command: one line of JSON, appended under a lock. It names the
-driver that it is for by the time at which that took the sweep, as its lock says. The driver carries out the commands
-for it, whatever the clocks of other machines say, and writes its answer, or why it refuses, into the record.
+driver that it is for by that one's generation (:mod:`tunelight.record.lease`). The driver carries out the commands for
+it, and writes its answer, or why it refuses, into the record.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from tunelight.errors import CommandError
-from tunelight.record.lock import Driver, driver_of
+from tunelight.record.lease import Owner, driver_of
 from tunelight.record.names import COMMANDS_FILE
 from tunelight.record.shared import SharedLines
 from tunelight.record.state import SweepState
@@ -34,18 +34,18 @@ class Command:
     do: str
     trial: str | None
     arguments: Mapping[str, Any]
-    driver: float | None = None
-    """When the driver that it is for took the sweep, by that driver's clock."""
+    driver: int | None = None
+    """The generation of the driver that it is for."""
 
 
 def send(
-    folder: str | os.PathLike[str], do: str, trial: str | None = None, *, driver: Driver | None = None, **arguments: Any
+    folder: str | os.PathLike[str], do: str, trial: str | None = None, *, driver: Owner | None = None, **arguments: Any
 ) -> str:
     """Write a command to a driver; return its id, by which the record has its answer. Raises: StorageError."""
     command = uuid.uuid4().hex
     line = {"id": command, "time": time.time(), "do": do, "trial": trial, "arguments": arguments}
     if driver is not None:
-        line["driver"] = driver.since
+        line["driver"] = driver.generation
     SharedLines(Path(folder, COMMANDS_FILE)).append(line, "The sweep was told nothing")
     return command
 
@@ -106,7 +106,7 @@ def ask(
     return said
 
 
-def _alive(folder: Path) -> Driver | None:
+def _alive(folder: Path) -> Owner | None:
     """Return the process that runs the sweep, if one does."""
     found = driver_of(folder)
     return found if found is not None and found.alive else None
@@ -119,9 +119,9 @@ class CommandReader:
     :func:`tunelight.record.mirrored` brings the file here.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], driver: Driver | None = None) -> None:
+    def __init__(self, folder: str | os.PathLike[str], driver: Owner | None = None) -> None:
         self._lines = SharedLines(Path(folder, COMMANDS_FILE))
-        self._driver = None if driver is None else driver.since
+        self._driver = None if driver is None else driver.generation
 
     def news(self) -> list[Command]:
         """Return the commands since the last call. Lines that are no command are left out. Raises: OSError."""
@@ -134,4 +134,4 @@ def _command(line: Mapping[str, Any]) -> Command | None:
     known, do, arguments, driver = line.get("id"), line.get("do"), line.get("arguments"), line.get("driver")
     if not (isinstance(known, str) and isinstance(do, str) and isinstance(arguments, dict)):
         return None
-    return Command(known, do, line.get("trial"), arguments, driver if isinstance(driver, int | float) else None)
+    return Command(known, do, line.get("trial"), arguments, driver if isinstance(driver, int) else None)

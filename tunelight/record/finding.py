@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from tunelight.errors import StorageError, TunelightError, first_of, guess
 from tunelight.record.folder import read_sweep_file, read_yaml
+from tunelight.record.lease import record_of
 from tunelight.record.names import RECORD_FILE, SWEEP_FILE
 from tunelight.record.remote import has_record, reaching, refresh
 from tunelight.settings import Settings, paired
@@ -44,8 +45,9 @@ def list_sweeps(storage: str | os.PathLike[str] = DEFAULT_STORAGE) -> list[Found
         records = sorted(folder.glob(pattern)) if store is None else store.listed(folder, pattern)
     for record in records:
         with contextlib.suppress(OSError):  # it was deleted a moment ago
-            refresh(record)
-            found.append(Found(record.parent, record.stat().st_mtime))
+            path = record_of(record.parent)
+            refresh(path)
+            found.append(Found(record.parent, path.stat().st_mtime))
     return sorted(found, key=lambda one: -one.written)
 
 

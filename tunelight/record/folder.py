@@ -179,7 +179,7 @@ def sweep_folder(storage: str | os.PathLike[str], name: str) -> Path:
 def _claim(folder: Path) -> bool:
     """Make ``folder`` this sweep's by creating its record; False if it is not empty."""
     if store := store_of(folder):
-        if store.has_any(folder) or not store.claim(folder / RECORD_FILE):
+        if store.has_any(folder) or not store.create(folder / RECORD_FILE, b""):
             return False
         delete_local(folder)  # of a sweep that was deleted there
     folder.mkdir(parents=True, exist_ok=True)

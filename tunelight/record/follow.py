@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from tunelight.errors import StorageError
+from tunelight.record.lease import record_of
 from tunelight.record.names import RECORD_FILE, why
 from tunelight.record.record import check_format, parse, read_lines
 from tunelight.record.remote import refresh
@@ -42,6 +43,8 @@ class RecordFollower:
         """Whether the last look came to its end. A last line that is not written yet does not count."""
         self._brief = brief
         self._path = self.folder / RECORD_FILE
+        with suppress(OSError):
+            self._path = record_of(self.folder)
         self._file: int | None = None
         self._beginning = b""
         self._lock = threading.Lock()
@@ -72,6 +75,7 @@ class RecordFollower:
         """Return the whole lines that follow what was read."""
         try:
             with suppress(OSError):  # a store that does not answer now may do so at the next call
+                self._path = record_of(self.folder)
                 refresh(self._path)
             with self._path.open("rb") as stream:
                 found = os.fstat(stream.fileno())

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from tunelight.errors import StorageError
 from tunelight.record.folder import encode
+from tunelight.record.lease import record_of
 from tunelight.record.names import RECORD_FILE, why
 from tunelight.record.outcomes import TERMINAL
 from tunelight.record.remote import refresh
@@ -95,7 +96,7 @@ class Record:
     """
 
     def __init__(self, folder: str | os.PathLike[str], clock: Callable[[], float] = time.time) -> None:
-        self.path = Path(folder, RECORD_FILE)
+        self.path = record_of(folder)
         self.failed: OSError | None = None
         """The first write error, if there was one."""
         self.sizes: Counter[str] = Counter()
@@ -224,8 +225,9 @@ def read_lines(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
         version of tunelight wrote it.
     """
     try:
-        refresh(Path(folder, RECORD_FILE))
-        return _scan(Path(folder, RECORD_FILE))[0]
+        path = record_of(folder)
+        refresh(path)
+        return _scan(path)[0]
     except StorageError:
         raise
     except OSError as error:
@@ -237,15 +239,14 @@ def read_lines(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 def read_record(folder: str | os.PathLike[str]) -> SweepState:
     """Replay the record of a sweep. Raises: StorageError, see :func:`read_lines`."""
-    path = Path(folder, RECORD_FILE)
     state = SweepState()
     for number, line in enumerate(read_lines(folder), start=1):
         try:
             apply(state, line)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StorageError(
-                f"{path}, line {number}: it does not fit the lines before it ({error!r}). Restore the file from "
-                f"a copy, or go on without what is lost: {_HOW_TO_FORCE}"
+                f"{record_of(folder)}, line {number}: it does not fit the lines before it ({error!r}). Restore the "
+                f"file from a copy, or go on without what is lost: {_HOW_TO_FORCE}"
             ) from error
     return state
 
@@ -258,6 +259,7 @@ def read_trial(folder: str | os.PathLike[str], trial: str) -> SweepState:
     path, state = Path(folder, RECORD_FILE), SweepState()
     own = b'"trial":' + json.dumps(trial).encode("ascii")
     try:
+        path = record_of(folder)
         refresh(path)
         with path.open("rb") as stream:
             for chunk in stream:

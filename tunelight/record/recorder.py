@@ -15,7 +15,7 @@ from tunelight.errors import last_line
 from tunelight.messages import RESULT_KEY
 from tunelight.record.commands import Command
 from tunelight.record.folder import encode
-from tunelight.record.lock import Lease
+from tunelight.record.lease import Lease
 from tunelight.record.names import METRICS_FILE
 from tunelight.record.outcomes import ERROR, FINISHED, INTERRUPTED, PAUSED, PENDING, RUNNING, STOPPED, TERMINAL
 from tunelight.record.record import FORMAT, Lines, Record, read_record

@@ -16,14 +16,12 @@ from pathlib import Path
 from typing import Final
 
 from tunelight.errors import StorageError
-from tunelight.record.lock import Lease, is_driven_here
+from tunelight.record.lease import Lease, is_driven_here, record_of
 from tunelight.record.names import (
     COMMANDS_FILE,
     EVENTS_END,
-    LOCK_FILE,
     METRICS_FILE,
     NOTES_FILE,
-    RECORD_FILE,
     SWEEP_FILE,
     why,
 )
@@ -36,7 +34,7 @@ _COMMANDS_S: Final = 0.75
 """Seconds between two looks for commands in a store."""
 _OF_TRIALS: Final = (f"*/{METRICS_FILE}", f"*/events.out.tfevents*{EVENTS_END}")
 """The files that the driver writes into trials' folders."""
-_OTHERS: Final = (LOCK_FILE, NOTES_FILE, COMMANDS_FILE)
+_OTHERS: Final = (NOTES_FILE, COMMANDS_FILE)
 """Files in a sweep's folder that are uploaded when they are written."""
 
 _log = logging.getLogger("tunelight")
@@ -65,8 +63,9 @@ def refresh(path: Path, *, shared: bool = False) -> None:
 
 def has_record(folder: Path) -> bool:
     """Tell whether a folder is a sweep's, whose record is downloaded. Raises: OSError if a store does not answer."""
-    refresh(folder / RECORD_FILE)
-    return os.path.isfile(folder / RECORD_FILE)  # noqa: PTH113 - Path's own raises where a name is too long
+    path = record_of(folder)
+    refresh(path)
+    return os.path.isfile(path)  # noqa: PTH113 - Path's own raises where a name is too long
 
 
 @contextlib.contextmanager
@@ -84,9 +83,9 @@ def reaching(path: Path) -> Iterator[None]:
 def pull(folder: Path) -> None:
     """Download what a driver needs to resume a sweep whose lock it holds. Raises: OSError."""
     if store := store_of(folder):
-        for name in (SWEEP_FILE, RECORD_FILE):
-            with alone(folder / name):
-                store.update(folder / name)
+        for path in (folder / SWEEP_FILE, record_of(folder)):
+            with alone(path):
+                store.update(path)
         store.bring(folder, f"*/{METRICS_FILE}", growing=True)
 
 
@@ -109,7 +108,7 @@ class StoreMirror:
                 if not self._lease.held():
                     return False
                 data = path.read_bytes()
-                if path.name in (RECORD_FILE, METRICS_FILE):
+                if path.name in (self._lease.owner.record, METRICS_FILE):
                     data = data[: data.rfind(b"\n") + 1]
                 self._store.write(path, data)
                 self._uploaded[path] = stat.st_size, stat.st_mtime
@@ -128,7 +127,9 @@ class StoreMirror:
         return True
 
     def _files(self) -> list[Path]:
-        top = (path for path in self._folder.iterdir() if not path.name.startswith(".") and path.name not in _OTHERS)
+        own = self._lease.owner.record
+        others = {*_OTHERS, *(path.name for path in self._folder.glob("record*.jsonl") if path.name != own)}
+        top = (path for path in self._folder.iterdir() if not path.name.startswith(".") and path.name not in others)
         inner = (path for pattern in _OF_TRIALS for path in self._folder.glob(pattern))
         return [path for path in (*top, *inner) if path.is_file()]
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from tunelight.errors import StorageError
 from tunelight.record.folder import write_text
-from tunelight.record.names import RECORD_FILE, why
+from tunelight.record.lease import record_of
+from tunelight.record.names import why
 from tunelight.record.record import parse
 from tunelight.record.state import SweepState, apply
 
@@ -19,7 +20,7 @@ def repair(folder: str | os.PathLike[str]) -> str | None:
     The damaged file stays beside the new one, as ``record.jsonl.bad-1`` (2, 3, ...). What needs a lost line
     (the reports of a trial whose creation is lost) is left out as well. Raises: StorageError.
     """
-    path = Path(folder, RECORD_FILE)
+    path = record_of(folder)
     try:
         chunks = path.read_bytes().split(b"\n")[:-1]  # what follows the last line break is incomplete
     except OSError as error:
@@ -31,7 +32,7 @@ def repair(folder: str | os.PathLike[str]) -> str | None:
     os.link(path, bad)
     write_text(path, "".join(chunk.decode("ascii") + "\n" for chunk in whole))
     shown = ", ".join(map(str, lost[:5])) + (", ..." if len(lost) > 5 else "")
-    return f"{len(lost)} of {len(chunks)} lines of {RECORD_FILE} are damaged and left out ({shown}): see {bad.name}"
+    return f"{len(lost)} of {len(chunks)} lines of {path.name} are damaged and left out ({shown}): see {bad.name}"
 
 
 def _sift(chunks: list[bytes]) -> tuple[list[bytes], list[int]]:

@@ -11,8 +11,8 @@ from tunelight.checkpoints.files import FOLDER
 from tunelight.errors import StorageError, first_of
 from tunelight.record.finding import list_sweeps
 from tunelight.record.folder import read_sweep_file, read_yaml
-from tunelight.record.lock import locked
-from tunelight.record.names import LOCK_FILE, RECORD_FILE, SWEEP_FILE, why
+from tunelight.record.lease import leased, record_of
+from tunelight.record.names import OWNERS, RECORD_FILE, SWEEP_FILE, why
 from tunelight.record.record import parse
 from tunelight.record.remote import has_record
 from tunelight.stores import delete, delete_local, shown, store_of
@@ -53,7 +53,7 @@ def check_deletable(folder: Path) -> None:
 def _is_sweep(folder: Path) -> bool:
     try:
         if has_record(folder):
-            with (folder / RECORD_FILE).open("rb") as lines:
+            with record_of(folder).open("rb") as lines:
                 if any(parse(line.rstrip(b"\n")) for line in lines):
                     return True
         return "space" in read_sweep_file(folder)
@@ -69,11 +69,12 @@ def delete_sweep(folder: Path) -> None:
     Raises: StorageError where the sweep is running, is none, or cannot be deleted.
     """
     check_deletable(folder)
-    with locked(folder, to="deleted"), _told(folder, "deleted"):
+    with leased(folder, to="deleted"), _told(folder, "deleted"):
+        last = (folder / OWNERS, record_of(folder), folder / RECORD_FILE)
         if store := store_of(folder):
+            delete_local(folder / OWNERS)  # so that this lease is not written there again
             store.delete(folder)
-        last = (folder / RECORD_FILE, folder / LOCK_FILE)
-        for path in (*(path for path in folder.iterdir() if path not in last), *last):
+        for path in (*(path for path in folder.iterdir() if path not in last), *dict.fromkeys(last)):
             delete_local(path)
         folder.rmdir()
 
@@ -85,7 +86,7 @@ def delete_checkpoints(folder: Path, trials: Iterable[Path]) -> int:
     or a file cannot be deleted.
     """
     freed = 0
-    with locked(folder, to="cleared of checkpoints"), _told(folder, "cleared of checkpoints"):
+    with leased(folder, to="cleared of checkpoints"), _told(folder, "cleared of checkpoints"):
         for path in checkpoints_of(folder, trials):
             freed += size_of(path)
             delete(path)

@@ -9,7 +9,7 @@ from typing import Final
 
 from rich.console import Console
 
-from tunelight.record import RUNNING, TERMINAL, Driver, RecordFollower, SweepState, driver_of
+from tunelight.record import RUNNING, TERMINAL, Owner, RecordFollower, SweepState, driver_of
 from tunelight.reporting.display import Display
 from tunelight.reporting.words import elapsed
 
@@ -76,7 +76,7 @@ def _take(follower: RecordFollower, display: Display) -> None:
     display.say_notes()
 
 
-def _left(follower: RecordFollower, driver: Driver | None, now: float) -> str:
+def _left(follower: RecordFollower, driver: Owner | None, now: float) -> str:
     """Return the line on a sweep that has not ended, and that no driver runs."""
     who = f"Its driver ({driver}) is gone" if driver is not None else "No driver runs it"
     since = follower.state.updated

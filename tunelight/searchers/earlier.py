@@ -14,7 +14,6 @@ from tunelight.record import (
     ERROR,
     FINISHED,
     INFEASIBLE,
-    RECORD_FILE,
     STOPPED,
     SweepState,
     TrialState,
@@ -23,6 +22,7 @@ from tunelight.record import (
     list_sweeps,
     metric_value,
     read_record,
+    record_of,
     trained_alike,
 )
 from tunelight.settings import Mode, Settings
@@ -96,7 +96,7 @@ def count_alike(settings: Settings) -> dict[str, int]:
     Only the last 20 sweeps in the storage are looked at, and of their records only how many trials there are.
     """
     begins = b'{"kind":"trial"'
-    found = {one.name: (one / RECORD_FILE).read_bytes().count(begins) for one in trained_alike(settings, most=MOST)}
+    found = {one.name: record_of(one).read_bytes().count(begins) for one in trained_alike(settings, most=MOST)}
     return {name: count for name, count in found.items() if count}
 
 

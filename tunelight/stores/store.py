@@ -7,6 +7,7 @@ import errno
 import functools
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
@@ -21,6 +22,8 @@ FETCH_LIMIT_S: Final = 1800.0
 PUSH_LIMIT_S: Final = 120.0
 """How long the end of a trial waits for its ranks' uploads."""
 _POLL_S: Final = 0.2
+_SETTLED_S: Final = 1.0
+"""How long others may take to write an object that they have just seen missing."""
 
 
 def store_of(path: str | os.PathLike[str]) -> Store | None:
@@ -172,19 +175,24 @@ class Store:
                 if not hidden and not unchanged and wanted(inner.as_posix()):
                     self.push(file)
 
-    def claim(self, path: Path) -> bool:
-        """Create an empty object; False if it exists (as far as the store can tell)."""
+    def create(self, path: Path, data: bytes) -> bool:
+        """Create an object; False if it exists. Of several at once one succeeds.
+
+        Where the store, or its library, cannot refuse an object that exists, whose data are there after a second.
+        """
         with self.at(path) as (system, name):
             if self.stat(path) is not None:
                 return False
             try:
-                system.pipe_file(name, b"", mode="create")
+                system.pipe_file(name, data, mode="create")
             except FileExistsError:
                 return False
             except (OSError, NotImplementedError, TypeError, ValueError) as error:
                 if isinstance(error, OSError) and error.errno != errno.ENOSYS:
                     raise
-                system.pipe_file(name, b"")  # the store, or its library, has no such mode
+                system.pipe_file(name, data)
+                time.sleep(_SETTLED_S)
+                return self.read(path) == data
             return True
 
     def delete(self, path: Path) -> None:
@@ -217,16 +225,17 @@ class Store:
                 delete_local(copy)
 
     def update(self, path: Path) -> bool:
-        """Download a growing file if the store's is newer or longer; False if the store has none.
+        """Download a growing file if the store's differs; False if the store has none.
 
         A local file that continues the store's is kept: who wrote it was killed before it could upload the rest.
+        A downloaded file has the time of the store's, by which it is known again.
         """
         stat = self.stat(path)
         if stat is None:
             return False
         size, modified = stat
         with contextlib.suppress(FileNotFoundError):
-            if path.stat().st_mtime >= modified and path.stat().st_size >= size:
+            if (path.stat().st_size, path.stat().st_mtime) == (size, modified):
                 return True
         stored, local = self.read(path), path.read_bytes() if path.exists() else b""
         if len(local) > len(stored) and local.startswith(stored):

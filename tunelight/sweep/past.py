@@ -24,7 +24,7 @@ from tunelight.record import (
     TrialState,
     has_record,
     is_folder,
-    locked,
+    leased,
     provenance,
     pull,
     reaching,
@@ -234,7 +234,7 @@ def open_saved_sweep(settings: Settings) -> Iterator[SavedSweep | None]:
             f"{stores.shown(folder)} exists, but is no sweep that could go on: it holds no {RECORD_FILE}. Give the "
             "name= and storage= of a sweep, or a name that is free."
         )
-    with locked(folder) as lease:
+    with leased(folder) as lease:
         with reaching(folder):
             pull(folder)
         if settings.resume == "force" and (done := repair(folder)):

@@ -30,7 +30,7 @@ from tunelight.record import (
     SWEEP_FILE,
     Lease,
     create_sweep_folder,
-    locked,
+    leased,
     mirrored,
     write_sweep_file,
 )
@@ -294,7 +294,7 @@ def _claimed(sweep: _Sweep, past: SavedSweep | None) -> Iterator[_Sweep]:
         if past is None:
             write_sweep_file(folder, sweep.sweep_file)
         held = None if past is None else past.lease
-        lock = locked(folder) if held is None else contextlib.nullcontext(held)
+        lock = leased(folder) if held is None else contextlib.nullcontext(held)
         with lock as lease, mirrored(folder, lease) as upload:
             yield replace(sweep, folder=folder, lease=lease, upload=upload)
     except BaseException:

@@ -18,7 +18,7 @@ from tests.unit.results.test_results import Writer
 from tunelight.cli import app
 from tunelight.cli.app import BAD_INPUT, FAILED, INTERRUPTED, OK
 from tunelight.errors import GangError, StorageError
-from tunelight.record import Record, locked
+from tunelight.record import Record, leased
 
 COMMANDS = [
     "init", "check", "run", "resume", "ls", "show", "note", "rm", "best", "reproduce", "report", "serve", "plan",
@@ -160,7 +160,7 @@ def test_show_and_ls_tell_a_sweep_that_runs_from_one_that_was_cut_off(tmp_path, 
     assert "cut off" in call("ls", ".").output
     assert f"tunelight resume {written.folder.name}" in call("show", "digits").output
     assert json.loads(call("show", "digits", "--json").stdout)["running"] is False
-    with locked(written.folder):
+    with leased(written.folder):
         assert json.loads(call("ls", ".", "--json").stdout)[0]["running"] is True
         assert "cut off" not in call("show", "digits").output
 

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.cli.test_command import call
 from tests.unit.results.test_results import Writer
 from tunelight.cli.app import BAD_INPUT
-from tunelight.record import Notes, locked
+from tunelight.record import Notes, leased
 
 # name, trials' losses, how it ended, metric's mode; the last is the newest
 SWEEPS: tuple[tuple[str, list[float], str | None, str], ...] = (
@@ -82,7 +82,7 @@ def test_state(runs, state, names):
 
 
 def test_a_running_sweep_is_listed_as_such(runs):
-    with locked(runs / "cut"):
+    with leased(runs / "cut"):
         assert listed("--state", "running") == ["cut"]
 
 

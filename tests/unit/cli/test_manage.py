@@ -14,7 +14,7 @@ import pytest
 from tests.unit.cli.test_command import call
 from tests.unit.results.test_results import ERROR, Writer
 from tunelight.cli.app import BAD_INPUT, INTERRUPTED, OK
-from tunelight.record import locked, write_sweep_file
+from tunelight.record import leased, write_sweep_file
 from tunelight.results import SweepResults
 
 
@@ -79,7 +79,7 @@ def test_rm_asks_and_deletes_what_one_agrees_to(runs, answer, code, said, left):
 
 def test_rm_takes_several_and_deletes_none_if_one_cannot_be(runs):
     assert "There is no sweep 'c'" in call("rm", "a", "c", "--yes", code=BAD_INPUT).stderr
-    with locked(runs / "b"):
+    with leased(runs / "b"):
         done = call("rm", "a", "b", "--yes", code=BAD_INPUT)
     assert f"b is running: process {os.getpid()} on " in done.stderr
     assert "When that has ended, the sweep can be deleted." in done.stderr

@@ -9,14 +9,14 @@ import pytest
 
 from tests.unit.recording import Sweep
 from tunelight.errors import StorageError
-from tunelight.record import CommandReader, Driver, read_record, send
+from tunelight.record import CommandReader, Owner, read_record, send
 from tunelight.record.names import COMMANDS_FILE
 
 
 def test_a_driver_reads_what_is_for_it_once_and_in_order_whatever_clocks_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, me = Driver("old", 7, alive=False, since=2.0), Driver("node-1", 8, alive=True, since=1.0)
+    before, me = Owner(1, "old", 7), Owner(2, "node-1", 8)
     send(tmp_path, "stop", driver=before)
     reader = CommandReader(tmp_path, me)
     assert reader.news() == []

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tunelight.errors import SettingsError, StorageError
-from tunelight.record import NOTES_FILE, Note, Notes, locked, mirrored
+from tunelight.record import NOTES_FILE, Note, Notes, leased, mirrored
 from tunelight.record.remote import StoreMirror
 from tunelight.stores import store_of
 
@@ -130,7 +130,7 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path):
 
 
 def test_a_sweep_that_runs_can_be_written_on(notes, tmp_path):
-    with locked(tmp_path):
+    with leased(tmp_path):
         notes.add("while it runs")
     assert [note.text for note in Notes(tmp_path).all] == ["while it runs"]
 
@@ -149,7 +149,7 @@ def test_what_people_on_two_machines_write_on_a_sweep_in_a_store_is_read_on_both
 
     folder().mkdir(parents=True)
     (folder() / "sweep.yaml").write_text("metric: loss\n")
-    with locked(folder()) as lease, mirrored(folder(), lease):
+    with leased(folder()) as lease, mirrored(folder(), lease):
         first = folder()
         Notes(first).add("of the driver's machine")
         machine("second")

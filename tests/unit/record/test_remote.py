@@ -15,16 +15,17 @@ from tunelight.record import (
     RecordFollower,
     create_sweep_folder,
     find_sweep,
+    leased,
     list_sweeps,
-    locked,
     mirrored,
     read_record,
     read_sweep_file,
+    record_of,
     sweep_folder,
     write_sweep_file,
 )
 from tunelight.record import remote as remote_module
-from tunelight.record.lock import Lease
+from tunelight.record.lease import Lease, Owner, Owners
 from tunelight.record.remote import StoreMirror, pull
 from tunelight.stores import Store, for_tune, store_of
 
@@ -42,7 +43,7 @@ def upload(folder: Path) -> bool:
         def held(self) -> bool:
             return True
 
-    return StoreMirror(there(folder), folder, Held(folder / "driver.lock", b"")).upload()
+    return StoreMirror(there(folder), folder, Held(Owners(folder), Owner(1))).upload()
 
 
 # --- a sweep's files --------------------------------------------------------------------------------------
@@ -80,7 +81,7 @@ def test_a_mirrored_sweep_is_read_followed_and_listed_elsewhere(storage, machine
     folder = create_sweep_folder(storage(), "s")
     write_sweep_file(folder, {"metric": "loss", "mode": "min"})
     record = begun(folder)
-    with locked(folder) as lease, mirrored(folder, lease):
+    with leased(folder) as lease, mirrored(folder, lease):
         machine("second")
         other = storage() / "s"
         assert len(read_record(other).trials["0"].history) == 2
@@ -131,7 +132,7 @@ def test_what_another_machine_recorded_replaces_what_is_here(storage, machine):
 def test_a_running_drivers_own_record_is_not_touched(storage, machine):
     folder = create_sweep_folder(storage(), "s")
     record = begun(folder)
-    with locked(folder):
+    with leased(folder):
         os.utime(record.path, (0, 0))
         there(folder).write(folder / "record.jsonl", b"")
         assert len(read_record(folder).trials["0"].history) == 2
@@ -159,14 +160,17 @@ def test_several_readers_leave_one_copy(storage, machine):
 
 def test_a_sweep_that_another_machine_runs_is_held(storage, machine, monkeypatch):
     folder = create_sweep_folder(storage(), "s")
-    with locked(folder):
+    monkeypatch.setattr("tunelight.record.lease.BEAT_S", 0.1)
+    with leased(folder):
         machine("second")
-        monkeypatch.setattr("tunelight.record.lock._host", lambda: "elsewhere")
-        with pytest.raises(StorageError, match=r"is run by another driver already"), locked(storage() / "s"):
+        with (
+            pytest.raises(StorageError, match=r"is run by another driver already.*signs of life"),
+            leased(storage() / "s"),
+        ):
             pytest.fail("two drivers hold it")
         machine("first")
     machine("second")
-    with locked(storage() / "s"):
+    with leased(storage() / "s"):
         pass
 
 
@@ -174,24 +178,27 @@ def test_a_driver_that_slept_overwrites_nothing_of_its_successor(storage, machin
     folder = create_sweep_folder(storage(), "s")
     record = begun(folder)
     store = there(folder)
-    with locked(folder) as lease, mirrored(folder, lease):
+    with leased(folder) as lease, mirrored(folder, lease):
         machine("second")
         other = storage() / "s"
-        monkeypatch.setattr("tunelight.record.lock._host", lambda: "elsewhere")
-        monkeypatch.setattr("tunelight.record.lock.STALE_S", 0.0)  # the first one has slept for longer
-        with locked(other) as second, mirrored(other, second):
+        monkeypatch.setattr("tunelight.record.lease.STALE_S", 0.0)  # the first one has slept for longer
+        with leased(other) as second, mirrored(other, second):
             pull(other)
             with Record.open(other).path.open("ab") as lines:
                 lines.write(b"of the successor\n")
             assert StoreMirror(store, other, second).upload()
-            stored = store.read(other / "record.jsonl")
             report(record, 3)
+            store.write(folder / "record.jsonl", record.path.read_bytes())  # of an upload that had begun before
             assert not StoreMirror(store, folder, lease).upload()
-            assert store.read(other / "record.jsonl") == stored
-            with pytest.raises(StorageError, match=r"taken over by process .* on elsewhere"):
+            assert record_of(other).name == "record.2.jsonl"
+            assert b"of the successor" in store.read(record_of(other))
+            assert b'"training_iteration":3' not in store.read(record_of(other))
+            assert not lease.held()
+            with pytest.raises(StorageError, match=r"taken over by process .* on "):
                 lease.check()
         machine("first")
-    assert b"of the successor" in store.read(folder / "record.jsonl")
+    machine("third")
+    assert record_of(storage() / "s").name == "record.2.jsonl"
     record.close()
 
 
@@ -204,7 +211,7 @@ def test_a_store_that_takes_nothing_is_told_at_the_beginning(storage, monkeypatc
 
     monkeypatch.setattr(Store, "write", full)
     with (
-        locked(folder) as lease,
+        leased(folder) as lease,
         pytest.raises(StorageError, match=r"No space left on device.*another storage="),
         mirrored(folder, lease),
     ):
@@ -215,7 +222,7 @@ def test_a_store_that_fails_meanwhile_is_told_once_and_brought_up_to_date(storag
     folder = create_sweep_folder(storage(), "s")
     record = begun(folder)
     monkeypatch.setattr(remote_module, "EVERY_S", 0.01)
-    with locked(folder) as lease:
+    with leased(folder) as lease:
         mirror = StoreMirror(there(folder), folder, lease)
         assert mirror.upload()
         with monkeypatch.context() as broken:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.results.test_results import Writer
 from tunelight.errors import StorageError
-from tunelight.record import create_sweep_folder, find_sweep, list_sweeps, locked, write_sweep_file
+from tunelight.record import create_sweep_folder, find_sweep, leased, list_sweeps, write_sweep_file
 from tunelight.record.upkeep import (
     check_deletable,
     delete_checkpoints,
@@ -89,7 +89,7 @@ def test_a_sweep_that_holds_others_is_refused(folder):
 )
 def test_a_sweep_that_runs_is_left_alone(folder, act, what):
     before = sorted(folder.rglob("*"))
-    with locked(folder):
+    with leased(folder):
         with pytest.raises(StorageError, match=rf"digits is running: process {os.getpid()} on .* can be {what}\."):
             act(folder)
         assert set(before) <= set(folder.rglob("*"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import socket
 import subprocess
@@ -18,7 +17,9 @@ from rich.console import Console
 
 from tests.unit.recording import Sweep
 from tunelight.errors import StorageError
-from tunelight.record import LOCK_FILE, RECORD_FILE, RecordFollower, driver_of, locked, read_record
+from tunelight.machine.processes import process_table
+from tunelight.record import RECORD_FILE, RecordFollower, driver_of, leased, read_record
+from tunelight.record.lease import Owner, Owners
 from tunelight.reporting import watch
 
 
@@ -57,7 +58,7 @@ def test_it_tells_of_each_end_and_ends_with_the_sweep(sweep: Sweep) -> None:
         sweep.report(sweep.trials[0], 1, 0.5)
         sweep.callback.note("val_loss is logged without sync_dist", "00000")
 
-    with locked(sweep.folder):
+    with leased(sweep.folder):
         watching = Watching(sweep, begin, lambda: sweep.end_by_itself(sweep.trials[0]), sweep.end)
         state = watching()
     assert watching.text.splitlines() == [
@@ -81,8 +82,7 @@ def test_a_sweep_that_has_ended_is_shown_at_once(sweep: Sweep) -> None:
 def test_a_driver_that_died_is_told_of(sweep: Sweep) -> None:
     dead = subprocess.Popen([sys.executable, "-c", "pass"])
     dead.wait()
-    me = {"host": socket.gethostname(), "pid": dead.pid, "since": "now"}
-    (sweep.folder / LOCK_FILE).write_text(json.dumps(me))
+    Owners(sweep.folder).create(Owner(1, socket.gethostname(), dead.pid, table=process_table(), born=1))
     sweep.start(sweep.add())
     watching = Watching(sweep)
     state = watching()
@@ -99,7 +99,7 @@ def test_a_sweep_that_nobody_runs_is_told_of(sweep: Sweep) -> None:
 
 
 def test_a_driver_that_comes_back_is_followed(sweep: Sweep, tmp_path: Path) -> None:
-    held = locked(sweep.folder)
+    held = leased(sweep.folder)
     moments = [lambda: None, held.__enter__, *[lambda: None] * 20, sweep.end]
     watching = Watching(sweep, *moments)
     assert watching().ended == "finished"
@@ -175,7 +175,7 @@ def test_a_damaged_record_is_an_error(sweep: Sweep) -> None:
 
 def test_the_lock_says_who_runs_a_sweep(tmp_path: Path) -> None:
     assert driver_of(tmp_path) is None
-    with locked(tmp_path):
+    with leased(tmp_path):
         found = driver_of(tmp_path)
         assert found is not None
         assert (found.pid, found.alive) == (os.getpid(), True)
@@ -183,8 +183,8 @@ def test_the_lock_says_who_runs_a_sweep(tmp_path: Path) -> None:
 
 
 def test_a_driver_of_another_host_lives_as_long_as_it_gives_signs(tmp_path: Path) -> None:
-    path = tmp_path / LOCK_FILE
-    path.write_text(json.dumps({"host": "elsewhere", "pid": 1}))
+    Owners(tmp_path).create(Owner(1, "elsewhere", 1, table="elsewhere"))
+    path = tmp_path / "owners" / "1.json"
     found = driver_of(tmp_path)
     assert found is not None
     assert found.alive
@@ -195,9 +195,9 @@ def test_a_driver_of_another_host_lives_as_long_as_it_gives_signs(tmp_path: Path
 
 
 def test_looking_keeps_no_driver_from_starting(tmp_path: Path) -> None:
-    with locked(tmp_path):
+    with leased(tmp_path):
         pass
     driver_of(tmp_path)
-    with locked(tmp_path):
+    with leased(tmp_path):
         driver_of(tmp_path)
         assert driver_of(tmp_path) is not None

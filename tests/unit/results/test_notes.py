@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.results.test_results import Writer
 from tunelight.errors import SettingsError
-from tunelight.record import locked
+from tunelight.record import leased
 from tunelight.results import SweepResults
 
 
@@ -59,7 +59,7 @@ def test_the_table_has_a_column_of_tags_only_if_a_trial_has_any(results):
 
 
 def test_they_can_be_written_while_the_sweep_runs_and_are_no_notes_of_the_record(results):
-    with locked(results.folder):
+    with leased(results.folder):
         results.note("look")
         results.best.tag("keep")
     read = SweepResults.load(results.folder)

@@ -102,7 +102,7 @@ def test_a_sweep_s_folder_holds_no_secret_that_the_sweep_was_told(tmp_path):
     settings = Settings(train=train, metric="loss", storage=tmp_path, name="s", seed=1, **told)
     with claimed(prepare(space, settings, None, SweepControl()), None) as sweep:
         assert {file.name for file in sweep.folder.iterdir()} >= {"sweep.yaml", "record.jsonl"}
-    for file in sweep.folder.iterdir():
+    for file in filter(Path.is_file, sweep.folder.rglob("*")):
         assert SECRET not in file.read_text()
     told = yaml.safe_load((sweep.folder / "sweep.yaml").read_text())
     assert list(told["runtime_env"]["env_vars"]) == ["MY_TOKEN", "NCCL_DEBUG"]
@@ -128,7 +128,7 @@ def test_secrets_in_an_edited_file_are_not_shown(edited):
 
 def test_what_is_made_of_an_edited_file_holds_none(edited):
     found = _prepare(edited, edited.trials[0], read_sweep_file(edited.folder))
-    for file in found.iterdir():
+    for file in filter(Path.is_file, found.rglob("*")):
         assert SECRET not in file.read_text()
     write_sweep_file(edited.folder, yaml.safe_load((edited.folder / "sweep.yaml").read_text()))
     assert SECRET not in (edited.folder / "sweep.yaml").read_text()

@@ -16,7 +16,7 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 import tunelight as tl
 from tests.unit.recording import Sweep
 from tunelight.errors import CommandError
-from tunelight.record import locked, read_sweep_file, send
+from tunelight.record import leased, read_sweep_file, send
 from tunelight.record.names import COMMANDS_FILE
 from tunelight.resources import Reservation
 from tunelight.schedulers import ElasticASHA, GangScheduler
@@ -259,7 +259,7 @@ def test_who_sends_a_command_learns_that_the_driver_ended_before_it_answered(tmp
     (tmp_path / "s").mkdir()
     sweep, commands = Sweep(tmp_path / "s"), tmp_path / "s" / COMMANDS_FILE
     with ThreadPoolExecutor(1) as threads:
-        with locked(tmp_path / "s"):  # as its driver does
+        with leased(tmp_path / "s"):  # as its driver does
             told = threads.submit(tl.attach("s", tmp_path).pause)
             while not commands.exists():
                 assert not told.done(), told.exception()

@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.recording import Sweep
 from tests.unit.sweeps import record
-from tunelight.record import list_sweeps, locked, mirrored, read_record, read_trial, view
+from tunelight.record import leased, list_sweeps, mirrored, read_record, read_trial, view
 from tunelight.record.follow import RecordFollower
 from tunelight.reporting.web.log import log_part
 from tunelight.reporting.web.watch import SweepList, SweepWatch
@@ -233,7 +233,7 @@ def test_a_name_that_is_no_sweeps_finds_nothing(tmp_path: Path, name: str) -> No
 def test_a_sweep_in_a_store_is_followed_from_another_machine(machine: Any, storage: Any) -> None:
     folder = storage() / "digits"
     folder.mkdir(parents=True)
-    with locked(folder) as lease, mirrored(folder, lease):
+    with leased(folder) as lease, mirrored(folder, lease):
         record(folder, trials=3)
     machine("second")
     sweeps = SweepList(lambda: list_sweeps(storage()), every_s=0)

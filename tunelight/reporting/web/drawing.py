@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from tunelight.record import RECORD_FILE
+from tunelight.record import record_of
 from tunelight.reporting.web.watch import SweepWatch
 
 _LIMIT_S: Final = 300.0
@@ -110,6 +110,6 @@ def _said(text: str) -> str:
 
 def _size(folder: Path) -> int:
     try:
-        return (folder / RECORD_FILE).stat().st_size
+        return record_of(folder).stat().st_size
     except OSError:
         return 0

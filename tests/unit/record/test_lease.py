@@ -1,0 +1,223 @@
+"""The lease of a sweep: one driver at a time, and none that writes after its successor has begun."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.waiting import until
+from tunelight.errors import StorageError
+from tunelight.machine.processes import born, process_table
+from tunelight.record import RecordCallback, RecordFollower, driver_of, leased, read_lines, record_of
+from tunelight.record.lease import STALE_S, Owner, Owners, claim
+
+HOLD = """
+import sys
+from tunelight.record import leased
+with leased(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def hold(folder: Path) -> subprocess.Popen[str]:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    return holder
+
+
+def silent(folder: Path, generation: int, seconds: float) -> None:
+    """Let an owner have given no sign of life for so long."""
+    then = time.time() - seconds
+    os.utime(folder / "owners" / f"{generation}.json", (then, then))
+
+
+def elsewhere(folder: Path, generation: int = 1, **fields: Any) -> Owner:
+    owner = Owner(generation, "elsewhere", 7, "today", table="elsewhere", **fields)
+    assert Owners(folder).create(owner)
+    return owner
+
+
+# --- on one machine ---------------------------------------------------------------------------------------
+
+
+def test_second_driver_is_refused_with_the_firsts_host_and_pid(tmp_path):
+    holder = hold(tmp_path)
+    try:
+        with pytest.raises(StorageError, match=rf"process {holder.pid} on {socket.gethostname()}"), leased(tmp_path):
+            pass
+    finally:
+        holder.kill()
+        holder.communicate(timeout=10)
+
+
+def test_a_killed_driver_is_succeeded_at_once_also_while_nobody_has_asked_how_it_ended(tmp_path):
+    holder = hold(tmp_path)
+    holder.kill()
+    until(lambda: born(holder.pid) == 0, 10)
+    assert holder.returncode is None, "it is a zombie"
+    with leased(tmp_path) as lease:
+        assert lease.generation == 2
+        assert record_of(tmp_path).name == "record.jsonl", "a process that is gone writes no more"
+    holder.communicate(timeout=10)
+
+
+def test_another_process_with_the_id_of_a_dead_driver_is_not_it(tmp_path):
+    Owners(tmp_path).create(Owner(1, socket.gethostname(), os.getpid(), table=process_table(), born=1))
+    assert driver_of(tmp_path) is not None
+    with leased(tmp_path):
+        pass
+
+
+def test_lease_ends_also_with_an_error(tmp_path):
+    with pytest.raises(ZeroDivisionError), leased(tmp_path):
+        raise ZeroDivisionError
+    assert driver_of(tmp_path) is None
+    with leased(tmp_path) as lease:
+        assert lease.generation == 2
+
+
+def test_one_process_holds_a_sweep_once(tmp_path):
+    with (
+        leased(tmp_path),
+        pytest.raises(StorageError, match=f"process {os.getpid()} on"),
+        leased(tmp_path),
+    ):
+        pass
+
+
+def test_of_two_that_begin_at_once_one_wins_and_the_other_says_who(tmp_path, monkeypatch):
+    create = Owners.create
+
+    def slow(owners: Owners, owner: Owner) -> bool:
+        monkeypatch.setattr(Owners, "create", create)
+        claim(owners)
+        return create(owners, owner)
+
+    monkeypatch.setattr(Owners, "create", slow)
+    with pytest.raises(StorageError, match=f"is run by another driver already: process {os.getpid()} on"):
+        claim(Owners(tmp_path))
+
+
+def test_folder_that_cannot_be_written_is_an_error(tmp_path):
+    with pytest.raises(StorageError, match="cannot be written"), leased(tmp_path / "none"):
+        pass
+
+
+# --- on several -------------------------------------------------------------------------------------------
+
+
+def test_a_driver_elsewhere_is_waited_for_until_it_is_seen_to_live_or_has_been_silent(tmp_path, monkeypatch):
+    monkeypatch.setattr("tunelight.record.lease._POLL_S", 0.01)
+    elsewhere(tmp_path)
+    looks = []
+
+    def touched(owners: Owners, generation: int) -> float:
+        looks.append(generation)
+        return 1000.0 + (len(looks) > 3)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Owners, "now", lambda self: 1001.0)
+        patch.setattr(Owners, "touched", touched)
+        with pytest.raises(StorageError, match=r"process 7 on elsewhere, since today. It gives signs of life"):
+            claim(Owners(tmp_path))
+    silent(tmp_path, 1, STALE_S - 0.3)
+    began = time.monotonic()
+    lease = claim(Owners(tmp_path))
+    assert lease.generation == 2
+    assert time.monotonic() - began >= 0.2
+
+
+def test_torn_file_of_a_driver_that_died_is_no_reason_to_wait_for_ever(tmp_path):
+    (tmp_path / "owners").mkdir()
+    (tmp_path / "owners" / "1.json").write_text('{"host": "els')
+    silent(tmp_path, 1, STALE_S + 1)
+    with leased(tmp_path) as lease:
+        assert lease.generation == 2
+
+
+def test_ages_are_by_the_clock_that_sets_the_times_of_files(tmp_path, monkeypatch):
+    elsewhere(tmp_path)
+    for wrong in (-600.0, 600.0):  # this machine's clock
+        monkeypatch.setattr("tunelight.record.lease._offsets", {})
+        real = time.time()
+        monkeypatch.setattr("tunelight.record.lease.time.time", lambda now=real + wrong: now)
+        found = driver_of(tmp_path)
+        monkeypatch.undo()
+        assert found is not None
+        assert found.alive
+    silent(tmp_path, 1, STALE_S + 1)
+    found = driver_of(tmp_path)
+    assert found is not None
+    assert not found.alive
+
+
+def test_a_driver_that_slept_writes_nothing_that_readers_take_once_it_has_a_successor(tmp_path, machine):
+    with leased(tmp_path) as lease:
+        record = RecordCallback(tmp_path, lease=lease, metric="loss", mode="min")
+        record.note("before it slept")
+        follower = RecordFollower(tmp_path)
+        follower.look()
+        machine("second")
+        silent(tmp_path, 1, STALE_S + 1)
+        successor = claim(Owners(tmp_path))
+        second = RecordCallback(tmp_path, lease=successor, metric="loss", mode="min")
+        second.note("of the successor")
+        machine("first")
+        record.note("written before it has looked")
+        lease._looked -= STALE_S  # the machine slept: no thread ran
+        with pytest.raises(StorageError, match=r"taken over by process .*This driver has stopped"):
+            record.note("of a sweep that is another driver's")
+        with pytest.raises(StorageError, match="taken over"):
+            record.on_step_begin(1, [])
+        record.close()
+        machine("third")
+        assert [line["text"] for line in read_lines(tmp_path) if line["kind"] == "note"] == [
+            "before it slept",
+            "of the successor",
+        ]
+        follower.look()
+        assert [text for _, text in follower.state.notes] == ["before it slept", "of the successor"]
+        machine("first")
+    assert not json.loads((tmp_path / "owners" / "2.json").read_text())["over"], "it gave up what was its own"
+    second.close()
+
+
+def test_a_successor_that_died_before_it_had_a_record_leaves_the_one_before(tmp_path, machine):
+    (tmp_path / "record.jsonl").write_bytes(b"a line\n")
+    elsewhere(tmp_path)
+    elsewhere(tmp_path, 2, record="record.2.jsonl")
+    silent(tmp_path, 2, STALE_S + 1)
+    assert record_of(tmp_path).name == "record.jsonl"
+    with leased(tmp_path):
+        assert record_of(tmp_path).name == "record.3.jsonl"
+        assert record_of(tmp_path).read_bytes() == b"a line\n"
+
+
+def test_a_beat_shows_life_until_there_is_a_successor(tmp_path, monkeypatch):
+    monkeypatch.setattr("tunelight.record.lease.BEAT_S", 0.01)
+    with leased(tmp_path) as lease:
+        path = tmp_path / "owners" / "1.json"
+        os.utime(path, (0, 0))
+        until(lambda: path.stat().st_mtime > 0, 5)
+        elsewhere(tmp_path, 2)
+        until(lambda: lease._successor is not None, 5)
+        os.utime(path, (0, 0))
+        time.sleep(0.1)
+        assert path.stat().st_mtime == 0
+
+
+def test_a_name_of_a_record_that_leads_elsewhere_is_not_followed(tmp_path):
+    elsewhere(tmp_path, record="../../etc/record.jsonl")
+    assert record_of(tmp_path) == tmp_path / "record.jsonl"
