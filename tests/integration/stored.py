@@ -1,6 +1,7 @@
-"""A sweep that knows its storage by URL, as a program: ``python -m tests.integration.stored URL NUM_SAMPLES [killed]``.
+"""A sweep as a program: ``python -m tests.integration.stored STORAGE NUM_SAMPLES MACHINE [KILL | STOP]``.
 
-With the third word, its driver is killed in the midst of the second trial, once the store tells of a report of that.
+With the fourth word, its driver gets that signal in the midst of the second trial, once its storage tells of a report
+of that. To drivers on a machine of another name its process is none of theirs.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from ray.tune import Callback
 import tunelight as tl
 from tests.integration.training import Line, LineData, trainer
 from tunelight import stores
+from tunelight.record import lease
 
 EPOCHS = 4
 
 
-class Kill(Callback):
-    """Kills the driver."""
+class Signalled(Callback):
+    """Sends the driver a signal."""
 
-    def __init__(self, record: Path) -> None:
-        self.record = record
+    def __init__(self, record: Path, number: signal.Signals) -> None:
+        self.record, self.number = record, number
 
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
@@ -33,11 +35,11 @@ class Kill(Callback):
         if trial.trial_id.endswith("1") and result["training_iteration"] == 2:
             end = time.monotonic() + 60
             store = stores.store_of(self.record)
-            assert store is not None
-            while b'"trial":"00001","training_iteration":1' not in store.read(self.record):
-                assert time.monotonic() < end, "the store does not tell of it"
+            read = store.read if store else Path.read_bytes
+            while b'"trial":"00001","training_iteration":1' not in read(self.record):
+                assert time.monotonic() < end, "the storage does not tell of it"
                 time.sleep(0.1)
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), self.number)
 
 
 def train(config: dict[str, Any]) -> None:
@@ -49,9 +51,12 @@ def train(config: dict[str, Any]) -> None:
     trainer(EPOCHS, report).fit(Line(config["lr"]), datamodule=LineData(), ckpt_path=tl.get_checkpoint_path())
 
 
-def main(storage: str, num_samples: str, killed: str = "") -> None:
+def main(storage: str, num_samples: str, machine: str, number: str = "") -> None:
     """Run the sweep, or go on with it."""
-    callbacks = [Kill(stores.working(storage) / "s" / "record.jsonl")] if killed else []
+    lease.process_table = lambda: machine  # type: ignore[assignment]
+    lease.BEAT_S, lease.STALE_S = 0.5, 4.0  # type: ignore[misc]
+    record = stores.working(storage) / "s" / "record.jsonl"
+    callbacks = [Signalled(record, signal.Signals[f"SIG{number}"])] if number else []
     tl.run(
         {"lr": tl.uniform(0.01, 0.1)}, train, metric="loss", num_samples=int(num_samples), workers=2, seed=1,
         scheduler="fifo", storage=storage, name="s", resume=True, progress=False, max_concurrent=1,

@@ -15,15 +15,18 @@ from typing import Any
 import boto3
 import pytest
 import s3fs
+from moto.moto_api._internal import moto_api_backend
 from moto.server import ThreadedMotoServer
 from typer.testing import CliRunner
 
 import tunelight as tl
 from tests.integration.stored import EPOCHS
 from tests.integration.training import Line
+from tests.waiting import until
 from tunelight import stores
 from tunelight.cli.app import app
 from tunelight.errors import CommandError, StorageError
+from tunelight.record import record_of
 
 ROOT = Path(__file__).parents[2]
 URL = "s3://bucket/sweeps"
@@ -41,6 +44,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         for name, value in told.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("XDG_CACHE_HOME", "/nowhere")  # each machine has its own
+        moto_api_backend.reset()  # servers of one process have the same buckets
         made = boto3.client("s3")
         made.create_bucket(Bucket="bucket")
         yield made
@@ -50,29 +54,68 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         s3fs.S3FileSystem.clear_instance_cache()  # which would ask this server again
 
 
-def driven(cache: Path, *arguments: str, code: int) -> None:
-    """Run the sweep's driver on a machine of its own, as far as files go."""
-    environment = {**os.environ, "XDG_CACHE_HOME": str(cache), "PYTHONPATH": str(ROOT)}
-    said = cache.with_suffix(".txt")
-    with said.open("w") as output:
-        driver = subprocess.Popen(
-            [sys.executable, "-m", "tests.integration.stored", URL, *arguments], cwd=ROOT, env=environment, text=True,
-            stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+@contextlib.contextmanager
+def driver(folder: Path, storage: str, samples: int, machine: str, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """Run the sweep's driver on a machine of its own, as far as files and processes go; its output is beside."""
+    environment = {**os.environ, "XDG_CACHE_HOME": str(folder / machine), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "tests.integration.stored", storage, str(samples), machine, *words]
+    with (folder / f"{machine}.txt").open("w") as output:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, text=True, stdout=output, stderr=subprocess.STDOUT,
+            start_new_session=True,
         )  # fmt: skip
     try:
-        assert driver.wait(130) == code, said.read_text()
+        yield process
     finally:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(driver.pid, signal.SIGKILL)
-        driver.wait()
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def driven(folder: Path, storage: str, samples: int, machine: str, *words: str, code: int) -> None:
+    """Run the sweep's driver to its end."""
+    with driver(folder, storage, samples, machine, *words) as process:
+        assert process.wait(130) == code, (folder / f"{machine}.txt").read_text()
+
+
+def asleep(process: subprocess.Popen[str]) -> bool:
+    """Tell whether a process is stopped."""
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def succeeded(folder: Path, storage: str) -> None:
+    """Stop a driver, let another machine's go on to the end, and wake the first up: it ends, and writes nothing."""
+    with driver(folder, storage, 2, "first", "STOP") as first:
+        until(lambda: asleep(first), 130)
+        driven(folder, storage, 3, "second", code=0)
+        before = [trial.history for trial in tl.SweepResults.load(f"{storage}/s").trials]
+        os.killpg(first.pid, signal.SIGCONT)
+        assert first.wait(60) == 1, (folder / "first.txt").read_text()
+    assert "was taken over by process" in (folder / "first.txt").read_text()
+    assert [trial.history for trial in tl.SweepResults.load(f"{storage}/s").trials] == before
+    assert record_of(stores.working(storage) / "s").name == "record.2.jsonl"
 
 
 @pytest.mark.apart
+@pytest.mark.slow
+def test_a_driver_that_wakes_up_beside_its_successor_in_a_shared_folder_ends(tmp_path: Path) -> None:
+    succeeded(tmp_path, str(tmp_path / "shared"))
+    results = tl.SweepResults.load(tmp_path / "shared" / "s")
+    assert [trial.state for trial in results.trials] == ["FINISHED"] * 3
+    assert [len(trial.history) for trial in results.trials] == [EPOCHS] * 3
+
+
+@pytest.mark.apart
+@pytest.mark.parametrize("lost", [pytest.param("KILL", marks=pytest.mark.slow), "STOP"])
 def test_another_machine_goes_on_from_the_store_alone(
-    bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
-    driven(tmp_path / "first", "2", "killed", code=-signal.SIGKILL)
-    driven(tmp_path / "second", "3", code=0)
+    if lost == "KILL":
+        driven(tmp_path, URL, 2, "first", "KILL", code=-signal.SIGKILL)
+        driven(tmp_path, URL, 3, "second", code=0)
+    else:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "fourth"))
+        succeeded(tmp_path, URL)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "third"))
     results = tl.SweepResults.load(f"{URL}/s")
     assert [trial.state for trial in results.trials] == ["FINISHED"] * 3

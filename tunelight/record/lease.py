@@ -268,7 +268,8 @@ def leased(folder: str | os.PathLike[str], to: str = RESUMED) -> Iterator[Lease]
     or has been silent for ``STALE_S``. ``to`` says what is to be done with the sweep ("resumed", "deleted"), for the
     error.
 
-    Raises: StorageError naming the host and process that own it, or where the folder cannot be written.
+    Raises: StorageError naming the host and process that own it, or where the folder cannot be written; at the end, if
+        another driver has taken the sweep meanwhile.
     """
     owners, over = Owners(Path(folder)), threading.Event()
     try:
@@ -286,6 +287,7 @@ def leased(folder: str | os.PathLike[str], to: str = RESUMED) -> Iterator[Lease]
         over.set()
         beat.join(BEAT_S)
         lease.release()
+    lease.check()
 
 
 def _beat(lease: Lease, over: threading.Event) -> None:
