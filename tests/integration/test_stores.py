@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import signal
 import subprocess
@@ -15,7 +16,6 @@ from typing import Any
 import boto3
 import pytest
 import s3fs
-from moto.moto_api._internal import moto_api_backend
 from moto.server import ThreadedMotoServer
 from typer.testing import CliRunner
 
@@ -44,7 +44,9 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         for name, value in told.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("XDG_CACHE_HOME", "/nowhere")  # each machine has its own
-        moto_api_backend.reset()  # servers of one process have the same buckets
+        reset = http.client.HTTPConnection(host, port, timeout=10)
+        reset.request("POST", "/moto-api/reset")  # servers of one process have the same buckets
+        assert reset.getresponse().status == 200
         made = boto3.client("s3")
         made.create_bucket(Bucket="bucket")
         yield made
@@ -188,5 +190,5 @@ def test_a_sweep_is_steered_through_the_store(bucket: Any, tmp_path: Path, monke
     results = tl.SweepResults.load(f"{URL}/live")
     assert results.trials[0].state == "STOPPED"
     assert results.ended == "stopped"
-    lines = bucket.get_object(Bucket="bucket", Key="sweeps/live/commands.jsonl")["Body"].read().splitlines()
-    assert len(lines) == 4
+    names = [one["Key"] for one in bucket.list_objects_v2(Bucket="bucket", Prefix="sweeps/live/commands/")["Contents"]]
+    assert names == [f"sweeps/live/commands/{number}.json" for number in range(1, 5)]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tunelight.record import RecordCallback, SweepState
+import pytest
+
+from tunelight.errors import StorageError
+from tunelight.record import Lease, RecordCallback, SweepState, leased
 
 
 class Clock:
@@ -101,3 +106,14 @@ class Sweep:
 
 def lines(folder: Path) -> list[bytes]:
     return (Path(folder) / "record.jsonl").read_bytes().splitlines()
+
+
+@contextlib.contextmanager
+def overtaken(folder: Path) -> Iterator[Lease]:
+    """Own a sweep until another driver takes it, which this one is told at its end."""
+    held = leased(folder)
+    try:
+        yield held.__enter__()
+    finally:
+        with pytest.raises(StorageError, match="was taken over by process"):
+            held.__exit__(None, None, None)

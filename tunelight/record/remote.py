@@ -25,6 +25,7 @@ from tunelight.record.names import (
     SWEEP_FILE,
     why,
 )
+from tunelight.record.shared import SharedLines
 from tunelight.stores import Store, alone, shown, store_of
 
 EVERY_S: Final = 5.0
@@ -46,16 +47,19 @@ _log = logging.getLogger("tunelight")
 def refresh(path: Path, *, shared: bool = False) -> None:
     """Download a file of a sweep if the store's is newer; call this before reading it.
 
-    Does nothing without a store, nor for files of a driver on this machine, unless they are ``shared``: written by
-    other processes too. Raises: OSError.
+    Does nothing without a store, nor for files of a driver on this machine, unless they are ``shared``: lines that
+    other processes write too. Raises: OSError.
     """
     store = store_of(path)
-    if store is None or (is_driven_here(path.parent) and not shared):
+    if shared:
+        SharedLines(path).bring()
+        return
+    if store is None or is_driven_here(path.parent):
         return
     if not path.parent.exists() and store.stat(path) is None:  # there is no such sweep
         return
     with alone(path):
-        if is_driven_here(path.parent) and not shared:  # it has begun meanwhile
+        if is_driven_here(path.parent):  # it has begun meanwhile
             return
         if not store.update(path) and path.name != SWEEP_FILE:  # that is uploaded later than it is written
             path.unlink(missing_ok=True)

@@ -1,4 +1,8 @@
-"""A file of JSON lines in a sweep's folder to which any process may append, also while the sweep runs."""
+"""A file of JSON lines in a sweep's folder to which any process may append, also while the sweep runs.
+
+Object stores cannot append. There each line is an object, numbered in the order in which the store took them:
+``notes/1.json``, ``notes/2.json``, ... for ``notes.jsonl``. The file on a machine holds those that it has read.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +17,11 @@ from typing import Any
 
 from tunelight.errors import StorageError
 from tunelight.record.names import why
-from tunelight.stores import alone, shown, store_of
+from tunelight.stores import Store, alone, shown, store_of
 
 
 class SharedLines:
-    """Appends lines under a lock (``flock``), and reads those of others."""
+    """Appends lines, in a folder under a lock (``flock``), and reads those of others."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -26,21 +30,22 @@ class SharedLines:
     def append(self, line: Mapping[str, Any], lost: str) -> None:
         """Append a line. A torn last line, whose writer was killed, stays one of its own.
 
-        A store cannot append: there the file is read and written again. Of two machines that do so at the same moment,
-        one loses its line. Raises: StorageError, in which ``lost`` says what did not happen.
+        Raises: StorageError, in which ``lost`` says what did not happen.
         """
+        text = json.dumps(line, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
         try:
-            with alone(self.path) if store_of(self.path) else contextlib.nullcontext():
-                self._append(json.dumps(line, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
+            if (store := store_of(self.path)) is None:
+                self._append(text)
+                return
+            number = len(self._numbers(store)) + 1
+            while not store.create(self._object(number), text):
+                number += 1
         except OSError as error:
             raise StorageError(
                 f"{shown(self.path)} cannot be written: {why(error)}. {lost}; make it writable, or make room."
             ) from error
 
     def _append(self, line: bytes) -> None:
-        store = store_of(self.path)
-        if store is not None and not store.update(self.path):
-            self.path.unlink(missing_ok=True)
         file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             with contextlib.suppress(OSError):  # a file system without locks: a line is written by one call
@@ -48,13 +53,37 @@ class SharedLines:
             size = os.fstat(file).st_size
             if os.pread(file, 1, max(0, size - 1)) not in (b"", b"\n"):
                 line = b"\n" + line
-            if store is not None:
-                store.write(self.path, os.pread(file, size, 0) + line)
             if os.write(file, line) < len(line):
                 os.ftruncate(file, size)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
         finally:
             os.close(file)
+
+    def bring(self) -> None:
+        """Download the lines that a store has, and this machine has not. Raises: OSError."""
+        if (store := store_of(self.path)) is None:
+            return
+        last = max(self._numbers(store), default=0)
+        if not last and not self.path.exists():
+            return
+        with alone(self.path), self.path.open("ab+") as stream:
+            stream.seek(0)
+            known = stream.readlines()
+            if known and (len(known) > last or (len(known) < last and known[-1] != self._read_line(store, len(known)))):
+                known = []  # of a sweep that was deleted
+                stream.truncate(0)
+            for number in range(len(known) + 1, last + 1):
+                stream.write(self._read_line(store, number))
+
+    def _read_line(self, store: Store, number: int) -> bytes:
+        return store.read(self._object(number))
+
+    def _numbers(self, store: Store) -> list[int]:
+        names = store.listed(self.path.parent, f"{self.path.stem}/*.json")
+        return [int(path.stem) for path in names if path.stem.isdigit()]
+
+    def _object(self, number: int) -> Path:
+        return self.path.with_suffix("") / f"{number}.json"
 
     def news(self) -> list[dict[str, Any]]:
         """Return the lines since the last call, except those that are no JSON objects.

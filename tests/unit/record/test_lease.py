@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.recording import overtaken
 from tests.waiting import until
 from tunelight.errors import StorageError
 from tunelight.machine.processes import born, process_table
@@ -164,7 +165,7 @@ def test_ages_are_by_the_clock_that_sets_the_times_of_files(tmp_path, monkeypatc
 
 
 def test_a_driver_that_slept_writes_nothing_that_readers_take_once_it_has_a_successor(tmp_path, machine):
-    with leased(tmp_path) as lease:
+    with overtaken(tmp_path) as lease:
         record = RecordCallback(tmp_path, lease=lease, metric="loss", mode="min")
         record.note("before it slept")
         follower = RecordFollower(tmp_path)
@@ -207,7 +208,7 @@ def test_a_successor_that_died_before_it_had_a_record_leaves_the_one_before(tmp_
 
 def test_a_beat_shows_life_until_there_is_a_successor(tmp_path, monkeypatch):
     monkeypatch.setattr("tunelight.record.lease.BEAT_S", 0.01)
-    with leased(tmp_path) as lease:
+    with overtaken(tmp_path) as lease:
         path = tmp_path / "owners" / "1.json"
         os.utime(path, (0, 0))
         until(lambda: path.stat().st_mtime > 0, 5)

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.recording import overtaken
 from tunelight import stores
 from tunelight.errors import SettingsError, StorageError
 from tunelight.record import (
+    CommandReader,
+    Notes,
     Record,
     RecordFollower,
     create_sweep_folder,
@@ -21,11 +24,13 @@ from tunelight.record import (
     read_record,
     read_sweep_file,
     record_of,
+    send,
     sweep_folder,
     write_sweep_file,
 )
 from tunelight.record import remote as remote_module
 from tunelight.record.lease import Lease, Owner, Owners
+from tunelight.record.names import COMMANDS_FILE
 from tunelight.record.remote import StoreMirror, pull
 from tunelight.stores import Store, for_tune, store_of
 
@@ -178,7 +183,7 @@ def test_a_driver_that_slept_overwrites_nothing_of_its_successor(storage, machin
     folder = create_sweep_folder(storage(), "s")
     record = begun(folder)
     store = there(folder)
-    with leased(folder) as lease, mirrored(folder, lease):
+    with overtaken(folder) as lease, mirrored(folder, lease):
         machine("second")
         other = storage() / "s"
         monkeypatch.setattr("tunelight.record.lease.STALE_S", 0.0)  # the first one has slept for longer
@@ -260,3 +265,40 @@ def test_a_sweeps_folder_by_its_url(machine):
     assert stores.shown(sweep_folder("s3://bucket/sweeps", "s")) == "s3://bucket/sweeps/s"
     with pytest.raises(SettingsError, match=r"no sweep's name may hold.*'s\*'"):
         sweep_folder("s3://bucket/sweeps", "s*")  # deleting it would delete others
+
+
+# --- lines that any machine writes ------------------------------------------------------------------------
+
+
+def test_of_machines_that_write_at_the_same_moment_none_loses_its_line(storage, machine, monkeypatch):
+    folder = create_sweep_folder(storage(), "s")
+    create = Store.create
+
+    def slow(store: Store, path: Path, data: bytes) -> bool:
+        monkeypatch.setattr(Store, "create", create)
+        send(folder, "stop", "1")
+        return create(store, path, data)
+
+    monkeypatch.setattr(Store, "create", slow)
+    send(folder, "stop", "2")
+    machine("second")
+    other = storage() / "s"
+    reader = CommandReader(other)
+    for expected in (["1", "2"], [], ["3"]):
+        if expected == ["3"]:
+            send(other, "stop", "3")
+        remote_module.refresh(other / COMMANDS_FILE, shared=True)
+        assert [command.trial for command in reader.news()] == expected
+
+
+def test_lines_of_a_sweep_that_was_deleted_are_not_those_of_the_next(storage, machine):
+    for texts in (["first", "second"], ["third"], ["fourth", "fifth", "sixth"]):
+        machine("first")
+        folder = create_sweep_folder(storage(), "s")
+        notes = Notes(folder)
+        for text in texts:
+            notes.add(text)
+        machine("second")
+        assert [note.text for note in Notes(storage() / "s").all] == texts
+        machine("first")
+        there(folder).delete(folder)
