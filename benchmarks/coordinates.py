@@ -49,7 +49,7 @@ def main() -> None:
         for scaled in (True, False):
             found[scaled] = measure(
                 lambda width, build=build: Trained(build(width), 0.01, "Adam"),  # type: ignore[misc]
-                data, BASE, scaled=scaled, seeds=1 if short else 3, factors=FACTORS[:2] if short else FACTORS,
+                data, BASE, scaled=scaled, seeds=range(1 if short else 3), factors=FACTORS[:2] if short else FACTORS,
             )  # fmt: skip
             powers = ", ".join(f"{layer.name} {layer.power:+.2f}" for layer in found[scaled])
             print(f"{name}, {'scaled' if scaled else 'as it is'}: {powers}", flush=True)

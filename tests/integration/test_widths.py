@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from torch import nn
 
 from tests.integration.compared_widths import Trained, batch
 from tunelight.errors import SettingsError
-from tunelight.lightning.widths.check import Layer, measure, refuse
+from tunelight.lightning.widths.check import MOST, CoordinateCheck, Layer, measure, refuse
 
 CLASSES, INPUTS, WORDS, LENGTH = 10, 20, 50, 12
 
@@ -125,7 +126,7 @@ def layers(
 ) -> list[Layer]:
     lr = 0.01 if optimizer == "Adam" else 0.1
     return measure(
-        lambda width: Trained(build(width), lr, optimizer), data, 32, factors=(1, 2, 4), seeds=1, scaled=scaled
+        lambda width: Trained(build(width), lr, optimizer), data, 32, factors=(1, 2, 4), seeds=(0,), scaled=scaled
     )
 
 
@@ -141,6 +142,40 @@ def test_a_model_that_can_be_scaled_is_and_would_not_do_without(name: str) -> No
 def test_sgd_too(name: str) -> None:
     build, data = MODELS[name]
     refuse(layers(build, data, "SGD"))
+
+
+def deep(width: int) -> nn.Module:
+    hidden = [part for _ in range(3) for part in (nn.Linear(width, width), nn.ReLU())]
+    made = nn.Sequential(nn.Linear(INPUTS, width), nn.ReLU(), *hidden, nn.Linear(width, CLASSES))
+    for layer in made:
+        if isinstance(layer, nn.Linear):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            nn.init.zeros_(layer.bias)
+    return made
+
+
+def test_first_outputs_that_are_larger_the_narrower_the_model_are_no_reason_to_refuse_it(monkeypatch: Any) -> None:
+    def slow(width: int) -> Trained:
+        return Trained(deep(width), 0.001, "SGD")
+
+    refuse(measure(slow, VECTORS, 64))
+    monkeypatch.setattr("tunelight.lightning.widths.check._QUIET", 1.0)
+    with pytest.raises(SettingsError, match="change less"):
+        refuse(measure(slow, VECTORS, 64))
+
+
+def test_where_one_learning_rate_is_too_large_for_any_width_others_decide(monkeypatch: Any) -> None:
+    told: list[dict[str, float]] = []
+    context = SimpleNamespace(report=told.append)
+    monkeypatch.setattr("tunelight.session.session.get_context", lambda: context)
+
+    def model(width: int, lr: float) -> Trained:
+        return Trained(deep(width), lr, "SGD")
+
+    for rates in ((30.0, 0.1, 0.01), (0.1, 30.0, 30.0), (30.0, 30.0, 0.1)):
+        config, *others = ({"model": {"width": 128, "lr": lr}} for lr in rates)
+        CoordinateCheck(model, lambda: VECTORS, {"model.width": 32}, others)(config)
+    assert [report["largest"] <= MOST for report in told] == [True, True, False]
 
 
 def test_a_raw_weight_is_refused_with_the_layer_that_holds_it() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
@@ -39,7 +39,8 @@ _OF_ONE: Final = (
 """Settings that the stages have each their own of."""
 _SHARE: Final = 0.5
 """How much of a time budget the first stage may take."""
-_TRIED: Final = 20
+_EXAMPLES: Final = 3
+"""Configurations that the coordinate check looks at: one learning rate may be too large for any width to train."""
 
 RunOne = Callable[..., SweepResults]
 """``run_sweep``: runs one of the two."""
@@ -60,8 +61,8 @@ class Stages:
     settings: Settings
     name: str
     base_width: Mapping[str, Any]
-    example: Mapping[str, Any]
-    """One of its configurations, in full."""
+    examples: Sequence[Mapping[str, Any]]
+    """Some of its configurations, in full, as random search would draw them."""
 
     @classmethod
     def of(cls, space: SearchSpace, settings: Settings, name: str) -> Stages:
@@ -71,13 +72,14 @@ class Stages:
         """
         assert settings.proxy is not None
         _check_keys(space, settings)
-        stages = cls(space, settings, name, {}, {})
+        stages = cls(space, settings, name, {}, ())
         if settings.model is not None:
             stages.narrow.check_parts(settings.model, settings.data)
-        config = stages.full(stages.narrow.sample(np.random.RandomState(settings.seed or 0)))
-        space.check_baselines([config])
-        width = _of_model(settings.proxy) if _grows(space, settings, config) else {}
-        return replace(stages, example=config, base_width=width)
+        rng = np.random.RandomState(settings.seed or 0)
+        configs = [stages.full(stages.narrow.sample(rng)) for _ in range(_EXAMPLES)]
+        space.check_baselines(configs)
+        width = _of_model(settings.proxy) if _grows(space, settings, configs[0]) else {}
+        return replace(stages, examples=configs, base_width=width)
 
     @property
     def proxy(self) -> Proxy:
@@ -141,7 +143,7 @@ class Stages:
 
         Raises: SettingsError for a model whose layers do not move alike at all widths; it names the layer.
         """
-        layers = widths().check_widths(self.space, self.settings, self.example, self.base_width, run_one)
+        layers = widths().check_widths(self.space, self.settings, self.examples, self.base_width, run_one)
         return [(layer.name, layer.power) for layer in layers]
 
     def cheap(self, config: Mapping[str, Any]) -> dict[str, Any]:

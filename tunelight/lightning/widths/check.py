@@ -28,8 +28,11 @@ STEPS: Final = 10
 FACTORS: Final = (1, 2, 4, 8)
 LIMIT_S: Final = 600
 """How long the check of a sweep may take."""
-MOST: Final = 0.4
+MOST: Final = 0.35
 """By which power of the width a layer's change may grow or shrink: without scales it grows by 0.5 to 1."""
+_QUIET: Final = 1 / 64
+"""By what initial values of the last layer are multiplied. A model's first outputs, which mean nothing, are larger the
+narrower it is. Where learning rates are small, layers would mostly move to undo them: less, the wider they are."""
 
 
 class Layer(NamedTuple):
@@ -53,7 +56,7 @@ def measure(
     base: int,
     *,
     scaled: bool = True,
-    seeds: int = 2,
+    seeds: Sequence[int] = (0, 1),
     factors: Sequence[int] = FACTORS,
 ) -> list[Layer]:
     """Train a few steps on one batch at some widths, and return how far each layer's outputs have moved.
@@ -63,39 +66,49 @@ def measure(
         data: a DataLoader or a LightningDataModule, of which one batch is used (None: the module has its own).
         base: the narrow width.
         scaled: train wider models with their scales, as ``proxy=`` does.
-        seeds: how many times each width is trained.
+        seeds: from each of which every width is trained.
         factors: the widths, as multiples of the narrow one.
     """
     changes: dict[str, dict[int, list[float]]] = {}
+    derived = {factor: derive(build, base, base * factor) for factor in factors if scaled or factor == max(factors)}
+    summing = [name for name, scale in derived[max(factors)].parameters.items() if scale.sgd < 1]
     for factor in factors:
         width = base * factor
-        scales = derive(build, base, width) if scaled else Scales()
-        for seed in range(seeds):
+        scales = derived[factor] if scaled else Scales()
+        for seed in seeds:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
                 watch = _Watch(seed)
                 module = build(width)
+                with torch.no_grad():
+                    for weight in (value for name, value in module.named_parameters() if name in summing[-1:]):
+                        weight.mul_(_QUIET)
                 _fit(module, data, [*([WiderModel.of(scales)] if scaled else []), watch])
             for name, moved in watch.moved().items():
                 changes.setdefault(name, {}).setdefault(width, []).append(moved / scales.queries.get(name, 1.0))
     found = []
     for name, by_width in changes.items():
         medians = {width: statistics.median(values) for width, values in by_width.items()}
-        if len(medians) == len(factors) and min(medians.values()) > 0:
+        if len(medians) == len(factors) and min(medians.values()) != 0:
             power = _power(medians)  # that of a loss says nothing where it is small, for losses come to an end
             found.append(Layer(name, max(0.0, power) if name == type(module).__name__ else power, medians))
     return found
 
 
+def wrong(layers: Sequence[Layer]) -> Layer | None:
+    """Return the first layer that changes more, or less, the wider its model is."""
+    return next((layer for layer in layers if not abs(layer.power) <= MOST), None)
+
+
 def refuse(layers: Sequence[Layer]) -> None:
     """Raise SettingsError for a model whose layers change more, or less, the wider it is; the first one is named."""
-    wrong = next((layer for layer in layers if not abs(layer.power) <= MOST), None)
-    if wrong is None:
+    layer = wrong(layers)
+    if layer is None:
         return
-    what = "more" if wrong.power > 0 else "less"
+    what = "more" if layer.power > 0 else "less"
     raise SettingsError(
-        f"The outputs of the layer {wrong.name!r} change {what} in a training step the wider the model is (by the "
-        f"width to the power of {wrong.power:.2f}), though the learning rate is scaled for it: what is found on a "
+        f"The outputs of the layer {layer.name!r} change {what} in a training step the wider the model is (by the "
+        f"width to the power of {layer.power:.2f}), though the learning rate is scaled for it: what is found on a "
         "narrow model does not hold for a wide one. Look there for a parameter that is no layer's, for an initial "
         "value or a factor in forward that is fixed or depends on the width, or leave proxy= out."
     )
@@ -108,27 +121,35 @@ class CoordinateCheck:
     model: Callable[..., Any]
     data: Callable[..., Any] | None
     base: Mapping[str, Any]
+    others: Sequence[Mapping[str, Any]]
+    """Further configurations, for a model that seems wrong with the first."""
 
     def __call__(self, config: Mapping[str, Any]) -> None:
-        """Measure the model of one configuration."""
+        """Measure the model of a configuration, if it seems wrong those of others too; report each layer's median."""
         from tunelight.session.session import get_context
 
-        parts = split_config(config)
-        wider = Wider(self.model, self.base)
-        base, wide = wider.width(parts["model"])
-        data = self.data(**parts["data"]) if self.data is not None else None
-        factors = [factor for factor in FACTORS if factor <= max(FACTORS[2], wide / base)]
-        layers = measure(wider.builder(parts["model"]), data, base, factors=factors)
+        wider, powers = Wider(self.model, self.base), dict[str, list[float]]()
+        first, *_ = tried = [split_config(one) for one in (config, *self.others)]
+        for parts in tried:
+            base, wide = wider.width(parts["model"])
+            data = self.data(**parts["data"]) if self.data is not None else None
+            factors = [factor for factor in FACTORS if factor <= max(FACTORS[2], wide / base)]
+            layers = measure(wider.builder(parts["model"]), data, base, factors=factors)
+            for layer in layers:
+                powers.setdefault(layer.name, []).append(layer.power)
+            if parts is first and wrong(layers) is None:
+                break
+        medians = {name: statistics.median(values) for name, values in powers.items()}
         get_context().report(
-            {"largest": max((abs(one.power) for one in layers), default=0.0)}
-            | {f"layer/{one.name}": one.power for one in layers}
+            {"largest": max(map(abs, medians.values()), default=0.0)}
+            | {f"layer/{name}": power for name, power in medians.items()}
         )
 
 
 def check_widths(
     space: SearchSpace,
     settings: Settings,
-    config: Mapping[str, Any],
+    configs: Sequence[Mapping[str, Any]],
     base: Mapping[str, Any],
     run_one: Callable[..., Any],
 ) -> list[Layer]:
@@ -136,7 +157,7 @@ def check_widths(
 
     Args:
         space, settings: the sweep's.
-        config: one of its configurations, in full.
+        configs: some of its configurations, in full.
         base: the narrow values of the keys that make its model wider.
         run_one: runs a sweep of one trial.
 
@@ -147,13 +168,13 @@ def check_widths(
     with tempfile.TemporaryDirectory(prefix="tunelight-widths-") as folder:
         only = replace(
             settings,
-            train=CoordinateCheck(settings.model, settings.data, base),
+            train=CoordinateCheck(settings.model, settings.data, base, configs[1:]),
             **dict.fromkeys(_LEFT),  # type: ignore[arg-type]  # None is the default of each
             **_ONCE,
             storage=folder,
             failures=replace(settings.failures, give_up_after=0, max_failures=0),
         )
-        found = run_one(space.without_grid().fixed(space.dotted(config)), only)
+        found = run_one(space.without_grid().fixed(space.dotted(configs[0])), only)
         trial = found.trials[0]
     if not trial.history:
         why = trial.error or f"it ended as {trial.state} within {LIMIT_S} s"
@@ -200,7 +221,9 @@ _ONCE: Final[Mapping[str, Any]] = {
 
 
 def _power(changes: dict[int, float]) -> float:
-    """Return the slope of the changes over the width, both as logarithms."""
+    """Return the slope of the changes over the width, both as logarithms; NaN where training diverged."""
+    if not all(map(math.isfinite, changes.values())):
+        return math.nan
     slope, _ = statistics.linear_regression(
         [math.log(width) for width in changes], [math.log(change) for change in changes.values()]
     )
