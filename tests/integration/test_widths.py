@@ -172,10 +172,10 @@ def test_where_one_learning_rate_is_too_large_for_any_width_others_decide(monkey
     def model(width: int, lr: float) -> Trained:
         return Trained(deep(width), lr, "SGD")
 
-    for rates in ((30.0, 0.1, 0.01), (0.1, 30.0, 30.0), (30.0, 30.0, 0.1)):
+    for rates in ((30.0, 0.1, 0.01), (30.0, 30.0, 0.1)):
         config, *others = ({"model": {"width": 128, "lr": lr}} for lr in rates)
         CoordinateCheck(model, lambda: VECTORS, {"model.width": 32}, others)(config)
-    assert [report["largest"] <= MOST for report in told] == [True, True, False]
+    assert [report["largest"] <= MOST for report in told] == [True, False]
 
 
 def test_a_raw_weight_is_refused_with_the_layer_that_holds_it() -> None:
