@@ -26,7 +26,7 @@ from tests.waiting import until
 from tunelight import stores
 from tunelight.cli.app import app
 from tunelight.errors import CommandError, StorageError
-from tunelight.record import record_of
+from tunelight.record import Notes, driver_of, record_of
 
 ROOT = Path(__file__).parents[2]
 URL = "s3://bucket/sweeps"
@@ -154,14 +154,27 @@ def test_a_bucket_that_is_not_there_is_told_before_ray_starts(bucket: Any, tmp_p
         tl.run({"lr": tl.uniform(0, 1)}, print, metric="loss", storage="s3://other/sweeps", name="s")
 
 
+BEHIND = """
+import runpy, time
+real = time.time
+time.time = lambda: real() - 600
+runpy.run_module("tests.browser.live_sweep", run_name="__main__")
+"""
+
+
 @pytest.mark.slow  # beside the Ray that other tests share, its driver finds no room to start
+@pytest.mark.parametrize(
+    "command", [["-m", "tests.browser.live_sweep"], ["-c", BEHIND]], ids=["", "ten minutes behind"]
+)
 @pytest.mark.timeout(240)
-def test_a_sweep_is_steered_through_the_store(bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_is_steered_through_the_store(
+    bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "first"), "PYTHONPATH": str(ROOT)}
     said = tmp_path / "driver.txt"
     with said.open("w") as output:
         driver = subprocess.Popen(
-            [sys.executable, "-m", "tests.browser.live_sweep", URL], cwd=ROOT, env=environment, text=True,
+            [sys.executable, *command, URL], cwd=ROOT, env=environment, text=True,
             stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
     try:
@@ -175,6 +188,10 @@ def test_a_sweep_is_steered_through_the_store(bucket: Any, tmp_path: Path, monke
             with contextlib.suppress(StorageError):
                 begun = [trial.state for trial in tl.SweepResults.load(f"{URL}/live").trials]
         sweep = tl.attach("live", URL)
+        found = driver_of(stores.working(URL) / "live")
+        assert found is not None
+        assert found.alive
+        Notes(stores.working(URL) / "live").add("from another machine")
         began = time.monotonic()
         assert sweep.stop(0) == "stopped by command"
         assert sweep.enqueue({"lr": 0.0123}).startswith("enqueued")
@@ -190,5 +207,6 @@ def test_a_sweep_is_steered_through_the_store(bucket: Any, tmp_path: Path, monke
     results = tl.SweepResults.load(f"{URL}/live")
     assert results.trials[0].state == "STOPPED"
     assert results.ended == "stopped"
+    assert [note.text for note in results.notes] == ["from another machine"]
     names = [one["Key"] for one in bucket.list_objects_v2(Bucket="bucket", Prefix="sweeps/live/commands/")["Contents"]]
     assert names == [f"sweeps/live/commands/{number}.json" for number in range(1, 5)]

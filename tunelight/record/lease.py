@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import socket
 import tempfile
@@ -33,6 +34,7 @@ from tunelight.record.names import OWNERS, RECORD_FILE, why
 from tunelight.stores import Store, shown, store_of
 from tunelight.stores.atomic import write_atomically
 
+_log = logging.getLogger("tunelight")
 BEAT_S: Final = 5.0
 """How often an owner touches its file."""
 STALE_S: Final = 20.0
@@ -327,6 +329,13 @@ def _is_surely_over(owners: Owners, last: Owner, to: str) -> bool:
             raise _held(owners, last, to)
         return True
     known = owners.touched(last.generation)
+    if (left := STALE_S - (owners.now() - known)) > 0:
+        _log.warning(
+            "%s was last run by %s, which has not said that it ended: waiting for a sign of its life, up to %.0f s.",
+            shown(owners.folder),
+            last,
+            left,
+        )
     while owners.now() - known < STALE_S:
         time.sleep(_POLL_S)
         if owners.touched(last.generation) != known:
