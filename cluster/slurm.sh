@@ -5,15 +5,19 @@
 #SBATCH --cpus-per-task=16
 #SBATCH --exclusive
 #SBATCH --time=08:00:00
-#SBATCH --signal=B:INT@300
+#SBATCH --signal=B:USR1@300
+#SBATCH --requeue
+#SBATCH --open-mode=append
 #SBATCH --output=tunelight-%j.log
 #
 # A Ray cluster on the nodes of one Slurm job, and a sweep on it:
 #
 #   sbatch cluster/slurm.sh python sweep.py
 #
-# Folder and environment (sbatch's --export) are those of the submitter, on a disk that all nodes share. Five minutes
-# before the time is over the sweep is interrupted as by Ctrl-C: the same command with resume=True goes on with it.
+# Folder and environment (sbatch's --export) are those of the submitter, on a disk that all nodes share. The command has
+# to go on with its sweep when it is run again: tl.run(..., name="digits", resume=True). Five minutes before the time is
+# over it is interrupted as by Ctrl-C, and the job is queued again; so it is when a node or Ray's head is lost, at most
+# MAX_RESTARTS (100) times. scancel ends it for good.
 set -euo pipefail
 (($#)) || { echo "usage: sbatch $0 COMMAND..." >&2; exit 64; }
 
@@ -70,11 +74,17 @@ set -m
 "$@" &
 sweep=$!
 set +m
+again=0
 trap 'kill -INT "$sweep" 2>/dev/null || true' INT TERM
+trap 'again=1; kill -INT "$sweep" 2>/dev/null || true' USR1
 status=0
 wait "$sweep" || status=$?
 if kill -0 "$sweep" 2>/dev/null; then # a signal ended the wait, and the sweep takes its leave
   status=0
   wait "$sweep" || status=$?
+fi
+if (((again || status == 75) && ${SLURM_RESTART_COUNT:-0} < ${MAX_RESTARTS:-100})); then # 75: a temporary failure
+  stop
+  scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$status"

@@ -138,7 +138,9 @@ exec sleep 60
 PLAYED = {
     "srun": SRUN,
     "ray": RAY_START,
-    "scontrol": "#!/usr/bin/env bash\nprintf 'n1\\nn2\\nn3\\n'\n",
+    "scontrol": """#!/usr/bin/env bash
+if [[ $1 == requeue ]]; then echo "scontrol $*" >>"$LOG"; else printf 'n1\\nn2\\nn3\\n'; fi
+""",
     "hostname": "#!/usr/bin/env bash\necho '127.0.0.1 10.0.0.7'\n",
 }
 
@@ -161,10 +163,11 @@ def slurm(tmp_path: Path) -> Any:
     }  # fmt: skip
     started: list[subprocess.Popen[str]] = []
 
-    def start(*command: str) -> subprocess.Popen[str]:
+    def start(*command: str, restarts: str = "0") -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [str(CLUSTER / "slurm.sh"), *command],
-            env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env={**environment, "SLURM_RESTART_COUNT": restarts},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         started.append(process)
         return process
@@ -196,8 +199,11 @@ def test_slurm_starts_a_head_then_the_other_nodes_then_the_sweep(slurm: Any) -> 
         socket.create_connection(("127.0.0.1", port), 1)  # the head has ended with the script
 
 
-def test_slurms_signal_before_the_end_interrupts_the_sweep(slurm: Any, tmp_path: Path) -> None:
-    start, _, _ = slurm
+@pytest.mark.parametrize(("number", "again"), [(signal.SIGUSR1, True), (signal.SIGINT, False)])
+def test_slurms_signal_before_the_end_interrupts_the_sweep_and_the_job_is_queued_again(
+    slurm: Any, tmp_path: Path, number: signal.Signals, again: bool
+) -> None:
+    start, log, _ = slurm
     ready = tmp_path / "ready"
     driver = (
         f"import pathlib, time\ntry:\n pathlib.Path({str(ready)!r}).touch(); time.sleep(30)\n"
@@ -208,10 +214,20 @@ def test_slurms_signal_before_the_end_interrupts_the_sweep(slurm: Any, tmp_path:
     while not ready.exists():
         assert time.monotonic() < end
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     output, _ = process.communicate(timeout=20)
     assert "ends well" in output
     assert process.returncode == 0
+    assert ("scontrol requeue 7" in log.read_text()) is again
+
+
+@pytest.mark.parametrize(("code", "restarts", "again"), [(75, "3", True), (75, "100", False), (1, "0", False)])
+def test_a_job_whose_ray_was_lost_is_queued_again_some_times(slurm: Any, code: int, restarts: str, again: bool) -> None:
+    start, log, _ = slurm
+    process = start("bash", "-c", f"exit {code}", restarts=restarts)
+    process.communicate(timeout=30)
+    assert process.returncode == code
+    assert ("scontrol requeue 7" in log.read_text()) is again
 
 
 @pytest.mark.parametrize("script", [CLUSTER / "slurm.sh", ROOT / "tests" / "cluster" / "namespaces.sh"])
