@@ -86,10 +86,10 @@ def process_table() -> str:
         return socket.gethostname()
 
 
-def born(pid: int) -> int:
-    """Return when a process began, in ticks since the machine's start; 0 if it has ended, or if that is not known."""
+def born(pid: int) -> int | None:
+    """Return when a process began, in ticks since the machine's start; 0 if it has ended; None if that is not known."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
         return 0 if state in "ZX" else int(fields[18])  # a zombie waits for its parent to ask
-    except (OSError, IndexError, ValueError):
-        return 0
+    except (OSError, IndexError, ValueError):  # others' may be hidden, and macOS has no /proc
+        return None if is_running(pid) else 0

@@ -15,6 +15,7 @@ the last owner (:func:`record_of`).
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -24,7 +25,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Final
 
@@ -32,7 +33,7 @@ from tunelight.errors import StorageError
 from tunelight.machine.processes import born, is_running, process_table
 from tunelight.record.names import OWNERS, RECORD_FILE, why
 from tunelight.stores import Store, shown, store_of
-from tunelight.stores.atomic import write_atomically
+from tunelight.stores.atomic import create_atomically, write_atomically
 
 _log = logging.getLogger("tunelight")
 BEAT_S: Final = 5.0
@@ -62,6 +63,8 @@ class Owner:
     """The file that it writes the record to."""
     over: bool = False
     """Whether it has given the sweep up."""
+    place: str = ""
+    """The folder that it works in, as this machine's kernel knows it: another one for a copy."""
     key: str = ""
     """Different for each owner, whatever else is the same."""
     alive: bool = field(default=True, compare=False)
@@ -72,25 +75,20 @@ class Owner:
 
     @classmethod
     def parsed(cls, generation: int, text: bytes) -> Owner:
-        """Return the owner that a file names; one of whom nothing is known if it is torn."""
+        """Return the owner that a file names; one of whom not even the record is known, if it is no such file."""
         try:
-            owner = cls(**{**json.loads(text), "generation": generation})
+            told = json.loads(text)
+            names = told.keys() & {one.name for one in fields(cls)} - {"generation", "alive"}
+            owner = cls(generation, **{name: told[name] for name in names})
             known = isinstance(owner.pid, int) and Path(owner.record).name == owner.record
-        except (ValueError, TypeError):  # its writer died in between
+        except (ValueError, TypeError, AttributeError):
             known = False
-        return owner if known else cls(generation)
+        return owner if known else cls(generation, record="")
 
     @property
     def text(self) -> bytes:
         """The contents of its file."""
         return json.dumps({key: value for key, value in vars(self).items() if key != "alive"}).encode()
-
-    @property
-    def runs(self) -> bool | None:
-        """Whether its process runs; None where this machine's table of processes does not tell."""
-        if self.table != process_table():
-            return None
-        return is_running(self.pid) and born(self.pid) == self.born
 
 
 class Owners:
@@ -116,35 +114,39 @@ class Owners:
         """Enter the next owner; False if another one was faster."""
         path = self._path(owner.generation)
         path.parent.mkdir(parents=self._store is not None, exist_ok=True)
-        if self._store is not None:
-            if not self._store.create(path, owner.text):
-                return False
-            write_atomically(path, owner.text)  # by which readers on this machine know that the driver is here
-            return True
-        try:
-            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        except FileExistsError:
+        if self._store is None:
+            return create_atomically(path, owner.text)
+        if not self._store.create(path, owner.text):
             return False
-        try:
-            os.write(file, owner.text)
-        except OSError:
-            path.unlink(missing_ok=True)
-            raise
-        finally:
-            os.close(file)
+        for name in _names(self._files):  # of a sweep of the same name that was deleted
+            (self._files / name).unlink(missing_ok=True)
+        write_atomically(path, owner.text)  # by which readers on this machine know that the driver is here
         return True
 
     def touch(self, owner: Owner) -> None:
         """Show that an owner is alive; or, if it is over, that it is. Creates no file that was deleted."""
         path = self._path(owner.generation)
+        os.utime(path)
         if owner.over:
-            with path.open("r+b") as stream:
-                stream.write(owner.text)
-                stream.truncate()
-        else:
-            os.utime(path)
+            write_atomically(path, owner.text)
         if self._store is not None:
             self._store.write(path, owner.text)
+
+    def leave(self, owner: Owner) -> None:
+        """Let readers on this machine know that the driver of a store's sweep is not here any more."""
+        if self._store is not None and self._path(owner.generation).exists():
+            write_atomically(self._path(owner.generation), replace(owner, over=True).text)
+
+    def runs(self, owner: Owner) -> bool | None:
+        """Tell whether an owner's process runs; None where this machine's table of processes does not tell."""
+        if owner.table != process_table() or (owner.place and owner.place != _place(self.folder)):
+            return None
+        if owner.pid == os.getpid():
+            return owner.key in _held_here
+        if not is_running(owner.pid):
+            return False
+        began = born(owner.pid)
+        return None if began is None or not owner.born else began == owner.born
 
     def touched(self, generation: int) -> float:
         """Return when an owner was touched last, by the storage's clock."""
@@ -163,16 +165,27 @@ class Owners:
         for generation in range(self.newest(), 0, -1):
             with contextlib.suppress(FileNotFoundError):
                 name = self.read(generation).record
-                if name == RECORD_FILE or self.has(name):
+                if name == RECORD_FILE or (name and self.has(name)):
                     return name
         return RECORD_FILE
+
+    def place(self) -> str:
+        """Return what the kernel knows the (working) folder by."""
+        if self._store is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        return _place(self.folder)
 
     def copy_record(self, name: str, to: str) -> None:
         """Copy the whole lines of the record into a file of another name."""
         path, new = self.folder / name, self.folder / to
         data = self._store.read(path) if self._store else path.read_bytes()
-        write = self._store.write if self._store else write_atomically
-        write(new, data[: data.rfind(b"\n") + 1])
+        if self._store and path.exists() and (local := path.read_bytes()).startswith(data):
+            data = local  # what this machine's driver could not upload before it was lost
+        data = data[: data.rfind(b"\n") + 1]
+        if self._store:
+            self._store.write(new, data)
+        else:
+            write_atomically(new, data, sync=True)
 
     def has(self, name: str) -> bool:
         """Tell whether the sweep's folder has a file."""
@@ -204,6 +217,16 @@ class Owners:
             self._store.delete(path)
 
 
+def _place(folder: Path) -> str:
+    try:
+        found = folder.stat()
+    except OSError:
+        return ""
+    return f"{found.st_dev}:{found.st_ino}"
+
+
+_held_here: set[str] = set()
+"""Keys of the owners that this process is."""
 _offsets: dict[str, tuple[float, float]] = {}
 """Of each storage folder: its clock, less the time since this machine's start, and when that was found."""
 
@@ -220,6 +243,8 @@ class Lease:
     def __init__(self, owners: Owners, owner: Owner) -> None:
         self.owner = owner
         self._owners = owners
+        self.writing = False
+        """Whether a write of this driver may still be on its way at the end: then it is not given up, only silent."""
         self._looked = _uptime()
         self._successor: Owner | None = None
 
@@ -229,11 +254,14 @@ class Lease:
         return self.owner.generation
 
     def held(self) -> bool:
-        """Look whether another driver has taken the sweep; it has then for good."""
+        """Look whether another driver has taken the sweep, or begun one of its name; it has then for good."""
         if self._successor is None:
             self._looked = _uptime()
             with contextlib.suppress(OSError):  # a store that does not answer now may do so at the next look
-                if self._owners.has(f"{OWNERS}/{self.generation + 1}.json"):
+                owner = self._owners.read(self.generation)
+                if owner.key != self.owner.key:
+                    self._successor = owner
+                elif self._owners.has(f"{OWNERS}/{self.generation + 1}.json"):
                     self._successor = Owner(self.generation + 1)
                     self._successor = self._owners.read(self.generation + 1)
         return self._successor is None
@@ -257,9 +285,12 @@ class Lease:
 
     def release(self) -> None:
         """Give the sweep up, so that others need not wait."""
-        if self.held():
-            with contextlib.suppress(OSError):
+        _held_here.discard(self.owner.key)
+        with contextlib.suppress(OSError):
+            if self.held() and not self.writing:
                 self._owners.touch(replace(self.owner, over=True))
+            else:
+                self._owners.leave(self.owner)
 
 
 @contextlib.contextmanager
@@ -279,7 +310,8 @@ def leased(folder: str | os.PathLike[str], to: str = RESUMED) -> Iterator[Lease]
     except StorageError:
         raise
     except OSError as error:
-        instead = "Make room, or choose another storage=." if to == RESUMED else "Make it writable."
+        instead = "Choose another storage=." if to == RESUMED else "Make it writable."
+        instead = "Make room." if error.errno in (errno.ENOSPC, errno.EDQUOT) else instead
         raise StorageError(f"{shown(Path(folder))} cannot be written: {why(error)}. {instead}") from error
     beat = threading.Thread(target=_beat, args=(lease, over), name="tunelight-lease", daemon=True)
     beat.start()
@@ -299,6 +331,7 @@ def _beat(lease: Lease, over: threading.Event) -> None:
 
 def claim(owners: Owners, to: str = RESUMED) -> Lease:
     """Become the next owner of a sweep. Raises: StorageError if another driver is; OSError."""
+    _offsets.pop(str(owners.folder.parent), None)
     generation = owners.newest()
     last = owners.read(generation) if generation else None
     name = owners.record()
@@ -309,23 +342,30 @@ def claim(owners: Owners, to: str = RESUMED) -> Lease:
         os.getpid(),
         time.strftime("%Y-%m-%d %H:%M:%S"),
         process_table(),
-        born(os.getpid()),
+        born(os.getpid()) or 0,
         f"record.{generation + 1}.jsonl" if own else name,
+        place=owners.place(),
         key=uuid.uuid4().hex,
     )
-    if not owners.create(owner):
-        raise _held(owners, owners.read(owner.generation), to)
-    if own and owners.has(name):
-        owners.copy_record(name, owner.record)
-    return Lease(owners, owner)
+    _held_here.add(owner.key)
+    lease = Lease(owners, owner)
+    try:
+        if not owners.create(owner):
+            raise _held(owners, owners.read(owner.generation), to)
+        if own and to == RESUMED and owners.has(name):
+            owners.copy_record(name, owner.record)
+    except BaseException:
+        lease.release()
+        raise
+    return lease
 
 
 def _is_surely_over(owners: Owners, last: Owner, to: str) -> bool:
     """Tell whether an owner can write no more; False if it was only silent. Raises: StorageError if it lives."""
     if last.over:
         return True
-    if last.runs is not None:
-        if last.runs:
+    if (runs := owners.runs(last)) is not None:
+        if runs:
             raise _held(owners, last, to)
         return True
     known = owners.touched(last.generation)
@@ -367,7 +407,7 @@ def driver_of(folder: str | os.PathLike[str]) -> Owner | None:
         owner = owners.read(generation) if generation else None
         if owner is None or owner.over:
             return None
-        alive = owner.runs
+        alive = owners.runs(owner)
         return replace(owner, alive=owners.age_s(generation) < STALE_S if alive is None else alive)
     except OSError:
         return None
@@ -391,9 +431,9 @@ def _here(folder: Path) -> Owner | None:
         return None
     try:
         owner = Owner.parsed(generation, (folder / OWNERS / f"{generation}.json").read_bytes())
+        return owner if not owner.over and Owners(folder).runs(owner) else None
     except OSError:
         return None
-    return owner if not owner.over and owner.runs else None
 
 
 def _names(folder: Path) -> list[str]:

@@ -179,5 +179,6 @@ def mirrored(folder: Path, lease: Lease) -> Iterator[Callable[[], None]]:
         over.set()
         soon.set()
         thread.join(60.0)
+        lease.writing = thread.is_alive()
         if folder.exists() and not mirror.upload() and lease.held():
             _log.error("%s lacks the end of the record, which is in %s only.", shown(folder), folder)

@@ -69,14 +69,18 @@ class SharedLines:
         with alone(self.path), self.path.open("ab+") as stream:
             stream.seek(0)
             known = stream.readlines()
-            if known and (len(known) > last or (len(known) < last and known[-1] != self._read_line(store, len(known)))):
-                known = []  # of a sweep that was deleted
+            torn = bool(known) and not known[-1].endswith(b"\n")
+            if torn or len(known) > last or (0 < len(known) < last and known[-1] != self._line(store, len(known))):
+                known = []  # of a full disk, or of a sweep that was deleted
                 stream.truncate(0)
             for number in range(len(known) + 1, last + 1):
-                stream.write(self._read_line(store, number))
+                stream.write(self._line(store, number))
 
-    def _read_line(self, store: Store, number: int) -> bytes:
-        return store.read(self._object(number))
+    def _line(self, store: Store, number: int) -> bytes:
+        try:
+            return store.read(self._object(number))
+        except FileNotFoundError:  # somebody has deleted it
+            return b"\n"
 
     def _numbers(self, store: Store) -> list[int]:
         names = store.listed(self.path.parent, f"{self.path.stem}/*.json")
@@ -92,7 +96,10 @@ class SharedLines:
         its line break is not written yet. Raises: OSError.
         """
         try:
-            if self.path.stat().st_size <= self._read:
+            size = self.path.stat().st_size
+            if size < self._read:  # it was written anew
+                self._read = 0
+            if size == self._read:
                 return []
             with self.path.open("rb") as stream:
                 stream.seek(self._read)

@@ -23,6 +23,25 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise
 
 
+def create_atomically(path: Path, data: bytes) -> bool:
+    """Write a file that is on the disk then; False if it exists. Of several processes one succeeds. Raises: OSError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        write_atomically(temporary, data, sync=True)
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without links, or without room
+        try:
+            with path.open("xb") as stream:
+                stream.write(data)
+        except FileExistsError:
+            return False
+    finally:
+        temporary.unlink(missing_ok=True)
+    return True
+
+
 def write_atomically(path: str | os.PathLike[str], data: str | bytes | memoryview, *, sync: bool = False) -> None:
     """Write a file. Several processes may write the same one; the last to finish wins.
 

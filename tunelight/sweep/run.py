@@ -30,6 +30,7 @@ from tunelight.record import (
     SWEEP_FILE,
     Lease,
     create_sweep_folder,
+    driver_of,
     leased,
     mirrored,
     write_sweep_file,
@@ -286,6 +287,7 @@ def _claimed(sweep: _Sweep, past: SavedSweep | None) -> Iterator[_Sweep]:
     that the name is free again.
     """
     settings, folder, new = sweep.settings, sweep.folder, []
+    lease: Lease | None = None
     if past is None:
         storage = stores.working(settings.storage).absolute()
         new = [parent for parent in (storage, *storage.parents) if not parent.exists()]
@@ -298,7 +300,8 @@ def _claimed(sweep: _Sweep, past: SavedSweep | None) -> Iterator[_Sweep]:
         with lock as lease, mirrored(folder, lease) as upload:
             yield replace(sweep, folder=folder, lease=lease, upload=upload)
     except BaseException:
-        if past is None and not (folder / RECORD_FILE).stat().st_size:
+        ours = driver_of(folder) is None if lease is None else lease.held()
+        if past is None and ours and not (folder / RECORD_FILE).stat().st_size:
             with contextlib.suppress(OSError):
                 delete(folder)
                 for made in new:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -222,3 +223,75 @@ def test_a_beat_shows_life_until_there_is_a_successor(tmp_path, monkeypatch):
 def test_a_name_of_a_record_that_leads_elsewhere_is_not_followed(tmp_path):
     elsewhere(tmp_path, record="../../etc/record.jsonl")
     assert record_of(tmp_path) == tmp_path / "record.jsonl"
+
+
+def test_a_torn_file_of_the_last_owner_hides_no_record(tmp_path):
+    (tmp_path / "record.jsonl").write_bytes(b"old\n")
+    (tmp_path / "record.2.jsonl").write_bytes(b"old\nnew\n")
+    elsewhere(tmp_path)
+    elsewhere(tmp_path, 2, record="record.2.jsonl", over=True)
+    (tmp_path / "owners" / "3.json").touch()
+    silent(tmp_path, 3, STALE_S + 1)
+    assert record_of(tmp_path).name == "record.2.jsonl"
+    with leased(tmp_path):
+        assert record_of(tmp_path).read_bytes() == b"old\nnew\n"
+
+
+def test_a_field_of_a_later_version_is_no_reason_to_know_nothing(tmp_path):
+    elsewhere(tmp_path)
+    path = tmp_path / "owners" / "1.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"mood": "good"}))
+    assert str(driver_of(tmp_path)) == "process 7 on elsewhere"
+
+
+def test_a_sweep_that_was_deleted_and_begun_anew_is_not_the_old_drivers(tmp_path, machine):
+    with overtaken(tmp_path):
+        machine("second")
+        (tmp_path / "owners" / "1.json").unlink()
+        lease = claim(Owners(tmp_path))
+        machine("first")
+    assert json.loads((tmp_path / "owners" / "1.json").read_text())["key"] == lease.owner.key
+
+
+def test_a_process_that_could_not_give_its_sweep_up_can_take_it_again(tmp_path, monkeypatch):
+    def full(self: Owners, *_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / "record.jsonl").write_bytes(b"old\n")
+    for broken in ("touch", "copy_record"):
+        elsewhere(tmp_path, Owners(tmp_path).newest() + 1)
+        silent(tmp_path, Owners(tmp_path).newest(), STALE_S + 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(Owners, broken, full)
+            if broken == "touch":
+                with leased(tmp_path):
+                    pass
+            else:
+                with pytest.raises(StorageError, match=r"No space left on device\. Make room"), leased(tmp_path):
+                    pytest.fail("it began")
+        with leased(tmp_path):
+            assert record_of(tmp_path).read_bytes() == b"old\n"
+
+
+def test_a_driver_whose_process_is_hidden_is_told_by_its_signs_of_life(tmp_path, monkeypatch):
+    holder = hold(tmp_path)
+    try:
+        monkeypatch.setattr("tunelight.record.lease.born", lambda _: None)  # as where /proc is mounted with hidepid
+        found = driver_of(tmp_path)
+        assert found is not None
+        assert found.alive
+        monkeypatch.setattr("tunelight.record.lease.BEAT_S", 0.01)
+        with pytest.raises(StorageError, match="gives signs of life"):
+            claim(Owners(tmp_path))
+    finally:
+        holder.kill()
+        holder.communicate(timeout=10)
+
+
+def test_a_copy_of_a_running_sweep_is_nobodys(tmp_path):
+    (tmp_path / "s").mkdir()
+    with leased(tmp_path / "s"):
+        shutil.copytree(tmp_path / "s", tmp_path / "copy")
+        silent(tmp_path / "copy", 1, STALE_S + 1)
+        with leased(tmp_path / "copy"):
+            pass

@@ -94,6 +94,8 @@ class Machine:
             self._here.release()
 
     def request(self) -> None:
+        if self.over:
+            raise Ended
         self._here.release()
         self._go.acquire()
         if self.over:
@@ -149,6 +151,9 @@ class Reached(Owners):
     def touched(self, generation: int) -> float:
         self.machine.request()
         return self.world.times[f"owners/{generation}.json"]
+
+    def place(self) -> str:
+        return ""
 
     def now(self) -> float:
         return self.world.now

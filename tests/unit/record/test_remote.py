@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ from tunelight.record import (
     write_sweep_file,
 )
 from tunelight.record import remote as remote_module
-from tunelight.record.lease import Lease, Owner, Owners
+from tunelight.record.lease import Lease, Owner, Owners, claim
 from tunelight.record.names import COMMANDS_FILE
 from tunelight.record.remote import StoreMirror, pull
 from tunelight.stores import Store, for_tune, store_of
@@ -267,6 +268,23 @@ def test_a_sweeps_folder_by_its_url(machine):
         sweep_folder("s3://bucket/sweeps", "s*")  # deleting it would delete others
 
 
+def test_what_a_driver_could_not_bring_is_kept_also_where_its_machine_was_started_anew(storage, machine):
+    folder = create_sweep_folder(storage(), "s")
+    record = begun(folder)
+    claim(Owners(folder))
+    assert upload(folder)
+    report(record, 3)
+    record.close()
+    machine("first")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tunelight.record.lease.process_table", lambda: "first, after its boot")
+        patch.setattr("tunelight.record.lease.STALE_S", 0.0)
+        with leased(folder):
+            pull(folder)
+            assert record_of(folder).name == "record.2.jsonl"
+            assert len(read_record(folder).trials["0"].history) == 3
+
+
 # --- lines that any machine writes ------------------------------------------------------------------------
 
 
@@ -302,3 +320,45 @@ def test_lines_of_a_sweep_that_was_deleted_are_not_those_of_the_next(storage, ma
         assert [note.text for note in Notes(storage() / "s").all] == texts
         machine("first")
         there(folder).delete(folder)
+
+
+def test_an_object_whose_creation_was_sent_twice_is_ones_own(storage):
+    folder = create_sweep_folder(storage(), "s")
+    store, path = there(folder), folder / "one"
+
+    class Twice:
+        """Sends each object twice, as a client does that has lost an answer."""
+
+        def __init__(self, system: Any) -> None:
+            self._system = system
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._system, name)
+
+        def open(self, name: str, mode: str) -> Any:
+            self._system.pipe_file(name, b"mine")
+            return self._system.open(name, mode)
+
+        def pipe_file(self, name: str, data: bytes, mode: str = "overwrite") -> None:
+            self._system.pipe_file(name, data)
+            self._system.pipe_file(name, data, mode=mode)
+
+    system = store._system
+    try:
+        store._system = Twice(system)
+        assert store.create(path, b"mine")
+    finally:
+        store._system = system
+    assert not store.create(path, b"another's")
+    assert store.read(path) == b"mine"
+
+
+def test_a_line_that_a_full_disk_has_torn_is_brought_again(storage, machine):
+    folder = create_sweep_folder(storage(), "s")
+    Notes(folder).add("a note")
+    machine("second")
+    other = Notes(storage() / "s")
+    assert len(other.all) == 1
+    text = other.path.read_bytes()
+    other.path.write_bytes(text[:9])
+    assert len(Notes(storage() / "s").all) == 1

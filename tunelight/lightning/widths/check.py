@@ -105,6 +105,11 @@ def refuse(layers: Sequence[Layer]) -> None:
     layer = wrong(layers)
     if layer is None:
         return
+    if math.isinf(layer.power):
+        raise SettingsError(
+            f"The outputs of the layer {layer.name!r} diverge in the first {STEPS} training steps at some width, so "
+            "that nothing can be said of how they change with it. Search smaller learning rates, or leave proxy= out."
+        )
     what = "more" if layer.power > 0 else "less"
     raise SettingsError(
         f"The outputs of the layer {layer.name!r} change {what} in a training step the wider the model is (by the "
@@ -134,7 +139,12 @@ class CoordinateCheck:
             base, wide = wider.width(parts["model"])
             data = self.data(**parts["data"]) if self.data is not None else None
             factors = [factor for factor in FACTORS if factor <= max(FACTORS[2], wide / base)]
-            layers = measure(wider.builder(parts["model"]), data, base, factors=factors)
+            try:
+                layers = measure(wider.builder(parts["model"]), data, base, factors=factors)
+            except Exception:  # of a model that this configuration breaks
+                if parts is first:
+                    raise
+                continue
             for layer in layers:
                 powers.setdefault(layer.name, []).append(layer.power)
             if parts is first and wrong(layers) is None:
@@ -221,9 +231,9 @@ _ONCE: Final[Mapping[str, Any]] = {
 
 
 def _power(changes: dict[int, float]) -> float:
-    """Return the slope of the changes over the width, both as logarithms; NaN where training diverged."""
+    """Return the slope of the changes over the width, both as logarithms; infinity where training diverged."""
     if not all(map(math.isfinite, changes.values())):
-        return math.nan
+        return math.inf
     slope, _ = statistics.linear_regression(
         [math.log(width) for width in changes], [math.log(change) for change in changes.values()]
     )
