@@ -156,10 +156,6 @@ class Owners:
         with path.open("rb") as stream:  # opened, for a client of a network file system then asks its server
             return os.fstat(stream.fileno()).st_mtime
 
-    def age_s(self, generation: int) -> float:
-        """Return the seconds since an owner's last touch, by the storage's clock."""
-        return max(0.0, self.now() - self.touched(generation))
-
     def record(self) -> str:
         """Return the name of the file that holds the record: the last owner's, or the one before till that is there."""
         for generation in range(self.newest(), 0, -1):
@@ -253,9 +249,12 @@ class Lease:
         """How many owners the sweep has had, with this one."""
         return self.owner.generation
 
-    def held(self) -> bool:
-        """Look whether another driver has taken the sweep, or begun one of its name; it has then for good."""
-        if self._successor is None:
+    def held(self, within_s: float = 0.0) -> bool:
+        """Look whether another driver has taken the sweep, or begun one of its name; it has then for good.
+
+        A look less than ``within_s`` ago is enough.
+        """
+        if self._successor is None and _uptime() - self._looked >= within_s:
             self._looked = _uptime()
             with contextlib.suppress(OSError):  # a store that does not answer now may do so at the next look
                 owner = self._owners.read(self.generation)
@@ -408,7 +407,7 @@ def driver_of(folder: str | os.PathLike[str]) -> Owner | None:
         if owner is None or owner.over:
             return None
         alive = owners.runs(owner)
-        return replace(owner, alive=owners.age_s(generation) < STALE_S if alive is None else alive)
+        return replace(owner, alive=owners.now() - owners.touched(generation) < STALE_S if alive is None else alive)
     except OSError:
         return None
 

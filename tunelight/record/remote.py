@@ -31,6 +31,8 @@ from tunelight.stores import Store, alone, shown, store_of
 EVERY_S: Final = 5.0
 """How often changed files are uploaded; less often if that takes more than ``_SHARE`` of the time."""
 _SHARE: Final = 0.1
+_LOOK_S: Final = 1.0
+"""How long a look at who owns the sweep holds for further files: the record is safe without (decision 0015)."""
 _COMMANDS_S: Final = 0.75
 """Seconds between two looks for commands in a store."""
 _OF_TRIALS: Final = (f"*/{METRICS_FILE}", f"*/events.out.tfevents*{EVENTS_END}")
@@ -109,7 +111,7 @@ class StoreMirror:
                 stat = path.stat()
                 if self._uploaded.get(path) == (stat.st_size, stat.st_mtime):
                     continue
-                if not self._lease.held():
+                if not self._lease.held(_LOOK_S):
                     return False
                 data = path.read_bytes()
                 if path.name in (self._lease.owner.record, METRICS_FILE):
