@@ -110,7 +110,7 @@ def lines(folder: Path) -> list[bytes]:
 
 @contextlib.contextmanager
 def overtaken(folder: Path) -> Iterator[Lease]:
-    """Own a sweep until another driver takes it, which this one is told at its end."""
+    """Own a sweep that another driver takes over in this context; check the error that says so."""
     held = leased(folder)
     try:
         yield held.__enter__()

@@ -76,14 +76,13 @@ class Owner:
     @classmethod
     def parsed(cls, generation: int, text: bytes) -> Owner:
         """Return the owner that a file names; one of whom not even the record is known, if it is no such file."""
-        try:
+        with contextlib.suppress(ValueError, TypeError, AttributeError):
             told = json.loads(text)
             names = told.keys() & {one.name for one in fields(cls)} - {"generation", "alive"}
             owner = cls(generation, **{name: told[name] for name in names})
-            known = isinstance(owner.pid, int) and Path(owner.record).name == owner.record
-        except (ValueError, TypeError, AttributeError):
-            known = False
-        return owner if known else cls(generation, record="")
+            if isinstance(owner.pid, int) and Path(owner.record).name == owner.record:
+                return owner
+        return cls(generation, record="")
 
     @property
     def text(self) -> bytes:
@@ -134,8 +133,9 @@ class Owners:
 
     def leave(self, owner: Owner) -> None:
         """Let readers on this machine know that the driver of a store's sweep is not here any more."""
-        if self._store is not None and self._path(owner.generation).exists():
-            write_atomically(self._path(owner.generation), replace(owner, over=True).text)
+        path = self._path(owner.generation)
+        if self._store is not None and Owner.parsed(owner.generation, path.read_bytes()).key == owner.key:
+            write_atomically(path, replace(owner, over=True).text)
 
     def runs(self, owner: Owner) -> bool | None:
         """Tell whether an owner's process runs; None where this machine's table of processes does not tell."""
@@ -214,11 +214,10 @@ class Owners:
 
 
 def _place(folder: Path) -> str:
-    try:
+    with contextlib.suppress(OSError):
         found = folder.stat()
-    except OSError:
-        return ""
-    return f"{found.st_dev}:{found.st_ino}"
+        return f"{found.st_dev}:{found.st_ino}"
+    return ""
 
 
 _held_here: set[str] = set()
@@ -369,12 +368,8 @@ def _is_surely_over(owners: Owners, last: Owner, to: str) -> bool:
         return True
     known = owners.touched(last.generation)
     if (left := STALE_S - (owners.now() - known)) > 0:
-        _log.warning(
-            "%s was last run by %s, which has not said that it ended: waiting for a sign of its life, up to %.0f s.",
-            shown(owners.folder),
-            last,
-            left,
-        )
+        said = "%s was last run by %s, which has not said that it ended: waiting for a sign of its life, up to %.0f s."
+        _log.warning(said, shown(owners.folder), last, left)
     while owners.now() - known < STALE_S:
         time.sleep(_POLL_S)
         if owners.touched(last.generation) != known:

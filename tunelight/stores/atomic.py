@@ -13,7 +13,7 @@ from pathlib import Path
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield the path of a temporary file beside ``path``, which replaces it at the end, or is deleted on an error."""
     target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    temporary = _beside(target)
     try:
         yield temporary
         os.replace(temporary, target)  # noqa: PTH105 - the atomic step, by its own name
@@ -25,13 +25,13 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 def create_atomically(path: Path, data: bytes) -> bool:
     """Write a file that is on the disk then; False if it exists. Of several processes one succeeds. Raises: OSError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    temporary = _beside(path)
+    write_atomically(temporary, data, sync=True)
     try:
-        write_atomically(temporary, data, sync=True)
         os.link(temporary, path)
     except FileExistsError:
         return False
-    except OSError:  # a file system without links, or without room
+    except OSError:  # a file system without links
         try:
             with path.open("xb") as stream:
                 stream.write(data)
@@ -40,6 +40,10 @@ def create_atomically(path: Path, data: bytes) -> bool:
     finally:
         temporary.unlink(missing_ok=True)
     return True
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
 
 
 def write_atomically(path: str | os.PathLike[str], data: str | bytes | memoryview, *, sync: bool = False) -> None:

@@ -268,6 +268,23 @@ def test_a_sweeps_folder_by_its_url(machine):
         sweep_folder("s3://bucket/sweeps", "s*")  # deleting it would delete others
 
 
+def test_a_driver_that_lost_the_race_leaves_the_winners_lease_alone(storage, monkeypatch):
+    folder = create_sweep_folder(storage(), "s")
+    create, winner = Owners.create, list[Lease]()
+
+    def slow(owners: Owners, owner: Owner) -> bool:
+        monkeypatch.setattr(Owners, "create", create)
+        winner.append(claim(owners))
+        return create(owners, owner)
+
+    monkeypatch.setattr(Owners, "create", slow)
+    with pytest.raises(StorageError, match="is run by another driver already"):
+        claim(Owners(folder))
+    assert remote_module.is_driven_here(folder)
+    winner[0].release()
+    assert not remote_module.is_driven_here(folder)
+
+
 def test_what_a_driver_could_not_bring_is_kept_also_where_its_machine_was_started_anew(storage, machine):
     folder = create_sweep_folder(storage(), "s")
     record = begun(folder)

@@ -80,9 +80,9 @@ def measure(
                 torch.manual_seed(seed)
                 watch = _Watch(seed)
                 module = build(width)
-                with torch.no_grad():
-                    for weight in (value for name, value in module.named_parameters() if name in summing[-1:]):
-                        weight.mul_(_QUIET)
+                if summing:
+                    with torch.no_grad():
+                        module.get_parameter(summing[-1]).mul_(_QUIET)
                 _fit(module, data, [*([WiderModel.of(scales)] if scaled else []), watch])
             for name, moved in watch.moved().items():
                 changes.setdefault(name, {}).setdefault(width, []).append(moved / scales.queries.get(name, 1.0))
