@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -129,6 +130,18 @@ class GangError(TunelightError, RuntimeError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class PreemptedError(SystemExit):
+    """The sweep was told to end by SIGTERM, its trials have left with their checkpoints, and ``resume=True`` goes on.
+
+    It is a SystemExit with exit code 75 (EX_TEMPFAIL), by which a cluster's job is started again: a script need not
+    catch it, and ``except Exception`` does not. ``results`` are those of so far.
+    """
+
+    def __init__(self, results: Any) -> None:
+        super().__init__(os.EX_TEMPFAIL)
+        self.results = results
 
 
 class TrialStopped(BaseException):

@@ -35,6 +35,9 @@ class CheckpointInfo:
     size: int = 0
     seconds: float | None = None
     """How long the trial had trained at that report (see :class:`Report`); None where unknown."""
+    between: int = 0
+    """The step of training behind which it was written, where that is after report ``number`` and before the next; 0
+    where it is that report's own."""
 
     def asdict(self) -> dict[str, Any]:
         """Return plain data for JSON."""

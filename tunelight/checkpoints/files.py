@@ -1,10 +1,11 @@
 """Checkpoints on disk: written atomically, checksummed, found again, and kept or pruned.
 
-A checkpoint is a file (or folder) ``report-000008.ckpt`` and, written after it, a small
-``report-000008.json`` that says what it is. What has no such companion is not a checkpoint: a half-written
-file is never read. A ``pointer.json`` in one of Ray Tune's own checkpoint folders names a checkpoint by path;
-a checkpoint that is pointed at is never pruned. Of a sweep in an object store, commit() uploads a finished checkpoint
-and fetch_local() downloads it; the JSON files are uploaded when they are written, and downloaded before they are read.
+A checkpoint is a file (or folder) ``report-000008.ckpt`` and, written after it, a small ``report-000008.json`` that
+says what it is; ``report-000008.step-000001234.ckpt`` where a gang had to leave between two reports. What has no such
+companion is not a checkpoint: a half-written file is never read. A ``pointer.json`` in one of Ray Tune's own checkpoint
+folders names a checkpoint by path; a checkpoint that is pointed at is never pruned. Of a sweep in an object store,
+commit() uploads a finished checkpoint and fetch_local() downloads it; the JSON files are uploaded when they are
+written, and downloaded before they are read.
 """
 
 from __future__ import annotations
@@ -39,9 +40,14 @@ SPARES = 2
 """How many of the last checkpoints are kept: the last one, and the one to go back to if that is torn."""
 
 
-def file_name(number: int) -> str:
-    """Return the file name of the checkpoint of report ``number``."""
-    return f"report-{number:06d}.ckpt"
+def file_name(number: int, between: int = 0) -> str:
+    """Return the file name of the checkpoint of report ``number``, or of a later step ``between`` it and the next."""
+    return f"report-{number:06d}.step-{between:09d}.ckpt" if between else f"report-{number:06d}.ckpt"
+
+
+def age(info: CheckpointInfo) -> tuple[int, int]:
+    """Return a key that sorts a trial's checkpoints from the oldest to the newest."""
+    return info.number, info.between
 
 
 def is_own(name: str) -> bool:
@@ -177,11 +183,11 @@ def _candidates(
 ) -> Iterator[CheckpointInfo]:
     """Yield the checkpoints that a trial may continue from, the best first."""
     for info in reversed(find(trial_dir)):
-        if (upto is None or info.number <= upto) and (base is None or info.number > base.number):
+        if (upto is None or info.number <= upto) and (base is None or age(info) > age(base)):
             yield info
     if base is not None:
         yield base
-        yield from (info for info in reversed(find(Path(base.path).parents[1])) if info.number < base.number)
+        yield from (info for info in reversed(find(Path(base.path).parents[1])) if age(info) < age(base))
 
 
 def describe_torn(path: Path) -> str | None:
@@ -244,7 +250,7 @@ def prune(
     known: Iterable[CheckpointInfo], keep: int, mode: Literal["min", "max"], pinned: Iterable[str] = ()
 ) -> list[CheckpointInfo]:
     """Delete all but the ``keep`` best, the last two and the pinned checkpoints; return those, oldest first."""
-    ordered = sorted({info.path: info for info in known}.values(), key=lambda info: info.number)
+    ordered = sorted({info.path: info for info in known}.values(), key=age)
     sign = 1.0 if mode == "min" else -1.0
     judged = [info for info in ordered if info.value is not None and math.isfinite(info.value)]
     best = sorted(judged, key=lambda info: (sign * (info.value or 0.0), info.number))[:keep]
@@ -315,7 +321,7 @@ def import_from_tune(folder: str | os.PathLike[str], trial_dir: str | os.PathLik
         return info
     home = Path(trial_dir, FOLDER)
     home.mkdir(parents=True, exist_ok=True)
-    kept = replace(info, path=str(home / file_name(info.number)), name=None)
+    kept = replace(info, path=str(home / file_name(*age(info))), name=None)
     if not is_valid(kept):
         discard(Path(kept.path))
         copy_into(replace(info, name=Path(kept.path).name), home)
@@ -347,7 +353,9 @@ def copy_from_trial(
     fetch_local(info.path)
     home = Path(trial_dir, FOLDER)
     home.mkdir(parents=True, exist_ok=True)
-    copy = replace(info, path=str(home / file_name(number)), number=number, value=None, name=None, seconds=seconds)
+    copy = replace(
+        info, path=str(home / file_name(number)), number=number, value=None, name=None, seconds=seconds, between=0
+    )
     written = temp_path(copy, secrets.token_hex(4))
     copy_into(replace(info, name=written.name), home)
     return commit(copy, written)

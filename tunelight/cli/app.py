@@ -1,7 +1,7 @@
 """The frame of the command line: how commands are declared, errors and exit codes.
 
 Exit codes: 0 done, or stopped by command; 1 the sweep failed, metrics differ, or the doctor found something wrong;
-2 bad input; 130 Ctrl-C.
+2 bad input; 75 SIGTERM; 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from tunelight.errors import GangError, HeadLostError, TunelightError, WorkerFailedError
 
-OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+OK, FAILED, BAD_INPUT, AGAIN, INTERRUPTED = 0, 1, 2, 75, 130
 _FAILURES: Final = (GangError, HeadLostError, WorkerFailedError)
 """Errors of a run, with exit code 1; all others are bad input."""
 _RUNS_CODE: Final[set[str]] = set()
@@ -185,7 +185,7 @@ app = typer.Typer(
     help="Hyperparameter search over distributed PyTorch Lightning training.",
     epilog=(
         "Exit codes: 0 done; 1 the sweep failed, metrics differ, or something is wrong with this machine; 2 bad input; "
-        "130 Ctrl-C.  Start with: tunelight init my-sweep"
+        "75 SIGTERM, run it again; 130 Ctrl-C.  Start with: tunelight init my-sweep"
     ),
     no_args_is_help=True,
     rich_markup_mode=None,

@@ -60,15 +60,23 @@ def set(  # noqa: A001 - the command's name
         list[str],
         typer.Argument(
             metavar="[TRIAL] NAME=VALUE",
-            help="New values: max-concurrent=2 (null: as many as fit), num-samples=100; or a trial and workers=4.",
+            help="New values: max-concurrent=2 (null: as many as fit), max-workers=8, num-samples=100; or a trial and "
+            "workers=4.",
         ),
-    ],
+    ] = [],
+    max_workers: Annotated[
+        int | None, typer.Option("--max-workers", min=0, help="Workers of all trials together; 0: all trials wait.")
+    ] = None,
     storage: options.Storage = options.STORAGE,
     json: options.Json = False,
 ) -> None:
-    """Change a sweep that runs: trials at a time, trials in all, or an elastic trial's workers."""
-    trial = values[0] if "=" not in values[0] else None
+    """Change a sweep that runs: trials at a time, workers and trials in all, or an elastic trial's workers.
+
+    Trials that are too many for the workers leave with a checkpoint, and go on when there are more again.
+    """
+    trial = values[0] if values and "=" not in values[0] else None
     changes = {name.replace("-", "_"): value for name, value in read_sets(values[trial is not None :]).items()}
+    changes |= options.given(max_workers=max_workers)
     attached = _attached(sweep, storage)
     if trial is not None and list(changes) != ["workers"]:
         raise SettingsError(f"Of a trial only workers can be set (tunelight set {sweep} {trial} workers=4).")

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tunelight.cli import options
-from tunelight.cli.app import FAILED, INTERRUPTED, OK, command, unread
+from tunelight.cli.app import AGAIN, FAILED, INTERRUPTED, OK, command, unread
 from tunelight.cli.overrides import load_space_and_settings, parsed, read_sets, settings_of
 from tunelight.cli.printing import about_sweep, print_answer, print_either, print_json, print_table, shown_path, words
-from tunelight.errors import ResourceError, SettingsError
+from tunelight.errors import PreemptedError, ResourceError, SettingsError
 
 if TYPE_CHECKING:
     from tunelight.results import SweepResults
@@ -196,7 +197,7 @@ def run(
     space, settings = load_space_and_settings(file, sets, asked, keys, after)
     from tunelight.sweep.run import run as start
 
-    _finish(start(space, **settings), quiet=quiet, json=json)
+    _finish(lambda: start(space, **settings), quiet=quiet, json=json)
 
 
 @command("train train.py --workers 4 -- --lr 0.01", runs_code=True, takes_settings=True)
@@ -233,8 +234,8 @@ def train(
     )
     said = settings_of(read_sets(sets))
     once = {"num_samples": 1, "scheduler": "fifo", "progress": not (quiet or json)}
-    results = start(SearchSpace({}, script=script, args=list(after)), **{**once, **said, **asked})
-    _finish(results, quiet=True, json=json)
+    space = SearchSpace({}, script=script, args=list(after))
+    _finish(lambda: start(space, **{**once, **said, **asked}), quiet=True, json=json)
 
 
 @command("resume last      tunelight resume last --num-samples 100", runs_code=True)
@@ -275,11 +276,16 @@ def resume(
 
     names = options.names_of(columns)
     progress = False if quiet or json else settings.get("progress", True) if names is None else names
-    _finish(go_on(folder, **settings | {"progress": progress}), quiet=quiet, json=json)
+    _finish(lambda: go_on(folder, **settings | {"progress": progress}), quiet=quiet, json=json)
 
 
-def _finish(results: SweepResults, *, quiet: bool, json: bool) -> None:
-    """Print how a sweep went. Raises: typer.Exit with its exit code."""
+def _finish(sweep: Callable[[], SweepResults], *, quiet: bool, json: bool) -> None:
+    """Run a sweep, and print how it went. Raises: typer.Exit with its exit code."""
+    cut_off = INTERRUPTED
+    try:
+        results = sweep()
+    except PreemptedError as error:
+        results, cut_off = error.results, AGAIN
     with unread():
         if json:
             print_json(about_sweep(results))
@@ -291,4 +297,4 @@ def _finish(results: SweepResults, *, quiet: bool, json: bool) -> None:
             typer.echo(f"In {where}. {'To go on: tunelight resume' if goes_on else 'Next: tunelight show'} {where}")
     done = results.top(1) or (results.metric is None and not any(trial.failed for trial in results.trials))
     well = results.ended == "stopped" or done  # who stops a sweep by command means it
-    raise typer.Exit(INTERRUPTED if results.ended == "interrupted" else OK if well else FAILED)
+    raise typer.Exit(cut_off if results.ended == "interrupted" else OK if well else FAILED)

@@ -34,6 +34,26 @@ def mend(controller: Any) -> None:
             vars(manager)["kept"] = defaultdict(list)
 
 
+def put_aside(controller: Any, trial: Any) -> None:
+    """Let a pending trial of Tune's controller wait, without a reservation, until it is taken back.
+
+    Read in 2.43.0 and 2.60.0.
+    """
+    inner = getattr(controller, "_tune_controller", controller)
+    requested = inner._trial_to_actor.pop(trial, None)
+    if requested is not None:
+        inner._actor_to_trial.pop(requested)
+        inner._remove_actor(tracked_actor=requested)
+    if trial in inner._staged_trials:
+        inner._unstage_trial_with_resources(trial)
+    inner._set_trial_status(trial, "PAUSED")
+
+
+def take_back(controller: Any, trial: Any) -> None:
+    """Let a trial that was put aside start again once there are resources. Read in 2.43.0 and 2.60.0."""
+    getattr(controller, "_tune_controller", controller)._set_trial_status(trial, "PENDING")
+
+
 @functools.cache
 def _mended() -> tuple[Any, Any]:
     from ray.air.execution import PlacementGroupResourceManager

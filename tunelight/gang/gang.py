@@ -40,6 +40,8 @@ _WRITING_S = 1.0
 """How often ranks that should have ended are asked whether they are still writing a checkpoint."""
 _WRITING_LIMIT_S = 2.0
 """How long they may take to answer."""
+_HURRY_S = 2.0
+"""How long the other ranks may take to hear that the gang leaves, before rank 0 does."""
 _POLL_S = 20.0
 _RECORDS_S = 5.0
 """How long the ranks of a gang that hangs have to say in which collectives they wait."""
@@ -135,6 +137,19 @@ class Gang(Membership):
             if worker is not None and rank not in self._ended:  # the seat of an ended rank may have a new worker
                 worker.answer.remote(self.trials, decision)
         return self._serial
+
+    def hurry(self) -> None:
+        """Have the ranks obey the last stop at the end of a training step, if that comes before a report.
+
+        Rank 0 hears of it last: the others have to listen by the time that it tells them at which step.
+        """
+        calls = [
+            worker.hurry.remote(self.trials)
+            for rank, worker in enumerate(self.workers)
+            if rank > 0 and worker is not None and rank not in self._ended
+        ]
+        if not calls or len(ray.wait(calls, num_returns=len(calls), timeout=_HURRY_S)[0]) == len(calls):
+            self.workers[0].hurry.remote(self.trials)
 
     def next_event(self, timeout_s: float | None = None) -> Event | None:
         """Return the next event of the running trial; None when none came within ``timeout_s``.

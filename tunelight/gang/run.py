@@ -12,7 +12,7 @@ from typing import Any
 
 from tunelight.checkpoints.files import copy_from_trial, resume_point
 from tunelight.errors import CheckpointError, GangError, TrialError
-from tunelight.gang.drain import DRAINED, LOOK_S
+from tunelight.gang.drain import DRAINED, LOOK_S, Reason
 from tunelight.gang.gang import Gang
 from tunelight.messages import (
     Adopt,
@@ -58,11 +58,11 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """The ranks are ordered to write a checkpoint at their next boundary, and to end there."""
+    """The ranks are ordered to write a checkpoint at the end of a training step, or their next report, and to end."""
 
     serial: int
     """The serial of that order, which its answer carries."""
-    why: str | None
+    why: Reason | None
     """Why they have to leave their nodes; None where they start again on another number of workers."""
     training: Training
     """The phase to return to where they write no checkpoint."""
@@ -135,7 +135,7 @@ class ResilientRun:
         self._policy, self._failures = failures, FailureTally(failures)
         self._say, self._keep, self._saved, self._fresh = say, keep, saved, fresh
         self._newest = newest or (lambda _: self.resume)
-        self._leave: Callable[[], str | None] = lambda: None
+        self._leave: Callable[[], Reason | None] = lambda: None
         self._sleep, self._clock = sleep, clock
         self._phase: Training | Leaving | Failed | Over = Training()
         self._queue: deque[Report | Text] = deque()
@@ -145,11 +145,11 @@ class ResilientRun:
 
     # -- the run protocol
 
-    def start(self, gang: Gang, leave: Callable[[], str | None] | None = None) -> None:
+    def start(self, gang: Gang, leave: Callable[[], Reason | None] | None = None) -> None:
         """Start training on a gang, formed or not yet, which the caller closes.
 
         ``leave`` is called now and then; it returns why training has to leave its nodes, if it has to. Training then
-        ends at its next boundary, with a checkpoint and an error of type ``DRAINED``, to restart elsewhere.
+        ends with its next step or report, a checkpoint and an error of type ``DRAINED``, to restart elsewhere.
         Raises: TrialError when the gang cannot be formed, or has to leave its nodes.
         """
         self.gang, self.started, self._leave = gang, True, leave or (lambda: None)
@@ -357,7 +357,7 @@ class ResilientRun:
             return "from the beginning"
         if self._task.job:
             return f"from epoch {self.resume.epoch}, step {self.resume.step}"
-        return f"from report {self.resume.number}"
+        return f"from {described(self.resume)}"
 
     def _how(self) -> str:
         """Say what the next start does differently."""
@@ -400,9 +400,10 @@ class ResilientRun:
         cooled = self._met_at is None or self._clock() - self._met_at >= COOLDOWN_S
         return gang.size < gang.spec.wanted and cooled and gang.ready() > 0
 
-    def _order_to_leave(self, reason: str, why: str | None) -> None:
+    def _order_to_leave(self, reason: str, why: Reason | None) -> None:
         assert isinstance(self._phase, Training)  # _movable
         self._phase = Leaving(self.gang.answer(Stop(reason, save=True)), why, self._phase)
+        self.gang.hurry()
 
     def _left(self, leaving: Leaving, saved: Saved) -> None:
         """Restart, now that the ranks end with a checkpoint; or go on, where they wrote none."""
@@ -417,11 +418,13 @@ class ResilientRun:
         elif saved.refused:
             self._phase = leaving.training.refused(self._clock())
             if leaving.training.pause_s == COOLDOWN_S:
-                stays = "keeps its size" if why is None else f"stays where it is although {why}"
+                stays = "keeps its size" if why is None else f"stays where it is although {why.text}"
                 self._say(f"{stays} for now: its checkpoint could not be written. That is tried again")
+        elif why is not None and why.ends:
+            self._phase = Failed(drained(why))
         else:
             self._phase = Training(math.inf)
-            stays = f"keeps its {self.gang.size} workers" if why is None else f"stays where it is although {why}"
+            stays = f"keeps its {self.gang.size} workers" if why is None else f"stays where it is although {why.text}"
             self._say(f"{stays}: its training code writes no checkpoints")
             if why is None:
                 self.gang.want(self.gang.size)
@@ -475,9 +478,15 @@ class ResilientRun:
         return None if info is None else "disk"
 
 
-def drained(why: str) -> WorkerError:
+def described(checkpoint: CheckpointInfo) -> str:
+    """Say where a checkpoint of a trial was written."""
+    step = f", step {checkpoint.between}" if checkpoint.between else ""
+    return f"report {checkpoint.number}{step}"
+
+
+def drained(why: Reason) -> WorkerError:
     """Return the error by which a trial leaves its nodes."""
-    return WorkerError(-1, os.uname().nodename, DRAINED, why, "", cause="preempted")
+    return WorkerError(-1, os.uname().nodename, DRAINED, why.text, "", cause="preempted")
 
 
 def head_error(error: Exception) -> WorkerError:

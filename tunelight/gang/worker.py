@@ -282,6 +282,10 @@ class GangWorker:
         """Give a decision to trial ``serial``. Runs on: rank 0; for Adopt, every rank."""
         self._box(serial).mailbox.put(decision)
 
+    def hurry(self, serial: int) -> None:
+        """Let trial ``serial`` obey a stop at the end of a training step, and not at reports alone."""
+        self._box(serial).mailbox.hurried = True
+
     def abort(self, serial: int, reason: str) -> None:
         """Cancel trial ``serial``, which ends where it next waits or reports."""
         self._box(serial).mailbox.abort(reason)

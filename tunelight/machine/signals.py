@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 _STOPPING = "Stopping: what was reported is kept, and results follow. {again} ends at once."
+_LEAVING = "SIGTERM. Trials write their checkpoints, and then the sweep ends. A second signal ends at once."
 
 
 class StopSignals:
@@ -24,6 +25,8 @@ class StopSignals:
     def __init__(self, say: Callable[[str], object] | None = None) -> None:
         self.received: signal.Signals | None = None
         """The first signal that came."""
+        self.graceful = False
+        """Whether SIGTERM leaves Tune running for a while: trials are told to leave with a checkpoint."""
         self._say = say or to_stderr
         self._before: dict[signal.Signals, Any] = {}
 
@@ -47,10 +50,14 @@ class StopSignals:
         again = "A second Ctrl-C" if received is signal.SIGINT else "A second signal"
         said = _STOPPING.format(again=again)
         text = said if received is signal.SIGINT else f"{received.name}. {said}"
+        graceful = received is signal.SIGTERM and self.graceful
+        text = _LEAVING if graceful else text
         try:
             self._say(text)
         except (Exception, SystemExit):  # noqa: BLE001 - in the middle of another line, or standard output is closed
             to_stderr(text)
+        if graceful:
+            return
         if signal.getsignal(signal.SIGUSR1) is self._before[signal.SIGUSR1]:
             raise KeyboardInterrupt
         signal.raise_signal(signal.SIGUSR1)

@@ -352,9 +352,10 @@ class RecordCallback(Callback):
         self._set(trial.trial_id, STOPPED if known.decision == "STOP" or not by_itself else FINISHED)
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Record that a trial failed where Tune sees it, and waits to be started again."""
+        """Record that a trial failed where Tune sees it, or has left its workers, and waits to be started again."""
         self._meet(trials)
-        self.note(f"failed and will be started again: {_head_error(trial)['message']}", trial.trial_id)
+        why = _head_error(trial)["message"].removeprefix("ray.exceptions.RayActorError: ")
+        self.note(why if trial.status == PAUSED else f"failed and will be started again: {why}", trial.trial_id)
         self._set(trial.trial_id, PENDING)
         known = self.state.trials[trial.trial_id]
         try:

@@ -112,6 +112,12 @@ class GangScheduler(FIFOScheduler):  # type: ignore[misc,unused-ignore]
         """Return the rungs, ascending, in units of ``time_attr`` (none). Called once, for the record."""
         return ()
 
+    def within(self, workers: int | None) -> None:
+        """Let all gangs together have so many workers at most (None: as many as fit). It does nothing.
+
+        A scheduler that resizes gangs shrinks some; trials leave by themselves where that is not enough.
+        """
+
     def reason(self, trial_id: str) -> str | None:
         """Return in words why the last decision on a trial was to stop or to pause it.
 

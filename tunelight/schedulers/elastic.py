@@ -130,6 +130,10 @@ class ElasticASHA(GangScheduler):
         """Tell whether a trial that starts now has the time to reach the front (HyperSched's rule)."""
         return self._in_time(self._promotion.front())
 
+    def within(self, workers: int | None) -> None:
+        """Let gangs grow to so many workers together, and shrink the least promising ones where they have more."""
+        self._growth.keep_within(workers)
+
     # -- Tune's interface ---------------------------------------------------------------------------
 
     def on_trial_add(self, tune_controller: TuneController, trial: Trial) -> None:

@@ -117,9 +117,18 @@ class Growth:
 
     def make_room(self, resources: TrialResources | None) -> None:
         """Shrink the least promising trials that grew until a waiting trial fits."""
-        if resources is None or not self._grown:
-            return
-        missing = resources.workers - self.ledger.free(resources) - sum(self._giving.values())
+        if resources is not None and self._grown:
+            self._shrink(resources.workers - self.ledger.free(resources))
+
+    def keep_within(self, workers: int | None) -> None:
+        """Let all trials together have so many workers (None: as many as fit); shrink those that grew beyond that."""
+        self.ledger.most = workers
+        if workers is not None and self._grown:
+            self._shrink(self.ledger.workers - workers)
+
+    def _shrink(self, missing: int) -> None:
+        """Free ``missing`` workers, those included that are about to be released."""
+        missing -= sum(self._giving.values())
         for member in sorted(self._grown.values(), key=lambda one: (one.target, -one.loss)):
             if missing <= 0:
                 return

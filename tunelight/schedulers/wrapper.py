@@ -9,7 +9,7 @@ from typing import Any
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
-from tunelight.compat.controller import mend
+from tunelight.compat.controller import mend, put_aside
 from tunelight.compat.ray import TRAINING_ITERATION
 from tunelight.messages import Continue
 from tunelight.schedulers.base import GangScheduler
@@ -17,7 +17,7 @@ from tunelight.schedulers.common import tell
 
 
 class SweepScheduler:
-    """Passes everything on to a scheduler, but for repetitions and while a person has paused the sweep.
+    """Passes everything on to a scheduler, but for repetitions, trials that leave, and while the sweep is paused.
 
     A repetition competes with no other trial: the scheduler never learns of it, and it trains to a fixed report.
     While the sweep is paused no trial begins or goes on, and those that can are paused at their next report.
@@ -44,6 +44,10 @@ class SweepScheduler:
         self.can_pause = can_pause
         self.paused = False
         """Whether a person has paused the sweep."""
+        self.leaving: set[str] = set()
+        """Ids of the trials that were told to leave their workers, and those that have."""
+        self.aside: dict[str, Any] = {}
+        """Trials without workers, by their ids, which the scheduler takes for waiting ones."""
         self.controller: Any = None
         """Tune's controller, once a trial was added."""
         self._ends_at, self._has_room = ends_at, has_room
@@ -74,6 +78,9 @@ class SweepScheduler:
             mend(tune_controller)
         self.controller = tune_controller
         self._pass_on("on_trial_add", tune_controller, trial)
+        if trial.trial_id in self.leaving and trial.status == Trial.PENDING:
+            self.aside[trial.trial_id] = trial
+            put_aside(tune_controller, trial)
 
     def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
         """Pass on a failure."""
@@ -114,5 +121,7 @@ class SweepScheduler:
             spared = [trial for trial in tune_controller.get_trials() if self._end(trial) is not None]
             waiting = (trial for status in (Trial.PENDING, Trial.PAUSED) for trial in spared if trial.status == status)
             chosen = next(waiting, None)
+        if chosen is not None and chosen.trial_id in self.aside:
+            return None
         resumes = chosen is not None and chosen.status == Trial.PAUSED and not self.scheduler.pauses
         return None if resumes and not self._has_room() else chosen

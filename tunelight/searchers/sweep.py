@@ -158,6 +158,8 @@ class SweepSearch(SearchAlgorithm):
         self.searcher = searcher
         self.held = False
         """Whether no trial begins now, because somebody has paused the sweep."""
+        self.allowed: int | None = None
+        """How many trials may have workers now, whatever the limit of the sweep is (None: no other limit)."""
         self._wait = wait
         self._num_samples = num_samples
         self._baselines = deque(dict(config) for config in baselines)
@@ -276,8 +278,18 @@ class SweepSearch(SearchAlgorithm):
 
     def has_room(self) -> bool:
         """Tell whether another trial may run, beside those that run or wait for resources; paused ones hold none."""
-        at_once = sum(trial.status != Trial.PAUSED for trial in self._live.values())
-        return self._max_concurrent is None or at_once < self._max_concurrent
+        limits = [limit for limit in (self._max_concurrent, self.allowed) if limit is not None]
+        return not limits or sum(trial.status != Trial.PAUSED for trial in self._live.values()) < min(limits)
+
+    @property
+    def most_at_once(self) -> int | None:
+        """How many trials may run at a time (None: as many as fit)."""
+        return self._max_concurrent
+
+    @property
+    def to_make(self) -> int:
+        """How many trials of the search have yet to begin in this run."""
+        return len(self._resumed) + (0 if self._over else self._num_samples - self._searched)
 
     def _take_up(self, past: ResumedTrial) -> Trial:
         """Return a trial that goes on from its last checkpoint, which its head finds in the trial's folder."""

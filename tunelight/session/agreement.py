@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from tunelight.errors import GangError
@@ -10,6 +11,8 @@ from tunelight.session.mailbox import Mailbox, RankChannel, await_message, from_
 
 ANSWER_LIMIT_S = 3600.0
 """How long a report waits for a decision. Synchronous schedulers may take their time; none takes an hour."""
+MEET_LIMIT_S = 5.0
+"""How long rank 0 waits for the others at the end of a training step at which all are to leave."""
 _ENDED, _WRITE, _SKIP = "ended", "write", "skip"
 
 
@@ -22,6 +25,9 @@ class Agreement:
     def __init__(self, place: Place, channel: RankChannel, mailbox: Mailbox) -> None:
         self._place, self._channel, self._mailbox = place, channel, mailbox
         self._turn = 0
+        self._calls: dict[str, int] = {}
+        """What ranks meet for -> the step at which."""
+        self._met: dict[str, bool] = {}
 
     def decide(self, number: int, decide: Callable[[], Decision]) -> Decision:
         """Return the gang's next decision at report ``number``; ``decide`` makes it, on rank 0.
@@ -59,6 +65,44 @@ class Agreement:
                 self._channel.delete(past)
             return value
         return self._receive(key, number, *([end] if end else []))
+
+    def meets(self, what: str, step: int, *, calls: bool) -> bool:
+        """Return whether all ranks are at the end of this step, of those that each of them counts, to do ``what``.
+
+        Rank 0 calls for the step after its own, where ``calls`` says so. No rank can have gone beyond that in training
+        that reduces gradients in each step, and so every rank hears of it in time; elsewhere one may have, and they
+        all go on. They meet once, for any ``what``. Raises: TrialStopped after an abort.
+        """
+        if what in self._met:
+            return self._met[what]
+        if self._place.world_size == 1:
+            return calls
+        lead = self._place.rank == 0
+        if what not in self._calls:
+            called = (str(step + 1) if calls else None) if lead else self._channel.receive(what, 0.001)
+            if called is None:
+                return False
+            self._calls[what] = int(called)
+            if lead:
+                self._channel.broadcast(what, called)
+        if step < self._calls[what]:
+            return False
+        self._met[what] = met = self._all_at(what, str(step), lead=lead)
+        return met
+
+    def _all_at(self, what: str, step: str, *, lead: bool) -> bool:
+        """Return on each rank whether all of them have come to the same step."""
+        end = time.monotonic() + (MEET_LIMIT_S if lead else 2 * MEET_LIMIT_S)
+
+        def heard(turn: str) -> str | None:
+            return await_message(self._channel, [turn], end - time.monotonic(), lambda: self._mailbox.aborted)
+
+        if not lead:
+            self._channel.broadcast(f"{what}/{self._place.rank}", step)
+            return heard(f"{what}/all") == _WRITE
+        met = all(heard(f"{what}/{rank}") == step for rank in range(1, self._place.world_size))
+        self._channel.broadcast(f"{what}/all", _WRITE if met else _SKIP)
+        return met
 
     def end(self, number: int) -> None:
         """Make a rank fail that reports once more after rank 0's last report, ``number``, in place of waiting."""

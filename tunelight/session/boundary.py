@@ -161,6 +161,12 @@ class Boundary:
         self._fits_begun = 0
         self._adopted_at = 0
         """The last report at which this training adopted another trial's state."""
+        self._between = 0
+        """The training step at whose end the gang leaves, while it does so between two reports."""
+        self._offered: str | os.PathLike[str] | Writer | None = None
+        """The checkpoint that came with the running report."""
+        self._asked = 0
+        """How often training code has asked whether it has to leave."""
 
     def report(
         self,
@@ -191,7 +197,7 @@ class Boundary:
             epoch = plain["epoch"]
         if self.progress.reports == 1 and self._lead:
             check_metric(self._task.metric, plain)
-        info = None
+        info, self._offered = None, checkpoint
         if checkpoint is not None and (not callable(checkpoint) or self._writes_now()):
             info = self._write(checkpoint, plain, epoch, step, filename)
         if self._lead:
@@ -203,6 +209,7 @@ class Boundary:
                 )
             )
         self._obey(plain, epoch, step)
+        self._offered = None
 
     def _repeats(self) -> bool:
         """Return whether this report, which follows a fit, was made before the checkpoint was written."""
@@ -220,6 +227,26 @@ class Boundary:
             if self._lead and info is not None:
                 self._post(Wrote(info))
         self._obey({}, epoch, step)
+
+    def end_step(self, writer: Writer, *, epoch: int, step: int) -> None:
+        """Reach the end of a training step, where a gang that has to leave its nodes does so with a checkpoint.
+
+        Call it on every rank, with equal steps from 1 on. Raises: TrialStopped when the gang leaves.
+        """
+        if not (self._mailbox.hurried and self.progress.continues):
+            return
+        if self._agreement.meets("leave", step, calls=self._lead and self._mailbox.leaving):
+            self.writer, self._between = writer, step
+            self.stopwatch.lap()
+            self._obey({}, epoch, step)
+            self._between = 0
+
+    def preempted(self) -> bool:
+        """Return whether training code has to leave with its next report; see ``Context.preempted``."""
+        if not self._mailbox.hurried:
+            return False
+        self._asked += 1
+        return self._agreement.meets("preempted", self._asked, calls=self._lead and self._mailbox.leaving)
 
     def begin_fit(self, description: str, *, asked: bool = False) -> None:
         """Begin the trial's next fit. Call it on every rank.
@@ -298,7 +325,7 @@ class Boundary:
             if not isinstance(decision, Save | Stop) or (isinstance(decision, Stop) and not decision.save):
                 return decision
             leave = Stop(decision.reason) if isinstance(decision, Stop) else None
-            info = None if self._adopted_at == number else self.writing.written(number)
+            info = None if self._between or self._adopted_at == number else self.writing.written(number)
             if info is None:  # or it was written before the adopted state replaced the training's own
                 self._leaving = leave
                 return Save(decision.serial)
@@ -307,10 +334,11 @@ class Boundary:
                 return leave
 
     def _save(self, save: Save, metrics: Mapping[str, Any], epoch: int | None, step: int | None) -> None:
-        info = None if self.writer is None else self._write(self.writer, metrics, epoch, step, wait=True)
+        writer = self._offered if callable(self._offered) else self.writer
+        info = None if writer is None else self._write(writer, metrics, epoch, step, wait=True)
         if info is None:
             self._leaving = None
-        self._answer(Saved(info, save.serial, info is None and self.writer is not None))
+        self._answer(Saved(info, save.serial, info is None and writer is not None))
 
     def _adopt(self, adopt: Adopt, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
         """Adopt another trial's state; return the metrics that hold for this training afterwards."""
@@ -328,7 +356,8 @@ class Boundary:
     def _writes_now(self) -> bool:
         """Return whether this report writes a checkpoint, the same on every rank."""
         number = self.progress.number
-        return number % self._task.checkpoints.every == 0 and self._agreement.writes(number, self.writing.admit)
+        due = number % self._task.checkpoints.every == 0
+        return due and self._agreement.writes(number, lambda: self._mailbox.leaving or self.writing.admit())
 
     def _write(
         self,
@@ -345,8 +374,9 @@ class Boundary:
         of_fit = self.progress.fitting or checkpoint == self.writer
         value = metrics.get(metric) if metric else None
         info = CheckpointInfo(
-            path=str(Path(self._start.trial_dir, checkpoints.FOLDER, checkpoints.file_name(number))),
+            path=str(Path(self._start.trial_dir, checkpoints.FOLDER, checkpoints.file_name(number, self._between))),
             number=number,
+            between=self._between,
             epoch=epoch,
             step=step,
             fit=self.progress.fit if of_fit else -1,

@@ -59,6 +59,15 @@ class Context:
         """Number of reports made so far, including those before a restart."""
         return self._boundary.progress.number
 
+    def preempted(self) -> bool:
+        """Tell whether the trial has to leave its workers soon: the sweep was told to end, or a node is taken away.
+
+        A loop of your own that reports seldom asks after each step, on every rank, and reports with a checkpoint when
+        it is True: the trial ends with that report, and goes on from there later. All ranks get the same answer, as
+        long as they exchange gradients between two calls. Lightning's fits need none of this.
+        """
+        return self._boundary.preempted()
+
     def report(
         self,
         metrics: Mapping[str, Any],

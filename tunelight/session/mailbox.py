@@ -59,6 +59,14 @@ class Mailbox:
         self._queue: deque[Decision] = deque()
         self._changed = threading.Condition()
         self._aborted: str | None = None
+        self.hurried = False
+        """Whether the gang has to leave its nodes soon: a stop counts at the end of a training step as well."""
+
+    @property
+    def leaving(self) -> bool:
+        """Whether the next decision is a stop for which a checkpoint is to be written. Runs on: rank 0."""
+        with self._changed:
+            return bool(self._queue) and isinstance(self._queue[0], Stop) and self._queue[0].save
 
     @property
     def aborted(self) -> str | None:

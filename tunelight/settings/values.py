@@ -213,6 +213,13 @@ class Settings:
         _NULL,
     )
     max_concurrent: int | None = _setting(None, checks.whole, "Trials that run at once, at most.", _COUNT)
+    max_workers: int | None = _setting(
+        None,
+        partial(checks.whole, least=0),
+        "Workers of all trials together, at most.",
+        {"minimum": 0, "type": "integer"},
+    )
+    priority: int = _setting(0, checks.integer, "Sweeps with a higher one get workers first.", {"type": "integer"})
     time_budget: float | str | timedelta | None = _setting(
         None, checks.time_budget, "After which the sweep ends: seconds, or 2h, 1h 30m.", _POSITIVE, _TEXT
     )

@@ -43,9 +43,13 @@ class AttachedSweep:
         return self._send("enqueue", config=to_plain_config(config))
 
     def set(self, **settings: Any) -> str:
-        """Change ``max_concurrent`` (None: as many as fit) or ``num_samples``."""
+        """Change ``max_concurrent``, ``max_workers`` (None: as many as fit) or ``num_samples``.
+
+        Of trials that are too many for ``max_workers``, gangs that can shrink do; the least promising others leave with
+        a checkpoint, and go on when it has grown. 0 leaves none, and Ray as it is.
+        """
         if not settings:
-            raise CommandError("Nothing to set. Give max_concurrent= or num_samples=.")
+            raise CommandError("Nothing to set. Give max_concurrent=, max_workers= or num_samples=.")
         return self._send("set", **settings)
 
     def resize(self, trial: str | int, workers: int) -> str:

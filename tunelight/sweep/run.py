@@ -7,46 +7,40 @@ import functools
 import itertools
 import os
 import secrets
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tunelight import stores
 from tunelight.cluster.connect import at_once, check_ray, connected, step_of, tune_environment, waits_for
 from tunelight.cluster.local import env_of_workers
 from tunelight.compat.arguments import known_arguments
 from tunelight.compat.ray import announced
-from tunelight.errors import SweepFailedError
+from tunelight.errors import PreemptedError, SweepFailedError
 from tunelight.lightning.recipe import training_setting
 from tunelight.machine.optional import look_up
 from tunelight.messages import DatasetHandle, Evaluation
 from tunelight.policies import FailurePolicy
 from tunelight.record import (
-    RECORD_FILE,
     STAGES,
     SWEEP_FILE,
-    Lease,
-    create_sweep_folder,
-    driver_of,
-    leased,
-    mirrored,
     write_sweep_file,
 )
-from tunelight.resources import Reservation
 from tunelight.results import SweepResults
 from tunelight.settings import Checkpoints, Mode, Settings
 from tunelight.settings.backends import Backend
-from tunelight.settings.code import Style, script_file
+from tunelight.settings.code import Style
 from tunelight.space import SearchSpace
 from tunelight.space.check import check_settings, with_baselines
-from tunelight.stores import delete, for_tune
+from tunelight.stores import for_tune
 from tunelight.sweep.building import build_parts, served
 from tunelight.sweep.control import SweepControl
 from tunelight.sweep.live_page import LivePage, check_web
 from tunelight.sweep.past import SavedSweep, open_saved_sweep, sweep_file_of
+from tunelight.sweep.prepared import PreparedSweep, claimed, default_name
 from tunelight.sweep.stages import run_stages
 
 if TYPE_CHECKING:
@@ -56,8 +50,7 @@ if TYPE_CHECKING:
 
     from tunelight.cluster.gcs_watch import GcsWatch
     from tunelight.reporting import Steps
-    from tunelight.schedulers.base import GangScheduler
-    from tunelight.searchers import Repetitions, ResumeState, SweepSearch
+    from tunelight.searchers import SweepSearch
     from tunelight.settings.repeats import Folds
 
 
@@ -102,6 +95,8 @@ def run(
     reuse_gangs: bool = UNSET,
     checkpoints: Checkpoints | None = UNSET,
     max_concurrent: int | None = UNSET,
+    max_workers: int | None = UNSET,
+    priority: int = UNSET,
     time_budget: float | str | timedelta | None = UNSET,
     storage: str | os.PathLike[str] = UNSET,
     name: str | None = UNSET,
@@ -164,6 +159,9 @@ def run(
         checkpoints: Checkpoints(keep=1, every=1, every_s=0, share=0.05): how many of the best to keep in addition to
             the last two, and when to write one. None: a ``model=`` sweep writes none.
         max_concurrent: maximum number of trials at once (None: as many as fit the cluster).
+        max_workers: maximum number of workers of all trials together (None: as many as fit). 0: trials wait for more.
+        priority: of sweeps that share a cluster, one with a higher number gets the workers that it can use: trials of
+            the others leave theirs, with a checkpoint, and go on when there is room again (0).
         time_budget: seconds, a timedelta or "2h", after which the sweep ends (None). Counted anew when it is resumed.
         storage, name: the sweep's folder is storage/name ("tunelight_runs", a name made from the time). ``storage``
             may be a URL, "s3://bucket/x".
@@ -192,19 +190,30 @@ def run(
         verbose: 0: only tunelight's output; 1: also that of trials and Lightning; 2: also Ray's (0).
 
     Returns: the results, also after Ctrl-C or at the end of the time budget. Raises: subclasses of TunelightError,
-    before Ray starts where that is possible. Runs on: driver.
+    before Ray starts where that is possible; after SIGTERM PreemptedError, which ends a script with exit code 75 once
+    trials have written a checkpoint. Runs on: driver.
     """
     given = {key: value for key, value in locals().items() if key != "search_space" and value is not UNSET}
     space = SearchSpace.of(search_space)
     settings = with_baselines(space, Settings(**{**space.settings, **given}))
     check_settings(space, settings)
     if settings.proxy is not None:
-        return run_stages(space, settings, run_sweep, _default_name(settings))
+        return run_stages(space, settings, run_sweep, default_name(settings))
     return run_sweep(space, settings)
 
 
 def run_sweep(space: SearchSpace, settings: Settings, stage: Mapping[str, Any] | None = None) -> SweepResults:
     """Run one sweep of checked settings; ``stage``: of which request it is a part, for its sweep.yaml."""
+    control = SweepControl()
+    results = _run_sweep(space, settings, control, stage)
+    if control.signals.received is signal.SIGTERM and results.ended == "interrupted":
+        raise PreemptedError(results)
+    return results
+
+
+def _run_sweep(
+    space: SearchSpace, settings: Settings, control: SweepControl, stage: Mapping[str, Any] | None
+) -> SweepResults:
     settings = replace(settings, baselines=space.plain_configs(settings.baselines))
     space = space.plain()
     from tunelight.reporting import Steps  # imports rich
@@ -220,8 +229,7 @@ def run_sweep(space: SearchSpace, settings: Settings, stage: Mapping[str, Any] |
             check_web()
         steps = stack.enter_context(Steps(shown=bool(settings.progress)))
         steps("Checking the sweep")
-        control = SweepControl()
-        sweep = stack.enter_context(_claimed(_prepare(space, settings, past, control, stage), past))
+        sweep = stack.enter_context(claimed(_prepare(space, settings, past, control, stage), past))
         if past is not None and not sweep.to_do:
             past.settle(sweep.searcher)
             return SweepResults.load(sweep.folder, space.objects)
@@ -246,76 +254,13 @@ def run_sweep(space: SearchSpace, settings: Settings, stage: Mapping[str, Any] |
         return SweepResults.load(sweep.folder, space.objects)
 
 
-@dataclass(frozen=True)
-class _Sweep:
-    """A sweep that is ready to run: everything that can be built and checked before Ray starts."""
-
-    space: SearchSpace
-    settings: Settings
-    reservation: Reservation
-    code: Callable[[dict[str, Any]], object]
-    scheduler: GangScheduler
-    searcher: Searcher
-    start: ResumeState
-    folder: Path
-    sweep_file: Mapping[str, Any]
-    baselines: Sequence[Mapping[str, Any]]
-    """Those not tried yet."""
-    repetitions: Repetitions | None
-    """What decides on repetitions, if there are to be any."""
-    upload: Callable[[], None] = lambda: None
-    """Brings the record to its store soon."""
-    lease: Lease | None = None
-
-    @property
-    def total(self) -> int:
-        """The number of trials in all."""
-        return self.settings.num_samples * self.space.grid_size
-
-    @property
-    def to_do(self) -> bool:
-        """Whether any trial is left to run."""
-        left = self.start.resumed or self.start.searched < self.total
-        return bool(left) or (self.repetitions is not None and self.repetitions.next() is not None)
-
-
-@contextlib.contextmanager
-def _claimed(sweep: _Sweep, past: SavedSweep | None) -> Iterator[_Sweep]:
-    """Create and lock the folder of a new sweep; a resumed one has its own.
-
-    If the sweep fails before anything was recorded, the folder and those that were created above it are deleted, so
-    that the name is free again.
-    """
-    settings, folder, new = sweep.settings, sweep.folder, []
-    lease: Lease | None = None
-    if past is None:
-        storage = stores.working(settings.storage).absolute()
-        new = [parent for parent in (storage, *storage.parents) if not parent.exists()]
-        folder = create_sweep_folder(settings.storage, settings.name, default=_default_name(settings))
-    try:
-        if past is None:
-            write_sweep_file(folder, sweep.sweep_file)
-        held = None if past is None else past.lease
-        lock = leased(folder) if held is None else contextlib.nullcontext(held)
-        with lock as lease, mirrored(folder, lease) as upload:
-            yield replace(sweep, folder=folder, lease=lease, upload=upload)
-    except BaseException:
-        ours = driver_of(folder) is None if lease is None else lease.held()
-        if past is None and ours and not (folder / RECORD_FILE).stat().st_size:
-            with contextlib.suppress(OSError):
-                delete(folder)
-                for made in new:
-                    made.rmdir()
-        raise
-
-
 def _prepare(
     space: SearchSpace,
     settings: Settings,
     past: SavedSweep | None,
     control: SweepControl,
     stage: Mapping[str, Any] | None = None,
-) -> _Sweep:
+) -> PreparedSweep:
     """Build a sweep's parts, and for a resumed one restore their state."""
     folder = Path() if past is None else past.folder  # that of a new sweep is created after all checks
     reservation, code, scheduler, searcher = build_parts(
@@ -347,16 +292,14 @@ def _prepare(
     again = None
     if settings.repeats is not None:
         again = Repetitions(settings.repeats, **settings.judged_by, past=start.past)
-    return _Sweep(space, settings, at_first, code, scheduler, searcher, start, folder, sweep_file, baselines, again)
+    return PreparedSweep(
+        space, settings, at_first, code, scheduler, searcher, start, folder, sweep_file, baselines, again
+    )
 
 
-def _default_name(settings: Settings) -> str:
-    if settings.script is not None:
-        return script_file(settings.script).stem
-    return str(getattr(settings.train or settings.model, "__name__", "sweep")).strip("<>")
-
-
-def _tune(sweep: _Sweep, control: SweepControl, watch: GcsWatch, datasets: DatasetHandle | None, steps: Steps) -> None:
+def _tune(
+    sweep: PreparedSweep, control: SweepControl, watch: GcsWatch, datasets: DatasetHandle | None, steps: Steps
+) -> None:
     """Run the sweep on Ray Tune, which records it in the sweep's folder."""
     from ray import tune
 
@@ -397,7 +340,7 @@ def _tune(sweep: _Sweep, control: SweepControl, watch: GcsWatch, datasets: Datas
     parts = _parts(sweep, search, control, watch, datasets, steps=steps)
     with tune_environment(settings.verbose), parts as (wrapped, callbacks):
         tune.run(
-            make_trainable(spec, f"{_default_name(settings)}-{secrets.token_hex(3)}"),  # two sweeps may run at once
+            make_trainable(spec, f"{default_name(settings)}-{secrets.token_hex(3)}"),  # two sweeps may run at once
             name=folder.name,
             storage_path=str(folder.parent.absolute()),
             storage_filesystem=for_tune(folder.parent),
@@ -417,7 +360,7 @@ def _tune(sweep: _Sweep, control: SweepControl, watch: GcsWatch, datasets: Datas
 
 @contextlib.contextmanager
 def _parts(
-    sweep: _Sweep,
+    sweep: PreparedSweep,
     search: SweepSearch,
     control: SweepControl,
     watch: GcsWatch,
@@ -432,6 +375,7 @@ def _parts(
     from tunelight.reporting import ProgressCallback
     from tunelight.searchers import TrackingSearcher
     from tunelight.sweep.failfast import FailFast
+    from tunelight.sweep.neighbours import Neighbours
     from tunelight.sweep.steering import Steering
     from tunelight.trial.output import OutputCallback
     from tunelight.trial.trial import trial_seed
@@ -464,6 +408,7 @@ def _parts(
     progress = False if of_script else settings.progress
     shown = ProgressCallback(record.state, total=total, progress=progress, steps=steps, waits=waits)
     output = [OutputCallback(folder)] if of_script else []
+    neighbours = Neighbours(settings.priority)
     steering = Steering(
         record,
         search,
@@ -474,6 +419,8 @@ def _parts(
         sweep_file=sweep.sweep_file,
         shown=shown,
         answered=sweep.upload,
+        neighbours=neighbours,
+        max_workers=settings.max_workers,
     )
     control.begin(record, steering.look, shown.say if settings.progress else None)
     metrics = [metric for metric, _ in settings.objectives]
@@ -490,5 +437,6 @@ def _parts(
     finally:
         for one in (*written, shown, *output):
             one.close()
+        neighbours.close()
         if tracking is not None:
             tracking.close({trial.id: trial.state for trial in record.state.trials.values()})

@@ -30,11 +30,13 @@ from tunelight.schedulers.wrapper import SweepScheduler
 from tunelight.searchers import SweepSearch
 from tunelight.settings import check_setting
 from tunelight.space import SearchSpace
+from tunelight.sweep.allowance import Allowance
 from tunelight.sweep.control import SweepControl
+from tunelight.sweep.neighbours import Neighbours
 
 _LOOK_S: Final = 0.25
 """Seconds between two looks for commands."""
-_CHANGEABLE: Final = ("max_concurrent", "num_samples")
+_CHANGEABLE: Final = ("max_concurrent", "max_workers", "num_samples")
 """The settings that may change while a sweep runs."""
 
 
@@ -57,6 +59,7 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
         reservation: what each trial reserves. sweep_file: the sweep's settings, which a resumed sweep takes over.
         shown: the live table.
         answered: called once commands were answered.
+        neighbours, max_workers: see :class:`tunelight.sweep.allowance.Allowance`.
         clock: seconds.
     """
 
@@ -72,6 +75,8 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
         sweep_file: Mapping[str, Any],
         shown: Shows,
         answered: Callable[[], None] = lambda: None,
+        neighbours: Neighbours | None = None,
+        max_workers: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._record, self._search, self._space, self._control = record, search, space, control
@@ -82,6 +87,10 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
         ends_at = search.ends_at if sweep_file.get("repeats") else None
         self.scheduler = SweepScheduler(scheduler, ends_at=ends_at, has_room=search.has_room, can_pause=self._can_pause)
         """That of Tune's controller."""
+        self.allowance = Allowance(
+            self.scheduler, search, record.state, reservation, control, neighbours=neighbours, max_workers=max_workers
+        )
+        """How many workers the sweep may have."""
         self._answered = answered
         self._clock, self._looked = clock, 0.0
         self._carry_out: dict[str, Callable[[Command, dict[str, Any]], str]] = {
@@ -105,6 +114,10 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
         if abs(self._clock() - self._looked) < _LOOK_S:
             return
         self._looked = self._clock()
+        self._carry_out_all(trials)
+        self.allowance.look(trials)
+
+    def _carry_out_all(self, trials: list[Any]) -> None:
         try:
             commands = [one for one in self._commands.news() if one.id not in self._record.state.answers]
         except OSError as error:
@@ -184,8 +197,12 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
             self._search.extend(checked["num_samples"] * self._space.grid_size)
         if "max_concurrent" in checked:
             self._search.limit(checked["max_concurrent"])
-        kept = self._keep(**checked)
-        return f"set by command: {', '.join(f'{name}={value}' for name, value in checked.items())}{kept}"
+        if "max_workers" in checked:
+            self.allowance.max_workers = checked["max_workers"]
+        said = ", ".join(f"{name}={value}" for name, value in checked.items())
+        if checked.get("max_workers") in range(self._reservation.workers):
+            said += f" (a trial has {counted(self._reservation.workers, 'worker')}, so all trials wait)"
+        return f"set by command: {said}{self._keep(**checked)}"
 
     def _resize(self, command: Command, trials: dict[str, Any]) -> str:
         least, most = self._reservation.least, max(self._reservation.workers, self._reservation.most or 0)

@@ -14,7 +14,7 @@ import ray
 from tunelight.checkpoints import files as checkpoints
 from tunelight.compat.ray import DONE, RESULT_DUPLICATE, SHOULD_CHECKPOINT, TRAINING_ITERATION, announce, nothing_saved
 from tunelight.errors import GangError, TrialError
-from tunelight.gang.drain import DRAINED, moved_away, reason_to_leave
+from tunelight.gang.drain import DRAINED, Reason, moved_away, ordered_to_leave, reason_to_leave
 from tunelight.gang.gang import Gang
 from tunelight.gang.gang_log import GangLog
 from tunelight.gang.parcel import with_parameters
@@ -86,7 +86,10 @@ class GangTrainable(Trainable):
 
     def _take_gang(self) -> None:
         self._gang = Gang(self.spec.gang, ray.util.get_current_placement_group())
-        self._leave = reason_to_leave(self._gang)
+        self._leave = reason_to_leave(self._gang, ordered=self._ordered)
+
+    def _ordered(self) -> Reason | None:
+        return ordered_to_leave(f"{type(self).__name__}/{self._trial.id}") if self.spec.soft_errors else None
 
     def _new_trial(self, config: dict[str, Any]) -> Trial:
         return Trial(self.spec, self.trial_id, self._trial_dir(), config, repetition_in(self.trial_name))

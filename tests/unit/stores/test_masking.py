@@ -22,8 +22,8 @@ from tunelight.settings import Settings
 from tunelight.stores.masking import masked, masked_command, masked_settings
 from tunelight.sweep.control import SweepControl
 from tunelight.sweep.past import open_saved_sweep
+from tunelight.sweep.prepared import claimed
 from tunelight.sweep.reproduce import _prepare
-from tunelight.sweep.run import _claimed as claimed
 from tunelight.sweep.run import _prepare as prepare
 
 SECRET = "hunter2"

@@ -27,7 +27,7 @@ from tunelight.compat.lightning import VARIABLE, Callback, Checkpoint, Precision
 from tunelight.compat.ray import is_client, without_hints_on_deaths
 from tunelight.errors import ResourceError, StrategyError, WorkerFailedError, guess
 from tunelight.gang.causes import as_cause
-from tunelight.gang.drain import DRAINED, reason_to_leave
+from tunelight.gang.drain import DRAINED, Reason, reason_to_leave
 from tunelight.gang.gang import Gang
 from tunelight.gang.parcel import Packed, arrives, unpack
 from tunelight.gang.pool import Held, current_group, pool
@@ -262,7 +262,7 @@ class DriverLauncher(_Launcher):
         self,
         steady: ResilientRun,
         held: Held,
-        leave: Callable[[], str | None] | None,
+        leave: Callable[[], Reason | None] | None,
         reporter: TrialReporter | None,
         folder: Path,
     ) -> dict[int, Any]:

@@ -72,6 +72,7 @@ class Recovery(Callback):
         fit.run = partial(self._run, trainer, fit.run)  # type: ignore[method-assign]
         fit.on_run_start = partial(self._run_start, trainer, fit.on_run_start)  # type: ignore[method-assign]
         epochs.run = partial(self._run_epoch, trainer, epochs.run)  # type: ignore[method-assign]
+        epochs.on_advance_end = partial(self._end_step, trainer, epochs.on_advance_end)  # type: ignore[method-assign]
         if self._session is not None:
             loggers.go_on(trainer, self._session, tuning=tuning)
 
@@ -79,7 +80,8 @@ class Recovery(Callback):
         """Remove the wrappers of the loops."""
         vars(trainer.fit_loop).pop("run", None)
         vars(trainer.fit_loop).pop("on_run_start", None)
-        vars(trainer.fit_loop.epoch_loop).pop("run", None)
+        for name in ("run", "on_advance_end"):
+            vars(trainer.fit_loop.epoch_loop).pop(name, None)
         self.generators.end()
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -122,6 +124,16 @@ class Recovery(Callback):
         finally:
             for count in counted:
                 count.completed += 1
+
+    def _end_step(self, trainer: pl.Trainer, original: Callable[[Any], None], fetcher: Any) -> None:
+        """Leave at the end of a training step, if the gang has to, where neither a validation nor the epoch ended."""
+        epochs: Any = trainer.fit_loop.epoch_loop
+        validated = epochs.val_loop.batch_progress.total.ready
+        original(fetcher)
+        middle = not (epochs._should_accumulate() or epochs._num_ready_batches_reached() or epochs._is_training_done)
+        if self._session is not None and middle and validated == epochs.val_loop.batch_progress.total.ready:
+            at = {"epoch": trainer.current_epoch, "step": trainer.global_step}
+            self._session.boundary.end_step(trainer.save_checkpoint, **at)
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Move reporting callbacks to the end, so that a checkpoint holds the state that the others leave."""

@@ -51,7 +51,7 @@ _DOES: Final = {
     "pause": (),
     "resume": (),
     "enqueue": ("config",),
-    "set": ("max_concurrent", "num_samples"),
+    "set": ("max_concurrent", "max_workers", "num_samples"),
     "resize": ("workers",),
 }
 """What can be done, and with which arguments."""

@@ -1,0 +1,178 @@
+"""Allowance: how many workers the sweep may have now, and which of its trials leave theirs for that.
+
+A trial that has to leave writes a checkpoint at the end of its next training step, and is put aside until there is
+room for it again. So workers are given back to other users of the cluster, to a sweep that comes first, or before the
+driver itself has to end.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from tunelight.compat.controller import put_aside, take_back
+from tunelight.compat.ray import cluster_size
+from tunelight.errors import SettingsError
+from tunelight.gang.drain import Reason, order_to_leave
+from tunelight.record import PENDING, RUNNING, SweepState, TrialState
+from tunelight.resources import Reservation
+from tunelight.schedulers.wrapper import SweepScheduler
+from tunelight.searchers import SweepSearch
+from tunelight.sweep.control import SweepControl
+from tunelight.sweep.neighbours import Neighbours
+
+GRACE_VARIABLE: Final = "TUNELIGHT_GRACE_S"
+GRACE_S: Final = 25.0
+"""How long trials may take to leave after SIGTERM; Kubernetes and Slurm kill a process after 30 s."""
+_ENDS: Final = Reason("leaves its workers: the sweep was told to end (SIGTERM)", ends=True)
+_YIELDS: Final = Reason("leaves its workers to others, and goes on when there is room")
+
+
+def grace_s() -> float:
+    """Return how long trials may take to leave, in seconds. Raises: SettingsError where the variable is no number."""
+    said = os.environ.get(GRACE_VARIABLE, GRACE_S)
+    try:
+        seconds = float(said)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise SettingsError(f"{GRACE_VARIABLE} must be a number of seconds, 0 or more, not {said!r}.")
+    return seconds
+
+
+class Allowance:
+    """Runs on: driver, between two steps of Tune's loop.
+
+    Args:
+        scheduler, search, control: those of the sweep.
+        state: what is known of its trials.
+        reservation: what a trial reserves at first.
+        neighbours: the other sweeps of the cluster.
+        max_workers: how many workers all trials may have together (None: as many as fit).
+        order: tells the head of a trial, by its name, to leave, or not any more.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        scheduler: SweepScheduler,
+        search: SweepSearch,
+        state: SweepState,
+        reservation: Reservation,
+        control: SweepControl,
+        *,
+        neighbours: Neighbours | None = None,
+        max_workers: int | None = None,
+        order: Callable[[str, Reason | None], None] = order_to_leave,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.max_workers = max_workers
+        self._scheduler, self._search, self._state, self._control = scheduler, search, state, control
+        self._reservation, self._neighbours = reservation, neighbours
+        self._order, self._clock = order, clock
+        self._grace_s = grace_s()
+        self._ends_at: float | None = None
+        """When the sweep ends, once it was told to."""
+        control.signals.graceful = self._grace_s > 0
+
+    def look(self, trials: Sequence[Any]) -> None:
+        """Let trials leave their workers, or have them again."""
+        controller = self._scheduler.controller
+        if controller is None:
+            return
+        if self._control.signals.received is signal.SIGTERM and self._grace_s:
+            self._end(controller, trials)
+            return
+        most = self._most(controller)
+        self._search.allowed = None if most is None else most - len(self._scheduler.aside)
+        if most is not None:
+            self._scheduler.within(most * self._reservation.workers)
+        self._keep(controller, trials, math.inf if most is None else most)
+
+    # -- the end of the sweep
+
+    def _end(self, controller: Any, trials: Sequence[Any]) -> None:
+        """Let all trials leave; end the sweep once they have, or at the end of the time for it."""
+        if self._ends_at is None:
+            self._ends_at = self._clock() + self._grace_s
+            self._search.allowed = 0
+        for trial in trials:
+            if trial.status in (PENDING, RUNNING):
+                self._leave(controller, trial, _ENDS)
+        if self._clock() >= self._ends_at or not any(trial.status == RUNNING for trial in trials):
+            controller.request_stop_experiment()
+
+    # -- others that need the workers
+
+    def _most(self, controller: Any) -> int | None:
+        """Return how many trials may have workers (None: as many as fit)."""
+        most = None if self.max_workers is None else self.max_workers // self._reservation.workers
+        if self._neighbours is None:
+            return most
+        each = self._reservation.totals
+        size = dict(zip(("CPU", "GPU"), cluster_size(controller) or (), strict=False))
+        left = self._neighbours.look(each, self._wanted(most), size)
+        return left if most is None else most if left is None else min(left, most)
+
+    def _wanted(self, most: int | None) -> int:
+        """Return how many trials this sweep would train at once if there was room: all that are left, at most."""
+        left = len(self._state.live) + self._state.counts[PENDING] + self._search.to_make
+        return min(one for one in (left, most, self._search.most_at_once) if one is not None)
+
+    def _keep(self, controller: Any, trials: Sequence[Any], most: float) -> None:
+        """Let ``most`` trials have workers: the least promising ones leave theirs, and have them again later."""
+        aside = self._scheduler.aside
+        if not aside and not self._scheduler.leaving and most == math.inf:
+            return
+        having = [trial for trial in trials if trial.status in (PENDING, RUNNING)]
+        staying = [trial for trial in having if trial.trial_id not in self._scheduler.leaving]
+        if len(staying) > most:
+            for trial in _least_promising(staying, self._state)[: len(staying) - int(most)]:
+                self._leave(controller, trial, _YIELDS)
+            return
+        room = most - len(having)
+        if self._scheduler.paused:
+            return
+        for trial in list(aside.values())[: int(min(room, len(aside))) if room > 0 else 0]:
+            self._scheduler.leaving.discard(trial.trial_id)
+            self._order(_name(trial), None)
+            del aside[trial.trial_id]
+            take_back(controller, trial)
+
+    def _leave(self, controller: Any, trial: Any, why: Reason) -> None:
+        if trial.status == PENDING:
+            self._scheduler.leaving.add(trial.trial_id)
+            self._scheduler.aside[trial.trial_id] = trial
+            put_aside(controller, trial)
+        elif trial.trial_id not in self._scheduler.leaving:
+            self._scheduler.leaving.add(trial.trial_id)
+            self._order(_name(trial), why)
+
+
+def _name(trial: Any) -> str:
+    """Return the name under which a trial's head asks whether it has to leave."""
+    return f"{trial.trainable_name}/{trial.trial_id}"
+
+
+def _least_promising(trials: Sequence[Any], state: SweepState) -> list[Any]:
+    """Sort trials: those that wait for workers first, then by their metric where the last of them stands, worst first.
+
+    Those that have yet to report come before those that have.
+    """
+    known = {trial.trial_id: state.trials.get(trial.trial_id) for trial in trials}
+    counts = [len(one.history) for one in known.values() if one is not None and one.history]
+    common, metric = min(counts, default=0), str(state.sweep.get("metric"))
+    sign = -1.0 if state.mode == "max" else 1.0
+
+    def promise(trial: Any) -> tuple[bool, bool, float, str]:
+        found: TrialState | None = known[trial.trial_id]
+        reported = found is not None and bool(found.history)
+        value = found.history[common - 1].get(metric) if found is not None and reported else None
+        loss = sign * value if isinstance(value, int | float) and math.isfinite(value) else math.inf
+        return trial.status != PENDING, reported, -loss, trial.trial_id
+
+    return sorted(trials, key=promise)
