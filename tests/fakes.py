@@ -19,7 +19,7 @@ from tunelight.gang.placement import Location
 from tunelight.gang.spec import GangSpec
 from tunelight.gang.usage import Meter, UsageLog
 from tunelight.machine.usage import Sampler
-from tunelight.messages import Decision, Ended, Event, Place, Save, Saved, Stop, WorkerError
+from tunelight.messages import Decision, Ended, Event, Hurry, Place, Save, Saved, Stop, WorkerError
 from tunelight.session import session as sessions
 from tunelight.session.mailbox import Mailbox, numbered
 from tunelight.session.task import Start, Task
@@ -161,6 +161,9 @@ class FakeGang:
         self._serial += 1
         self._mailbox.put(numbered(decision, self._serial))
         return self._serial
+
+    def hurry(self) -> None:
+        self._mailbox.put(Hurry())
 
     def next_event(self, timeout_s: float | None = None) -> Event | None:
         if self._ended and not self._buffer:

@@ -116,6 +116,11 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
+class Hurry:
+    """Obey a stop at the end of a training step too, and not at reports alone."""
+
+
+@dataclass(frozen=True, slots=True)
 class Resize:
     """Train on with at most ``workers`` ranks from the next report on, as far as the gang has or gets them."""
 
@@ -167,7 +172,7 @@ class Adopted:
     answers: int = 0
 
 
-Decision = Continue | Save | Stop | Offer | Adopt
+Decision = Continue | Save | Stop | Offer | Adopt | Hurry
 Answer = Saved | Offered | Adopted
 
 

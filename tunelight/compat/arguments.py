@@ -70,7 +70,7 @@ _SWEEP: Final = _by_word({
     # who works
     "num_workers n_workers world_size nproc_per_node "
     "devices num_nodes num_processes num_hosts num_slots": "workers=, the number of workers that train one trial",
-    "min_workers max_workers": "workers=(1, 4), the least and the most of an elastic gang",
+    "min_workers": "workers=(1, 4), the least and the most of an elastic gang",
     "use_gpu num_gpus gpus gpu num_gpus_per_worker n_gpus accelerator accelerator_type": "gpus_per_worker=1",
     "num_cpus cpus cpu num_cpus_per_worker": "cpus_per_worker=, the CPUs of each worker",
     "resources resources_per_worker": "cpus_per_worker= and gpus_per_worker=; others go into "

@@ -24,7 +24,7 @@ from tunelight.gang.membership import Membership
 from tunelight.gang.spec import GangSpec
 from tunelight.gang.usage import UsageLog
 from tunelight.gang.watch import HangWatch
-from tunelight.messages import FAILED, Adopt, Answer, Decision, Ended, Event, Save, Saved, Stop, WorkerError
+from tunelight.messages import FAILED, Adopt, Answer, Decision, Ended, Event, Hurry, Save, Saved, Stop, WorkerError
 from tunelight.session.mailbox import numbered
 from tunelight.session.task import Start, Task
 
@@ -144,12 +144,12 @@ class Gang(Membership):
         Rank 0 hears of it last: the others have to listen by the time that it tells them at which step.
         """
         calls = [
-            worker.hurry.remote(self.trials)
+            worker.answer.remote(self.trials, Hurry())
             for rank, worker in enumerate(self.workers)
             if rank > 0 and worker is not None and rank not in self._ended
         ]
         if not calls or len(ray.wait(calls, num_returns=len(calls), timeout=_HURRY_S)[0]) == len(calls):
-            self.workers[0].hurry.remote(self.trials)
+            self.workers[0].answer.remote(self.trials, Hurry())
 
     def next_event(self, timeout_s: float | None = None) -> Event | None:
         """Return the next event of the running trial; None when none came within ``timeout_s``.

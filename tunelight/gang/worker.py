@@ -279,12 +279,8 @@ class GangWorker:
         return latest(flight_records(), self._began_ns)
 
     def answer(self, serial: int, decision: Decision) -> None:
-        """Give a decision to trial ``serial``. Runs on: rank 0; for Adopt, every rank."""
+        """Give a decision to trial ``serial``. Runs on: rank 0; for Adopt and Hurry, every rank."""
         self._box(serial).mailbox.put(decision)
-
-    def hurry(self, serial: int) -> None:
-        """Let trial ``serial`` obey a stop at the end of a training step, and not at reports alone."""
-        self._box(serial).mailbox.hurried = True
 
     def abort(self, serial: int, reason: str) -> None:
         """Cancel trial ``serial``, which ends where it next waits or reports."""

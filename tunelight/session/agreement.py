@@ -26,8 +26,7 @@ class Agreement:
         self._place, self._channel, self._mailbox = place, channel, mailbox
         self._turn = 0
         self._calls: dict[str, int] = {}
-        """What ranks meet for -> the step at which."""
-        self._met: dict[str, bool] = {}
+        """Name of a meeting -> the step at whose end it is."""
 
     def decide(self, number: int, decide: Callable[[], Decision]) -> Decision:
         """Return the gang's next decision at report ``number``; ``decide`` makes it, on rank 0.
@@ -66,29 +65,24 @@ class Agreement:
             return value
         return self._receive(key, number, *([end] if end else []))
 
-    def meets(self, what: str, step: int, *, calls: bool) -> bool:
-        """Return whether all ranks are at the end of this step, of those that each of them counts, to do ``what``.
+    def meets(self, what: str, step: int, *, calls: bool) -> bool | None:
+        """Return whether all ranks are at the end of this step, of those that each of them counts; None: not yet.
 
         Rank 0 calls for the step after its own, where ``calls`` says so. No rank can have gone beyond that in training
-        that reduces gradients in each step, and so every rank hears of it in time; elsewhere one may have, and they
-        all go on. They meet once, for any ``what``. Raises: TrialStopped after an abort.
+        that reduces gradients in each step, and so every rank hears of it in time; elsewhere one may have, and all get
+        False. ``what``: the name of the meeting, another one each time. Raises: TrialStopped after an abort.
         """
-        if what in self._met:
-            return self._met[what]
         if self._place.world_size == 1:
-            return calls
+            return True if calls else None
         lead = self._place.rank == 0
         if what not in self._calls:
             called = (str(step + 1) if calls else None) if lead else self._channel.receive(what, 0.001)
             if called is None:
-                return False
+                return None
             self._calls[what] = int(called)
             if lead:
                 self._channel.broadcast(what, called)
-        if step < self._calls[what]:
-            return False
-        self._met[what] = met = self._all_at(what, str(step), lead=lead)
-        return met
+        return None if step < self._calls[what] else self._all_at(what, str(step), lead=lead)
 
     def _all_at(self, what: str, step: str, *, lead: bool) -> bool:
         """Return on each rank whether all of them have come to the same step."""

@@ -165,8 +165,9 @@ class Boundary:
         """The training step at whose end the gang leaves, while it does so between two reports."""
         self._offered: str | os.PathLike[str] | Writer | None = None
         """The checkpoint that came with the running report."""
-        self._asked = 0
-        """How often training code has asked whether it has to leave."""
+        self._asked = self._meetings = 0
+        """How often training code has asked whether it has to leave, and the ranks have met for that."""
+        self._preempted = False
 
     def report(
         self,
@@ -235,18 +236,27 @@ class Boundary:
         """
         if not (self._mailbox.hurried and self.progress.continues):
             return
-        if self._agreement.meets("leave", step, calls=self._lead and self._mailbox.leaving):
+        if self._meet(step):
             self.writer, self._between = writer, step
             self.stopwatch.lap()
             self._obey({}, epoch, step)
             self._between = 0
 
+    def _meet(self, step: int) -> bool:
+        """Return whether all ranks are at this step, to leave; where one is elsewhere, they do at the next report."""
+        name = f"leave {self._meetings}"
+        met = self._agreement.meets(name, step, calls=self._lead and self._mailbox.leaving)
+        if met is not None:
+            self._meetings += 1
+            self._mailbox.hurried = False
+        return met is True
+
     def preempted(self) -> bool:
         """Return whether training code has to leave with its next report; see ``Context.preempted``."""
-        if not self._mailbox.hurried:
-            return False
         self._asked += 1
-        return self._agreement.meets("preempted", self._asked, calls=self._lead and self._mailbox.leaving)
+        if self._mailbox.hurried and not self._preempted:
+            self._preempted = self._meet(self._asked)
+        return self._preempted
 
     def begin_fit(self, description: str, *, asked: bool = False) -> None:
         """Begin the trial's next fit. Call it on every rank.

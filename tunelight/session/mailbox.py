@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from tunelight.errors import GangError, TrialStopped
-from tunelight.messages import Adopt, Continue, Decision, Offer, Save, Stop
+from tunelight.messages import Adopt, Continue, Decision, Hurry, Offer, Save, Stop
 
 _POLL_S = 0.2
 _Taken = TypeVar("_Taken", bound=Decision)
@@ -79,6 +79,8 @@ class Mailbox:
             if isinstance(decision, Continue):
                 until = math.inf if decision.until is None else decision.until
                 self._until = max(self._until, until)  # decisions may arrive in another order than they were sent
+            elif isinstance(decision, Hurry):
+                self.hurried = True
             else:
                 self._queue.append(decision)
             self._changed.notify_all()
@@ -155,5 +157,5 @@ def from_message(message: str) -> Decision:
 
 
 def numbered(decision: Decision, serial: int) -> Decision:
-    """Return a decision with a serial, which its answer carries; ``Continue`` has no answer and no serial."""
-    return decision if isinstance(decision, Continue) else replace(decision, serial=serial)
+    """Return a decision with a serial, which its answer carries; ``Continue`` and ``Hurry`` have no answer and no serial."""
+    return decision if isinstance(decision, Continue | Hurry) else replace(decision, serial=serial)

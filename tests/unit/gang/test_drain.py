@@ -10,7 +10,7 @@ from ray.exceptions import RayTaskError
 
 from tests.unit.gang.test_run import ScriptedGang, info, numbers, play, report
 from tunelight.errors import TrialError
-from tunelight.gang.drain import DRAINED, LOOK_S, DrainWatch, moved_away
+from tunelight.gang.drain import DRAINED, LOOK_S, DrainWatch, Reason, moved_away
 from tunelight.gang.run import drained
 from tunelight.messages import Ended, Saved, Stop
 from tunelight.policies import COOLDOWN_S
@@ -41,11 +41,12 @@ def test_a_ray_that_does_not_answer_is_no_notice():
 class Notice:
     """Says from the second time it is asked on that the node is drained."""
 
-    def __init__(self, first: str | None = None) -> None:
+    def __init__(self, first: Reason | None = None, *, ends: bool = False) -> None:
         self.said = [None, first]
+        self.why = Reason("Ray drains host#abcdef", ends=ends)
 
-    def __call__(self) -> str | None:
-        return self.said.pop(0) if len(self.said) > 1 else "Ray drains host#abcdef"
+    def __call__(self) -> Reason | None:
+        return self.said.pop(0) if len(self.said) > 1 else self.why
 
 
 def test_a_drained_trial_ends_at_its_next_boundary_with_a_checkpoint_to_go_on_from_elsewhere():
@@ -87,7 +88,7 @@ def test_training_whose_checkpoint_the_storage_refused_tries_again_to_leave():
 def test_nothing_starts_on_a_warm_gang_whose_node_is_drained():
     gang = ScriptedGang([report(1), Ended(0)])
     with pytest.raises(TrialError, match="Ray drains"):
-        play(gang, leave=lambda: "Ray drains host#abcdef")
+        play(gang, leave=lambda: Reason("Ray drains host#abcdef"))
     assert gang.starts == []
 
 
@@ -95,7 +96,7 @@ def test_tune_starts_it_anew_and_counts_no_failure():
     from ray.tune.experiment import Trial
 
     trial = Trial("x", stub=True)
-    notice = drained("Ray drains host#abcdef")
+    notice = drained(Reason("Ray drains host#abcdef"))
     for error, failures in ((moved_away(notice), 0), (TrialError(notice), 1)):
         raised = RayTaskError("step", "traceback", error, proctitle="head", pid=1, ip="10.0.0.1")
         trial._handle_ray_task_error(pickle.loads(pickle.dumps(raised)))  # it comes from another process

@@ -58,7 +58,7 @@ class ScriptedGang:
         self.late: list[Event] = list(late)
         self.starts: list[Start] = []
         self.answers: list[Any] = []
-        self.broken = 0
+        self.broken = self.hurried = 0
         self._plays = deque(starts)
         self._events: deque[Event] = deque()
 
@@ -91,6 +91,9 @@ class ScriptedGang:
         self.answers.append(decision)
         self._serial += 1
         return self._serial
+
+    def hurry(self) -> None:
+        self.hurried += 1
 
     def ask(self, decision: Any, kind: Any) -> Any:
         return None

@@ -20,6 +20,7 @@ from tunelight.settings import Settings
 from tunelight.sweep import run as sweeps
 from tunelight.sweep.control import SweepControl
 from tunelight.sweep.past import open_saved_sweep
+from tunelight.sweep.prepared import claimed
 
 
 def train(config: dict[str, Any]) -> None:
@@ -223,7 +224,7 @@ class Driver:
         control = SweepControl()
         with contextlib.ExitStack() as stack:
             past = stack.enter_context(open_saved_sweep(given)) if given.resume else None
-            sweep = stack.enter_context(sweeps._claimed(sweeps._prepare(space, given, past, control), past))
+            sweep = stack.enter_context(claimed(sweeps._prepare(space, given, past, control), past))
             search: Any = SweepSearch(sweep.searcher, sweep.total, sweep.baselines, start=sweep.start)
             search._make = lambda trial_id, config: SimpleNamespace(
                 trial_id=trial_id, config=config, path=None, status="PENDING", run_metadata=SimpleNamespace()

@@ -120,7 +120,7 @@ def test_a_configuration_is_tried_next_as_one_more_trial_also_after_a_resume(dri
         ("enqueue", {"config": 3}, "A configuration is a dict of keys and values, not 3."),
         ("set", {"num_samples": "many"}, "num_samples must be a whole number"),
         ("set", {"max_concurrent": 0}, "max_concurrent must be a whole number of 1 or more, not 0."),
-        ("set", {"metric": "a"}, "A sweep that runs cannot be given 'metric'. There are: max_concurrent, num_samples."),
+        ("set", {"metric": "a"}, "A sweep that runs cannot be given 'metric'. There are: max_concurrent, max_workers,"),
         ("resume", {}, "The sweep runs, and is not paused."),
         ("resize", {"workers": 1}, "its trials are not elastic"),
         ("jump", {}, "There is no command 'jump'. There are: stop, pause, resume, enqueue, set, resize."),
@@ -201,7 +201,7 @@ def test_a_paused_sweep_begins_nothing_and_its_paused_trials_go_on_before_new_on
     chooses = Choosing()
     driver = Driver(tmp_path, chooses, model="m:M", checkpoints={})
     controller = SimpleNamespace(get_trials=lambda: driver.sweep.trials)
-    chooses.trial = chosen = SimpleNamespace(status="PAUSED")
+    chooses.trial = chosen = SimpleNamespace(status="PAUSED", trial_id="00001")
     said = driver.told("pause")
     assert said == (True, "the sweep is paused by command: 2 trials run to the next report")
     assert driver.told("pause") == (False, "The sweep is paused already.")

@@ -10,6 +10,7 @@ import pytest
 from ray.exceptions import RayActorError
 
 from tests.unit.trial.test_trainable import Make, heads, make
+from tunelight.gang.drain import Reason
 from tunelight.trial import trainable
 
 __all__ = ["heads", "make"]
@@ -36,18 +37,18 @@ class Drained:
 
     between: list[int]
 
-    def __call__(self) -> str | None:
+    def __call__(self) -> Reason | None:
         deadline = time.monotonic() + 0.3
         while not self.between and time.monotonic() < deadline:
             time.sleep(0.005)
-        return "Ray drains host#abcdef" if self.between else None
+        return Reason("Ray drains host#abcdef") if self.between else None
 
 
 def test_a_save_while_the_ranks_leave_a_drained_node_does_not_end_the_trial(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Drained.between = []
-    monkeypatch.setattr(trainable, "reason_to_leave", lambda gang: Drained())
+    monkeypatch.setattr(trainable, "reason_to_leave", lambda gang, ordered: Drained())
     one = make(leaving)
     numbers = [one.step()["training_iteration"] for _ in range(4)]
     (target := tmp_path / "checkpoint_000000").mkdir()
