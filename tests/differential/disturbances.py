@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,11 @@ from ray.tune.schedulers import TrialScheduler
 import tunelight as tl
 from tests.differential.grammar import MOMENTS
 from tunelight.compat.lightning import Callback
+from tunelight.gang.drain import Reason, order_to_leave
 from tunelight.messages import RESULT_KEY, Adopt, Resize
 from tunelight.schedulers.base import GangScheduler
 from tunelight.schedulers.common import call_actor, tell
+from tunelight.session.session import get_session
 
 
 def moment(program: Path) -> tuple[str, int, int]:
@@ -40,7 +43,10 @@ class Kill(Callback):
         self.count -= 1
         if self.count == 0:
             self.flag.write_text(f"{self.moment} on rank {self.rank}")
-            os.kill(os.getpid(), signal.SIGKILL)
+            self.strike()
+
+    def strike(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _reaching(moment: str) -> Callable[..., None]:
@@ -49,6 +55,39 @@ def _reaching(moment: str) -> Callable[..., None]:
 
 for _moment in MOMENTS:
     setattr(Kill, _moment, _reaching(_moment))
+
+
+class Leave(Kill):
+    """Waits once, at the moment that the program names, until its gang is told to leave: it does at its next step."""
+
+    def __init__(self, program: Path) -> None:
+        super().__init__(program)
+        self.flag = program / "leaves-at"
+        if self.count % 2:  # epochs are of few batches: so there is one to leave at
+            self.moment, self.count = "on_train_epoch_start", (self.count + 1) // 2
+
+    def strike(self) -> None:
+        mailbox, end = get_session().boundary._mailbox, time.monotonic() + 20
+        while not mailbox.hurried and time.monotonic() < end:
+            time.sleep(0.02)
+        time.sleep(0.1)  # rank 0 is told last
+
+
+class OrderToLeave(ray.tune.Callback):  # type: ignore[misc,unused-ignore]
+    """Tells each trial once to leave, when it waits for that."""
+
+    def __init__(self) -> None:
+        self.told: set[str] = set()
+
+    def on_step_end(self, iteration: int, trials: Any, **info: Any) -> None:
+        for trial in trials:
+            waits = trial.status == "RUNNING" and (Path(trial.config["program"]) / "leaves-at").exists()
+            if waits and trial.trial_id not in self.told:
+                self.told.add(trial.trial_id)
+                order_to_leave(f"{trial.trainable_name}/{trial.trial_id}", Reason("told to leave"))
+
+    def on_trial_recover(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        order_to_leave(f"{trial.trainable_name}/{trial.trial_id}", None)
 
 
 class Cut(ray.tune.Callback):  # type: ignore[misc,unused-ignore]

@@ -20,6 +20,7 @@ from tests.differential.grammar import Program, plainest
 from tests.differential.observe import Observer, Recorder, maker, observed
 from tests.differential.reference import load
 from tunelight.compat.lightning import Callback
+from tunelight.errors import PreemptedError
 
 ROOT = Path(__file__).parents[2]
 
@@ -84,7 +85,8 @@ def _trial(config: dict[str, Any]) -> None:
         return {"strategy": tl.RayStrategy(find_unused_parameters=unused)}
 
     def extra() -> list[Callback]:
-        return [disturbances.Kill(program), Report()] if way == "killed" else [Report()]
+        disturbs = {"killed": disturbances.Kill, "left": disturbances.Leave}.get(way)
+        return [Report()] if disturbs is None else [disturbs(program), Report()]
 
     raised = observed(load(program).main, maker(here, strategy, extra), here, lambda: tl.get_context().rank)
     if raised is not None:
@@ -119,14 +121,21 @@ def by_trials(
         }  # fmt: skip
         names = [str(folder) for folder in folders]
         space = {"program": tl.choice(names), "stopped": tl.choice([False, True]), "way": way}
-        results = tl.run(space, _trial, **arguments)
+        results = _run(space, arguments)
         while results.num_interrupted:
-            results = tl.run(space, _trial, **arguments, resume=True)
+            results = _run(space, {**arguments, "resume": True})
         for trial in results.trials:
             if not trial.config["stopped"]:
                 _write_reports(Path(trial.config["program"], way), trial.history)
 
     return train
+
+
+def _run(space: dict[str, Any], arguments: dict[str, Any]) -> tl.SweepResults:
+    try:
+        return tl.run(space, _trial, **arguments)
+    except PreemptedError as error:
+        return error.results
 
 
 NO_METRIC: Final = ("_tunelight", "time", "epoch", "config")
@@ -261,6 +270,7 @@ WAYS: Final = {
     "killed": Way(by_trials("killed", failures=1), on="end"),
     "warm": Way(by_trials("warm", disturbances.StopFirst, after_stopped=True)),
     "paused": Way(by_trials("paused", disturbances.Pause), on="end"),
+    "left": Way(by_trials("left", callbacks=[disturbances.OrderToLeave()]), on="end"),
     "resumed": Way(by_trials("resumed", callbacks=[disturbances.Cut()]), on="end"),
     "adopted": Way(by_trials("adopted", disturbances.AdoptOwn)),
     "tune": Way(by_tune),

@@ -18,7 +18,7 @@ SPACE = {"lr": tl.loguniform(1e-3, 1e-1)}
 
 
 class Cut(ray.tune.Callback):  # type: ignore[misc,unused-ignore]
-    """Ends the sweep at its n-th report, as a supervisor does."""
+    """Ends the sweep at its n-th report, as a person does by Ctrl-C."""
 
     def __init__(self, after: int) -> None:
         self.left = after
@@ -26,7 +26,7 @@ class Cut(ray.tune.Callback):  # type: ignore[misc,unused-ignore]
     def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: Any, **info: Any) -> None:
         self.left -= 1
         if not self.left:
-            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGINT)
 
 
 def counting(config: dict[str, Any]) -> None:

@@ -110,7 +110,7 @@ def test_a_paused_sweep_without_a_trial_that_lives_hears_commands_and_signals(ra
         wait(lambda: len(states(tmp_path)) > before)
         sweep.pause()
         wait(lambda: set(states(tmp_path)) == {"FINISHED"})
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
 
     results = steered(tmp_path, person, train=brief, model=None, data=None, max_epochs=None, trainer_args=None,
                       scheduler="fifo", num_samples=50)  # fmt: skip

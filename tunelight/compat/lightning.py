@@ -34,7 +34,14 @@ if TYPE_CHECKING:
     from lightning_fabric.utilities.seed import _collect_rng_states, _set_rng_states, reset_seed
     from lightning_fabric.utilities.types import ReduceOp
     from pytorch_lightning.accelerators import Accelerator, CPUAccelerator, CUDAAccelerator
-    from pytorch_lightning.callbacks import BasePredictionWriter, Callback, Checkpoint, LearningRateFinder, ProgressBar
+    from pytorch_lightning.callbacks import (
+        BasePredictionWriter,
+        Callback,
+        Checkpoint,
+        GradientAccumulationScheduler,
+        LearningRateFinder,
+        ProgressBar,
+    )
     from pytorch_lightning.core.optimizer import LightningOptimizer
     from pytorch_lightning.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
     from pytorch_lightning.loops.loop import _Loop
@@ -66,7 +73,8 @@ _DOCUMENTED: Final = {
     "fabric.plugins.environments": "ClusterEnvironment",
     "fabric.utilities.rank_zero": "rank_zero_only",
     "pl.accelerators": "Accelerator CPUAccelerator CUDAAccelerator",
-    "pl.callbacks": "BasePredictionWriter Callback Checkpoint LearningRateFinder ProgressBar",
+    "pl.callbacks": "BasePredictionWriter Callback Checkpoint GradientAccumulationScheduler LearningRateFinder "
+    "ProgressBar",
     "pl.core.optimizer": "LightningOptimizer",
     "pl.loggers": "CSVLogger Logger MLFlowLogger TensorBoardLogger WandbLogger",
     "pl.plugins": "AsyncCheckpointIO TorchCheckpointIO",

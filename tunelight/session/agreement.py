@@ -76,7 +76,7 @@ class Agreement:
             return True if calls else None
         lead = self._place.rank == 0
         if what not in self._calls:
-            called = (str(step + 1) if calls else None) if lead else self._channel.receive(what, 0.001)
+            called = (str(step + 1) if calls else None) if lead else self._channel.receive(what, 0)
             if called is None:
                 return None
             self._calls[what] = int(called)

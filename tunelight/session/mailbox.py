@@ -157,5 +157,5 @@ def from_message(message: str) -> Decision:
 
 
 def numbered(decision: Decision, serial: int) -> Decision:
-    """Return a decision with a serial, which its answer carries; ``Continue`` and ``Hurry`` have no answer and no serial."""
+    """Return a decision with a serial, which its answer carries; ``Continue`` and ``Hurry`` have neither."""
     return decision if isinstance(decision, Continue | Hurry) else replace(decision, serial=serial)

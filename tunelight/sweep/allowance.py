@@ -18,7 +18,7 @@ from tunelight.compat.controller import put_aside, take_back
 from tunelight.compat.ray import cluster_size
 from tunelight.errors import SettingsError
 from tunelight.gang.drain import Reason, order_to_leave
-from tunelight.record import PENDING, RUNNING, SweepState, TrialState
+from tunelight.record import PAUSED, PENDING, RUNNING, SweepState, TrialState
 from tunelight.resources import Reservation
 from tunelight.schedulers.wrapper import SweepScheduler
 from tunelight.searchers import SweepSearch
@@ -125,23 +125,28 @@ class Allowance:
 
     def _keep(self, controller: Any, trials: Sequence[Any], most: float) -> None:
         """Let ``most`` trials have workers: the least promising ones leave theirs, and have them again later."""
-        aside = self._scheduler.aside
-        if not aside and not self._scheduler.leaving and most == math.inf:
+        leaving, aside = self._scheduler.leaving, self._scheduler.aside
+        if not leaving and most == math.inf:
             return
-        having = [trial for trial in trials if trial.status in (PENDING, RUNNING)]
-        staying = [trial for trial in having if trial.trial_id not in self._scheduler.leaving]
+        alive = {trial.trial_id: trial for trial in trials if trial.status in (PENDING, RUNNING, PAUSED)}
+        leaving.intersection_update(alive)
+        for gone in aside.keys() - alive.keys():
+            del aside[gone]
+        having = [trial for trial in alive.values() if trial.status != PAUSED]
+        staying = [trial for trial in having if trial.trial_id not in leaving]
         if len(staying) > most:
             for trial in _least_promising(staying, self._state)[: len(staying) - int(most)]:
                 self._leave(controller, trial, _YIELDS)
-            return
-        room = most - len(having)
-        if self._scheduler.paused:
-            return
-        for trial in list(aside.values())[: int(min(room, len(aside))) if room > 0 else 0]:
-            self._scheduler.leaving.discard(trial.trial_id)
-            self._order(_name(trial), None)
-            del aside[trial.trial_id]
-            take_back(controller, trial)
+        elif not self._scheduler.paused:
+            told = [trial for trial in having if trial.trial_id in leaving]
+            stay = told[: int(min(most - len(staying), len(told)))]
+            back = list(aside.values())[: int(max(0, min(most - len(having), len(aside))))]
+            for trial in (*stay, *back):
+                leaving.discard(trial.trial_id)
+                self._order(_name(trial), None)
+            for trial in back:
+                del aside[trial.trial_id]
+                take_back(controller, trial)
 
     def _leave(self, controller: Any, trial: Any, why: Reason) -> None:
         if trial.status == PENDING:

@@ -29,7 +29,7 @@ class Ranks:
     def __init__(self, folder: Path, size: int = 2, **task: Any) -> None:
         self.events: list[Any] = []
         self.mailboxes = [Mailbox(task.get("until", 1)) for _ in range(size)]
-        control = MemoryControl()
+        self.control = control = MemoryControl()
         what = tasks.trial(folder, **task)
         self.sessions = [
             session.Session(*what, Place(rank, size, rank, size, 0, "x"), control, self.events.append, box)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 JOIN_LIMIT_S = 120.0
 """How long ranks wait for one another when they meet."""
+_AT_ONCE_S = 1.0
+"""How long a message that is there may take to be read."""
 _CLAIM_LIMIT_S = 1.0
 _ACKNOWLEDGED = 64
 """Ranks acknowledge every 64th decision, which costs a small part of what the decisions cost."""
@@ -216,12 +218,14 @@ class StoreChannel:
         return min(int(self._store.get(key)) for key in keys)
 
     def receive(self, turn: int | str, timeout_s: float) -> str | None:
-        """Return rank 0's message for ``turn``, or None when it has not come within ``timeout_s`` seconds."""
+        """Return rank 0's message for ``turn``; None where it has not come within ``timeout_s`` seconds (0: so far)."""
         import torch.distributed as dist
 
         key = self._key(turn)
+        if not timeout_s and not self._store.check([key]):
+            return None
         try:
-            self._store.wait([key], timedelta(seconds=timeout_s))
+            self._store.wait([key], timedelta(seconds=timeout_s or _AT_ONCE_S))
         except dist.DistStoreError:
             return None
         message = bytes(self._store.get(key)).decode()

@@ -14,7 +14,16 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from tunelight.compat.lightning import Callback, TrainerFn, _Loop, call, is_resuming, move_data_to_device, pl
+from tunelight.compat.lightning import (
+    Callback,
+    GradientAccumulationScheduler,
+    TrainerFn,
+    _Loop,
+    call,
+    is_resuming,
+    move_data_to_device,
+    pl,
+)
 from tunelight.lightning.exact import epoch_metrics
 from tunelight.lightning.exact.eval_shards import batches_of
 from tunelight.lightning.exact.generators import Generators, State
@@ -330,6 +339,10 @@ class Recovery(Callback):
             if is_resuming(fit):
                 iter(fetcher)
         self._put_metrics(trainer, middle)
+        if middle:  # Lightning does not begin an epoch again, in which this sets the epoch's value
+            for one in trainer.callbacks:  # type: ignore[attr-defined]  # as above
+                if isinstance(one, GradientAccumulationScheduler):
+                    one.on_train_epoch_start(trainer)
         self._loaded = None
         # It is resumable, by ``batches``; a trial's filters end with it.
         warnings.filterwarnings("ignore", message="You're resuming from a checkpoint that ended before the epoch")

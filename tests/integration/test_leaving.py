@@ -1,0 +1,152 @@
+"""Trials leave their workers in the midst of an epoch, with a checkpoint, and go on as if nothing had been."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray.tune import Callback
+
+import tunelight as tl
+from tests.integration.leaving import EPOCHS, SPACE, loop, settings
+from tests.waiting import until
+from tunelight.errors import PreemptedError
+
+ROOT = Path(__file__).parents[2]
+wait = functools.partial(until, limit_s=60, every_s=0.05)
+
+
+class Signalled(Callback):
+    """Sends this process SIGTERM some seconds after the first trial has begun to train."""
+
+    def __init__(self, after_s: float) -> None:
+        self.after_s, self.at = after_s, 0.0
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        begun = any((Path(trial.path or "/nowhere") / "log.txt").exists() for trial in trials)
+        if begun and self.at == 0:
+            self.at = time.monotonic() + self.after_s
+        elif self.at and time.monotonic() > self.at:
+            self.at = float("inf")
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def told(results: tl.SweepResults) -> list[Any]:
+    """Return what must not depend on whether a trial has left in between."""
+    kept = ("val_loss", "train_loss", "training_iteration", "epoch")
+    return [(trial.state, [{name: report.get(name) for name in kept} for report in trial.history]) for trial in results]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(ray4: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """Return what two trials come to that nothing disturbs."""
+    return told(tl.run(SPACE, **settings(tmp_path_factory.mktemp("whole"), "s", num_samples=2)))
+
+
+def starts(results: tl.SweepResults, trial: int) -> list[str]:
+    """Return from which checkpoints a trial went on."""
+    notes = results.record.trials[f"{trial:05d}"].notes
+    return [text for _, text in notes if text.startswith("goes on from")]
+
+
+@pytest.mark.parametrize("backend", ["ddp", "horovod", "sharded"])
+def test_after_sigterm_a_sweep_ends_with_exit_code_75_and_goes_on_from_the_step_that_it_was_at(
+    ray4: Any, tmp_path: Path, undisturbed: list[Any], backend: str
+) -> None:
+    with pytest.raises(PreemptedError) as caught:
+        tl.run(SPACE, **settings(tmp_path, "s", backend=backend, callbacks=[Signalled(1.0)]))
+    assert caught.value.code == 75
+    (left,) = caught.value.results.trials
+    assert left.state == "INTERRUPTED"
+    (found,) = (left.path / "checkpoints").glob("report-000000.step-*.json")
+    results = tl.run(SPACE, **settings(tmp_path, "s", backend=backend, callbacks=[], resume=True))
+    assert [trial.state for trial in results] == ["FINISHED"]
+    assert any("report 0, step" in text for text in starts(results, 0)), found
+    if backend == "ddp":
+        assert told(results) == undisturbed[:1]
+    else:
+        assert [report["training_iteration"] for report in results.trials[0].history] == [1, EPOCHS]
+        close = pytest.approx([report["val_loss"] for report in undisturbed[0][1]], rel=1e-4)
+        assert [report["val_loss"] for report in results.trials[0].history] == close
+
+
+def test_a_loop_of_its_own_hears_of_it_and_writes_a_checkpoint(ray4: Any, tmp_path: Path) -> None:
+    own = {"train": loop, "model": None, "data": None, "max_epochs": None, "trainer_args": None}
+    with pytest.raises(PreemptedError):
+        tl.run({"lr": 1.0}, **settings(tmp_path, "s", callbacks=[Signalled(2.0)], **own))
+    results = tl.run({"lr": 1.0}, **settings(tmp_path, "s", callbacks=[], resume=True, **own))
+    (trial,) = results.trials
+    assert trial.state == "FINISHED"
+    assert trial.history[-1]["val_loss"] == 0.0
+    begun = [int(line) for line in (trial.path / "starts-1.txt").read_text().split()]
+    assert begun[0] == 0
+    assert 0 < begun[1] < 200
+    assert trial.history[0]["val_loss"] == 200.0 - (begun[1] - 1)
+
+
+def free(ray4: Any) -> float:
+    return float(ray4.available_resources().get("CPU", 0.0))
+
+
+def test_workers_are_given_back_by_command_and_taken_again_and_no_batch_is_lost(
+    ray4: Any, tmp_path: Path, undisturbed: list[Any]
+) -> None:
+    failed: list[BaseException] = []
+
+    def person() -> None:
+        try:
+            record = tmp_path / "s" / "record.jsonl"
+            wait(lambda: record.exists() and record.read_text().count('"kind":"training"') == 2)
+            sweep = tl.attach("s", tmp_path)
+            for most, left in ((2, 2.0), (0, 4.0), (4, 0.0)):
+                assert sweep.set(max_workers=most) == f"set by command: max_workers={most}" + (
+                    " (a trial has 2 workers, so all trials wait)" if most == 0 else ""
+                )
+                wait(lambda left=left: free(ray4) == left)
+        except BaseException as error:  # noqa: BLE001 - it is raised in the test's own thread
+            failed.append(error)
+
+    thread = threading.Thread(target=person)
+    thread.start()
+    results = tl.run(SPACE, **settings(tmp_path, "s", num_samples=2))
+    thread.join(60)
+    if failed:
+        raise failed[0]
+    assert told(results) == undisturbed
+    assert sum(len(starts(results, trial)) for trial in (0, 1)) >= 2
+    assert results.record.sweep["num_samples"] == 2
+
+
+@pytest.mark.slow
+def test_a_sweep_with_a_higher_priority_gets_the_workers_and_both_come_to_their_ends(
+    ray4: Any, tmp_path: Path, undisturbed: list[Any]
+) -> None:
+    first: list[subprocess.Popen[str]] = []
+
+    def other() -> None:
+        record = tmp_path / "s" / "record.jsonl"
+        wait(lambda: record.exists() and record.read_text().count('"kind":"training"') == 2)
+        address = ray4.get_runtime_context().gcs_address
+        command = [sys.executable, "-m", "tests.integration.leaving", address, str(tmp_path)]
+        first.append(subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    results = tl.run(SPACE, **settings(tmp_path, "s", num_samples=8))
+    thread.join(60)
+    said, _ = first[0].communicate(timeout=60)
+    assert first[0].returncode == 0, said
+    preferred = tl.SweepResults.load(tmp_path / "first")
+    assert told(preferred) == told(results)[:2] == undisturbed
+    assert [trial.state for trial in results] == ["FINISHED"] * 8
+    assert preferred.record.updated < results.record.updated
+    assert "leaves its workers" in str(results.record.notes)
+    assert "leaves its workers" not in str(preferred.record.notes)

@@ -1,0 +1,145 @@
+"""A gang that has to leave does so at the end of the same training step on every rank, or at its next report."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.session.test_session import Ranks
+from tunelight.checkpoints import files as checkpoints
+from tunelight.checkpoints.policy import Checkpoints
+from tunelight.errors import TrialStopped
+from tunelight.messages import Hurry, Report, Saved, Stop
+from tunelight.session import agreement
+
+
+def write(path: str) -> None:
+    Path(path).write_text("weights")
+
+
+def ordered(ranks: Ranks, *hurried: int) -> None:
+    """Give rank 0 the order to leave, and let some ranks hurry."""
+    ranks.mailboxes[0].put(Stop("moved", save=True, serial=7))
+    for rank in hurried:
+        ranks.mailboxes[rank].put(Hurry())
+
+
+def each(ranks: Ranks, does: Callable[[int, Any], object]) -> list[Any]:
+    """Let all ranks do something at once; return what each returned or raised."""
+    found: list[Any] = [None] * len(ranks.sessions)
+
+    def one(rank: int) -> None:
+        try:
+            found[rank] = does(rank, ranks.sessions[rank].boundary)
+        except BaseException as error:  # noqa: BLE001 - TrialStopped is one
+            found[rank] = type(error)
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(len(ranks.sessions))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    return found
+
+
+def step(ranks: Ranks, number: int) -> list[Any]:
+    return each(ranks, lambda _, boundary: boundary.end_step(write, epoch=0, step=number))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_all_ranks_leave_at_one_step_with_a_checkpoint_after_the_last_report(tmp_path: Path, size: int) -> None:
+    ranks = Ranks(tmp_path, size, until=None)
+    ranks.report({"loss": 0.5}, checkpoint=write)
+    assert step(ranks, 1) == [None] * size
+    ordered(ranks, *range(size))
+    stops = [step(ranks, number) for number in (2, 3)]
+    assert stops[-1] == [TrialStopped] * size or (size == 1 and stops[0] == [TrialStopped])
+    saved = next(event for event in ranks.events if isinstance(event, Saved))
+    assert saved.answers == 7
+    assert saved.checkpoint is not None
+    at = 2 if size == 1 else 3
+    assert (saved.checkpoint.number, saved.checkpoint.between, saved.checkpoint.value) == (1, at, None)
+    assert Path(saved.checkpoint.path).name == f"report-000001.step-{at:09d}.ckpt"
+    assert checkpoints.resume_point(tmp_path)[0] == saved.checkpoint  # before that of report 1, which stays
+    assert [info.between for info in checkpoints.find(tmp_path)] == [0, at]
+
+
+def test_without_an_order_the_end_of_a_step_costs_no_message(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, 2, until=None)
+    step(ranks, 1)
+    ordered(ranks)  # rank 0 has it, and nobody was told to hurry
+    step(ranks, 2)
+    assert not any("leave" in str(turn) for turn in ranks.control.words)
+    assert [type(error) for error in ranks.report({"loss": 1.0}, checkpoint=write)] == [TrialStopped] * 2
+
+
+def test_a_rank_that_hears_late_leaves_with_the_others(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, 2, until=None)
+    ordered(ranks, 1, 0)
+    first, second = (one.boundary for one in ranks.sessions)
+    first.end_step(write, epoch=0, step=5)  # it calls for step 6
+    second.end_step(write, epoch=0, step=5)
+    assert step(ranks, 6) == [TrialStopped] * 2
+
+
+def test_ranks_that_are_apart_go_on_and_leave_at_the_next_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agreement, "MEET_LIMIT_S", 1.0)
+    ranks = Ranks(tmp_path, 2, until=None)
+    ordered(ranks, 1, 0)
+    ranks.sessions[0].boundary.end_step(write, epoch=0, step=1)  # it calls for step 2, and rank 1 is at 4 already
+    steps = {0: 2, 1: 4}
+    assert each(ranks, lambda rank, boundary: boundary.end_step(write, epoch=0, step=steps[rank])) == [None, None]
+    assert not any(isinstance(event, Saved) for event in ranks.events)
+    assert [type(error) for error in ranks.report({"loss": 1.0}, checkpoint=write)] == [TrialStopped] * 2
+    assert [event.checkpoint.number for event in ranks.events if isinstance(event, Saved)] == [1]
+
+
+def test_after_a_checkpoint_that_the_storage_refused_they_train_on_and_can_be_told_again(tmp_path: Path) -> None:
+    def refuse(path: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    ranks = Ranks(tmp_path, 2, until=None)
+    ordered(ranks, 1, 0)
+    for number in (1, 2):
+        each(ranks, lambda _, boundary, at=number: boundary.end_step(refuse, epoch=0, step=at))
+    assert [(event.refused, event.checkpoint) for event in ranks.events if isinstance(event, Saved)] == [(True, None)]
+    assert ranks.report({"loss": 1.0}) == [None, None]
+    ordered(ranks, 1, 0)
+    assert [step(ranks, number) for number in (3, 4)] == [[None, None], [TrialStopped] * 2]
+
+
+def test_a_loop_of_ones_own_is_told_and_its_next_report_writes_a_checkpoint(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, 2, until=None, checkpoints=Checkpoints(every_s=1000))
+    ranks.report({"loss": 1.0}, checkpoint=write)
+    asks = [each(ranks, lambda rank, _: ranks.sessions[rank].context.preempted())]
+    ordered(ranks, 1, 0)
+    asks += [each(ranks, lambda rank, _: ranks.sessions[rank].context.preempted()) for _ in range(3)]
+    assert asks == [[False] * 2, [False] * 2, [True] * 2, [True] * 2]
+    assert [type(error) for error in ranks.report({"loss": 0.5}, checkpoint=write)] == [TrialStopped] * 2
+    reports = [event for event in ranks.events if isinstance(event, Report)]
+    saved = next(event for event in ranks.events if isinstance(event, Saved))
+    assert saved.checkpoint is not None
+    assert (saved.checkpoint.number, saved.checkpoint.between) == (2, 0)
+    assert [report.number for report in reports] == [1, 2]
+
+
+def test_a_checkpoint_behind_a_report_is_newer_than_that_and_older_than_the_next(tmp_path: Path) -> None:
+    def info(number: int, between: int = 0, value: float | None = None) -> Any:
+        path = tmp_path / checkpoints.FOLDER / checkpoints.file_name(number, between)
+        path.parent.mkdir(exist_ok=True)
+        made = checkpoints.CheckpointInfo(str(path), number, between=between, value=value)
+        write(str(checkpoints.temp_path(made, "a")))
+        return checkpoints.commit(made, checkpoints.temp_path(made, "a"))
+
+    made = [info(1, value=0.1), info(1, 20), info(1, 100), info(2, value=0.2), info(2, 120)]
+    assert checkpoints.find(tmp_path) == made
+    assert checkpoints.resume_point(tmp_path, 1)[0] == made[2]
+    assert checkpoints.resume_point(tmp_path, 1, base=made[1])[0] == made[2]
+    assert checkpoints.resume_point(tmp_path, 1, base=made[2])[0] == made[2]
+    assert checkpoints.prune(made, 1, "min") == [made[0], made[3], made[4]]
