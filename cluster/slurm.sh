@@ -16,8 +16,8 @@
 #
 # Folder and environment (sbatch's --export) are those of the submitter, on a disk that all nodes share. The command has
 # to go on with its sweep when it is run again: tl.run(..., name="digits", resume=True). Five minutes before the time is
-# over it is interrupted as by Ctrl-C, and the job is queued again; so it is when a node or Ray's head is lost, at most
-# MAX_RESTARTS (100) times. scancel ends it for good.
+# over its trials write a checkpoint (SIGTERM), and the job is queued again; so it is when a node or Ray's head is lost,
+# at most MAX_RESTARTS (100) times. scancel ends it for good.
 set -euo pipefail
 (($#)) || { echo "usage: sbatch $0 COMMAND..." >&2; exit 64; }
 
@@ -36,6 +36,7 @@ umask 077
 export RAY_AUTH_MODE=token
 RAY_AUTH_TOKEN=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')
 export RAY_AUTH_TOKEN
+export TUNELIGHT_GRACE_S=${TUNELIGHT_GRACE_S:-240} # how long trials may take for that; see --signal
 export RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S=0 # nodes end after the sweep: nobody is left to be told
 
 started=()
@@ -75,15 +76,17 @@ set -m
 sweep=$!
 set +m
 again=0
-trap 'kill -INT "$sweep" 2>/dev/null || true' INT TERM
-trap 'again=1; kill -INT "$sweep" 2>/dev/null || true' USR1
+over=0
+trap 'kill -INT "$sweep" 2>/dev/null || true' INT
+trap 'over=1; kill -TERM "$sweep" 2>/dev/null || true' TERM # scancel, or a preemption, after which Slurm queues the job
+trap 'again=1; kill -TERM "$sweep" 2>/dev/null || true' USR1 # trials write their checkpoints
 status=0
 wait "$sweep" || status=$?
 if kill -0 "$sweep" 2>/dev/null; then # a signal ended the wait, and the sweep takes its leave
   status=0
   wait "$sweep" || status=$?
 fi
-if (((again || status == 75) && ${SLURM_RESTART_COUNT:-0} < ${MAX_RESTARTS:-100})); then # 75: a temporary failure
+if ((!over && (again || status == 75) && ${SLURM_RESTART_COUNT:-0} < ${MAX_RESTARTS:-100})); then # 75: a temporary failure
   stop
   scontrol requeue "$SLURM_JOB_ID"
 fi

@@ -143,7 +143,7 @@ def test_a_signal_to_the_whole_process_group_ends_the_driver_soon_with_the_true_
     output, _ = process.communicate(timeout=40)
     assert time.monotonic() - began < 10
     assert "SIGTERM has ended Ray together with the sweep" in output
-    assert process.returncode == 128 + signal.SIGTERM
+    assert process.returncode == 75
     _wait(lambda: _over(members), 20, "all processes to end")
     assert tl.SweepResults.load(tmp_path / "s").best.history
 

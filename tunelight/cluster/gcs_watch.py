@@ -3,7 +3,7 @@
 Calls that need a lost head wait in Ray's code, which ends the process after 60 s with a message that does not mention
 the sweep. So a thread checks whether the head answers. When it has not for ``LOST_S``, the sweep's next step raises,
 and a driver that still waits in Ray after ``GRACE_S`` is ended with ``EXIT_CODE``. A signal to the driver's process
-group also ends a Ray that the driver started: the driver then ends within seconds, with the signal's exit code.
+group also ends a Ray that the driver started: the driver then ends within seconds, after SIGTERM with that code too.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class GcsWatch:
                 answered = time.monotonic()
             elif signalled is not None and time.monotonic() - answered >= SIGNALLED_S:
                 said = f"{signalled.name} has ended Ray together with the sweep. {self._to_go_on}"
-                self._end(said, 128 + signalled, SIGNALLED_S)
+                self._end(said, EXIT_CODE if signalled is signal.SIGTERM else 128 + signalled, SIGNALLED_S)
                 return
             elif time.monotonic() - answered >= LOST_S:
                 self._lost = True

@@ -199,15 +199,24 @@ def test_slurm_starts_a_head_then_the_other_nodes_then_the_sweep(slurm: Any) -> 
         socket.create_connection(("127.0.0.1", port), 1)  # the head has ended with the script
 
 
-@pytest.mark.parametrize(("number", "again"), [(signal.SIGUSR1, True), (signal.SIGINT, False)])
-def test_slurms_signal_before_the_end_interrupts_the_sweep_and_the_job_is_queued_again(
-    slurm: Any, tmp_path: Path, number: signal.Signals, again: bool
+@pytest.mark.parametrize(
+    ("number", "said", "code", "again"),
+    [
+        pytest.param(signal.SIGUSR1, "told to leave", 75, True, id="the end of its time"),
+        pytest.param(signal.SIGTERM, "told to leave", 75, False, id="scancel"),
+        pytest.param(signal.SIGINT, "interrupted", 0, False, id="ctrl-c"),
+    ],
+)
+def test_slurms_signals_are_passed_on_and_the_job_whose_time_is_over_is_queued_again(
+    slurm: Any, tmp_path: Path, number: signal.Signals, said: str, code: int, again: bool
 ) -> None:
     start, log, _ = slurm
     ready = tmp_path / "ready"
     driver = (
-        f"import pathlib, time\ntry:\n pathlib.Path({str(ready)!r}).touch(); time.sleep(30)\n"
-        "except KeyboardInterrupt:\n print('ends well')"
+        "import pathlib, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (print('told to leave', flush=True), sys.exit(75)))\n"
+        f"try:\n pathlib.Path({str(ready)!r}).touch(); time.sleep(30)\n"
+        "except KeyboardInterrupt:\n print('interrupted')"
     )
     process = start("python3", "-c", driver)
     end = time.monotonic() + 20
@@ -216,8 +225,8 @@ def test_slurms_signal_before_the_end_interrupts_the_sweep_and_the_job_is_queued
         time.sleep(0.05)
     process.send_signal(number)
     output, _ = process.communicate(timeout=20)
-    assert "ends well" in output
-    assert process.returncode == 0
+    assert said in output
+    assert process.returncode == code
     assert ("scontrol requeue 7" in log.read_text()) is again
 
 
