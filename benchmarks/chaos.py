@@ -10,6 +10,14 @@ or if anything was left behind.
     python benchmarks/chaos.py --faults 100 --seed 1
     python benchmarks/chaos.py --faults 20 --kinds node,head --backend horovod
     python benchmarks/chaos.py --short      # 6 faults: does it still run?
+
+With --cluster each fault kills a whole cluster, its driver and their folders, and a new cluster goes on from an S3
+server, or with --folder from a shared folder. The exit status is 1 if a trial was lost, its reports differ from the
+undisturbed ones (bitwise), more than one report of a trial was trained again, or training took over 15 s to start.
+
+    python benchmarks/chaos.py --cluster --faults 50
+    python benchmarks/chaos.py --cluster --folder --faults 10
+    python benchmarks/chaos.py --cluster --short    # one fault, and leases of 4 s: judges no times
 """
 
 from __future__ import annotations
@@ -75,7 +83,11 @@ def main() -> int:
     parser.add_argument("--kinds", default=",".join(KINDS), help="only these, comma-separated")
     parser.add_argument("--moments", default=",".join(MOMENTS), help="only these, comma-separated")
     parser.add_argument("--short", action="store_true", help="6 faults that are quick to recover from")
+    parser.add_argument("--cluster", action="store_true", help="kill whole clusters")
+    parser.add_argument("--folder", action="store_true", help="with --cluster: the storage is a folder, not S3")
     args = parser.parse_args()
+    if args.cluster:
+        return whole_clusters(args)
     kinds, moments = args.kinds.split(","), args.moments.split(",")
     if args.short:
         kinds, moments = [*SHORT], [one for one in moments if one != "resize"]  # a gang grows after its cool-down only
@@ -101,6 +113,35 @@ def main() -> int:
         faults.append(f"only {hits} of {len(plan)} faults hit anything")
     print("\n".join(f"FAULT: {fault}" for fault in faults) or "every trial came to its end, and nothing is left")
     return 1 if faults else 0
+
+
+def whole_clusters(args: argparse.Namespace) -> int:
+    """Kill whole clusters, print the table, and return the exit status."""
+    from cluster_faults import REPORTS, TRIALS, Bench, Fault, storage
+    from cluster_faults import draw as draw_clusters
+
+    plan = [Fault("upload", 2)] if args.short else draw_clusters(args.faults, args.seed)
+    size = (1, 3) if args.short else (TRIALS, REPORTS)
+    lease = (0.5, 4.0) if args.short else None
+    began = time.time()
+    with (
+        tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as folder,
+        storage(Path(folder), shared=args.folder) as place,
+    ):
+        bench = Bench(Path(folder), place, *size, lease)
+        bench.run(plan)
+    hits = sum(world.hit for world in bench.worlds)
+    where = "a shared folder" if args.folder else "S3"
+    print(
+        f"\nchaos: {hits} clusters lost in {time.time() - began:.0f} s, storage on {where}, seed {args.seed}; ", end=""
+    )
+    print(f"{bench.sweeps} sweeps of {size[0]} trials of 2 workers, {size[1]} reports each\n")
+    print(bench.table() + "\n")
+    broken = bench.verdict(timed=not args.short)
+    print(
+        "\n".join(f"FAULT: {said}" for said in broken) or "no trial was lost, and every metric is the undisturbed one"
+    )
+    return 1 if broken else 0
 
 
 @contextmanager

@@ -143,7 +143,7 @@ class CheckpointWriter:
         finally:
             self._temp = None
             later, self._later = self._later, None
-        if self._away and store_of(temp) and temp.exists():
+        if self._away and store_of(temp) and temp.is_dir():  # a file is rank 0's, on a disk that the nodes share
             delete_local(temp)
             raise CheckpointError(
                 "This checkpoint is written by several nodes, each its part, which needs a folder that all of them "

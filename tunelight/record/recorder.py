@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +22,7 @@ from tunelight.record.outcomes import ERROR, FINISHED, INTERRUPTED, PAUSED, PEND
 from tunelight.record.record import FORMAT, Lines, Record, read_record
 from tunelight.record.state import apply
 from tunelight.record.usage import OF_SAMPLES, USAGE, Budget, TrialUsage
+from tunelight.stores import write_atomically
 from tunelight.stores.masking import masked, masked_error
 
 _OWN_KEYS: Final = frozenset(
@@ -108,6 +110,7 @@ class RecordCallback(Callback):
         self._budget = Budget(self.record.sizes)
         self._usage: dict[str, TrialUsage] = {}
         self._closed = False
+        self._mend_metrics()
         self._take_up(again or {})
         facts = {**sweep, "ends": self._budget_end}
         if scheduler is not None and (rungs := scheduler.milestones()):
@@ -118,6 +121,18 @@ class RecordCallback(Callback):
     def out_of_time(self) -> bool:
         """Whether the sweep's time budget is spent."""
         return self._budget_end is not None and self._clock() >= self._budget_end
+
+    def _mend_metrics(self) -> None:
+        """Write the metrics of trials anew where a lost driver left fewer or more in the storage than in the record."""
+        for trial in self.state.trials.values():
+            path = self.folder / trial.folder / METRICS_FILE
+            try:
+                numbers = _numbers(path.read_bytes()) if path.exists() else []
+                if numbers != [report["training_iteration"] for report in trial.history]:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    write_atomically(path, "".join(f"{encode(report)}\n" for report in trial.history))
+            except OSError as error:
+                self.record.complain(error)
 
     def _take_up(self, again: Mapping[str, bool]) -> None:
         """End the trials that a dead driver left running, and put those that go on into their state."""
@@ -388,6 +403,17 @@ class RecordCallback(Callback):
         reason = reason or self._ended_by() or ("finished" if not cut and self._complete() else over)
         self._write("end", reason=reason)
         self.record.close()
+
+
+def _numbers(metrics: bytes) -> list[Any]:
+    """Return the numbers of the reports in a file of metrics; None where a line is torn."""
+    numbers = []
+    for line in metrics.splitlines():
+        try:
+            numbers.append(json.loads(line)["training_iteration"])
+        except (ValueError, TypeError, KeyError):
+            numbers.append(None)
+    return numbers
 
 
 def _head_error(trial: Any) -> dict[str, Any]:

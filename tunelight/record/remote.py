@@ -1,7 +1,8 @@
 """The record of a sweep in an object store: its driver uploads it, and readers download it before they read.
 
 The driver's files are small or grow by lines, and object stores cannot append, so a thread uploads them again every few
-seconds. Checkpoints and the other files of trials are uploaded by the workers.
+seconds, and the record as soon as it grows: a report that it lacks is trained again if the driver's machine is lost.
+Checkpoints and the other files of trials are uploaded by the workers.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ from tunelight.stores import Store, alone, shown, store_of
 
 EVERY_S: Final = 5.0
 """How often changed files are uploaded; less often if that takes more than ``_SHARE`` of the time."""
+_RECORD_S: Final = 0.5
+"""How often the record is uploaded if it has grown; less often if that takes more than ``_SHARE`` of the time."""
+_TICK_S: Final = 0.2
 _SHARE: Final = 0.1
 _LOOK_S: Final = 1.0
 """How long a look at who owns the sweep holds for further files: the record is safe without (decision 0015)."""
@@ -104,10 +108,10 @@ class StoreMirror:
         self.failed: OSError | None = None
         """Why the last upload failed; None if it did not."""
 
-    def upload(self) -> bool:
+    def upload(self, *, record_only: bool = False) -> bool:
         """Upload the files that have changed; False if the store did not take all of them, which is logged once."""
         try:
-            for path in self._files():
+            for path in [self._folder / self._lease.owner.record] if record_only else self._files():
                 stat = path.stat()
                 if self._uploaded.get(path) == (stat.st_size, stat.st_mtime):
                     continue
@@ -140,18 +144,22 @@ class StoreMirror:
         return [path for path in (*top, *inner) if path.is_file()]
 
     def follow(self, over: threading.Event, soon: threading.Event) -> None:
-        """Upload every few seconds, and download commands, until it is ``over``."""
-        due = 0.0
+        """Upload the record as it grows and the rest every few seconds, and download commands, until it is ``over``."""
+        due = record_due = commands_due = 0.0
         while not over.is_set():
             began = time.monotonic()
             if soon.is_set() or began >= due:
                 soon.clear()
                 self.upload()
-                took = time.monotonic() - began
-                due = began + max(EVERY_S, took / _SHARE)
-            with contextlib.suppress(OSError):  # a store that does not answer now may do so at the next look
-                refresh(self._folder / COMMANDS_FILE, shared=True)
-            soon.wait(_COMMANDS_S)
+                due = began + max(EVERY_S, (time.monotonic() - began) / _SHARE)
+            elif began >= record_due and self.failed is None:
+                self.upload(record_only=True)
+                record_due = began + max(_RECORD_S, (time.monotonic() - began) / _SHARE)
+            if began >= commands_due:
+                with contextlib.suppress(OSError):  # a store that does not answer now may do so at the next look
+                    refresh(self._folder / COMMANDS_FILE, shared=True)
+                commands_due = time.monotonic() + _COMMANDS_S
+            soon.wait(_TICK_S)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.unit.recording import overtaken
+from tests.waiting import until
 from tunelight import stores
 from tunelight.errors import SettingsError, StorageError
 from tunelight.record import (
@@ -241,6 +242,21 @@ def test_a_store_that_fails_meanwhile_is_told_once_and_brought_up_to_date(storag
     record.close()
     machine("second")
     assert len(read_record(storage() / "s").trials["0"].history) == 3
+
+
+def test_a_report_is_in_the_store_before_the_other_files_are_due(storage, monkeypatch):
+    folder = create_sweep_folder(storage(), "s")
+    record = begun(folder)
+    monkeypatch.setattr(remote_module, "EVERY_S", 3600.0)
+    with leased(folder) as lease, mirrored(folder, lease):
+        report(record, 3)
+        until(lambda: b'"training_iteration":3' in there(folder).read(record.path), 20)  # with all that is there
+        (folder / "sweep.yaml").write_text("later")
+        report(record, 4)
+        until(lambda: b'"training_iteration":4' in there(folder).read(record.path), 20)
+        assert there(folder).stat(folder / "sweep.yaml") is None
+    assert there(folder).read(folder / "sweep.yaml") == b"later"
+    record.close()
 
 
 # --- Tune's side ------------------------------------------------------------------------------------------
