@@ -14,6 +14,7 @@ from tunelight.checkpoints.files import copy_from_trial, resume_point
 from tunelight.errors import CheckpointError, GangError, TrialError
 from tunelight.gang.drain import DRAINED, LOOK_S
 from tunelight.gang.gang import Gang
+from tunelight.gang.slow import SlowRanks
 from tunelight.messages import (
     Adopt,
     Adopted,
@@ -27,6 +28,7 @@ from tunelight.messages import (
     Output,
     Report,
     Saved,
+    Slow,
     Stop,
     Text,
     WorkerError,
@@ -133,6 +135,7 @@ class ResilientRun:
         self.started = False
         """True from ``start`` on, until its owner has ended training and says so."""
         self._policy, self._failures = failures, FailureTally(failures)
+        self._slow = SlowRanks(failures, fixed=not task.job or task.passed_on)
         self._say, self._keep, self._saved, self._fresh = say, keep, saved, fresh
         self._newest = newest or (lambda _: self.resume)
         self._leave: Callable[[], str | None] = lambda: None
@@ -211,7 +214,7 @@ class ResilientRun:
         """
         if self.waits or not self.started or not isinstance(self._phase, Training):
             return False
-        arrived = next((event for event in self._arrived() if not isinstance(event, Wrote)), None)
+        arrived = next((event for event in self._arrived() if not isinstance(event, Wrote | Slow)), None)
         if isinstance(arrived, Report):
             return arrived.number > self.number
         return isinstance(arrived, Ended) and self.gang.ends_well(limit_s)
@@ -259,6 +262,8 @@ class ResilientRun:
         while True:
             if self._movable and (why := self._leave()) is not None:
                 self._order_to_leave("moved", why)
+            if self._slow.moving and self._movable and self.gang.spare_ready():
+                self._order_to_leave("resize", None)
             event = self.gang.next_event(max(0.0, min(LOOK_S, end - self._clock())))
             if event is not None:
                 self._note(event)
@@ -275,6 +280,8 @@ class ResilientRun:
             self._keep(event.checkpoint)
         if isinstance(event, Wrote) and event.note is not None:
             self._say(event.note)
+        if isinstance(event, Slow) and (note := self._slow.note(event, self.gang)) is not None:
+            self._say(note)
         if isinstance(event, Output) and event.serial == self.gang.trials:
             self.handed_in[event.rank] = event.value
 
