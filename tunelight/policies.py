@@ -118,6 +118,10 @@ class FailurePolicy:
             from it only in floats (a learning rate, a dropout) then begin so. It needs automatic optimization, and
             batches of tensors whose first dimension is the sample; other trials, and those that run out of memory
             elsewhere, end as OOM. "end": all trials do.
+        on_slow: "name" says in a note which rank is persistently slower than the others, and on which node; "replace"
+            also moves it to another worker, at the next boundary after that has started, in elastic gangs and in fits
+            outside of a sweep; "ignore" does neither.
+        slow_by: how much longer than the median of the others its own part of a step has to take (0.25: by 25 %).
 
     Raises: SettingsError.
     """
@@ -129,6 +133,8 @@ class FailurePolicy:
     reschedule_timeout_s: float = 600.0
     give_up_after: int = 3
     on_oom: Literal["end", "halve_batch"] = "end"
+    on_slow: Literal["name", "replace", "ignore"] = "name"
+    slow_by: float = 0.25
 
     def __post_init__(self) -> None:
         count = self.max_failures
@@ -137,6 +143,11 @@ class FailurePolicy:
         tries = self.give_up_after
         if not isinstance(tries, int) or isinstance(tries, bool) or tries < 0:
             raise SettingsError(f"give_up_after must be a whole number of 0 (never) or more, not {tries!r}.")
+        slow_by = self.slow_by
+        if not isinstance(slow_by, int | float) or isinstance(slow_by, bool) or not 0 < slow_by < math.inf:
+            raise SettingsError(f"slow_by must be more than 0, and 0.25 for 25 %, not {slow_by!r}.")
+        if self.on_slow not in ("name", "replace", "ignore"):
+            raise SettingsError(f'on_slow must be "name", "replace" or "ignore", not {self.on_slow!r}.')
         for name, least in (("backoff_s", 0.0), ("hang_timeout_s", 1e-9), ("reschedule_timeout_s", 0.0)):
             value = getattr(self, name)
             if value is None and name == "hang_timeout_s":
@@ -148,6 +159,11 @@ class FailurePolicy:
             raise SettingsError(f"retry_exceptions must be true or false, not {self.retry_exceptions!r}.")
         if self.on_oom not in ("end", "halve_batch"):
             raise SettingsError(f'on_oom must be "end" or "halve_batch", not {self.on_oom!r}.')
+
+    @property
+    def limit_of_slow(self) -> float | None:
+        """``slow_by``; None where slow ranks are ignored."""
+        return None if self.on_slow == "ignore" else self.slow_by
 
     def halves(self, error: WorkerError) -> bool:
         """Tell whether the next try after a failure cuts each training batch into twice as many pieces."""

@@ -50,6 +50,11 @@ def age(info: CheckpointInfo) -> tuple[int, int]:
     return info.number, info.between
 
 
+def where(info: CheckpointInfo) -> str:
+    """Say where a trial stood that wrote a checkpoint: ``report 3, step 120``."""
+    return f"report {info.number}" + (f", step {info.between}" if info.between else "")
+
+
 def is_own(name: str) -> bool:
     """Tell whether this module writes, and uploads, the file with this path relative to the folder of a trial."""
     beside = (f"checkpoint_*/{POINTER}", f"checkpoint_*/{UNHEARD}")

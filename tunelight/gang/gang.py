@@ -21,6 +21,7 @@ from ray.util.placement_group import PlacementGroup
 from tunelight.checkpoints.writer import SETTLE_LIMIT_S
 from tunelight.gang.flight import Collective, Finding, find_missing
 from tunelight.gang.membership import Membership
+from tunelight.gang.slow import SlowWatch
 from tunelight.gang.spec import GangSpec
 from tunelight.gang.usage import UsageLog
 from tunelight.gang.watch import HangWatch
@@ -70,6 +71,7 @@ class Gang(Membership):
         self._serial = 0
         self._ended: dict[int, Ended] = {}
         self._watch = HangWatch(spec.failures.hang_timeout_s)
+        self._slow = SlowWatch(None)
 
     # -- life
 
@@ -117,6 +119,7 @@ class Gang(Membership):
         self._ended = {}
         self.usage.begin(start.trial_id)
         self._watch = HangWatch(self.spec.failures.hang_timeout_s)
+        self._slow = SlowWatch(self.spec.failures.limit_of_slow)
         lead = self.workers[0] if self.size > 1 else None
         start = replace(start, serial=self.trials, lead=lead)
         for seat in self.ranks:
@@ -243,7 +246,8 @@ class Gang(Membership):
         events: Sequence[Event]
         try:
             events, sign, samples = ray.get(poll)
-            self._watch.hear(rank, sign, time.monotonic())
+            self._watch.hear(rank, sign, now := time.monotonic())
+            self._buffer.extend(self._slow.hear(rank, sign.steps, self.size, now))
             self.usage.hear(rank, samples)
         except RayError as error:
             death = self._death(rank, error)

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tunelight.checkpoints.files import copy_from_trial, resume_point
+from tunelight.checkpoints.files import copy_from_trial, resume_point, where
 from tunelight.errors import CheckpointError, GangError, TrialError
 from tunelight.gang.drain import DRAINED, LOOK_S, Reason
 from tunelight.gang.gang import Gang
+from tunelight.gang.slow import SlowRanks
 from tunelight.messages import (
     Adopt,
     Adopted,
@@ -27,6 +28,7 @@ from tunelight.messages import (
     Output,
     Report,
     Saved,
+    Slow,
     Stop,
     Text,
     WorkerError,
@@ -133,6 +135,7 @@ class ResilientRun:
         self.started = False
         """True from ``start`` on, until its owner has ended training and says so."""
         self._policy, self._failures = failures, FailureTally(failures)
+        self._slow = SlowRanks(failures, fixed=not task.job or task.passed_on)
         self._say, self._keep, self._saved, self._fresh = say, keep, saved, fresh
         self._newest = newest or (lambda _: self.resume)
         self._leave: Callable[[], Reason | None] = lambda: None
@@ -211,7 +214,7 @@ class ResilientRun:
         """
         if self.waits or not self.started or not isinstance(self._phase, Training):
             return False
-        arrived = next((event for event in self._arrived() if not isinstance(event, Wrote)), None)
+        arrived = next((event for event in self._arrived() if not isinstance(event, Wrote | Slow)), None)
         if isinstance(arrived, Report):
             return arrived.number > self.number
         return isinstance(arrived, Ended) and self.gang.ends_well(limit_s)
@@ -259,6 +262,8 @@ class ResilientRun:
         while True:
             if self._movable and (why := self._leave()) is not None:
                 self._order_to_leave("moved", why)
+            if self._slow.moving and self._movable and self.gang.spare_ready():
+                self._order_to_leave("resize", None)
             event = self.gang.next_event(max(0.0, min(LOOK_S, end - self._clock())))
             if event is not None:
                 self._note(event)
@@ -275,6 +280,8 @@ class ResilientRun:
             self._keep(event.checkpoint)
         if isinstance(event, Wrote) and event.note is not None:
             self._say(event.note)
+        if isinstance(event, Slow) and (note := self._slow.note(event, self.gang)) is not None:
+            self._say(note)
         if isinstance(event, Output) and event.serial == self.gang.trials:
             self.handed_in[event.rank] = event.value
 
@@ -357,7 +364,7 @@ class ResilientRun:
             return "from the beginning"
         if self._task.job:
             return f"from epoch {self.resume.epoch}, step {self.resume.step}"
-        return f"from {described(self.resume)}"
+        return f"from {where(self.resume)}"
 
     def _how(self) -> str:
         """Say what the next start does differently."""
@@ -476,12 +483,6 @@ class ResilientRun:
             self._keep(info)
         self._start()
         return None if info is None else "disk"
-
-
-def described(checkpoint: CheckpointInfo) -> str:
-    """Say where a checkpoint of a trial was written."""
-    step = f", step {checkpoint.between}" if checkpoint.between else ""
-    return f"report {checkpoint.number}{step}"
 
 
 def drained(why: Reason) -> WorkerError:

@@ -13,6 +13,8 @@ class Sign:
     waits: bool = False
     begun: bool = False
     """True once a Trainer has been set up."""
+    steps: tuple[tuple[float, float], ...] = ()
+    """Its own seconds, and the seconds in all, of each training step since its last sign."""
 
 
 @dataclass

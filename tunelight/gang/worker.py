@@ -269,9 +269,10 @@ class GangWorker:
         box = self._box(serial)
         events = box.read(min(timeout_s, box.meter.left_s if box.meter else timeout_s))
         usage = () if box.meter is None else box.meter.read(told=bool(events))
-        session, thread = self._session, self._thread
+        progress = None if self._session is None else self._session.progress
+        thread = self._thread
         waits = thread is not None and _waits_for_peers(sys._current_frames().get(thread.ident or 0))
-        sign = Sign(0, waits) if session is None else Sign(session.progress.done, waits, session.progress.begun)
+        sign = Sign(0, waits) if progress is None else Sign(progress.done, waits, progress.begun, progress.take_steps())
         return events, sign, usage
 
     def collectives(self) -> tuple[Collective, ...]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,8 @@ class Progress:
     """Batches of any kind, and ends of epochs and validations, in this start."""
     begun: bool = False
     """True once a Trainer of this start has reached its set-up."""
+    steps: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=1000))
+    """Of training steps that the head has not heard of: this rank's own seconds, and all of the step's."""
     fits: tuple[str, ...] = ()
     """The descriptions of the trial's fits so far, the running one last."""
     fitting: bool = False
@@ -66,6 +69,10 @@ class Progress:
     def done(self) -> int:
         """Batches and reports so far; 0 before the first batch: reports alone may be hours apart."""
         return self.batches + self.reports if self.batches else 0
+
+    def take_steps(self) -> tuple[tuple[float, float], ...]:
+        """Return the training steps since the last call. Training may add others meanwhile."""
+        return tuple(self.steps.popleft() for _ in range(len(self.steps)))
 
 
 class Stopwatch:

@@ -11,7 +11,7 @@ from typing import Any
 
 from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import CheckpointError
-from tunelight.gang.run import ResilientRun, described
+from tunelight.gang.run import ResilientRun
 from tunelight.messages import Adopt, CheckpointInfo, Report
 from tunelight.policies import Divergence
 from tunelight.session.task import Start
@@ -117,7 +117,7 @@ class Trial:
             resume = self._after_adoption(self._tell(checkpoints.resume_point(self.folder, acked)), acked)
             if resume is not None:
                 self.run.resume_from(resume, resume.number)
-                self.say(f"goes on from its checkpoint of {described(resume)}")
+                self.say(f"goes on from its checkpoint of {checkpoints.where(resume)}")
             self.kept.discard_after(self.run.number, self.folder)
 
     def newest(self, number: int) -> CheckpointInfo | None:

@@ -34,6 +34,7 @@ from tunelight.lightning.exact.pieces import can_be_cut, cut_or_whole
 from tunelight.lightning.exact.train_batches import DataParts, TrainingBatches, TurnLoader, groups_in_use
 from tunelight.lightning.state.recovery import Recovery, recovery_of
 from tunelight.lightning.strategies.base import GangStrategy
+from tunelight.lightning.strategies.own_time import OwnTime
 from tunelight.session.session import current
 
 T = TypeVar("T")
@@ -110,6 +111,10 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
         self.turns = 1 if self._by_hand() else self.parts.turns * self.pieces
         self._halvable = None
         self._logged = {}
+        if self._session is not None:
+            forward = self.backend != "sharded" and not self._by_hand()
+            steps, gpu = self._session.progress.steps, self.root_device.type == "cuda"
+            self._own_time = OwnTime(steps, gpu=gpu, forward=forward)
 
     @property
     def pieces(self) -> int:
@@ -118,6 +123,7 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
 
     _halvable: bool | None = None
     """Whether the fit's batches can be cut further; None before the first one."""
+    _own_time: OwnTime | None = None
     _logged: dict[str, torch.Tensor]
     """The last value of each metric that the fit has logged ``on_step``."""
 
@@ -209,15 +215,35 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
     def _turn_loaders(self) -> list[Any]:
         return [one for one in self._trainer().fit_loop._combined_loader.flattened if isinstance(one, TurnLoader)]
 
+    @property
+    def _all_ours(self) -> bool:
+        """Whether each rank reads as many of its own batches a step as there are turns, for Lightning divides none."""
+        return any(not one.cut for one in self._turn_loaders())
+
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Run the step of the first part; ``backward`` runs those of the others."""
         if self._session is not None:
             self._session.halvable = bool(self._halvable)
-        if self.turns == 1:
-            return super().training_step(*args, **kwargs)
+        own = self._own_time
+        if own is not None:
+            own.begin(self._trainer().fit_loop._data_fetcher)
         self._arguments = args
-        with self.block_backward_sync(), self._played_by(self.parts.worker):
-            return super().training_step(*args, **kwargs)
+        with contextlib.ExitStack() as stack:
+            if self.turns > 1:
+                if own is not None:
+                    own.loads = self.parts.turns if self._all_ours else len(self.parts.played)
+                stack.enter_context(self.block_backward_sync())
+                stack.enter_context(self._played_by(self.parts.worker))
+            result = super().training_step(*args, **kwargs)
+        if own is not None:
+            own.end()
+        return result
+
+    def reduce(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Reduce over the ranks; where a training step does so, its own part ends there."""
+        if self._own_time is not None:
+            self._own_time.end()
+        return super().reduce(*args, **kwargs)
 
     def batch_to_device(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Move a batch to this rank's device; hooks that change it use the first part's random generators."""
@@ -265,7 +291,7 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
 
     def _backward_in_turns(self, closure_loss: torch.Tensor, backward: Callable[[torch.Tensor], None]) -> None:
         parts, turns = self.parts, self.turns
-        all_ours = any(not one.cut for one in self._turn_loaders())
+        all_ours = self._all_ours
         share = 1 / parts.turns if all_ours else parts.workers / parts.total
         pieces = turns // parts.turns
         batches, shares = self._first  # an optimizer may ask for a step's gradients again
