@@ -207,7 +207,7 @@ def test_slurm_starts_a_head_then_the_other_nodes_then_the_sweep(slurm: Any) -> 
         pytest.param(signal.SIGINT, "interrupted", 0, False, id="ctrl-c"),
     ],
 )
-def test_slurms_signals_are_passed_on_and_the_job_whose_time_is_over_is_queued_again(
+def test_slurms_signals_are_passed_on_and_the_job_whose_time_is_over_is_queued_again(  # noqa: PLR0917 - a row each
     slurm: Any, tmp_path: Path, number: signal.Signals, said: str, code: int, again: bool
 ) -> None:
     start, log, _ = slurm
