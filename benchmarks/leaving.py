@@ -56,6 +56,11 @@ def training(folder: Path) -> int:
     return sum(line["kind"] == "training" for line in read_lines(folder)) if (folder / "record.jsonl").exists() else 0
 
 
+def begun(driver: subprocess.Popen[bytes], folder: Path, before: int) -> bool:
+    """Tell whether a trial has begun to train since then, or the driver has ended."""
+    return training(folder) > before or driver.poll() is not None
+
+
 def steps(log: Path) -> list[tuple[str, int, float]]:
     """Return the steps trained so far: trial, step, time."""
     lines = log.read_text().split("\n")[:-1] if log.exists() else []
@@ -77,8 +82,8 @@ def yields(count: int, folder: Path, wanted: list[Any]) -> tuple[list[list[str]]
     freed, back, failed = dict[int, list[float]](), list[float](), list[BaseException]()
     log, trials = folder / "steps", 2 + count // 6
 
-    def free() -> float:
-        return float(ray.available_resources().get("CPU", 0.0))
+    def frees(cpus: float) -> bool:
+        return bool(ray.available_resources().get("CPU", 0.0) == cpus)
 
     def person() -> None:
         try:
@@ -88,10 +93,10 @@ def yields(count: int, folder: Path, wanted: list[Any]) -> tuple[list[list[str]]
                 most, left = ((2, 2.0), (4, 0.0), (0, 4.0), (4, 0.0))[number % 4]
                 asked = time.time()
                 sweep.set(max_workers=most)
-                at = until(lambda left=left: free() == left, f"{left:g} free CPUs")
+                at = until(partial(frees, left), f"{left:g} free CPUs")
                 if left:
                     freed.setdefault(most, []).append(at - asked)
-                    until(lambda at=at: time.time() > at + 0.5, "half a second")
+                    time.sleep(max(0.0, at + 0.5 - time.time()))
                 else:
                     trained = {name for name, _, when in steps(log) if asked - 0.5 < when < asked}
                     back.append(until(partial(others_train, log, asked, trained), "one that comes back") - asked)
@@ -124,7 +129,6 @@ def signals(count: int, folder: Path, wanted: list[Any], rng: random.Random) -> 
         sweeps += 1
         ended = False
         while not ended:
-            before = training(folder / name)
             environment = {**os.environ, "TUNELIGHT_GRACE_S": str(GRACE_S - 1)}
             script = Path(__file__).parent / "peers" / "leaving_sweep.py"
             command = [sys.executable, str(script), str(folder), name, "2", str(log)]
@@ -133,10 +137,7 @@ def signals(count: int, folder: Path, wanted: list[Any], rng: random.Random) -> 
                     command, stdout=output, stderr=output, env=environment, start_new_session=True
                 )
             if len(taken) < count:
-                until(
-                    lambda name=name, n=before, driver=driver: training(folder / name) > n or driver.poll() is not None,
-                    "training",
-                )
+                until(partial(begun, driver, folder / name, training(folder / name)), "training")
                 time.sleep(rng.uniform(0.0, 6.0))
                 if driver.poll() is None:
                     at = time.time()

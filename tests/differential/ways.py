@@ -135,7 +135,8 @@ def _run(space: dict[str, Any], arguments: dict[str, Any]) -> tl.SweepResults:
     try:
         return tl.run(space, _trial, **arguments)
     except PreemptedError as error:
-        return error.results
+        results: tl.SweepResults = error.results
+        return results
 
 
 NO_METRIC: Final = ("_tunelight", "time", "epoch", "config")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ class Data(pl.LightningDataModule):
         return self._loader(32, False)
 
 
-def save(file: str, step: int) -> None:
+def save(step: int, file: str) -> None:
     """Write a checkpoint of a loop, on rank 0: all ranks are called with one path."""
     if tl.get_context().rank == 0:
         Path(file).write_text(str(step))
@@ -69,7 +70,7 @@ def loop(config: dict[str, Any]) -> None:
         time.sleep(0.03)
         torch.distributed.barrier()
         if me.preempted():
-            tl.report({"val_loss": 200.0 - step}, lambda file, at=step + 1: save(file, at))
+            tl.report({"val_loss": 200.0 - step}, partial(save, step + 1))
     tl.report({"val_loss": 0.0})
 
 

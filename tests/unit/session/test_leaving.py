@@ -46,8 +46,8 @@ def each(ranks: Ranks, does: Callable[[int, Any], object]) -> list[Any]:
     return found
 
 
-def step(ranks: Ranks, number: int) -> list[Any]:
-    return each(ranks, lambda _, boundary: boundary.end_step(write, epoch=0, step=number))
+def step(ranks: Ranks, number: int, writer: Callable[[str], object] = write) -> list[Any]:
+    return each(ranks, lambda _, boundary: boundary.end_step(writer, epoch=0, step=number))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
@@ -97,7 +97,8 @@ def test_ranks_that_are_apart_go_on_and_leave_at_the_next_report(
     assert each(ranks, lambda rank, boundary: boundary.end_step(write, epoch=0, step=steps[rank])) == [None, None]
     assert not any(isinstance(event, Saved) for event in ranks.events)
     assert [type(error) for error in ranks.report({"loss": 1.0}, checkpoint=write)] == [TrialStopped] * 2
-    assert [event.checkpoint.number for event in ranks.events if isinstance(event, Saved)] == [1]
+    saved = [event.checkpoint for event in ranks.events if isinstance(event, Saved)]
+    assert [info and info.number for info in saved] == [1]
 
 
 def test_after_a_checkpoint_that_the_storage_refused_they_train_on_and_can_be_told_again(tmp_path: Path) -> None:
@@ -107,7 +108,7 @@ def test_after_a_checkpoint_that_the_storage_refused_they_train_on_and_can_be_to
     ranks = Ranks(tmp_path, 2, until=None)
     ordered(ranks, 1, 0)
     for number in (1, 2):
-        each(ranks, lambda _, boundary, at=number: boundary.end_step(refuse, epoch=0, step=at))
+        step(ranks, number, refuse)
     assert [(event.refused, event.checkpoint) for event in ranks.events if isinstance(event, Saved)] == [(True, None)]
     assert ranks.report({"loss": 1.0}) == [None, None]
     ordered(ranks, 1, 0)
