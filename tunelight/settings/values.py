@@ -326,6 +326,13 @@ class Settings:
         return self.repeats.repeats if self.repeats is not None and self.repeats.folds else None
 
     @property
+    def most_trials(self) -> int | None:
+        """How many trials may run at a time, by ``max_concurrent`` and ``max_workers`` (None: as many as fit)."""
+        workers = self.workers if isinstance(self.workers, int) else max(self.workers or (1,))
+        by_workers = None if self.max_workers is None else max(1, self.max_workers // workers)
+        return min((most for most in (self.max_concurrent, by_workers) if most is not None), default=None)
+
+    @property
     def budget_s(self) -> float | None:
         """The time budget in seconds."""
         return None if self.time_budget is None else checks.seconds(self.time_budget)

@@ -201,7 +201,7 @@ class _Sweep:
             "workers": self.settings.workers,
             "cluster": self.where,
             "max_epochs": self.epochs,
-            "max_concurrent": self.settings.max_concurrent,
+            "max_concurrent": self.settings.most_trials,
             "seed": seed,
             "costs": self.costs,
         }
@@ -215,7 +215,7 @@ class _Sweep:
 def _settings(given: Any, told: Mapping[str, Any]) -> Settings:
     """Return the sweep's settings: those of ``plan``, else the space's."""
     space = SearchSpace.of(given)
-    names = {*told, "max_concurrent"} - {"time_budget"}
+    names = {*told, "max_concurrent", "max_workers"} - {"time_budget"}
     own = {name: value for name, value in space.settings.items() if name in names}
     settings = Settings(**{**own, **{name: value for name, value in told.items() if value is not None}})
     return replace(settings, num_samples=settings.num_samples * space.grid_size, workers=settings.workers or 1)

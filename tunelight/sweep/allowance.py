@@ -20,6 +20,7 @@ from tunelight.errors import SettingsError
 from tunelight.gang.drain import Reason, order_to_leave
 from tunelight.record import PAUSED, PENDING, RUNNING, SweepState, TrialState
 from tunelight.resources import Reservation
+from tunelight.results.words import counted
 from tunelight.schedulers.wrapper import SweepScheduler
 from tunelight.searchers import SweepSearch
 from tunelight.sweep.control import SweepControl
@@ -78,6 +79,16 @@ class Allowance:
         self._ends_at: float | None = None
         """When the sweep ends, once it was told to."""
         control.signals.graceful = self._grace_s > 0
+
+    @property
+    def remark(self) -> str | None:
+        """What to tell the person who runs the sweep, if no trial may have workers."""
+        if self.max_workers is None or self.max_workers >= self._reservation.workers:
+            return None
+        return (
+            f"max_workers={self.max_workers}, and a trial has {counted(self._reservation.workers, 'worker')}: all "
+            "trials wait until there are more (tunelight set SWEEP --max-workers N)"
+        )
 
     def look(self, trials: Sequence[Any]) -> None:
         """Let trials leave their workers, or have them again."""

@@ -20,7 +20,7 @@ from tunelight.sweep.run import run, run_sweep
 from tunelight.sweep.stages import Stages
 
 _WHEN = ("epoch", "training_iteration", "timestamp")
-_NOT_TRIED = ("baselines", "callbacks", "time_budget", "max_concurrent", "warm_start", "proxy")
+_NOT_TRIED = ("baselines", "callbacks", "time_budget", "max_concurrent", "max_workers", "warm_start", "proxy")
 """Settings that do not apply to one batch of one trial."""
 
 

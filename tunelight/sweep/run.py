@@ -428,13 +428,19 @@ def _parts(
     tracking = sweep.searcher if isinstance(sweep.searcher, TrackingSearcher) else None
     of_parts = (part.notes for part in (tracking, datasets) if part is not None)
     said = (sweep.sweep_file.get(STAGES) or {}).get("says")
-    for text in (said, *itertools.chain(*of_parts), heavy(sweep.code, training_setting(settings))):
+    for text in (
+        said,
+        steering.allowance.remark,
+        *itertools.chain(*of_parts),
+        heavy(sweep.code, training_setting(settings)),
+    ):
         if text:
             record.note(text)
     try:
         callbacks = [*written, steering, shown, *output, first, *settings.callbacks, GcsCallback(watch)]
         yield steering.scheduler, callbacks
     finally:
+        control.signals.graceful = False
         for one in (*written, shown, *output):
             one.close()
         neighbours.close()

@@ -18,6 +18,7 @@ from tunelight.schedulers.base import GangScheduler
 from tunelight.schedulers.ledger import Ledger, TrialResources
 from tunelight.schedulers.wrapper import SweepScheduler
 from tunelight.searchers import RandomSearcher, SweepSearch
+from tunelight.settings import Settings
 from tunelight.space import SearchSpace
 from tunelight.sweep.allowance import GRACE_VARIABLE, Allowance, grace_s
 from tunelight.sweep.control import SweepControl
@@ -200,6 +201,23 @@ def test_the_first_sigterm_lets_tune_run_on_where_trials_are_told(driver: Driver
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)
     assert "Trials write their checkpoints" in capfd.readouterr().err
+
+
+def test_a_sweep_whose_trials_all_wait_says_so(tmp_path: Path) -> None:
+    allowance = Driver(tmp_path, max_workers=2).allowance
+    assert allowance.remark is None
+    allowance.max_workers = 1
+    said = allowance.remark
+    assert said is not None
+    assert said.startswith("max_workers=1, and a trial has 2 workers: all trials wait")
+
+
+@pytest.mark.parametrize(
+    ("told", "most"),
+    [({}, None), ({"max_workers": 8}, 4), ({"max_workers": 8, "max_concurrent": 3}, 3), ({"max_workers": 0}, 1)],
+)
+def test_a_plan_counts_the_trials_that_the_workers_are_enough_for(told: dict[str, Any], most: int | None) -> None:
+    assert Settings(workers=2, **told).most_trials == most
 
 
 # --- gangs that change their size ------------------------------------------------------------------------

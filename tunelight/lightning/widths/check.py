@@ -209,6 +209,7 @@ _LEFT: Final = (
     "repeats",
     "resources_per_trial",
     "max_concurrent",
+    "max_workers",
     "max_epochs",
 )
 _ONCE: Final[Mapping[str, Any]] = {
