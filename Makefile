@@ -6,9 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.tunelight-setup
 HOROVOD_STAMP := $(VENV)/.tunelight-horovod
-BENCHMARKS := turnaround leak strategies gpu chaos recovery pbt schedulers fidelity search transfer suggestions importances reporting data nodes ready compile web resumed coordinates
+BENCHMARKS := turnaround leak strategies gpu chaos recovery pbt schedulers fidelity search transfer suggestions importances reporting data nodes ready compile web resumed leaving coordinates
 # Of these `make test` runs no short mode, which takes minutes; the nightly workflow does, by `make bench-short LONG=`.
-LONG ?= recovery pbt data nodes strategies fidelity compile gpu search record_digits_curves
+LONG ?= recovery leaving pbt data nodes strategies fidelity compile gpu search record_digits_curves
 # Of these there is no whole run but on a GPU: `make gpu`.
 ON_GPUS := gpu
 # Those with Ray. Two processes at a time, each with a Ray of its own: they wait more than they compute.
@@ -124,7 +124,7 @@ bench: setup
 
 # Four at a time: in a short run nothing is measured, and most of it waits for processes to start. The longest come first.
 bench-short: setup
-	printf '%s\n' $(addsuffix .py,$(filter-out $(LONG),$(BENCHMARKS) record_curves record_digits_curves)) 'chaos.py --cluster' | \
+	printf '%s\n' 'chaos.py --cluster' $(addsuffix .py,$(filter-out $(LONG),$(BENCHMARKS) record_curves record_digits_curves)) | \
 		xargs -P 4 -I NAME sh -c '$(BIN)/python benchmarks/NAME --short || { echo "benchmarks/NAME --short failed"; exit 1; }'
 
 # Environments of their own, made once each: scripts/matrix.py says how, and docs/versions.md what came of it.
