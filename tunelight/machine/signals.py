@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, Final
+
+from tunelight.errors import SettingsError
 
 _STOPPING = "Stopping: what was reported is kept, and results follow. {again} ends at once."
 _LEAVING = "SIGTERM. Trials write their checkpoints, and then the sweep ends. A second signal ends at once."
+GRACE_VARIABLE: Final = "TUNELIGHT_GRACE_S"
+GRACE_S: Final = 25.0
+"""How long trials may take to leave after SIGTERM; Kubernetes and Slurm kill a process after 30 s."""
+
+
+def grace_s() -> float:
+    """Return how long trials may take to leave, in seconds. Raises: SettingsError where the variable is no number."""
+    said = os.environ.get(GRACE_VARIABLE, GRACE_S)
+    try:
+        seconds = float(said)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise SettingsError(f"{GRACE_VARIABLE} must be a number of seconds, 0 or more, not {said!r}.")
+    return seconds
 
 
 class StopSignals:

@@ -8,7 +8,6 @@ driver itself has to end.
 from __future__ import annotations
 
 import math
-import os
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -16,8 +15,8 @@ from typing import Any, Final
 
 from tunelight.compat.controller import put_aside, take_back
 from tunelight.compat.ray import cluster_size
-from tunelight.errors import SettingsError
 from tunelight.gang.drain import Reason, order_to_leave
+from tunelight.machine.signals import grace_s
 from tunelight.record import PAUSED, PENDING, RUNNING, SweepState, TrialState
 from tunelight.resources import Reservation
 from tunelight.results.words import counted
@@ -26,23 +25,8 @@ from tunelight.searchers import SweepSearch
 from tunelight.sweep.control import SweepControl
 from tunelight.sweep.neighbours import Neighbours
 
-GRACE_VARIABLE: Final = "TUNELIGHT_GRACE_S"
-GRACE_S: Final = 25.0
-"""How long trials may take to leave after SIGTERM; Kubernetes and Slurm kill a process after 30 s."""
 _ENDS: Final = Reason("leaves its workers: the sweep was told to end (SIGTERM)", ends=True)
 _YIELDS: Final = Reason("leaves its workers to others, and goes on when there is room")
-
-
-def grace_s() -> float:
-    """Return how long trials may take to leave, in seconds. Raises: SettingsError where the variable is no number."""
-    said = os.environ.get(GRACE_VARIABLE, GRACE_S)
-    try:
-        seconds = float(said)
-    except ValueError:
-        seconds = math.nan
-    if not 0 <= seconds < math.inf:
-        raise SettingsError(f"{GRACE_VARIABLE} must be a number of seconds, 0 or more, not {said!r}.")
-    return seconds
 
 
 class Allowance:

@@ -22,6 +22,7 @@ from tunelight.compat.ray import announced
 from tunelight.errors import PreemptedError, SweepFailedError
 from tunelight.lightning.recipe import training_setting
 from tunelight.machine.optional import look_up
+from tunelight.machine.signals import grace_s
 from tunelight.messages import DatasetHandle, Evaluation
 from tunelight.policies import FailurePolicy
 from tunelight.record import (
@@ -225,6 +226,7 @@ def _run_sweep(
             seed = None if past is None else past.sweep_file.get("seed")
             settings = replace(settings, seed=secrets.randbelow(2**31) if seed is None else seed)
         check_ray(settings)
+        grace_s()
         if settings.web:
             check_web()
         steps = stack.enter_context(Steps(shown=bool(settings.progress)))

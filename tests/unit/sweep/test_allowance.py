@@ -12,6 +12,7 @@ import pytest
 
 from tests.unit.recording import Sweep
 from tunelight.errors import SettingsError
+from tunelight.machine.signals import GRACE_VARIABLE, grace_s
 from tunelight.resources import Reservation
 from tunelight.schedulers import ElasticASHA
 from tunelight.schedulers.base import GangScheduler
@@ -20,7 +21,7 @@ from tunelight.schedulers.wrapper import SweepScheduler
 from tunelight.searchers import RandomSearcher, SweepSearch
 from tunelight.settings import Settings
 from tunelight.space import SearchSpace
-from tunelight.sweep.allowance import GRACE_VARIABLE, Allowance, grace_s
+from tunelight.sweep.allowance import Allowance
 from tunelight.sweep.control import SweepControl
 from tunelight.sweep.neighbours import Neighbours
 
