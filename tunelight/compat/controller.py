@@ -34,12 +34,14 @@ def mend(controller: Any) -> None:
             vars(manager)["kept"] = defaultdict(list)
 
 
-def put_aside(controller: Any, trial: Any) -> None:
+def put_aside(controller: Any, trial: Any) -> bool:
     """Let a pending trial of Tune's controller wait, without a reservation, until it is taken back.
 
-    Read in 2.43.0 and 2.60.0.
+    Return whether it does: not one that is just being given an idle actor. Read in 2.43.0 and 2.60.0.
     """
     inner = getattr(controller, "_tune_controller", controller)
+    if trial in inner._resetting_trials:
+        return False
     requested = inner._trial_to_actor.pop(trial, None)
     if requested is not None:
         inner._actor_to_trial.pop(requested)
@@ -47,6 +49,7 @@ def put_aside(controller: Any, trial: Any) -> None:
     if trial in inner._staged_trials:
         inner._unstage_trial_with_resources(trial)
     inner._set_trial_status(trial, "PAUSED")
+    return True
 
 
 def take_back(controller: Any, trial: Any) -> None:

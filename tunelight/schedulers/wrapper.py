@@ -78,9 +78,8 @@ class SweepScheduler:
             mend(tune_controller)
         self.controller = tune_controller
         self._pass_on("on_trial_add", tune_controller, trial)
-        if trial.trial_id in self.leaving and trial.status == Trial.PENDING:
+        if trial.trial_id in self.leaving and trial.status == Trial.PENDING and put_aside(tune_controller, trial):
             self.aside[trial.trial_id] = trial
-            put_aside(tune_controller, trial)
 
     def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
         """Pass on a failure."""

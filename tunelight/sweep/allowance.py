@@ -144,13 +144,11 @@ class Allowance:
                 take_back(controller, trial)
 
     def _leave(self, controller: Any, trial: Any, why: Reason) -> None:
-        if trial.status == PENDING:
-            self._scheduler.leaving.add(trial.trial_id)
+        if trial.status == PENDING and put_aside(controller, trial):
             self._scheduler.aside[trial.trial_id] = trial
-            put_aside(controller, trial)
         elif trial.trial_id not in self._scheduler.leaving:
-            self._scheduler.leaving.add(trial.trial_id)
             self._order(_name(trial), why)
+        self._scheduler.leaving.add(trial.trial_id)
 
 
 def _name(trial: Any) -> str:

@@ -37,6 +37,7 @@ class Controller:
 
     def __init__(self, trials: list[Any]) -> None:
         self._trials, self._trial_to_actor, self._staged_trials = trials, dict[Any, Any](), set[Any]()
+        self._resetting_trials = set[Any]()
         self.ended = False
         updater = SimpleNamespace(get_num_cpus=lambda: 8, get_num_gpus=lambda: 0)
         self._resource_updater = updater
@@ -122,6 +123,19 @@ def test_a_trial_that_waits_for_workers_is_put_aside_before_one_that_trains_leav
     driver.trials[0].status = "PENDING"
     driver.look(4)
     assert driver.orders == []
+    assert driver.trials[0].status == "PAUSED"
+
+
+def test_a_trial_that_is_being_given_an_idle_head_leaves_once_it_has_it(driver: Driver) -> None:
+    driver.trials[0].status = "PENDING"
+    driver.controller._resetting_trials.add(driver.trials[0])
+    driver.look(4)
+    assert driver.names == ["00000"]
+    assert driver.trials[0].status == "PENDING"
+    driver.controller._resetting_trials.clear()
+    driver.trials[0].status = "RUNNING"
+    driver.look(4)
+    driver.leaves(driver.trials[0])
     assert driver.trials[0].status == "PAUSED"
 
 
