@@ -18,7 +18,9 @@ from tunelight.messages import WorkerError
 DRAINED: Final = "NodeDrained"
 """The type of the error by which a trial leaves its nodes."""
 LOOK_S: Final = 1.0
-"""How often a head asks whether its trial has to leave: an evicted driver may have ten seconds."""
+"""How often a head asks whether its driver has told it to leave: an evicted driver may have ten seconds."""
+NODES_S: Final = 2.0
+"""How often it asks for drain notices: a preemptible node has at least half a minute from its notice on."""
 _ENDS: Final = "!"
 
 
@@ -46,7 +48,7 @@ def ordered_to_leave(trial: str) -> Reason | None:
 
 
 class DrainWatch:
-    """Tells, at most every ``LOOK_S`` seconds, whether a trial has to leave its nodes. Runs on: trial.
+    """Tells whether a trial has to leave its nodes; it asks now and then. Runs on: trial.
 
     ``ordered`` returns why the driver has told it to, if it has.
     """
@@ -58,7 +60,7 @@ class DrainWatch:
         ordered: Callable[[], Reason | None] = lambda: None,
     ) -> None:
         self._look, self._clock, self._ordered = look, clock, ordered
-        self._next = 0.0
+        self._next = self._next_nodes = 0.0
         self._drained: Mapping[str, int] = {}
         self.order: Reason | None = None
         """The driver's."""
@@ -69,7 +71,10 @@ class DrainWatch:
         if now >= self._next:
             self._next = now + LOOK_S
             try:
-                self._drained, self.order = self._look(), self._ordered()
+                self.order = self._ordered()
+                if now >= self._next_nodes:
+                    self._next_nodes = now + NODES_S
+                    self._drained = self._look()
             except Exception:  # noqa: BLE001 - a cluster that does not answer is noticed elsewhere
                 return []
         return [node for node in dict.fromkeys(nodes) if node in self._drained]

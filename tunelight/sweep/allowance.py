@@ -115,6 +115,8 @@ class Allowance:
 
     def _wanted(self, most: int | None) -> int:
         """Return how many trials this sweep would train at once if there was room: all that are left, at most."""
+        if self._scheduler.paused:
+            return self._state.counts[RUNNING]
         left = len(self._state.live) + self._state.counts[PENDING] + self._search.to_make
         return min(one for one in (left, most, self._search.most_at_once) if one is not None)
 

@@ -10,7 +10,8 @@ from ray.exceptions import RayTaskError
 
 from tests.unit.gang.test_run import ScriptedGang, info, numbers, play, report
 from tunelight.errors import TrialError
-from tunelight.gang.drain import DRAINED, LOOK_S, DrainWatch, Reason, moved_away
+from tunelight.gang import drain
+from tunelight.gang.drain import DRAINED, LOOK_S, NODES_S, DrainWatch, Reason, moved_away
 from tunelight.gang.run import drained
 from tunelight.messages import Ended, Saved, Stop
 from tunelight.policies import COOLDOWN_S
@@ -22,13 +23,42 @@ def test_only_a_trials_own_nodes_concern_it():
     assert watch.drained(["a"]) == []
 
 
-def test_ray_is_asked_at_most_every_two_seconds():
-    asked: list[float] = []
-    times = iter([0.0, 0.1, LOOK_S - 0.1, LOOK_S, LOOK_S + 0.1])
-    watch = DrainWatch(lambda: asked.append(1.0) or {}, lambda: next(times))  # type: ignore[func-returns-value]
+def test_ray_is_asked_at_most_every_two_seconds_and_for_the_drivers_order_every_second():
+    asked: list[str] = []
+    times = iter([0.0, 0.1, LOOK_S, LOOK_S + 0.1, NODES_S])
+    watch = DrainWatch(lambda: asked.append("nodes") or {}, lambda: next(times), lambda: asked.append("order"))  # type: ignore[func-returns-value]
     for _ in range(5):
         watch.drained(["a"])
-    assert len(asked) == 2
+    assert asked == ["order", "nodes", "order", "order", "nodes"]
+
+
+def test_an_order_comes_before_a_drain(monkeypatch: pytest.MonkeyPatch):
+    order = Reason("the sweep was told to end", ends=True)
+    watch = DrainWatch(lambda: {"a": 0}, lambda: 0.0, lambda: order)
+    assert watch.drained(["a"]) == ["a"]
+    assert watch.order == order
+
+
+def test_an_order_is_read_as_it_was_given(monkeypatch: pytest.MonkeyPatch):
+    kept: dict[str, str] = {}
+    monkeypatch.setattr(drain, "keep_for_job", kept.__setitem__)
+    monkeypatch.setattr(drain, "kept_for_job", kept.get)
+    assert drain.ordered_to_leave("gang/1") is None
+    for reason in (Reason("leaves", ends=True), Reason("leaves"), None):
+        drain.order_to_leave("gang/1", reason)
+        assert drain.ordered_to_leave("gang/1") == reason
+    assert drain.ordered_to_leave("gang/2") is None
+
+
+def test_training_without_a_checkpoint_leaves_all_the_same_where_everything_ends():
+    gang = ScriptedGang([report(1, saved=False), Saved(None, 1), report(2, saved=False), Ended(0)])
+    run, _, said = play(gang, leave=Notice(ends=True))
+    run.next_event()
+    with pytest.raises(TrialError) as caught:
+        numbers(run)
+    assert caught.value.error.type_name == DRAINED
+    assert said == []
+    assert gang.hurried == 1
 
 
 def test_a_ray_that_does_not_answer_is_no_notice():
