@@ -233,7 +233,7 @@ class TrialResult(Noted):
                 best = value, path
         if best is not None:
             return best[1]
-        return list(kept)[-1] if kept else None
+        return max(kept, key=lambda path: _age(kept[path]), default=None)
 
     def load_model(
         self, model_cls: type[Any] | None = None, *, trust: bool = False, weights_only: bool = True, **kwargs: Any
@@ -443,3 +443,8 @@ class TrialResult(Noted):
 
     def __str__(self) -> str:
         return repr(self) if self._reason is None else f"trial {self.id} {self.outcome}: {self._reason}"
+
+
+def _age(known: Mapping[str, Any]) -> tuple[int, int]:
+    """Return a key that sorts checkpoints, as they are recorded or found on the disk, from the oldest to the newest."""
+    return known.get("number") or known.get("training_iteration") or 0, known.get("between") or 0

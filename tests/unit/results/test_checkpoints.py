@@ -17,11 +17,11 @@ def written(tmp_path: Path) -> Writer:
     return Writer(tmp_path)
 
 
-def on_disk(written: Writer, trial: str, number: int, value: float) -> Path:
+def on_disk(written: Writer, trial: str, number: int, value: float | None, between: int = 0) -> Path:
     """Write a checkpoint that the record does not know."""
     folder = written.folder / f"trial_{trial}" / checkpoints.FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    info = CheckpointInfo(str(folder / checkpoints.file_name(number)), number, value=value)
+    info = CheckpointInfo(str(folder / checkpoints.file_name(number, between)), number, value=value, between=between)
     checkpoints.temp_path(info, "start").write_text("weights")
     return Path(checkpoints.commit(info, checkpoints.temp_path(info, "start")).path)
 
@@ -31,6 +31,16 @@ def test_one_that_was_finished_after_the_last_report_counts(written: Writer) -> 
     written.checkpoint(trial, 1, 0.5)
     last = on_disk(written, trial, 2, 0.2)
     assert written.load().best.checkpoint == last
+
+
+def test_one_with_which_the_trial_left_in_the_midst_of_an_epoch_counts_as_old_as_it_is(written: Writer) -> None:
+    trial = written.trial(0.5, 0.2)
+    left = on_disk(written, trial, 1, None, between=20)
+    assert written.load().trials[0].checkpoint == left
+    last = on_disk(written, trial, 2, None)
+    assert written.load().trials[0].checkpoint == last  # although the record knows neither
+    best = on_disk(written, trial, 1, 0.5)
+    assert written.load().trials[0].checkpoint == best
 
 
 def test_a_torn_one_says_so_and_those_that_are_whole_are_named(written: Writer) -> None:
