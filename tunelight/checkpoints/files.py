@@ -352,7 +352,8 @@ def copy_from_trial(
 
     Returns: None if there is none. The copy has no value: that was reported by the other trial.
     """
-    info = resume_point(folder, upto)[0] or resume_point(folder)[0]
+    of_reports = (one for one in _candidates(folder, upto, None) if not one.between and is_valid(one))
+    info = next(of_reports, None) or resume_point(folder)[0]
     if info is None:
         return None
     fetch_local(info.path)
