@@ -84,8 +84,7 @@ class Allowance:
             return
         most = self._most(controller)
         self._search.allowed = None if most is None else most - len(self._scheduler.aside)
-        if most is not None:
-            self._scheduler.within(most * self._reservation.workers)
+        self._scheduler.within(None if most is None else most * self._reservation.workers)
         self._keep(controller, trials, math.inf if most is None else most)
 
     # -- the end of the sweep

@@ -257,6 +257,15 @@ def test_gangs_that_grew_shrink_before_trials_leave() -> None:
     assert growth.ledger.most is None
 
 
+def test_a_scheduler_that_resizes_gangs_hears_of_a_limit_and_of_its_end(tmp_path: Path) -> None:
+    driver = Driver(tmp_path)
+    driver.scheduler.scheduler = elastic = ElasticASHA("loss", "min", max_workers=8)
+    driver.look(5)
+    assert elastic._growth.ledger.most == 4  # whole trials of two workers
+    driver.look(None)
+    assert elastic._growth.ledger.most is None
+
+
 def test_a_limit_of_workers_leaves_no_room_beyond_it() -> None:
     ledger, each = Ledger(), TrialResources(2, (2.0, 0.0), (1.0, 0.0))
     ledger.capacity = (8.0, 0.0)
