@@ -136,7 +136,7 @@ class PreemptedError(SystemExit):
     """The sweep was told to end by SIGTERM, its trials have left with their checkpoints, and ``resume=True`` goes on.
 
     It is a SystemExit with exit code 75 (EX_TEMPFAIL), by which a cluster's job is started again: a script need not
-    catch it, and ``except Exception`` does not. ``results`` are those of so far.
+    catch it, and ``except Exception`` does not. ``results`` are those of so far; None where no trial had begun.
     """
 
     def __init__(self, results: Any) -> None:

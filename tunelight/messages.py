@@ -101,6 +101,8 @@ class Save:
 
 GOES_ON: Final = frozenset({"paused", "resize", "moved", "adopt"})
 """The reasons of a :class:`Stop` after which the trial trains on: later, on other workers, or from another's state."""
+LEAVES: Final = "leaves its workers"
+"""How the reason begins for which a trial leaves that has not failed."""
 FAILED: Final = "failed"
 """How the reason begins for which the ranks of a trial are aborted once one of them has failed."""
 

@@ -108,7 +108,7 @@ def test_workers_are_given_back_by_command_and_taken_again_and_no_batch_is_lost(
             sweep = tl.attach("s", tmp_path)
             for most, left in ((2, 2.0), (0, 4.0), (4, 0.0)):
                 assert sweep.set(max_workers=most) == f"set by command: max_workers={most}" + (
-                    " (a trial has 2 workers, so all trials wait)" if most == 0 else ""
+                    " (a trial has 2 workers: none begins, and all leave that can)" if most == 0 else ""
                 )
                 wait(functools.partial(frees, ray4, left))
         except BaseException as error:  # noqa: BLE001 - it is raised in the test's own thread

@@ -259,7 +259,8 @@ def prune(
     sign = 1.0 if mode == "min" else -1.0
     judged = [info for info in ordered if info.value is not None and math.isfinite(info.value)]
     best = sorted(judged, key=lambda info: (sign * (info.value or 0.0), info.number))[:keep]
-    spared = {info.path for info in best} | {info.path for info in ordered[-SPARES:]} | set(pinned)
+    of_reports = [info.path for info in ordered if not info.between]  # others take over a trial's state of a report
+    spared = {info.path for info in (*best, *ordered[-SPARES:])} | {*of_reports[-1:], *pinned}
     for info in ordered:
         if info.path not in spared:
             try:

@@ -285,6 +285,8 @@ def _finish(sweep: Callable[[], SweepResults], *, quiet: bool, json: bool) -> No
     try:
         results = sweep()
     except PreemptedError as error:
+        if error.results is None:
+            raise typer.Exit(AGAIN) from error
         results, cut_off = error.results, AGAIN
     with unread():
         if json:

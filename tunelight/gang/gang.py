@@ -151,7 +151,8 @@ class Gang(Membership):
             for rank, worker in enumerate(self.workers)
             if rank > 0 and worker is not None and rank not in self._ended
         ]
-        if not calls or len(ray.wait(calls, num_returns=len(calls), timeout=_HURRY_S)[0]) == len(calls):
+        heard = not calls or len(ray.wait(calls, num_returns=len(calls), timeout=_HURRY_S)[0]) == len(calls)
+        if heard and self.workers[0] is not None:
             self.workers[0].answer.remote(self.trials, Hurry())
 
     def next_event(self, timeout_s: float | None = None) -> Event | None:

@@ -260,8 +260,11 @@ class ResilientRun:
         self._raise_failure()
         end = math.inf if timeout_s is None else self._clock() + timeout_s
         while True:
-            if self._movable and (why := self._leave()) is not None:
-                self._order_to_leave("moved", why)
+            if isinstance(self._phase, Training) and self.training and (why := self._leave()) is not None:
+                if self._movable:
+                    self._order_to_leave("moved", why)
+                elif why.ends:
+                    self._phase = Failed(drained(why))
             if self._slow.moving and self._movable and self.gang.spare_ready():
                 self._order_to_leave("resize", None)
             event = self.gang.next_event(max(0.0, min(LOOK_S, end - self._clock())))

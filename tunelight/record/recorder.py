@@ -13,7 +13,7 @@ from ray.tune import Callback
 
 from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import last_line
-from tunelight.messages import RESULT_KEY
+from tunelight.messages import LEAVES, RESULT_KEY
 from tunelight.record.commands import Command
 from tunelight.record.folder import encode
 from tunelight.record.lease import Lease
@@ -370,7 +370,8 @@ class RecordCallback(Callback):
         """Record that a trial failed where Tune sees it, or has left its workers, and waits to be started again."""
         self._meet(trials)
         why = _head_error(trial)["message"].removeprefix("ray.exceptions.RayActorError: ")
-        self.note(why if trial.status == PAUSED else f"failed and will be started again: {why}", trial.trial_id)
+        left = trial.status == PAUSED or why.startswith(LEAVES)
+        self.note(why if left else f"failed and will be started again: {why}", trial.trial_id)
         self._set(trial.trial_id, PENDING)
         known = self.state.trials[trial.trial_id]
         try:

@@ -123,9 +123,14 @@ class Members(dict[str, Member]):
         self, started: Callable[[Member], None], begun: Callable[[Member], None], paused: Callable[[Member], None]
     ) -> None:
         """Find out which trials Tune has started, have their gang, or have paused, for which it has no callbacks."""
-        while self.waiting and not (self.waiting[0].state is State.WAITING and self.waiting[0].is_now(Trial.PENDING)):
-            member = self.waiting.popleft()
-            if member.state is State.WAITING:
+        for _ in range(len(self.waiting)):
+            member = self.waiting[0]
+            if member.state is State.WAITING and member.is_now(Trial.PENDING):
+                break
+            self.waiting.popleft()
+            if member.state is State.WAITING and member.is_now(Trial.PAUSED):
+                self.waiting.append(member)  # it was put aside until there are workers for it
+            elif member.state is State.WAITING:
                 self.starts(member)
                 started(member)
         for _ in range(min(_LOOKS, len(self._starting))):

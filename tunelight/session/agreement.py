@@ -12,8 +12,8 @@ from tunelight.session.mailbox import Mailbox, RankChannel, await_message, from_
 ANSWER_LIMIT_S = 3600.0
 """How long a report waits for a decision. Synchronous schedulers may take their time; none takes an hour."""
 MEET_LIMIT_S = 5.0
-"""How long rank 0 waits for the others at the end of a training step at which all are to leave."""
-_ENDED, _WRITE, _SKIP = "ended", "write", "skip"
+"""How long rank 0 waits for the others at the end of a training step at which all are to leave; twice."""
+_ENDED, _WRITE, _SKIP, _READY = "ended", "write", "skip", "ready"
 
 
 class Agreement:
@@ -65,15 +65,14 @@ class Agreement:
             return value
         return self._receive(key, number, *([end] if end else []))
 
-    def meets(self, what: str, step: int, *, calls: bool) -> bool | None:
+    def meets(self, what: str, step: int, where: str, *, calls: bool) -> bool | None:
         """Return whether all ranks are at the end of this step, of those that each of them counts; None: not yet.
 
         Rank 0 calls for the step after its own, where ``calls`` says so. No rank can have gone beyond that in training
         that reduces gradients in each step, and so every rank hears of it in time; elsewhere one may have, and all get
-        False. ``what``: the name of the meeting, another one each time. Raises: TrialStopped after an abort.
+        False. ``what``: the name of the meeting, another one each time. ``where`` has to be equal on all ranks, too.
+        Raises: TrialStopped after an abort.
         """
-        if self._place.world_size == 1:
-            return True if calls else None
         lead = self._place.rank == 0
         if what not in self._calls:
             called = (str(step + 1) if calls else None) if lead else self._channel.receive(what, 0)
@@ -81,21 +80,30 @@ class Agreement:
                 return None
             self._calls[what] = int(called)
             if lead:
-                self._channel.broadcast(what, called)
-        return None if step < self._calls[what] else self._all_at(what, str(step), lead=lead)
+                self._broadcast(what, called)
+        return None if step < self._calls[what] else self._all_at(what, where, lead=lead)
 
-    def _all_at(self, what: str, step: str, *, lead: bool) -> bool:
-        """Return on each rank whether all of them have come to the same step."""
-        end = time.monotonic() + (MEET_LIMIT_S if lead else 2 * MEET_LIMIT_S)
+    def _all_at(self, what: str, where: str, *, lead: bool) -> bool:
+        """Return on each rank whether all of them have come to the same place, and wait there."""
 
-        def heard(turn: str) -> str | None:
-            return await_message(self._channel, [turn], end - time.monotonic(), lambda: self._mailbox.aborted)
+        def heard(limit_s: float, *turns: str) -> str | None:
+            return await_message(self._channel, turns, limit_s, lambda: self._mailbox.aborted)
 
+        mine = f"{what}/{self._place.rank}"
         if not lead:
-            self._channel.broadcast(f"{what}/{self._place.rank}", step)
-            return heard(f"{what}/all") == _WRITE
-        met = all(heard(f"{what}/{rank}") == step for rank in range(1, self._place.world_size))
-        self._channel.broadcast(f"{what}/all", _WRITE if met else _SKIP)
+            self._broadcast(mine, where)
+            if heard(2 * MEET_LIMIT_S, f"{what}/ready", f"{what}/all") != _READY:
+                return False  # and rank 0 will not hear that this rank waits
+            self._broadcast(f"{mine}/waits", where)
+            return heard(12 * MEET_LIMIT_S, f"{what}/all") == _WRITE
+        met = True
+        for suffix in ("", "/waits"):
+            end = time.monotonic() + MEET_LIMIT_S
+            others = (f"{what}/{rank}{suffix}" for rank in range(1, self._place.world_size))
+            met = met and all(heard(end - time.monotonic(), other) == where for other in others)
+            if met and not suffix:
+                self._broadcast(f"{what}/ready", _READY)
+        self._broadcast(f"{what}/all", _WRITE if met else _SKIP)
         return met
 
     def end(self, number: int) -> None:

@@ -236,23 +236,27 @@ class Boundary:
                 self._post(Wrote(info))
         self._obey({}, epoch, step)
 
-    def end_step(self, writer: Writer, *, epoch: int, step: int) -> None:
+    @property
+    def hurried(self) -> bool:
+        """Whether the gang may have to leave at the end of a training step."""
+        return self._mailbox.hurried and self.progress.continues
+
+    def end_step(self, writer: Writer, *, epoch: int, step: int, batch: int = 0) -> None:
         """Reach the end of a training step, where a gang that has to leave its nodes does so with a checkpoint.
 
-        Call it on every rank, with equal steps from 1 on. Raises: TrialStopped when the gang leaves.
+        Call it on every rank, with equal steps from 1 on, after equally many batches. Raises: TrialStopped when the
+        gang leaves.
         """
-        if not (self._mailbox.hurried and self.progress.continues):
-            return
-        if self._meet(step):
+        if self.hurried and self._meet(step, batch):
             self.writer, self._between = writer, step
             self.stopwatch.lap()
             self._obey({}, epoch, step)
             self._between = 0
 
-    def _meet(self, step: int) -> bool:
+    def _meet(self, step: int, batch: int = 0) -> bool:
         """Return whether all ranks are at this step, to leave; where one is elsewhere, they do at the next report."""
         name = f"leave {self._meetings}"
-        met = self._agreement.meets(name, step, calls=self._lead and self._mailbox.leaving)
+        met = self._agreement.meets(name, step, f"{step}, {batch}", calls=self._lead and self._mailbox.leaving)
         if met is not None:
             self._meetings += 1
             self._mailbox.hurried = False

@@ -7,6 +7,7 @@ driver itself has to end.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import signal
 import time
@@ -14,9 +15,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from tunelight.compat.controller import put_aside, take_back
-from tunelight.compat.ray import cluster_size
+from tunelight.compat.ray import cluster_size, end_cached_actors
 from tunelight.gang.drain import Reason, order_to_leave
 from tunelight.machine.signals import grace_s
+from tunelight.messages import LEAVES
 from tunelight.record import PAUSED, PENDING, RUNNING, SweepState, TrialState
 from tunelight.resources import Reservation
 from tunelight.results.words import counted
@@ -25,8 +27,8 @@ from tunelight.searchers import SweepSearch
 from tunelight.sweep.control import SweepControl
 from tunelight.sweep.neighbours import Neighbours
 
-_ENDS: Final = Reason("leaves its workers: the sweep was told to end (SIGTERM)", ends=True)
-_YIELDS: Final = Reason("leaves its workers to others, and goes on when there is room")
+_ENDS: Final = Reason(f"{LEAVES}: the sweep was told to end (SIGTERM)", ends=True)
+_YIELDS: Final = Reason(f"{LEAVES} to others, and goes on when there is room")
 
 
 class Allowance:
@@ -94,6 +96,7 @@ class Allowance:
         if self._ends_at is None:
             self._ends_at = self._clock() + self._grace_s
             self._search.allowed = 0
+            self._scheduler.leaving.clear()  # who was told to yield hears that all ends
         for trial in trials:
             if trial.status in (PENDING, RUNNING):
                 self._leave(controller, trial, _ENDS)
@@ -138,18 +141,30 @@ class Allowance:
             stay = told[: int(min(most - len(staying), len(told)))]
             back = list(aside.values())[: int(max(0, min(most - len(having), len(aside))))]
             for trial in (*stay, *back):
-                leaving.discard(trial.trial_id)
-                self._order(_name(trial), None)
+                if self._tell(trial, None):
+                    leaving.discard(trial.trial_id)
             for trial in back:
-                del aside[trial.trial_id]
-                take_back(controller, trial)
+                if trial.trial_id not in leaving:
+                    del aside[trial.trial_id]
+                    take_back(controller, trial)
+        if len(having) >= most and all(trial.status == RUNNING for trial in having):
+            with contextlib.suppress(Exception):  # not public in Tune, which would keep one gang for a next trial
+                end_cached_actors(controller)
 
     def _leave(self, controller: Any, trial: Any, why: Reason) -> None:
         if trial.status == PENDING and put_aside(controller, trial):
             self._scheduler.aside[trial.trial_id] = trial
-        elif trial.trial_id not in self._scheduler.leaving:
-            self._order(_name(trial), why)
+        elif trial.trial_id in self._scheduler.leaving or not self._tell(trial, why):
+            return
         self._scheduler.leaving.add(trial.trial_id)
+
+    def _tell(self, trial: Any, why: Reason | None) -> bool:
+        """Tell a trial's head to leave, or not any more; False where Ray does not answer now: it is tried again."""
+        try:
+            self._order(_name(trial), why)
+        except Exception:  # noqa: BLE001 - Ray is busy or gone, which is noticed elsewhere
+            return False
+        return True
 
 
 def _name(trial: Any) -> str:

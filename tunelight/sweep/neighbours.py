@@ -62,10 +62,10 @@ class Neighbours:
         needs = {name: amount * min(wanted, fitting) for name, amount in each.items()}
         try:
             self.board.put(self.name, json.dumps({"priority": self.priority, "needs": needs, "said": self._said}))
-            others = self.board.all()
-        except Exception:  # noqa: BLE001 - Ray is busy or gone, which is noticed elsewhere
+            heard = [self._first(name, text, now) for name, text in self.board.all().items()]
+        except Exception:  # noqa: BLE001 - Ray is busy or gone, which is noticed elsewhere, or the other is of another version
             return self._left
-        first = [other for name, text in others.items() if (other := self._first(name, text, now)) is not None]
+        first = [other for other in heard if other is not None]
         left = {name: size[name] - sum(other.get(name, 0.0) for other in first) for name in size}
         self._left = _fitting(each, left) if first else None
         return self._left

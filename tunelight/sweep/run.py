@@ -206,7 +206,12 @@ def run(
 def run_sweep(space: SearchSpace, settings: Settings, stage: Mapping[str, Any] | None = None) -> SweepResults:
     """Run one sweep of checked settings; ``stage``: of which request it is a part, for its sweep.yaml."""
     control = SweepControl()
-    results = _run_sweep(space, settings, control, stage)
+    try:
+        results = _run_sweep(space, settings, control, stage)
+    except KeyboardInterrupt:  # while no trial was there to be told
+        if control.signals.received is not signal.SIGTERM:
+            raise
+        raise PreemptedError(None) from None
     if control.signals.received is signal.SIGTERM and results.ended == "interrupted":
         raise PreemptedError(results)
     return results

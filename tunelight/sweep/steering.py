@@ -201,7 +201,9 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
             self.allowance.max_workers = checked["max_workers"]
         said = ", ".join(f"{name}={value}" for name, value in checked.items())
         if checked.get("max_workers") in range(self._reservation.workers):
-            said += f" (a trial has {counted(self._reservation.workers, 'worker')}, so all trials wait)"
+            said += (
+                f" (a trial has {counted(self._reservation.workers, 'worker')}: none begins, and all leave that can)"
+            )
         return f"set by command: {said}{self._keep(**checked)}"
 
     def _resize(self, command: Command, trials: dict[str, Any]) -> str:

@@ -82,6 +82,7 @@ class GangTrainable(Trainable):
         """Take another trial. Always returns True: errors are raised by ``step``, where Tune can handle them."""
         self._finish()
         self._trial = self._new_trial(new_config)
+        self._leave = reason_to_leave(self._gang, ordered=self._ordered)  # what the last trial was told is not its
         return True
 
     def _take_gang(self) -> None:

@@ -100,6 +100,18 @@ def test_training_that_writes_no_checkpoint_stays_as_long_as_it_can():
     assert len(gang.answers) == 1
 
 
+def test_what_stays_because_it_writes_no_checkpoint_leaves_once_everything_ends():
+    gang = ScriptedGang([report(1, saved=False), Saved(None, 1), report(2, saved=False), report(3, saved=False)])
+    notice = Notice()
+    run, _, said = play(gang, leave=notice)
+    seen: list[Any] = [run.next_event(), run.next_event()]
+    assert [event.number for event in seen] == [1, 2]
+    assert "stays where it is" in said[0]
+    notice.why = Reason("all ends", ends=True)
+    with pytest.raises(TrialError, match="all ends"):
+        numbers(run)
+
+
 def test_training_whose_checkpoint_the_storage_refused_tries_again_to_leave():
     gang = ScriptedGang([report(1), Saved(None, 1, refused=True), report(2, saved=False), Saved(info(3), 2), report(3)])
     run, clock, said = play(gang, leave=Notice())

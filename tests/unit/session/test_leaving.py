@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,15 +58,14 @@ def test_all_ranks_leave_at_one_step_with_a_checkpoint_after_the_last_report(tmp
     assert step(ranks, 1) == [None] * size
     ordered(ranks, *range(size))
     stops = [step(ranks, number) for number in (2, 3)]
-    assert stops[-1] == [TrialStopped] * size or (size == 1 and stops[0] == [TrialStopped])
+    assert stops == [[None] * size, [TrialStopped] * size]
     saved = next(event for event in ranks.events if isinstance(event, Saved))
     assert saved.answers == 7
     assert saved.checkpoint is not None
-    at = 2 if size == 1 else 3
-    assert (saved.checkpoint.number, saved.checkpoint.between, saved.checkpoint.value) == (1, at, None)
-    assert Path(saved.checkpoint.path).name == f"report-000001.step-{at:09d}.ckpt"
+    assert (saved.checkpoint.number, saved.checkpoint.between, saved.checkpoint.value) == (1, 3, None)
+    assert Path(saved.checkpoint.path).name == "report-000001.step-000000003.ckpt"
     assert checkpoints.resume_point(tmp_path)[0] == saved.checkpoint  # before that of report 1, which stays
-    assert [info.between for info in checkpoints.find(tmp_path)] == [0, at]
+    assert [info.between for info in checkpoints.find(tmp_path)] == [0, 3]
 
 
 def test_without_an_order_the_end_of_a_step_costs_no_message(tmp_path: Path) -> None:
@@ -99,6 +99,34 @@ def test_ranks_that_are_apart_go_on_and_leave_at_the_next_report(
     assert [type(error) for error in ranks.report({"loss": 1.0}, checkpoint=write)] == [TrialStopped] * 2
     saved = [event.checkpoint for event in ranks.events if isinstance(event, Saved)]
     assert [info and info.number for info in saved] == [1]
+
+
+def test_ranks_that_come_to_the_step_with_other_batches_behind_them_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agreement, "MEET_LIMIT_S", 1.0)
+    ranks = Ranks(tmp_path, 2, until=None)
+    ordered(ranks, 1, 0)
+    step(ranks, 1)
+    apart = each(ranks, lambda rank, boundary: boundary.end_step(write, epoch=0, step=2, batch=rank))
+    assert apart == [None, None]
+
+
+def test_rank_0_does_not_take_a_rank_for_there_that_has_gone_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agreement, "MEET_LIMIT_S", 0.3)
+    ranks = Ranks(tmp_path, 2, until=None)
+    ordered(ranks, 1, 0)
+    step(ranks, 1)
+    late = {0: 1.5, 1: 0.0}
+
+    def come(rank: int, boundary: Any) -> None:
+        time.sleep(late[rank])
+        boundary.end_step(write, epoch=0, step=2)
+
+    assert each(ranks, come) == [None, None]  # rank 1 has waited for 0.6 s, and gone on
+    assert not any(isinstance(event, Saved) for event in ranks.events)
 
 
 def test_after_a_checkpoint_that_the_storage_refused_they_train_on_and_can_be_told_again(tmp_path: Path) -> None:
@@ -144,3 +172,5 @@ def test_a_checkpoint_behind_a_report_is_newer_than_that_and_older_than_the_next
     assert checkpoints.resume_point(tmp_path, 1, base=made[1])[0] == made[2]
     assert checkpoints.resume_point(tmp_path, 1, base=made[2])[0] == made[2]
     assert checkpoints.prune(made, 1, "min") == [made[0], made[3], made[4]]
+    later = [info(2, 130), info(2, 140)]
+    assert checkpoints.prune([made[3], made[4], *later], 0, "min") == [made[3], *later]  # the last of a report stays

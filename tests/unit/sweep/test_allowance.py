@@ -38,12 +38,15 @@ class Controller:
     def __init__(self, trials: list[Any]) -> None:
         self._trials, self._trial_to_actor, self._staged_trials = trials, dict[Any, Any](), set[Any]()
         self._resetting_trials = set[Any]()
-        self.ended = False
+        self.ended, self.let_go = False, 0
         updater = SimpleNamespace(get_num_cpus=lambda: 8, get_num_gpus=lambda: 0)
         self._resource_updater = updater
 
     def _set_trial_status(self, trial: Any, status: str) -> None:
         trial.status = status
+
+    def _cleanup_cached_actors(self, force_all: bool = False) -> None:
+        self.let_go += 1
 
     def get_trials(self) -> list[Any]:
         return self._trials
@@ -216,6 +219,29 @@ def test_the_first_sigterm_lets_tune_run_on_where_trials_are_told(driver: Driver
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)
     assert "Trials write their checkpoints" in capfd.readouterr().err
+
+
+def test_no_idle_gang_is_kept_beside_as_many_trials_as_are_allowed(driver: Driver) -> None:
+    driver.look(8)
+    assert driver.controller.let_go == 0  # the next trial may take it
+    driver.look(6)
+    assert driver.controller.let_go == 1
+    for trial in driver.trials:
+        trial.status = "TERMINATED"
+    driver.look(0)
+    assert driver.controller.let_go == 2
+
+
+def test_a_trial_is_told_once_more_where_ray_did_not_answer_and_when_all_ends(driver: Driver) -> None:
+    heard, driver.allowance._order = driver.allowance._order, lambda *_: 1 / 0  # type: ignore[assignment]
+    driver.look(4)
+    assert not driver.scheduler.leaving
+    driver.allowance._order = heard
+    driver.look(4)
+    assert driver.names == ["00001"]
+    driver.control.signals.received = signal.SIGTERM
+    driver.allowance.look(driver.trials)
+    assert driver.names == ["00001", "00000", "00001", "00002"]
 
 
 def test_a_sweep_whose_trials_all_wait_says_so(tmp_path: Path) -> None:

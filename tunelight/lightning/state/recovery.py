@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+import torch
+
 from tunelight.compat.lightning import (
     Callback,
     GradientAccumulationScheduler,
@@ -81,7 +83,9 @@ class Recovery(Callback):
         fit.run = partial(self._run, trainer, fit.run)  # type: ignore[method-assign]
         fit.on_run_start = partial(self._run_start, trainer, fit.on_run_start)  # type: ignore[method-assign]
         epochs.run = partial(self._run_epoch, trainer, epochs.run)  # type: ignore[method-assign]
-        epochs.on_advance_end = partial(self._end_step, trainer, epochs.on_advance_end)  # type: ignore[method-assign]
+        if not tuning:
+            ended = epochs.on_advance_end
+            epochs.on_advance_end = partial(self._end_step, trainer, ended)  # type: ignore[method-assign]
         if self._session is not None:
             loggers.go_on(trainer, self._session, tuning=tuning)
 
@@ -139,10 +143,17 @@ class Recovery(Callback):
         epochs: Any = trainer.fit_loop.epoch_loop
         validated = epochs.val_loop.batch_progress.total.ready
         original(fetcher)
-        middle = not (epochs._should_accumulate() or epochs._num_ready_batches_reached() or epochs._is_training_done)
-        if self._session is not None and middle and validated == epochs.val_loop.batch_progress.total.ready:
-            at = {"epoch": trainer.current_epoch, "step": trainer.global_step}
-            self._session.boundary.end_step(trainer.save_checkpoint, **at)
+        if self._session is None or not self._session.boundary.hurried:
+            return
+        ends = epochs._num_ready_batches_reached() or epochs._is_training_done or trainer.should_stop
+        own = self in trainer.callbacks  # type: ignore[attr-defined]  # as above; not while a rate or batch size is sought
+        if ends or epochs._should_accumulate() or not own or validated != epochs.val_loop.batch_progress.total.ready:
+            return
+        device = trainer.strategy.root_device
+        if device.type == "cuda":  # where a step has ended once its reductions are queued
+            torch.cuda.synchronize(device)
+        epoch, step, batch = trainer.current_epoch, trainer.global_step, epochs.batch_progress.total.ready
+        self._session.boundary.end_step(trainer.save_checkpoint, epoch=epoch, step=step, batch=batch)
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Move reporting callbacks to the end, so that a checkpoint holds the state that the others leave."""
