@@ -65,6 +65,12 @@ def servers(folder: str | Path) -> list[psutil.Process]:
     ]
 
 
+def both_servers(folder: str | Path) -> list[psutil.Process]:
+    """Return this machine's server and the job's, once the worker that was launched last has ended."""
+    until(lambda: len(servers(folder)) == 2, 10)
+    return servers(folder)
+
+
 def launched(
     server: ForkServer, tmp_path: Path, name: str = "one", *, before: str = "", options: str = "", sleeps: float = 0,
     worker: str = WORKER, launcher: str = "",
@@ -130,7 +136,7 @@ def test_many_at_once_are_all_started_and_by_one_server(server, tmp_path):
 @pytest.mark.parametrize("stopped", ["killed", "stuck"])
 def test_a_server_that_is_lost_costs_only_time(server, tmp_path, stopped, monkeypatch):
     first = launched(server, tmp_path)
-    for process in servers(server.folder):
+    for process in both_servers(server.folder):
         process.send_signal(signal.SIGKILL if stopped == "killed" else signal.SIGSTOP)
     if stopped == "killed":
         second = launched(server, tmp_path, "two")
@@ -155,10 +161,12 @@ def test_a_server_that_is_lost_costs_only_time(server, tmp_path, stopped, monkey
 def test_servers_end_with_the_raylet_and_take_their_folder_along(server, tmp_path, monkeypatch):
     raylet = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     monkeypatch.setenv("RAY_RAYLET_PID", str(raylet.pid))
-    launched(server, tmp_path)
-    assert len(servers(server.folder)) == 2
-    raylet.kill()
-    raylet.wait()
+    try:
+        launched(server, tmp_path)
+        both_servers(server.folder)
+    finally:
+        raylet.kill()
+        raylet.wait()
     until(lambda: not servers(server.folder), 10)
     until(lambda: not Path(server.folder).exists(), 5)
 
