@@ -381,8 +381,10 @@ def _draw_no_seed_again(loader: Any, trainer: Any) -> None:
     fit = trainer.fit_loop
     if trainer.state.stage == RunningStage.TRAINING:
         read = fit.epoch_progress.current.processed > 0
-    else:
-        read = fit.epoch_loop.val_loop.batch_progress.total.ready > 0
+    else:  # counted anew in each epoch, in whose midst there may be none so far
+        every, epochs = trainer.check_val_every_n_epoch, fit.epoch_progress.current.processed
+        before = trainer.num_sanity_val_steps > 0 or (every is not None and epochs >= every)
+        read = before or fit.epoch_loop.val_loop.batch_progress.total.ready > 0
     kept = getattr(loader, "persistent_workers", False) and not trainer.reload_dataloaders_every_n_epochs
     if read and kept and loader.generator is None:
         loader.generator = torch.Generator().manual_seed(torch.initial_seed())
