@@ -142,14 +142,16 @@ def test_a_killed_driver_is_resumed_by_the_same_command_and_a_second_one_is_refu
 
 
 @pytest.mark.slow
-def test_sigterm_ends_a_sweep_as_ctrl_c_does(tmp_path: Path) -> None:
+def test_sigterm_ends_a_script_with_75_and_the_same_command_goes_on(tmp_path: Path) -> None:
     process = begin(tmp_path)
     process.send_signal(signal.SIGTERM)
     (tmp_path / "hold").unlink()
     output, _ = process.communicate(timeout=40)
-    assert process.returncode == 0, output
-    assert "DONE 1" in output
+    assert process.returncode == 75, output
+    assert "DONE" not in output  # the script does not go on with results that are none
     assert "Traceback" not in output
+    finished(start(tmp_path))
+    assert told(tmp_path / "s") == uninterrupted()
 
 
 @pytest.fixture
