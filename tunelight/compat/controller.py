@@ -24,7 +24,7 @@ def mend(controller: Any) -> None:
     from ray.air.execution import PlacementGroupResourceManager
     from ray.tune.execution.tune_controller import TuneController
 
-    inner = getattr(controller, "_tune_controller", controller)
+    inner = _bare(controller)
     if type(inner) is TuneController:
         once, keeping = _mended()
         inner.__class__ = once
@@ -39,7 +39,7 @@ def put_aside(controller: Any, trial: Any) -> bool:
 
     Return whether it does: not one that is just being given an idle actor. Read in 2.43.0 and 2.60.0.
     """
-    inner = getattr(controller, "_tune_controller", controller)
+    inner = _bare(controller)
     if trial in inner._resetting_trials:
         return False
     requested = inner._trial_to_actor.pop(trial, None)
@@ -54,7 +54,12 @@ def put_aside(controller: Any, trial: Any) -> bool:
 
 def take_back(controller: Any, trial: Any) -> None:
     """Let a trial that was put aside start again once there are resources. Read in 2.43.0 and 2.60.0."""
-    getattr(controller, "_tune_controller", controller)._set_trial_status(trial, "PENDING")
+    _bare(controller)._set_trial_status(trial, "PENDING")
+
+
+def _bare(controller: Any) -> Any:
+    """Return Tune's controller itself, also where a scheduler was given its wrapper."""
+    return getattr(controller, "_tune_controller", controller)
 
 
 @functools.cache

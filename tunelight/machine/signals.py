@@ -67,9 +67,8 @@ class StopSignals:
         self.received = received = signal.Signals(number)
         again = "A second Ctrl-C" if received is signal.SIGINT else "A second signal"
         said = _STOPPING.format(again=again)
-        text = said if received is signal.SIGINT else f"{received.name}. {said}"
         graceful = received is signal.SIGTERM and self.graceful
-        text = _LEAVING if graceful else text
+        text = _LEAVING if graceful else said if received is signal.SIGINT else f"{received.name}. {said}"
         try:
             self._say(text)
         except (Exception, SystemExit):  # noqa: BLE001 - in the middle of another line, or standard output is closed

@@ -160,11 +160,10 @@ class Allowance:
 
     def _tell(self, trial: Any, why: Reason | None) -> bool:
         """Tell a trial's head to leave, or not any more; False where Ray does not answer now: it is tried again."""
-        try:
+        with contextlib.suppress(Exception):  # Ray is busy or gone, which is noticed elsewhere
             self._order(_name(trial), why)
-        except Exception:  # noqa: BLE001 - Ray is busy or gone, which is noticed elsewhere
-            return False
-        return True
+            return True
+        return False
 
 
 def _name(trial: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import secrets
@@ -85,10 +86,8 @@ class Neighbours:
 
     def close(self) -> None:
         """Need nothing any more."""
-        try:
+        with contextlib.suppress(Exception):  # Ray is gone
             self.board.delete(self.name)
-        except Exception:  # noqa: BLE001 - Ray is gone
-            return
 
 
 def _fitting(each: Mapping[str, float], size: Mapping[str, float]) -> int:
