@@ -18,7 +18,7 @@ import shutil
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Literal
@@ -34,7 +34,7 @@ UNHEARD = "unheard.json"
 ACKED = "heard.json"
 """The file that says which report the driver received last."""
 ADOPTED = "adopted.json"
-"""The file that says what the trial took over last through memory, until a checkpoint of its own has that."""
+"""See :mod:`tunelight.checkpoints.adoption`."""
 _CHUNK = 1 << 20
 SPARES = 2
 """How many of the last checkpoints are kept: the last one, and the one to go back to if that is torn."""
@@ -341,6 +341,8 @@ def copy_from_trial(
     number: int,
     upto: int | None = None,
     seconds: float | None = None,
+    *,
+    between: int | None = None,
 ) -> CheckpointInfo | None:
     """Copy another trial's newest valid checkpoint, as that of report ``number``; return the copy.
 
@@ -350,54 +352,27 @@ def copy_from_trial(
         number: the report that the copy belongs to.
         upto: the other trial's last report that counts; if its checkpoints up to there are pruned, all count.
         seconds: how long the other trial had trained.
+        between: copy the one of report ``number`` and this :attr:`CheckpointInfo.between`, and no other.
 
     Returns: None if there is none. The copy has no value: that was reported by the other trial.
     """
-    of_reports = (one for one in _candidates(folder, upto, None) if not one.between and is_valid(one))
-    info = next(of_reports, None) or resume_point(folder)[0]
+    valid = (one for one in _candidates(folder, upto, None) if is_valid(one))
+    if between is None:
+        info = next((one for one in valid if not one.between), None) or resume_point(folder)[0]
+    else:
+        info = next((one for one in valid if age(one) == (number, between)), None)
     if info is None:
         return None
     fetch_local(info.path)
     home = Path(trial_dir, FOLDER)
     home.mkdir(parents=True, exist_ok=True)
-    copy = replace(
-        info, path=str(home / file_name(number)), number=number, value=None, name=None, seconds=seconds, between=0
-    )
+    seconds = info.seconds if between is not None else seconds
+    between = between or 0
+    path = str(home / file_name(number, between))
+    copy = replace(info, path=path, number=number, value=None, name=None, seconds=seconds, between=between)
     written = temp_path(copy, secrets.token_hex(4))
     copy_into(replace(info, name=written.name), home)
     return commit(copy, written)
-
-
-@dataclass(frozen=True, slots=True)
-class Adoption:
-    """What a trial took over from another one through memory, after its report ``number``.
-
-    ``folder``: the name of the other trial's folder, beside this one's. ``parent_number``: the report at which it had
-    offered that; None for its newest.
-    """
-
-    number: int
-    parent: str
-    folder: str
-    parent_number: int | None
-
-
-def note_adoption(adoption: Adoption, trial_dir: str | os.PathLike[str]) -> None:
-    """Write down what a trial has taken over, for a restart before its next checkpoint. Raises: OSError."""
-    write_json(Path(trial_dir, ADOPTED), asdict(adoption))
-
-
-def read_adoption(trial_dir: str | os.PathLike[str]) -> Adoption | None:
-    """Return what a trial took over last; None if nothing, or if that cannot be read."""
-    with suppress(OSError, ValueError, TypeError):
-        _bring(Path(trial_dir), ADOPTED)
-        return Adoption(**json.loads(Path(trial_dir, ADOPTED).read_bytes()))
-    return None
-
-
-def forget_adoption(trial_dir: str | os.PathLike[str]) -> None:
-    """Delete what :func:`note_adoption` wrote: a checkpoint has it. Raises: OSError."""
-    delete(Path(trial_dir, ADOPTED))
 
 
 def write_acked(number: int, trial_dir: str | os.PathLike[str]) -> None:

@@ -5,46 +5,26 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import ray
 from ray.exceptions import RayActorError
 
-from tunelight.compat.ray import draining_nodes, keep_for_job, kept_for_job
+from tunelight.compat.ray import draining_nodes
 from tunelight.gang.gang import Gang
+from tunelight.gang.orders import Reason
 from tunelight.messages import WorkerError
 
 DRAINED: Final = "NodeDrained"
 """The type of the error by which a trial leaves its nodes."""
-LOOK_S: Final = 1.0
-"""How often a head asks whether its driver has told it to leave: an evicted driver may have ten seconds."""
+LOOK_S: Final = 0.1
+"""How often a head asks for its driver's orders."""
+_PART: Final = 0.005
+"""The part of its time that it asks for at most: where Ray answers slowly, as to a thousand heads, it asks less often."""
+_MOST_S: Final = 1.0
+"""How often it asks at least: an evicted driver may have ten seconds."""
 NODES_S: Final = 2.0
 """How often it asks for drain notices: a preemptible node has at least half a minute from its notice on."""
-_ENDS: Final = "!"
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """Why a trial has to leave its workers."""
-
-    text: str
-    ends: bool = False
-    """True where everything ends: training that writes no checkpoint has nothing to gain by going on."""
-
-
-def order_to_leave(trial: str, reason: Reason | None) -> None:
-    """Tell a trial to leave its workers with a checkpoint; None: not, any more. Runs on: driver.
-
-    ``trial``: the name of its Trainable, which no other run of a sweep has, and its id. Its head asks once a second.
-    """
-    keep_for_job(f"leave/{trial}", "" if reason is None else (_ENDS if reason.ends else " ") + reason.text)
-
-
-def ordered_to_leave(trial: str) -> Reason | None:
-    """Return why the driver has told a trial to leave, if it has. Runs on: trial."""
-    said = kept_for_job(f"leave/{trial}")
-    return Reason(said[1:], ends=said[0] == _ENDS) if said else None
 
 
 class DrainWatch:
@@ -69,9 +49,10 @@ class DrainWatch:
         """Return those of ``nodes`` that are known to be drained."""
         now = self._clock()
         if now >= self._next:
-            self._next = now + LOOK_S
+            self._next = now + _MOST_S
             try:
                 self.order = self._ordered()
+                self._next = now + min(_MOST_S, max(LOOK_S, (self._clock() - now) / _PART))
                 if now >= self._next_nodes:
                     self._next_nodes = now + NODES_S
                     self._drained = self._look()

@@ -6,14 +6,16 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tunelight.checkpoints.files import copy_from_trial, resume_point, where
 from tunelight.errors import CheckpointError, GangError, TrialError
-from tunelight.gang.drain import DRAINED, LOOK_S, Reason
+from tunelight.gang.drain import DRAINED, LOOK_S
 from tunelight.gang.gang import Gang
+from tunelight.gang.orders import BranchPoints, Reason
+from tunelight.gang.phases import Failed, Leaving, Over, Training
 from tunelight.gang.slow import SlowRanks
 from tunelight.messages import (
     Adopt,
@@ -38,48 +40,6 @@ from tunelight.policies import COOLDOWN_S, FailurePolicy, FailureTally
 from tunelight.session.task import Start, Task
 
 Keep = Callable[[CheckpointInfo], object]
-_LONGEST_PAUSE_S = 600.0
-
-
-# -- the phases of a run
-
-
-@dataclass(frozen=True, slots=True)
-class Training:
-    """The ranks train, or have ended. They may be ordered to leave from ``movable_at`` on."""
-
-    movable_at: float = -math.inf
-    """Infinite for training code that writes no checkpoints: it cannot leave without losing what it has learned."""
-    pause_s: float = COOLDOWN_S
-    """How long to wait once the storage refuses a checkpoint."""
-
-    def refused(self, now: float) -> Training:
-        """Return the phase after a checkpoint that the storage refused: each pause is twice the one before."""
-        return Training(now + self.pause_s, min(2 * self.pause_s, _LONGEST_PAUSE_S))
-
-
-@dataclass(frozen=True, slots=True)
-class Leaving:
-    """The ranks are ordered to write a checkpoint at the end of a training step, or their next report, and to end."""
-
-    serial: int
-    """The serial of that order, which its answer carries."""
-    why: Reason | None
-    """Why they have to leave their nodes; None where they start again on another number of workers."""
-    training: Training
-    """The phase to return to where they write no checkpoint."""
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """The run has failed, which is raised after all events that came before."""
-
-    error: WorkerError
-
-
-@dataclass(frozen=True, slots=True)
-class Over:
-    """The run has failed, and that was raised."""
 
 
 class ResilientRun:
@@ -100,6 +60,7 @@ class ResilientRun:
         newest: called before a restart with a report number; returns the newest checkpoint up to that report (by
             default the last one that the ranks have reported).
         fresh: called with each start; returns it with what is too large to be kept in between.
+        branched: called with a branch and its checkpoint; see :class:`tunelight.gang.orders.BranchPoints`.
         size: how many workers to use, fewer while some are lost (None: all, as they arrive).
     """
 
@@ -114,6 +75,7 @@ class ResilientRun:
         saved: Keep = lambda _: None,
         newest: Callable[[int], CheckpointInfo | None] | None = None,
         fresh: Callable[[Start], Start] = lambda start: start,
+        branched: Callable[[str, CheckpointInfo | None], object] = lambda *_: None,
         size: int | None = None,
         sleep: Callable[[float], object] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
@@ -139,6 +101,7 @@ class ResilientRun:
         self._say, self._keep, self._saved, self._fresh = say, keep, saved, fresh
         self._newest = newest or (lambda _: self.resume)
         self._leave: Callable[[], Reason | None] = lambda: None
+        self._branched, self._branches = branched, BranchPoints()
         self._sleep, self._clock = sleep, clock
         self._phase: Training | Leaving | Failed | Over = Training()
         self._queue: deque[Report | Text] = deque()
@@ -148,13 +111,20 @@ class ResilientRun:
 
     # -- the run protocol
 
-    def start(self, gang: Gang, leave: Callable[[], Reason | None] | None = None) -> None:
+    def start(
+        self,
+        gang: Gang,
+        leave: Callable[[], Reason | None] | None = None,
+        branches: Callable[[], Mapping[str, bool]] = dict,
+    ) -> None:
         """Start training on a gang, formed or not yet, which the caller closes.
 
         ``leave`` is called now and then; it returns why training has to leave its nodes, if it has to. Training then
         ends with its next step or report, a checkpoint and an error of type ``DRAINED``, to restart elsewhere.
+        ``branches`` is called after it, and returns the trials that begin with this one's state.
         Raises: TrialError when the gang cannot be formed, or has to leave its nodes.
         """
+        self._branches = BranchPoints(branches, self._branched)
         self.gang, self.started, self._leave = gang, True, leave or (lambda: None)
         self._phase, self._failures, self._met_at = Training(), FailureTally(self._policy), None
         self._queue, self._unheard = deque(self._unheard), ()
@@ -267,6 +237,8 @@ class ResilientRun:
                     self._phase = Failed(drained(why))
             if self._slow.moving and self._movable and self.gang.spare_ready():
                 self._order_to_leave("resize", None)
+            if isinstance(self._phase, Training) and self.training:
+                self._branches.look(self.gang)
             event = self.gang.next_event(max(0.0, min(LOOK_S, end - self._clock())))
             if event is not None:
                 self._note(event)
@@ -281,6 +253,8 @@ class ResilientRun:
             if isinstance(event, Saved):
                 self._saved(event.checkpoint)
             self._keep(event.checkpoint)
+        if isinstance(event, Saved):
+            self._branches.take(event)
         if isinstance(event, Wrote) and event.note is not None:
             self._say(event.note)
         if isinstance(event, Slow) and (note := self._slow.note(event, self.gang)) is not None:
@@ -335,6 +309,7 @@ class ResilientRun:
             self._say(f"goes on with {gang.size} workers ({before} before)")
         until = None if start.until is None else max(start.until, self.number + 1)
         self._read = start.resume
+        self._branches.begin()
         gang.start(self._task, self._fresh(replace(start, until=until)))
 
     def _fail(self, error: WorkerError) -> None:

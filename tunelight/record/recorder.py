@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -20,7 +21,7 @@ from tunelight.record.lease import Lease
 from tunelight.record.names import METRICS_FILE
 from tunelight.record.outcomes import ERROR, FINISHED, INTERRUPTED, PAUSED, PENDING, RUNNING, STOPPED, TERMINAL
 from tunelight.record.record import FORMAT, Lines, Record, read_record
-from tunelight.record.state import apply
+from tunelight.record.state import Branch, apply
 from tunelight.record.usage import OF_SAMPLES, USAGE, Budget, TrialUsage
 from tunelight.stores import write_atomically
 from tunelight.stores.masking import masked, masked_error
@@ -61,6 +62,7 @@ class RecordCallback(Callback):
         seed_of: a trial's seed by its id, for the record; by default it holds none.
         is_baseline: whether a trial, by its id, was a baseline and not suggested.
         repetition_of: trial id -> (original trial's id, repetition); None for the search's trials.
+        branch_of: trial id -> where it began with another one's state; None for other trials.
         again: ids of recorded trials that go on now -> whether they are paused; the sweep's last run ended with the
             last line of its record.
         scheduler: its rungs and its ``reason(trial_id)`` to stop or pause a trial are recorded where it has them.
@@ -83,6 +85,7 @@ class RecordCallback(Callback):
         seed_of: Callable[[str], int] | None = None,
         is_baseline: Callable[[str], bool] = lambda _: False,
         repetition_of: Callable[[str], tuple[str, int] | None] = lambda _: None,
+        branch_of: Callable[[str], Branch | None] = lambda _: None,
         again: Mapping[str, bool] | None = None,
         scheduler: Scheduler | None = None,
         budget_s: float | None = None,
@@ -100,7 +103,7 @@ class RecordCallback(Callback):
         self._clock, self._complete, self._ended_by, self._lease = clock, complete, ended_by, lease
         self._seed_of = seed_of
         self._is_baseline = is_baseline
-        self._repetition_of = repetition_of
+        self._repetition_of, self._branch_of = repetition_of, branch_of
         self._scheduler = scheduler
         self._met: set[str] = set()
         """Ids of the trials in Tune's list that were looked at."""
@@ -199,6 +202,7 @@ class RecordCallback(Callback):
                 baseline=self._is_baseline(trial.trial_id),
                 folder=self._relative(trial.path or "") or Path(trial.path or f"trial_{trial.trial_id}").name,
                 **dict(zip(("repeats", "repetition"), self._repetition_of(trial.trial_id) or (), strict=False)),
+                **({} if (branch := self._branch_of(trial.trial_id)) is None else {"branch": asdict(branch)}),
             )
 
     def _relative(self, path: str) -> str | None:
@@ -257,8 +261,7 @@ class RecordCallback(Callback):
 
     def _heard(self, trial_id: str) -> int:
         """Return the number of a trial's last report."""
-        history = self.state.trials[trial_id].history
-        return int(history[-1]["training_iteration"] or 0) if history else 0
+        return self.state.trials[trial_id].number
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Record a start, also a start after a pause. Called by Tune just before it sets RUNNING."""

@@ -28,6 +28,22 @@ _OVER_RANKS: Final[dict[str, Callable[[list[float]], float]]] = {
 _MEANS: Final = ("mean_gpu",)
 
 
+@dataclass(frozen=True)
+class Branch:
+    """Where a trial began that was given another one's state."""
+
+    parent: str
+    """The other trial's id."""
+    root: str
+    """The first trial of that line, whose seed all have."""
+    number: int
+    """Its last report by then, from which this one's reports are counted on."""
+    step: int = 0
+    """The training step behind that report at whose end it was; 0: the report itself."""
+    keep: bool = False
+    """Whether the trial trains to its end, without competing with others."""
+
+
 @dataclass
 class TrialState:
     """One trial. ``history`` holds the reports in order, as the user reads them."""
@@ -90,11 +106,20 @@ class TrialState:
     """The trial whose configuration it trains again with another seed; None for a trial of the search."""
     repetition: int = 0
     """Which training of its configuration it is, from 0."""
+    branch: Branch | None = None
+    """Where it began, if not from scratch; its first one of ``changes``."""
 
     @property
     def starting(self) -> bool:
         """Tell whether it is RUNNING, and its workers have not met yet."""
         return self.state == RUNNING and not self.training
+
+    @property
+    def number(self) -> int:
+        """Return the number of its last report; of a branch that has made none, that of the other trial's."""
+        if self.history:
+            return int(self.history[-1]["training_iteration"] or 0)
+        return 0 if self.branch is None else self.branch.number
 
     @property
     def failed(self) -> bool:
@@ -211,6 +236,12 @@ def _apply_trial(state: SweepState, line: Mapping[str, Any]) -> None:
         raise TypeError(f"a trial has an id and a configuration, not {known!r} and {config!r}")
     trial = TrialState(known, int(line["index"]), dict(config), line.get("seed"), _inside(line["folder"]))
     trial.repeats, trial.repetition = line.get("repeats"), line.get("repetition", 0)
+    if (known_branch := line.get("branch")) is not None:
+        trial.branch = branch = Branch(**known_branch)
+        parent = state.trials.get(branch.parent)  # None where only this trial's lines are read
+        change = {"training_iteration": branch.number, "parent": branch.parent, "parent_iteration": branch.number}
+        before = trial.config if parent is None else parent.config_at(branch.number + 1)
+        trial.changes.append({**change, "config": trial.config, "before": before})
     state.trials[trial.id] = trial
     if trial.repeats not in (None, trial.id):
         state.repetitions[trial.id] = trial

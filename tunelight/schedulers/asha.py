@@ -18,7 +18,7 @@ from tunelight.compat.arguments import known_arguments
 from tunelight.errors import SettingsError, guess
 from tunelight.messages import RESULT_KEY, Continue, Stop
 from tunelight.schedulers.base import GangScheduler
-from tunelight.schedulers.common import TRAINING_ITERATION, WORST, End, check_halving, number, tell
+from tunelight.schedulers.common import TRAINING_ITERATION, WORST, End, began_at, check_halving, number, tell
 from tunelight.schedulers.rungs import Rung, described, ladder
 from tunelight.settings import checks
 
@@ -99,6 +99,9 @@ class ASHA(GangScheduler):
         self._brackets = [ladder(grace_period * self._eta**s, self._eta, self.max_t) for s in range(brackets)]
         self._credit = [0.0] * brackets
         self._bracket_of: dict[str, int] = {}
+        self._began_at: dict[str, int] = {}
+        self._skips: dict[str, float] = {}
+        """The progress at which branches began, up to which no rung is theirs."""
         self._bound_of: dict[str, int | None] = {}
         self.num_stopped = 0
         """How many trials this scheduler has stopped."""
@@ -123,6 +126,7 @@ class ASHA(GangScheduler):
         self.on_trial_end(trial)
         if trial.trial_id not in self._bracket_of:
             self._bracket_of[trial.trial_id] = self._deal()
+            self._began_at[trial.trial_id] = began_at(trial)
 
     def on_trial_result(self, tune_controller: TuneController, trial: Trial, result: Mapping[str, Any]) -> str:
         """Decide about a report, CONTINUE or STOP, and send the decision to the trial's gang."""
@@ -156,6 +160,7 @@ class ASHA(GangScheduler):
             "brackets": [[rung.state() for rung in rungs] for rungs in self._brackets],
             "credit": self._credit,
             "bracket_of": self._bracket_of,
+            "skips": self._skips,
             "num_stopped": self.num_stopped,
         }
 
@@ -165,15 +170,18 @@ class ASHA(GangScheduler):
                 rung.load(filed)
         self._credit, self._bracket_of = list(state["credit"]), dict(state["bracket_of"])
         self._bound_of, self.num_stopped = {}, state["num_stopped"]
+        self._skips = dict(state.get("skips", {}))
 
     # -- the rule -----------------------------------------------------------------------------------
 
     def _judge(self, trial_id: str, result: Mapping[str, Any]) -> str | None:
         """File a report at every rung that its trial reaches with it; return why the trial is stopped, if it is."""
         time, loss = self._progress(result), self._loss(result)
-        rungs = self._brackets[self._bracket_of[trial_id]] if trial_id in self._bracket_of else []
         if time is None or math.isnan(time):
             return None
+        if (base := self._began_at.pop(trial_id, 0)) and (reports := number(result.get(TRAINING_ITERATION))):
+            self._skips[trial_id] = time * min(1.0, base / reports)  # a report's share of it
+        rungs = self._rungs_of(trial_id)
         past = self._end.past(trial_id, result, time)
         if loss is None or not rungs:
             return self._end.reason if past else None
@@ -188,6 +196,13 @@ class ASHA(GangScheduler):
         if past:
             return self._end.reason
         return None if time >= self.max_t else why
+
+    def _rungs_of(self, trial_id: str) -> list[Rung]:
+        """Return the rungs at which a trial is compared; a branch only at those that it reaches itself."""
+        if trial_id not in self._bracket_of:
+            return []
+        below = self._skips.get(trial_id, 0.0)
+        return [rung for rung in self._brackets[self._bracket_of[trial_id]] if rung.milestone > below]
 
     @property
     def _unit(self) -> str:
@@ -217,7 +232,7 @@ class ASHA(GangScheduler):
         trial_id = trial.trial_id
         if self.time_attr != TRAINING_ITERATION or trial_id not in self._bracket_of:
             return
-        rungs = self._brackets[self._bracket_of[trial_id]]
+        rungs = self._rungs_of(trial_id)
         at = number(result.get(TRAINING_ITERATION))
         bound = self._bound([rung for rung in rungs if trial_id not in rung.filed], at or 0)
         if bound != self._bound_of.get(trial_id, self.initial_decision().until):

@@ -96,6 +96,12 @@ class GangScheduler(FIFOScheduler):  # type: ignore[misc,unused-ignore]
 
     # -- what a sweep asks ----------------------------------------------------------------------------
 
+    @property
+    def longest(self) -> float:
+        """The report at which trials end, as far as it is known (infinite: it is not)."""
+        by_reports = self.time_attr == TRAINING_ITERATION
+        return math.inf if self.max_t is None or not by_reports else float(self.max_t)
+
     def prepare(self, sweep: SweepFacts) -> None:
         """Learn about the sweep, once, before its first trial. Raises: SettingsError if they do not fit each other."""
         self.sweep = sweep

@@ -37,6 +37,11 @@ def call_actor(trial: Trial, method_name: str, *args: Any) -> Any:
         return None
 
 
+def began_at(trial: Any) -> int:
+    """Return the report of another trial with whose state a trial began; 0 for one that began from scratch."""
+    return getattr(trial, "began_at", 0)
+
+
 def number(value: Any) -> float | None:
     """Return a number as a float, including NaN and infinities; None for anything else."""
     if value is None or isinstance(value, str | bytes):

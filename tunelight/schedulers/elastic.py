@@ -20,7 +20,7 @@ from tunelight.compat.arguments import known_arguments
 from tunelight.errors import SettingsError
 from tunelight.messages import Continue, Stop
 from tunelight.schedulers.base import GangScheduler, SweepFacts
-from tunelight.schedulers.common import TRAINING_ITERATION, End, check_halving, number, tell
+from tunelight.schedulers.common import TRAINING_ITERATION, End, began_at, check_halving, number, tell
 from tunelight.schedulers.growth import Growth
 from tunelight.schedulers.ledger import TrialResources
 from tunelight.schedulers.members import Member, Members, State
@@ -153,8 +153,10 @@ class ElasticASHA(GangScheduler):
             self._promotion.leave(member)
         self._resources = member.resources
         self.explain(trial.trial_id, None)
-        member.until = self._bound(0, 0)
-        self._members.move(member, State.WAITING)
+        base = began_at(trial)
+        target = max(member.target, sum(rung.milestone <= base for rung in self._promotion.rungs))
+        member.until = self._bound(target if base else 0, base)
+        self._members.move(member, State.WAITING, target)
         self._ending = 1
 
     def on_trial_result(self, tune_controller: TuneController, trial: Trial, result: Mapping[str, Any]) -> str:

@@ -13,19 +13,20 @@ from tunelight.compat.controller import mend, put_aside
 from tunelight.compat.ray import TRAINING_ITERATION
 from tunelight.messages import Continue
 from tunelight.schedulers.base import GangScheduler
-from tunelight.schedulers.common import tell
+from tunelight.schedulers.common import began_at, tell
 
 
 class SweepScheduler:
     """Passes everything on to a scheduler, but for repetitions, trials that leave, and while the sweep is paused.
 
-    A repetition competes with no other trial: the scheduler never learns of it, and it trains to a fixed report.
+    A repetition, or a branch that is kept, competes with no other trial: the scheduler never learns of it, and it trains
+    to a fixed report.
     While the sweep is paused no trial begins or goes on, and those that can are paused at their next report.
 
     Args:
         scheduler: the sweep's own; further attributes are its own.
-        ends_at: returns the report at which a repetition is stopped (infinite: it ends by itself), and None for other
-            trials (None: there are no repetitions).
+        ends_at: returns the report at which such a trial is stopped (infinite: it ends by itself), and None for other
+            trials (None: there are no such trials).
         has_room: whether another trial may run.
         can_pause: whether a trial could go on after a pause: it writes checkpoints.
 
@@ -51,13 +52,23 @@ class SweepScheduler:
         self.controller: Any = None
         """Tune's controller, once a trial was added."""
         self._ends_at, self._has_room = ends_at, has_room
-        self._repetitions: set[str] = set()
+        self._spared: dict[str, Any] = {}
+        """Trials of which the scheduler does not learn, by their ids."""
+        self._told: set[str] = set()
         """Those whose gang was told its end."""
+        self._first: dict[str, Any] = {}
+        """Branches that wait for workers, which come before other trials."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "scheduler":  # as where it is copied
             raise AttributeError(name)
         return getattr(self.scheduler, name)
+
+    @property
+    def waiting_branches(self) -> list[Any]:
+        """The branches that have yet to begin, the first one first."""
+        self._first = {key: trial for key, trial in self._first.items() if trial.status == Trial.PENDING}
+        return [trial for key, trial in self._first.items() if key not in self.aside]
 
     def _call(self, name: str, *given: Any) -> Any:
         """Call a method of the scheduler."""
@@ -77,6 +88,10 @@ class SweepScheduler:
         if self.controller is None:
             mend(tune_controller)
         self.controller = tune_controller
+        if self._end(trial) is not None:
+            self._spared[trial.trial_id] = trial
+        if began_at(trial) and trial.status == Trial.PENDING:
+            self._first[trial.trial_id] = trial
         self._pass_on("on_trial_add", tune_controller, trial)
         if trial.trial_id in self.leaving and trial.status == Trial.PENDING and put_aside(tune_controller, trial):
             self.aside[trial.trial_id] = trial
@@ -105,19 +120,19 @@ class SweepScheduler:
             decision = TrialScheduler.STOP
         else:
             decision = TrialScheduler.CONTINUE
-            if trial.trial_id not in self._repetitions:
-                self._repetitions.add(trial.trial_id)
+            if trial.trial_id not in self._told:
+                self._told.add(trial.trial_id)
                 tell(trial, Continue(until=int(end) if math.isfinite(end) else None))
         goes_on = decision == TrialScheduler.CONTINUE and not self.scheduler.pauses
         return TrialScheduler.PAUSE if self.paused and goes_on and self.can_pause(trial.trial_id) else decision
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
-        """Return the scheduler's choice, else a repetition that waits; none while the sweep is paused."""
+        """Return a branch, else the scheduler's choice, else a repetition that waits; none while the sweep is paused."""
         if self.paused:
             return None
-        chosen = self._call("choose_trial_to_run", tune_controller)
-        if chosen is None and self._ends_at is not None:
-            spared = [trial for trial in tune_controller.get_trials() if self._end(trial) is not None]
+        chosen = next(iter(self.waiting_branches), None) or self._call("choose_trial_to_run", tune_controller)
+        if chosen is None:
+            spared = self._spared.values()
             waiting = (trial for status in (Trial.PENDING, Trial.PAUSED) for trial in spared if trial.status == status)
             chosen = next(waiting, None)
         if chosen is not None and chosen.trial_id in self.aside:

@@ -19,7 +19,7 @@ from tunelight.checkpoints import files as checkpoints
 from tunelight.compat.ray import TRAINING_ITERATION, forget_default_result, set_last_result
 from tunelight.errors import SettingsError, TunelightError
 from tunelight.messages import RESULT_KEY, name_of_trial
-from tunelight.record import ERROR, FINISHED, STOPPED
+from tunelight.record import ERROR, FINISHED, STOPPED, Branch
 from tunelight.searchers.repeating import Past, Repetitions
 
 _PATIENCE_S = 600.0
@@ -58,6 +58,8 @@ class ResumedTrial:
     folder: Path
     paused: bool = False
     """True if it waits until the scheduler chooses it."""
+    branch: Branch | None = None
+    """Where it began, if that is with another trial's state."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +79,13 @@ class ResumeState:
     """All recorded trainings with their configurations, where the best are to be repeated."""
     repetitions: int = 0
     """How many of those created were repetitions."""
+    branches: int = 0
+    """How many of those created were branches."""
 
     @property
     def searched(self) -> int:
         """How many trials of the search have been created before."""
-        return self.created - self.repetitions
+        return self.created - self.repetitions - self.branches
 
 
 _Trial: Any = Trial
@@ -94,6 +98,8 @@ class SweepTrial(_Trial):  # type: ignore[misc]
     snapshot of the experiment. tunelight has the reports in its own record, and resumes from that.
     """
 
+    began_at: int = 0
+    """The report of another trial with whose state it began; 0 for one that begins from scratch."""
     classes: dict[str, Any] | None = None
     """Trainables by name, which the sweep's trials share; Tune would fetch and unpickle theirs for each trial."""
 
@@ -136,8 +142,10 @@ class SweepSearch(SearchAlgorithm):
     ``wait`` is called where no trial lives and none begins: Tune then asks for one each second, and does nothing else
     for up to ten minutes. True ends the search.
 
+    ``longest``: how many reports a branch that is kept may make.
+
     With ``repeats``, the best configurations are trained again once all of these trials have ended, by more trials than
-    ``num_samples``; the searcher does not learn of those.
+    ``num_samples``; the searcher does not learn of those, and not of branches, which have another trial's training.
     """
 
     def __init__(
@@ -153,9 +161,11 @@ class SweepSearch(SearchAlgorithm):
         admit: Callable[[], bool] = lambda: True,
         repeats: Repetitions | None = None,
         wait: Callable[[], bool] = lambda: False,
+        longest: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.searcher = searcher
+        self._longest = longest
         self.held = False
         """Whether no trial begins now, because somebody has paused the sweep."""
         self.allowed: int | None = None
@@ -174,6 +184,9 @@ class SweepSearch(SearchAlgorithm):
         self._created = start.created
         self._searched = start.searched
         self._resumed = deque(start.resumed)
+        self._branches = {past.trial_id: past.branch for past in start.resumed if past.branch is not None}
+        self._branched = start.branches
+        self._new_branches: deque[ResumedTrial] = deque()
         self._known = set(start.known)
         self._points = start.points
         self._last: dict[str, Mapping[str, Any]] = dict(start.last)
@@ -192,7 +205,7 @@ class SweepSearch(SearchAlgorithm):
     @property
     def total_samples(self) -> int:
         """How many trials there will be."""
-        return self._num_samples
+        return self._num_samples + self._branched
 
     def add_configurations(self, experiments: Any) -> None:
         """Set the experiment that trials are created for."""
@@ -210,6 +223,8 @@ class SweepSearch(SearchAlgorithm):
         return trial
 
     def _next_trial(self) -> Trial | None:
+        if self._new_branches and not self.held:
+            return self._take_up(self._new_branches.popleft())
         if self.held or not self.has_room():
             return None
         if self._resumed:
@@ -258,7 +273,12 @@ class SweepSearch(SearchAlgorithm):
         return None if self._repeats is None else self._repeats.of(trial_id)
 
     def ends_at(self, trial_id: str) -> float | None:
-        """Return the report at which a repetition is stopped (infinite: it ends by itself); None for other trials."""
+        """Return the report at which a trial is stopped that competes with no other; None for trials that do.
+
+        Those are repetitions, and branches that are kept. Infinite: it ends by itself.
+        """
+        if (branch := self._branches.get(trial_id)) is not None and branch.keep:
+            return self._longest
         return None if self._repeats is None else self._repeats.ends_at(trial_id)
 
     def limit(self, max_concurrent: int | None) -> None:
@@ -275,6 +295,23 @@ class SweepSearch(SearchAlgorithm):
         """Try a configuration next, as one more trial."""
         self._baselines.append(dict(config))
         self._num_samples += 1
+
+    def branch(self, config: dict[str, Any], branch: Branch, folder_of: Callable[[str], Path]) -> str:
+        """Train a branch next, beside the other trials; return its id. ``folder_of``: returns a trial's folder."""
+        trial_id = f"{self._created:05d}"
+        self._created += 1
+        self._branched += 1
+        self._branches[trial_id] = branch
+        self._new_branches.append(ResumedTrial(trial_id, config, branch.number, folder_of(trial_id), branch=branch))
+        return trial_id
+
+    def branch_of(self, trial_id: str) -> Branch | None:
+        """Return where a branch began; None for other trials."""
+        return self._branches.get(trial_id)
+
+    def root_of(self, trial_id: str) -> str:
+        """Return the trial whose seed a trial has: of a branch, the first one of its line."""
+        return trial_id if (branch := self.branch_of(trial_id)) is None else branch.root
 
     def has_room(self) -> bool:
         """Tell whether another trial may run, beside those that run or wait for resources; paused ones hold none."""
@@ -294,9 +331,10 @@ class SweepSearch(SearchAlgorithm):
     def _take_up(self, past: ResumedTrial) -> Trial:
         """Return a trial that goes on from its last checkpoint, which its head finds in the trial's folder."""
         checkpoints.write_acked(past.number, past.folder)
-        if self._repeats is not None:
+        if self._repeats is not None and past.branch is None:
             self._repeats.begin(past.trial_id, past.config)
         self._live[past.trial_id] = trial = self._make(past.trial_id, past.config)
+        trial.began_at = 0 if past.branch is None else past.branch.number
         if past.paused:
             trial.status = Trial.PAUSED
         if past.number:  # where nothing is left to train, Tune ends the trial with this
@@ -357,12 +395,14 @@ class SweepSearch(SearchAlgorithm):
 
     def _name(self, trial: Trial) -> str:
         """Return a trial's name, by which its head knows which training of its configuration it is."""
-        return name_of_trial(trial.trial_id, (self.repetition_of(trial.trial_id) or ("", 0))[1])
+        branch = self.branch_of(trial.trial_id)
+        repetition = (self.repetition_of(trial.trial_id) or ("", 0))[1]
+        return name_of_trial(trial.trial_id, repetition, None if branch is None else branch.root)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Pass a report to the searcher, if it knows the trial."""
         self._last[trial_id] = result
-        if self._repeats is not None:
+        if self._repeats is not None and trial_id not in self._branches:
             self._repeats.report(trial_id, result)
         if trial_id in self._known:
             self.searcher.on_trial_result(trial_id, result)
@@ -376,7 +416,7 @@ class SweepSearch(SearchAlgorithm):
         result = result or dict(last) or None  # Tune gives none of a trial that waited
         error = error or any(key.startswith(_ERROR_KEY) and value for key, value in (result or {}).items())
         state = self._ended(trial, result or {}, last, error=error)
-        if self._repeats is not None:
+        if self._repeats is not None and trial_id not in self._branches:
             self._repeats.end(trial_id, state, result or {})
         if trial_id in self._points:
             teach(self.searcher, self._points[trial_id], None if error else result)
@@ -406,7 +446,7 @@ class SweepSearch(SearchAlgorithm):
     @property
     def complete(self) -> bool:
         """Whether no trial lives and none was to come."""
-        if self._live or not self.all_made:
+        if self._live or self._new_branches or not self.all_made:
             return False
         return self._to_repeat is None or not self._admit()
 

@@ -242,21 +242,24 @@ class Boundary:
         return self._mailbox.hurried and self.progress.continues
 
     def end_step(self, writer: Writer, *, epoch: int, step: int, batch: int = 0) -> None:
-        """Reach the end of a training step, where a gang that has to leave its nodes does so with a checkpoint.
+        """Reach the end of a training step, where a gang that has to write a checkpoint soon does so, and may leave.
 
         Call it on every rank, with equal steps from 1 on, after equally many batches. Raises: TrialStopped when the
         gang leaves.
         """
-        if self.hurried and self._meet(step, batch):
-            self.writer, self._between = writer, step
+        if self.hurried and self._meet(step, batch, calls=self._mailbox.saves or self._mailbox.empty):
+            usual, self.writer, self._between = self.writer, writer, step
             self.stopwatch.lap()
             self._obey({}, epoch, step)
-            self._between = 0
+            self.writer, self._between = usual, 0
 
-    def _meet(self, step: int, batch: int = 0) -> bool:
-        """Return whether all ranks are at this step, to leave; where one is elsewhere, they do at the next report."""
+    def _meet(self, step: int, batch: int = 0, *, calls: bool) -> bool:
+        """Return whether all ranks are at this step, to act; where one is elsewhere, they do at the next report.
+
+        ``calls``: whether rank 0 calls for that, as it also does where a report has come first.
+        """
         name = f"leave {self._meetings}"
-        met = self._agreement.meets(name, step, f"{step}, {batch}", calls=self._lead and self._mailbox.leaving)
+        met = self._agreement.meets(name, step, f"{step}, {batch}", calls=self._lead and calls)
         if met is not None:
             self._meetings += 1
             self._mailbox.hurried = False
@@ -266,7 +269,7 @@ class Boundary:
         """Return whether training code has to leave with its next report; see ``Context.preempted``."""
         self._asked += 1
         if self._mailbox.hurried and not self._preempted:
-            self._preempted = self._meet(self._asked)
+            self._preempted = self._meet(self._asked, calls=self._mailbox.leaving)
         return self._preempted
 
     def begin_fit(self, description: str, *, asked: bool = False) -> None:
@@ -378,7 +381,7 @@ class Boundary:
         """Return whether this report writes a checkpoint, the same on every rank."""
         number = self.progress.number
         due = number % self._task.checkpoints.every == 0
-        return due and self._agreement.writes(number, lambda: self._mailbox.leaving or self.writing.admit())
+        return due and self._agreement.writes(number, lambda: self._mailbox.saves or self.writing.admit())
 
     def _write(
         self,

@@ -65,8 +65,22 @@ class Mailbox:
     @property
     def leaving(self) -> bool:
         """Whether the next decision is a stop for which a checkpoint is to be written. Runs on: rank 0."""
+        return isinstance(first := self._first, Stop) and first.save
+
+    @property
+    def saves(self) -> bool:
+        """Whether the next decision asks for a checkpoint. Runs on: rank 0."""
+        return self.leaving or isinstance(self._first, Save)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is no decision but the one to continue. Runs on: rank 0."""
+        return self._first is None
+
+    @property
+    def _first(self) -> Decision | None:
         with self._changed:
-            return bool(self._queue) and isinstance(self._queue[0], Stop) and self._queue[0].save
+            return self._queue[0] if self._queue else None
 
     @property
     def aborted(self) -> str | None:

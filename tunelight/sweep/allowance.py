@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from tunelight.compat.controller import put_aside, take_back
 from tunelight.compat.ray import cluster_size, end_cached_actors
-from tunelight.gang.drain import Reason, order_to_leave
+from tunelight.gang.orders import OrderBook, Reason
 from tunelight.machine.signals import grace_s
 from tunelight.messages import LEAVES
 from tunelight.record import PAUSED, PENDING, RUNNING, SweepState, TrialState
@@ -54,13 +54,13 @@ class Allowance:
         *,
         neighbours: Neighbours | None = None,
         max_workers: int | None = None,
-        order: Callable[[str, Reason | None], None] = order_to_leave,
+        order: Callable[[str, Reason | None], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.max_workers = max_workers
         self._scheduler, self._search, self._state, self._control = scheduler, search, state, control
         self._reservation, self._neighbours = reservation, neighbours
-        self._order, self._clock = order, clock
+        self._order, self._clock = order or OrderBook().leave, clock
         self._grace_s = grace_s()
         self._ends_at: float | None = None
         """When the sweep ends, once it was told to."""
@@ -87,7 +87,10 @@ class Allowance:
         most = self._most(controller)
         self._search.allowed = None if most is None else most - len(self._scheduler.aside)
         self._scheduler.within(None if most is None else most * self._reservation.workers)
-        self._keep(controller, trials, math.inf if most is None else most)
+        room = math.inf if most is None else most
+        if self._scheduler.waiting_branches:
+            room = min(room, self._fitting(controller))
+        self._keep(controller, trials, room)
 
     # -- the end of the sweep
 
@@ -115,6 +118,13 @@ class Allowance:
         left = self._neighbours.look(each, self._wanted(most), size)
         return left if most is None else most if left is None else min(left, most)
 
+    def _fitting(self, controller: Any) -> float:
+        """Return how many trials the cluster, and the sweep's own limit, have room for."""
+        size, each = cluster_size(controller) or (), self._reservation.totals
+        counts = [(have + 1e-6) // each[name] for name, have in zip(("CPU", "GPU"), size, strict=False) if each.get(name)]
+        at_once = self._search.most_at_once
+        return max(1.0, min([*counts, math.inf if at_once is None else at_once]))
+
     def _wanted(self, most: int | None) -> int:
         """Return how many trials this sweep would train at once if there was room: all that are left, at most."""
         if self._scheduler.paused:
@@ -134,7 +144,9 @@ class Allowance:
         having = [trial for trial in alive.values() if trial.status != PAUSED]
         staying = [trial for trial in having if trial.trial_id not in leaving]
         if len(staying) > most:
-            for trial in _least_promising(staying, self._state)[: len(staying) - int(most)]:
+            first = {trial.trial_id for trial in self._scheduler.waiting_branches}
+            others = [trial for trial in staying if trial.trial_id not in first]
+            for trial in _least_promising(others, self._state)[: len(staying) - int(most)]:
                 self._leave(controller, trial, _YIELDS)
         elif not self._scheduler.paused:
             told = [trial for trial in having if trial.trial_id in leaving]

@@ -42,6 +42,22 @@ class AttachedSweep:
         """Try a configuration next, as one more trial; its keys are dotted, or nested as in the search space."""
         return self._send("enqueue", config=to_plain_config(config))
 
+    def branch(
+        self, trial: str | int, config: Mapping[str, Any] | None = None, *, keep: bool = False
+    ) -> str:
+        """Train one more trial, which begins with the weights and optimizers that another one has now.
+
+        Its reports and epochs are counted on from the other's. Keys of ``config`` are changed as population-based
+        training does: options of optimizers at once, and the model is built with them.
+
+        Args:
+            trial: the other trial's id or number, or ``"best"``. One that trains writes a checkpoint at the end of its
+                training step; of one that does not, its newest is taken.
+            config: what is to change, by dotted key or nested; nothing, for another course of the same training.
+            keep: train it to its end; else the scheduler may stop it, as any trial.
+        """
+        return self._send("branch", trial, config=to_plain_config(config or {}), keep=keep)
+
     def set(self, **settings: Any) -> str:
         """Change ``max_concurrent``, ``max_workers`` (None: as many as fit) or ``num_samples``.
 

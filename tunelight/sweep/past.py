@@ -103,7 +103,9 @@ class SavedSweep:
 
     def untried(self, space: SearchSpace, settings: Settings) -> list[dict[str, Any]]:
         """Return the baselines without a trial. Raises: SettingsError if new ones exceed the number of trials."""
-        tried = [line["config"] for line in self.lines if line["kind"] == "trial" and line.get("repeats") is None]
+        made_again = ("repeats", "branch")  # with a configuration of another trial
+        lines = [line for line in self.lines if line["kind"] == "trial"]
+        tried = [line["config"] for line in lines if all(line.get(name) is None for name in made_again)]
         made, known = len(tried), self.baselines(space)
         found, new = [], 0
         for config in (space.filled(config) for config in settings.baselines):

@@ -104,10 +104,12 @@ class _SchedulerReplay:
         kind, trial_id = line["kind"], str(line.get("trial"))
         before = known.state if (known := self._state.trials.get(trial_id)) else None
         apply(self._state, line)
-        if trial_id in self._state.repetitions:  # no scheduler learned of it
+        branch = known.branch if (known := self._state.trials.get(trial_id)) else None
+        if trial_id in self._state.repetitions or (branch is not None and branch.keep):  # no scheduler learned of it
             return
         if kind == "trial":
             self.trials[trial_id] = stub_trial(trial_id, dict(line["config"]))
+            self.trials[trial_id].began_at = 0 if branch is None else branch.number
             self._scheduler.on_trial_add(self, self.trials[trial_id])
         elif kind == "config":  # recorded just before the report at which it was decided
             self.configs[trial_id] = dict(line["config"])
@@ -195,6 +197,7 @@ def replay_searcher(
         points={trial: values for trial, values in teller.points.items() if trial in again},
         last={trial: result for trial, result in teller.last.items() if trial in again},
         repetitions=len(state.repetitions),
+        branches=sum(trial.branch is not None for trial in state.trials.values()),
     )
 
 
@@ -216,7 +219,7 @@ class _Teller:
         """Take a recorded trial; trials whose lines are lost were suggested, too."""
         trial, missing_from = line["trial"], self.created
         self.created = max(self.created, line["index"] + 1)
-        if line.get("repeats") is not None:
+        if line.get("repeats") is not None or line.get("branch") is not None:
             return
         if isinstance(self._searcher, TrackingSearcher):
             self._searcher.take(trial, line["config"], asked=not line.get("baseline"))
@@ -276,9 +279,10 @@ def start_from(
         ResumedTrial(
             trial.id,
             trial.config,
-            trial.history[-1]["training_iteration"] if trial.history else 0,
+            trial.number,
             past.folder / trial.folder,
             trial.id in paused,
+            trial.branch,
         )
         for trial in sorted(again, key=lambda trial: trial.id not in paused)  # paused ones first: all are then known
     ]

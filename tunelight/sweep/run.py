@@ -342,6 +342,7 @@ def _tune(
         start=sweep.start,
         repeats=sweep.repetitions,
         admit=scheduler.admits,
+        longest=scheduler.longest,
         wait=control.wait,
     )
     parts = _parts(sweep, search, control, watch, datasets, steps=steps)
@@ -392,9 +393,10 @@ def _parts(
     record = RecordCallback(
         folder,
         again={trial.trial_id: trial.paused for trial in sweep.start.resumed},
-        seed_of=lambda trial_id: trial_seed(settings.seed or 0, trial_id),
+        seed_of=lambda trial_id: trial_seed(settings.seed or 0, search.root_of(trial_id)),
         is_baseline=search.is_baseline,
         repetition_of=search.repetition_of,
+        branch_of=search.branch_of,
         **settings.recorded,
         seed=settings.seed or 0,
         num_samples=total,

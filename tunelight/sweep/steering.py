@@ -1,4 +1,4 @@
-"""The driver's side of commands: stop, pause and resume, enqueue, set and resize, while the sweep runs."""
+"""The driver's side of commands: stop, pause and resume, enqueue, branch, set and resize, while the sweep runs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ray.tune import Callback
 
 from tunelight.compat.ray import trial_actor
 from tunelight.errors import SettingsError, StorageError, TunelightError, unknown
+from tunelight.gang.orders import OrderBook
 from tunelight.messages import Resize
 from tunelight.record import (
     PAUSED,
@@ -31,11 +32,14 @@ from tunelight.searchers import SweepSearch
 from tunelight.settings import check_setting
 from tunelight.space import SearchSpace
 from tunelight.sweep.allowance import Allowance
+from tunelight.sweep.branching import Branches
 from tunelight.sweep.control import SweepControl
 from tunelight.sweep.neighbours import Neighbours
 
-_LOOK_S: Final = 0.25
+_LOOK_S: Final = 0.05
 """Seconds between two looks for commands."""
+_ALLOW_S: Final = 0.25
+"""Seconds between two looks at how many workers the sweep may have, where no branch waits for some."""
 _CHANGEABLE: Final = ("max_concurrent", "max_workers", "num_samples")
 """The settings that may change while a sweep runs."""
 
@@ -84,20 +88,31 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
         self._steered = dict(sweep_file.get("steered") or {})
         """By setting, [the value before, the value now]; and the configurations that were enqueued."""
         self._commands = CommandReader(record.folder, driver_of(record.folder))  # this process has taken the sweep
-        ends_at = search.ends_at if sweep_file.get("repeats") else None
-        self.scheduler = SweepScheduler(scheduler, ends_at=ends_at, has_room=search.has_room, can_pause=self._can_pause)
+        self.scheduler = SweepScheduler(
+            scheduler, ends_at=search.ends_at, has_room=search.has_room, can_pause=self._can_pause
+        )
         """That of Tune's controller."""
+        orders = OrderBook()
         self.allowance = Allowance(
-            self.scheduler, search, record.state, reservation, control, neighbours=neighbours, max_workers=max_workers
+            self.scheduler,
+            search,
+            record.state,
+            reservation,
+            control,
+            neighbours=neighbours,
+            max_workers=max_workers,
+            order=orders.leave,
         )
         """How many workers the sweep may have."""
+        self._branches = Branches(search, record, space, orders)
         self._answered = answered
-        self._clock, self._looked = clock, 0.0
-        self._carry_out: dict[str, Callable[[Command, dict[str, Any]], str]] = {
+        self._clock, self._looked, self._allowed = clock, 0.0, 0.0
+        self._carry_out: dict[str, Callable[[Command, dict[str, Any]], str | None]] = {
             "stop": self._stop,
             "pause": self._pause,
             "resume": self._resume,
             "enqueue": self._enqueue,
+            "branch": self._branches.ask,
             "set": self._set,
             "resize": self._resize,
         }
@@ -113,9 +128,11 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
             self._search.held = not self.scheduler.pauses and any(trial.status == PAUSED for trial in trials)
         if abs(self._clock() - self._looked) < _LOOK_S:
             return
-        self._looked = self._clock()
+        self._looked = now = self._clock()
         self._carry_out_all(trials)
-        self.allowance.look(trials)
+        if self.scheduler.waiting_branches or abs(now - self._allowed) >= _ALLOW_S:
+            self._allowed = now
+            self.allowance.look(trials)
 
     def _carry_out_all(self, trials: list[Any]) -> None:
         try:
@@ -123,21 +140,30 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
         except OSError as error:
             self._record.record.complain(error)
             return
+        before = self._search.total_samples
+        for command, answer, ok in self._branches.look():
+            self._answer(command, answer, ok=ok, before=before)
+            before = self._search.total_samples
         for command in commands:
             before = self._search.total_samples
+            answer: str | None
             try:
                 if command.do not in self._carry_out:
                     raise SettingsError(unknown("There is no command", command.do, self._carry_out))
                 answer, ok = self._carry_out[command.do](command, {trial.trial_id: trial for trial in trials}), True
             except TunelightError as error:
                 answer, ok = str(error), False
-            total = self._search.total_samples
-            self._record.answer(command, answer, ok=ok, num_samples=None if total == before else total)
-            if total != before:
-                self._shown.expect(total)
-            self._shown.news()
-        if commands:
-            self._answered()
+            if answer is not None:
+                self._answer(command, answer, ok=ok, before=before)
+
+    def _answer(self, command: Command, answer: str, *, ok: bool, before: int) -> None:
+        """Record the answer to a command, ``before`` which there were to be so many trials."""
+        total = self._search.total_samples
+        self._record.answer(command, answer, ok=ok, num_samples=None if total == before else total)
+        if total != before:
+            self._shown.expect(total)
+        self._shown.news()
+        self._answered()
 
     def _stop(self, command: Command, trials: dict[str, Any]) -> str:
         if command.trial is None:

@@ -12,17 +12,20 @@ from typing import Any, ClassVar
 import ray
 
 from tunelight.checkpoints import files as checkpoints
+from tunelight.checkpoints.adoption import pin
 from tunelight.compat.ray import DONE, RESULT_DUPLICATE, SHOULD_CHECKPOINT, TRAINING_ITERATION, announce, nothing_saved
 from tunelight.errors import GangError, TrialError
-from tunelight.gang.drain import DRAINED, Reason, moved_away, ordered_to_leave, reason_to_leave
+from tunelight.gang.drain import DRAINED, moved_away, reason_to_leave
 from tunelight.gang.gang import Gang
 from tunelight.gang.gang_log import GangLog
+from tunelight.gang.orders import Orders, Reason, note_branch, orders_of
 from tunelight.gang.parcel import with_parameters
 from tunelight.gang.run import head_error
 from tunelight.machine.imports import collector_resting
 from tunelight.messages import (
     RESULT_KEY,
     Adopt,
+    CheckpointInfo,
     Continue,
     Decision,
     Ended,
@@ -31,6 +34,7 @@ from tunelight.messages import (
     Stop,
     WorkerError,
     repetition_in,
+    root_in,
 )
 from tunelight.policies import classify
 from tunelight.stores import PUSH_LIMIT_S, store_of
@@ -90,10 +94,27 @@ class GangTrainable(Trainable):
         self._leave = reason_to_leave(self._gang, ordered=self._ordered)
 
     def _ordered(self) -> Reason | None:
-        return ordered_to_leave(f"{type(self).__name__}/{self._trial.id}") if self.spec.soft_errors else None
+        if self.spec.soft_errors:
+            self._orders = orders_of(self._in_orders)
+        return self._orders.leave
+
+    @property
+    def _in_orders(self) -> str:
+        """Its name in orders."""
+        return f"{type(self).__name__}/{self._trial.id}"
+
+    def _branched(self, branch: str, checkpoint: CheckpointInfo | None) -> None:
+        if checkpoint is not None:
+            pin(checkpoint, self._trial.folder, branch)
+        note_branch(self._in_orders, branch, checkpoint)
 
     def _new_trial(self, config: dict[str, Any]) -> Trial:
-        return Trial(self.spec, self.trial_id, self._trial_dir(), config, repetition_in(self.trial_name))
+        repetition = repetition_in(self.trial_name)
+        self._orders = Orders()
+        root = root_in(self.trial_name)
+        return Trial(
+            self.spec, self.trial_id, self._trial_dir(), config, repetition, root=root, branched=self._branched
+        )
 
     def _trial_dir(self) -> Path:
         """Return the folder of the trial that Tune has set last: in Tune's storage, if that is a path, else its logdir.
@@ -242,15 +263,16 @@ class GangTrainable(Trainable):
 
     def _start(self) -> None:
         trial = self._trial
+        if trial.unable is None:
+            trial.recover()
         if trial.unable is not None:
             raise TrialError(WorkerError(0, os.uname().nodename, "CheckpointError", str(trial.unable), ""))
-        trial.recover()
         self._iteration = trial.run.number
         if self._gang.unfit is not None:
             trial.say(f"a worker is replaced: {self._gang.unfit}")
         trial.learn_pieces()
         self._gang_log.begin()
-        trial.run.start(self._gang, self._leave)
+        trial.run.start(self._gang, self._leave, lambda: self._orders.branches)
         if self.spec.soft_errors:  # a driver of tunelight's listens
             with suppress(Exception):
                 announce(f"{self.trial_id}/{trial.run.number}")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tunelight.checkpoints import adoption as adoptions
 from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import CheckpointError
 from tunelight.gang.run import ResilientRun
@@ -24,19 +26,29 @@ logger = logging.getLogger(__name__)
 class Trial:
     """One trial on a gang, from its start to its end; ``repetition`` counts the trainings of its configuration.
 
+    ``root``: the trial whose seed it has, if that is not its own (a branch).
+
     A head makes one for each trial that Tune gives it, so that nothing of the next trial reaches the one before.
     Runs on: trial.
     """
 
     def __init__(
-        self, spec: TrialSpec, trial_id: str, folder: Path, config: dict[str, Any], repetition: int = 0
+        self,
+        spec: TrialSpec,
+        trial_id: str,
+        folder: Path,
+        config: dict[str, Any],
+        repetition: int = 0,
+        *,
+        root: str | None = None,
+        branched: Callable[[str, CheckpointInfo | None], object] = lambda *_: None,
     ) -> None:
         self.spec = spec
         self.id = trial_id
         self.folder = folder
         self.kept = checkpoints.Kept(spec.task.checkpoints.keep, spec.mode)
         self.divergence = Divergence(spec.task.metric, spec.mode)
-        seed = trial_seed(spec.seed, trial_id)
+        seed = trial_seed(spec.seed, root or trial_id)
         self.run = ResilientRun(
             spec.task,
             Start(trial_id, str(folder), config, seed, repetition, until=spec.until),
@@ -46,6 +58,7 @@ class Trial:
             saved=self.saved,
             newest=self.newest,
             size=spec.start,
+            branched=branched,
         )
         """Its training: the owner of its number, its configuration and the checkpoint to resume from."""
         self.passed: int | None = None
@@ -137,8 +150,8 @@ class Trial:
 
     def _after_adoption(self, found: CheckpointInfo | None, upto: int | None) -> CheckpointInfo | None:
         """Return where to resume: from the other trial's checkpoint, if the last adoption is in none of its own yet."""
-        adoption = checkpoints.read_adoption(self.folder)
-        if adoption is None or (found is not None and found.number > adoption.number):
+        adoption = adoptions.read_adoption(self.folder)
+        if adoption is None or (found is not None and (found.number > adoption.number or adoption.branch)):
             return found
         if upto is not None and adoption.number > upto:  # the driver did not hear of that report
             self._forget_adoption()
@@ -146,13 +159,28 @@ class Trial:
         seconds, copy = None if found is None else found.seconds, None
         with suppress(OSError, CheckpointError):
             copy = checkpoints.copy_from_trial(
-                self.folder.parent / adoption.folder, self.folder, adoption.number, adoption.parent_number, seconds
+                self.folder.parent / adoption.folder,
+                self.folder,
+                adoption.number,
+                adoption.parent_number,
+                seconds,
+                between=adoption.between,
             )
+        if copy is None and adoption.branch:
+            self.unable = CheckpointError(
+                f"Trial {self.id} cannot begin with the state of {adoption.parent}, whose checkpoint after report "
+                f"{adoption.number} is torn or gone. Branch it again."
+            )
+            return None
         self._forget_adoption()
         if copy is None:
             self.say(f"what it adopted after report {adoption.number} is in no checkpoint, and lost")
             return found
-        self.say(f"takes what it adopted after report {adoption.number} from a checkpoint of {adoption.parent}")
+        if adoption.branch:
+            with suppress(OSError):  # it costs space, no more
+                adoptions.unpin(self.folder.parent / adoption.folder, adoption.branch)
+        else:
+            self.say(f"takes what it adopted after report {adoption.number} from a checkpoint of {adoption.parent}")
         return self.kept.add(copy)
 
     def _tell(self, found: tuple[CheckpointInfo | None, str | None]) -> CheckpointInfo | None:
@@ -172,7 +200,7 @@ class Trial:
     def _forget_adoption(self) -> None:
         self._adopted_at = None
         with suppress(OSError):
-            checkpoints.forget_adoption(self.folder)
+            adoptions.forget_adoption(self.folder)
 
     def prune(self) -> None:
         """Delete the checkpoints that are not needed any more."""
@@ -197,9 +225,9 @@ class Trial:
         if how == "memory":
             self._adopted_at = number = self.run.number
             name = Path(adopt.folder or adopt.parent).name
-            adoption = checkpoints.Adoption(number, adopt.parent, name, adopt.number)
+            adoption = adoptions.Adoption(number, adopt.parent, name, adopt.number)
             with suppress(OSError):
-                checkpoints.note_adoption(adoption, self.folder)
+                adoptions.note_adoption(adoption, self.folder)
 
     def adoption(self) -> str | None:
         """Return the outcome of the last order to adopt, once: "memory", "disk" or "none"."""

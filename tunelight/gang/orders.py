@@ -1,0 +1,131 @@
+"""Orders: what a driver tells the heads of its trials while these wait for their ranks.
+
+Ray passes no call to an actor that is busy with another one, so that heads ask Ray's key-value store.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Final
+
+from tunelight.compat.ray import keep_for_job, kept_for_job
+from tunelight.gang.gang import Gang
+from tunelight.messages import CheckpointInfo, Save, Saved
+
+_FAILED: Final = "!"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a trial has to leave its workers."""
+
+    text: str
+    ends: bool = False
+    """True where everything ends: training that writes no checkpoint has nothing to gain by going on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What the driver has told a trial."""
+
+    leave: Reason | None = None
+    """To leave its workers with a checkpoint, and why."""
+    branches: Mapping[str, bool] = field(default_factory=dict)
+    """Ids of the trials that begin with this one's state. True: that at the end of a training step; False: that at a
+    report."""
+
+
+class OrderBook:
+    """All orders of a driver. A trial is named by its Trainable, which no other run of a sweep has, and its id.
+
+    Runs on: driver.
+    """
+
+    def __init__(self) -> None:
+        self._orders: dict[str, Orders] = {}
+
+    def leave(self, trial: str, reason: Reason | None) -> None:
+        """Tell a trial to leave its workers with a checkpoint; None: not, any more."""
+        self._give(trial, replace(self._of(trial), leave=reason))
+
+    def branch(self, trial: str, branch: str, *, at_step: bool) -> None:
+        """Tell a trial to write a checkpoint for another one to begin with."""
+        self._give(trial, replace(self._of(trial), branches={**self._of(trial).branches, branch: at_step}))
+
+    def branched(self, trial: str, branch: str) -> CheckpointInfo | str | None:
+        """Return the checkpoint with which a branch begins, or why there is none; None: not known yet."""
+        said = kept_for_job(f"branch/{trial}/{branch}")
+        if said is None:
+            return None
+        if said.startswith(_FAILED):
+            return said.removeprefix(_FAILED)
+        data = json.loads(said)
+        return CheckpointInfo(**{**data, "fits": tuple(data["fits"])})
+
+    def forget(self, trial: str, branch: str) -> None:
+        """Withdraw an order for a branch."""
+        others = {name: at_step for name, at_step in self._of(trial).branches.items() if name != branch}
+        self._give(trial, replace(self._of(trial), branches=others))
+
+    def _of(self, trial: str) -> Orders:
+        return self._orders.get(trial, Orders())
+
+    def _give(self, trial: str, orders: Orders) -> None:
+        keep_for_job(f"orders/{trial}", "" if orders == Orders() else json.dumps(asdict(orders)))
+        self._orders[trial] = orders
+
+
+def orders_of(trial: str) -> Orders:
+    """Return the driver's orders to a trial. Runs on: trial."""
+    said = kept_for_job(f"orders/{trial}")
+    if not said:
+        return Orders()
+    data = json.loads(said)
+    return Orders(None if data["leave"] is None else Reason(**data["leave"]), data["branches"])
+
+
+class BranchPoints:
+    """The checkpoints that a trial's ranks write for branches of it. Runs on: trial.
+
+    Args:
+        wanted: returns the driver's orders, as :attr:`Orders.branches`.
+        give: called with a branch and its checkpoint (None: the ranks have written none).
+    """
+
+    def __init__(
+        self,
+        wanted: Callable[[], Mapping[str, bool]] = dict,
+        give: Callable[[str, CheckpointInfo | None], object] = lambda *_: None,
+    ) -> None:
+        self._wanted, self._give = wanted, give
+        self._asked: dict[int, str] = {}
+        self._given: set[str] = set()
+
+    def begin(self) -> None:
+        """Note that the ranks start, who know nothing of what was asked before."""
+        self._asked.clear()
+
+    def look(self, gang: Gang) -> None:
+        """Ask the ranks for the checkpoints of new orders."""
+        for branch, at_step in self._wanted().items():
+            if branch not in self._given and branch not in self._asked.values():
+                self._asked[gang.answer(Save())] = branch
+                if at_step:
+                    gang.hurry()
+
+    def take(self, saved: Saved) -> bool:
+        """Pass on the checkpoint of a branch; return whether it is one."""
+        branch = self._asked.pop(saved.answers, None)
+        if branch is None:
+            return False
+        self._given.add(branch)
+        self._give(branch, saved.checkpoint)
+        return True
+
+
+def note_branch(trial: str, branch: str, checkpoint: CheckpointInfo | None) -> None:
+    """Tell the driver with which checkpoint a branch begins. Runs on: trial."""
+    why = f"{_FAILED}it writes no checkpoint now"
+    keep_for_job(f"branch/{trial}/{branch}", why if checkpoint is None else json.dumps(checkpoint.asdict()))
