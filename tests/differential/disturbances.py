@@ -17,7 +17,7 @@ from ray.tune.schedulers import TrialScheduler
 import tunelight as tl
 from tests.differential.grammar import MOMENTS
 from tunelight.compat.lightning import Callback
-from tunelight.gang.drain import Reason, order_to_leave
+from tunelight.gang.orders import OrderBook, Reason
 from tunelight.messages import RESULT_KEY, Adopt, Resize
 from tunelight.schedulers.base import GangScheduler
 from tunelight.schedulers.common import call_actor, tell
@@ -78,16 +78,17 @@ class OrderToLeave(ray.tune.Callback):  # type: ignore[misc,unused-ignore]
 
     def __init__(self) -> None:
         self.told: set[str] = set()
+        self.orders = OrderBook()
 
     def on_step_end(self, iteration: int, trials: Any, **info: Any) -> None:
         for trial in trials:
             waits = trial.status == "RUNNING" and (Path(trial.config["program"]) / "leaves-at").exists()
             if waits and trial.trial_id not in self.told:
                 self.told.add(trial.trial_id)
-                order_to_leave(f"{trial.trainable_name}/{trial.trial_id}", Reason("told to leave"))
+                self.orders.leave(f"{trial.trainable_name}/{trial.trial_id}", Reason("told to leave"))
 
     def on_trial_recover(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        order_to_leave(f"{trial.trainable_name}/{trial.trial_id}", None)
+        self.orders.leave(f"{trial.trainable_name}/{trial.trial_id}", None)
 
 
 class Cut(ray.tune.Callback):  # type: ignore[misc,unused-ignore]

@@ -77,6 +77,8 @@ def _show_trial(trial: TrialResult, json: bool) -> None:
         typer.echo(f"{name:<11} {about[name] if about[name] is not None else '-'}")
         if name == "state" and trial.stop_reason is not None:
             typer.echo(f"{'reason':<11} {trial.stop_reason}")
+    if trial.branch is not None:
+        typer.echo(f"{'branch of':<11} {trial.branch.parent} after {trial.branch.where}")
     typer.echo(f"{'config':<11} {words(trial.plain_config)}")
     if trial.used:
         typer.echo(f"{'used':<11} {', '.join(f'{name} {value}' for name, value in trial.used.items())}")

@@ -17,10 +17,12 @@ from tunelight.messages import WorkerError
 
 DRAINED: Final = "NodeDrained"
 """The type of the error by which a trial leaves its nodes."""
+YIELDS: Final = "GangYielded"
+"""The type of the error by which a trial leaves its gang to another one."""
 LOOK_S: Final = 0.1
 """How often a head asks for its driver's orders."""
-_PART: Final = 0.005
-"""The part of its time that it asks for at most: where Ray answers slowly, as to a thousand heads, it asks less often."""
+_PART: Final = 0.025
+"""The part of its time that it waits for them at most: with a thousand heads Ray is slow, and is asked less often."""
 _MOST_S: Final = 1.0
 """How often it asks at least: an evicted driver may have ten seconds."""
 NODES_S: Final = 2.0

@@ -12,8 +12,10 @@ from typing import Final
 
 from tunelight.compat.ray import keep_for_job, kept_for_job
 from tunelight.gang.gang import Gang
-from tunelight.messages import CheckpointInfo, Save, Saved
+from tunelight.messages import CheckpointInfo, Report, Save, Saved, Wrote
 
+PLANNED: Final = "planned"
+"""The name of a branch whose place is known from the start, as where one is trained again."""
 _FAILED: Final = "!"
 
 
@@ -24,6 +26,8 @@ class Reason:
     text: str
     ends: bool = False
     """True where everything ends: training that writes no checkpoint has nothing to gain by going on."""
+    gang_stays: bool = False
+    """True where another trial of the sweep gets its gang, as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +37,10 @@ class Orders:
     leave: Reason | None = None
     """To leave its workers with a checkpoint, and why."""
     branches: Mapping[str, bool] = field(default_factory=dict)
-    """Ids of the trials that begin with this one's state. True: that at the end of a training step; False: that at a
-    report."""
+    """Names of the branches that begin with this one's state. True: that at the end of a training step; False: that at
+    a report."""
+    stop: bool = False
+    """To end, as Tune takes it for ended."""
 
 
 class OrderBook:
@@ -53,6 +59,10 @@ class OrderBook:
     def branch(self, trial: str, branch: str, *, at_step: bool) -> None:
         """Tell a trial to write a checkpoint for another one to begin with."""
         self._give(trial, replace(self._of(trial), branches={**self._of(trial).branches, branch: at_step}))
+
+    def stop(self, trial: str) -> None:
+        """Tell a trial to end, so that its gang is free before its next report."""
+        self._give(trial, replace(self._of(trial), stop=True))
 
     def branched(self, trial: str, branch: str) -> CheckpointInfo | str | None:
         """Return the checkpoint with which a branch begins, or why there is none; None: not known yet."""
@@ -83,23 +93,25 @@ def orders_of(trial: str) -> Orders:
     if not said:
         return Orders()
     data = json.loads(said)
-    return Orders(None if data["leave"] is None else Reason(**data["leave"]), data["branches"])
+    return Orders(**data | {"leave": data["leave"] and Reason(**data["leave"])})
 
 
 class BranchPoints:
     """The checkpoints that a trial's ranks write for branches of it. Runs on: trial.
 
     Args:
-        wanted: returns the driver's orders, as :attr:`Orders.branches`.
+        orders: returns the driver's orders.
         give: called with a branch and its checkpoint (None: the ranks have written none).
+        planned: report and step of the checkpoint that they write for the branch ``PLANNED``.
     """
 
     def __init__(
         self,
-        wanted: Callable[[], Mapping[str, bool]] = dict,
+        orders: Callable[[], Orders] = Orders,
         give: Callable[[str, CheckpointInfo | None], object] = lambda *_: None,
+        planned: tuple[int, int] | None = None,
     ) -> None:
-        self._wanted, self._give = wanted, give
+        self._orders, self._give, self._planned = orders, give, planned
         self._asked: dict[int, str] = {}
         self._given: set[str] = set()
 
@@ -109,20 +121,21 @@ class BranchPoints:
 
     def look(self, gang: Gang) -> None:
         """Ask the ranks for the checkpoints of new orders."""
-        for branch, at_step in self._wanted().items():
+        for branch, at_step in self._orders().branches.items():
             if branch not in self._given and branch not in self._asked.values():
                 self._asked[gang.answer(Save())] = branch
                 if at_step:
                     gang.hurry()
 
-    def take(self, saved: Saved) -> bool:
-        """Pass on the checkpoint of a branch; return whether it is one."""
-        branch = self._asked.pop(saved.answers, None)
-        if branch is None:
-            return False
-        self._given.add(branch)
-        self._give(branch, saved.checkpoint)
-        return True
+    def take(self, event: Report | Saved | Wrote) -> None:
+        """Pass on the checkpoint of an event, if that is a branch's."""
+        info = event.checkpoint
+        branch = self._asked.pop(event.answers, None) if isinstance(event, Saved) else None
+        if info is not None and (info.number, info.between) == self._planned and PLANNED not in self._given:
+            branch = PLANNED
+        if branch is not None:
+            self._given.add(branch)
+            self._give(branch, info)
 
 
 def note_branch(trial: str, branch: str, checkpoint: CheckpointInfo | None) -> None:

@@ -6,15 +6,15 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 from tunelight.checkpoints.files import copy_from_trial, resume_point, where
 from tunelight.errors import CheckpointError, GangError, TrialError
-from tunelight.gang.drain import DRAINED, LOOK_S
+from tunelight.gang.drain import DRAINED, LOOK_S, YIELDS
 from tunelight.gang.gang import Gang
-from tunelight.gang.orders import BranchPoints, Reason
+from tunelight.gang.orders import BranchPoints, Orders, Reason
 from tunelight.gang.phases import Failed, Leaving, Over, Training
 from tunelight.gang.slow import SlowRanks
 from tunelight.messages import (
@@ -102,6 +102,9 @@ class ResilientRun:
         self._newest = newest or (lambda _: self.resume)
         self._leave: Callable[[], Reason | None] = lambda: None
         self._branched, self._branches = branched, BranchPoints()
+        self._orders: Callable[[], Orders] = Orders
+        self._stops = False
+        """Whether the ranks were ordered to end."""
         self._sleep, self._clock = sleep, clock
         self._phase: Training | Leaving | Failed | Over = Training()
         self._queue: deque[Report | Text] = deque()
@@ -115,16 +118,17 @@ class ResilientRun:
         self,
         gang: Gang,
         leave: Callable[[], Reason | None] | None = None,
-        branches: Callable[[], Mapping[str, bool]] = dict,
+        orders: Callable[[], Orders] = Orders,
     ) -> None:
         """Start training on a gang, formed or not yet, which the caller closes.
 
         ``leave`` is called now and then; it returns why training has to leave its nodes, if it has to. Training then
         ends with its next step or report, a checkpoint and an error of type ``DRAINED``, to restart elsewhere.
-        ``branches`` is called after it, and returns the trials that begin with this one's state.
+        ``orders`` is called after it; it returns what the driver has told the trial.
         Raises: TrialError when the gang cannot be formed, or has to leave its nodes.
         """
-        self._branches = BranchPoints(branches, self._branched)
+        self._orders, self._stops = orders, False
+        self._branches = BranchPoints(orders, self._branched, self.next.branch_at)
         self.gang, self.started, self._leave = gang, True, leave or (lambda: None)
         self._phase, self._failures, self._met_at = Training(), FailureTally(self._policy), None
         self._queue, self._unheard = deque(self._unheard), ()
@@ -238,13 +242,22 @@ class ResilientRun:
             if self._slow.moving and self._movable and self.gang.spare_ready():
                 self._order_to_leave("resize", None)
             if isinstance(self._phase, Training) and self.training:
-                self._branches.look(self.gang)
+                self._obey(self._orders())
             event = self.gang.next_event(max(0.0, min(LOOK_S, end - self._clock())))
             if event is not None:
                 self._note(event)
                 return event
             if not self.gang.running or self._clock() >= end:
                 return None
+
+    def _obey(self, orders: Orders) -> None:
+        """Have the ranks end, or write checkpoints for branches, where the driver has told the trial to."""
+        if orders.stop and not self._stops:
+            self._stops = True
+            self.gang.answer(Stop("stopped"))
+            self.gang.hurry()
+        elif not self._stops:
+            self._branches.look(self.gang)
 
     def _note(self, event: Event) -> None:
         """Note what an event brings, as it comes from the gang."""
@@ -253,7 +266,7 @@ class ResilientRun:
             if isinstance(event, Saved):
                 self._saved(event.checkpoint)
             self._keep(event.checkpoint)
-        if isinstance(event, Saved):
+        if isinstance(event, Report | Saved | Wrote):
             self._branches.take(event)
         if isinstance(event, Wrote) and event.note is not None:
             self._say(event.note)
@@ -464,8 +477,9 @@ class ResilientRun:
 
 
 def drained(why: Reason) -> WorkerError:
-    """Return the error by which a trial leaves its nodes."""
-    return WorkerError(-1, os.uname().nodename, DRAINED, why.text, "", cause="preempted")
+    """Return the error by which a trial leaves its nodes, or its gang."""
+    type_name = YIELDS if why.gang_stays else DRAINED
+    return WorkerError(-1, os.uname().nodename, type_name, why.text, "", cause="preempted")
 
 
 def head_error(error: Exception) -> WorkerError:

@@ -61,6 +61,7 @@ OPTIONAL: Final = {
     "widths": OptionalRoom("wide models with what narrow ones have found", ("lightning.widths",), "lightning.widths"),
     "data": OptionalRoom("datasets and caches", ("data",), "data.server"),
     "integrations": OptionalRoom("training loops of other libraries", ("integrations",)),
+    "branches": OptionalRoom("branches of trials", ("sweep.branching",), "sweep.branching"),
     "plain": OptionalRoom("gangs in Ray Tune's own Tuner", ("trial.plain_tune",)),
     "reproduce": OptionalRoom("reproducing a trial", ("sweep.reproduce", "cli.reproduce")),
 }

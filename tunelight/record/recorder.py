@@ -283,9 +283,8 @@ class RecordCallback(Callback):
         metrics = own.get("metrics") or {key: value for key, value in result.items() if key not in _OWN_KEYS}
         # A trial that went back to a checkpoint reports again what is recorded, and judged, already.
         repeated = self._repeats(trial.trial_id, when["training_iteration"])
-        if not repeated and (
-            metrics or not result.get("done")
-        ):  # one that failed, or had nothing left, reports nothing
+        reports = not repeated and not own.get("yields")
+        if reports and (metrics or not result.get("done")):  # one that failed, or had nothing left, reports nothing
             self._write_report(trial.trial_id, when, metrics, result, own)
         for found in own.get("checkpoints") or ():
             self._write_checkpoint(trial.trial_id, when, found)

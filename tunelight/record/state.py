@@ -43,6 +43,11 @@ class Branch:
     keep: bool = False
     """Whether the trial trains to its end, without competing with others."""
 
+    @property
+    def where(self) -> str:
+        """Say where that was: ``report 3, step 120``."""
+        return f"report {self.number}" + (f", step {self.step}" if self.step else "")
+
 
 @dataclass
 class TrialState:

@@ -63,12 +63,12 @@ class Column:
 
 
 class Seen:
-    """What some trials have that others may lack: hyperparameters, quantities of usage, a reason why they stopped."""
+    """What some trials have that others may lack: hyperparameters, quantities of usage, a reason to stop, a parent."""
 
     def __init__(self, trials: Iterable[TrialState] = ()) -> None:
         self._values: dict[str, set[str]] = {}
         self.used: set[str] = set()
-        self.why = False
+        self.why = self.branches = False
         for trial in trials:
             self.add(trial)
 
@@ -80,6 +80,7 @@ class Seen:
                 values.add(repr(value))
         self.used.update(trial.peak)
         self.why = self.why or trial.why is not None
+        self.branches = self.branches or trial.branch is not None
 
     @property
     def keys(self) -> list[str]:
@@ -111,6 +112,7 @@ def columns(state: SweepState, seen: Seen) -> list[Column]:
             if key in seen.used
         ),
         *([Column("why", ("why",))] if seen.why else []),
+        *([Column("branch of", ("branch",))] if seen.branches else []),
     ]
 
 
@@ -131,6 +133,7 @@ def row(state: SweepState, trial: TrialState, now: float | None = None) -> dict[
         "since": trial.since,
         "workers": trial.workers,
         "why": trial.why,
+        "branch": None if (branch := trial.branch) is None else f"{branch.parent} after {branch.where}",
         "peak": {name: plain(value) for name, value in trial.peak.items()},
         "config": {str(key): plain(value) for key, value in config[:_MOST_KEYS]},
         "left": max(0, len(config) - _MOST_KEYS),

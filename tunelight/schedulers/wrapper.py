@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
 from tunelight.compat.controller import mend, put_aside
 from tunelight.compat.ray import TRAINING_ITERATION
-from tunelight.messages import Continue
+from tunelight.messages import RESULT_KEY, Continue
 from tunelight.schedulers.base import GangScheduler
 from tunelight.schedulers.common import began_at, tell
+
+_YIELDS: Final = f"{RESULT_KEY}/yields"
 
 
 class SweepScheduler:
     """Passes everything on to a scheduler, but for repetitions, trials that leave, and while the sweep is paused.
 
-    A repetition, or a branch that is kept, competes with no other trial: the scheduler never learns of it, and it trains
-    to a fixed report.
-    While the sweep is paused no trial begins or goes on, and those that can are paused at their next report.
+    A repetition, or a branch that is kept, competes with no other trial: the scheduler never learns of it, and it
+    trains to a fixed report. While the sweep is paused no trial begins or goes on, and those that can are paused at
+    their next report.
 
     Args:
         scheduler: the sweep's own; further attributes are its own.
@@ -112,7 +114,10 @@ class SweepScheduler:
         self._pass_on("on_trial_remove", tune_controller, trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Return the scheduler's decision; while the sweep is paused, PAUSE for a trial that may go on."""
+        """Return the scheduler's decision; PAUSE for a trial that leaves its gang, and while the sweep is paused."""
+        if result.get(_YIELDS):
+            self.aside[trial.trial_id] = trial
+            return TrialScheduler.PAUSE
         end = self._end(trial)
         if end is None:
             decision = str(self._call("on_trial_result", tune_controller, trial, result))
@@ -127,7 +132,7 @@ class SweepScheduler:
         return TrialScheduler.PAUSE if self.paused and goes_on and self.can_pause(trial.trial_id) else decision
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
-        """Return a branch, else the scheduler's choice, else a repetition that waits; none while the sweep is paused."""
+        """Return a branch, else the scheduler's choice, else a repetition; none while the sweep is paused."""
         if self.paused:
             return None
         chosen = next(iter(self.waiting_branches), None) or self._call("choose_trial_to_run", tune_controller)

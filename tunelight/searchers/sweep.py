@@ -305,6 +305,11 @@ class SweepSearch(SearchAlgorithm):
         self._new_branches.append(ResumedTrial(trial_id, config, branch.number, folder_of(trial_id), branch=branch))
         return trial_id
 
+    @property
+    def has_branches(self) -> bool:
+        """Whether there are branches."""
+        return bool(self._branches)
+
     def branch_of(self, trial_id: str) -> Branch | None:
         """Return where a branch began; None for other trials."""
         return self._branches.get(trial_id)
@@ -334,7 +339,8 @@ class SweepSearch(SearchAlgorithm):
         if self._repeats is not None and past.branch is None:
             self._repeats.begin(past.trial_id, past.config)
         self._live[past.trial_id] = trial = self._make(past.trial_id, past.config)
-        trial.began_at = 0 if past.branch is None else past.branch.number
+        if past.branch is not None:
+            trial.began_at = past.branch.number  # type: ignore[attr-defined]  # SweepTrial's
         if past.paused:
             trial.status = Trial.PAUSED
         if past.number:  # where nothing is left to train, Tune ends the trial with this
@@ -401,6 +407,8 @@ class SweepSearch(SearchAlgorithm):
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Pass a report to the searcher, if it knows the trial."""
+        if result.get(f"{RESULT_KEY}/yields"):  # no report: it leaves its gang to another trial
+            return
         self._last[trial_id] = result
         if self._repeats is not None and trial_id not in self._branches:
             self._repeats.report(trial_id, result)

@@ -238,8 +238,9 @@ class Boundary:
 
     @property
     def hurried(self) -> bool:
-        """Whether the gang may have to leave at the end of a training step."""
-        return self._mailbox.hurried and self.progress.continues
+        """Whether the gang may have to act at the end of a training step."""
+        planned = self._start.branch_at is not None and self._start.branch_at[0] == self.progress.number
+        return (self._mailbox.hurried or planned) and self.progress.continues
 
     def end_step(self, writer: Writer, *, epoch: int, step: int, batch: int = 0) -> None:
         """Reach the end of a training step, where a gang that has to write a checkpoint soon does so, and may leave.
@@ -247,9 +248,12 @@ class Boundary:
         Call it on every rank, with equal steps from 1 on, after equally many batches. Raises: TrialStopped when the
         gang leaves.
         """
-        if self.hurried and self._meet(step, batch, calls=self._mailbox.saves or self._mailbox.empty):
+        planned = self._start.branch_at == (self.progress.number, step)
+        if planned or (self._mailbox.hurried and self._meet(step, batch, calls=self._mailbox.acts)):
             usual, self.writer, self._between = self.writer, writer, step
             self.stopwatch.lap()
+            if planned:
+                self._save(Save(), {}, epoch, step)
             self._obey({}, epoch, step)
             self.writer, self._between = usual, 0
 
@@ -380,8 +384,9 @@ class Boundary:
     def _writes_now(self) -> bool:
         """Return whether this report writes a checkpoint, the same on every rank."""
         number = self.progress.number
-        due = number % self._task.checkpoints.every == 0
-        return due and self._agreement.writes(number, lambda: self._mailbox.saves or self.writing.admit())
+        planned = self._start.branch_at == (number, 0)
+        due = planned or number % self._task.checkpoints.every == 0
+        return due and self._agreement.writes(number, lambda: planned or self._mailbox.saves or self.writing.admit())
 
     def _write(
         self,

@@ -73,9 +73,9 @@ class Mailbox:
         return self.leaving or isinstance(self._first, Save)
 
     @property
-    def empty(self) -> bool:
-        """Whether there is no decision but the one to continue. Runs on: rank 0."""
-        return self._first is None
+    def acts(self) -> bool:
+        """Whether ranks that meet at the end of a training step act on the next decision. Runs on: rank 0."""
+        return isinstance(self._first, Save | Stop | None)
 
     @property
     def _first(self) -> Decision | None:

@@ -22,6 +22,7 @@ from tunelight.messages import LEAVES
 from tunelight.record import PAUSED, PENDING, RUNNING, SweepState, TrialState
 from tunelight.resources import Reservation
 from tunelight.results.words import counted
+from tunelight.schedulers.common import began_at
 from tunelight.schedulers.wrapper import SweepScheduler
 from tunelight.searchers import SweepSearch
 from tunelight.sweep.control import SweepControl
@@ -29,6 +30,7 @@ from tunelight.sweep.neighbours import Neighbours
 
 _ENDS: Final = Reason(f"{LEAVES}: the sweep was told to end (SIGTERM)", ends=True)
 _YIELDS: Final = Reason(f"{LEAVES} to others, and goes on when there is room")
+_TO_BRANCH: Final = Reason(f"{LEAVES} to a branch, and goes on when there is room", gang_stays=True)
 
 
 class Allowance:
@@ -87,10 +89,7 @@ class Allowance:
         most = self._most(controller)
         self._search.allowed = None if most is None else most - len(self._scheduler.aside)
         self._scheduler.within(None if most is None else most * self._reservation.workers)
-        room = math.inf if most is None else most
-        if self._scheduler.waiting_branches:
-            room = min(room, self._fitting(controller))
-        self._keep(controller, trials, room)
+        self._keep(controller, trials, math.inf if most is None else most)
 
     # -- the end of the sweep
 
@@ -118,12 +117,16 @@ class Allowance:
         left = self._neighbours.look(each, self._wanted(most), size)
         return left if most is None else most if left is None else min(left, most)
 
-    def _fitting(self, controller: Any) -> float:
-        """Return how many trials the cluster, and the sweep's own limit, have room for."""
-        size, each = cluster_size(controller) or (), self._reservation.totals
-        counts = [(have + 1e-6) // each[name] for name, have in zip(("CPU", "GPU"), size, strict=False) if each.get(name)]
-        at_once = self._search.most_at_once
-        return max(1.0, min([*counts, math.inf if at_once is None else at_once]))
+    def _room(self, controller: Any, alive: Sequence[Any]) -> float:
+        """Return how many trials may have workers beside branches, so that those which wait have some at once."""
+        room = math.inf
+        if any(began_at(trial) for trial in alive) and self._search.most_at_once is not None:
+            room = self._search.most_at_once
+        if self._scheduler.waiting_branches:
+            size = zip(("CPU", "GPU"), cluster_size(controller) or (), strict=False)
+            each = self._reservation.totals
+            room = min([room, *((have + 1e-6) // each[name] for name, have in size if each.get(name))])
+        return max(1.0, room)
 
     def _wanted(self, most: int | None) -> int:
         """Return how many trials this sweep would train at once if there was room: all that are left, at most."""
@@ -135,7 +138,7 @@ class Allowance:
     def _keep(self, controller: Any, trials: Sequence[Any], most: float) -> None:
         """Let ``most`` trials have workers: the least promising ones leave theirs, and have them again later."""
         leaving, aside = self._scheduler.leaving, self._scheduler.aside
-        if not leaving and most == math.inf:
+        if not leaving and most == math.inf and not self._search.has_branches:
             return
         alive = {trial.trial_id: trial for trial in trials if trial.status in (PENDING, RUNNING, PAUSED)}
         leaving.intersection_update(alive)
@@ -143,11 +146,12 @@ class Allowance:
             del aside[gone]
         having = [trial for trial in alive.values() if trial.status != PAUSED]
         staying = [trial for trial in having if trial.trial_id not in leaving]
+        limit, most = most, min(most, self._room(controller, having))
         if len(staying) > most:
-            first = {trial.trial_id for trial in self._scheduler.waiting_branches}
-            others = [trial for trial in staying if trial.trial_id not in first]
+            why = _YIELDS if len(staying) > limit or self._scheduler.pauses else _TO_BRANCH
+            others = [trial for trial in staying if not self._begins(trial)]
             for trial in _least_promising(others, self._state)[: len(staying) - int(most)]:
-                self._leave(controller, trial, _YIELDS)
+                self._leave(controller, trial, why)
         elif not self._scheduler.paused:
             told = [trial for trial in having if trial.trial_id in leaving]
             stay = told[: int(min(most - len(staying), len(told)))]
@@ -159,9 +163,14 @@ class Allowance:
                 if trial.trial_id not in leaving:
                     del aside[trial.trial_id]
                     take_back(controller, trial)
-        if len(having) >= most and all(trial.status == RUNNING for trial in having):
+        if len(having) >= limit and all(trial.status == RUNNING for trial in having):
             with contextlib.suppress(Exception):  # not public in Tune, which would keep one gang for a next trial
                 end_cached_actors(controller)
+
+    def _begins(self, trial: Any) -> bool:
+        """Tell whether a trial is a branch that has made no report, with which it could be compared with others."""
+        known = self._state.trials.get(trial.trial_id)
+        return began_at(trial) > 0 and (known is None or not known.history)
 
     def _leave(self, controller: Any, trial: Any, why: Reason) -> None:
         if trial.status == PENDING and put_aside(controller, trial):

@@ -42,9 +42,7 @@ class AttachedSweep:
         """Try a configuration next, as one more trial; its keys are dotted, or nested as in the search space."""
         return self._send("enqueue", config=to_plain_config(config))
 
-    def branch(
-        self, trial: str | int, config: Mapping[str, Any] | None = None, *, keep: bool = False
-    ) -> str:
+    def branch(self, trial: str | int, config: Mapping[str, Any] | None = None, *, keep: bool = False) -> str:
         """Train one more trial, which begins with the weights and optimizers that another one has now.
 
         Its reports and epochs are counted on from the other's. Keys of ``config`` are changed as population-based

@@ -13,7 +13,7 @@ from typing import Any, Final
 from tunelight.checkpoints import adoption
 from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import SettingsError, TunelightError, unknown
-from tunelight.gang.orders import OrderBook
+from tunelight.gang.orders import PLANNED, OrderBook
 from tunelight.messages import CheckpointInfo
 from tunelight.record import RUNNING, Branch, Command, RecordCallback, TrialState
 from tunelight.searchers import SweepSearch
@@ -21,7 +21,8 @@ from tunelight.settings.dotted import flatten, holder_of
 from tunelight.space import SearchSpace
 
 _LIMIT_S: Final = 900.0
-"""How long a trial may take to write a checkpoint: it does so at the end of a training step, or with its next report."""
+"""How long a trial may take to write a checkpoint: it does so at the end of a step, or with its next report."""
+_SOON_S: Final = 1.0
 _OF_DATA: Final = "data."
 """How keys begin under which the batches of an epoch differ: such a branch begins with a report."""
 
@@ -61,6 +62,11 @@ class Branches:
         self._search, self._record, self._space, self._orders, self._clock = search, record, space, orders, clock
         self._asked: list[_Asked] = []
 
+    @property
+    def soon(self) -> bool:
+        """Whether a parent was told just now to write a checkpoint, and will have soon."""
+        return any(self._clock() - asked.since < _SOON_S for asked in self._asked)
+
     def ask(self, command: Command, trials: Mapping[str, Any]) -> str | None:
         """Take a command; return the answer to it, or None where :meth:`look` returns it later.
 
@@ -72,10 +78,11 @@ class Branches:
         if trial is not None and state.state == RUNNING:
             name = f"{trial.trainable_name}/{trial.trial_id}"
             by_data = any(key.startswith(_OF_DATA) for key in command.arguments["config"])
-            self._orders.branch(name, command.id, at_step=not by_data)
+            if command.id != PLANNED:
+                self._orders.branch(name, command.id, at_step=not by_data)
             self._asked.append(_Asked(command, name, config, keep, self._clock()))
             return None
-        return self._begin_with(self._newest(state), command, config, keep=keep)
+        return self._begin_with(self._pinned(state, command), command, config, keep=keep)
 
     def look(self) -> Iterator[tuple[Command, str, bool]]:
         """Begin the branches whose checkpoints are written; yield the command, the answer, and whether it was done."""
@@ -100,7 +107,7 @@ class Branches:
         if isinstance(written, str):
             raise SettingsError(f"Trial {state.id} cannot be branched: {written}.")
         if written is None and state.state != RUNNING:  # it has ended, or waits
-            written = self._newest(state)
+            written = self._pinned(state, command)
         if written is not None:
             return self._begin_with(written, command, asked.config, keep=asked.keep)
         if self._clock() - asked.since > _LIMIT_S:
@@ -133,8 +140,8 @@ class Branches:
             raise SettingsError(str(error).replace("baselines[0]", "The configuration", 1)) from error
         return config
 
-    def _newest(self, state: TrialState) -> CheckpointInfo:
-        """Return a trial's newest checkpoint. Raises: SettingsError where it has none."""
+    def _pinned(self, state: TrialState, command: Command) -> CheckpointInfo:
+        """Return a trial's newest checkpoint, which is kept from now on. Raises: SettingsError where it has none."""
         found = checkpoints.find(self._record.folder / state.folder)
         heard = [info for info in found if info.number <= state.number]
         if not heard:
@@ -142,23 +149,27 @@ class Branches:
                 f"Trial {state.id} has no checkpoint to begin with ({state.state}). Enqueue its configuration, with "
                 "what is to change, to train it from scratch."
             )
+        adoption.pin(heard[-1], self._record.folder / state.folder, command.id)
         return heard[-1]
 
     def _begin_with(self, info: CheckpointInfo, command: Command, config: dict[str, Any], *, keep: bool) -> str:
         """Begin a branch; return the answer to its command."""
         parent = self._record.state.trials[str(command.trial)]
-        home = self._record.folder / parent.folder
-        adoption.pin(info, home, command.id)
         root = parent.id if parent.branch is None else parent.branch.root
         branch = Branch(parent.id, root, info.number, info.between, keep)
         trial_id = self._search.branch(config, branch, self._folder_of)
-        took = adoption.Adoption(info.number, parent.id, home.name, info.number, info.between, command.id)
+        folder = Path(parent.folder).name
+        took = adoption.Adoption(info.number, parent.id, folder, info.number, info.between, command.id)
         adoption.note_adoption(took, self._folder_of(trial_id))
         before = flatten(parent.config)
-        changed = [f"{key}={value!r}, not {before[key]!r}" for key, value in flatten(config).items() if value != before[key]]
+        changed = [
+            f"{key}={value!r}, not {before[key]!r}" for key, value in flatten(config).items() if value != before[key]
+        ]
         how = f"with {', '.join(changed)}" if changed else "with nothing changed"
         kept = "; it trains to its end" if keep else ""
-        return f"trial {trial_id} begins with the state of trial {parent.id} after {checkpoints.where(info)}, {how}{kept}"
+        return (
+            f"trial {trial_id} begins with the state of trial {parent.id} after {checkpoints.where(info)}, {how}{kept}"
+        )
 
     def _folder_of(self, trial_id: str) -> Path:
         return self._record.folder / f"trial_{trial_id}"

@@ -330,6 +330,7 @@ def _tune(
         runtime_env=env_of_workers(settings, sweep.reservation),
         lightning=sweep.sweep_file["lightning"],
         until=scheduler.initial_decision().until,
+        branch_at=(planned.number, planned.step) if (planned := scheduler.branches) else None,
         resizes=scheduler.resizes,
     )
     search = SweepSearch(

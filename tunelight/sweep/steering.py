@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
@@ -10,7 +11,8 @@ from ray.tune import Callback
 
 from tunelight.compat.ray import trial_actor
 from tunelight.errors import SettingsError, StorageError, TunelightError, unknown
-from tunelight.gang.orders import OrderBook
+from tunelight.gang.orders import PLANNED, OrderBook
+from tunelight.machine.optional import look_up
 from tunelight.messages import Resize
 from tunelight.record import (
     PAUSED,
@@ -32,12 +34,13 @@ from tunelight.searchers import SweepSearch
 from tunelight.settings import check_setting
 from tunelight.space import SearchSpace
 from tunelight.sweep.allowance import Allowance
-from tunelight.sweep.branching import Branches
 from tunelight.sweep.control import SweepControl
 from tunelight.sweep.neighbours import Neighbours
 
 _LOOK_S: Final = 0.05
 """Seconds between two looks for commands."""
+_TURN_S: Final = 0.1
+"""How long a step of Tune's takes in which nothing happens."""
 _ALLOW_S: Final = 0.25
 """Seconds between two looks at how many workers the sweep may have, where no branch waits for some."""
 _CHANGEABLE: Final = ("max_concurrent", "max_workers", "num_samples")
@@ -92,7 +95,7 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
             scheduler, ends_at=search.ends_at, has_room=search.has_room, can_pause=self._can_pause
         )
         """That of Tune's controller."""
-        orders = OrderBook()
+        self._orders = orders = OrderBook()
         self.allowance = Allowance(
             self.scheduler,
             search,
@@ -104,7 +107,9 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
             order=orders.leave,
         )
         """How many workers the sweep may have."""
-        self._branches = Branches(search, record, space, orders)
+        branching = look_up("branches")
+        self._planned = scheduler.branches
+        self._branches: Any = branching and branching.Branches(search, record, space, orders)
         self._answered = answered
         self._clock, self._looked, self._allowed = clock, 0.0, 0.0
         self._carry_out: dict[str, Callable[[Command, dict[str, Any]], str | None]] = {
@@ -112,9 +117,9 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
             "pause": self._pause,
             "resume": self._resume,
             "enqueue": self._enqueue,
-            "branch": self._branches.ask,
             "set": self._set,
             "resize": self._resize,
+            **({"branch": self._branches.ask} if self._branches else {}),
         }
 
     def look(self) -> None:
@@ -130,20 +135,28 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
             return
         self._looked = now = self._clock()
         self._carry_out_all(trials)
+        while self._branches and self._branches.soon and self._clock() - now < _TURN_S:  # sooner than Tune's next step
+            time.sleep(_TURN_S / 10)
+            self._begin_branches()
         if self.scheduler.waiting_branches or abs(now - self._allowed) >= _ALLOW_S:
             self._allowed = now
             self.allowance.look(trials)
 
+    def _plan(self, trials: list[Any]) -> None:
+        """Ask for the branch that the scheduler has planned, once its parent trains."""
+        planned = self._planned
+        if planned is not None and trials and self._record.state.trials[planned.parent].state == RUNNING:
+            command, self._planned = Command(PLANNED, "branch", planned.parent, planned.arguments), None
+            self._branches.ask(command, {trial.trial_id: trial for trial in trials})
+
     def _carry_out_all(self, trials: list[Any]) -> None:
+        self._plan(trials)
         try:
             commands = [one for one in self._commands.news() if one.id not in self._record.state.answers]
         except OSError as error:
             self._record.record.complain(error)
             return
-        before = self._search.total_samples
-        for command, answer, ok in self._branches.look():
-            self._answer(command, answer, ok=ok, before=before)
-            before = self._search.total_samples
+        self._begin_branches()
         for command in commands:
             before = self._search.total_samples
             answer: str | None
@@ -155,6 +168,12 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
                 answer, ok = str(error), False
             if answer is not None:
                 self._answer(command, answer, ok=ok, before=before)
+
+    def _begin_branches(self) -> None:
+        before = self._search.total_samples
+        for command, answer, ok in self._branches.look() if self._branches else ():
+            self._answer(command, answer, ok=ok, before=before)
+            before = self._search.total_samples
 
     def _answer(self, command: Command, answer: str, *, ok: bool, before: int) -> None:
         """Record the answer to a command, ``before`` which there were to be so many trials."""
@@ -173,6 +192,8 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
             return "the sweep is stopped by command; resume it to go on"
         trial = self._living(command, trials)
         self._record.stop(trial.trial_id)
+        with contextlib.suppress(Exception):  # Ray is busy: the trial ends with its next report
+            self._orders.stop(f"{trial.trainable_name}/{trial.trial_id}")
         self.scheduler.controller.stop_trial(trial)
         return "stopped by command"
 

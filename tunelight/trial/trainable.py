@@ -15,7 +15,7 @@ from tunelight.checkpoints import files as checkpoints
 from tunelight.checkpoints.adoption import pin
 from tunelight.compat.ray import DONE, RESULT_DUPLICATE, SHOULD_CHECKPOINT, TRAINING_ITERATION, announce, nothing_saved
 from tunelight.errors import GangError, TrialError
-from tunelight.gang.drain import DRAINED, moved_away, reason_to_leave
+from tunelight.gang.drain import DRAINED, YIELDS, moved_away, reason_to_leave
 from tunelight.gang.gang import Gang
 from tunelight.gang.gang_log import GangLog
 from tunelight.gang.orders import Orders, Reason, note_branch, orders_of
@@ -272,7 +272,7 @@ class GangTrainable(Trainable):
             trial.say(f"a worker is replaced: {self._gang.unfit}")
         trial.learn_pieces()
         self._gang_log.begin()
-        trial.run.start(self._gang, self._leave, lambda: self._orders.branches)
+        trial.run.start(self._gang, self._leave, lambda: self._orders)
         if self.spec.soft_errors:  # a driver of tunelight's listens
             with suppress(Exception):
                 announce(f"{self.trial_id}/{trial.run.number}")
@@ -321,6 +321,10 @@ class GangTrainable(Trainable):
         if error.type_name == DRAINED:
             self._replace_gang()
             raise moved_away(error)
+        if error.type_name == YIELDS:  # Tune is to pause it, and to keep the gang
+            self._trial.say(error.message)
+            own = {**self._extras(None), "yields": True}
+            return {**(self._last_result or {}), TRAINING_ITERATION: self._trial.run.number, RESULT_KEY: own}
         if not self._gang.met and error.rank < 0:
             self._replace_gang()  # it could not start: the next trial gets another
             if error.cause != "exception":

@@ -51,7 +51,7 @@ class Trial:
         seed = trial_seed(spec.seed, root or trial_id)
         self.run = ResilientRun(
             spec.task,
-            Start(trial_id, str(folder), config, seed, repetition, until=spec.until),
+            Start(trial_id, str(folder), config, seed, repetition, until=spec.until, branch_at=spec.branch_at),
             spec.gang.failures,
             say=self.say,
             keep=self.kept.add,

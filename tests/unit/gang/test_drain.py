@@ -10,10 +10,11 @@ from ray.exceptions import RayTaskError
 
 from tests.unit.gang.test_run import ScriptedGang, info, numbers, play, report
 from tunelight.errors import TrialError
-from tunelight.gang import drain
-from tunelight.gang.drain import DRAINED, LOOK_S, NODES_S, DrainWatch, Reason, moved_away
+from tunelight.gang import orders
+from tunelight.gang.drain import DRAINED, LOOK_S, NODES_S, DrainWatch, moved_away
+from tunelight.gang.orders import OrderBook, Orders, Reason, note_branch, orders_of
 from tunelight.gang.run import drained
-from tunelight.messages import Ended, Saved, Stop
+from tunelight.messages import CheckpointInfo, Ended, Saved, Stop
 from tunelight.policies import COOLDOWN_S
 
 
@@ -23,13 +24,27 @@ def test_only_a_trials_own_nodes_concern_it():
     assert watch.drained(["a"]) == []
 
 
-def test_ray_is_asked_at_most_every_two_seconds_and_for_the_drivers_order_every_second():
+def test_ray_is_asked_for_nodes_every_two_seconds_and_for_the_drivers_orders_ten_times_a_second():
     asked: list[str] = []
-    times = iter([0.0, 0.1, LOOK_S, LOOK_S + 0.1, NODES_S])
-    watch = DrainWatch(lambda: asked.append("nodes") or {}, lambda: next(times), lambda: asked.append("order"))  # type: ignore[func-returns-value]
-    for _ in range(5):
+    now = [0.0]
+    watch = DrainWatch(lambda: asked.append("nodes") or {}, lambda: now[0], lambda: asked.append("order"))  # type: ignore[func-returns-value]
+    for now[0] in (0.0, LOOK_S / 2, LOOK_S, LOOK_S * 1.5, NODES_S):
         watch.drained(["a"])
     assert asked == ["order", "nodes", "order", "order", "nodes"]
+
+
+def test_a_slow_ray_is_asked_less_often():
+    now, asked = [0.0], list[float]()
+
+    def ordered() -> None:
+        asked.append(now[0])
+        now[0] += 0.01
+
+    watch = DrainWatch(dict, lambda: now[0], ordered)
+    while now[0] < 1.0:
+        watch.drained(["a"])
+        now[0] += 0.05
+    assert 2 <= len(asked) <= 3
 
 
 def test_an_order_comes_before_a_drain(monkeypatch: pytest.MonkeyPatch):
@@ -41,13 +56,34 @@ def test_an_order_comes_before_a_drain(monkeypatch: pytest.MonkeyPatch):
 
 def test_an_order_is_read_as_it_was_given(monkeypatch: pytest.MonkeyPatch):
     kept: dict[str, str] = {}
-    monkeypatch.setattr(drain, "keep_for_job", kept.__setitem__)
-    monkeypatch.setattr(drain, "kept_for_job", kept.get)
-    assert drain.ordered_to_leave("gang/1") is None
-    for reason in (Reason("leaves", ends=True), Reason("leaves"), None):
-        drain.order_to_leave("gang/1", reason)
-        assert drain.ordered_to_leave("gang/1") == reason
-    assert drain.ordered_to_leave("gang/2") is None
+    monkeypatch.setattr(orders, "keep_for_job", kept.__setitem__)
+    monkeypatch.setattr(orders, "kept_for_job", kept.get)
+    book = OrderBook()
+    assert orders_of("gang/1") == Orders()
+    for reason in (Reason("leaves", ends=True), Reason("leaves", gang_stays=True), None):
+        book.leave("gang/1", reason)
+        assert orders_of("gang/1") == Orders(reason)
+    book.branch("gang/1", "b", at_step=True)
+    book.leave("gang/1", Reason("leaves"))
+    book.stop("gang/1")
+    assert orders_of("gang/1") == Orders(Reason("leaves"), {"b": True}, stop=True)
+    book.forget("gang/1", "b")
+    assert orders_of("gang/1") == Orders(Reason("leaves"), stop=True)
+    assert orders_of("gang/2") == Orders()
+
+
+def test_a_branch_is_given_the_checkpoint_that_was_written_for_it_or_why_there_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    kept: dict[str, str] = {}
+    monkeypatch.setattr(orders, "keep_for_job", kept.__setitem__)
+    monkeypatch.setattr(orders, "kept_for_job", kept.get)
+    book, info = OrderBook(), CheckpointInfo("c/report-000003.ckpt", 3, fits=("Net 1",), between=120)
+    assert book.branched("gang/1", "b") is None
+    note_branch("gang/1", "b", info)
+    note_branch("gang/1", "c", None)
+    assert book.branched("gang/1", "b") == info
+    assert book.branched("gang/1", "c") == "it writes no checkpoint now"
 
 
 def test_training_without_a_checkpoint_leaves_all_the_same_where_everything_ends():

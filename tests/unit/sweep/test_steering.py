@@ -123,7 +123,7 @@ def test_a_configuration_is_tried_next_as_one_more_trial_also_after_a_resume(dri
         ("set", {"metric": "a"}, "A sweep that runs cannot be given 'metric'. There are: max_concurrent, max_workers,"),
         ("resume", {}, "The sweep runs, and is not paused."),
         ("resize", {"workers": 1}, "its trials are not elastic"),
-        ("jump", {}, "There is no command 'jump'. There are: stop, pause, resume, enqueue, set, resize."),
+        ("jump", {}, "There is no command 'jump'. There are: stop, pause, resume, enqueue, set, resize, branch."),
     ],
 )
 def test_what_cannot_be_done_is_refused_with_the_reason(

@@ -32,6 +32,10 @@
           act("enqueue", null, { config: form.elements.config.value });
           return;
         }
+        if (form.dataset.form === "branch") {
+          act("branch", trialOf(), { config: form.elements.config.value, keep: form.elements.keep.checked });
+          return;
+        }
         const given = {};
         for (const input of form.querySelectorAll("input")) {
           const text = input.value.trim();
@@ -317,8 +321,9 @@
       wheel.hidden = !head.driven;
       $("[data-do=stop]", wheel).hidden = !live.has(row.state) && row.state !== "PENDING";
       $("[data-form=resize]", wheel).hidden = !head.elastic || !live.has(row.state);
-      const config = $("[name=config]", wheel);
-      if (!config.value) config.value = row.variant;
+      for (const config of wheel.querySelectorAll("[name=config]")) {
+        if (!config.value) config.value = row.variant;
+      }
     }
 
     // Asked for again once it has changed, and not more often than is easy for the server.

@@ -51,6 +51,7 @@ _DOES: Final = {
     "pause": (),
     "resume": (),
     "enqueue": ("config",),
+    "branch": ("config", "keep"),
     "set": ("max_concurrent", "max_workers", "num_samples"),
     "resize": ("workers",),
 }
@@ -292,20 +293,20 @@ def _command(body: bytes) -> tuple[str, str, int | None, dict[str, Any]]:
         raise HTTPException(400, f"An action has a sweep and one of {', '.join(_DOES)} to do.")
     if trial is not None and (isinstance(trial, bool) or not isinstance(trial, int)):
         raise HTTPException(400, "A trial is named by its number.")
-    if do == "enqueue" and isinstance(arguments.get("config"), str):
-        arguments = {"config": _configuration(arguments["config"])}
+    if do in ("enqueue", "branch") and isinstance(arguments.get("config"), str):
+        arguments |= {"config": _configuration(arguments["config"], empty=do == "branch")}
     if unknown := arguments.keys() - set(_DOES[do]):
         raise HTTPException(400, f"{do} takes no {', '.join(map(repr, sorted(unknown)))[:200]}.")
     return name, do, trial, arguments
 
 
-def _configuration(text: str) -> dict[str, Any]:
+def _configuration(text: str, *, empty: bool = False) -> dict[str, Any]:
     """Read a configuration as the command line takes it: ``lr=0.01 "name=two words" sizes=[1,2]``."""
     from tunelight.space.files import read_value  # pydantic is of no use before
 
     try:
         pairs = [word.partition("=") for word in shlex.split(text)]
-        if not pairs or not all(key and equals for key, equals, _ in pairs):
+        if not (pairs or empty) or not all(key and equals for key, equals, _ in pairs):
             raise ValueError("give keys and values, as lr=0.01 hidden=64")
         return {key: read_value(value) for key, _, value in pairs}
     except ValueError as error:
