@@ -109,7 +109,7 @@ def test_a_trial_that_took_over_weights_cannot_be_had_alone(tmp_path):
         "config", trial=trial, training_iteration=1, parent="00009", parent_iteration=1, config={"lr": 0.3}
     )
     written.record.close()
-    with pytest.raises(SettingsError, match=r"after report 1 it took over the weights of trial 00009"):
+    with pytest.raises(SettingsError, match=r"after report 1 trial \w+ had the weights of trial 00009"):
         reproduce(written.folder, trial)
     assert [path.name for path in tmp_path.iterdir()] == ["digits"]
 
