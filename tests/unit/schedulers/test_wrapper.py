@@ -87,3 +87,27 @@ def test_the_scheduler_learns_nothing_of_a_repetition(call: str) -> None:
 def test_repeats_are_refused_where_trials_change_their_configuration() -> None:
     with pytest.raises(SettingsError, match=r"GangPBT trials change their configuration.*Leave repeats out, or choose"):
         build_scheduler(Settings(metric="loss", repeats=Repeats(2), scheduler="gang_pbt"))
+
+
+def test_a_branch_that_waits_comes_before_the_schedulers_choice() -> None:
+    sparing, (first, branch) = spared(FIFOScheduler()), (stub_trial("a", {}), stub_trial("b", {}))
+    controller = SimpleNamespace(get_trials=lambda: [first, branch])
+    branch.began_at = 3
+    for trial in (first, branch):
+        trial.status = "PENDING"
+        sparing.on_trial_add(controller, trial)
+    assert sparing.waiting_branches == [branch]
+    assert sparing.choose_trial_to_run(controller) is branch
+    branch.status = "RUNNING"
+    assert sparing.choose_trial_to_run(controller) is first
+    branch.status = "PENDING"  # its head has died: it waits as others do
+    assert sparing.waiting_branches == []
+
+
+def test_a_trial_that_yields_its_gang_is_paused_and_waits_aside() -> None:
+    sparing = spared(make_asha(grace_period=1, reduction_factor=4))
+    trial = add(sparing, "a")
+    assert report(sparing, trial, 1, 0.1) == TrialScheduler.CONTINUE
+    result = {"training_iteration": 1, "loss": 0.1, "_tunelight/yields": True}
+    assert sparing.on_trial_result(TUNE, trial, result) == TrialScheduler.PAUSE
+    assert sparing.aside == {"a": trial}

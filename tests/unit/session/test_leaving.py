@@ -14,7 +14,7 @@ from tests.unit.session.test_session import Ranks
 from tunelight.checkpoints import files as checkpoints
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.errors import TrialStopped
-from tunelight.messages import Hurry, Report, Saved, Stop
+from tunelight.messages import Hurry, Report, Save, Saved, Stop, Wrote
 from tunelight.session import agreement
 
 
@@ -174,3 +174,54 @@ def test_a_checkpoint_behind_a_report_is_newer_than_that_and_older_than_the_next
     assert checkpoints.prune(made, 1, "min") == [made[0], made[3], made[4]]
     later = [info(2, 130), info(2, 140)]
     assert checkpoints.prune([made[3], made[4], *later], 0, "min") == [made[3], *later]  # the last of a report stays
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_checkpoint_between_two_reports_leaves_training_as_it_was(tmp_path: Path, size: int) -> None:
+    ranks = Ranks(tmp_path, size, until=None)
+    ranks.report({"loss": 0.5}, checkpoint=write)
+    ranks.mailboxes[0].put(Save(serial=5))
+    for mailbox in ranks.mailboxes:
+        mailbox.put(Hurry())
+    assert [step(ranks, number) for number in (1, 2, 3)] == [[None] * size] * 3
+    (saved,) = [event for event in ranks.events if isinstance(event, Saved)]
+    assert saved.answers == 5
+    assert saved.checkpoint is not None
+    assert (saved.checkpoint.number, saved.checkpoint.between) == (1, 2)
+    assert not any(one.boundary.hurried for one in ranks.sessions)
+    assert [one.boundary.writer for one in ranks.sessions] == [None] * size
+    ranks.report({"loss": 0.4}, checkpoint=write)
+    assert [event.number for event in ranks.events if isinstance(event, Report)] == [1, 2]
+
+
+def test_where_a_report_comes_first_it_writes_the_checkpoint_and_nobody_hurries_any_more(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, 2, until=None)
+    ranks.mailboxes[0].put(Save(serial=5))
+    for mailbox in ranks.mailboxes:
+        mailbox.put(Hurry())
+    ranks.report({"loss": 0.5}, checkpoint=write)
+    (saved,) = [event.checkpoint for event in ranks.events if isinstance(event, Saved)]
+    assert saved is not None
+    assert (saved.number, saved.between) == (1, 0)
+    assert [step(ranks, number) for number in (1, 2, 3)] == [[None, None]] * 3
+    assert not any(one.boundary.hurried for one in ranks.sessions)
+    assert sum(isinstance(event, Saved) for event in ranks.events) == 1
+
+
+def test_a_checkpoint_for_a_branch_is_no_reason_for_training_code_to_leave(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, 2, until=None)
+    ranks.mailboxes[0].put(Save(serial=5))
+    for mailbox in ranks.mailboxes:
+        mailbox.put(Hurry())
+    assert each(ranks, lambda _, boundary: [boundary.preempted() for _ in range(3)]) == [[False] * 3] * 2
+
+
+@pytest.mark.parametrize(("at", "found"), [((1, 2), (1, 2)), ((1, 0), (1, 0))])
+def test_a_planned_checkpoint_is_written_whatever_the_policy_says(
+    tmp_path: Path, at: tuple[int, int], found: tuple[int, int]
+) -> None:
+    ranks = Ranks(tmp_path, 2, until=None, branch_at=at, checkpoints=Checkpoints(every=5))
+    ranks.report({"loss": 0.5}, checkpoint=write)
+    assert [step(ranks, number) for number in (1, 2, 3)] == [[None, None]] * 3
+    infos = [event.checkpoint for event in ranks.events if isinstance(event, Saved | Report | Wrote)]
+    assert [(info.number, info.between) for info in infos if info is not None] == [found]

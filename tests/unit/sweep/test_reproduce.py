@@ -139,7 +139,7 @@ def test_the_second_run_is_a_sweep_whose_one_trial_is_to_go_on_from_nothing(tmp_
         space={"lr": {"uniform": [0, 1]}},
     )
     told = storage.read_sweep_file(first.folder)
-    folder = _prepare(first, first.trials[0], told)
+    folder = _prepare(first, first.trials[0], first.trials[0], told)
     assert folder.parent == first.folder.parent
     again = yaml.safe_load((folder / "sweep.yaml").read_text())
     assert (again["seed"], again["train"], again["num_samples"], again["searcher"]) == (7, "a:b", 1, "random")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,7 @@ from tunelight.compat.lightning import (
     move_data_to_device,
     pl,
 )
+from tunelight.errors import CheckpointError, last_line
 from tunelight.lightning.exact import epoch_metrics
 from tunelight.lightning.exact.eval_shards import batches_of
 from tunelight.lightning.exact.generators import Generators, State
@@ -381,6 +382,28 @@ class Recovery(Callback):
     def _of_mine(self, trainer: pl.Trainer, states: dict[int, State]) -> dict[int, State]:
         group, place = _sharing(trainer)
         return {number // group: state for number, state in states.items() if number % group == place} or states
+
+
+@contextlib.contextmanager
+def only_fitting_weights(checkpoint: Mapping[str, Any], config: Mapping[str, Any] | None) -> Iterator[None]:
+    """Say which values make the model another one, where a checkpoint's weights, of another trial, do not fit it.
+
+    Raises: CheckpointError.
+    """
+    try:
+        yield
+    except RuntimeError as error:  # torch's, for sizes and names
+        before = (checkpoint.get(KEY) or {}).get("config") or {}
+        now = {} if config is None else plain_values(config)
+        changed = [
+            f"{key}={now[key]!r}, not {before.get(key)!r}," for key in now if now[key] != before.get(key, now[key])
+        ]
+        if not changed:
+            raise
+        raise CheckpointError(
+            f"{' and '.join(changed)} makes another model, which the weights that it was to begin with do not fit: "
+            f"{last_line(error).rstrip('.')}. Change what leaves the weights as they are, or train it from scratch."
+        ) from error
 
 
 def _metrics_of(trainer: pl.Trainer) -> dict[str, dict[str, Any]]:

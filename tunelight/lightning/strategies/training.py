@@ -8,7 +8,7 @@ schedules and limits count these steps, so they keep their meaning.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
@@ -32,7 +32,7 @@ from tunelight.lightning.exact.evaluation import ExactEvaluation
 from tunelight.lightning.exact.generators import draw_alike
 from tunelight.lightning.exact.pieces import can_be_cut, cut_or_whole
 from tunelight.lightning.exact.train_batches import DataParts, TrainingBatches, TurnLoader, groups_in_use
-from tunelight.lightning.state.recovery import Recovery, recovery_of
+from tunelight.lightning.state.recovery import Recovery, only_fitting_weights, recovery_of
 from tunelight.lightning.strategies.base import GangStrategy
 from tunelight.lightning.strategies.own_time import OwnTime
 from tunelight.session.session import current
@@ -51,6 +51,11 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
 
     _whole_step = True
     """False before the last turn of a step."""
+
+    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
+        """Load the model's weights. Raises: CheckpointError where another configuration has made another model."""
+        with only_fitting_weights(checkpoint, None if self._session is None else self._session.context.config):
+            super().load_model_state_dict(checkpoint, strict=strict)
 
     def gather_on_rank_0(self, mine: T) -> list[T] | None:
         """Return every rank's object, by rank, on rank 0; None on the others. Called on every rank."""

@@ -1,0 +1,277 @@
+"""Branches on the driver: which are refused, with what they begin, and what the sweep makes of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tunelight as tl
+from tests.unit.sweep.test_steering import Driver
+from tunelight.checkpoints import adoption
+from tunelight.checkpoints import files as checkpoints
+from tunelight.compat.ray import stub_trial
+from tunelight.gang import orders
+from tunelight.gang.orders import Orders, note_branch, orders_of
+from tunelight.messages import CheckpointInfo, name_of_trial, root_in
+from tunelight.record import Branch, read_lines, read_record, send
+from tunelight.schedulers import ASHA
+from tunelight.searchers import RandomSearcher, ResumedTrial, SweepSearch, TrackingSearcher
+from tunelight.searchers.sweep import ResumeState
+from tunelight.sweep import branching
+from tunelight.sweep.replay import replay_scheduler, replay_searcher
+
+PARENT = "gang/00000"
+
+
+def written(folder: Path, number: int, between: int = 0) -> CheckpointInfo:
+    """Write a checkpoint into a trial's folder."""
+    home = folder / checkpoints.FOLDER
+    home.mkdir(parents=True, exist_ok=True)
+    file = home / f".{number}-{between}"
+    file.write_text(f"weights of {number}, {between}")
+    path = str(home / checkpoints.file_name(number, between))
+    return checkpoints.commit(CheckpointInfo(path, number, between=between, seconds=9.0), file)
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Return what Ray's store would keep for the job."""
+    kept: dict[str, str] = {}
+    monkeypatch.setattr(orders, "keep_for_job", kept.__setitem__)
+    monkeypatch.setattr(orders, "kept_for_job", kept.get)
+    return kept
+
+
+@pytest.fixture
+def driver(tmp_path: Path, kept: dict[str, str]) -> Driver:
+    driver = Driver(tmp_path)
+    for trial in driver.sweep.trials:
+        trial.trainable_name = "gang"
+        trial.status = "RUNNING"
+    driver.sweep.report(driver.first, 1, 0.5)
+    driver.search._created = 2
+    return driver
+
+
+def step(driver: Driver) -> None:
+    driver.now += 1
+    driver.steering.on_step_end(1, driver.sweep.trials)
+
+
+def asked(driver: Driver, trial: str = "00000", **arguments: Any) -> str:
+    """Send the command, which is not answered yet; return its id."""
+    command = send(driver.sweep.folder, "branch", trial, **arguments)
+    step(driver)
+    return command
+
+
+def test_a_parent_that_trains_is_told_to_write_a_checkpoint_with_which_the_branch_begins(
+    driver: Driver, tmp_path: Path
+) -> None:
+    command = asked(driver, config={"model.lr": 0.5})
+    assert orders_of(PARENT) == Orders(branches={command: True})
+    step(driver)
+    assert command not in driver.sweep.state.answers
+    note_branch(PARENT, command, written(tmp_path / "trial_00000", 1, 7))
+    step(driver)
+    assert driver.sweep.state.answers[command] == (
+        True,
+        "trial 00002 begins with the state of trial 00000 after report 1, step 7, with model.lr=0.5, not 0.1",
+    )
+    assert orders_of(PARENT) == Orders()
+    took = adoption.read_adoption(tmp_path / "trial_00002")
+    assert took == adoption.Adoption(1, "00000", "trial_00000", 1, 7, command)
+    driver.search._make = stub_trial  # type: ignore[method-assign]
+    trial: Any = driver.search.next_trial()
+    assert (trial.trial_id, trial.config, trial.began_at) == ("00002", {"model": {"lr": 0.5}}, 1)
+    assert checkpoints.read_acked(tmp_path / "trial_00002") == 1
+    assert root_in(driver.search._name(trial)) == "00000"  # the seed is its parent's
+    assert driver.sweep.state.sweep["num_samples"] == 5  # it is one more
+
+
+def test_a_branch_with_other_data_begins_with_a_report(tmp_path: Path, kept: dict[str, str]) -> None:
+    driver = Driver(tmp_path, space={"model": {"lr": tl.uniform(0, 1)}, "data": {"size": tl.choice([8, 16])}})
+    for trial in driver.sweep.trials:
+        trial.trainable_name, trial.config = "gang", {"model": {"lr": 0.1}, "data": {"size": 8}}
+    command = asked(driver, config={"data.size": 16})
+    assert orders_of(PARENT).branches == {command: False}
+
+
+def test_a_parent_that_ends_first_gives_its_newest_checkpoint_which_is_kept_meanwhile(
+    driver: Driver, tmp_path: Path
+) -> None:
+    info = written(tmp_path / "trial_00000", 1)
+    written(tmp_path / "trial_00000", 2)  # of a report that the driver never heard of
+    command = asked(driver, config={}, keep=True)
+    driver.sweep.fail(driver.first)
+    step(driver)
+    ok, said = driver.sweep.state.answers[command]
+    assert (ok, said) == (
+        True,
+        "trial 00002 begins with the state of trial 00000 after report 1, with nothing changed; it trains to its end",
+    )
+    assert checkpoints.pinned(tmp_path / "trial_00000") == {info.path}
+    assert driver.search.branch_of("00002") == Branch("00000", "00000", 1, 0, keep=True)
+
+
+def test_what_the_parent_cannot_write_is_said(driver: Driver) -> None:
+    command = asked(driver, config={})
+    note_branch(PARENT, command, None)
+    step(driver)
+    assert driver.sweep.state.answers[command] == (
+        False,
+        "Trial 00000 cannot be branched: it writes no checkpoint now.",
+    )
+    assert driver.search.total_samples == 4
+
+
+def test_a_parent_that_never_answers_is_given_up(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(branching, "_LIMIT_S", -1.0)
+    command = asked(driver, config={})
+    step(driver)
+    assert "has not reached the end of a training step in" in driver.sweep.state.answers[command][1]
+
+
+@pytest.mark.parametrize(
+    ("trial", "arguments", "why"),
+    [
+        ("00007", {"config": {}}, "There is no trial '00007'. Did you mean '00001'? There are: 00000, 00001."),
+        ("00000", {"config": {"model.lrr": 1}}, "Trial 00000 has no 'model.lrr'. Did you mean 'model.lr'? It has: m"),
+        ("00000", {"config": {"model.lr": "x"}}, "The configuration holds model.lr='x', which must be a number."),
+        ("00000", {"config": 3}, "Changes are a dict of keys and values, not 3."),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_branched_is_refused_at_once(
+    driver: Driver, trial: str, arguments: dict[str, Any], why: str
+) -> None:
+    ok, said = driver.told("branch", trial, **arguments)
+    assert not ok
+    assert said.startswith(why)
+
+
+def test_a_trial_without_a_checkpoint_cannot_be_branched(driver: Driver) -> None:
+    driver.sweep.fail(driver.second)
+    said = driver.told("branch", "00001", config={})[1]
+    assert said.startswith(
+        "Trial 00001 has no checkpoint to begin with (ERROR). Enqueue its configuration, with what is"
+    )
+
+
+# --- the search --------------------------------------------------------------------------------------------
+
+
+class Told(TrackingSearcher):
+    """Notes which trials it hears of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[str] = []
+
+    def suggest(self, trial_id: str) -> dict[str, Any]:
+        return {"lr": 0.1}
+
+    def take(self, trial_id: str, config: Any, *, asked: bool = False) -> None:
+        self.heard.append(trial_id)
+
+    def on_trial_result(self, trial_id: str, result: Any) -> None:
+        self.heard.append(trial_id)
+
+    def end(self, trial_id: str, state: str, result: Any = None) -> None:
+        self.heard.append(trial_id)
+
+    def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
+        raise AssertionError
+
+
+def test_the_searcher_does_not_learn_of_a_branch_which_is_none_of_num_samples(tmp_path: Path) -> None:
+    searcher = Told()
+    search = SweepSearch(searcher, 1, longest=9)
+    search._make = stub_trial  # type: ignore[method-assign]
+    search.next_trial()
+    assert search.all_made
+    assert search.branch({"lr": 0.2}, Branch("00000", "00000", 3, keep=True), lambda _: tmp_path) == "00001"
+    assert not search.complete
+    assert (search.ends_at("00000"), search.ends_at("00001")) == (None, 9)
+    branch: Any = search.next_trial()
+    assert (branch.trial_id, branch.began_at) == ("00001", 3)
+    search.on_trial_result("00001", {"training_iteration": 4})
+    search.on_trial_complete("00001", {"training_iteration": 4})
+    assert searcher.heard == []
+    assert search.total_samples == 2
+
+
+def test_a_trial_that_yields_its_gang_has_reported_nothing() -> None:
+    searcher = Told()
+    search = SweepSearch(searcher, 1)
+    search._known = {"00000"}
+    search.on_trial_result("00000", {"training_iteration": 4, "_tunelight/yields": True})
+    assert searcher.heard == []
+
+
+def test_a_branch_keeps_its_seed_in_its_name() -> None:
+    assert root_in(name_of_trial("00009", root="00003")) == "00003"
+    assert root_in(name_of_trial("00009", 2)) is None
+
+
+# --- the record --------------------------------------------------------------------------------------------
+
+
+def lineage(driver: Driver, tmp_path: Path, *, keep: bool = False) -> None:
+    """Record a branch of trial 00000 at its first report, which reports as number 2."""
+    branch = Branch("00000", "00000", 1, 7, keep)
+    driver.sweep.callback._branch_of = lambda trial: branch if trial == "00002" else None
+    trial = driver.sweep.add(model={"lr": 0.3})
+    driver.sweep.start(trial)
+    driver.sweep.report(trial, 2, 0.4)
+
+
+def test_the_record_has_its_lineage_and_counts_its_reports_on(driver: Driver, tmp_path: Path) -> None:
+    lineage(driver, tmp_path)
+    state = read_record(tmp_path).trials["00002"]
+    assert state.branch == Branch("00000", "00000", 1, 7)
+    assert [report["training_iteration"] for report in state.history] == [2]
+    assert state.number == 2
+    assert state.changes == [
+        {
+            "training_iteration": 1, "parent": "00000", "parent_iteration": 1,
+            "config": {"model": {"lr": 0.3}}, "before": {"model": {"lr": 0.1}},
+        }
+    ]  # fmt: skip
+    assert (state.config_at(1), state.config_at(2)) == ({"model": {"lr": 0.1}}, {"model": {"lr": 0.3}})
+
+
+def test_a_resumed_sweep_goes_on_with_its_branches_beside_its_search(driver: Driver, tmp_path: Path) -> None:
+    lineage(driver, tmp_path)
+    lines, searcher = read_lines(tmp_path), RandomSearcher(driver.space, seed=1)
+    start = replay_searcher(lines, searcher, driver.space, foreign=False, again=["00002"])
+    assert (start.created, start.branches, start.searched) == (3, 1, 2)
+    past = ResumedTrial(
+        "00002", {"lr": 0.3}, 2, tmp_path / "trial_00002", branch=Branch("00000", "00000", 1, 7, keep=True)
+    )
+    search = SweepSearch(searcher, 4, start=ResumeState(created=3, branches=1, resumed=(past,)))
+    assert search.total_samples == 5
+    assert search.to_make == 3
+    assert search.ends_at("00002") is not None
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_replayed_scheduler_compares_a_branch_only_where_it_was_itself(
+    driver: Driver, tmp_path: Path, keep: bool
+) -> None:
+    lineage(driver, tmp_path, keep=keep)
+    asha = ASHA(metric="loss", mode="min", max_t=9, reduction_factor=2)
+    replay_scheduler(read_lines(tmp_path), asha)
+    filed = [set(rung.filed) for rung in asha._brackets[0]]
+    assert filed[:2] == [{"00000"}, set() if keep else {"00002"}]
+
+
+def test_a_line_of_a_branch_is_read_without_its_parent() -> None:
+    from tunelight.record import SweepState, apply
+
+    state, branch = SweepState(), {"parent": "00000", "root": "00000", "number": 3, "step": 0, "keep": False}
+    line = {"kind": "trial", "time": 1.0, "trial": "00004", "index": 4, "config": {"lr": 1}, "folder": "t"}
+    apply(state, json.loads(json.dumps({**line, "branch": branch})))
+    assert state.trials["00004"].number == 3
