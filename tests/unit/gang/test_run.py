@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from tunelight.errors import GangError, TrialError
+from tunelight.gang.drain import YIELDS
+from tunelight.gang.orders import PLANNED, Orders, Reason
 from tunelight.gang.run import ResilientRun
 from tunelight.gang.spec import GangSpec
 from tunelight.lightning.remote.driver import _listen
@@ -22,6 +24,7 @@ from tunelight.messages import (
     Offered,
     Output,
     Report,
+    Save,
     Saved,
     Stop,
     Text,
@@ -123,14 +126,15 @@ class Clock:
 
 
 def play(
-    gang: Any, policy: FailurePolicy | None = None, leave: Any = None, **kwargs: Any
+    gang: Any, policy: FailurePolicy | None = None, leave: Any = None, *, start: bool = True, **kwargs: Any
 ) -> tuple[ResilientRun, Clock, list[str]]:
     said: list[str] = []
     clock = Clock()
     run = ResilientRun(
         TASK, START, policy or FailurePolicy(), say=said.append, sleep=clock.sleep, clock=clock, **kwargs
     )  # fmt: skip
-    run.start(gang, leave)
+    if start:
+        run.start(gang, leave)
     return run, clock, said
 
 
@@ -384,3 +388,56 @@ def test_another_trial_on_a_gang_that_was_larger_says_nothing_of_it() -> None:
     _, _, said = play(gang, size=2)
     assert gang.size == 2
     assert said == []
+
+
+def test_each_branch_gets_the_checkpoint_that_was_written_for_it() -> None:
+    between = replace(info(1), between=7)
+    gang = ScriptedGang([report(1), Saved(between, 1), Saved(None, 2), report(2), Ended(0)])
+    given: list[Any] = []
+    run, *_ = play(gang, branched=lambda name, checkpoint: given.append((name, checkpoint)), start=False)
+    orders = iter([Orders(), Orders(branches={"b": True}), *[Orders(branches={"b": True, "c": False})] * 9])
+    run.start(gang, None, lambda: next(orders))  # type: ignore[arg-type]
+    assert numbers(run) == [1, 2]
+    assert given == [("b", between), ("c", None)]
+    assert gang.answers == [Save(), Save()]
+    assert gang.hurried == 1
+    assert run.resume == info(2)
+
+
+def test_a_branch_is_asked_for_again_of_ranks_that_start_anew() -> None:
+    gang = ScriptedGang([Ended(1, error=error())], [Saved(info(1), 2), Ended(0), Ended(1)])
+    given: list[Any] = []
+    run, *_ = play(gang, branched=lambda *branch: given.append(branch), start=False)
+    run.start(gang, None, lambda: Orders(branches={"b": True}))  # type: ignore[arg-type]
+    numbers(run)
+    assert given == [("b", info(1))]
+    assert gang.answers == [Save(), Save()]
+
+
+def test_a_planned_branch_gets_the_first_checkpoint_of_its_place() -> None:
+    gang = ScriptedGang([report(1), Saved(replace(info(1), between=7), 0), report(2), Ended(0)])
+    given: list[Any] = []
+    run, *_ = play(gang, branched=lambda *branch: given.append(branch), start=False)
+    run.next = replace(run.next, branch_at=(1, 7))
+    run.start(gang)  # type: ignore[arg-type]
+    numbers(run)
+    assert given == [(PLANNED, replace(info(1), between=7))]
+
+
+def test_a_trial_that_tune_has_ended_ends_at_once() -> None:
+    gang = ScriptedGang([report(1), report(2), Ended(0, stopped=True)])
+    run, *_ = play(gang, start=False)
+    run.start(gang, None, lambda: Orders(stop=True, branches={"b": True}))  # type: ignore[arg-type]
+    numbers(run)
+    assert gang.answers == [Stop("stopped")]
+    assert gang.hurried == 1
+
+
+def test_a_trial_that_leaves_its_gang_to_another_says_so_by_another_error() -> None:
+    order = Reason("leaves its workers to a branch", gang_stays=True)
+    reasons = iter([None, order, order, None, None])
+    gang = ScriptedGang([report(1), Saved(info(1), 1), Ended(0), Ended(1)])
+    run, *_ = play(gang, leave=lambda: next(reasons))
+    with pytest.raises(TrialError) as caught:
+        numbers(run)
+    assert caught.value.error.type_name == YIELDS

@@ -13,6 +13,7 @@ import pytest
 from tests.unit.recording import Sweep
 from tunelight.errors import SettingsError
 from tunelight.machine.signals import GRACE_VARIABLE, grace_s
+from tunelight.record import Branch
 from tunelight.resources import Reservation
 from tunelight.schedulers import ElasticASHA
 from tunelight.schedulers.base import GangScheduler
@@ -365,3 +366,52 @@ def test_a_board_that_cannot_be_reached_changes_nothing() -> None:
     sharing.board.all = lambda: 1 / 0  # type: ignore[method-assign,assignment,return-value]
     sharing.now += 1
     assert sharing.second.look({"CPU": 1.0}, 8, {"CPU": 8.0}) == 2
+
+
+def branch_of_first(driver: Driver) -> Any:
+    """Add a branch of the first trial, which waits for workers."""
+    driver.sweep.callback._branch_of = lambda trial: Branch("00000", "00000", 2) if trial == "00003" else None
+    trial = HashableTrial(**vars(driver.sweep.add(lr=0.4)))
+    driver.trials[-1] = trial
+    trial.trainable_name, trial.began_at = "gang", 2
+    driver.search._branches["00003"] = Branch("00000", "00000", 2)
+    driver.sweep.step()
+    driver.scheduler.on_trial_add(driver.controller, trial)
+    return trial
+
+
+def test_where_there_is_no_room_for_a_branch_another_trial_gives_it_its_gang_as_it_is(driver: Driver) -> None:
+    branch = branch_of_first(driver)
+    driver.look(None)  # of 8 CPUs, it needs 2
+    assert driver.orders == []
+    driver.controller._resource_updater.get_num_cpus = lambda: 6
+    driver.look(None)
+    assert driver.orders == [("gang/00001", "leaves its workers to a branch, and goes on when there is room")]
+    driver.scheduler.on_trial_result(driver.controller, driver.trials[1], {"_tunelight/yields": True})
+    driver.trials[1].status = "PAUSED"
+    driver.look(None)
+    assert driver.trials[1].status == "PAUSED"  # until the branch has its gang
+    assert driver.controller.let_go == 0
+    branch.status = "RUNNING"
+    driver.look(None)
+    assert driver.trials[1].status == "PENDING"
+    assert [why for _, why in driver.orders][1:] == [None]
+
+
+def test_a_branch_is_within_max_concurrent_and_not_told_to_leave_before_it_has_reported(driver: Driver) -> None:
+    branch = branch_of_first(driver)
+    driver.search.limit(3)
+    branch.status = "RUNNING"  # on a gang that was free
+    driver.look(None)
+    assert driver.names == ["00001"]
+    driver.search.limit(1)
+    driver.look(None)
+    assert driver.names == ["00001", "00002", "00000"]
+
+
+def test_a_scheduler_that_pauses_trials_hears_that_one_left(driver: Driver) -> None:
+    driver.scheduler.scheduler.pauses = True
+    branch_of_first(driver)
+    driver.controller._resource_updater.get_num_cpus = lambda: 6
+    driver.look(None)
+    assert driver.orders == [("gang/00001", "leaves its workers to others, and goes on when there is room")]
