@@ -136,7 +136,7 @@ def test_a_person_watches_steers_and_resumes_a_sweep(chromium: Any, tmp_path: Pa
     assert all(url.startswith((address.split("/sweep")[0], "data:")) for url in window.asked)
     results = SweepResults.load(storage / "live")
     assert any("stopped by command" in text for _, text in results.record.notes)
-    assert results.trials[2].config["lr"] == 0.0123
+    assert results.trials[3].config["lr"] == 0.0123
     context.close()
 
 
@@ -172,26 +172,35 @@ def stop_a_trial_on_its_page(window: Window) -> None:
     assert "tunelight reproduce" in window.text("#trial")
     window.fits()
     window.picture("trial-running")
+    window.page.fill("[data-form=branch] [name=config]", "lr=0.0321")
+    window.page.click("[data-form=branch] button")
+    window.until(lambda: "begins with the state of trial 00000 after report" in window.text("#answer"), "the branch")
     window.page.click("[data-do=stop]")
     window.until(lambda: window.text("#answer") == "Stopped by command", "the answer")
     window.until(lambda: "STOPPED" in window.text("#cards"), "the trial to end")
     window.page.go_back()
+    window.until(lambda: window.page.locator("#list tbody tr").count() == 3, "the branch")
+    window.until(lambda: "0.0321" in window.cells("2") and window.cells("2")[1] == "RUNNING", "its training")
+    window.until(lambda: any("00000 after report" in cell for cell in window.cells("2")), "its parent")
 
 
 def steer(window: Window) -> None:
     """Enqueue a configuration, which is tried next, and one that is refused; change a setting."""
     window.page.wait_for_selector("#wheel:not([hidden])")
+    window.page.fill("[name=max_concurrent]", "3")
+    window.page.click("[data-form=set] button")
+    window.until(lambda: "max_concurrent=3" in window.text("#answer"), "the answer")
     window.page.fill("[name=config]", "lr=0.0123")
     window.page.click("[data-form=enqueue] button")
     window.until(lambda: window.text("#answer").startswith("Enqueued"), "the answer")
-    window.until(lambda: "0.0123" in window.cells("2"), "the enqueued trial")
+    window.until(lambda: "0.0123" in window.cells("3"), "the enqueued trial")
     window.page.fill("[name=config]", "rl=1")
     window.page.click("[data-form=enqueue] button")
     window.until(lambda: "'rl'" in window.text("#answer"), "the refusal")
     assert window.page.get_attribute("#answer", "data-ok") == "no"
     window.page.fill("[name=max_concurrent]", "1")
     window.page.click("[data-form=set] button")
-    window.until(lambda: "max_concurrent" in window.text("#answer"), "the answer")
+    window.until(lambda: "max_concurrent=1" in window.text("#answer"), "the answer")
 
 
 def compare_all(window: Window) -> None:
