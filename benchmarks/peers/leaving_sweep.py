@@ -58,10 +58,12 @@ class Data(pl.LightningDataModule):
         return self._loader(32, False)
 
 
-def run(storage: str, name: str, trials: int, log: str | None = None, **more: Any) -> tl.SweepResults:
+def run(
+    storage: str, name: str, trials: int, log: str | None = None, *, epochs: int = EPOCHS, **more: Any
+) -> tl.SweepResults:
     """Run the sweep, or go on with it."""
     return tl.run(
-        {**SPACE, "model.log": log} if log else SPACE, model=Slow, data=Data, max_epochs=EPOCHS, metric="val_loss",
+        {**SPACE, "model.log": log} if log else SPACE, model=Slow, data=Data, max_epochs=epochs, metric="val_loss",
         num_samples=trials, workers=2, scheduler="fifo", seed=1, trainer_args={"accelerator": "cpu"}, storage=storage,
         name=name, progress=False, resume=True, **more,
     )  # fmt: skip

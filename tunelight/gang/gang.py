@@ -330,6 +330,7 @@ class Gang(Membership):
         if not self.running:
             return []
         self.answer(Stop(reason))
+        self.hurry()
         late = self._until_ended(limit_s)
         self._kill_slow(f"did not stop within {limit_s:.0f} s")
         return late

@@ -126,7 +126,7 @@ class ASHA(GangScheduler):
         self.on_trial_end(trial)
         if trial.trial_id not in self._bracket_of:
             self._bracket_of[trial.trial_id] = self._deal()
-            self._began_at[trial.trial_id] = began_at(trial)
+            self._began_at[trial.trial_id] = began_at(trial) or 0
 
     def on_trial_result(self, tune_controller: TuneController, trial: Trial, result: Mapping[str, Any]) -> str:
         """Decide about a report, CONTINUE or STOP, and send the decision to the trial's gang."""

@@ -37,9 +37,9 @@ def call_actor(trial: Trial, method_name: str, *args: Any) -> Any:
         return None
 
 
-def began_at(trial: Any) -> int:
-    """Return the report of another trial with whose state a trial began; 0 for one that began from scratch."""
-    return getattr(trial, "began_at", 0)
+def began_at(trial: Any) -> int | None:
+    """Return the report of another trial with whose state a branch began; None for a trial that is none."""
+    return getattr(trial, "began_at", None)
 
 
 def number(value: Any) -> float | None:

@@ -153,7 +153,7 @@ class ElasticASHA(GangScheduler):
             self._promotion.leave(member)
         self._resources = member.resources
         self.explain(trial.trial_id, None)
-        base = began_at(trial)
+        base = began_at(trial) or 0
         target = max(member.target, sum(rung.milestone <= base for rung in self._promotion.rungs))
         member.until = self._bound(target if base else 0, base)
         self._members.move(member, State.WAITING, target)

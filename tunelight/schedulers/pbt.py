@@ -154,7 +154,7 @@ class GangPBT(GangScheduler):
                 "GangPBT needs to know what to mutate: GangPBT(hyperparam_mutations={'lr': tune.loguniform(1e-4, 1)}). "
                 "In tunelight.run it takes the search space's own domains."
             )
-        base = began_at(trial)
+        base = began_at(trial) or 0
         new = _Member(len(self._members), reports=base, due=base + self._interval)
         member = self._members.setdefault(trial.trial_id, new)
         member.ended = member.told = False

@@ -36,7 +36,7 @@ class Until(GangScheduler):
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Stop the trial at the report."""
-        end = self._number if began_at(trial) else self._first
+        end = self._number if began_at(trial) is not None else self._first
         done = result.get("training_iteration", 0) >= end
         self.explain(trial.trial_id, f"was to end at report {end}" if done else None)
         return TrialScheduler.STOP if done else TrialScheduler.CONTINUE

@@ -92,7 +92,7 @@ class SweepScheduler:
         self.controller = tune_controller
         if self._end(trial) is not None:
             self._spared[trial.trial_id] = trial
-        if began_at(trial) and trial.status == Trial.PENDING:
+        if began_at(trial) is not None and trial.status == Trial.PENDING:
             self._first[trial.trial_id] = trial
         self._pass_on("on_trial_add", tune_controller, trial)
         if trial.trial_id in self.leaving and trial.status == Trial.PENDING and put_aside(tune_controller, trial):

@@ -98,8 +98,8 @@ class SweepTrial(_Trial):  # type: ignore[misc]
     snapshot of the experiment. tunelight has the reports in its own record, and resumes from that.
     """
 
-    began_at: int = 0
-    """The report of another trial with whose state it began; 0 for one that begins from scratch."""
+    began_at: int | None = None
+    """The report of another trial with whose state a branch began; None for a trial that is none."""
     classes: dict[str, Any] | None = None
     """Trainables by name, which the sweep's trials share; Tune would fetch and unpickle theirs for each trial."""
 

@@ -120,7 +120,7 @@ class Allowance:
     def _room(self, controller: Any, alive: Sequence[Any]) -> float:
         """Return how many trials may have workers beside branches, so that those which wait have some at once."""
         room = math.inf
-        if any(began_at(trial) for trial in alive) and self._search.most_at_once is not None:
+        if any(began_at(trial) is not None for trial in alive) and self._search.most_at_once is not None:
             room = self._search.most_at_once
         if self._scheduler.waiting_branches:
             size = zip(("CPU", "GPU"), cluster_size(controller) or (), strict=False)
@@ -170,7 +170,7 @@ class Allowance:
     def _begins(self, trial: Any) -> bool:
         """Tell whether a trial is a branch that has made no report, with which it could be compared with others."""
         known = self._state.trials.get(trial.trial_id)
-        return began_at(trial) > 0 and (known is None or not known.history)
+        return began_at(trial) is not None and (known is None or not known.history)
 
     def _leave(self, controller: Any, trial: Any, why: Reason) -> None:
         if trial.status == PENDING and put_aside(controller, trial):

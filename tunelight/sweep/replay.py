@@ -109,7 +109,7 @@ class _SchedulerReplay:
             return
         if kind == "trial":
             self.trials[trial_id] = stub_trial(trial_id, dict(line["config"]))
-            self.trials[trial_id].began_at = 0 if branch is None else branch.number
+            self.trials[trial_id].began_at = None if branch is None else branch.number
             self._scheduler.on_trial_add(self, self.trials[trial_id])
         elif kind == "config":  # recorded just before the report at which it was decided
             self.configs[trial_id] = dict(line["config"])
