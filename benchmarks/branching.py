@@ -140,7 +140,7 @@ def main() -> int:
             taken = soon(count, Path(place), name, trials, rng)
             ray.shutdown()
             rows.append([name, str(len(taken)), f"{median(taken):.2f}", f"{max(taken):.2f}"])
-        ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
+        ray.init(address="local", num_cpus=4 * (1 + whole), include_dashboard=False, log_to_driver=False)
         wrong = to_the_end(whole, Path(place), rng)
         ray.shutdown()
     print(table(["a gang", "branches", "s to the first step, median", "most s"], rows, False))
