@@ -23,7 +23,6 @@ from ray.exceptions import RayActorError
 from tunelight.compat.lightning import FABRIC, decide_in_worker, flavour
 from tunelight.compat.ray import nvml, session_folder
 from tunelight.compat.torch import flight_records
-from tunelight.compat.trackers import end_runs, make_stores_in_turns
 from tunelight.errors import TrainFunctionError, TrialStopped
 from tunelight.gang.causes import carried
 from tunelight.gang.compiled import Compiled
@@ -40,9 +39,21 @@ from tunelight.gang.usage import Meter
 from tunelight.gang.watch import Sign
 from tunelight.machine.imports import collector_resting
 from tunelight.machine.metadata import ensure_entry_points
+from tunelight.machine.optional import look_up
 from tunelight.machine.usage import Sampler
 from tunelight.machine.versions import installed
-from tunelight.messages import CACHE_VARIABLE, Continue, Decision, Ended, Event, Place, Report, Usage, WorkerError
+from tunelight.messages import (
+    CACHE_VARIABLE,
+    GOES_ON,
+    Continue,
+    Decision,
+    Ended,
+    Event,
+    Place,
+    Report,
+    Usage,
+    WorkerError,
+)
 from tunelight.session import session as sessions
 from tunelight.session.mailbox import Mailbox
 from tunelight.session.shared import MadeByRankZero
@@ -157,6 +168,7 @@ class GangWorker:
     """
 
     _ending_runs = False
+    _stop_reason: str | None = None
     _collective_limit_s = COLLECTIVE_LIMIT_S
 
     def __init__(self, home: Home, environ: dict[str, str]) -> None:
@@ -168,8 +180,6 @@ class GangWorker:
         ensure_entry_points(Path(os.environ[CACHE_VARIABLE]))
         decide_in_worker()
         warm_imports()
-        from tunelight.compat.lightning import MLFlowLogger
-
         self._rendezvous = Rendezvous()
         self._gpu_memory = GpuMemory(_share())
         self._clean = CleanState(self._gpu_memory)
@@ -184,7 +194,9 @@ class GangWorker:
         self._place: Place | None = None
         self._left: tuple[str, ...] = ()
         self._began_ns = 0
-        make_stores_in_turns(MLFlowLogger, Path(os.environ[CACHE_VARIABLE]))
+        self._trackers = look_up("trackers")
+        if self._trackers is not None:
+            self._trackers.install(Path(os.environ[CACHE_VARIABLE]))
 
     def locate(self) -> Location:
         """Return where this worker runs. It answers once its imports are done."""
@@ -304,7 +316,7 @@ class GangWorker:
         ended: Ended | None = None
         began, self._began_ns = time.time(), time.time_ns()
         post = box.events.put
-        self._left = ()
+        self._left, self._stop_reason = (), None
         try:
             with self._output(task, start, post):
                 ended = self._train(task, start, box)
@@ -327,9 +339,15 @@ class GangWorker:
 
         Before the head hears of a failure, for it may end this process then.
         """
+        if self._trackers is None:
+            return ()
+        why = self._stop_reason
+        ended = "finished" if why is None else "paused" if why in GOES_ON else "stopped"
         self._ending_runs = True
         try:
-            return end_runs(failed=failed, limit_s=_RUNS_LIMIT_S)
+            return self._trackers.end_runs(  # type: ignore[no-any-return]
+                "failed" if failed or why == "diverged" else ended, limit_s=_RUNS_LIMIT_S
+            )
         finally:
             self._ending_runs = False
 
@@ -376,9 +394,12 @@ class GangWorker:
             self._session = session
             train = _load(task.train)
             session.begin(getattr(train, "restored", dict))
+            if self._trackers is not None and not task.job:
+                self._trackers.begin(start.trial_dir, start.trial_id, start.config, rank=self._place.rank)
             train(start.config)
             session.check_finished()
-        except TrialStopped:
+        except TrialStopped as stop:
+            self._stop_reason = str(stop)
             return Ended(self._rank, stopped=True)
         except BaseException as error:  # noqa: BLE001 - a SystemExit is a failure of the trial, too
             return Ended(self._rank, error=self._fail(error, channel, box, job=task.job))
