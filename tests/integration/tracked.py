@@ -15,6 +15,7 @@ import os
 import signal
 import struct
 import sys
+import time
 import zipfile
 from collections import defaultdict
 from collections.abc import Iterator
@@ -45,6 +46,7 @@ def misbehave(config: dict[str, Any], epoch: int) -> None:
     marker = Path(context.trial_dir, "killed")
     if epoch == 2 and config["score"] == SCORES["killed"] and context.rank == 0 and not marker.exists():
         marker.touch()
+        time.sleep(1.5)  # W&B writes what it was told every second
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -189,7 +191,11 @@ def of_csv(folder: Path) -> dict[str, Any]:
     runs = {}
     for path in folder.glob("csv/*/metrics.csv"):
         losses = [float(row["loss"]) for row in csv.DictReader(path.open()) if row["loss"]]
-        runs[path.parent.name] = {"last": losses[-1], "rows": len(losses), "config": "score" in (path.parent / "hparams.yaml").read_text()}
+        runs[path.parent.name] = {
+            "last": losses[-1],
+            "rows": len(losses),
+            "config": "score" in (path.parent / "hparams.yaml").read_text(),
+        }
     return runs
 
 
@@ -200,7 +206,11 @@ def of_tensorboard(folder: Path) -> dict[str, Any]:
     for path in folder.glob("tensorboard/*"):
         events = EventAccumulator(str(path)).Reload()
         losses = events.Scalars("loss")
-        runs[path.name] = {"last": losses[-1].value, "rows": len(losses), "config": (path / "hparams.yaml").stat().st_size > 5}
+        runs[path.name] = {
+            "last": losses[-1].value,
+            "rows": len(losses),
+            "config": (path / "hparams.yaml").stat().st_size > 5,
+        }
     return runs
 
 

@@ -72,6 +72,7 @@ def begin(folder: str, trial_id: str, config: Mapping[str, Any], *, rank: int) -
     _trial = TrialRuns(Path(folder), trial_id, config, rank=rank)
     if "MLFLOW_EXPERIMENT_ID" not in os.environ:
         os.environ.setdefault("MLFLOW_EXPERIMENT_NAME", _trial.sweep)
+    os.environ.setdefault("WANDB_X_TRANSACTION_LOG_FLUSH_INTERVAL", "1")  # of 15 s, which a killed worker would lose
 
 
 # --- how runs are made ------------------------------------------------------------------------------------
@@ -167,11 +168,16 @@ def _mlflow_run(create: Callable[..., Any], client: Any, *args: Any, **kwargs: A
     return run
 
 
+def _running(comet_ml: Any) -> Any:
+    experiment = comet_ml.get_running_experiment()  # also one that has ended
+    return None if getattr(experiment, "ended", False) else experiment
+
+
 def _comet_start(start: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     trial = _trial
     bound = inspect.signature(start).bind(*args, **kwargs)
     given = bound.arguments
-    if trial is None or trial.rank or sys.modules["comet_ml"].get_running_experiment() is not None:
+    if trial is None or trial.rank or _running(sys.modules["comet_ml"]) is not None:
         return start(*args, **kwargs)
     key, name, run_id = trial.next_run("comet")
     own = given.get("experiment_key") is None and given.get("mode") is None and "COMET_EXPERIMENT_KEY" not in os.environ
@@ -300,7 +306,7 @@ def _end_mlflow(mlflow: Any, outcome: Outcome, trial: TrialRuns | None) -> None:
 
 
 def _end_comet(comet_ml: Any, outcome: Outcome, _: TrialRuns | None) -> None:
-    experiment = comet_ml.get_running_experiment()
+    experiment = _running(comet_ml)
     if experiment is not None:
         experiment.log_other("tunelight.state", outcome)  # it has no status that one could set
         if outcome in ("stopped", "failed"):
