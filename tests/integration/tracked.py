@@ -128,7 +128,7 @@ def calls(config: dict[str, Any], log: Any) -> None:
 
 
 def records(path: Path) -> Iterator[Any]:
-    """Yield the records of an offline run: W&B writes protobuf messages in LevelDB's log format, in blocks of 32 KiB."""
+    """Yield the records of an offline run: protobuf messages in LevelDB's log format, with blocks of 32 KiB."""
     from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[import-not-found,unused-ignore]
 
     data, place, text = path.read_bytes(), 7, b""
@@ -164,7 +164,7 @@ def of_wandb(folder: Path) -> dict[str, Any]:
                         run["told"] = json.loads(item.value_json)
             elif kind == "config":
                 for item in record.config.update:
-                    run["config"] = run.get("config", []) + [item.key or ".".join(item.nested_key)]
+                    run["config"] = [*run.get("config", []), item.key or ".".join(item.nested_key)]
             elif kind == "exit":
                 run["state"] = "failed" if record.exit.exit_code else "finished"
     for run in runs.values():
@@ -238,7 +238,8 @@ def of_aim(folder: Path) -> dict[str, Any]:
     return {
         run.name: {
             "state": run["tunelight_state"], "ended": not run.active, "group": run.experiment,
-            "last": next(iter(run.metrics())).values.values_list()[-1], "tags": run.tags, "config": "score" in run["hparams"],
+            "last": next(iter(run.metrics())).values.values_list()[-1], "tags": run.tags,
+            "config": "score" in run["hparams"],
         }
         for run in aim.Repo(str(folder)).iter_runs()
     }  # fmt: skip
@@ -255,8 +256,8 @@ READERS: dict[str, dict[str, Any]] = {
 def sweep(way: str, folder: Path) -> dict[str, Any]:
     configs = [{"way": way, "folder": str(folder), "score": score} for score in SCORES.values()]
     results = tl.run(
-        {"way": way, "folder": str(folder), "score": tl.uniform(0, 100)}, train, metric="loss", mode="min", num_samples=8,
-        baselines=configs, workers=2, max_concurrent=1, storage=folder, name="s", progress=False,
+        {"way": way, "folder": str(folder), "score": tl.uniform(0, 100)}, train, metric="loss", mode="min",
+        num_samples=8, baselines=configs, workers=2, max_concurrent=1, storage=folder, name="s", progress=False,
         scheduler={"name": "asha", "max_t": EPOCHS, "grace_period": 1, "reduction_factor": 2},
         checkpoints={"share": 1.0},
     )  # fmt: skip
