@@ -97,7 +97,7 @@ def train(config: dict[str, Any]) -> None:
     elif way == "aim":
         import aim  # type: ignore[import-not-found,unused-ignore]
 
-        run = aim.Run(repo=folder, system_tracking_interval=None) if context.rank == 0 else None
+        run: Any = aim.Run(repo=folder, system_tracking_interval=None) if context.rank == 0 else None
         calls(config, lambda loss, step: run.track(loss, name="loss", step=step))
     else:
         import mlflow  # type: ignore[import-not-found,unused-ignore]
@@ -129,7 +129,7 @@ def calls(config: dict[str, Any], log: Any) -> None:
 
 def records(path: Path) -> Iterator[Any]:
     """Yield the records of an offline run: protobuf messages in LevelDB's log format, with blocks of 32 KiB."""
-    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[import-not-found,unused-ignore]
+    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[import-not-found,attr-defined,unused-ignore]
 
     data, place, text = path.read_bytes(), 7, b""
     while place + 7 <= len(data):
@@ -259,7 +259,7 @@ def sweep(way: str, folder: Path) -> dict[str, Any]:
         {"way": way, "folder": str(folder), "score": tl.uniform(0, 100)}, train, metric="loss", mode="min",
         num_samples=8, baselines=configs, workers=2, max_concurrent=1, storage=folder, name="s", progress=False,
         scheduler={"name": "asha", "max_t": EPOCHS, "grace_period": 1, "reduction_factor": 2},
-        checkpoints={"share": 1.0},
+        checkpoints=tl.Checkpoints(share=1.0),
     )  # fmt: skip
     logs = [path.read_text() for path in sorted(folder.glob("s/trial_*/log.txt"))]
     processes = {line.split()[-1] for text in logs for line in text.splitlines() if "process " in line}

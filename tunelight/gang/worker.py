@@ -14,17 +14,15 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError
 
 from tunelight.compat.lightning import FABRIC, decide_in_worker, flavour
 from tunelight.compat.ray import nvml, session_folder
 from tunelight.compat.torch import flight_records
 from tunelight.errors import TrainFunctionError, TrialStopped
-from tunelight.gang.causes import carried
+from tunelight.gang.causes import carried, lost_data
 from tunelight.gang.compiled import Compiled
 from tunelight.gang.flight import Collective, latest
 from tunelight.gang.gpu_memory import GpuMemory
@@ -36,7 +34,7 @@ from tunelight.gang.parcel import receive
 from tunelight.gang.placement import Location
 from tunelight.gang.reset import CleanState
 from tunelight.gang.usage import Meter
-from tunelight.gang.watch import Sign
+from tunelight.gang.watch import Sign, waits_for_peers
 from tunelight.machine.imports import collector_resting
 from tunelight.machine.metadata import ensure_entry_points
 from tunelight.machine.optional import look_up
@@ -69,8 +67,6 @@ _LINGER_S = 0.2
 _BATCH = 1000
 """How many events are sent at once."""
 _STUCK = ("connections to other ranks that did not end",)
-_COLLECTIVES = ("torch/distributed/", "horovod/", "tunelight/session/lockstep")
-"""Parts of the paths of code that waits for other ranks."""
 CONCURRENCY = 6
 """How many calls a worker answers at the same time: a poll that waits, and short ones."""
 WARM_IMPORTS = (
@@ -283,7 +279,7 @@ class GangWorker:
         usage = () if box.meter is None else box.meter.read(told=bool(events))
         progress = None if self._session is None else self._session.progress
         thread = self._thread
-        waits = thread is not None and _waits_for_peers(sys._current_frames().get(thread.ident or 0))
+        waits = thread is not None and waits_for_peers(sys._current_frames().get(thread.ident or 0))
         sign = Sign(0, waits) if progress is None else Sign(progress.done, waits, progress.begun, progress.take_steps())
         return events, sign, usage
 
@@ -430,7 +426,7 @@ class GangWorker:
         called_off = box.mailbox.aborted is not None  # because another rank failed
         first = channel.failed_first(self._rank)
         self._rendezvous.group.leave()
-        secondary = called_off or first != self._rank or self._rendezvous.lost_peer(error) or _lost_data(error)
+        secondary = called_off or first != self._rank or self._rendezvous.lost_peer(error) or lost_data(error)
         if advice := self._rendezvous.group.advice(error):
             error.add_note(advice)
         halvable = self._session is not None and self._session.halvable
@@ -495,25 +491,6 @@ def _load(train: Any) -> Callable[..., object]:
             f"The train function needs module {error.name!r}, which this worker cannot import. Pass "
             "runtime_env={'working_dir': '.'} to tunelight.run, or install the module on every node."
         ) from error
-
-
-def _lost_data(error: BaseException | None) -> bool:
-    """Tell whether an error follows from the end of an actor, such as a dataset's, which ends with rank 0."""
-    while error is not None:
-        if isinstance(error, RayActorError):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
-def _waits_for_peers(frame: FrameType | None) -> bool:
-    """Tell by a thread's frames whether it is in a collective, or in backward, which ends in one."""
-    while frame is not None:
-        code = frame.f_code
-        if code.co_name == "_engine_run_backward" or any(part in code.co_filename for part in _COLLECTIVES):
-            return True
-        frame = frame.f_back
-    return False
 
 
 def _add_paths(paths: tuple[str, ...]) -> None:

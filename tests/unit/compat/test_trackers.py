@@ -5,6 +5,7 @@ tests/integration/test_trackers.py asks W&B and MLflow themselves.
 
 from __future__ import annotations
 
+import importlib
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -207,7 +208,6 @@ def test_a_run_of_mlflow_has_the_trials_outcome_and_goes_on_with_it(
 ) -> None:
     client = Client()
     monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(active_run=lambda: None))
-    monkeypatch.delitem(sys.modules, "wandb")
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(run=None, teardown=lambda exit_code: None))
     for _ in range(2):
         init()
@@ -225,8 +225,7 @@ def test_a_tracker_is_wrapped_when_it_is_imported(tmp_path: Path, monkeypatch: p
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "wandb", raising=False)
     monkeypatch.setattr(sys, "meta_path", [trackers._Seams(), *sys.meta_path])
-    import wandb  # type: ignore[import-not-found,unused-ignore]
-
+    wandb: Any = importlib.import_module("wandb")
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     assert wandb.init.of_tunelight
     assert wandb.init("p") == "p"
