@@ -165,6 +165,7 @@ class GangWorker:
 
     _ending_runs = False
     _stop_reason: str | None = None
+    _trackers: Any = None
     _collective_limit_s = COLLECTIVE_LIMIT_S
 
     def __init__(self, home: Home, environ: dict[str, str]) -> None:
