@@ -115,26 +115,6 @@ def test_chemprop(example: Callable[[str], str]) -> None:
     assert longer < mean / 1.5
 
 
-def test_each_trial_of_a_warm_gang_has_a_run_of_its_own_with_its_outcome(tmp_path: Path) -> None:
-    python = environment("trackers", "wandb", "mlflow-skinny", "sqlalchemy", "alembic")
-    output = run(
-        python,
-        Path(__file__).with_name("tracked.py"),
-        tmp_path,
-        limit_s=RUN_LIMIT_S,
-        WANDB_MODE="offline",
-        WANDB_SILENT="true",
-    )
-    lines = [json.loads(line.removeprefix("RESULT ")) for line in output.splitlines() if line.startswith("RESULT ")]
-    assert [line["way"] for line in lines] == ["WandbLogger", "wandb", "MLFlowLogger", "mlflow"]
-    for line in lines:
-        assert line["states"] == ["FINISHED"] * 3 + ["ERROR"] + ["FINISHED"] * 4, line
-        assert line["gangs"] == 1, line
-    assert [line["runs"] for line in lines[:2]] == [{"with data": 8}] * 2
-    assert lines[3]["runs"] == {"FINISHED": 7, "FAILED": 1}
-    assert lines[2]["runs"] == {"FINISHED": 8}  # the fit of the trial that fails had succeeded
-
-
 def test_a_script_is_judged_by_what_it_logs_with_a_tracker(tmp_path: Path) -> None:
     python = environment("trackers", "wandb", "mlflow-skinny", "sqlalchemy", "alembic", "accelerate")
     script = Path(__file__).with_name("logging_script.py")

@@ -1,91 +1,286 @@
-"""A program: eight trials on one gang of two workers log to W&B, offline, and to MLflow with a database; one fails.
+"""A program: eight trials on one gang of two workers log to experiment trackers, which are asked for their runs.
 
-It runs where both are installed, and prints a line for each way of logging: the trials' states, the number of gangs,
-and the runs that the tracker has.
+Two trials are stopped, one fails, and one loses its rank 0 and is resumed. Usage: tracked.py FOLDER WAY...; a way is
+`loggers` (Lightning's for W&B, offline, MLflow with a database, CSV and TensorBoard, in one Trainer), `calls`
+(wandb.init and mlflow.start_run on rank 0), `comet` or `aim`, where these are installed. It prints a table and a line
+of JSON for each way.
 """
 
 from __future__ import annotations
 
-import collections
+import csv
+import io
 import json
 import os
+import signal
+import struct
 import sys
+import time
+import zipfile
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import mlflow  # type: ignore[import-not-found,unused-ignore]
 import pytorch_lightning as pl
 import torch
-import wandb  # type: ignore[import-not-found,unused-ignore]
-from mlflow.tracking import MlflowClient  # type: ignore[import-not-found,unused-ignore]
-from pytorch_lightning.loggers import MLFlowLogger, WandbLogger
+from pytorch_lightning.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from torch.utils.data import DataLoader, TensorDataset
 
 import tunelight as tl
 
+EPOCHS = 4
+SCORES = {"a": 7.0, "worse": 90.0, "b": 6.0, "fails": 5.0, "worst": 91.0, "c": 4.0, "killed": 3.0, "d": 2.0}
+
+
+def value(config: dict[str, Any], epoch: int) -> float:
+    """Return the loss of an epoch, by which the two with high scores are stopped after their first."""
+    return float(config["score"] - epoch)
+
+
+def misbehave(config: dict[str, Any], epoch: int) -> None:
+    """Fail, or lose rank 0 at its first start, in the third epoch."""
+    context = tl.get_context()
+    if epoch == 2 and config["score"] == SCORES["fails"]:
+        raise ZeroDivisionError("on purpose")
+    marker = Path(context.trial_dir, "killed")
+    if epoch == 2 and config["score"] == SCORES["killed"] and context.rank == 0 and not marker.exists():
+        marker.touch()
+        time.sleep(1.5)  # W&B writes what it was told every second
+        os.kill(os.getpid(), signal.SIGKILL)
+
 
 class Net(pl.LightningModule):
-    def __init__(self) -> None:
+    def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()
+        self.config = config
         self.layer = torch.nn.Linear(1, 1)
+
+    def on_train_epoch_start(self) -> None:
+        misbehave(self.config, self.current_epoch)
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         loss: torch.Tensor = self.layer(batch[0]).square().mean()
         return loss
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        self.log("loss", self.layer(batch[0]).square().mean(), sync_dist=True)
+        self.log("loss", value(self.config, self.current_epoch), sync_dist=True)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
+def fit(config: dict[str, Any], loggers: list[Any]) -> None:
+    data = DataLoader(TensorDataset(torch.ones(8, 1)), batch_size=4)
+    pl.Trainer(
+        max_epochs=EPOCHS, strategy=tl.RayStrategy(), logger=loggers, callbacks=[tl.TuneReportCheckpointCallback()],
+        enable_model_summary=False, enable_checkpointing=False, enable_progress_bar=False, log_every_n_steps=1,
+    ).fit(Net(config), data, data)  # fmt: skip
+
+
 def train(config: dict[str, Any]) -> None:
-    """Log one trial in one of four ways."""
+    """Train one trial, which knows nothing of its runs."""
     sys.stdout.write(f"process {os.getpid()}\n")
     way, folder = config["way"], config["folder"]
     context, store = tl.get_context(), f"sqlite:///{folder}/runs.db"
-    if way.endswith("Logger"):
-        logger = WandbLogger(project="p", save_dir=folder) if way == "WandbLogger" else MLFlowLogger(tracking_uri=store)
-        data = DataLoader(TensorDataset(torch.ones(8, 1)), batch_size=4)
-        pl.Trainer(
-            max_epochs=1, strategy=tl.RayStrategy(), logger=logger, callbacks=[tl.TuneReportCallback()],
-            enable_model_summary=False, enable_checkpointing=False, enable_progress_bar=False,
-        ).fit(Net(), data, data)  # fmt: skip
+    if way == "loggers":
+        files = CSVLogger(folder, "csv"), TensorBoardLogger(folder, "tensorboard")
+        fit(config, [WandbLogger(project="p", save_dir=folder), MLFlowLogger(tracking_uri=store), *files])
+    elif way == "comet":
+        import comet_ml  # type: ignore[import-not-found,unused-ignore]
+
+        if context.rank == 0:
+            comet_ml.start(
+                project="p", online=False, experiment_config=comet_ml.ExperimentConfig(offline_directory=folder)
+            )
+        calls(config, lambda loss, step: comet_ml.get_running_experiment().log_metric("loss", loss, step=step))
+    elif way == "aim":
+        import aim  # type: ignore[import-not-found,unused-ignore]
+
+        run: Any = aim.Run(repo=folder, system_tracking_interval=None) if context.rank == 0 else None
+        calls(config, lambda loss, step: run.track(loss, name="loss", step=step))
     else:
-        if way == "wandb" and context.rank == 0:
-            wandb.init(project="p", dir=folder).log({"loss": 1.0})
-        elif way == "mlflow" and context.rank == 0:
+        import mlflow  # type: ignore[import-not-found,unused-ignore]
+        import wandb  # type: ignore[import-not-found,unused-ignore]
+
+        run = wandb.init(project="p", dir=folder)  # on all ranks: the second gets a disabled run
+        if context.rank == 0:
             mlflow.set_tracking_uri(store)
             mlflow.start_run()
-            mlflow.log_metric("loss", 1.0)
-        tl.report({"loss": 1.0})
-    if config["fails"]:
-        raise ZeroDivisionError("on purpose")
+
+        def log(loss: float, step: int) -> None:
+            run.log({"loss": loss})
+            mlflow.log_metric("loss", loss, step=step)
+
+        calls(config, log)
 
 
-def runs(way: str, folder: Path) -> dict[str, int]:
-    """Return how many runs the tracker has, by their status; those of W&B count where they hold data."""
-    if way.lower().startswith("wandb"):
-        files = folder.glob("wandb/offline-run-*/run-*.wandb")
-        return {"with data": sum(file.stat().st_size > 1000 for file in files)}
+def calls(config: dict[str, Any], log: Any) -> None:
+    context = tl.get_context()
+    for epoch in range(context.number, EPOCHS):
+        misbehave(config, epoch)
+        if context.rank == 0:
+            log(value(config, epoch), epoch)
+        tl.report({"loss": value(config, epoch)}, checkpoint=lambda path: Path(path).write_text("weights"))
+
+
+# --- what the trackers have ---------------------------------------------------------------------------------
+
+
+def records(path: Path) -> Iterator[Any]:
+    """Yield the records of an offline run: protobuf messages in LevelDB's log format, with blocks of 32 KiB."""
+    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[import-not-found,attr-defined,unused-ignore]
+
+    data, place, text = path.read_bytes(), 7, b""
+    while place + 7 <= len(data):
+        if (left := -place % 32768) and left < 7:
+            place += left
+            continue
+        _, size, kind = struct.unpack("<IHB", data[place : place + 7])
+        text += data[place + 7 : place + 7 + size]
+        place += 7 + size
+        if kind in {1, 4}:  # whole, or the last part
+            yield Record.FromString(text)
+            text = b""
+
+
+def of_wandb(folder: Path) -> dict[str, Any]:
+    runs: dict[str, Any] = defaultdict(lambda: {"parts": 0, "state": "crashed"})
+    for path in sorted(folder.glob("wandb/offline-run-*/run-*.wandb"), key=lambda path: path.stat().st_mtime):
+        run: Any = None
+        for record in records(path):
+            kind = record.WhichOneof("record_type")
+            if kind == "run" and run is None:
+                run = runs[record.run.run_id]
+                run["parts"] += 1
+                run |= {"name": record.run.display_name, "group": record.run.run_group, "state": "crashed"}
+                run["tags"] = list(record.run.tags)
+            elif kind in {"history", "summary"}:
+                items = record.history.item if kind == "history" else record.summary.update
+                for item in items:
+                    if (item.key or ".".join(item.nested_key)) == "loss" and kind == "history":
+                        run["last"] = json.loads(item.value_json)
+                    elif item.key == "tunelight.state":
+                        run["told"] = json.loads(item.value_json)
+            elif kind == "config":
+                for item in record.config.update:
+                    run["config"] = [*run.get("config", []), item.key or ".".join(item.nested_key)]
+            elif kind == "exit":
+                run["state"] = "failed" if record.exit.exit_code else "finished"
+    for run in runs.values():
+        run["config"] = "score" in run.get("config", [])
+    return {run["name"]: run for run in runs.values()}
+
+
+def of_mlflow(folder: Path) -> dict[str, Any]:
+    from mlflow.tracking import MlflowClient  # type: ignore[import-not-found,unused-ignore]
+
     client = MlflowClient(tracking_uri=f"sqlite:///{folder}/runs.db")
-    ids = [experiment.experiment_id for experiment in client.search_experiments()]
-    return dict(collections.Counter(run.info.status for run in client.search_runs(ids)))
+    experiments = {one.experiment_id: one.name for one in client.search_experiments()}
+    return {
+        run.info.run_name: {
+            "state": run.info.status, "last": run.data.metrics["loss"], "group": experiments[run.info.experiment_id],
+            "config": "score" in run.data.params, "tags": run.data.tags["tunelight.sweep"],
+            "steps": [metric.step for metric in client.get_metric_history(run.info.run_id, "loss")],
+        }
+        for run in client.search_runs([*experiments])
+    }  # fmt: skip
+
+
+def of_csv(folder: Path) -> dict[str, Any]:
+    runs = {}
+    for path in folder.glob("csv/*/metrics.csv"):
+        losses = [float(row["loss"]) for row in csv.DictReader(path.open()) if row["loss"]]
+        runs[path.parent.name] = {
+            "last": losses[-1],
+            "rows": len(losses),
+            "config": "score" in (path.parent / "hparams.yaml").read_text(),
+        }
+    return runs
+
+
+def of_tensorboard(folder: Path) -> dict[str, Any]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    runs = {}
+    for path in folder.glob("tensorboard/*"):
+        events = EventAccumulator(str(path)).Reload()
+        losses = events.Scalars("loss")
+        runs[path.name] = {
+            "last": losses[-1].value,
+            "rows": len(losses),
+            "config": (path / "hparams.yaml").stat().st_size > 5,
+        }
+    return runs
+
+
+def of_comet(folder: Path) -> dict[str, Any]:
+    runs: dict[str, Any] = {}
+    for path in sorted(folder.glob("*.zip"), key=lambda path: path.stat().st_mtime):
+        with zipfile.ZipFile(path) as archive:
+            key = json.loads(archive.read("experiment.json"))["offline_id"]
+            run = runs.setdefault(key, {"parts": 0, "tags": []})
+            run["parts"] += 1
+            for line in io.TextIOWrapper(archive.open("messages.json")):
+                payload = json.loads(line)["payload"]
+                metric, other = payload.get("metric") or {}, payload.get("log_other") or payload
+                if metric.get("metricName") == "loss":
+                    run["last"] = metric["metricValue"]
+                if other.get("key") in {"tunelight.state", "Name"}:
+                    run["state" if other["key"] != "Name" else "name"] = other.get("value", other.get("val"))
+                run["tags"] += payload.get("tags") or []
+    return {run.get("name", key): run for key, run in runs.items()}
+
+
+def of_aim(folder: Path) -> dict[str, Any]:
+    import aim  # type: ignore[import-not-found,unused-ignore]
+
+    return {
+        run.name: {
+            "state": run["tunelight_state"], "ended": not run.active, "group": run.experiment,
+            "last": next(iter(run.metrics())).values.values_list()[-1], "tags": run.tags,
+            "config": "score" in run["hparams"],
+        }
+        for run in aim.Repo(str(folder)).iter_runs()
+    }  # fmt: skip
+
+
+READERS: dict[str, dict[str, Any]] = {
+    "loggers": {"W&B": of_wandb, "MLflow": of_mlflow, "CSV": of_csv, "TensorBoard": of_tensorboard},
+    "calls": {"W&B": of_wandb, "MLflow": of_mlflow},
+    "comet": {"Comet": of_comet},
+    "aim": {"Aim": of_aim},
+}
+
+
+def sweep(way: str, folder: Path) -> dict[str, Any]:
+    configs = [{"way": way, "folder": str(folder), "score": score} for score in SCORES.values()]
+    results = tl.run(
+        {"way": way, "folder": str(folder), "score": tl.uniform(0, 100)}, train, metric="loss", mode="min",
+        num_samples=8, baselines=configs, workers=2, max_concurrent=1, storage=folder, name="s", progress=False,
+        scheduler={"name": "asha", "max_t": EPOCHS, "grace_period": 1, "reduction_factor": 2},
+        checkpoints=tl.Checkpoints(share=1.0),
+    )  # fmt: skip
+    logs = [path.read_text() for path in sorted(folder.glob("s/trial_*/log.txt"))]
+    processes = {line.split()[-1] for text in logs for line in text.splitlines() if "process " in line}
+    ended = [(trial.state, trial.history[-1]["loss"]) for trial in results]
+    return {
+        "way": way, "trials": dict(zip((f"s-{trial.id}" for trial in results), ended, strict=True)),
+        "processes": len(processes), "runs": {name: read(folder) for name, read in READERS[way].items()},
+    }  # fmt: skip
+
+
+def show(found: dict[str, Any]) -> None:
+    for tracker, runs in found["runs"].items():
+        sys.stdout.write(f"\n{tracker} ({found['way']}, {found['processes']} worker processes)\n")
+        for name, (state, last) in found["trials"].items():
+            sys.stdout.write(f"  {name}  {state:<9} {last:5.1f} | {runs.get(name)}\n")
 
 
 if __name__ == "__main__":
-    for way in ("WandbLogger", "wandb", "MLFlowLogger", "mlflow"):
-        folder = Path(sys.argv[1], way)
-        folder.mkdir()
-        configs = [{"way": way, "folder": str(folder), "fails": number == 3} for number in range(8)]
-        results = tl.run(
-            {"way": way, "folder": str(folder), "fails": tl.choice([False, True])}, train, metric="loss", mode="min",
-            num_samples=8, baselines=configs, workers=2, max_concurrent=1, scheduler="fifo", storage=folder, name="s",
-            progress=False,
-        )  # fmt: skip
-        logs = [path.read_text() for path in folder.glob("s/trial_*/log.txt")]
-        gangs = {tuple(sorted(line.split()[-1] for line in text.splitlines() if "process" in line)) for text in logs}
-        states = [trial.state for trial in results]
-        found = {"way": way, "states": states, "gangs": len(gangs), "runs": runs(way, folder)}
-        sys.stdout.write(f"RESULT {json.dumps(found)}\n")
+    for each in sys.argv[2:]:
+        place = Path(sys.argv[1], each)
+        place.mkdir(parents=True)
+        outcome = sweep(each, place)
+        show(outcome)
+        sys.stdout.write(f"RESULT {json.dumps(outcome)}\n")

@@ -1,72 +1,357 @@
-"""Libraries that track experiments: what must not outlive a trial in a warm worker, or start on all ranks at once.
+"""Experiment trackers: one run a trial, named and grouped by sweep, resumed with the trial and closed at its end.
 
-Names that they keep private are as read in wandb 0.31, mlflow 3.17, comet_ml 3.58 and clearml 2.1. None is imported.
+The calls by which runs are made get defaults; what the user passes, or has set in the environment, stays. They are
+wrapped when a tracker is imported, so that none is imported for this. Private names are as read in wandb 0.31,
+mlflow 3.17, comet_ml 3.58, aim 3.29 and clearml 2.1.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
+import json
+import os
+import secrets
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
+
+Outcome = Literal["finished", "stopped", "paused", "failed"]
 
 _STORE_LIMIT_S = 120.0
-"""How long a rank waits for another one that makes the tables of a store of MLflow's; it took 4 seconds."""
+"""How long a process waits for another one that makes the tables of a store of MLflow's; it took 4 seconds."""
+_STATUS: Final = {"finished": "FINISHED", "stopped": "KILLED", "paused": "SCHEDULED", "failed": "FAILED"}
+"""MLflow's words for how a trial ends."""
+_NOTE = "trackers.json"
 
 
-def _end_wandb(wandb: Any, failed: bool) -> None:
+class TrialRuns:
+    """The runs of a trial in this process: what they are named, and which of them were made before a restart."""
+
+    def __init__(self, folder: Path, trial_id: str, config: Mapping[str, Any], *, rank: int) -> None:
+        self.sweep, self.trial, self.config, self.rank = folder.parent.name, trial_id, dict(config), rank
+        self.mlflow: list[tuple[Any, str]] = []
+        """The client and the id of each run of MLflow."""
+        self.aim: list[Any] = []
+        self._note = folder / _NOTE
+        self._counts: dict[str, int] = {}
+        self._ids: dict[str, str] = {}
+        if rank == 0:
+            with contextlib.suppress(OSError, ValueError):
+                self._ids = json.loads(self._note.read_text())
+
+    def next_run(self, library: str) -> tuple[str, str, str | None]:
+        """Return key and name of the trial's next run, and the id that it had before a restart, if any."""
+        number = self._counts[library] = self._counts.get(library, 0) + 1
+        key, name = f"{library} {number}", f"{self.sweep}-{self.trial}"
+        return key, name if number == 1 else f"{name}-{number}", self._ids.get(key)
+
+    def keep(self, key: str, run_id: str) -> None:
+        """Write down which run the key stands for, for a restart."""
+        if self.rank or self._ids.get(key) == run_id:
+            return
+        self._ids[key] = run_id
+        part = self._note.with_suffix(".part")
+        with contextlib.suppress(OSError):  # a full disk costs the resumption, and not the run
+            self._note.parent.mkdir(parents=True, exist_ok=True)
+            part.write_text(json.dumps(self._ids))
+            part.replace(self._note)
+
+
+_trial: TrialRuns | None = None
+
+
+def begin(folder: str, trial_id: str, config: Mapping[str, Any], *, rank: int) -> None:
+    """Let the runs that are made from here on be those of a trial. Runs on: worker, which resets the environment."""
+    global _trial  # noqa: PLW0603 - a process trains one trial at a time
+    _trial = TrialRuns(Path(folder), trial_id, config, rank=rank)
+    if "MLFLOW_EXPERIMENT_ID" not in os.environ:
+        os.environ.setdefault("MLFLOW_EXPERIMENT_NAME", _trial.sweep)
+    os.environ.setdefault("WANDB_X_TRANSACTION_LOG_FLUSH_INTERVAL", "1")  # of 15 s, which a killed worker would lose
+
+
+# --- how runs are made ------------------------------------------------------------------------------------
+
+
+def _wandb_init(init: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    bound = inspect.signature(init).bind(*args, **kwargs)
+    given, trial, wandb = bound.arguments, _trial, sys.modules["wandb"]
+    if trial is None or (wandb.run is not None and given.get("reinit") in (None, "return_previous", "default")):
+        return init(*args, **kwargs)
+    settings = given.get("settings") or {}
+    settings = settings if isinstance(settings, dict) else vars(settings)
+
+    def is_free(name: str, variable: str, setting: str = "") -> bool:
+        return given.get(name) is None and variable not in os.environ and not settings.get(setting or name)
+
+    if trial.rank:
+        if given.get("mode") is None and is_free("group", "WANDB_RUN_GROUP", "run_group"):
+            given["mode"] = "disabled"  # who wants a run of every rank names their group
+        return init(*bound.args, **bound.kwargs)
+    key, name, run_id = trial.next_run("wandb")
+    if is_free("id", "WANDB_RUN_ID", "run_id") and not (given.get("resume_from") or given.get("fork_from")):
+        # Ids are unique in a project, which may have had a sweep of the same name.
+        given["id"] = run_id or f"{name}-{secrets.token_hex(4)}"
+        trial.keep(key, given["id"])  # before anything can fail
+        if is_free("resume", "WANDB_RESUME"):
+            given["resume"] = "allow"
+    for argument, variable, value in (
+        ("name", "WANDB_NAME", name),
+        ("group", "WANDB_RUN_GROUP", trial.sweep),
+        ("tags", "WANDB_TAGS", ["tunelight"]),
+    ):
+        if is_free(argument, variable, f"run_{argument}"):
+            given[argument] = value
+    return init(*bound.args, **bound.kwargs)
+
+
+def _mlflow_client(make: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    """Make a client as the only process of this machine that does.
+
+    Whoever opens a new database makes its tables, and fails where another process does the same.
+    """
+    if str((args[1:] or [kwargs.get("tracking_uri")])[0] or "") in _opened:
+        make(*args, **kwargs)
+        return
+    from filelock import FileLock, Timeout
+
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(Timeout, OSError):  # better without the lock than not at all
+            _locks.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(FileLock(_locks / "mlflow.lock", timeout=_STORE_LIMIT_S))
+        make(*args, **kwargs)
+    _opened.add(str(args[0].tracking_uri))
+
+
+_opened: set[str] = set()
+"""Stores that this process has opened."""
+_locks = Path()
+"""Where processes of this machine keep their locks."""
+
+
+def _mlflow_experiment(create: Callable[..., Any], client: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+    try:
+        return create(client, name, *args, **kwargs)
+    except Exception:
+        existing = None if _trial is None else client.get_experiment_by_name(name)
+        if existing is None:
+            raise
+        return existing.experiment_id  # another trial has made the sweep's in the same moment
+
+
+def _mlflow_run(create: Callable[..., Any], client: Any, *args: Any, **kwargs: Any) -> Any:
+    trial = _trial
+    if trial is None:
+        return create(client, *args, **kwargs)
+    given = inspect.signature(create).bind(client, *args, **kwargs)
+    values = given.arguments
+    key, name, run_id = trial.next_run("mlflow")
+    run = None
+    if run_id is not None:
+        with contextlib.suppress(Exception):  # of any kind of store, where the run is gone
+            run = client.get_run(run_id)
+    if run is None or run.info.lifecycle_stage == "deleted":
+        tags = values.get("tags") or {}
+        values["tags"] = {"tunelight.sweep": trial.sweep, "tunelight.trial": trial.trial, **tags}
+        if not values.get("run_name") and "mlflow.runName" not in tags:
+            values["tags"]["mlflow.runName"] = name
+        run = create(*given.args, **given.kwargs)
+    else:
+        client.update_run(run_id, status="RUNNING")  # a pause or a fault has ended it
+    trial.mlflow.append((client, run.info.run_id))
+    trial.keep(key, run.info.run_id)
+    return run
+
+
+def _running(comet_ml: Any) -> Any:
+    experiment = comet_ml.get_running_experiment()  # also one that has ended
+    return None if getattr(experiment, "ended", False) else experiment
+
+
+def _comet_start(start: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    trial = _trial
+    bound = inspect.signature(start).bind(*args, **kwargs)
+    given = bound.arguments
+    if trial is None or trial.rank or _running(sys.modules["comet_ml"]) is not None:
+        return start(*args, **kwargs)
+    key, name, run_id = trial.next_run("comet")
+    own = given.get("experiment_key") is None and given.get("mode") is None and "COMET_EXPERIMENT_KEY" not in os.environ
+    if own:
+        given |= {"experiment_key": run_id or secrets.token_hex(20), "mode": "get_or_create"}
+        trial.keep(key, given["experiment_key"])
+    experiment = start(*bound.args, **bound.kwargs)
+    if getattr(given.get("experiment_config"), "name", None) is None:
+        experiment.set_name(name)
+    experiment.add_tag(trial.sweep)
+    if run_id is None:
+        experiment.log_parameters(trial.config)
+    return experiment
+
+
+def _aim_run(make: Callable[..., None], run: Any, run_hash: str | None = None, **kwargs: Any) -> None:
+    trial = _trial
+    if trial is None or kwargs.get("read_only") or run_hash is not None:
+        make(run, run_hash, **kwargs)
+        return
+    key, name, known = trial.next_run("aim")
+    try:
+        make(run, known, **kwargs, **({} if known is None else {"force_resume": True}))
+    except Exception:
+        if known is None:
+            raise
+        make(run, None, **kwargs)  # it is gone
+    trial.aim.append(run)
+    trial.keep(key, run.hash)
+    if run.hash == known:
+        return
+    run.name = name
+    if kwargs.get("experiment") is None:
+        run.experiment = trial.sweep
+    run.add_tag("tunelight")
+    if trial.config:
+        run["hparams"] = trial.config
+
+
+_SEAMS: Final[dict[str, tuple[tuple[str, str, Callable[..., Any]], ...]]] = {
+    "wandb": (("", "init", _wandb_init),),
+    "mlflow.tracking.client": (
+        ("MlflowClient", "__init__", _mlflow_client),
+        ("MlflowClient", "create_experiment", _mlflow_experiment),
+        ("MlflowClient", "create_run", _mlflow_run),
+    ),
+    "comet_ml": (("", "start", _comet_start),),
+    "aim.sdk.run": (("Run", "__init__", _aim_run),),
+}
+"""Module -> class (or none), the call that makes a run, and what to do in its place."""
+
+
+class _Seams(MetaPathFinder):
+    """Wraps the calls that make runs as soon as a tracker has been imported."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if fullname not in _SEAMS:
+            return None
+        others = (getattr(finder, "find_spec", None) for finder in sys.meta_path if finder is not self)
+        spec = next((spec for find in others if find and (spec := find(fullname, path, target))), None)
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def exec_module(module: Any) -> None:
+                run(module)
+                _wrap(module)
+
+            spec.loader.exec_module = exec_module
+        return spec
+
+
+def _wrap(module: Any) -> None:
+    for kind, name, instead in _SEAMS[module.__name__]:
+        home = getattr(module, kind, None) if kind else module
+        call = getattr(home, name, None)
+        if call is not None and not hasattr(call, "of_tunelight"):
+            setattr(home, name, _instead(call, instead))
+
+
+def _instead(call: Callable[..., Any], instead: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(call)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return instead(call, *args, **kwargs)
+
+    wrapped.of_tunelight = True  # type: ignore[attr-defined]
+    return wrapped
+
+
+def install(locks: Path) -> None:
+    """Wrap the calls of trackers in this process, once; their processes on a machine share ``locks``."""
+    global _locks  # noqa: PLW0603 - of this process
+    _locks = locks
+    if not any(isinstance(finder, _Seams) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Seams())
+    for name in _SEAMS.keys() & sys.modules.keys():
+        _wrap(sys.modules[name])
+
+
+# --- how they end -----------------------------------------------------------------------------------------
+
+
+def _end_wandb(wandb: Any, outcome: Outcome, trial: TrialRuns | None) -> None:
     """Finish the run, and end the service process, which the next run could not use: its connection is per process."""
-    run = getattr(wandb, "run", None)
+    run, failed = getattr(wandb, "run", None), outcome == "failed"
     if run is not None and getattr(run, "_is_attached", False):  # to the run of a driver, which goes on
         wandb.sdk.lib.module.unset_globals()
     elif run is not None:
+        if trial is not None and not dict(run.config):
+            run.config.update(trial.config)
+        run.summary["tunelight.state"] = outcome  # it has no state but finished and failed
         wandb.finish(exit_code=int(failed))
     wandb.teardown(exit_code=int(failed))
 
 
-def _end_mlflow(mlflow: Any, failed: bool) -> None:
+def _end_mlflow(mlflow: Any, outcome: Outcome, trial: TrialRuns | None) -> None:
+    status = _STATUS[outcome]
     while mlflow.active_run() is not None:  # they may be nested
-        mlflow.end_run("FAILED" if failed else "FINISHED")
+        mlflow.end_run(status)
+    for number, (client, run_id) in enumerate([] if trial is None else trial.mlflow):
+        run = client.get_run(run_id)
+        if run.info.status == "RUNNING" or (number == 0 and run.info.status != status):
+            client.set_terminated(run_id, status)  # Lightning has ended it with its fit
+        if trial is not None and number == 0 and not run.data.params:
+            for key, value in trial.config.items():
+                client.log_param(run_id, key, value)
 
 
-def _end_comet(comet_ml: Any, failed: bool) -> None:
-    experiment = comet_ml.get_running_experiment()
+def _end_comet(comet_ml: Any, outcome: Outcome, _: TrialRuns | None) -> None:
+    experiment = _running(comet_ml)
     if experiment is not None:
-        if failed:
-            experiment.add_tag("failed")  # it has no status that one could set
+        experiment.log_other("tunelight.state", outcome)  # it has no status that one could set
+        if outcome in ("stopped", "failed"):
+            experiment.add_tag(outcome)
         experiment.end()
 
 
-def _end_clearml(clearml: Any, failed: bool) -> None:
+def _end_aim(_: Any, outcome: Outcome, trial: TrialRuns | None) -> None:
+    for run in [] if trial is None else trial.aim:
+        run["tunelight_state"] = outcome
+        run.close()
+
+
+def _end_clearml(clearml: Any, outcome: Outcome, _: TrialRuns | None) -> None:
     task = clearml.Task._Task__main_task  # current_task() would make one where a parent process has one
     if task is not None:
-        if failed:
+        if outcome == "failed":
             task.mark_failed(status_reason="the trial failed")
+        elif outcome == "stopped":
+            task.mark_stopped(status_message="stopped by the sweep")
         task.close()
 
 
-_ENDS: dict[str, Callable[[Any, bool], None]] = {
+_ENDS: Final[dict[str, Callable[[Any, Outcome, TrialRuns | None], None]]] = {
     "mlflow": _end_mlflow,
     "wandb": _end_wandb,
     "comet_ml": _end_comet,
+    "aim": _end_aim,
     "clearml": _end_clearml,
 }
 
 
-def end_runs(*, failed: bool, limit_s: float) -> tuple[str, ...]:
+def end_runs(outcome: Outcome, *, limit_s: float) -> tuple[str, ...]:
     """End the runs that training code has begun and not ended, with the trial's outcome; wait until they are uploaded.
 
     Call it in the thread of the training code: MLflow's runs belong to a thread. Returns: what has not ended within
     ``limit_s`` seconds. What goes wrong is printed. Runs on: worker, between two trials.
     """
+    global _trial
+    trial, _trial = _trial, None
     late = []
     for name, end in _ENDS.items():
         if (module := sys.modules.get(name)) is None:
             continue
-        ending = functools.partial(_end, name, end, module, failed)
+        ending = functools.partial(_end, name, end, module, outcome, trial)
         if name == "mlflow":  # each of its requests has a limit of its own
             ending()
             continue
@@ -78,31 +363,8 @@ def end_runs(*, failed: bool, limit_s: float) -> tuple[str, ...]:
     return tuple(late)
 
 
-def _end(name: str, end: Callable[[Any, bool], None], module: Any, failed: bool) -> None:
+def _end(name: str, end: Callable[..., None], module: Any, outcome: Outcome, trial: TrialRuns | None) -> None:
     try:
-        end(module, failed)
+        end(module, outcome, trial)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - of a library; wandb exits where its service does
         print(f"tunelight: ending the run of {name}: {type(error).__name__}: {error}")  # noqa: T201 - the trial's log
-
-
-def make_stores_in_turns(logger: type, folder: Path) -> None:
-    """Let the processes of this machine make loggers of MLflow one after another.
-
-    Whoever opens a new database makes its tables, and fails where another process does the same. A lock in ``folder``
-    is held meanwhile.
-    """
-    from filelock import FileLock, Timeout
-
-    make: Any = logger.__init__  # type: ignore[misc]
-    if hasattr(make, "__wrapped__"):
-        return
-
-    @functools.wraps(make)
-    def in_turns(self: Any, *args: Any, **kwargs: Any) -> None:
-        with contextlib.ExitStack() as stack:
-            with contextlib.suppress(Timeout, OSError):  # better without the lock than not at all
-                folder.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(FileLock(folder / "mlflow.lock", timeout=_STORE_LIMIT_S))
-            make(self, *args, **kwargs)
-
-    logger.__init__ = in_turns  # type: ignore[misc]

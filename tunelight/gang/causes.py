@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from ray import cloudpickle
+from ray.exceptions import RayActorError
 
 from tunelight.errors import WorkerFailedError
 from tunelight.messages import WorkerError
@@ -120,3 +121,12 @@ def _loaded(data: bytes | None) -> Any:
         return cloudpickle.loads(data)
     except Exception:  # noqa: BLE001 - a module that this process cannot import, or whatever a user's object raises
         return None
+
+
+def lost_data(error: BaseException | None) -> bool:
+    """Tell whether an error follows from the end of an actor, such as a dataset's, which ends with rank 0."""
+    while error is not None:
+        if isinstance(error, RayActorError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import FrameType
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +61,17 @@ class HangWatch:
         if any(not signs[rank].done for rank in ranks) and len({signs[rank].waits for rank in ranks}) == 1:
             return None
         return min(ranks, key=lambda rank: (signs[rank].done, signs[rank].waits, -rank))
+
+
+_COLLECTIVES = ("torch/distributed/", "horovod/", "tunelight/session/lockstep")
+"""Parts of the paths of code that waits for other ranks."""
+
+
+def waits_for_peers(frame: FrameType | None) -> bool:
+    """Tell by a thread's frames whether it is in a collective, or in backward, which ends in one."""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "_engine_run_backward" or any(part in code.co_filename for part in _COLLECTIVES):
+            return True
+        frame = frame.f_back
+    return False

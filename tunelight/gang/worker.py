@@ -14,18 +14,15 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError
 
 from tunelight.compat.lightning import FABRIC, decide_in_worker, flavour
 from tunelight.compat.ray import nvml, session_folder
 from tunelight.compat.torch import flight_records
-from tunelight.compat.trackers import end_runs, make_stores_in_turns
 from tunelight.errors import TrainFunctionError, TrialStopped
-from tunelight.gang.causes import carried
+from tunelight.gang.causes import carried, lost_data
 from tunelight.gang.compiled import Compiled
 from tunelight.gang.flight import Collective, latest
 from tunelight.gang.gpu_memory import GpuMemory
@@ -37,12 +34,24 @@ from tunelight.gang.parcel import receive
 from tunelight.gang.placement import Location
 from tunelight.gang.reset import CleanState
 from tunelight.gang.usage import Meter
-from tunelight.gang.watch import Sign
+from tunelight.gang.watch import Sign, waits_for_peers
 from tunelight.machine.imports import collector_resting
 from tunelight.machine.metadata import ensure_entry_points
+from tunelight.machine.optional import look_up
 from tunelight.machine.usage import Sampler
 from tunelight.machine.versions import installed
-from tunelight.messages import CACHE_VARIABLE, Continue, Decision, Ended, Event, Place, Report, Usage, WorkerError
+from tunelight.messages import (
+    CACHE_VARIABLE,
+    GOES_ON,
+    Continue,
+    Decision,
+    Ended,
+    Event,
+    Place,
+    Report,
+    Usage,
+    WorkerError,
+)
 from tunelight.session import session as sessions
 from tunelight.session.mailbox import Mailbox
 from tunelight.session.shared import MadeByRankZero
@@ -58,8 +67,6 @@ _LINGER_S = 0.2
 _BATCH = 1000
 """How many events are sent at once."""
 _STUCK = ("connections to other ranks that did not end",)
-_COLLECTIVES = ("torch/distributed/", "horovod/", "tunelight/session/lockstep")
-"""Parts of the paths of code that waits for other ranks."""
 CONCURRENCY = 6
 """How many calls a worker answers at the same time: a poll that waits, and short ones."""
 WARM_IMPORTS = (
@@ -157,6 +164,8 @@ class GangWorker:
     """
 
     _ending_runs = False
+    _stop_reason: str | None = None
+    _trackers: Any = None
     _collective_limit_s = COLLECTIVE_LIMIT_S
 
     def __init__(self, home: Home, environ: dict[str, str]) -> None:
@@ -168,8 +177,6 @@ class GangWorker:
         ensure_entry_points(Path(os.environ[CACHE_VARIABLE]))
         decide_in_worker()
         warm_imports()
-        from tunelight.compat.lightning import MLFlowLogger
-
         self._rendezvous = Rendezvous()
         self._gpu_memory = GpuMemory(_share())
         self._clean = CleanState(self._gpu_memory)
@@ -184,7 +191,9 @@ class GangWorker:
         self._place: Place | None = None
         self._left: tuple[str, ...] = ()
         self._began_ns = 0
-        make_stores_in_turns(MLFlowLogger, Path(os.environ[CACHE_VARIABLE]))
+        self._trackers = look_up("trackers")
+        if self._trackers is not None:
+            self._trackers.install(Path(os.environ[CACHE_VARIABLE]))
 
     def locate(self) -> Location:
         """Return where this worker runs. It answers once its imports are done."""
@@ -271,7 +280,7 @@ class GangWorker:
         usage = () if box.meter is None else box.meter.read(told=bool(events))
         progress = None if self._session is None else self._session.progress
         thread = self._thread
-        waits = thread is not None and _waits_for_peers(sys._current_frames().get(thread.ident or 0))
+        waits = thread is not None and waits_for_peers(sys._current_frames().get(thread.ident or 0))
         sign = Sign(0, waits) if progress is None else Sign(progress.done, waits, progress.begun, progress.take_steps())
         return events, sign, usage
 
@@ -304,7 +313,7 @@ class GangWorker:
         ended: Ended | None = None
         began, self._began_ns = time.time(), time.time_ns()
         post = box.events.put
-        self._left = ()
+        self._left, self._stop_reason = (), None
         try:
             with self._output(task, start, post):
                 ended = self._train(task, start, box)
@@ -327,9 +336,15 @@ class GangWorker:
 
         Before the head hears of a failure, for it may end this process then.
         """
+        if self._trackers is None:
+            return ()
+        why = self._stop_reason
+        ended = "finished" if why is None else "paused" if why in GOES_ON else "stopped"
         self._ending_runs = True
         try:
-            return end_runs(failed=failed, limit_s=_RUNS_LIMIT_S)
+            return self._trackers.end_runs(  # type: ignore[no-any-return]
+                "failed" if failed or why == "diverged" else ended, limit_s=_RUNS_LIMIT_S
+            )
         finally:
             self._ending_runs = False
 
@@ -376,9 +391,12 @@ class GangWorker:
             self._session = session
             train = _load(task.train)
             session.begin(getattr(train, "restored", dict))
+            if self._trackers is not None and not task.job:
+                self._trackers.begin(start.trial_dir, start.trial_id, start.config, rank=self._place.rank)
             train(start.config)
             session.check_finished()
-        except TrialStopped:
+        except TrialStopped as stop:
+            self._stop_reason = str(stop)
             return Ended(self._rank, stopped=True)
         except BaseException as error:  # noqa: BLE001 - a SystemExit is a failure of the trial, too
             return Ended(self._rank, error=self._fail(error, channel, box, job=task.job))
@@ -409,7 +427,7 @@ class GangWorker:
         called_off = box.mailbox.aborted is not None  # because another rank failed
         first = channel.failed_first(self._rank)
         self._rendezvous.group.leave()
-        secondary = called_off or first != self._rank or self._rendezvous.lost_peer(error) or _lost_data(error)
+        secondary = called_off or first != self._rank or self._rendezvous.lost_peer(error) or lost_data(error)
         if advice := self._rendezvous.group.advice(error):
             error.add_note(advice)
         halvable = self._session is not None and self._session.halvable
@@ -474,25 +492,6 @@ def _load(train: Any) -> Callable[..., object]:
             f"The train function needs module {error.name!r}, which this worker cannot import. Pass "
             "runtime_env={'working_dir': '.'} to tunelight.run, or install the module on every node."
         ) from error
-
-
-def _lost_data(error: BaseException | None) -> bool:
-    """Tell whether an error follows from the end of an actor, such as a dataset's, which ends with rank 0."""
-    while error is not None:
-        if isinstance(error, RayActorError):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
-def _waits_for_peers(frame: FrameType | None) -> bool:
-    """Tell by a thread's frames whether it is in a collective, or in backward, which ends in one."""
-    while frame is not None:
-        code = frame.f_code
-        if code.co_name == "_engine_run_backward" or any(part in code.co_filename for part in _COLLECTIVES):
-            return True
-        frame = frame.f_back
-    return False
 
 
 def _add_paths(paths: tuple[str, ...]) -> None:

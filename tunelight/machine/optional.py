@@ -52,6 +52,7 @@ OPTIONAL: Final = {
     ),
     "export": OptionalRoom("exports of a trial", ("results.export", "results.formats"), "results.export"),
     "study": OptionalRoom("Optuna studies of a sweep", ("results.study",), "results.study"),
+    "trackers": OptionalRoom("runs of experiment trackers", ("compat.trackers",), "compat.trackers"),
     "tensorboard": OptionalRoom("TensorBoard's files", ("reporting.tensorboard",), "reporting.tensorboard"),
     "remote": OptionalRoom(
         "fits outside of a sweep",

@@ -1,12 +1,14 @@
-"""Runs of experiment trackers between two trials, with stand-ins: none of the four libraries is installed here.
+"""Runs of experiment trackers between two trials, with stand-ins.
 
-tests/integration/test_packages.py asks W&B and MLflow themselves.
+tests/integration/test_trackers.py asks W&B and MLflow themselves.
 """
 
 from __future__ import annotations
 
+import importlib
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,7 +35,9 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         sys.exit(exit_code)  # as wandb does by its service's
 
     experiment = SimpleNamespace(
-        add_tag=lambda tag: told.append(("comet", tag)), end=lambda: told.append(("comet", "end"))
+        add_tag=lambda tag: told.append(("comet", tag)),
+        log_other=lambda *_: None,
+        end=lambda: told.append(("comet", "end")),
     )
     task = SimpleNamespace(
         mark_failed=lambda status_reason: told.append(("clearml", status_reason)),
@@ -41,7 +45,9 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     )
     libraries: dict[str, Any] = {
         "mlflow": SimpleNamespace(active_run=lambda: runs or None, end_run=end_run),
-        "wandb": SimpleNamespace(run=SimpleNamespace(_is_attached=False), finish=finish, teardown=teardown),
+        "wandb": SimpleNamespace(
+            run=SimpleNamespace(_is_attached=False, config={}, summary={}), finish=finish, teardown=teardown
+        ),
         "comet_ml": SimpleNamespace(get_running_experiment=lambda: experiment),
         "clearml": SimpleNamespace(Task=SimpleNamespace(_Task__main_task=task)),
     }
@@ -51,7 +57,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_runs_end_well_where_the_trial_did(said: list[Any]) -> None:
-    assert trackers.end_runs(failed=False, limit_s=20) == ()
+    assert trackers.end_runs("finished", limit_s=20) == ()
     assert said == [
         ("mlflow", "outer", "FINISHED"), ("mlflow", "nested", "FINISHED"), ("wandb finishes", 0),
         ("wandb's service ends", 0), ("comet", "end"), ("clearml", "close"),
@@ -59,7 +65,7 @@ def test_runs_end_well_where_the_trial_did(said: list[Any]) -> None:
 
 
 def test_runs_of_a_failed_trial_have_failed(said: list[Any]) -> None:
-    assert trackers.end_runs(failed=True, limit_s=20) == ()
+    assert trackers.end_runs("failed", limit_s=20) == ()
     assert said == [
         ("mlflow", "outer", "FAILED"), ("mlflow", "nested", "FAILED"), ("wandb finishes", 1),
         ("wandb's service ends", 1), ("comet", "failed"), ("comet", "end"), ("clearml", "the trial failed"),
@@ -71,7 +77,7 @@ def test_a_run_that_cannot_be_ended_is_in_the_log_and_costs_no_other(
     said: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     del sys.modules["wandb"].finish
-    trackers.end_runs(failed=False, limit_s=20)
+    trackers.end_runs("finished", limit_s=20)
     assert "tunelight: ending the run of wandb: AttributeError" in capsys.readouterr().out
     assert said[-1] == ("clearml", "close")
 
@@ -79,30 +85,148 @@ def test_a_run_that_cannot_be_ended_is_in_the_log_and_costs_no_other(
 def test_a_run_that_does_not_end_in_time_is_named(said: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     released = threading.Event()
     monkeypatch.setattr(sys.modules["wandb"], "finish", lambda exit_code: released.wait(60))
-    assert trackers.end_runs(failed=False, limit_s=0.1) == ("a run of wandb that had not ended within 0 s",)
+    assert trackers.end_runs("finished", limit_s=0.1) == ("a run of wandb that had not ended within 0 s",)
     released.set()
     assert ("clearml", "close") in said
 
 
 class Store:
-    """Takes its time to be made, and finds out whether another one is made meanwhile."""
+    """Takes its time to be opened, and finds out whether another one is opened meanwhile."""
 
-    making = 0
+    opening = 0
     most = 0
+    tracking_uri = "sqlite:///runs.db"
 
-    def __init__(self, seconds: float) -> None:
-        Store.making += 1
-        Store.most = max(Store.most, Store.making)
-        threading.Event().wait(seconds)
-        Store.making -= 1
+    def __init__(self) -> None:
+        Store.opening += 1
+        Store.most = max(Store.most, Store.opening)
+        threading.Event().wait(0.1)
+        Store.opening -= 1
 
 
-def test_stores_are_made_one_after_another(tmp_path: Path) -> None:
-    for _ in range(2):
-        trackers.make_stores_in_turns(Store, tmp_path)
-    threads = [threading.Thread(target=Store, args=(0.1,)) for _ in range(3)]
+def test_stores_are_opened_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trackers, "_locks", tmp_path)
+    monkeypatch.setattr(trackers, "_opened", set())
+    make = Store.__init__
+    monkeypatch.setattr(Store, "__init__", lambda self: trackers._mlflow_client(make, self))
+    threads = [threading.Thread(target=Store) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(20)
     assert Store.most == 1
+
+
+# How runs are made
+
+
+@pytest.fixture
+def init(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., dict[str, Any]]]:
+    """Return a function that starts a trial on a rank, calls wandb.init, and returns what that is called with."""
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(run=None))
+    for name in ("WANDB_X_TRANSACTION_LOG_FLUSH_INTERVAL", "MLFLOW_EXPERIMENT_NAME"):
+        monkeypatch.setenv(name, "x")
+
+    def wandb_init(
+        project: Any = None,
+        *,
+        id: Any = None,  # noqa: A002 - as wandb's
+        name: Any = None,
+        tags: Any = None,
+        group: Any = None,
+        mode: Any = None,
+        resume: Any = None,
+        settings: Any = None,
+    ) -> dict[str, Any]:
+        given = {"id": id, "name": name, "tags": tags, "group": group, "mode": mode, "resume": resume}
+        return {key: value for key, value in given.items() if value is not None}
+
+    def call(*, rank: int = 0, begin: bool = True, **given: Any) -> dict[str, Any]:
+        if begin:
+            trackers.begin(str(tmp_path / "digits" / "trial_00003"), "00003", {"lr": 0.1}, rank=rank)
+        made: dict[str, Any] = trackers._wandb_init(wandb_init, "p", **given)
+        return made
+
+    yield call
+    monkeypatch.setattr(trackers, "_trial", None)
+
+
+def test_a_run_is_named_and_grouped_by_sweep_and_resumed_after_a_restart(init: Callable[..., dict[str, Any]]) -> None:
+    first = init()
+    assert (first["name"], first["group"], first["resume"]) == ("digits-00003", "digits", "allow")
+    second = init(begin=False)
+    assert second["name"] == "digits-00003-2"
+    assert first["id"] != second["id"]
+    assert init() == first
+    assert init(begin=False) == second
+
+
+def test_what_the_user_passes_or_sets_stays(
+    init: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_RUN_GROUP", "mine")
+    made = init(id="i", name="n", tags=["t"], settings={"run_group": "mine"})
+    assert made == {"id": "i", "name": "n", "tags": ["t"]}
+
+
+def test_other_ranks_have_no_run_unless_they_name_their_group(init: Callable[..., dict[str, Any]]) -> None:
+    assert init(rank=1) == {"mode": "disabled"}
+    assert init(rank=1, group="ranks") == {"group": "ranks"}
+
+
+class Client:
+    """A store of MLflow's with its runs."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, Any] = {}
+        self.params: list[str] = []
+
+    def create_run(self, experiment_id: str, tags: Any = None, run_name: Any = None) -> Any:
+        run_id = f"r{len(self.runs)}"
+        info = SimpleNamespace(run_id=run_id, status="RUNNING", lifecycle_stage="active")
+        self.runs[run_id] = SimpleNamespace(info=info, tags=tags, data=SimpleNamespace(params={}))
+        return self.runs[run_id]
+
+    def get_run(self, run_id: str) -> Any:
+        return self.runs[run_id]
+
+    def set_terminated(self, run_id: str, status: str) -> None:
+        self.runs[run_id].info.status = status
+
+    update_run = set_terminated
+
+    def log_param(self, run_id: str, key: str, value: Any) -> None:
+        self.params.append(key)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status"),
+    [("finished", "FINISHED"), ("stopped", "KILLED"), ("paused", "SCHEDULED"), ("failed", "FAILED")],
+)
+def test_a_run_of_mlflow_has_the_trials_outcome_and_goes_on_with_it(
+    init: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch, outcome: Any, status: str
+) -> None:
+    client = Client()
+    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(active_run=lambda: None))
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(run=None, teardown=lambda exit_code: None))
+    for _ in range(2):
+        init()
+        run = trackers._mlflow_run(Client.create_run, client, "e")
+        assert run.info.status == "RUNNING"
+        trackers.end_runs(outcome, limit_s=20)
+        assert run.info.status == status
+    tags = {"tunelight.sweep": "digits", "tunelight.trial": "00003", "mlflow.runName": "digits-00003"}
+    assert [run.tags for run in client.runs.values()] == [tags]
+    assert set(client.params) == {"lr"}
+
+
+def test_a_tracker_is_wrapped_when_it_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "wandb.py").write_text("run = None\ndef init(project=None):\n    return project\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [trackers._Seams(), *sys.meta_path])
+    wandb: Any = importlib.import_module("wandb")
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    assert wandb.init.of_tunelight
+    assert wandb.init("p") == "p"
+    monkeypatch.delitem(sys.modules, "wandb")

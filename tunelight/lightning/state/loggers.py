@@ -1,7 +1,7 @@
-"""Loggers of a trial: each has one run, named and grouped by sweep, which a restarted trial continues.
+"""Loggers of a trial that write files: each has one version, named by sweep, which a restarted trial continues.
 
-The version (``version_0``, ...) or run of a logger is kept in the trial's folder. CSVLogger and TensorBoardLogger
-continue as one curve; how WandbLogger, MLFlowLogger and others treat a repeated step is up to them.
+The version (``version_0``, ...) is kept in the trial's folder, and continues as one curve. Runs of WandbLogger,
+MLFlowLogger and other trackers are those of compat/trackers.py.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
-import secrets
 import warnings
 import weakref
 from pathlib import Path
 from typing import Any
 
-from tunelight.compat.lightning import Checkpoint, CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger, pl
+from tunelight.compat.lightning import Checkpoint, CSVLogger, MLFlowLogger, TensorBoardLogger, pl
 from tunelight.session.context import Context
 from tunelight.session.session import Session
 
@@ -39,13 +38,11 @@ def go_on(trainer: pl.Trainer, session: Session, *, tuning: bool = False) -> Non
         versions = json.loads(note.read_text())
     before = dict(versions)
     for number, logger in enumerate(trainer.loggers):
-        key = f"{session.progress.fit + tuning} {number} {type(logger).__name__}"
-        run = None if session.task.job else _named(logger, context, versions.get(key))
-        if run is not None:
-            versions[key] = run
+        if isinstance(logger, MLFlowLogger) and not session.task.job and logger._experiment_name == _LIGHTNINGS_NAME:
+            logger._experiment_name = _sweep(context)
         if not isinstance(logger, CSVLogger | TensorBoardLogger) or logger._experiment is not None:
             continue
-        key = f"{key} {logger.name}"
+        key = f"{session.progress.fit + tuning} {number} {type(logger).__name__} {logger.name}"
         if logger._version is None:
             logger._version = versions[key] if key in versions else _shared(logger, context, job=session.task.job)
         if context.rank > 0:
@@ -96,45 +93,6 @@ def keep_checkpoints_apart(trainer: pl.Trainer, context: Context) -> None:
             folder = _given.setdefault(one, getattr(one, "dirpath", None))
             if folder is not None and "://" not in str(folder) and not inside(folder, context):
                 one.dirpath = str(Path(folder, own))  # type: ignore[attr-defined]  # it has one
-
-
-def _named(logger: Any, context: Context, run: str | None) -> str | None:
-    """Name the run of a logger that keeps its runs on a server; return its id, None for other loggers."""
-    if isinstance(logger, WandbLogger):
-        return _name_wandb(logger, context, run)
-    return _name_mlflow(logger, context, run) if isinstance(logger, MLFlowLogger) else None
-
-
-def _name_wandb(logger: WandbLogger, context: Context, run: str | None) -> str | None:
-    """Name and group a run of Weights & Biases that has not begun, or continue ``run``; return its id."""
-    init = logger._wandb_init
-    if logger._experiment is not None or getattr(logger, "_attach_id", None) is not None:
-        return None
-    sweep = _sweep(context)
-    init["name"] = logger._name = init.get("name") or f"{sweep}-{context.trial_id}"
-    init["group"] = init.get("group") or sweep
-    # Ids are unique in a project, which may have had a sweep of the same name.
-    init["id"] = logger._id = init.get("id") or run or f"{sweep}-{context.trial_id}-{secrets.token_hex(4)}"
-    return str(init["id"])
-
-
-def _name_mlflow(logger: MLFlowLogger, context: Context, run: str | None) -> str | None:
-    """Name a run of MLflow that has not begun, in the sweep's experiment, or continue ``run``; return its id."""
-    if logger._initialized or context.rank > 0:
-        return None
-    sweep = _sweep(context)
-    if logger._experiment_name == _LIGHTNINGS_NAME:
-        logger._experiment_name = sweep
-    logger._run_name = logger._run_name or f"{sweep}-{context.trial_id}"
-    logger.tags = {"tunelight.sweep": sweep, "tunelight.trial": context.trial_id, **(logger.tags or {})}
-    logger._run_id = logger._run_id or run
-    try:
-        made = logger.run_id  # this makes it: its id is saved before anything can fail
-    except Exception:  # noqa: BLE001 - MLflow's, where another trial made the sweep's experiment in the same moment
-        made = logger.run_id
-    if run is not None and made == run:
-        logger.experiment.update_run(run, status="RUNNING")  # a pause or a fault has ended it
-    return made
 
 
 def _keep(logger: CSVLogger | TensorBoardLogger, *, scratch: bool) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import csv
-import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests import flavours, tasks
-from tunelight.compat.lightning import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger, pl
+from tests import tasks
+from tunelight.compat.lightning import CSVLogger, MLFlowLogger, TensorBoardLogger, pl
 from tunelight.lightning.state import loggers
 from tunelight.messages import CheckpointInfo, Place
 from tunelight.session.mailbox import Mailbox
@@ -138,82 +137,11 @@ def test_a_configuration_is_logged_where_the_module_logs_none(tmp_path: Path, ow
     assert found == logged
 
 
-def wandb(**given: Any) -> Any:
-    """Return a logger of Weights & Biases as its constructor makes it: it is not installed here."""
-    module = flavours.module("loggers.wandb")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_WANDB_AVAILABLE", True)
-        return WandbLogger(**given)
-
-
-def test_a_wandb_run_is_named_and_grouped_by_sweep(tmp_path: Path) -> None:
-    folder = tmp_path / "digits" / "trial_00003"
-    init = take(wandb(), session_of(folder, "00003"))._wandb_init
-    assert (init["name"], init["group"]) == ("digits-00003", "digits")
-    assert init["id"].startswith("digits-00003-")
-    assert init["resume"] == "allow"
-    again = take(wandb(), session_of(folder, "00003", resume=True))._wandb_init
-    assert again["id"] == init["id"]
-    other = take(wandb(), session_of(tmp_path / "digits" / "trial_00004", "00004"))._wandb_init
-    assert other["id"] != init["id"]
-
-
-def test_what_a_wandb_logger_was_given_stays(tmp_path: Path) -> None:
-    init = take(wandb(name="n", group="g", id="i"), session_of(tmp_path / "digits" / "trial_0"))._wandb_init
-    assert (init["name"], init["group"], init["id"]) == ("n", "g", "i")
-
-
-def test_only_rank_0_notes_a_run(tmp_path: Path) -> None:
-    take(wandb(), session_of(tmp_path / "digits" / "trial_0", rank=1))
-    assert not (tmp_path / "digits").exists()
-
-
-@pytest.fixture
-def mlflow(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
-    """What a fake MLflow is asked for: it is not installed here."""
-    module = flavours.module("loggers.mlflow")
-    asked: list[tuple[str, Any]] = []
-
-    class Client:
-        def __init__(self, uri: str) -> None: ...
-
-        def get_experiment_by_name(self, name: str) -> None: ...
-
-        def create_experiment(self, name: str, artifact_location: Any) -> str:
-            asked.append(("experiment", name))
-            return "e1"
-
-        def create_run(self, experiment_id: str, tags: Any) -> Any:
-            asked.append(("run", tags))
-            return SimpleNamespace(info=SimpleNamespace(run_id="r1"))
-
-        def get_run(self, run_id: str) -> Any:
-            asked.append(("again", run_id))
-            return SimpleNamespace(info=SimpleNamespace(experiment_id="e1"))
-
-        def update_run(self, run_id: str, status: str) -> None:
-            asked.append((status, run_id))
-
-    parts = {
-        name: ModuleType(name) for name in ("mlflow", "mlflow.tracking", "mlflow.utils", "mlflow.utils.mlflow_tags")
-    }
-    parts["mlflow"].set_tracking_uri = lambda uri: None  # type: ignore[attr-defined]
-    parts["mlflow.tracking"].MlflowClient = Client  # type: ignore[attr-defined]
-    parts["mlflow.utils.mlflow_tags"].MLFLOW_RUN_NAME = "mlflow.runName"  # type: ignore[attr-defined]
-    for name, part in parts.items():
-        monkeypatch.setitem(sys.modules, name, part)
-    monkeypatch.setattr(module, "_MLFLOW_AVAILABLE", True)
-    monkeypatch.setattr(module, "_get_resolve_tags", lambda: dict)
-    return asked
-
-
-def test_an_mlflow_run_is_named_by_sweep_and_gone_on_with(tmp_path: Path, mlflow: list[tuple[str, Any]]) -> None:
-    folder = tmp_path / "digits" / "trial_00003"
-    take(MLFlowLogger(tracking_uri="x"), session_of(folder, "00003"))
-    tags = {"tunelight.sweep": "digits", "tunelight.trial": "00003", "mlflow.runName": "digits-00003"}
-    assert mlflow == [("experiment", "digits"), ("run", tags)]
-    assert take(MLFlowLogger(tracking_uri="x"), session_of(folder, "00003", resume=True)).run_id == "r1"
-    assert mlflow[2:] == [("again", "r1"), ("RUNNING", "r1")]
+def test_the_runs_of_mlflow_are_in_the_experiment_of_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MLFlowLogger, "__init__", lambda self, name: setattr(self, "_experiment_name", name))
+    session = session_of(tmp_path / "digits" / "trial_00003", "00003")
+    assert take(MLFlowLogger("lightning_logs"), session)._experiment_name == "digits"
+    assert take(MLFlowLogger("mine"), session)._experiment_name == "mine"
 
 
 def test_a_logger_that_is_given_as_a_function_is_made_for_each_trial(tmp_path: Path) -> None:
