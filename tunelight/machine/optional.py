@@ -62,6 +62,7 @@ OPTIONAL: Final = {
     "data": OptionalRoom("datasets and caches", ("data",), "data.server"),
     "integrations": OptionalRoom("training loops of other libraries", ("integrations",)),
     "plain": OptionalRoom("gangs in Ray Tune's own Tuner", ("trial.plain_tune",)),
+    "mcp": OptionalRoom("`tunelight mcp`", ("cli.mcp", "cli.mcp_server", "cli.mcp_tools")),
     "reproduce": OptionalRoom("reproducing a trial", ("sweep.reproduce", "cli.reproduce")),
 }
 
