@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import pytest
 from mcp import Client
+from mcp_types import TextContent
 
 from tests.unit import sweeps
 from tests.unit.cli.conftest import SPACE
@@ -26,7 +27,9 @@ def call(folder: Path, *calls: tuple[str, dict[str, Any]]) -> list[Any]:
             for name, arguments in calls:
                 with anyio.fail_after(60):
                     answer = await client.call_tool(name, arguments)
-                answers.append((answer.is_error, answer.content[0].text))
+                (content,) = answer.content
+                assert isinstance(content, TextContent)
+                answers.append((answer.is_error, content.text))
             return answers
 
     return anyio.run(talk)
@@ -66,7 +69,7 @@ def test_twelve_calls_on_a_thousand_trials_are_answered_in_few_words(recorded):
     assert json.loads(answers[4][1])["changed"]["trials"] == 0
 
 
-WRONG = [
+WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("sho", {}, "Did you mean 'show'?"),
     ("show", {"sweep": "larg"}, "Did you mean 'large'?"),
     ("show", {"swep": "large"}, "Did you mean 'sweep'?"),
