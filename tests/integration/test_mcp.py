@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import jsonschema  # type: ignore[import-untyped] # its stubs are a package of their own
 import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
+from tests import docs
 from tunelight.machine.processes import is_running
 
 pytestmark = [pytest.mark.integration, pytest.mark.apart]
@@ -91,3 +93,7 @@ def test_a_program_checks_plans_runs_watches_stops_and_exports(tmp_path: Path) -
 
     anyio.run(drive)
     assert (tmp_path / "best.yaml").exists()
+    output = (tmp_path / ".tunelight-logs" / "second.log").read_text()
+    schema = json.loads(docs.read("docs/output.schema.json"))
+    printed = json.loads(output[output.rindex('{\n  "sweep"') :])
+    jsonschema.validate(printed, {"$defs": schema["$defs"], **schema["properties"]["run"]})

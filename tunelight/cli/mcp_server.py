@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp_types import ToolAnnotations
+from mcp.types import ToolAnnotations
 from pydantic import ValidationError
 
 from tunelight.cli.mcp_tools import Tools

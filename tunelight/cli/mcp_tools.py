@@ -7,6 +7,7 @@ that neither a crash nor a print of that code reaches the protocol.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import subprocess
@@ -14,7 +15,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -44,6 +45,17 @@ _CODE: Final = frozenset(
 """Settings that `check`, `plan` and `run` take from the space's file alone: they name code, or where things go."""
 
 
+def _alone(tool: Callable[..., str]) -> Callable[..., str]:
+    """Let no other thread bring a sweep's state up to date while a tool reads it."""
+
+    @functools.wraps(tool)
+    def call(self: Tools, *given: Any, **named: Any) -> str:
+        with self._lock:
+            return tool(self, *given, **named)
+
+    return call
+
+
 class Tools:
     """What a client may do with the sweeps of a storage.
 
@@ -55,7 +67,7 @@ class Tools:
     def __init__(self, folder: Path, storage: str) -> None:
         self._folder, self._storage = folder.resolve(), storage
         self._followers: dict[Path, RecordFollower] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def check(self, space: str, settings: dict[str, Any] | None = None, batch: bool = False) -> str:
         """Validate a search space (a YAML file) and settings without running them; batch: also train one batch."""
@@ -106,6 +118,7 @@ class Tools:
             time.sleep(_LOOK_S)
         return brief({"sweep": name, "pid": process.pid, "log": log, "note": "it has not begun yet"})
 
+    @_alone
     def list_(self, newest: int = 10, state: str | None = None) -> str:
         """List the newest sweeps, with counts of their trials and their best values. state: running, finished, ..."""
         rows = []
@@ -121,6 +134,7 @@ class Tools:
         chosen = [row for row in rows if state in (None, row["state"])][: max(1, newest)]
         return brief({"sweeps": len(known), "states": Counter(states), "newest": chosen}, items=_MOST_SWEEPS)
 
+    @_alone
     def show(self, sweep: str = "last", trial: str | None = None, top: int = 5, since: int | None = None) -> str:
         """Show a sweep or one trial; since: the cursor of an earlier answer, to see only what has changed."""
         results = self._results(sweep)
@@ -140,6 +154,7 @@ class Tools:
         best = [_trial(each) for each in results.top(min(max(1, top), _MOST_TRIALS))]
         return brief({**about, "top": best, "since": size}, items=_MOST_TRIALS)
 
+    @_alone
     def compare(self, sweeps: list[str]) -> str:
         """Compare sweeps of one metric: best values, and the settings and best configurations where they differ."""
         if len(set(sweeps)) < 2:
@@ -191,6 +206,7 @@ class Tools:
             raise SettingsError("Of a trial only workers can be set, and of a sweep all but that.")
         return self._ask(sweep, "resize" if trial else "set", trial, **{name: value})
 
+    @_alone
     def best(
         self, sweep: str = "last", trial: str = "best", export: str | None = None, format: str | None = None
     ) -> str:

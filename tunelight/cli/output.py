@@ -279,7 +279,9 @@ COMMANDS: Final[dict[str, Any]] = {
 
 def schema() -> dict[str, Any]:
     """Return the JSON Schema; what a command prints stands under its name in ``properties``."""
-    inputs = [(name, "serialization", TypeAdapter(kind)) for name, kind in {**COMMANDS, "error": Error}.items()]
+    inputs: list[tuple[str, Literal["serialization"], TypeAdapter[Any]]] = [
+        (name, "serialization", TypeAdapter(kind)) for name, kind in {**COMMANDS, "error": Error}.items()
+    ]
     made, described = TypeAdapter.json_schemas(inputs, ref_template="#/$defs/{model}")
     commands = {name: part for (name, _), part in made.items()}
     return {

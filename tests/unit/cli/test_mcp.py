@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ from typing import Any
 import anyio
 import pytest
 from mcp import Client
-from mcp_types import TextContent
+from mcp.types import TextContent
+from typer.testing import CliRunner
 
 from tests.unit import sweeps
 from tests.unit.cli.conftest import SPACE
+from tunelight.cli import app
 from tunelight.cli.mcp_server import make_server
 
 
@@ -152,3 +155,43 @@ def test_tools_say_which_of_them_only_read(recorded):
     assert len(tools) == 13
     assert {name for name, hints in tools.items() if hints.read_only_hint} == {"list", "show", "compare"}
     assert {name for name, hints in tools.items() if hints.destructive_hint} == {"stop", "branch"}
+
+
+def test_calls_at_the_same_time_are_answered(recorded):
+    async def talk() -> list[bool | None]:
+        answers: list[bool | None] = []
+        async with Client(make_server(recorded, str(recorded / "tunelight_runs"))) as client:
+
+            async def show(top: int) -> None:
+                answers.append((await client.call_tool("show", {"sweep": "large", "top": top})).is_error)
+
+            with anyio.fail_after(60):
+                async with anyio.create_task_group() as group:
+                    for top in range(1, 9):
+                        group.start_soon(show, top)
+        return answers
+
+    assert not any(anyio.run(talk))
+
+
+def test_without_the_package_the_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mcp.server.mcpserver", None)
+    monkeypatch.delitem(sys.modules, "tunelight.cli.mcp_server", raising=False)
+    done = CliRunner().invoke(app, ["mcp", str(tmp_path)])
+    assert done.exit_code == 2
+    assert "pip install 'tunelight[mcp]'" in done.output
+
+
+def test_a_folder_that_is_missing_is_refused(tmp_path):
+    done = CliRunner().invoke(app, ["mcp", str(tmp_path / "nowhere")])
+    assert done.exit_code == 2
+    assert "There is no folder" in done.output
+
+
+def test_a_link_does_not_lead_out_of_the_folder(recorded, tmp_path):
+    (tmp_path / "space.yaml").write_text(SPACE)
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "inside" / "space.yaml").symlink_to(tmp_path / "space.yaml")
+    ((error, text),) = call(tmp_path / "inside", ("check", {"space": "space.yaml"}))
+    assert error
+    assert "is not below" in text

@@ -8,13 +8,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped] # its stubs are a package of their own
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from tests import docs
 from tests.unit import sweeps
+from tests.unit.recording import Sweep
 from tunelight.cli import app
 from tunelight.cli.events import events
 from tunelight.cli.output import COMMANDS
@@ -99,7 +100,7 @@ def test_a_sweep_is_followed_line_by_line_to_its_end(tmp_path, monkeypatch):
 
 
 def test_what_is_written_while_a_sweep_is_followed_comes_at_once(tmp_path):
-    sweep = sweeps.Sweep(tmp_path)
+    sweep = Sweep(tmp_path)
     trial = sweep.add(lr=0.1)
     sweep.step()
 
