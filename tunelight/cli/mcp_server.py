@@ -56,7 +56,7 @@ def _type(schema: Any) -> str:
 
 def make_server(folder: Path, storage: str) -> SweepServer:
     """Return the server for spaces below ``folder`` and sweeps in ``storage``."""
-    server, tools = SweepServer("tunelight", instructions=_INSTRUCTIONS), Tools(folder, storage)
+    server, tools = SweepServer("tunelight", instructions=_INSTRUCTIONS, log_level="WARNING"), Tools(folder, storage)
     for tool in (
         *(tools.check, tools.plan, tools.run, tools.list_, tools.show, tools.compare, tools.stop, tools.pause),
         *(tools.enqueue, tools.branch, tools.set_, tools.best, tools.report),

@@ -95,6 +95,8 @@ class Tools:
         name = name or f"{path.stem}-{time.strftime('%m%d-%H%M%S')}"
         if Path(name).name != name or name.startswith("-"):
             raise SettingsError(f"name must be that of a folder, such as digits-1, not {name!r}.")
+        if any(found.folder.name == name for found in list_sweeps(self._storage)):
+            raise StorageError(f"There is a sweep {name!r} already. Give another name, or none for a new one.")
         logs = self._folder / ".tunelight-logs"
         logs.mkdir(exist_ok=True)
         log = logs / f"{name}.log"

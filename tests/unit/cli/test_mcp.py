@@ -91,6 +91,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("run", {"space": "spac.yaml"}, "Did you mean 'space.yaml'?"),
     ("run", {"space": "space.yaml", "name": "../there"}, "that of a folder"),
     ("run", {"space": "space.yaml", "settings": {"script": "a.py"}}, "search space's file"),
+    ("run", {"space": "space.yaml", "name": "small"}, "There is a sweep 'small' already"),
     ("run", {}, "space (string)"),
     ("stop", {"sweep": "small"}, "No process runs the sweep small"),
     ("pause", {"sweep": "samll"}, "Did you mean 'small'?"),
