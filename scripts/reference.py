@@ -1,4 +1,4 @@
-"""Write the reference that follows from the code: docs/settings.md, docs/commands/ and searchspaces/schema.json.
+"""Write the reference that follows from the code: docs/settings.md, docs/commands/, the schemas, and llms.txt.
 
 Run it after a change of a setting, of the docstring of ``tunelight.run``, or of a command; a test compares the pages
 with what it would write.
@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import typer
+import yaml
 
-from tunelight.cli import app
+from tunelight.cli import app, output
 from tunelight.cli.app import TakesSettings
 from tunelight.settings import SETTINGS
 from tunelight.space import schema
@@ -43,7 +44,42 @@ def pages() -> dict[Path, str]:
     before, _, rest = path.read_text().partition(BEGIN)
     made[path] = f"{before}{BEGIN}\n{_settings()}\n{END}{rest.partition(END)[2]}"
     made[DOCS.parent / "searchspaces" / "schema.json"] = json.dumps(schema(), indent=1) + "\n"
+    made[DOCS / "output.schema.json"] = json.dumps(output.schema(), indent=1) + "\n"
+    made[DOCS.parent / "llms.txt"] = _llms()
     return made
+
+
+# --- llms.txt ---------------------------------------------------------------------------------------------
+
+
+def _llms() -> str:
+    """Return the docs' index for language models: the site's navigation, each page with its first sentence."""
+    site = yaml.safe_load((DOCS.parent / "mkdocs.yml").read_text())
+    lines = [f"# {site['site_name']}", "", f"> {site['site_description']}", ""]
+    loose = [entry for entry in site["nav"] if isinstance(next(iter(entry.values())), str)]
+    groups = [("Start", loose), *(next(iter(entry.items())) for entry in site["nav"] if entry not in loose)]
+    for title, entries in groups:
+        lines += [f"## {title}", "", *(_linked(*each) for each in _pages_in(entries)), ""]
+    return "\n".join(lines)
+
+
+def _pages_in(entries: Sequence[Any]) -> list[tuple[str | None, str]]:
+    """Return the title, if there is one, and the path of each page of a part of the navigation."""
+    found: list[tuple[str | None, str]] = []
+    for entry in entries:
+        ((title, inside),) = entry.items() if isinstance(entry, dict) else [(None, entry)]
+        found += _pages_in(inside) if isinstance(inside, list) else [(title, inside)]
+    return found
+
+
+def _linked(title: str | None, path: str) -> str:
+    text = re.sub(r"<!--.*?-->|```.*?```", "", (DOCS.parent / path).read_text(), flags=re.DOTALL)
+    heading = re.search(r"^# (.+)$", text, re.MULTILINE)
+    after = text[heading.end() :] if heading else text
+    prose = next((part for part in re.split(r"\n\s*\n", after) if re.match(r"[\w`*\[]", part.strip())), "")
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(prose.split()))
+    sentence = re.split(r"(?<=[.:])\s", plain)[0].rstrip(":")
+    return f"- [{title or (heading[1] if heading else path)}]({path}): {sentence}"
 
 
 # --- settings ---------------------------------------------------------------------------------------------

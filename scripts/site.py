@@ -42,3 +42,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         if file.src_uri == HOME:
             file.dest_uri = "index.html"
     return Files([*theirs, *(file for file in made if file.src_uri not in LEFT_OUT)])
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Write llms.txt to the site's root, with links to the site's pages."""
+    text = Path(config.config_file_path).with_name("llms.txt").read_text()
+    text = text.replace("](docs/index.md)", "](index.html)").replace("README.md)", "index.html)")
+    Path(config.site_dir, "llms.txt").write_text(text.replace(".md)", ".html)"))

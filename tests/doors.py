@@ -209,6 +209,8 @@ LIBRARIES: dict[str, Libraries] = {
     "data.cached": Libraries(names("joblib filelock")),
     "sweep": Libraries(names("cloudpickle numpy rich yaml", TUNE), why="only workers need torch and Lightning"),
     "cli": Libraries(names("typer"), late=names("rich yaml"), why="each command imports what it needs"),
+    "cli.output": Libraries(names("pydantic"), why="only what makes the schema imports it"),
+    "cli.mcp_server": Libraries(names("mcp pydantic"), why="an extra"),
     "cli.starter.train": Libraries(names(LIGHTNING), why="it is what a user could have written"),
     "": Libraries(why="`import tunelight` costs nothing that its user does not need"),
 }

@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tunelight.cli import options
-from tunelight.cli.app import command
-from tunelight.cli.printing import about_sweep, about_trial, print_json, print_table, shown_path, when, words
+from tunelight.cli.app import command, unread
+from tunelight.cli.printing import (
+    about_sweep,
+    about_trial,
+    print_json,
+    print_line,
+    print_table,
+    shown_path,
+    when,
+    words,
+)
 from tunelight.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -29,12 +38,23 @@ def show(
     storage: options.Storage = options.STORAGE,
     json: options.Json = False,
 ) -> None:
-    """Show a sweep's trials, or one trial in detail."""
+    """Show a sweep's trials, or one trial in detail.
+
+    --follow --json prints what happens as it comes, one JSON object a line.
+    """
     if follow:
-        if trial is not None or top is not None or json:
-            raise SettingsError("--follow shows a live table of the sweep: leave out the trial, --top and --json.")
-        from tunelight import reporting
+        if trial is not None or top is not None:
+            raise SettingsError("--follow shows the sweep as it goes on: leave out the trial and --top.")
         from tunelight.record import find_sweep
+
+        if json:
+            from tunelight.cli.events import events
+
+            with unread():
+                for event in events(find_sweep(sweep, storage)):
+                    print_line(event)
+            return
+        from tunelight import reporting
 
         reporting.watch(find_sweep(sweep, storage), columns=options.names_of(columns))
         return

@@ -27,6 +27,13 @@ def print_json(data: Any) -> None:
     typer.echo(json.dumps(_strict(to_json_types(data)), indent=2))
 
 
+def print_line(data: Any) -> None:
+    """Print data as strict JSON on one line, at once."""
+    from tunelight.record import to_json_types
+
+    typer.echo(json.dumps(_strict(to_json_types(data))))
+
+
 def _strict(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _strict(part) for key, part in value.items()}

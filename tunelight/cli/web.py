@@ -14,6 +14,7 @@ import typer
 
 from tunelight.cli import options
 from tunelight.cli.app import command
+from tunelight.cli.printing import print_line
 
 if TYPE_CHECKING:
     from tunelight.reporting.web.server import Serving
@@ -46,6 +47,7 @@ def serve(
     ] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="Only show: take no commands.")] = False,
     open: options.Open = False,
+    json: options.Json = False,
 ) -> None:
     """Show sweeps in the browser while they run, compare them, and steer them, until Ctrl-C.
 
@@ -54,8 +56,11 @@ def serve(
     from tunelight.reporting.web.server import serve as run
 
     def say(own: Serving) -> None:
-        typer.echo(f"Sweeps in {storage}: {own.address}")
-        typer.echo("Ctrl-C ends it.")
+        if json:
+            print_line({"storage": storage, "address": own.address})
+        else:
+            typer.echo(f"Sweeps in {storage}: {own.address}")
+            typer.echo("Ctrl-C ends it.")
         if open:
             threading.Thread(target=_open, args=(own.address,), daemon=True).start()
 

@@ -64,6 +64,7 @@ OPTIONAL: Final = {
     "integrations": OptionalRoom("training loops of other libraries", ("integrations",)),
     "branches": OptionalRoom("branches of trials", ("sweep.branching",), "sweep.branching"),
     "plain": OptionalRoom("gangs in Ray Tune's own Tuner", ("trial.plain_tune",)),
+    "mcp": OptionalRoom("`tunelight mcp`", ("cli.mcp", "cli.mcp_server", "cli.mcp_tools")),
     "reproduce": OptionalRoom("reproducing a trial", ("sweep.reproduce", "cli.reproduce")),
 }
 

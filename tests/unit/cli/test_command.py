@@ -22,7 +22,7 @@ from tunelight.record import Record, leased
 
 COMMANDS = [
     "init", "check", "run", "resume", "ls", "show", "note", "rm", "best", "reproduce", "report", "serve", "plan",
-    "doctor", "stop", "pause", "enqueue", "branch", "set", "up", "down",
+    "doctor", "stop", "pause", "enqueue", "branch", "set", "up", "down", "mcp",
 ]  # fmt: skip
 
 
@@ -334,7 +334,7 @@ def test_a_setting_that_is_given_twice_is_an_error(space):
         ([*PLAN, "4"], "cluster"),
         ([*PLAN, "1x8", "--set", "metric=a"], "A plan does not"),
         (["show", "nothing", "--follow"], "There is no sweep"),
-        (["show", "nothing", "3", "--follow"], "--follow shows a live table"),
+        (["show", "nothing", "3", "--follow"], "--follow shows the sweep as it goes on"),
         (["show", "nothing", "--columns", "lr"], "Give --follow, too"),
         (["report", "nothing", "--format", "png"], "Give --figures all"),
     ],

@@ -1,0 +1,198 @@
+"""The server of the Model Context Protocol, by the SDK's client in this process: short answers, and wrong calls."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from mcp import Client
+from mcp.types import TextContent
+from typer.testing import CliRunner
+
+from tests.unit import sweeps
+from tests.unit.cli.conftest import SPACE
+from tunelight.cli import app
+from tunelight.cli.mcp_server import make_server
+
+
+def call(folder: Path, *calls: tuple[str, dict[str, Any]]) -> list[Any]:
+    """Return the answers to calls: (whether it is an error, its text)."""
+
+    async def talk() -> list[Any]:
+        async with Client(make_server(folder, str(folder / "tunelight_runs"))) as client:
+            answers = []
+            for name, arguments in calls:
+                with anyio.fail_after(60):
+                    answer = await client.call_tool(name, arguments)
+                (content,) = answer.content
+                assert isinstance(content, TextContent)
+                answers.append((answer.is_error, content.text))
+            return answers
+
+    return anyio.run(talk)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("mcp")
+    sweeps.record(folder / "tunelight_runs" / "large", trials=1000, epochs=4, gangs=8)
+    sweeps.record(folder / "tunelight_runs" / "small", trials=12, epochs=4)
+    (folder / "space.yaml").write_text(SPACE)
+    return folder
+
+
+def test_twelve_calls_on_a_thousand_trials_are_answered_in_few_words(recorded):
+    first = json.loads(call(recorded, ("show", {"sweep": "large"}))[0][1])
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("list", {}), ("show", {"sweep": "large"}), ("show", {"sweep": "large", "top": 20}),
+        ("show", {"sweep": "large", "since": 0}), ("show", {"sweep": "large", "since": first["since"]}),
+        ("show", {"sweep": "large", "trial": "best"}), ("show", {"sweep": "large", "trial": "3"}),
+        ("compare", {"sweeps": ["large", "small"]}), ("best", {"sweep": "large"}),
+        ("best", {"sweep": "large", "trial": "5"}),
+        ("list", {"state": "finished"}), ("show", {"sweep": "small"}),
+    ]  # fmt: skip
+    begun = time.perf_counter()
+    answers = call(recorded, *calls)
+    taken, size = time.perf_counter() - begun, sum(len(text) for _, text in answers)
+    print(f"12 calls: {size / 4:.0f} tokens, {taken / 12 * 1000:.0f} ms each")  # noqa: T201 - shown by pytest -s
+    assert not any(error for error, _ in answers), answers
+    assert size / 4 <= 8000
+    about = json.loads(answers[1][1])
+    assert sum(about["trials"].values()) == 1000
+    assert about["top"][0]["value"] == about["best"]
+    changed = json.loads(answers[3][1])["changed"]
+    assert changed["trials"] == 1000
+    assert len(changed["latest"]) == 10
+    assert json.loads(answers[4][1])["changed"]["trials"] == 0
+
+
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    ("sho", {}, "Did you mean 'show'?"),
+    ("show", {"sweep": "larg"}, "Did you mean 'large'?"),
+    ("show", {"swep": "large"}, "Did you mean 'sweep'?"),
+    ("show", {"sweep": "large", "trial": "5000"}, "has no trial '5000'"),
+    ("show", {"sweep": "large", "top": "many"}, "top (integer)"),
+    ("show", {"sweep": "large", "since": 10**12}, "cursor of an earlier answer"),
+    ("list", {"state": "finishd"}, "Did you mean 'finished'?"),
+    ("compare", {"sweeps": ["large"]}, "There are:"),
+    ("compare", {"sweeps": "large"}, "sweeps (array)"),
+    ("compare", {"sweeps": ["large", "smal"]}, "Did you mean 'small'?"),
+    ("best", {"sweep": "nothing"}, "There are: "),
+    ("best", {"sweep": "small", "export": "../best.yaml"}, "is not below"),
+    ("best", {"sweep": "small", "format": "yaml"}, "Give export, too"),
+    ("report", {"sweep": "small", "out": "/report.html"}, "is not below"),
+    ("run", {"space": "../space.yaml"}, "is not below"),
+    ("run", {"space": "spac.yaml"}, "Did you mean 'space.yaml'?"),
+    ("run", {"space": "space.yaml", "name": "../there"}, "that of a folder"),
+    ("run", {"space": "space.yaml", "settings": {"script": "a.py"}}, "search space's file"),
+    ("run", {"space": "space.yaml", "name": "small"}, "There is a sweep 'small' already"),
+    ("run", {}, "space (string)"),
+    ("stop", {"sweep": "small"}, "No process runs the sweep small"),
+    ("pause", {"sweep": "samll"}, "Did you mean 'small'?"),
+    ("enqueue", {"sweep": "small", "config": "lr=1"}, "config (object)"),
+    ("branch", {"sweep": "small", "trial": "1", "config": {"lr": 1}}, "No process runs"),
+    ("set", {"sweep": "small", "name": "max_worker", "value": 2}, "max_workers"),
+    ("set", {"sweep": "small", "name": "workers", "value": 2}, "Of a trial only workers"),
+]  # fmt: skip
+
+
+def test_wrong_calls_are_answered_with_the_valid_choice(recorded):
+    answers = call(recorded, *((name, arguments) for name, arguments, _ in WRONG))
+    for (error, text), (name, arguments, said) in zip(answers, WRONG, strict=True):
+        assert error, (name, arguments)
+        assert said in text, (name, arguments, text)
+        assert "Traceback" not in text
+
+
+def test_check_and_plan_run_a_space_s_code_in_a_process_of_its_own(space, tmp_path, capfd):
+    Path("loud.py").write_text("print('{ not the protocol')\ndef train(config): pass\n")
+    Path("space.yaml").write_text("space: {lr: {uniform: [0, 1]}}\ntrain: loud:train\nmetric: loss\nnum_samples: 3\n")
+    answers = call(
+        tmp_path,
+        ("check", {"space": space}),
+        ("check", {"space": space, "settings": {"metrik": "loss"}}),
+        ("plan", {"space": space, "cluster": "2x2", "seconds_per_epoch": 3, "settings": {"max_epochs": 4}}),
+    )
+    (_, checked), (misspelt, said), (_, planned) = answers
+    assert json.loads(checked)["num_samples"] == 3
+    assert misspelt
+    assert "metric" in said
+    assert json.loads(planned), answers
+    assert "not the protocol" not in capfd.readouterr().out
+
+
+class Poison:
+    def __reduce__(self):
+        return open, (str(Path(__file__).parent / "poisoned"), "w")
+
+
+def test_reading_a_sweep_runs_nothing_that_lies_in_its_folder(runs, tmp_path):
+    for name in ("objects.pkl", "space.pkl", "trial_00000/checkpoint.pkl"):
+        path = runs / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(pickle.dumps(Poison()))
+    for name in ("sitecustomize.py", "json.py", "model.py"):
+        (runs / name).write_text("raise SystemExit('code of the folder ran')")
+    calls = [("list", {}), ("show", {}), ("show", {"trial": "best"}), ("best", {"export": "best.yaml"}), ("report", {})]
+    answers = call(tmp_path, *calls)
+    assert not any(error for error, _ in answers), answers
+    assert (tmp_path / "best.yaml").exists()
+    assert (tmp_path / f"{runs.name}.html").exists()
+    assert not (Path(__file__).parent / "poisoned").exists()
+
+
+def test_tools_say_which_of_them_only_read(recorded):
+    async def listed() -> dict[str, Any]:
+        async with Client(make_server(recorded, str(recorded / "tunelight_runs"))) as client:
+            return {tool.name: tool.annotations for tool in (await client.list_tools()).tools}
+
+    tools = anyio.run(listed)
+    assert len(tools) == 13
+    assert {name for name, hints in tools.items() if hints.read_only_hint} == {"list", "show", "compare"}
+    assert {name for name, hints in tools.items() if hints.destructive_hint} == {"stop", "branch"}
+
+
+def test_calls_at_the_same_time_are_answered(recorded):
+    async def talk() -> list[bool | None]:
+        answers: list[bool | None] = []
+        async with Client(make_server(recorded, str(recorded / "tunelight_runs"))) as client:
+
+            async def show(top: int) -> None:
+                answers.append((await client.call_tool("show", {"sweep": "large", "top": top})).is_error)
+
+            with anyio.fail_after(60):
+                async with anyio.create_task_group() as group:
+                    for top in range(1, 9):
+                        group.start_soon(show, top)
+        return answers
+
+    assert not any(anyio.run(talk))
+
+
+def test_without_the_package_the_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mcp.server.mcpserver", None)
+    monkeypatch.delitem(sys.modules, "tunelight.cli.mcp_server", raising=False)
+    done = CliRunner().invoke(app, ["mcp", str(tmp_path)])
+    assert done.exit_code == 2
+    assert "pip install 'tunelight[mcp]'" in done.output
+
+
+def test_a_folder_that_is_missing_is_refused(tmp_path):
+    done = CliRunner().invoke(app, ["mcp", str(tmp_path / "nowhere")])
+    assert done.exit_code == 2
+    assert "There is no folder" in done.output
+
+
+def test_a_link_does_not_lead_out_of_the_folder(recorded, tmp_path):
+    (tmp_path / "space.yaml").write_text(SPACE)
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "inside" / "space.yaml").symlink_to(tmp_path / "space.yaml")
+    ((error, text),) = call(tmp_path / "inside", ("check", {"space": "space.yaml"}))
+    assert error
+    assert "is not below" in text

@@ -1,0 +1,398 @@
+"""The tools of ``tunelight mcp``, as methods that return short text of JSON.
+
+Sweeps are read from their records alone. Whatever imports a user's code runs as a command in a process of its own, so
+that neither a crash nor a print of that code reaches the protocol.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import math
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from tunelight.errors import CommandError, SettingsError, StorageError, TunelightError, first_of, guess, unknown
+from tunelight.record import RecordFollower, ask, driver_of, find_sweep, list_sweeps, read_sweep_file
+from tunelight.record.lease import record_of
+from tunelight.record.record import parse
+from tunelight.record.state import metric_value
+from tunelight.results import SweepResults
+from tunelight.settings import SETTINGS
+from tunelight.settings.dotted import flatten
+from tunelight.stores.masking import masked
+
+_CHECK_S: Final = 180.0
+_BEGIN_S: Final = 60.0
+"""How long `run` waits for the sweep to begin."""
+_LOOK_S: Final = 0.2
+_MOST_ITEMS: Final = 8
+_MOST_TEXT: Final = 300
+_MOST_SWEEPS: Final = 20
+_MOST_FOLLOWED: Final = 8
+_MOST_TRIALS: Final = 20
+_CODE: Final = frozenset(
+    {"model", "data", "train", "script", "args", "storage", "name", "resume", "web"}
+    | {"callbacks", "runtime_env", "address", "datasets"}
+)
+"""Settings that `check`, `plan` and `run` take from the space's file alone: they name code, or where things go."""
+
+
+def _alone(tool: Callable[..., str]) -> Callable[..., str]:
+    """Let no other thread bring a sweep's state up to date while a tool reads it."""
+
+    @functools.wraps(tool)
+    def call(self: Tools, *given: Any, **named: Any) -> str:
+        with self._lock:
+            return tool(self, *given, **named)
+
+    return call
+
+
+class Tools:
+    """What a client may do with the sweeps of a storage.
+
+    Args:
+        folder: spaces lie, and files are written, below it.
+        storage: the folder of sweeps.
+    """
+
+    def __init__(self, folder: Path, storage: str) -> None:
+        self._folder, self._storage = folder.resolve(), storage
+        self._followers: dict[Path, RecordFollower] = {}
+        self._lock = threading.RLock()
+
+    def check(self, space: str, settings: dict[str, Any] | None = None, batch: bool = False) -> str:
+        """Validate a search space (a YAML file) and settings without running them; batch: also train one batch."""
+        path = self._below(space)
+        said = self._command(["check", path.name, *_sets(settings), *(["--batch"] if batch else [])], path.parent)
+        return brief({"ok": True, **said, "samples": said["samples"][:2]})
+
+    def plan(
+        self,
+        space: str,
+        cluster: str,
+        seconds_per_epoch: float,
+        settings: dict[str, Any] | None = None,
+        deadline: str | None = None,
+    ) -> str:
+        """Estimate a sweep's time and cost in simulation; cluster: nodes x slots per node (16x8); deadline: 8h, 90m."""
+        path = self._below(space)
+        words = [f"--cluster={cluster}", f"--seconds-per-epoch={seconds_per_epoch}", *_sets(settings)]
+        more = [] if deadline is None else [f"--deadline={deadline}"]
+        return brief(self._command(["plan", path.name, *words, *more], path.parent))
+
+    def run(self, space: str, settings: dict[str, Any] | None = None, name: str | None = None) -> str:
+        """Start a sweep in the background, from a search space (a YAML file); returns once it has begun."""
+        path = self._below(space)
+        name = name or f"{path.stem}-{time.strftime('%m%d-%H%M%S')}"
+        if Path(name).name != name or name.startswith("-"):
+            raise SettingsError(f"name must be that of a folder, such as digits-1, not {name!r}.")
+        if any(found.folder.name == name for found in list_sweeps(self._storage)):
+            raise StorageError(f"There is a sweep {name!r} already. Give another name, or none for a new one.")
+        logs = self._folder / ".tunelight-logs"
+        logs.mkdir(exist_ok=True)
+        log = logs / f"{name}.log"
+        words = ["run", path.name, f"--name={name}", f"--storage={self._storage}", "--json", *_sets(settings)]
+        with log.open("wb") as output:
+            process = subprocess.Popen(  # noqa: S603 - our own command, and no shell
+                [*_TUNELIGHT, *words], cwd=path.parent, stdin=subprocess.DEVNULL, stdout=output,
+                stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+        threading.Thread(target=process.wait, daemon=True, name=f"waits for {name}").start()
+        end = time.monotonic() + _BEGIN_S
+        while time.monotonic() < end:
+            driver = self._driver_of(name)
+            if driver is not None and driver.pid == process.pid:
+                return brief({"sweep": name, "pid": process.pid, "log": log})
+            if process.poll() is not None:
+                text = log.read_text(errors="replace")
+                if process.returncode == 0:
+                    return brief({"sweep": name, "ended": True, "log": log})
+                raise CommandError(_error_in(text) or f"The sweep ended at once; {log} ends with: {text[-_MOST_TEXT:]}")
+            time.sleep(_LOOK_S)
+        return brief({"sweep": name, "pid": process.pid, "log": log, "note": "it has not begun yet"})
+
+    @_alone
+    def list_(self, newest: int = 10, state: str | None = None) -> str:
+        """List the newest sweeps, with counts of their trials and their best values. state: running, finished, ..."""
+        rows = []
+        known = list_sweeps(self._storage)
+        for found in known[:_MOST_SWEEPS]:
+            try:
+                rows.append(self._about(self._results(found.folder.name)))
+            except TunelightError as error:
+                rows.append({"sweep": found.folder.name, "state": "unreadable", "error": str(error)})
+        states = [str(row["state"]) for row in rows]
+        if state is not None and rows and state not in states:
+            raise SettingsError(unknown("No sweep is", state, dict.fromkeys(states)))
+        chosen = [row for row in rows if state in (None, row["state"])][: max(1, newest)]
+        return brief({"sweeps": len(known), "states": Counter(states), "newest": chosen}, items=_MOST_SWEEPS)
+
+    @_alone
+    def show(self, sweep: str = "last", trial: str | None = None, top: int = 5, since: int | None = None) -> str:
+        """Show a sweep or one trial; since: the cursor of an earlier answer, to see only what has changed."""
+        results = self._results(sweep)
+        size = self._followers[results.folder].read
+        if trial is not None:
+            each = results.trial(trial)
+            reports = [{**report, "timestamp": None} for report in each.history[-3:]]
+            return brief({
+                **_trial(each), "seconds": each.seconds, "stop_reason": each.stop_reason, "error": each.error,
+                "last_reports": [{key: value for key, value in r.items() if value is not None} for r in reports],
+            })  # fmt: skip
+        about = self._about(results)
+        if since is not None:
+            if since > size or since < 0:
+                raise SettingsError(f"since is the cursor of an earlier answer, at most {size}, not {since}.")
+            return brief({**about, "changed": _changed(results, since), "since": size}, items=_MOST_TRIALS)
+        best = [_trial(each) for each in results.top(min(max(1, top), _MOST_TRIALS))]
+        return brief({**about, "top": best, "since": size}, items=_MOST_TRIALS)
+
+    @_alone
+    def compare(self, sweeps: list[str]) -> str:
+        """Compare sweeps of one metric: best values, and the settings and best configurations where they differ."""
+        if len(set(sweeps)) < 2:
+            names = first_of([found.folder.name for found in list_sweeps(self._storage)], _MOST_ITEMS)
+            raise SettingsError(f"compare takes two sweeps or more. There are: {names}.")
+        found = [self._results(name) for name in sweeps]
+        if len({(each.metric, each.mode) for each in found}) > 1:
+            listed = "; ".join(f"{each.name} by {each.metric} ({each.mode})" for each in found)
+            raise SettingsError(f"Only sweeps of one metric and mode can be compared: {listed}.")
+        configs = {each.name: flatten(each.best.plain_config) if each.top(1) else {} for each in found}
+        settings = {
+            each.name: {
+                key: value
+                for key, value in each._settings.items()
+                if key in SETTINGS and not isinstance(value, Mapping)
+            }
+            for each in found
+        }
+        return brief({
+            "sweeps": [self._about(each) for each in found],
+            "settings": _differing(settings), "best_configs": _differing(configs),
+        }, items=_MOST_TRIALS)  # fmt: skip
+
+    def stop(self, sweep: str, trial: str | None = None) -> str:
+        """Stop a trial of a running sweep, or without one the sweep, which can be resumed."""
+        return self._ask(sweep, "stop", trial)
+
+    def pause(self, sweep: str) -> str:
+        """Pause a running sweep: no trial begins, running ones pause at their next report with a checkpoint."""
+        return self._ask(sweep, "pause")
+
+    def enqueue(self, sweep: str, config: dict[str, Any]) -> str:
+        """Try a configuration next in a running sweep: dotted keys and values."""
+        return self._ask(sweep, "enqueue", config=config)
+
+    def branch(self, sweep: str, trial: str, config: dict[str, Any] | None = None, keep: bool = False) -> str:
+        """Train one more trial from another's state of now, with changed keys; keep: no scheduler stops it."""
+        return self._ask(sweep, "branch", trial, config=config or {}, keep=keep)
+
+    def set_(
+        self,
+        sweep: str,
+        name: Literal["max_concurrent", "max_workers", "num_samples", "workers"],
+        value: int | None,
+        trial: str | None = None,
+    ) -> str:
+        """Change a running sweep: trials at a time, workers or trials in all; with a trial, its workers."""
+        if (name == "workers") != (trial is not None):
+            raise SettingsError("Of a trial only workers can be set, and of a sweep all but that.")
+        return self._ask(sweep, "resize" if trial else "set", trial, **{name: value})
+
+    @_alone
+    def best(
+        self, sweep: str = "last", trial: str = "best", export: str | None = None, format: str | None = None
+    ) -> str:
+        """Show the best trial or another; export: also write its configuration to this file below the folder."""
+        results = self._results(sweep)
+        chosen = results.trial(trial)
+        about = {**_trial(chosen), "reports": len(chosen.history), "checkpoint": chosen.address}
+        if export is not None:
+            target = self._below(export, new=True)
+            words = [f"--export={target}", *([] if format is None else [f"--format={format}"])]
+            said = self._command(["best", str(results.folder), chosen.id, *words], self._folder)
+            about |= {"wrote": target.relative_to(self._folder), "format": said["exported"]}
+        elif format is not None:
+            raise SettingsError("format says how to export, but not where. Give export, too.")
+        return brief(about)
+
+    def report(self, sweep: str = "last", out: str | None = None) -> str:
+        """Write an HTML report of a sweep to a file below the folder (default: SWEEP.html); return its path."""
+        results = self._results(sweep)
+        target = self._below(out or f"{results.name}.html", new=True)
+        self._command(["report", str(results.folder), f"--out={target}"], self._folder)
+        return brief({"wrote": target.relative_to(self._folder)})
+
+    # --- what they share ----------------------------------------------------------------------------------
+
+    def _below(self, given: str, *, new: bool = False) -> Path:
+        """Return a path below the folder, links followed. Raises: SettingsError."""
+        path = (self._folder / Path(given).expanduser()).resolve()
+        if not path.is_relative_to(self._folder):
+            raise SettingsError(f"{given} is not below {self._folder}, the folder that this server was started for.")
+        if not new and path.is_relative_to(Path(self._storage).resolve()):
+            raise SettingsError(f"{given} is in the folder of sweeps, {self._storage}, from which no code is run.")
+        if not new and not path.is_file():
+            files = (
+                file for file in sorted(self._folder.glob("**/*.y*ml"))[:200] if "tunelight_runs" not in file.parts
+            )
+            names = [str(file.relative_to(self._folder)) for file in files][:_MOST_ITEMS]
+            raise SettingsError(
+                f"There is no file {given!r}.{guess(given, names)} There are: {first_of(names, _MOST_ITEMS) or 'none'}."
+            )
+        return path
+
+    def _command(self, words: Sequence[str], cwd: Path) -> dict[str, Any]:
+        """Run a command of tunelight, and return the JSON that it printed. Raises: CommandError."""
+        try:
+            done = subprocess.run(  # noqa: S603 - our own command, and no shell
+                [*_TUNELIGHT, *words, "--json"], cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                errors="replace", timeout=_CHECK_S, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            raise CommandError(f"tunelight {words[0]} took longer than {_CHECK_S:.0f} s, and was ended.") from error
+        said = _last_json(done.stdout)
+        if said is None or said.keys() == {"error"}:
+            raise CommandError(_error_in(done.stdout) or f"tunelight {words[0]} failed: {done.stderr[-_MOST_TEXT:]}")
+        return said
+
+    def _find(self, sweep: str) -> Path:
+        """Return the folder of a sweep of the storage: the working directory's are none. Raises: StorageError."""
+        if sweep == "last":
+            return find_sweep(sweep, self._storage)
+        known = {found.folder.name: found.folder for found in list_sweeps(self._storage)}
+        if sweep not in known:
+            names = first_of([*known], _MOST_ITEMS) or "none"
+            raise StorageError(f"There is no sweep {sweep!r}.{guess(sweep, known)} There are: {names}; or say 'last'.")
+        return known[sweep]
+
+    def _driver_of(self, name: str) -> Any:
+        with contextlib.suppress(StorageError):
+            return driver_of(self._find(name))
+        return None
+
+    def _results(self, sweep: str) -> SweepResults:
+        """Return the results of a sweep as its record is now. Raises: StorageError."""
+        folder = self._find(sweep)
+        with self._lock:
+            follower = self._followers.pop(folder, None) or RecordFollower(folder, brief=True)
+            self._followers[folder] = follower
+            while len(self._followers) > _MOST_FOLLOWED:
+                del self._followers[next(iter(self._followers))]
+            follower.look()
+            return SweepResults(folder, follower.state, read_sweep_file(folder))
+
+    def _about(self, results: SweepResults) -> dict[str, Any]:
+        driver = driver_of(results.folder)
+        alive = results.ended is None and driver is not None and driver.alive
+        best = results.best if results.top(1) else None
+        return {
+            "sweep": results.name,
+            "state": results.ended or ("running" if alive else "cut off"),
+            "trials": {state: count for state, count in results.record.counts.items() if count},
+            "metric": f"{results.metric} ({results.mode})",
+            "best": None if best is None else best.value,
+            "best_trial": None if best is None else best.id,
+        }
+
+    def _ask(self, sweep: str, do: str, trial: str | None = None, **arguments: Any) -> str:
+        results = self._results(sweep)
+        known = None if trial is None else results.trial(trial).id
+        return brief(
+            {"sweep": results.name, "answer": ask(RecordFollower(results.folder, brief=True), do, known, **arguments)}
+        )
+
+
+_TUNELIGHT: Final = (sys.executable, "-m", "tunelight")
+
+
+def brief(data: Any, items: int = _MOST_ITEMS) -> str:
+    """Return data as short JSON: five significant digits, and long lists and texts cut."""
+    return json.dumps(_brief(data, items), separators=(",", ":"), ensure_ascii=False)
+
+
+def _brief(value: Any, items: int) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.5g}") if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _brief(part, items) for key, part in value.items() if part is not None}
+    if isinstance(value, list | tuple):
+        parts = [_brief(part, items) for part in value[:items]]
+        return parts if len(value) <= items else [*parts, f"... {len(value) - items} more"]
+    if value is None or isinstance(value, bool | int):
+        return value
+    text = masked(str(value))
+    return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}..."
+
+
+def _trial(trial: Any) -> dict[str, Any]:
+    return {"trial": trial.id, "state": trial.state, "value": trial.value, "config": flatten(trial.plain_config)}
+
+
+def _changed(results: SweepResults, since: int) -> dict[str, Any]:
+    """Return what the record says from a byte on: trials by id, and the last remarks."""
+    trials: dict[str, dict[str, Any]] = {}
+    notes = []
+    with record_of(results.folder).open("rb") as stream:
+        stream.seek(since)
+        lines = [line for chunk in stream.read().split(b"\n")[:-1] if (line := parse(chunk)) is not None]
+    for line in lines:
+        kind, trial = line["kind"], str(line.get("trial"))
+        if kind == "report":
+            now = trials.setdefault(trial, {})
+            now["reports"] = now.get("reports", 0) + 1
+            now["last"] = metric_value(line["metrics"], results.metric)
+        elif kind == "state":
+            trials.setdefault(trial, {})["state"] = line["state"]
+        elif kind in {"note", "command"}:
+            notes.append(line.get("text") or line.get("said"))
+    shown = {key: trials[key] for key in list(trials)[-_MOST_TRIALS // 2 :]}
+    return {"trials": len(trials), "latest": shown, "notes": notes[-3:]}
+
+
+def _differing(values: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the keys whose values differ, each with the values by sweep."""
+    keys = dict.fromkeys(key for each in values.values() for key in each)
+    by_key = {key: {name: each.get(key) for name, each in values.items()} for key in keys}
+    return {key: each for key, each in by_key.items() if len({repr(value) for value in each.values()}) > 1}
+
+
+def _sets(settings: Mapping[str, Any] | None) -> list[str]:
+    """Return settings as options. Raises: SettingsError for those that a client may not give."""
+    for name in settings or {}:
+        if name in _CODE:
+            raise SettingsError(f"{name} cannot be set here: write it into the search space's file.")
+    return [f"--set={name}={json.dumps(value)}" for name, value in (settings or {}).items()]
+
+
+def _last_json(text: str) -> dict[str, Any] | None:
+    """Return the last object that a text ends with: a user's code may print before it."""
+    start = len(text)
+    while (start := text.rfind("\n{" if start else "{", 0, start)) >= 0:
+        try:
+            said = json.loads(text[start:])
+        except ValueError:
+            continue
+        return said if isinstance(said, dict) else None
+    try:
+        said = json.loads(text)
+    except ValueError:
+        return None
+    return said if isinstance(said, dict) else None
+
+
+def _error_in(text: str) -> str | None:
+    """Return the message of the error that a command printed as JSON; None where it printed none."""
+    for line in reversed(text.splitlines()):
+        if line.startswith('{"error"'):
+            return str(json.loads(line)["error"]["message"])
+    return None
