@@ -324,7 +324,7 @@ class GangTrainable(Trainable):
         if error.type_name == YIELDS:  # Tune is to pause it, and to keep the gang
             self._trial.say(error.message)
             own, number = {**self._extras(None), "yields": True}, self._trial.run.number
-            last = self._last_result or {}  # before its first report that is another trial's
+            last: dict[str, Any] = self._last_result or {}  # before its first report that is another trial's
             before = last if number and last.get(TRAINING_ITERATION) == number else {}
             return {**before, TRAINING_ITERATION: number, DONE: False, RESULT_KEY: own}
         if not self._gang.met and error.rank < 0:

@@ -155,7 +155,7 @@ def test_tools_say_which_of_them_only_read(recorded):
     tools = anyio.run(listed)
     assert len(tools) == 13
     assert {name for name, hints in tools.items() if hints.read_only_hint} == {"list", "show", "compare"}
-    assert {name for name, hints in tools.items() if hints.destructive_hint} == {"stop", "branch"}
+    assert {name for name, hints in tools.items() if hints.destructive_hint} == {"stop"}
 
 
 def test_calls_at_the_same_time_are_answered(recorded):
