@@ -120,6 +120,7 @@ ROOMS: dict[str, Room] = {
         names(
             "messages errors compat policies machine stores settings space record resources",
             "gang schedulers searchers results trial cluster reporting lightning",
+            "session:sweep.tuneup simulation:sweep.tuneup",
         ),
     ),
     "cli": Room(
@@ -207,6 +208,8 @@ LIBRARIES: dict[str, Libraries] = {
     ),
     "data.cached": Libraries(names("joblib filelock")),
     "sweep": Libraries(names("cloudpickle numpy rich yaml", TUNE), why="only workers need torch and Lightning"),
+    "sweep.tuneup": Libraries(names("numpy yaml ray"), why="only workers need torch and Lightning"),
+    "sweep.tuneup.worker": Libraries(names("torch"), why="it runs on workers, and a driver only sends it"),
     "cli": Libraries(names("typer"), late=names("rich yaml"), why="each command imports what it needs"),
     "cli.starter.train": Libraries(names(LIGHTNING), why="it is what a user could have written"),
     "": Libraries(why="`import tunelight` costs nothing that its user does not need"),

@@ -1,0 +1,194 @@
+"""Finds the fastest setting within a time budget: factor by factor, by successive halving within each.
+
+A gang of another size costs a start, so that all of a gang's settings are measured in one visit. What a step waits for
+bounds what a factor can win: settings that cannot reach the best are not measured.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from tunelight.sweep.tuneup.figures import SMALL, Figures, Setting, UnmeasuredError
+
+_SLOWER = 0.85
+"""A gang whose own setting has less than this part of the best speed is not searched, unless it waits for something."""
+_CLOSE = 0.93
+"""Settings with at least this part of the best speed are measured again before one of them is called the best."""
+_ROUNDS = 2
+_LIMITS = 0.25
+"""The share of a step from which on what is waited for is what limits training."""
+
+
+class Measures(Protocol):
+    """What measures a setting."""
+
+    def measure(self, setting: Setting, seconds: float, gangs: int = 1, *, validate: bool = False) -> Figures:
+        """Return its figures. Raises: UnmeasuredError."""
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The values that are tried of each factor.
+
+    ``gangs``: numbers of workers, each with their CPUs; ``reduction``: pairs of ``bucket_mb`` and ``view``. The first
+    value of each is what the sweep has now.
+    """
+
+    gangs: Sequence[tuple[int, float]]
+    loader_workers: Sequence[int | None] = (None,)
+    pieces: Sequence[int] = (1,)
+    reduction: Sequence[tuple[int | None, bool | None]] = ((None, None),)
+    precision: Sequence[str | None] = (None,)
+    compiled: Sequence[bool] = (False,)
+
+    def start(self, gang: tuple[int, float]) -> Setting:
+        """Return a gang's setting that has the first value of everything else."""
+        bucket, view = self.reduction[0]
+        first = Setting(*gang, self.loader_workers[0], self.pieces[0], bucket, view)
+        return replace(first, precision=self.precision[0], compiled=self.compiled[0])
+
+    def others(self, setting: Setting, factor: str) -> list[Setting]:
+        """Return the settings that differ from ``setting`` in one factor alone."""
+        if factor == "reduction":
+            pairs = self.reduction if setting.workers > 1 else ()
+            made = [replace(setting, bucket_mb=bucket, view=view) for bucket, view in pairs]
+        else:
+            made = [replace(setting, **{factor: value}) for value in getattr(self, factor)]
+        return [other for other in made if other != setting]
+
+    def all(self) -> Iterator[Setting]:
+        """Yield every setting, gang by gang."""
+        for gang in self.gangs:
+            reduction = self.reduction if gang[0] > 1 else self.reduction[:1]
+            rest = (self.loader_workers, self.pieces, reduction, self.precision, self.compiled)
+            for loaders, pieces, (bucket, view), precision, compiled in itertools.product(*rest):
+                yield Setting(*gang, loaders, pieces, bucket, view, precision, compiled)
+
+
+@dataclass
+class Search:
+    """Measures settings until the best is known, or ``budget_s`` seconds are over.
+
+    Attributes:
+        measured: the figures of each setting.
+        failed: why a setting could not be measured.
+        spared: how many settings were not measured, because they could not be the best.
+        out_of_time: whether the budget ended the search.
+    """
+
+    bench: Measures
+    choices: Choices
+    budget_s: float
+    clock: Callable[[], float] = time.monotonic
+    say: Callable[[str], object] = lambda _: None
+    measured: dict[Setting, Figures] = field(default_factory=dict)
+    failed: dict[Setting, str] = field(default_factory=dict)
+    out_of_time: bool = False
+
+    def __post_init__(self) -> None:
+        self.began = self.clock()
+        self.seconds = min(5.0, max(0.4, self.budget_s / 40))
+        """Of one measurement."""
+
+    @property
+    def best(self) -> Setting:
+        """The fastest setting of those measured."""
+        return max(self.measured, key=lambda setting: self.measured[setting].rate)
+
+    @property
+    def spared(self) -> int:
+        """How many settings were not measured."""
+        return sum(1 for _ in self.choices.all()) - len(self.measured) - len(self.failed)
+
+    def run(self) -> None:
+        """Search. The first setting is measured whatever the budget is."""
+        for gang in self.choices.gangs:
+            start = self.choices.start(gang)
+            smaller = self.choices.others(start, "pieces")  # where the whole batch does not fit the memory
+            first = next((one for one in (start, *smaller) if self._measure(one)), None)
+            if first is not None and self._can_win(first):
+                self._climb(first)
+        self._settle()
+
+    def _measure(self, setting: Setting) -> bool:
+        """Measure a setting once more; return whether there are figures of it."""
+        if setting in self.failed or (self.measured and self._over()):
+            return setting in self.measured
+        self.say(f"measuring {setting}")
+        try:
+            figures = self.bench.measure(setting, self.seconds)
+        except UnmeasuredError as error:
+            if setting not in self.measured:
+                self.failed[setting] = str(error)
+            return setting in self.measured
+        before = self.measured.get(setting)
+        self.measured[setting] = figures if before is None else before + figures
+        return True
+
+    def _over(self) -> bool:
+        self.out_of_time = self.out_of_time or self.clock() - self.began > self.budget_s
+        return self.out_of_time
+
+    def _can_win(self, setting: Setting) -> bool:
+        """Tell whether a gang may come near the best, were there nothing to wait for."""
+        figures = self.measured[setting]
+        free = max(figures.step_s - figures.data_s - figures.wait_s - figures.gap_s / figures.batches, 1e-9)
+        return 1 / free >= _SLOWER * self.measured[self.best].rate
+
+    def _climb(self, setting: Setting) -> None:
+        """Improve a gang's setting factor by factor, first what it waits for most."""
+        figures = self.measured[setting]
+        waits = {
+            "loader_workers": (figures.data_s + figures.gap_s / figures.batches) / figures.step_s,
+            "reduction": figures.wait_s / figures.step_s,
+            "precision": 1.0,
+            "compiled": 1.0,
+            "pieces": SMALL,  # it waits for nothing: smaller batches may fit the caches better
+        }
+        for factor in sorted(waits, key=lambda name: -waits[name]):
+            if waits[factor] < SMALL or self.measured[setting].rate < _SLOWER * self.measured[self.best].rate:
+                continue
+            setting = self._halve([setting, *self.choices.others(setting, factor)])
+
+    def _halve(self, settings: Sequence[Setting]) -> Setting:
+        """Return the fastest by successive halving: the better half of each round is measured again."""
+        left = [setting for setting in settings if setting in self.measured or self._measure(setting)]
+        for _ in range(_ROUNDS):
+            left = self._close(left, most=(len(left) + 1) // 2 if len(left) > 2 else 2)
+            if len(left) == 1 or self._over():
+                break
+            for setting in left:
+                self._measure(setting)
+        return self._close(left, most=1)[0]
+
+    def _close(self, settings: Sequence[Setting], most: int) -> list[Setting]:
+        """Return the fastest, at most so many, and none that is clearly slower."""
+        ordered = sorted(settings, key=lambda setting: -self.measured[setting].rate)
+        best = self.measured[ordered[0]].rate
+        return [one for one in ordered[:most] if self.measured[one].rate >= _CLOSE * best]
+
+    def _settle(self) -> None:
+        """Measure the best settings again, in turns, so that a machine that slows down hits all alike."""
+        best: dict[tuple[int, float], Setting] = {}
+        for setting in sorted(self.measured, key=lambda one: -self.measured[one].rate):
+            best.setdefault(setting.gang, setting)
+        left = self._close(list(best.values()), most=2)
+        for setting in left if len(left) > 1 else ():
+            self._measure(setting)
+
+
+def bottleneck(figures: Figures, *, adjustable: bool) -> str:
+    """Say what limits training, by which figure, and what to try. ``adjustable``: whether the loader's workers are."""
+    gap = figures.gap_s / figures.batches / figures.step_s
+    data, ranks = figures.data_s / figures.step_s + gap, figures.wait_s / figures.step_s
+    if data >= _LIMITS and data >= ranks:
+        start = f", {gap:.0%} of it for the loader's start at each epoch (persistent_workers=True)" if gap > 0.1 else ""
+        try_ = "a cheaper transform, or a cache" if adjustable else "num_workers as an argument of the data"
+        return f"loader-bound: {data:.0%} of a step waits for data{start}. Try {try_}."
+    if ranks >= _LIMITS:
+        return f"communication-bound: {ranks:.0%} of a step waits for other workers. Try fewer, or larger batches."
+    return f"compute-bound: {max(0.0, 1 - data - ranks):.0%} of a step computes. Try precision, torch.compile, or GPUs."

@@ -1,0 +1,300 @@
+"""tune_up(): measure how fast a sweep's training is under other settings with the same result."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tunelight.cluster.connect import connected
+from tunelight.errors import ResourceError, SettingsError
+from tunelight.machine.signals import StopSignals
+from tunelight.resources import Reservation, check_fits
+from tunelight.settings import Settings, checks
+from tunelight.space import SearchSpace
+from tunelight.space.check import check_settings, with_baselines
+from tunelight.space.parts import split_config
+from tunelight.sweep.building import build_parts
+from tunelight.sweep.tuneup.figures import Figures, Setting, UnmeasuredError
+from tunelight.sweep.tuneup.result import ALIKE, Foretold, TuneUp
+from tunelight.sweep.tuneup.search import Choices, Search, bottleneck
+
+if TYPE_CHECKING:
+    from tunelight.sweep.tuneup.bench import Bench
+
+BUDGET_S = 120.0
+_LOADERS = (0, 1, 2, 4)
+_BUCKETS = (25, 5)
+_MOST_WORKERS = 8
+_MOST_AT_ONCE = 8
+_SEEDS = 3
+
+
+def tune_up(
+    search_space: SearchSpace | Mapping[str, Any] | str | os.PathLike[str],
+    *,
+    try_workers: Sequence[int] | None = None,
+    try_cpus: Sequence[float] | None = None,
+    try_loader_workers: Sequence[int] = _LOADERS,
+    try_pieces: Sequence[int] = (1, 2),
+    try_buckets: Sequence[int] = _BUCKETS,
+    try_precision: Sequence[str] = (),
+    try_compile: bool = False,
+    budget: float | str = BUDGET_S,
+    say: Callable[[str], object] = lambda _: None,
+    **settings: Any,
+) -> TuneUp:
+    """Measure training under other settings that give the same result, and return the best of them.
+
+    One configuration is trained for some seconds under each setting, on warm gangs, without validation, checkpoints or
+    loggers: the first of ``baselines``, else one that is drawn. The global batch (``batch_size`` times workers) stays
+    as the sweep has it. The search measures what promises most, not every combination.
+
+    Args:
+        search_space: as ``tunelight.run`` takes it, with ``model=``.
+        try_workers: sizes of gangs (None: powers of two, up to 8, the cluster and the global batch).
+        try_cpus: ``cpus_per_worker``, which is how many threads torch uses (None: the sweep's, and all CPUs of a node
+            divided among the workers; with GPUs only the sweep's).
+        try_loader_workers: the DataLoader's ``num_workers``, if data or model has such an argument.
+        try_pieces: into how many batches a worker's share of the global batch is cut, with accumulated gradients.
+        try_buckets: DDP's ``bucket_cap_mb``, each with and without ``gradient_as_bucket_view``.
+        try_precision: the Trainer's ``precision``; it changes results, as ``try_compile``, which uses torch.compile.
+        budget: seconds, or "2m", after which the search ends.
+        say: called with what is measured now.
+        settings: settings of ``tunelight.run`` that override the space's.
+
+    Raises: subclasses of TunelightError. Runs on: driver.
+    """
+    began = time.monotonic()
+    space = SearchSpace.of(search_space)
+    told = with_baselines(space, Settings(**{**space.settings, **settings}))
+    check_settings(space, told)
+    _check(told)
+    budget_s = checks.seconds(checks.time_budget("budget", budget))
+    reservation, code = build_parts(space, told)[:2]
+    told = replace(told, checkpoints=None, seed=told.seed or 0)
+    from tunelight.sweep.tuneup.bench import Bench  # imports Ray
+    from tunelight.sweep.tuneup.worker import Measure  # imports torch
+
+    recipe: Any = getattr(code, "train", code)  # within the objects of the space
+    config = dict(told.baselines[0]) if told.baselines else space.sample(np.random.RandomState(told.seed))
+    parts = split_config(config)
+    names, defaults = _arguments(told, parts)
+    batch = defaults.get("batch_size", 0) * reservation.workers
+    with (
+        tempfile.TemporaryDirectory(prefix="tunelight-tune-up-") as folder,
+        connected(
+            told, replace(reservation, workers=1, least=None), Path(folder, "sweep", "sweep.yaml"), StopSignals()
+        ),
+    ):
+        tried: dict[str, Any] = {
+            "workers": try_workers,
+            "cpus": try_cpus,
+            "loaders": try_loader_workers,
+            "pieces": try_pieces,
+        }
+        tried |= {"buckets": try_buckets, "precision": try_precision, "compiled": try_compile}
+        choices = _choices(told, reservation, recipe, names, defaults, batch, tried)
+        bench = Bench(told, Measure(recipe, parts, batch, names), folder)
+        try:
+            search = Search(bench, choices, budget_s, say=say)
+            search.run()
+            if not search.measured:
+                raise SettingsError(f"No setting could be measured. {next(iter(search.failed.values()))}")
+            search_s = time.monotonic() - began
+            foretold, notes = _foretell(space, told, search, bench, say)
+        finally:
+            bench.close()
+    return _result(told, space, search, foretold, names, search_s, time.monotonic() - began, notes)
+
+
+def _check(settings: Settings) -> None:
+    """Raise SettingsError for sweeps of which nothing can be varied from outside."""
+    if settings.model is None:
+        raise SettingsError(
+            "tune_up needs model=, and data=, whose Trainer it makes: of a train function or a script it cannot vary "
+            "batches, loaders or the strategy. Give model= and data=, or try settings in that code by hand."
+        )
+    for name, value in (("datasets", settings.datasets), ("resources_per_trial", settings.resources_per_trial)):
+        if value:
+            instead = "data=" if name == "datasets" else "workers= and cpus_per_worker="
+            raise SettingsError(f"tune_up does not measure sweeps with {name}=. Give {instead} in its place.")
+
+
+def _arguments(
+    settings: Settings, parts: Mapping[str, Mapping[str, Any]]
+) -> tuple[dict[str, str | None], dict[str, Any]]:
+    """Return the keys of batch_size and num_workers, data.batch_size for example, and their present values."""
+    names: dict[str, str | None] = {"batch_size": None, "num_workers": None}
+    values: dict[str, Any] = {}
+    for part, code in (("model", settings.model), ("data", settings.data)):
+        taken = {} if code is None else inspect.signature(code).parameters
+        for name in names:
+            value = parts[part].get(name, taken[name].default if name in taken else None)
+            if isinstance(value, int) and not isinstance(value, bool):
+                names[name], values[name] = f"{part}.{name}", value
+    return names, values
+
+
+def _choices(  # noqa: PLR0917 - what there is, and what was asked for
+    settings: Settings,
+    reservation: Reservation,
+    recipe: Any,
+    names: Mapping[str, str | None],
+    defaults: Mapping[str, Any],
+    batch: int,
+    tried: Mapping[str, Any],
+) -> Choices:
+    """Return what is tried, first what the sweep has."""
+    own = reservation.workers, reservation.cpus_per_worker
+    args = recipe.trainer_args
+    varied = names["batch_size"] is not None
+    sizes = tried["workers"] or [1 << power for power in range(_MOST_WORKERS.bit_length())]
+    fits = [pair for pair in _gangs(reservation, sizes if varied else [own[0]], tried["cpus"]) if batch % pair[0] == 0]
+    gangs = list(dict.fromkeys([own, *fits]))
+    pieces = [n for n in tried["pieces"] if varied and all(batch % (n * workers) == 0 for workers, _ in gangs)]
+    loaders: list[Any] = [defaults.get("num_workers")]
+    if names["num_workers"] is not None:
+        loaders = list(dict.fromkeys([*loaders, *tried["loaders"]]))
+    reduction: list[Any] = [(None, None)]
+    if settings.backend == "ddp" and "strategy" not in args:
+        reduction += [(size, view) for size in tried["buckets"] for view in (False, True)]
+        reduction.remove((25, False)) if (25, False) in reduction else None  # what DDP has by itself
+    return Choices(
+        gangs,
+        loaders,
+        list(dict.fromkeys([1, *pieces])),
+        reduction,
+        [None, *(each for each in tried["precision"] if each != args.get("precision"))],
+        [False, True] if tried["compiled"] else [False],
+    )
+
+
+def _gangs(reservation: Reservation, sizes: Sequence[int], cpus: Sequence[float] | None) -> Iterator[tuple[int, float]]:
+    """Yield the gangs that the cluster can hold: their size, and the CPUs of each worker."""
+    nodes = _nodes()
+    for workers in sizes:
+        most = int(max(node.get("CPU", 0) for node in nodes) // min(workers, _on_a_node(reservation, nodes)))
+        own = [reservation.cpus_per_worker]
+        for each in dict.fromkeys(cpus or (own if reservation.gpus_per_worker else [*own, most])):
+            try:
+                check_fits(Reservation(workers, each, reservation.gpus_per_worker), nodes)
+            except ResourceError:
+                continue
+            yield workers, each
+
+
+def _on_a_node(reservation: Reservation, nodes: Sequence[Mapping[str, float]]) -> int:
+    """Return how many workers the largest node holds."""
+    return max(int(min(node.get(name, 0) // n for name, n in reservation.worker.items())) for node in nodes) or 1
+
+
+def _nodes() -> list[dict[str, float]]:
+    import ray
+
+    return [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
+
+
+def _foretell(
+    space: SearchSpace, settings: Settings, search: Search, bench: Bench, say: Callable[[str], object]
+) -> tuple[list[Foretold], list[str]]:
+    """Return what the sweep would take with each gang's best setting, measured with as many gangs as it would have."""
+    from tunelight.simulation import Costs, plan
+
+    if settings.proxy is not None:
+        return [], ["the sweep itself is not foretold, for it has a proxy"]
+    nodes, total = _nodes(), settings.num_samples * space.grid_size
+    best: dict[tuple[int, float], Setting] = {}
+    for setting in sorted(search.measured, key=lambda one: (one.changes_results, -search.measured[one].rate)):
+        best.setdefault(setting.gang, setting)
+    foretold = []
+    for setting in best.values():
+        slots = _on_a_node(bench.reservation(setting), nodes)
+        room = min(most for most in (settings.most_trials, total, slots * len(nodes) // setting.workers) if most)
+        gangs = max(1, min(room, _MOST_AT_ONCE))
+        say(f"measuring {setting}, {gangs} at once")
+        try:
+            figures = bench.measure(setting, search.seconds, gangs, validate=True)
+            epoch_s = figures.step_s * figures.batches + (figures.val_s or 0.0)
+            costs = Costs(start_cold_s=max(bench.cold_s[-gangs:]), start_warm_s=figures.start_s)
+            made = plan(
+                space, seconds_per_epoch=epoch_s, cluster=(len(nodes), slots), workers=setting.workers,
+                num_samples=settings.num_samples, max_epochs=settings.max_epochs, scheduler=settings.scheduler,
+                costs=costs, seeds=_SEEDS,
+            )  # fmt: skip
+        except (SettingsError, ResourceError) as error:
+            return [], [f"the sweep itself is not foretold: {error}"]
+        except UnmeasuredError:
+            continue
+        if made.makespan_h is not None:
+            foretold.append(Foretold(setting, gangs, epoch_s, 3600 * made.makespan_h.p50))
+    return sorted(foretold, key=lambda each: each.makespan_s), []
+
+
+def _result(  # noqa: PLR0917 - all that was found
+    settings: Settings,
+    space: SearchSpace,
+    search: Search,
+    foretold: Sequence[Foretold],
+    names: Mapping[str, str | None],
+    search_s: float,
+    seconds: float,
+    notes: Sequence[str],
+) -> TuneUp:
+    measured, now = search.measured, search.choices.start(search.choices.gangs[0])
+    figures = measured[search.best]
+    made = TuneUp(
+        now=now,
+        fastest=search.best,
+        cheapest=search.best,
+        for_sweep=foretold[0].setting if foretold else None,
+        measured=measured,
+        failed=search.failed,
+        foretold=foretold,
+        global_batch=figures.samples,
+        limit=bottleneck(figures, adjustable=names["num_workers"] is not None),
+        search_s=search_s,
+        seconds=seconds,
+        notes=[*notes, *_notes(settings, space, search, names, figures)],
+        gpus_per_worker=settings.gpus_per_worker,
+        names=names,
+        fixed=names["batch_size"] not in space.domains or space.is_fixed(str(names["batch_size"])),
+        trainer_args=settings.trainer_args or {},
+    )
+    alike = [setting for setting in measured if measured[setting].rate >= ALIKE * figures.rate]
+    fastest = now if now in alike else min(alike, key=made.cost)
+    return replace(made, fastest=fastest, cheapest=min(measured, key=made.cost))
+
+
+def _notes(
+    settings: Settings, space: SearchSpace, search: Search, names: Mapping[str, str | None], figures: Figures
+) -> list[str]:
+    """Return what a user has to know of the figures."""
+    where = "data" if settings.data is not None else "model"
+    lacks = {"batch_size": "workers and pieces were", "num_workers": "the DataLoader's workers were"}
+    notes = [
+        f"{what} not varied: give {where} an argument {name}" for name, what in lacks.items() if names[name] is None
+    ]
+    batch = names["batch_size"]
+    if batch in space.domains and not space.is_fixed(str(batch)):
+        notes.append(f"{batch} is searched: with another number of workers or pieces, divide its values accordingly")
+    if figures.batch_norm:
+        notes.append("the model has BatchNorm, which sees a worker's batch: workers and pieces change its result")
+    if search.out_of_time:
+        notes.append(f"the budget ended the search: {search.spared} settings were not measured. Give a larger budget")
+    elif search.spared:
+        notes.append(f"{search.spared} more settings were not measured, for they could not be faster")
+    if any(setting.changes_results for setting in search.measured):
+        notes.append("* changes results: precision and torch.compile round otherwise")
+    if any(setting.compiled for setting in search.measured):
+        notes.append("torch.compile is no setting: call self.compile() at the end of the model's __init__")
+    if figures.left_out:
+        notes.append(f"callbacks that take no part in a step were left out: {', '.join(figures.left_out)}")
+    return notes
