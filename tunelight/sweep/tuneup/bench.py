@@ -47,6 +47,7 @@ class Bench:
             home=Home.here(),
             terminal=Terminal(False, 80),  # what the ranks print comes as events, which nobody shows
             job=True,
+            evaluation=self.settings.evaluation or "ddp",
         )
 
     def reservation(self, setting: Setting) -> Reservation:

@@ -15,9 +15,6 @@ from tunelight.space import SearchSpace
 from tunelight.stores.atomic import replacing
 from tunelight.sweep.tuneup.figures import Figures, Setting
 
-ALIKE = 0.97
-"""A setting with at least this part of the best speed counts as equally fast."""
-
 
 @dataclass(frozen=True)
 class Foretold:
@@ -38,7 +35,7 @@ class TuneUp:
 
     Attributes:
         now: the setting that the sweep has.
-        fastest: of the most steps a second; of those that are nearly as fast ``now``, else the cheapest.
+        fastest: of the most steps a second; of those nearly as fast ``now``, or that of the fewest CPUs.
         cheapest: of the fewest seconds of held CPUs (of GPUs, where workers have them) a sample.
         for_sweep: the one by which the sweep ends first, of ``foretold``; None where that is not known.
         measured: the figures of every setting that was measured; ``failed``: why others could not be.

@@ -1,7 +1,7 @@
 """Finds the fastest setting within a time budget: factor by factor, by successive halving within each.
 
-A gang of another size costs a start, so that all of a gang's settings are measured in one visit. What a step waits for
-bounds what a factor can win: settings that cannot reach the best are not measured.
+Each gang is measured once, and then those that may win are varied in one visit each, for a gang of another size costs a
+start. What a step waits for bounds what a factor can win: settings that cannot reach the best are not measured.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from typing import Protocol
 from tunelight.sweep.tuneup.figures import SMALL, Figures, Setting, UnmeasuredError
 
 _SLOWER = 0.85
-"""A gang whose own setting has less than this part of the best speed is not searched, unless it waits for something."""
+"""The part of the best speed that a setting has to reach, were there nothing to wait for, to be varied further."""
 _CLOSE = 0.93
 """Settings with at least this part of the best speed are measured again before one of them is called the best."""
+ALIKE = 0.97
+"""A setting with at least this part of the best speed counts as equally fast."""
 _ROUNDS = 2
 _LIMITS = 0.25
 """The share of a step from which on what is waited for is what limits training."""
@@ -35,7 +37,8 @@ class Choices:
     """The values that are tried of each factor.
 
     ``gangs``: numbers of workers, each with their CPUs; ``reduction``: pairs of ``bucket_mb`` and ``view``. The first
-    value of each is what the sweep has now.
+    value of each is what the sweep has now. ``batch``: samples of a step, which workers and pieces divide (0: unknown).
+    ``regroups``: whether a forward may have another number of samples where the model has BatchNorm.
     """
 
     gangs: Sequence[tuple[int, float]]
@@ -44,6 +47,8 @@ class Choices:
     reduction: Sequence[tuple[int | None, bool | None]] = ((None, None),)
     precision: Sequence[str | None] = (None,)
     compiled: Sequence[bool] = (False,)
+    batch: int = 0
+    regroups: bool = False
 
     def start(self, gang: tuple[int, float]) -> Setting:
         """Return a gang's setting that has the first value of everything else."""
@@ -58,7 +63,7 @@ class Choices:
             made = [replace(setting, bucket_mb=bucket, view=view) for bucket, view in pairs]
         else:
             made = [replace(setting, **{factor: value}) for value in getattr(self, factor)]
-        return [other for other in made if other != setting]
+        return [other for other in made if other != setting and self._divides(other)]
 
     def all(self) -> Iterator[Setting]:
         """Yield every setting, gang by gang."""
@@ -66,7 +71,12 @@ class Choices:
             reduction = self.reduction if gang[0] > 1 else self.reduction[:1]
             rest = (self.loader_workers, self.pieces, reduction, self.precision, self.compiled)
             for loaders, pieces, (bucket, view), precision, compiled in itertools.product(*rest):
-                yield Setting(*gang, loaders, pieces, bucket, view, precision, compiled)
+                setting = Setting(*gang, loaders, pieces, bucket, view, precision, compiled)
+                if self._divides(setting):
+                    yield setting
+
+    def _divides(self, setting: Setting) -> bool:
+        return self.batch % (setting.workers * setting.pieces) == 0
 
 
 @dataclass
@@ -76,7 +86,6 @@ class Search:
     Attributes:
         measured: the figures of each setting.
         failed: why a setting could not be measured.
-        spared: how many settings were not measured, because they could not be the best.
         out_of_time: whether the budget ended the search.
     """
 
@@ -100,23 +109,31 @@ class Search:
         return max(self.measured, key=lambda setting: self.measured[setting].rate)
 
     @property
+    def fastest(self) -> Setting:
+        """The fastest setting; of those that are nearly as fast the sweep's own, else that of the fewest CPUs."""
+        least, now = ALIKE * self.measured[self.best].rate, self.choices.start(self.choices.gangs[0])
+        alike = [setting for setting, figures in self.measured.items() if figures.rate >= least]
+        return now if now in alike else min(alike, key=lambda one: (one.workers * one.cpus, -self.measured[one].rate))
+
+    @property
     def spared(self) -> int:
         """How many settings were not measured."""
         return sum(1 for _ in self.choices.all()) - len(self.measured) - len(self.failed)
 
     def run(self) -> None:
         """Search. The first setting is measured whatever the budget is."""
+        firsts: list[Setting] = []
         for gang in self.choices.gangs:
             start = self.choices.start(gang)
             smaller = self.choices.others(start, "pieces")  # where the whole batch does not fit the memory
-            first = next((one for one in (start, *smaller) if self._measure(one)), None)
-            if first is not None and self._can_win(first):
-                self._climb(first)
+            firsts += itertools.islice(filter(self._measure, (start, *smaller)), 1)
+        for first in sorted(firsts, key=lambda one: -self.measured[one].rate):
+            self._climb(first)
         self._settle()
 
     def _measure(self, setting: Setting) -> bool:
         """Measure a setting once more; return whether there are figures of it."""
-        if setting in self.failed or (self.measured and self._over()):
+        if setting in self.failed or (self.measured and (self._regroups(setting) or self._over())):
             return setting in self.measured
         self.say(f"measuring {setting}")
         try:
@@ -129,30 +146,34 @@ class Search:
         self.measured[setting] = figures if before is None else before + figures
         return True
 
+    def _regroups(self, setting: Setting) -> bool:
+        """Tell whether the model has BatchNorm, and a forward another number of samples than in the sweep."""
+        workers = self.choices.gangs[0][0] * self.choices.pieces[0]
+        norm = next(iter(self.measured.values())).batch_norm
+        return norm and setting.workers * setting.pieces != workers and not self.choices.regroups
+
     def _over(self) -> bool:
         self.out_of_time = self.out_of_time or self.clock() - self.began > self.budget_s
         return self.out_of_time
 
-    def _can_win(self, setting: Setting) -> bool:
-        """Tell whether a gang may come near the best, were there nothing to wait for."""
-        figures = self.measured[setting]
-        free = max(figures.step_s - figures.data_s - figures.wait_s - figures.gap_s / figures.batches, 1e-9)
-        return 1 / free >= _SLOWER * self.measured[self.best].rate
+    def _can_win(self, setting: Setting, gain: float) -> bool:
+        """Tell whether a setting comes near the best if it is spared ``gain`` of its steps' time."""
+        return self.measured[setting].rate / max(1 - gain, 0.01) >= _SLOWER * self.measured[self.best].rate
 
     def _climb(self, setting: Setting) -> None:
         """Improve a gang's setting factor by factor, first what it waits for most."""
-        figures = self.measured[setting]
-        waits = {
-            "loader_workers": (figures.data_s + figures.gap_s / figures.batches) / figures.step_s,
-            "reduction": figures.wait_s / figures.step_s,
-            "precision": 1.0,
-            "compiled": 1.0,
-            "pieces": SMALL,  # it waits for nothing: smaller batches may fit the caches better
-        }
-        for factor in sorted(waits, key=lambda name: -waits[name]):
-            if waits[factor] < SMALL or self.measured[setting].rate < _SLOWER * self.measured[self.best].rate:
-                continue
-            setting = self._halve([setting, *self.choices.others(setting, factor)])
+        left = {"loader_workers", "reduction", "precision", "compiled", "pieces"}
+        while left:
+            gains = _gains(self.measured[setting])
+            factor = max(sorted(left), key=gains.__getitem__)
+            left.remove(factor)
+            varied = {name: others for name in (factor, *left) if (others := self.choices.others(setting, name))}
+            if (
+                factor in varied
+                and gains[factor] >= SMALL
+                and self._can_win(setting, sum(gains[name] for name in varied))
+            ):
+                setting = self._halve([setting, *varied[factor]])
 
     def _halve(self, settings: Sequence[Setting]) -> Setting:
         """Return the fastest by successive halving: the better half of each round is measured again."""
@@ -179,6 +200,17 @@ class Search:
         left = self._close(list(best.values()), most=2)
         for setting in left if len(left) > 1 else ():
             self._measure(setting)
+
+
+def _gains(figures: Figures) -> dict[str, float]:
+    """Return which part of a step each factor could spare at most."""
+    return {
+        "loader_workers": (figures.data_s + figures.gap_s / figures.batches) / figures.step_s,
+        "reduction": figures.wait_s / figures.step_s,
+        "pieces": SMALL,  # a smaller batch may fit the caches better
+        "precision": 0.5,
+        "compiled": 0.5,
+    }
 
 
 def bottleneck(figures: Figures, *, adjustable: bool) -> str:

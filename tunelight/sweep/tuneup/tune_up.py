@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import itertools
 import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +20,13 @@ from tunelight.cluster.connect import connected
 from tunelight.errors import ResourceError, SettingsError
 from tunelight.machine.signals import StopSignals
 from tunelight.resources import Reservation, check_fits
-from tunelight.settings import Settings, checks
+from tunelight.settings import Settings, check_names, checks
 from tunelight.space import SearchSpace
 from tunelight.space.check import check_settings, with_baselines
 from tunelight.space.parts import split_config
 from tunelight.sweep.building import build_parts
 from tunelight.sweep.tuneup.figures import Figures, Setting, UnmeasuredError
-from tunelight.sweep.tuneup.result import ALIKE, Foretold, TuneUp
+from tunelight.sweep.tuneup.result import Foretold, TuneUp
 from tunelight.sweep.tuneup.search import Choices, Search, bottleneck
 
 if TYPE_CHECKING:
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 BUDGET_S = 120.0
 _LOADERS = (0, 1, 2, 4)
 _BUCKETS = (25, 5)
+_DDP = (25, False)
+"""What DDP has by itself: ``bucket_cap_mb`` and ``gradient_as_bucket_view``."""
 _MOST_WORKERS = 8
 _MOST_AT_ONCE = 8
 _SEEDS = 3
@@ -73,46 +78,64 @@ def tune_up(
     Raises: subclasses of TunelightError. Runs on: driver.
     """
     began = time.monotonic()
+    whole: dict[str, Any] = {"workers": try_workers, "pieces": try_pieces, "buckets": try_buckets}
+    tried = {name: _numbers(f"try_{name}", given, checks.whole) for name, given in whole.items()}
+    tried["loaders"] = _numbers("try_loader_workers", try_loader_workers, partial(checks.whole, least=0))
+    tried["cpus"] = _numbers("try_cpus", try_cpus, checks.number)
+    tried |= {"precision": try_precision, "compiled": [False, True] if try_compile else [False]}
+    budget_s = checks.seconds(budget)
     space = SearchSpace.of(search_space)
+    check_names(settings)
     told = with_baselines(space, Settings(**{**space.settings, **settings}))
-    check_settings(space, told)
-    _check(told)
-    budget_s = checks.seconds(checks.time_budget("budget", budget))
-    reservation, code = build_parts(space, told)[:2]
-    told = replace(told, checkpoints=None, seed=told.seed or 0)
+    with benched(space, told, tried) as (bench, choices, names):
+        search = Search(bench, choices, budget_s, say=say)
+        search.run()
+        if not search.measured:
+            raise SettingsError(f"No setting could be measured. {next(iter(search.failed.values()))}")
+        search_s = time.monotonic() - began
+        foretold, notes = _foretell(space, told, search, bench, say)
+    return _result(told, space, search, foretold, names, search_s, time.monotonic() - began, notes)
+
+
+@contextlib.contextmanager
+def benched(
+    space: SearchSpace, settings: Settings, tried: Mapping[str, Any]
+) -> Iterator[tuple[Bench, Choices, Mapping[str, str | None]]]:
+    """Check a sweep, connect to Ray, and yield what measures settings, which there are, and the data's arguments.
+
+    Raises: subclasses of TunelightError. Runs on: driver.
+    """
+    check_settings(space, settings)
+    _check(settings)
+    reservation, code = build_parts(space, settings)[:2]
+    settings = replace(settings, checkpoints=None, seed=settings.seed or 0)
     from tunelight.sweep.tuneup.bench import Bench  # imports Ray
     from tunelight.sweep.tuneup.worker import Measure  # imports torch
 
     recipe: Any = getattr(code, "train", code)  # within the objects of the space
-    config = dict(told.baselines[0]) if told.baselines else space.sample(np.random.RandomState(told.seed))
-    parts = split_config(config)
-    names, defaults = _arguments(told, parts)
-    batch = defaults.get("batch_size", 0) * reservation.workers
+    given = settings.baselines[0] if settings.baselines else space.sample(np.random.RandomState(settings.seed))
+    parts = split_config(given)
+    names, values = _arguments(settings, parts)
+    batch = values.get("batch_size", 0) * reservation.workers
+    first = replace(reservation, workers=1, least=None)
     with (
         tempfile.TemporaryDirectory(prefix="tunelight-tune-up-") as folder,
-        connected(
-            told, replace(reservation, workers=1, least=None), Path(folder, "sweep", "sweep.yaml"), StopSignals()
-        ),
+        connected(settings, first, Path(folder, "sweep", "sweep.yaml"), StopSignals()),
     ):
-        tried: dict[str, Any] = {
-            "workers": try_workers,
-            "cpus": try_cpus,
-            "loaders": try_loader_workers,
-            "pieces": try_pieces,
-        }
-        tried |= {"buckets": try_buckets, "precision": try_precision, "compiled": try_compile}
-        choices = _choices(told, reservation, recipe, names, defaults, batch, tried)
-        bench = Bench(told, Measure(recipe, parts, batch, names), folder)
+        bench = Bench(settings, Measure(recipe, parts, batch, names), folder)
         try:
-            search = Search(bench, choices, budget_s, say=say)
-            search.run()
-            if not search.measured:
-                raise SettingsError(f"No setting could be measured. {next(iter(search.failed.values()))}")
-            search_s = time.monotonic() - began
-            foretold, notes = _foretell(space, told, search, bench, say)
+            yield bench, _choices(settings, reservation, recipe, values, batch, tried), names
         finally:
             bench.close()
-    return _result(told, space, search, foretold, names, search_s, time.monotonic() - began, notes)
+
+
+def _numbers(name: str, given: Any, check: Callable[[str, Any], Any]) -> Any:
+    """Return the checked numbers that are to be tried; None where the defaults are. Raises: SettingsError."""
+    if given is None:
+        return None
+    if not isinstance(given, Sequence) or isinstance(given, str) or not given:
+        raise SettingsError(f"{name} must be a list of numbers, [1, 2, 4] for example, not {given!r}.")
+    return [check(name, value) for value in given]
 
 
 def _check(settings: Settings) -> None:
@@ -147,33 +170,31 @@ def _choices(  # noqa: PLR0917 - what there is, and what was asked for
     settings: Settings,
     reservation: Reservation,
     recipe: Any,
-    names: Mapping[str, str | None],
-    defaults: Mapping[str, Any],
+    values: Mapping[str, Any],
     batch: int,
     tried: Mapping[str, Any],
 ) -> Choices:
-    """Return what is tried, first what the sweep has."""
+    """Return what is tried, first what the sweep has. ``values``: of the data's arguments that can be varied."""
     own = reservation.workers, reservation.cpus_per_worker
-    args = recipe.trainer_args
-    varied = names["batch_size"] is not None
+    args, varied = recipe.trainer_args, "batch_size" in values
     sizes = tried["workers"] or [1 << power for power in range(_MOST_WORKERS.bit_length())]
     fits = [pair for pair in _gangs(reservation, sizes if varied else [own[0]], tried["cpus"]) if batch % pair[0] == 0]
-    gangs = list(dict.fromkeys([own, *fits]))
-    pieces = [n for n in tried["pieces"] if varied and all(batch % (n * workers) == 0 for workers, _ in gangs)]
-    loaders: list[Any] = [defaults.get("num_workers")]
-    if names["num_workers"] is not None:
+    loaders: list[Any] = [values.get("num_workers")]
+    if "num_workers" in values:
         loaders = list(dict.fromkeys([*loaders, *tried["loaders"]]))
     reduction: list[Any] = [(None, None)]
     if settings.backend == "ddp" and "strategy" not in args:
-        reduction += [(size, view) for size in tried["buckets"] for view in (False, True)]
-        reduction.remove((25, False)) if (25, False) in reduction else None  # what DDP has by itself
+        pairs = itertools.product(tried["buckets"], (False, True))
+        reduction += [pair for pair in pairs if pair != _DDP]
     return Choices(
-        gangs,
-        loaders,
-        list(dict.fromkeys([1, *pieces])),
-        reduction,
-        [None, *(each for each in tried["precision"] if each != args.get("precision"))],
-        [False, True] if tried["compiled"] else [False],
+        gangs=list(dict.fromkeys([own, *fits])),
+        loader_workers=loaders,
+        pieces=list(dict.fromkeys([1, *(tried["pieces"] if varied else ())])),
+        reduction=reduction,
+        precision=[None, *(each for each in tried["precision"] if each != args.get("precision"))],
+        compiled=tried["compiled"],
+        batch=batch,
+        regroups=tried["workers"] is not None,
     )
 
 
@@ -212,7 +233,7 @@ def _foretell(
         return [], ["the sweep itself is not foretold, for it has a proxy"]
     nodes, total = _nodes(), settings.num_samples * space.grid_size
     best: dict[tuple[int, float], Setting] = {}
-    for setting in sorted(search.measured, key=lambda one: (one.changes_results, -search.measured[one].rate)):
+    for setting in sorted(search.measured, key=lambda one: -search.measured[one].rate):
         best.setdefault(setting.gang, setting)
     foretold = []
     for setting in best.values():
@@ -249,11 +270,12 @@ def _result(  # noqa: PLR0917 - all that was found
     notes: Sequence[str],
 ) -> TuneUp:
     measured, now = search.measured, search.choices.start(search.choices.gangs[0])
-    figures = measured[search.best]
+    fastest = search.fastest
+    figures = measured[fastest]
     made = TuneUp(
         now=now,
-        fastest=search.best,
-        cheapest=search.best,
+        fastest=fastest,
+        cheapest=fastest,
         for_sweep=foretold[0].setting if foretold else None,
         measured=measured,
         failed=search.failed,
@@ -268,9 +290,7 @@ def _result(  # noqa: PLR0917 - all that was found
         fixed=names["batch_size"] not in space.domains or space.is_fixed(str(names["batch_size"])),
         trainer_args=settings.trainer_args or {},
     )
-    alike = [setting for setting in measured if measured[setting].rate >= ALIKE * figures.rate]
-    fastest = now if now in alike else min(alike, key=made.cost)
-    return replace(made, fastest=fastest, cheapest=min(measured, key=made.cost))
+    return replace(made, cheapest=min(measured, key=made.cost))
 
 
 def _notes(
@@ -286,7 +306,14 @@ def _notes(
     if batch in space.domains and not space.is_fixed(str(batch)):
         notes.append(f"{batch} is searched: with another number of workers or pieces, divide its values accordingly")
     if figures.batch_norm:
-        notes.append("the model has BatchNorm, which sees a worker's batch: workers and pieces change its result")
+        notes.append(
+            "the model has BatchNorm, whose result depends on the samples of a forward: "
+            + (
+                "workers and pieces change it"
+                if search.choices.regroups
+                else "only settings with the same were measured"
+            )
+        )
     if search.out_of_time:
         notes.append(f"the budget ended the search: {search.spared} settings were not measured. Give a larger budget")
     elif search.spared:

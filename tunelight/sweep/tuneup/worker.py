@@ -53,14 +53,15 @@ class Measure:
         began, session = time.perf_counter(), get_session()
         setting: Setting = config["setting"]
         recipe, parts = self.recipe, self._arguments(setting)
-        args, left_out = self._trainer_args(setting, parts["trainer"])
+        told = {**recipe.trainer_args, **parts["trainer"]}
+        args, left_out = _trainer_args(setting, told)
         module: Any = recipe.model(**parts["model"])
         data = recipe.data(**parts["data"]) if recipe.data is not None else None
         clock = _Clock(config["seconds"], setting.pieces, began)
         trainer = pl.Trainer(**{**args, "callbacks": [clock, *args["callbacks"]], "profiler": clock.loading})
         compiled: Any = torch.compile(module) if setting.compiled else module
         trainer.fit(compiled, datamodule=data)
-        val_s = _validation_s(trainer, module, data, recipe.trainer_args) if config.get("validate") else None
+        val_s = _validation_s(trainer, module, data, told) if config.get("validate") else None
         if session.context.rank == 0:
             norm = any(isinstance(layer, _BatchNorm) for layer in module.modules())
             figures = replace(clock.figures(), samples=self.batch, val_s=val_s, batch_norm=norm, left_out=left_out)
@@ -75,28 +76,26 @@ class Measure:
                 parts[part][argument] = value
         return parts
 
-    def _trainer_args(self, setting: Setting, more: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Return the Trainer's arguments, and the names of the callbacks that are left out."""
-        context = get_session().context
-        args = built(
-            {name: value for name, value in {**self.recipe.trainer_args, **more}.items() if name not in _NOT_USED}
-        )
-        strategy: Any = BACKENDS[context.backend].load_strategy()
-        ddp = {"bucket_cap_mb": setting.bucket_mb, "gradient_as_bucket_view": setting.view}
-        ddp = {name: value for name, value in ddp.items() if value is not None}
-        args = with_device(args, lambda: strategy(**ddp), on_gpu=context.gpu is not None)
-        if setting.precision is not None:
-            args["precision"] = setting.precision
-        if setting.pieces > 1:
-            args["accumulate_grad_batches"] = setting.pieces * args.get("accumulate_grad_batches", 1)
-            if isinstance(limit := args.get("limit_train_batches"), int):
-                args["limit_train_batches"] = limit * setting.pieces
-        given = callbacks_of(args)
-        kept = [each for each in given if takes_part(each)]
-        args["callbacks"] = kept
-        args |= {"max_epochs": _EPOCHS, "limit_val_batches": 0, "logger": False, "enable_checkpointing": False}
-        args |= {"enable_progress_bar": False, "enable_model_summary": False}
-        return args, tuple(type(each).__name__ for each in given if each not in kept)
+
+def _trainer_args(setting: Setting, told: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the Trainer's arguments, and the names of the callbacks that are left out."""
+    context = get_session().context
+    args = built({name: value for name, value in told.items() if name not in _NOT_USED})
+    strategy: Any = BACKENDS[context.backend].load_strategy()
+    ddp = {"bucket_cap_mb": setting.bucket_mb, "gradient_as_bucket_view": setting.view}
+    ddp = {name: value for name, value in ddp.items() if value is not None}
+    args = with_device(args, lambda: strategy(**ddp), on_gpu=context.gpu is not None)
+    if setting.precision is not None:
+        args["precision"] = setting.precision
+    if setting.pieces > 1:
+        args["accumulate_grad_batches"] = setting.pieces * args.get("accumulate_grad_batches", 1)
+        if isinstance(limit := args.get("limit_train_batches"), int):
+            args["limit_train_batches"] = limit * setting.pieces
+    given = callbacks_of(args)
+    args["callbacks"] = [each for each in given if takes_part(each)]
+    args |= {"max_epochs": _EPOCHS, "limit_val_batches": 0, "logger": False, "enable_checkpointing": False}
+    args |= {"enable_progress_bar": False, "enable_model_summary": False}
+    return args, tuple(type(each).__name__ for each in given if not takes_part(each))
 
 
 def takes_part(callback: Any) -> bool:
@@ -136,11 +135,11 @@ class _Clock(Callback):
         self._size = 0
         """Batches of a slice; 0 in the warm-up."""
         self._first = True
-        """True for the first batch of an epoch: its time is not one of a step."""
+        """True until an epoch's first batch has ended, which is no usual step."""
         self._last = began
         self._spent = self._loaded = self._start_s = 0.0
         self._steps: list[float] = []
-        self._shares: tuple[float, float] = (0.0, 0.0)
+        self._shares = (0.0, 0.0)
         self._waits: list[float] = []
         self._gaps: list[float] = []
         self._epoch = 1
@@ -149,14 +148,19 @@ class _Clock(Callback):
         """Train without schedulers that wait for a validation's metric, for there is none."""
         strategy = trainer.strategy
         strategy.lr_scheduler_configs = [one for one in strategy.lr_scheduler_configs if not one.reduce_on_plateau]
-        self._cuda = trainer.strategy.root_device.type == "cuda"
-        self._ddp = strategy.model if isinstance(strategy.model, DistributedDataParallel) else None
-        self._together = strategy.world_size > 1
+        self._cuda = strategy.root_device.type == "cuda"
+        together = strategy.world_size > 1 and isinstance(strategy.model, DistributedDataParallel)
+        self._ddp = strategy.model if together else None
         self._last = time.perf_counter()
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Note the number of batches."""
-        self._epoch, self._first = trainer.num_training_batches, True
+        self._epoch, self._first = int(trainer.num_training_batches), True
+
+    def on_train_batch_start(self, *args: Any) -> None:
+        """Note how long an epoch's first batch was waited for."""
+        if self._first:
+            self._gaps.append(time.perf_counter() - self._last)
 
     def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
         """Count a batch."""
@@ -167,9 +171,8 @@ class _Clock(Callback):
         passed, loaded = now - self._last, self.loading.seconds
         self._last, self.loading.seconds = now, 0.0
         self._start_s = self._start_s or now - self._began
-        if self._first and self._epoch > 1:
-            self._gaps.append(passed)
-            self._first = False
+        usual, self._first = not self._first or self._epoch == 1, False
+        if not usual:
             return
         if detail:
             self._waits.append(self._waited())
@@ -184,7 +187,7 @@ class _Clock(Callback):
         each = self._spent / self._batches
         count = max(1, round(self._seconds * (1 - _WARM_SHARE) / SLICES / each / self._pieces)) * self._pieces
         self._size = int(trainer.strategy.broadcast(count if ready else 0))
-        if ready or self._size:
+        if self._size:
             self._begin_slice()
 
     def _begin_slice(self) -> None:
@@ -193,16 +196,15 @@ class _Clock(Callback):
     def _end_slice(self, trainer: Any, *, detail: bool) -> None:
         step = self._spent / self._batches * self._pieces
         load = self._loaded / self._batches * self._pieces
-        if not detail:
-            self._steps.append(step)
-            self._shares = (self._shares[0] + load / SLICES, 0.0)
+        if detail:
+            self._shares = load, min(median(self._waits), step - load)
         else:
-            self._shares = (load, min(median(self._waits), step - load))
-        done = detail or (len(self._steps) == SLICES and not self._cuda and self._ddp is None)
-        if len(self._steps) == SLICES and self._ddp is not None and not detail:
-            self._ddp._set_ddp_runtime_logging_sample_rate(1)
+            self._steps.append(step)
+            self._shares = self._shares[0] + load / SLICES, 0.0
+        if len(self._steps) == SLICES and self._ddp is not None:
+            self._ddp._set_ddp_runtime_logging_sample_rate(1)  # it costs time, and is for the last slice
         self._begin_slice()
-        trainer.should_stop = done
+        trainer.should_stop = detail or (len(self._steps) == SLICES and not self._cuda and self._ddp is None)
 
     def _waited(self) -> float:
         """Return how long the last step waited for the all-reduce, by DDP's timers: what no backward has hidden."""
@@ -212,23 +214,25 @@ class _Clock(Callback):
 
     def figures(self) -> Figures:
         """Return what was measured."""
-        batch = median(self._steps) / self._pieces
         gaps = self._gaps[1:] or self._gaps  # the first starts loader workers that may stay
-        gap = max(0.0, median(gaps) - batch) if gaps else 0.0
         return Figures(
             steps=tuple(self._steps),
             data_s=self._shares[0],
             wait_s=self._shares[1],
-            gap_s=gap,
+            gap_s=max(0.0, median(gaps) - self._shares[0] / self._pieces) if self._epoch > 1 else 0.0,
             batches=max(1, round(self._epoch / self._pieces)),
             start_s=self._start_s,
             samples=0,
         )
 
 
-def _validation_s(trainer: Any, module: Any, data: Any, trainer_args: Mapping[str, Any]) -> float:
-    """Return the seconds of a validation, of which at most the first batches are run."""
-    if not trainer.fit_loop.epoch_loop.val_loop._data_source.is_defined():
+def _validation_s(trainer: Any, module: Any, data: Any, args: Mapping[str, Any]) -> float:
+    """Return the seconds an epoch of validation, of which at most the first batches are run.
+
+    ``args``: the Trainer's, as the sweep has them.
+    """
+    limit, every = args.get("limit_val_batches", 1.0), args.get("check_val_every_n_epoch") or 1
+    if not limit or not trainer.fit_loop.epoch_loop.val_loop._data_source.is_defined():
         return 0.0
     marks: list[float] = []
 
@@ -236,16 +240,16 @@ def _validation_s(trainer: Any, module: Any, data: Any, trainer_args: Mapping[st
         def on_validation_batch_end(self, *args: Any) -> None:
             marks.append(time.perf_counter())
 
-    limit = trainer_args.get("limit_val_batches", 1.0)
     trainer.callbacks = [*trainer.callbacks, Marks()]
-    trainer.limit_val_batches = min(limit, _FEW_BATCHES) if isinstance(limit, int) and limit != 1 else _FEW_BATCHES
+    trainer.limit_val_batches = min(limit, _FEW_BATCHES) if isinstance(limit, int) else _FEW_BATCHES
     began = time.perf_counter()
     trainer.validate(module, datamodule=data, verbose=False)
-    ended = time.perf_counter()
-    loaders = trainer.val_dataloaders
+    ended, loaders = time.perf_counter(), trainer.val_dataloaders
     lengths = [len(loader) for loader in (loaders if isinstance(loaders, list | tuple) else [loaders])]
-    total = sum(min(limit, n) if isinstance(limit, int) and limit != 1 else max(1, int(n * limit)) for n in lengths)
+    total = sum(min(limit, length) if isinstance(limit, int) else int(length * limit) for length in lengths)
     if not marks:
         return 0.0
-    between = [later - earlier for earlier, later in itertools.pairwise(marks)]
-    return marks[0] - began + (median(between) if between else 0.0) * (total - 1) + ended - marks[-1]
+    between = [later - earlier for earlier, later in itertools.pairwise(marks)] or [0.0]
+    interval = args.get("val_check_interval") or 1.0
+    often = 1 / interval if isinstance(interval, float) else 1.0
+    return (ended - began + median(between) * max(0, total - len(marks))) * often / every
