@@ -21,7 +21,13 @@ def _list(help_: str, name: str) -> Any:
 
 @command("tune-up space.yaml --budget 2m", runs_code=True)
 def tune_up(
-    file: options.File,
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="A search space with model=: a YAML file, or the name of one that comes with tunelight.",
+        ),
+    ],
     try_workers: Annotated[
         str | None, _list("Workers of a trial. Default: powers of two that fit the cluster.", "--try-workers")
     ] = None,
