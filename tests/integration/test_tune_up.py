@@ -11,7 +11,6 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import tunelight as tl
-from tests import flavours
 from tunelight.compat.lightning import pl
 from tunelight.errors import SettingsError
 
@@ -91,10 +90,10 @@ def tuned(model: Any = Net, data: Any = Data, fixed: dict[str, Any] | None = Non
     space = {"model.lr": tl.loguniform(1e-4, 1e-2), **{key: tl.choice([value]) for key, value in (fixed or {}).items()}}
     few = {"try_workers": [1, 2], "try_cpus": [1], "try_loader_workers": [0], "try_pieces": [1], "try_buckets": [25]}
     settings = {"metric": "val_loss", "max_epochs": 2, "num_samples": 4, "scheduler": "fifo", "seed": 1}
-    return tl.tune_up(space, model=model, data=data, **{**few, "budget": 2.0, **settings, **more})
+    return tl.tune_up(space, model=model, data=data, **{**few, "budget": 6.0, **settings, **more})
 
 
-@flavours.both
+@pytest.mark.both
 def test_settings_are_measured_and_the_sweep_is_foretold(ray4):
     result = tuned(try_pieces=[1, 2])
     assert {setting.gang for setting in result.measured} == {(1, 1), (2, 1)}
@@ -107,11 +106,10 @@ def test_settings_are_measured_and_the_sweep_is_foretold(ray4):
     assert result.for_sweep == result.foretold[0].setting
     assert {each.setting.workers: each.at_once for each in result.foretold} == {1: 4, 2: 2}
     assert result.asdict()["settings"]["workers"] == result.best.workers
-    assert ray4.available_resources()["CPU"] == pytest.approx(4)
 
 
 def test_a_slow_loader_is_named_and_gets_workers(ray4):
-    result = tuned(fixed={"data.read_s": 2e-3}, try_workers=[1], try_loader_workers=[0, 2], budget=4.0)
+    result = tuned(fixed={"data.read_s": 2e-3}, try_workers=[1], try_loader_workers=[0, 2])
     alone = next(figures for setting, figures in result.measured.items() if setting.loader_workers == 0)
     assert alone.data_s / alone.step_s > 0.8
     assert result.fastest.loader_workers == 2

@@ -21,6 +21,8 @@ _CLOSE = 0.93
 ALIKE = 0.97
 """A setting with at least this part of the best speed counts as equally fast."""
 _ROUNDS = 2
+_NOISY = 1.5
+"""A measurement whose upper quartile of speeds is more than so many times the lower one is repeated."""
 _LIMITS = 0.25
 """The share of a step from which on what is waited for is what limits training."""
 
@@ -99,7 +101,7 @@ class Search:
     out_of_time: bool = False
 
     def __post_init__(self) -> None:
-        self.began = self.clock()
+        self.began, self._took_s = self.clock(), 0.0
         self.seconds = min(5.0, max(0.4, self.budget_s / 40))
         """Of one measurement."""
 
@@ -136,14 +138,19 @@ class Search:
         if setting in self.failed or (self.measured and (self._regroups(setting) or self._over())):
             return setting in self.measured
         self.say(f"measuring {setting}")
+        began = self.clock()
         try:
             figures = self.bench.measure(setting, self.seconds)
+            self._took_s = self.clock() - began
         except UnmeasuredError as error:
             if setting not in self.measured:
                 self.failed[setting] = str(error)
             return setting in self.measured
         before = self.measured.get(setting)
         self.measured[setting] = figures if before is None else before + figures
+        slow, _, fast = figures.rates
+        if before is None and fast > _NOISY * slow:  # others have used the machine meanwhile
+            self._measure(setting)
         return True
 
     def _regroups(self, setting: Setting) -> bool:
@@ -153,7 +160,8 @@ class Search:
         return norm and setting.workers * setting.pieces != workers and not self.choices.regroups
 
     def _over(self) -> bool:
-        self.out_of_time = self.out_of_time or self.clock() - self.began > self.budget_s
+        """Tell whether the budget is over before another measurement, if that takes as long as the last one."""
+        self.out_of_time = self.out_of_time or self.clock() - self.began + self._took_s > self.budget_s
         return self.out_of_time
 
     def _can_win(self, setting: Setting, gain: float) -> bool:
@@ -197,7 +205,7 @@ class Search:
         best: dict[tuple[int, float], Setting] = {}
         for setting in sorted(self.measured, key=lambda one: -self.measured[one].rate):
             best.setdefault(setting.gang, setting)
-        left = self._close(list(best.values()), most=2)
+        left = self._close(list(best.values()), most=2) if best else []
         for setting in left if len(left) > 1 else ():
             self._measure(setting)
 

@@ -64,7 +64,9 @@ class Measure:
         val_s = _validation_s(trainer, module, data, told) if config.get("validate") else None
         if session.context.rank == 0:
             norm = any(isinstance(layer, _BatchNorm) for layer in module.modules())
-            figures = replace(clock.figures(), samples=self.batch, val_s=val_s, batch_norm=norm, left_out=left_out)
+            each = getattr(trainer.train_dataloader, "batch_size", None) or 1
+            samples = self.batch or each * setting.workers
+            figures = replace(clock.figures(), samples=samples, val_s=val_s, batch_norm=norm, left_out=left_out)
             session.hand_in(figures)
 
     def _arguments(self, setting: Setting) -> dict[str, dict[str, Any]]:
