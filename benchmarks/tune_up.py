@@ -56,13 +56,13 @@ def space_of(name: str, **settings: Any) -> Any:
 
 
 def measured(bench: Any, settings: list[Any], passes: int) -> dict[Any, float]:
-    """Return the steps a second of every setting, the median over some passes: others may use the machine in one."""
+    """Return the steps a second of every setting, over some passes: others may use the machine in one of them."""
     figures: dict[Any, Any] = {}
     for _ in range(passes):
         for setting in settings:
             again = bench.measure(setting, SECONDS / PASSES)
             figures[setting] = figures[setting] + again if setting in figures else again
-    return {setting: found.rate for setting, found in figures.items()}
+    return {setting: found.speed for setting, found in figures.items()}
 
 
 def searched(name: str, *, short: bool) -> tuple[list[str], bool]:

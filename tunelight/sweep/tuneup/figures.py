@@ -113,3 +113,8 @@ class Figures:
     def rate(self) -> float:
         """Steps a second."""
         return self.rates[1]
+
+    @property
+    def speed(self) -> float:
+        """Steps a second by which settings are compared: the upper quartile, for other programs only slow it down."""
+        return self.rates[2]

@@ -119,7 +119,7 @@ class TuneUp:
     def asdict(self) -> dict[str, Any]:
         """Return plain data."""
         rows = []
-        for setting, figures in sorted(self.measured.items(), key=lambda pair: -pair[1].rate):
+        for setting, figures in sorted(self.measured.items(), key=lambda pair: -pair[1].speed):
             low, rate, high = figures.rates
             row = {"steps_per_s": rate, "quartiles": [low, high], "cost_s_per_sample": self.cost(setting)}
             row |= {"data_share": figures.data_s / figures.step_s, "wait_share": figures.wait_s / figures.step_s}
@@ -141,7 +141,7 @@ class TuneUp:
     def rows(self) -> list[list[str]]:
         """Return the table of measured settings, the fastest first."""
         rows = []
-        for setting, figures in sorted(self.measured.items(), key=lambda pair: -pair[1].rate):
+        for setting, figures in sorted(self.measured.items(), key=lambda pair: -pair[1].speed):
             low, rate, high = figures.rates
             mark = " *" if setting.changes_results else ""
             shares = (figures.data_s / figures.step_s, figures.wait_s / figures.step_s)
@@ -159,8 +159,10 @@ class TuneUp:
 
     def __str__(self) -> str:
         low, rate, high = self.measured[self.fastest].rates
-        own = self.measured[self.now].rate if self.now in self.measured else None
-        against = f", {rate / own:.2f} times now's" if own and self.fastest != self.now else ""
+        own = self.measured[self.now].speed if self.now in self.measured else None
+        against = (
+            f", {self.measured[self.fastest].speed / own:.2f} times now's" if own and self.fastest != self.now else ""
+        )
         held = "GPU" if self.gpus_per_worker else "CPU"
         lines = [
             f"{len(self.measured)} settings measured in {self.search_s:.0f} s, {self.global_batch} samples a step.",

@@ -108,14 +108,14 @@ class Search:
     @property
     def best(self) -> Setting:
         """The fastest setting of those measured."""
-        return max(self.measured, key=lambda setting: self.measured[setting].rate)
+        return max(self.measured, key=lambda setting: self.measured[setting].speed)
 
     @property
     def fastest(self) -> Setting:
         """The fastest setting; of those that are nearly as fast the sweep's own, else that of the fewest CPUs."""
         least, now = ALIKE * self.measured[self.best].rate, self.choices.start(self.choices.gangs[0])
-        alike = [setting for setting, figures in self.measured.items() if figures.rate >= least]
-        return now if now in alike else min(alike, key=lambda one: (one.workers * one.cpus, -self.measured[one].rate))
+        alike = [setting for setting, figures in self.measured.items() if figures.speed >= least]
+        return now if now in alike else min(alike, key=lambda one: (one.workers * one.cpus, -self.measured[one].speed))
 
     @property
     def spared(self) -> int:
@@ -129,7 +129,7 @@ class Search:
             start = self.choices.start(gang)
             smaller = self.choices.others(start, "pieces")  # where the whole batch does not fit the memory
             firsts += itertools.islice(filter(self._measure, (start, *smaller)), 1)
-        for first in sorted(firsts, key=lambda one: -self.measured[one].rate):
+        for first in sorted(firsts, key=lambda one: -self.measured[one].speed):
             self._climb(first)
         self._settle()
 
@@ -166,7 +166,7 @@ class Search:
 
     def _can_win(self, setting: Setting, gain: float) -> bool:
         """Tell whether a setting comes near the best if it is spared ``gain`` of its steps' time."""
-        return self.measured[setting].rate / max(1 - gain, 0.01) >= _SLOWER * self.measured[self.best].rate
+        return self.measured[setting].speed / max(1 - gain, 0.01) >= _SLOWER * self.measured[self.best].speed
 
     def _climb(self, setting: Setting) -> None:
         """Improve a gang's setting factor by factor, first what it waits for most."""
@@ -196,14 +196,14 @@ class Search:
 
     def _close(self, settings: Sequence[Setting], most: int) -> list[Setting]:
         """Return the fastest, at most so many, and none that is clearly slower."""
-        ordered = sorted(settings, key=lambda setting: -self.measured[setting].rate)
-        best = self.measured[ordered[0]].rate
-        return [one for one in ordered[:most] if self.measured[one].rate >= _CLOSE * best]
+        ordered = sorted(settings, key=lambda setting: -self.measured[setting].speed)
+        best = self.measured[ordered[0]].speed
+        return [one for one in ordered[:most] if self.measured[one].speed >= _CLOSE * best]
 
     def _settle(self) -> None:
         """Measure the best settings again, in turns, so that a machine that slows down hits all alike."""
         best: dict[tuple[int, float], Setting] = {}
-        for setting in sorted(self.measured, key=lambda one: -self.measured[one].rate):
+        for setting in sorted(self.measured, key=lambda one: -self.measured[one].speed):
             best.setdefault(setting.gang, setting)
         left = self._close(list(best.values()), most=2) if best else []
         for setting in left if len(left) > 1 else ():

@@ -94,7 +94,8 @@ def tune_up(
             raise SettingsError(f"No setting could be measured. {next(iter(search.failed.values()))}")
         search_s = time.monotonic() - began
         foretold, notes = _foretell(space, told, search, bench, say)
-    return _result(told, space, search, foretold, names, search_s, time.monotonic() - began, notes)
+    seconds = time.monotonic() - began
+    return _result(told, space, search, names, foretold=foretold, search_s=search_s, seconds=seconds, notes=notes)
 
 
 @contextlib.contextmanager
@@ -124,7 +125,7 @@ def benched(
     ):
         bench = Bench(settings, Measure(recipe, parts, batch, names), folder)
         try:
-            yield bench, _choices(settings, reservation, recipe, values, batch, tried), names
+            yield bench, _choices(settings, reservation, recipe, values, batch=batch, tried=tried), names
         finally:
             bench.close()
 
@@ -166,11 +167,12 @@ def _arguments(
     return names, values
 
 
-def _choices(  # noqa: PLR0917 - what there is, and what was asked for
+def _choices(
     settings: Settings,
     reservation: Reservation,
     recipe: Any,
     values: Mapping[str, Any],
+    *,
     batch: int,
     tried: Mapping[str, Any],
 ) -> Choices:
@@ -202,9 +204,10 @@ def _gangs(reservation: Reservation, sizes: Sequence[int], cpus: Sequence[float]
     """Yield the gangs that the cluster can hold: their size, and the CPUs of each worker."""
     nodes = _nodes()
     for workers in sizes:
-        most = int(max(node.get("CPU", 0) for node in nodes) // min(workers, _on_a_node(reservation, nodes)))
+        beside = min(workers, max(_slots(reservation, nodes), default=1))
+        most = max(int(node.get("CPU", 0)) for node in nodes) // beside
         own = [reservation.cpus_per_worker]
-        for each in dict.fromkeys(cpus or (own if reservation.gpus_per_worker else [*own, most])):
+        for each in dict.fromkeys(cpus or (own if reservation.gpus_per_worker or most <= own[0] else [*own, most])):
             try:
                 check_fits(Reservation(workers, each, reservation.gpus_per_worker), nodes)
             except ResourceError:
@@ -212,9 +215,10 @@ def _gangs(reservation: Reservation, sizes: Sequence[int], cpus: Sequence[float]
             yield workers, each
 
 
-def _on_a_node(reservation: Reservation, nodes: Sequence[Mapping[str, float]]) -> int:
-    """Return how many workers the largest node holds."""
-    return max(int(min(node.get(name, 0) // n for name, n in reservation.worker.items())) for node in nodes) or 1
+def _slots(reservation: Reservation, nodes: Sequence[Mapping[str, float]]) -> list[int]:
+    """Return how many workers each node holds that holds any."""
+    held = (min(int(node.get(name, 0) / amount) for name, amount in reservation.worker.items()) for node in nodes)
+    return [workers for workers in held if workers]
 
 
 def _nodes() -> list[dict[str, float]]:
@@ -233,20 +237,21 @@ def _foretell(
         return [], ["the sweep itself is not foretold, for it has a proxy"]
     nodes, total = _nodes(), settings.num_samples * space.grid_size
     best: dict[tuple[int, float], Setting] = {}
-    for setting in sorted(search.measured, key=lambda one: -search.measured[one].rate):
+    for setting in sorted(search.measured, key=lambda one: -search.measured[one].speed):
         best.setdefault(setting.gang, setting)
     foretold = []
     for setting in best.values():
-        slots = _on_a_node(bench.reservation(setting), nodes)
-        room = min(most for most in (settings.most_trials, total, slots * len(nodes) // setting.workers) if most)
-        gangs = max(1, min(room, _MOST_AT_ONCE))
+        slots = _slots(bench.reservation(setting), nodes)
+        limit = replace(settings, workers=setting.workers).most_trials or total
+        gangs = max(1, min(limit, total, sum(slots) // setting.workers, _MOST_AT_ONCE))
         say(f"measuring {setting}, {gangs} at once")
         try:
             figures = bench.measure(setting, search.seconds, gangs, validate=True)
             epoch_s = figures.step_s * figures.batches + (figures.val_s or 0.0)
             costs = Costs(start_cold_s=max(bench.cold_s[-gangs:]), start_warm_s=figures.start_s)
+            cluster = len(slots), sum(slots) // len(slots)
             made = plan(
-                space, seconds_per_epoch=epoch_s, cluster=(len(nodes), slots), workers=setting.workers,
+                space, seconds_per_epoch=epoch_s, cluster=cluster, workers=setting.workers,
                 num_samples=settings.num_samples, max_epochs=settings.max_epochs, scheduler=settings.scheduler,
                 costs=costs, seeds=_SEEDS,
             )  # fmt: skip
@@ -259,12 +264,13 @@ def _foretell(
     return sorted(foretold, key=lambda each: each.makespan_s), []
 
 
-def _result(  # noqa: PLR0917 - all that was found
+def _result(
     settings: Settings,
     space: SearchSpace,
     search: Search,
-    foretold: Sequence[Foretold],
     names: Mapping[str, str | None],
+    *,
+    foretold: Sequence[Foretold],
     search_s: float,
     seconds: float,
     notes: Sequence[str],

@@ -139,7 +139,7 @@ class _Clock(Callback):
         self._first = True
         """True until an epoch's first batch has ended, which is no usual step."""
         self._last = began
-        self._spent = self._loaded = self._start_s = 0.0
+        self._spent = self._loaded = self._start_s = self._longest = 0.0
         self._steps: list[float] = []
         self._shares = (0.0, 0.0)
         self._waits: list[float] = []
@@ -178,6 +178,7 @@ class _Clock(Callback):
             return
         if detail:
             self._waits.append(self._waited())
+        self._longest = max(self._longest, passed)
         self._batches, self._spent, self._loaded = self._batches + 1, self._spent + passed, self._loaded + loaded
         if self._size == 0:
             self._warm(trainer)
@@ -186,7 +187,7 @@ class _Clock(Callback):
 
     def _warm(self, trainer: Any) -> None:
         ready = self._batches >= _WARM_STEPS * self._pieces and self._spent >= _WARM_SHARE * self._seconds
-        each = self._spent / self._batches
+        each = (self._spent - self._longest) / max(1, self._batches - 1)  # without the first, which may compile
         count = max(1, round(self._seconds * (1 - _WARM_SHARE) / SLICES / each / self._pieces)) * self._pieces
         self._size = int(trainer.strategy.broadcast(count if ready else 0))
         if self._size:
