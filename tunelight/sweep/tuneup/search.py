@@ -113,7 +113,7 @@ class Search:
     @property
     def fastest(self) -> Setting:
         """The fastest setting; of those that are nearly as fast the sweep's own, else that of the fewest CPUs."""
-        least, now = ALIKE * self.measured[self.best].rate, self.choices.start(self.choices.gangs[0])
+        least, now = ALIKE * self.measured[self.best].speed, self.choices.start(self.choices.gangs[0])
         alike = [setting for setting, figures in self.measured.items() if figures.speed >= least]
         return now if now in alike else min(alike, key=lambda one: (one.workers * one.cpus, -self.measured[one].speed))
 

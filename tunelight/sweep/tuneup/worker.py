@@ -187,7 +187,8 @@ class _Clock(Callback):
 
     def _warm(self, trainer: Any) -> None:
         ready = self._batches >= _WARM_STEPS * self._pieces and self._spent >= _WARM_SHARE * self._seconds
-        each = (self._spent - self._longest) / max(1, self._batches - 1)  # without the first, which may compile
+        usual = (self._spent - self._longest) / max(1, self._batches - 1)  # without the first, which may compile
+        each = usual or self._spent
         count = max(1, round(self._seconds * (1 - _WARM_SHARE) / SLICES / each / self._pieces)) * self._pieces
         self._size = int(trainer.strategy.broadcast(count if ready else 0))
         if self._size:
