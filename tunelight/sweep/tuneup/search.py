@@ -202,12 +202,10 @@ class Search:
 
     def _settle(self) -> None:
         """Measure the best settings again, in turns, so that a machine that slows down hits all alike."""
-        best: dict[tuple[int, float], Setting] = {}
-        for setting in sorted(self.measured, key=lambda one: -self.measured[one].speed):
-            best.setdefault(setting.gang, setting)
-        left = self._close(list(best.values()), most=2) if best else []
-        for setting in left if len(left) > 1 else ():
-            self._measure(setting)
+        for _ in range(_ROUNDS if self.measured else 0):
+            left = self._close(list(self.measured), most=3)
+            for setting in sorted(left, key=lambda one: one.gang) if len(left) > 1 else ():
+                self._measure(setting)
 
 
 def _gains(figures: Figures) -> dict[str, float]:
