@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.tunelight-setup
 HOROVOD_STAMP := $(VENV)/.tunelight-horovod
-BENCHMARKS := turnaround leak strategies gpu chaos recovery pbt schedulers fidelity search transfer suggestions importances reporting data nodes ready compile web resumed leaving branching coordinates
+BENCHMARKS := turnaround leak strategies gpu chaos recovery pbt schedulers fidelity search transfer suggestions importances reporting data nodes ready compile web resumed leaving branching coordinates tune_up
 # Of these `make test` runs no short mode, which takes minutes; the nightly workflow does, by `make bench-short LONG=`.
 LONG ?= recovery leaving branching pbt data nodes strategies fidelity compile gpu search record_digits_curves
 # Of these there is no whole run but on a GPU: `make gpu`.

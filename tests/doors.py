@@ -121,6 +121,7 @@ ROOMS: dict[str, Room] = {
             "messages errors compat policies machine stores settings space record resources",
             "gang schedulers searchers results trial cluster reporting lightning",
             "checkpoints:sweep.branching",
+            "session:sweep.tuneup simulation:sweep.tuneup",
         ),
     ),
     "cli": Room(
@@ -208,6 +209,8 @@ LIBRARIES: dict[str, Libraries] = {
     ),
     "data.cached": Libraries(names("joblib filelock")),
     "sweep": Libraries(names("cloudpickle numpy rich yaml", TUNE), why="only workers need torch and Lightning"),
+    "sweep.tuneup": Libraries(names("numpy yaml ray"), why="only workers need torch and Lightning"),
+    "sweep.tuneup.worker": Libraries(names("torch"), why="it runs on workers, and a driver only sends it"),
     "cli": Libraries(names("typer"), late=names("rich yaml"), why="each command imports what it needs"),
     "cli.output": Libraries(names("pydantic"), why="only what makes the schema imports it"),
     "cli.mcp_server": Libraries(names("mcp pydantic"), why="an extra"),

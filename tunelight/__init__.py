@@ -37,6 +37,7 @@ _WHERE = {
         "sweep.resume": "resume",
         "sweep.run": "run",
         "trial.plain_tune": "gang_trainable",
+        "sweep.tuneup.tune_up": "tune_up",
     }.items()
     for name in names.split()
 }
@@ -107,6 +108,7 @@ if TYPE_CHECKING:
     from tunelight.sweep.reproduce import reproduce
     from tunelight.sweep.resume import resume
     from tunelight.sweep.run import run
+    from tunelight.sweep.tuneup.tune_up import tune_up
     from tunelight.trial.plain_tune import gang_trainable
 
 

@@ -172,6 +172,24 @@ class Plan(Printed):
     verdict: str
 
 
+class TunedUp(Printed):
+    """Measured settings: those of now, the fastest, the cheapest and the best for the sweep; what to paste; figures."""
+
+    now: dict[str, Any] | None
+    fastest: dict[str, Any] | None
+    cheapest: dict[str, Any] | None
+    for_sweep: dict[str, Any] | None
+    settings: dict[str, Any]
+    measured: list[dict[str, Any]]
+    failed: list[dict[str, Any]]
+    foretold: list[dict[str, Any]]
+    global_batch: int
+    limit: str
+    search_s: float
+    seconds: float
+    notes: list[str]
+
+
 class Noted(Printed):
     """Notes and tags of a sweep or a trial; of a sweep also its trials' tags."""
 
@@ -281,6 +299,7 @@ COMMANDS: Final[dict[str, Any]] = {
     "report": Report,
     "serve": Serving,
     "plan": Plan,
+    "tune-up": TunedUp,
     "doctor": Fitness,
     **dict.fromkeys(("stop", "pause", "enqueue", "branch", "set"), Answer),
     "up": Up,

@@ -68,6 +68,8 @@ def built(args: Mapping[str, Any], *, make: bool = True) -> dict[str, Any]:
     Without ``make`` they are only checked. Raises: SettingsError for a class or arguments that do not fit.
     """
     described = {name: value for name, value in args.items() if _describes(value)}
+    # jsonargparse puts its own objects into lists, and the driver's check must leave them as the workers need them.
+    described = {name: list(value) if isinstance(value, list) else value for name, value in described.items()}
     if not described:
         return dict(args)
     from jsonargparse import ArgumentError, ArgumentParser

@@ -22,6 +22,7 @@ class OptionalRoom(NamedTuple):
     entry: str = ""
 
 
+_OF_REPORTING = "reporting.page", "reporting.sections", "reporting.comparison", "reporting.images"
 OPTIONAL: Final = {
     "web": OptionalRoom("the live page", ("reporting.web", "cli.web"), "reporting.web.server"),
     "forks": OptionalRoom("forked workers", ("machine.forkserver",), "machine.forkserver.ready"),
@@ -29,6 +30,7 @@ OPTIONAL: Final = {
     "formats": OptionalRoom("search spaces of other programs", ("space.formats", "space.wandb"), "space.formats"),
     "scripts": OptionalRoom("training scripts as they are", ("scripts",), "scripts.script"),
     "simulation": OptionalRoom("simulations and plans", ("simulation", "cli.planning")),
+    "tuneup": OptionalRoom("measured settings", ("sweep.tuneup", "cli.tuning")),
     "doctor": OptionalRoom("`tunelight doctor`", ("cluster.doctor", "cluster.survey", "cli.doctor")),
     "zoo": OptionalRoom("the models of the shipped search spaces", ("zoo", "digits")),
     "commands": OptionalRoom("the command line", ("cli", "__main__", "sweep.check", "record.upkeep")),
@@ -41,14 +43,7 @@ OPTIONAL: Final = {
     "figures": OptionalRoom("figures of a sweep", ("results.figures",), "results.figures"),
     "report": OptionalRoom(
         "saved reports and comparisons",
-        (
-            "reporting.page",
-            "reporting.sections",
-            "reporting.comparison",
-            "reporting.images",
-            "results.logs",
-            "cli.figures",
-        ),
+        (*_OF_REPORTING, "results.logs", "cli.figures"),
     ),
     "export": OptionalRoom("exports of a trial", ("results.export", "results.formats"), "results.export"),
     "study": OptionalRoom("Optuna studies of a sweep", ("results.study",), "results.study"),

@@ -22,7 +22,7 @@ from tunelight.record import Record, leased
 
 COMMANDS = [
     "init", "check", "run", "resume", "ls", "show", "note", "rm", "best", "reproduce", "report", "serve", "plan",
-    "doctor", "stop", "pause", "enqueue", "branch", "set", "up", "down", "mcp",
+    "tune-up", "doctor", "stop", "pause", "enqueue", "branch", "set", "up", "down", "mcp",
 ]  # fmt: skip
 
 

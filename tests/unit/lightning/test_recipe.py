@@ -55,6 +55,13 @@ def test_objects_are_built_from_their_class_path_as_lightningcli_does() -> None:
     assert set(args) == {"callbacks", "logger", "max_epochs", "precision"}
 
 
+def test_a_check_leaves_what_is_described_for_the_workers_to_build() -> None:
+    described = {"callbacks": [STOPPING]}
+    built(described, make=False)
+    assert described == {"callbacks": [STOPPING]}
+    assert isinstance(built(described)["callbacks"][0], pl.callbacks.EarlyStopping)
+
+
 @pytest.mark.parametrize(
     ("described", "why"),
     [

@@ -1,0 +1,153 @@
+"""How near the fastest setting `tunelight tune-up` comes, in what part of the time that measuring every setting takes.
+
+Three trainings: an MLP, a vision transformer, and the MLP with images that wait for a disk (0.4 ms each). The whole
+grid of 48 settings is measured as the truth, in three passes of a second for each: workers and threads, DataLoader
+workers, pieces, and DDP's buckets. The search has a tenth of the grid's time.
+
+Then a sweep is foretold for three sizes of gang, and run.
+
+    python benchmarks/tune_up.py            # about 12 minutes on 2 cores
+    python benchmarks/tune_up.py --models mlp sweep
+    python benchmarks/tune_up.py --short    # a few settings of the MLP, for a moment each
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent / "peers"))
+
+from figures import table
+
+SECONDS, PASSES = 3.0, 3
+SHARE, NEAR, TRUE = 0.1, 0.95, 0.15
+BATCH = 128
+VIT = {"model.patch": 2, "model.hidden": 32, "model.heads": 2, "model.layers": 2, "model.mlp": 64, "model.size": 8}
+MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "mlp": ("DigitsClassifier", "Images", {"model.hidden": 512}),
+    "vit": ("VisionTransformer", "Images", {**VIT, "model.channels": 1, "model.weight_decay": 0.01}),
+    "slow": ("DigitsClassifier", "SlowImages", {"model.hidden": 512}),
+}
+TRIED = {"workers": [1, 2], "cpus": None, "loaders": [0, 1, 2, 4], "pieces": [1, 2], "buckets": [25, 5]}
+FEW = {**TRIED, "loaders": [0, 1], "pieces": [1], "buckets": [25]}
+
+
+def space_of(name: str, **settings: Any) -> Any:
+    """Return the sweep of a training."""
+    import tuned_models
+
+    import tunelight as tl
+
+    model, data, fixed = MODELS[name]
+    space = {"model.lr": tl.loguniform(1e-4, 1e-2), **fixed, "data.batch_size": BATCH // 2}
+    code = {"model": getattr(tuned_models, model), "data": getattr(tuned_models, data)}
+    return tl.SearchSpace(
+        {key: value if key == "model.lr" else tl.choice([value]) for key, value in space.items()},
+        **code, metric="val_loss", workers=2, seed=1, progress=False,
+        checkpoints=None, **{"max_epochs": 4, **settings},
+    )  # fmt: skip
+
+
+def measured(bench: Any, settings: list[Any], passes: int) -> dict[Any, float]:
+    """Return the steps a second of every setting, over some passes: others may use the machine in one of them."""
+    figures: dict[Any, Any] = {}
+    for _ in range(passes):
+        for setting in settings:
+            again = bench.measure(setting, SECONDS / PASSES)
+            figures[setting] = figures[setting] + again if setting in figures else again
+    return {setting: found.speed for setting, found in figures.items()}
+
+
+def searched(name: str, *, short: bool) -> tuple[list[str], bool]:
+    """Return a row on the search for a training's fastest setting, and whether it is near and soon enough."""
+    from tunelight.settings import Settings
+    from tunelight.sweep.tuneup.search import Search
+    from tunelight.sweep.tuneup.tune_up import benched
+
+    space = space_of(name)
+    tried = {**(FEW if short else TRIED), "precision": (), "compiled": [False]}
+    with benched(space, Settings(**space.settings), tried) as (bench, choices, _):
+        began = time.monotonic()
+        truth = measured(bench, list(choices.all()), 1 if short else PASSES)
+        grid_s = time.monotonic() - began
+        bench.close()  # the search starts its own gangs
+        search = Search(bench, choices, 3.0 if short else SHARE * grid_s)
+        search.run()
+        search_s = time.monotonic() - search.began
+    best = max(truth, key=truth.__getitem__)
+    reached = truth[search.fastest] / truth[best]
+    tries = max(1, int(SHARE * len(truth)))
+    draws = random.Random(0)
+    luck = statistics.median(max(draws.sample(list(truth.values()), tries)) / truth[best] for _ in range(1000))
+    print(
+        f"{name}: best of the grid: {best}; found: {search.fastest} ({truth[search.fastest]:.4g} of "
+        f"{truth[best]:.4g} steps/s)",
+        flush=True,
+    )
+    before = truth[choices.start(choices.gangs[0])] / truth[best]
+    row = [
+        name, str(len(truth)), f"{grid_s:.0f} s", str(len(search.measured)), f"{search_s:.1f} s",
+        f"{search_s / grid_s:.1%}", f"{reached:.1%}", f"{luck:.1%}", f"{before:.1%}",
+    ]  # fmt: skip
+    return row, reached >= NEAR and search_s <= 1.05 * SHARE * grid_s
+
+
+def swept(*, short: bool) -> tuple[list[list[str]], bool]:
+    """Return rows on a sweep, foretold and run, for each size of gang, and whether they agree."""
+    import tunelight as tl
+    from tunelight.record import read_record
+
+    sizes = {"num_samples": 2 if short else 8, "max_epochs": 2 if short else 12, "scheduler": "fifo"}
+    space = space_of("vit", **sizes)
+    with tl.ready(), tempfile.TemporaryDirectory() as storage:
+        result = tl.tune_up(space, try_loader_workers=[0], try_pieces=[1], try_buckets=[25], budget=3 if short else 20)
+        rows, good = [], True
+        for number, each in enumerate(result.foretold):
+            made = result.settings(each.setting)
+            fixed = space.fixed(made.pop("space", {}))
+            began = time.monotonic()
+            tl.run(fixed, **made, storage=storage, name=f"sweep-{number}")
+            wall_s = time.monotonic() - began
+            state = read_record(Path(storage, f"sweep-{number}"))
+            live_s = max(trial.moves[-1][0] for trial in state.trials.values()) - (state.started or 0.0)
+            error = each.makespan_s / live_s - 1
+            good = good and abs(error) <= TRUE
+            rows.append(
+                [str(each.setting), f"{each.makespan_s:.1f} s", f"{live_s:.1f} s", f"{error:+.0%}", f"{wall_s:.1f} s"]
+            )
+    return rows, good
+
+
+def main() -> int:
+    """Measure, and print two tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--short", action="store_true", help="a few settings of the MLP, for a moment each")
+    parser.add_argument("--models", nargs="+", choices=[*MODELS, "sweep"], default=[*MODELS, "sweep"])
+    args = parser.parse_args()
+    import tunelight as tl
+
+    rows, good = [], []
+    with tl.ready():
+        for name in ["mlp"] if args.short else [name for name in args.models if name in MODELS]:
+            row, near = searched(name, short=args.short)
+            rows.append(row)
+            good.append(near)
+    if rows:
+        columns = ["training", "grid", "its time", "measured", "time", "share", "speed / best", "at random", "before"]
+        print(f"\n{table(columns, rows, False)}\n")
+    if "sweep" in args.models and not args.short:
+        sweeps, agrees = swept(short=args.short)
+        good.append(agrees)
+        print(table(["setting", "foretold", "live", "error", "whole call"], sweeps, False))
+    return 0 if args.short or all(good) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

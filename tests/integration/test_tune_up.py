@@ -1,0 +1,154 @@
+"""tune_up on real gangs: what is measured, what stands in the way, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import tunelight as tl
+from tunelight.compat.lightning import pl
+from tunelight.errors import SettingsError
+
+pytestmark = pytest.mark.timeout(180)
+
+
+class Net(pl.LightningModule):
+    """A network with all that a sweep's model may bring: a plateau scheduler, validation, hyperparameters."""
+
+    def __init__(self, lr: float = 0.01, fails_alone: bool = False) -> None:
+        super().__init__()
+        self.lr, self.fails_alone = lr, fails_alone
+        self.net: Any = self.layers()
+
+    def layers(self) -> Any:
+        return nn.Linear(4, 1)
+
+    def training_step(self, batch: Any, _: int) -> torch.Tensor:
+        if self.fails_alone and self.trainer.world_size == 1:
+            raise RuntimeError("not on one worker")
+        return nn.functional.mse_loss(self.net(batch[0]), batch[1])
+
+    def validation_step(self, batch: Any, _: int) -> None:
+        self.log("val_loss", nn.functional.mse_loss(self.net(batch[0]), batch[1]), sync_dist=True)
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.Adam(self.parameters(), lr=self.lr)
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": "val_loss"}}
+
+
+class Normed(Net):
+    """A network with BatchNorm."""
+
+    def layers(self) -> Any:
+        return nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+
+
+class Slow(torch.utils.data.Dataset[Any]):
+    """Samples that wait for a disk."""
+
+    def __init__(self, read_s: float) -> None:
+        self.read_s = read_s
+
+    def __len__(self) -> int:
+        return 256
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(self.read_s)
+        return torch.ones(4), torch.ones(1)
+
+
+class Data(pl.LightningDataModule):
+    """256 samples for training, 64 for validation."""
+
+    def __init__(self, batch_size: int = 16, num_workers: int = 0, read_s: float = 0.0) -> None:
+        super().__init__()
+        self.batch_size, self.num_workers, self.read_s = batch_size, num_workers, read_s
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(
+            Slow(self.read_s), self.batch_size, num_workers=self.num_workers, persistent_workers=self.num_workers > 0
+        )
+
+    def val_dataloader(self) -> Any:
+        return DataLoader(TensorDataset(torch.ones(64, 4), torch.ones(64, 1)), self.batch_size)
+
+
+class Fixed(pl.LightningDataModule):
+    """Data of which nothing can be varied."""
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(TensorDataset(torch.ones(64, 4), torch.ones(64, 1)), 8)
+
+
+def tuned(model: Any = Net, data: Any = Data, fixed: dict[str, Any] | None = None, **more: Any) -> Any:
+    space = {"model.lr": tl.loguniform(1e-4, 1e-2), **{key: tl.choice([value]) for key, value in (fixed or {}).items()}}
+    few = {"try_workers": [1, 2], "try_cpus": [1], "try_loader_workers": [0], "try_pieces": [1], "try_buckets": [25]}
+    settings = {"metric": "val_loss", "max_epochs": 2, "num_samples": 4, "scheduler": "fifo", "seed": 1}
+    return tl.tune_up(space, model=model, data=data, **{**few, "budget": 6.0, **settings, **more})
+
+
+@pytest.mark.both
+def test_settings_are_measured_and_the_sweep_is_foretold(ray4):
+    result = tuned(try_pieces=[1, 2])
+    assert {setting.gang for setting in result.measured} == {(1, 1), (2, 1)}
+    assert not result.failed
+    assert result.global_batch == 16
+    for figures in result.measured.values():
+        low, rate, high = figures.rates
+        assert 0 < low <= rate <= high
+    assert [each.makespan_s for each in result.foretold] == sorted(each.makespan_s for each in result.foretold)
+    assert result.for_sweep == result.foretold[0].setting
+    assert {each.setting.workers: each.at_once for each in result.foretold} == {1: 4, 2: 2}
+    assert result.asdict()["settings"]["workers"] == result.best.workers
+
+
+def test_a_slow_loader_is_named_and_gets_workers(ray4):
+    result = tuned(fixed={"data.read_s": 2e-3}, try_workers=[1], try_loader_workers=[0, 2])
+    alone = next(figures for setting, figures in result.measured.items() if setting.loader_workers == 0)
+    assert alone.data_s / alone.step_s > 0.8
+    assert result.fastest.loader_workers == 2
+    assert result.settings(result.fastest)["space"]["data.num_workers"] == 2
+
+
+def test_a_setting_that_fails_is_said_and_the_others_are_measured(ray4):
+    result = tuned(fixed={"model.fails_alone": True})
+    assert {setting.workers for setting in result.measured} == {2}
+    assert set(result.failed.values()) == {"RuntimeError: not on one worker"}
+
+
+def test_where_nothing_can_be_measured_the_first_reason_is_the_error(ray4):
+    with pytest.raises(SettingsError, match=r"No setting could be measured\. RuntimeError: not on one worker"):
+        tuned(fixed={"model.fails_alone": True}, try_workers=[1])
+
+
+def test_what_cannot_be_varied_is_named_with_the_argument_to_add(ray4):
+    result = tuned(data=Fixed, workers=2)
+    assert {setting.workers for setting in result.measured} == {2}
+    assert "the DataLoader's workers were not varied: give data an argument num_workers" in result.notes
+    assert "workers and pieces were not varied: give data an argument batch_size" in result.notes
+    assert result.global_batch == 16
+
+
+def test_batch_norm_keeps_the_samples_of_a_forward(ray4):
+    result = tuned(Normed, workers=2, try_workers=None, try_pieces=[1, 2])
+    assert {setting.workers * setting.pieces for setting in result.measured} == {2}
+    assert any("BatchNorm" in note for note in result.notes)
+
+
+def test_callbacks_and_limits_of_a_whole_training_take_no_part(ray4):
+    stop = {"class_path": f"{pl.__name__}.callbacks.EarlyStopping", "init_args": {"monitor": "val_loss"}}
+    result = tuned(try_workers=[1], trainer_args={"callbacks": [stop], "max_steps": 1, "fast_dev_run": True})
+    assert "callbacks that take no part in a step were left out: EarlyStopping" in result.notes
+
+
+def test_precision_is_marked_as_changing_results(ray4):
+    result = tuned(try_workers=[1], try_precision=["bf16-true"], trainer_args={"accelerator": "cpu"})
+    marked = [setting for setting in result.measured if setting.changes_results]
+    assert [setting.precision for setting in marked] == ["bf16-true"]
+    assert any(row[0].endswith("*") for row in result.rows())

@@ -1,0 +1,90 @@
+"""tune-up: measures the fastest workers, loaders and batches for a sweep."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tunelight.cli import options
+from tunelight.cli.app import command
+from tunelight.cli.overrides import load_space_and_settings
+from tunelight.cli.printing import print_json, print_table
+from tunelight.errors import SettingsError
+
+
+def _list(help_: str, name: str) -> Any:
+    return typer.Option(name, metavar="A,B,...", help=help_)
+
+
+@command("tune-up space.yaml --budget 2m", runs_code=True)
+def tune_up(
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="A search space with model=: a YAML file, or the name of one that comes with tunelight.",
+        ),
+    ],
+    try_workers: Annotated[
+        str | None, _list("Workers of a trial. Default: powers of two that fit the cluster.", "--try-workers")
+    ] = None,
+    try_cpus: Annotated[
+        str | None, _list("CPUs of a worker, and torch's threads. Default: now's and all of a node.", "--try-cpus")
+    ] = None,
+    loader_workers: Annotated[
+        str | None, _list("The DataLoader's num_workers. Default: 0,1,2,4.", "--try-loader-workers")
+    ] = None,
+    pieces: Annotated[
+        str | None, _list("Batches that make up a worker's share of a step. Default: 1,2.", "--try-pieces")
+    ] = None,
+    buckets: Annotated[str | None, _list("DDP's bucket_cap_mb. Default: 25,5.", "--try-buckets")] = None,
+    precision: Annotated[
+        str | None, _list("The Trainer's precision, which changes results. Default: only now's.", "--try-precision")
+    ] = None,
+    compiled: Annotated[
+        bool, typer.Option("--try-compile", help="Try torch.compile, too, which changes results.")
+    ] = False,
+    budget: Annotated[str, typer.Option("--budget", help="When the search ends: 90s, 2m.")] = "2m",
+    write: Annotated[bool, typer.Option("--write", help="Write the best settings into FILE; comments stay.")] = False,
+    address: options.Address = None,
+    sets: options.Sets = [],
+    json: options.Json = False,
+) -> None:
+    """Measure which workers, loaders and batches train fastest, with the same result. For sweeps with model=."""
+    space, settings = load_space_and_settings(file, sets, options.given(address=address))
+    if write and not Path(file).is_file():
+        raise SettingsError(f"--write needs a file of your own, and {file} is none. Copy the space into one first.")
+    from tunelight.sweep.tuneup.tune_up import tune_up as measure
+
+    def say(text: str) -> None:
+        typer.echo(f"tunelight: {text}", err=True)
+
+    asked = options.given(
+        try_workers=_numbers("--try-workers", try_workers),
+        try_cpus=_numbers("--try-cpus", try_cpus),
+        try_loader_workers=_numbers("--try-loader-workers", loader_workers, least=0),
+        try_pieces=_numbers("--try-pieces", pieces),
+        try_buckets=_numbers("--try-buckets", buckets),
+        try_precision=None if precision is None else [each.strip() for each in precision.split(",")],
+    )
+    shown = say if sys.stderr.isatty() else lambda _: None
+    made = measure(space, **asked, try_compile=compiled, budget=budget, say=shown, **settings)
+    if json:
+        print_json(made.asdict())
+    else:
+        print_table(made.columns, made.rows())
+        typer.echo(str(made))
+    if write:
+        made.write(file)
+        say(f"written into {file}")
+
+
+def _numbers(option: str, text: str | None, least: int = 1) -> list[int] | None:
+    """Return whole numbers, listed with commas. Raises: SettingsError."""
+    parts = [] if text is None else [part.strip() for part in text.split(",")]
+    if any(not part.isdecimal() or int(part) < least for part in parts):
+        raise SettingsError(f"{option} takes whole numbers of {least} or more, 1,2,4 for example, not {text!r}.")
+    return [int(part) for part in parts] or None

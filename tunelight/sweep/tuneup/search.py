@@ -1,0 +1,232 @@
+"""Finds the fastest setting within a time budget: factor by factor, by successive halving within each.
+
+Each gang is measured once, and then those that may win are varied in one visit each, for a gang of another size costs a
+start. What a step waits for bounds what a factor can win: settings that cannot reach the best are not measured.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from tunelight.sweep.tuneup.figures import SMALL, Figures, Setting, UnmeasuredError
+
+_SLOWER = 0.85
+"""The part of the best speed that a setting has to reach, were there nothing to wait for, to be varied further."""
+_CLOSE = 0.93
+"""Settings with at least this part of the best speed are measured again before one of them is called the best."""
+ALIKE = 0.97
+"""A setting with at least this part of the best speed counts as equally fast."""
+_ROUNDS = 2
+_NOISY = 1.5
+"""A measurement whose upper quartile of speeds is more than so many times the lower one is repeated."""
+_LIMITS = 0.25
+"""The share of a step from which on what is waited for is what limits training."""
+
+
+class Measures(Protocol):
+    """What measures a setting."""
+
+    def measure(self, setting: Setting, seconds: float, gangs: int = 1, *, validate: bool = False) -> Figures:
+        """Return its figures. Raises: UnmeasuredError."""
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The values that are tried of each factor.
+
+    ``gangs``: numbers of workers, each with their CPUs; ``reduction``: pairs of ``bucket_mb`` and ``view``. The first
+    value of each is what the sweep has now. ``batch``: samples of a step, which workers and pieces divide (0: unknown).
+    ``regroups``: whether a forward may have another number of samples where the model has BatchNorm.
+    """
+
+    gangs: Sequence[tuple[int, float]]
+    loader_workers: Sequence[int | None] = (None,)
+    pieces: Sequence[int] = (1,)
+    reduction: Sequence[tuple[int | None, bool | None]] = ((None, None),)
+    precision: Sequence[str | None] = (None,)
+    compiled: Sequence[bool] = (False,)
+    batch: int = 0
+    regroups: bool = False
+
+    def start(self, gang: tuple[int, float]) -> Setting:
+        """Return a gang's setting that has the first value of everything else."""
+        bucket, view = self.reduction[0]
+        first = Setting(*gang, self.loader_workers[0], self.pieces[0], bucket, view)
+        return replace(first, precision=self.precision[0], compiled=self.compiled[0])
+
+    def others(self, setting: Setting, factor: str) -> list[Setting]:
+        """Return the settings that differ from ``setting`` in one factor alone."""
+        if factor == "reduction":
+            pairs = self.reduction if setting.workers > 1 else ()
+            made = [replace(setting, bucket_mb=bucket, view=view) for bucket, view in pairs]
+        else:
+            made = [replace(setting, **{factor: value}) for value in getattr(self, factor)]
+        return [other for other in made if other != setting and self._divides(other)]
+
+    def all(self) -> Iterator[Setting]:
+        """Yield every setting, gang by gang."""
+        for gang in self.gangs:
+            reduction = self.reduction if gang[0] > 1 else self.reduction[:1]
+            rest = (self.loader_workers, self.pieces, reduction, self.precision, self.compiled)
+            for loaders, pieces, (bucket, view), precision, compiled in itertools.product(*rest):
+                setting = Setting(*gang, loaders, pieces, bucket, view, precision, compiled)
+                if self._divides(setting):
+                    yield setting
+
+    def _divides(self, setting: Setting) -> bool:
+        return self.batch % (setting.workers * setting.pieces) == 0
+
+
+@dataclass
+class Search:
+    """Measures settings until the best is known, or ``budget_s`` seconds are over.
+
+    Attributes:
+        measured: the figures of each setting.
+        failed: why a setting could not be measured.
+        out_of_time: whether the budget ended the search.
+    """
+
+    bench: Measures
+    choices: Choices
+    budget_s: float
+    clock: Callable[[], float] = time.monotonic
+    say: Callable[[str], object] = lambda _: None
+    measured: dict[Setting, Figures] = field(default_factory=dict)
+    failed: dict[Setting, str] = field(default_factory=dict)
+    out_of_time: bool = False
+
+    def __post_init__(self) -> None:
+        self.began, self._took_s = self.clock(), 0.0
+        self.seconds = min(5.0, max(0.4, self.budget_s / 40))
+        """Of one measurement."""
+
+    @property
+    def best(self) -> Setting:
+        """The fastest setting of those measured."""
+        return max(self.measured, key=lambda setting: self.measured[setting].speed)
+
+    @property
+    def fastest(self) -> Setting:
+        """The fastest setting; of those that are nearly as fast the sweep's own, else that of the fewest CPUs."""
+        least, now = ALIKE * self.measured[self.best].speed, self.choices.start(self.choices.gangs[0])
+        alike = [setting for setting, figures in self.measured.items() if figures.speed >= least]
+        return now if now in alike else min(alike, key=lambda one: (one.workers * one.cpus, -self.measured[one].speed))
+
+    @property
+    def spared(self) -> int:
+        """How many settings were not measured."""
+        return sum(1 for _ in self.choices.all()) - len(self.measured) - len(self.failed)
+
+    def run(self) -> None:
+        """Search. The first setting is measured whatever the budget is."""
+        firsts: list[Setting] = []
+        for gang in self.choices.gangs:
+            start = self.choices.start(gang)
+            smaller = self.choices.others(start, "pieces")  # where the whole batch does not fit the memory
+            firsts += itertools.islice(filter(self._measure, (start, *smaller)), 1)
+        for first in sorted(firsts, key=lambda one: -self.measured[one].speed):
+            self._climb(first)
+        self._settle()
+
+    def _measure(self, setting: Setting) -> bool:
+        """Measure a setting once more; return whether there are figures of it."""
+        if setting in self.failed or (self.measured and (self._regroups(setting) or self._over())):
+            return setting in self.measured
+        self.say(f"measuring {setting}")
+        began = self.clock()
+        try:
+            figures = self.bench.measure(setting, self.seconds)
+            self._took_s = self.clock() - began
+        except UnmeasuredError as error:
+            if setting not in self.measured:
+                self.failed[setting] = str(error)
+            return setting in self.measured
+        before = self.measured.get(setting)
+        self.measured[setting] = figures if before is None else before + figures
+        slow, _, fast = figures.rates
+        if before is None and fast > _NOISY * slow:  # others have used the machine meanwhile
+            self._measure(setting)
+        return True
+
+    def _regroups(self, setting: Setting) -> bool:
+        """Tell whether the model has BatchNorm, and a forward another number of samples than in the sweep."""
+        workers = self.choices.gangs[0][0] * self.choices.pieces[0]
+        norm = next(iter(self.measured.values())).batch_norm
+        return norm and setting.workers * setting.pieces != workers and not self.choices.regroups
+
+    def _over(self) -> bool:
+        """Tell whether the budget is over before another measurement, if that takes as long as the last one."""
+        self.out_of_time = self.out_of_time or self.clock() - self.began + self._took_s > self.budget_s
+        return self.out_of_time
+
+    def _can_win(self, setting: Setting, gain: float) -> bool:
+        """Tell whether a setting comes near the best if it is spared ``gain`` of its steps' time."""
+        return self.measured[setting].speed / max(1 - gain, 0.01) >= _SLOWER * self.measured[self.best].speed
+
+    def _climb(self, setting: Setting) -> None:
+        """Improve a gang's setting factor by factor, first what it waits for most."""
+        left = {"loader_workers", "reduction", "precision", "compiled", "pieces"}
+        while left:
+            gains = _gains(self.measured[setting])
+            factor = max(sorted(left), key=gains.__getitem__)
+            left.remove(factor)
+            varied = {name: others for name in (factor, *left) if (others := self.choices.others(setting, name))}
+            if (
+                factor in varied
+                and gains[factor] >= SMALL
+                and self._can_win(setting, sum(gains[name] for name in varied))
+            ):
+                setting = self._halve([setting, *varied[factor]])
+
+    def _halve(self, settings: Sequence[Setting]) -> Setting:
+        """Return the fastest by successive halving: the better half of each round is measured again."""
+        left = [setting for setting in settings if setting in self.measured or self._measure(setting)]
+        for _ in range(_ROUNDS):
+            left = self._close(left, most=(len(left) + 1) // 2 if len(left) > 2 else 2)
+            if len(left) == 1 or self._over():
+                break
+            for setting in left:
+                self._measure(setting)
+        return self._close(left, most=1)[0]
+
+    def _close(self, settings: Sequence[Setting], most: int) -> list[Setting]:
+        """Return the fastest, at most so many, and none that is clearly slower."""
+        ordered = sorted(settings, key=lambda setting: -self.measured[setting].speed)
+        best = self.measured[ordered[0]].speed
+        return [one for one in ordered[:most] if self.measured[one].speed >= _CLOSE * best]
+
+    def _settle(self) -> None:
+        """Measure the best settings again, in turns, so that a machine that slows down hits all alike."""
+        for _ in range(_ROUNDS if self.measured else 0):
+            left = self._close(list(self.measured), most=3)
+            for setting in sorted(left, key=lambda one: one.gang) if len(left) > 1 else ():
+                self._measure(setting)
+
+
+def _gains(figures: Figures) -> dict[str, float]:
+    """Return which part of a step each factor could spare at most."""
+    return {
+        "loader_workers": (figures.data_s + figures.gap_s / figures.batches) / figures.step_s,
+        "reduction": figures.wait_s / figures.step_s,
+        "pieces": SMALL,  # a smaller batch may fit the caches better
+        "precision": 0.5,
+        "compiled": 0.5,
+    }
+
+
+def bottleneck(figures: Figures, *, adjustable: bool) -> str:
+    """Say what limits training, by which figure, and what to try. ``adjustable``: whether the loader's workers are."""
+    gap = figures.gap_s / figures.batches / figures.step_s
+    data, ranks = figures.data_s / figures.step_s + gap, figures.wait_s / figures.step_s
+    if data >= _LIMITS and data >= ranks:
+        start = f", {gap:.0%} of it for the loader's start at each epoch (persistent_workers=True)" if gap > 0.1 else ""
+        try_ = "a cheaper transform, or a cache" if adjustable else "num_workers as an argument of the data"
+        return f"loader-bound: {data:.0%} of a step waits for data{start}. Try {try_}."
+    if ranks >= _LIMITS:
+        return f"communication-bound: {ranks:.0%} of a step waits for other workers. Try fewer, or larger batches."
+    return f"compute-bound: {max(0.0, 1 - data - ranks):.0%} of a step computes. Try precision, torch.compile, or GPUs."
