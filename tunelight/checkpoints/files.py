@@ -356,11 +356,11 @@ def copy_from_trial(
 
     Returns: None if there is none. The copy has no value: that was reported by the other trial.
     """
-    valid = (one for one in _candidates(folder, upto, None) if is_valid(one))
+    known = _candidates(folder, upto, None)
     if between is None:
-        info = next((one for one in valid if not one.between), None) or resume_point(folder)[0]
+        info = next((one for one in known if not one.between and is_valid(one)), None) or resume_point(folder)[0]
     else:
-        info = next((one for one in valid if age(one) == (number, between)), None)
+        info = next((one for one in known if age(one) == (number, between) and is_valid(one)), None)
     if info is None:
         return None
     fetch_local(info.path)

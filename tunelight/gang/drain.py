@@ -21,7 +21,7 @@ YIELDS: Final = "GangYielded"
 """The type of the error by which a trial leaves its gang to another one."""
 LOOK_S: Final = 0.1
 """How often a head asks for its driver's orders."""
-_PART: Final = 0.025
+_PART: Final = 0.0125
 """The part of its time that it waits for them at most: with a thousand heads Ray is slow, and is asked less often."""
 _MOST_S: Final = 1.0
 """How often it asks at least: an evicted driver may have ten seconds."""

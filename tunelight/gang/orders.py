@@ -6,6 +6,8 @@ Ray passes no call to an actor that is busy with another one, so that heads ask 
 from __future__ import annotations
 
 import json
+import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Final
@@ -17,6 +19,8 @@ from tunelight.messages import CheckpointInfo, Report, Save, Saved, Wrote
 PLANNED: Final = "planned"
 """The name of a branch whose place is known from the start, as where one is trained again."""
 _FAILED: Final = "!"
+_MOST_TRIES: Final = 3
+_log: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +118,7 @@ class BranchPoints:
         self._orders, self._give, self._planned = orders, give, planned
         self._asked: dict[int, str] = {}
         self._given: set[str] = set()
+        self._tries: Counter[str] = Counter()
 
     def begin(self) -> None:
         """Note that the ranks start, who know nothing of what was asked before."""
@@ -133,9 +138,16 @@ class BranchPoints:
         branch = self._asked.pop(event.answers, None) if isinstance(event, Saved) else None
         if info is not None and (info.number, info.between) == self._planned and PLANNED not in self._given:
             branch = PLANNED
-        if branch is not None:
-            self._given.add(branch)
+        if branch is None:
+            return
+        self._tries[branch] += 1
+        try:
             self._give(branch, info)
+        except Exception:  # noqa: BLE001 - a storage or Ray that does not answer now must not cost the trial
+            _log.warning("the checkpoint for branch %s could not be kept", branch, exc_info=True)
+            if self._tries[branch] < _MOST_TRIES:  # it is asked for again
+                return
+        self._given.add(branch)
 
 
 def note_branch(trial: str, branch: str, checkpoint: CheckpointInfo | None) -> None:

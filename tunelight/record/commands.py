@@ -21,8 +21,8 @@ from tunelight.record.names import COMMANDS_FILE
 from tunelight.record.shared import SharedLines
 from tunelight.record.state import SweepState
 
-_LIMIT_S: Final = 30.0
-"""How long an answer may take."""
+LIMIT_S: Final = 30.0
+"""How long an answer may take, of a driver that need not wait for a trial."""
 _LOOK_S: Final = 0.1
 
 
@@ -68,6 +68,7 @@ def ask(
     trial: str | None = None,
     *,
     over: Callable[[], bool] = lambda: False,
+    limit_s: float = LIMIT_S,
     **arguments: Any,
 ) -> str:
     """Send a command, wait for the driver's answer in the record, and return it.
@@ -77,16 +78,17 @@ def ask(
         do: what to do; see :class:`Command`.
         trial: the id of the trial that it is for.
         over: tells whether to wait no longer.
+        limit_s: how long to wait, in seconds.
         arguments: of the command.
 
-    Raises: CommandError where the driver refuses, has ended, or does not answer within 30 seconds; StorageError.
+    Raises: CommandError where the driver refuses, has ended, or does not answer in time; StorageError.
     """
     folder = follower.folder
     driver = _alive(folder)
     if driver is None:
         raise CommandError(f"No process runs the sweep {folder.name}, so it cannot be told to {do}.")
     command = send(folder, do, trial, driver=driver, **arguments)
-    end = time.monotonic() + _LIMIT_S
+    end = time.monotonic() + limit_s
     while True:
         ended = _alive(folder) is None
         time.sleep(_LOOK_S)
@@ -97,8 +99,8 @@ def ask(
             raise CommandError(f"The sweep {folder.name} ended before it was told to {do}.")
         if over() or time.monotonic() > end:
             raise CommandError(
-                f"The driver of {folder.name} ({driver}) has not answered yet. It may be busy; its answer will be in "
-                "the record."
+                f"The driver of {folder.name} ({driver}) has not answered yet. It may be busy, or wait for a trial; it "
+                "does so all the same, and its answer will be in the record."
             )
     carried_out, said = follower.state.answers[command]
     if not carried_out:

@@ -181,7 +181,7 @@ class RecordCallback(Callback):
             parent_iteration=parent_number,
         )
 
-    def _meet(self, trials: Sequence[Any]) -> None:
+    def meet(self, trials: Sequence[Any]) -> None:
         """Record the new trials. Tune appends them to its list, and moves a trial to its end that is tried again."""
         new: list[Any] = []
         for trial in reversed(trials):
@@ -239,11 +239,11 @@ class RecordCallback(Callback):
         """Record new trials. Called by Tune at the start of each step of its loop."""
         if self._lease is not None:
             self._lease.check()
-        self._meet(trials)
+        self.meet(trials)
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         """Record new trials, and those that were paused, for which Tune has no callback."""
-        self._meet(trials)
+        self.meet(trials)
         for paused in [key for key, trial in self._running.items() if trial.status == PAUSED]:
             self._set(paused, PAUSED)
         self._hear()
@@ -265,7 +265,7 @@ class RecordCallback(Callback):
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Record a start, also a start after a pause. Called by Tune just before it sets RUNNING."""
-        self._meet(trials)
+        self.meet(trials)
         self._set(trial.trial_id, RUNNING)
         self._running[trial.trial_id] = trial
 
@@ -273,7 +273,7 @@ class RecordCallback(Callback):
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
         """Record a report, the scheduler's decision on it, its checkpoint and notes; or the trial's failure."""
-        self._meet(trials)
+        self.meet(trials)
         own = result.get(RESULT_KEY) or {}
         for text in own.get("notes") or ():
             self.note(text, trial.trial_id)
@@ -283,8 +283,9 @@ class RecordCallback(Callback):
         metrics = own.get("metrics") or {key: value for key, value in result.items() if key not in _OWN_KEYS}
         # A trial that went back to a checkpoint reports again what is recorded, and judged, already.
         repeated = self._repeats(trial.trial_id, when["training_iteration"])
-        reports = not repeated and not own.get("yields")
-        if reports and (metrics or not result.get("done")):  # one that failed, or had nothing left, reports nothing
+        if not repeated and (
+            metrics or not result.get("done")
+        ):  # one that failed, or had nothing left, reports nothing
             self._write_report(trial.trial_id, when, metrics, result, own)
         for found in own.get("checkpoints") or ():
             self._write_checkpoint(trial.trial_id, when, found)
@@ -356,7 +357,7 @@ class RecordCallback(Callback):
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Record an end: FINISHED if the trial ended by itself, STOPPED if the scheduler ended it."""
-        self._meet(trials)
+        self.meet(trials)
         known = self.state.trials[trial.trial_id]
         if known.state in TERMINAL:
             return
@@ -370,7 +371,7 @@ class RecordCallback(Callback):
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Record that a trial failed where Tune sees it, or has left its workers, and waits to be started again."""
-        self._meet(trials)
+        self.meet(trials)
         why = _head_error(trial)["message"].removeprefix("ray.exceptions.RayActorError: ")
         left = trial.status == PAUSED or why.startswith(LEAVES)
         self.note(why if left else f"failed and will be started again: {why}", trial.trial_id)
@@ -383,13 +384,13 @@ class RecordCallback(Callback):
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Record a failure that Tune saw itself, as when the trial's head died."""
-        self._meet(trials)
+        self.meet(trials)
         if self.state.trials[trial.trial_id].state not in TERMINAL:
             self._set(trial.trial_id, ERROR, error=_head_error(trial))
 
     def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
         """Record the end of the sweep; unfinished trials were interrupted."""
-        self._meet(trials)
+        self.meet(trials)
         self.close()
 
     def close(self, reason: str | None = None) -> None:

@@ -189,8 +189,13 @@ class SweepState:
 
     @property
     def searched(self) -> list[TrialState]:
-        """The trials of the search; a repetition trains the configuration of one of them again, and is none."""
+        """The trials of the search, and branches; a repetition trains the configuration of one again, and is none."""
         return [trial for trial in list(self.trials.values()) if trial.repeats in (None, trial.id)]
+
+    @property
+    def from_scratch(self) -> list[TrialState]:
+        """The trials of the search; a branch has another one's training, so that its value is not its own alone."""
+        return [trial for trial in self.searched if trial.branch is None]
 
     @property
     def ahead(self) -> Best | None:

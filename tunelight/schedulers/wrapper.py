@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
@@ -14,8 +14,6 @@ from tunelight.compat.ray import TRAINING_ITERATION
 from tunelight.messages import RESULT_KEY, Continue
 from tunelight.schedulers.base import GangScheduler
 from tunelight.schedulers.common import began_at, tell
-
-_YIELDS: Final = f"{RESULT_KEY}/yields"
 
 
 class SweepScheduler:
@@ -114,10 +112,7 @@ class SweepScheduler:
         self._pass_on("on_trial_remove", tune_controller, trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Return the scheduler's decision; PAUSE for a trial that leaves its gang, and while the sweep is paused."""
-        if result.get(_YIELDS):
-            self.aside[trial.trial_id] = trial
-            return TrialScheduler.PAUSE
+        """Return the scheduler's decision; while the sweep is paused, PAUSE for a trial that may go on."""
         end = self._end(trial)
         if end is None:
             decision = str(self._call("on_trial_result", tune_controller, trial, result))
@@ -131,11 +126,23 @@ class SweepScheduler:
         goes_on = decision == TrialScheduler.CONTINUE and not self.scheduler.pauses
         return TrialScheduler.PAUSE if self.paused and goes_on and self.can_pause(trial.trial_id) else decision
 
+    def on_trial_yield(self, trial: Any, result: Mapping[str, Any]) -> bool:
+        """Take a trial that leaves its gang to another one, so that Tune pauses it; return whether a result says so."""
+        if not (result.get(RESULT_KEY) or {}).get("yields"):
+            return False
+        self.aside[trial.trial_id] = trial
+        self.scheduler.explain(trial.trial_id, "leaves its workers to a branch, and goes on when there is room")
+        return True
+
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
-        """Return a branch, else the scheduler's choice, else a repetition; none while the sweep is paused."""
+        """Return a branch, else the scheduler's choice, else a repetition; none while the sweep is paused.
+
+        A scheduler that pauses trials, or resizes them, makes room by its own choice.
+        """
         if self.paused:
             return None
-        chosen = next(iter(self.waiting_branches), None) or self._call("choose_trial_to_run", tune_controller)
+        first = None if self.scheduler.pauses else next(iter(self.waiting_branches), None)
+        chosen = first or self._call("choose_trial_to_run", tune_controller)
         if chosen is None:
             spared = self._spared.values()
             waiting = (trial for status in (Trial.PENDING, Trial.PAUSED) for trial in spared if trial.status == status)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -83,7 +83,7 @@ class Repetitions:
         known = self._trainings.get(trial_id)
         return None if known is None or known.repeats is None else (known.repeats, known.repetition)
 
-    def searching(self, live: Mapping[str, Any]) -> bool:
+    def searching(self, live: Iterable[str]) -> bool:
         """Tell whether a trial of the search is among those that live."""
         return any(self.of(trial_id) is None for trial_id in live)
 

@@ -186,7 +186,8 @@ class SweepSearch(SearchAlgorithm):
         self._resumed = deque(start.resumed)
         self._branches = {past.trial_id: past.branch for past in start.resumed if past.branch is not None}
         self._branched = start.branches
-        self._new_branches: deque[ResumedTrial] = deque()
+        self.branches_asked = 0
+        """How many branches wait for a checkpoint of their parents."""
         self._known = set(start.known)
         self._points = start.points
         self._last: dict[str, Mapping[str, Any]] = dict(start.last)
@@ -207,6 +208,11 @@ class SweepSearch(SearchAlgorithm):
         """How many trials there will be."""
         return self._num_samples + self._branched
 
+    @property
+    def num_samples(self) -> int:
+        """How many trials of the search there will be."""
+        return self._num_samples
+
     def add_configurations(self, experiments: Any) -> None:
         """Set the experiment that trials are created for."""
         (experiment,) = experiments if isinstance(experiments, list) else [experiments]
@@ -223,8 +229,6 @@ class SweepSearch(SearchAlgorithm):
         return trial
 
     def _next_trial(self) -> Trial | None:
-        if self._new_branches and not self.held:
-            return self._take_up(self._new_branches.popleft())
         if self.held or not self.has_room():
             return None
         if self._resumed:
@@ -250,7 +254,9 @@ class SweepSearch(SearchAlgorithm):
 
         The search has to be over, and all of its trials have ended.
         """
-        if self._repeats is None or not self._over or self._resumed or self._repeats.searching(self._live):
+        if self._repeats is None or not self._over or self._resumed:
+            return None
+        if self._repeats.searching(self._live.keys() - self._branches.keys()):
             return None
         return self._repeats.next()
 
@@ -296,14 +302,18 @@ class SweepSearch(SearchAlgorithm):
         self._baselines.append(dict(config))
         self._num_samples += 1
 
-    def branch(self, config: dict[str, Any], branch: Branch, folder_of: Callable[[str], Path]) -> str:
-        """Train a branch next, beside the other trials; return its id. ``folder_of``: returns a trial's folder."""
-        trial_id = f"{self._created:05d}"
+    @property
+    def next_id(self) -> str:
+        """The id of the next trial."""
+        return f"{self._created:05d}"
+
+    def branch(self, config: dict[str, Any], branch: Branch, folder: Path) -> Trial:
+        """Return a branch, as one more trial, whose folder says with what it begins."""
+        past = ResumedTrial(self.next_id, config, branch.number, folder, branch=branch)
         self._created += 1
         self._branched += 1
-        self._branches[trial_id] = branch
-        self._new_branches.append(ResumedTrial(trial_id, config, branch.number, folder_of(trial_id), branch=branch))
-        return trial_id
+        self._branches[past.trial_id] = branch
+        return self._take_up(past)
 
     @property
     def has_branches(self) -> bool:
@@ -407,8 +417,6 @@ class SweepSearch(SearchAlgorithm):
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Pass a report to the searcher, if it knows the trial."""
-        if result.get(f"{RESULT_KEY}/yields"):  # no report: it leaves its gang to another trial
-            return
         self._last[trial_id] = result
         if self._repeats is not None and trial_id not in self._branches:
             self._repeats.report(trial_id, result)
@@ -454,7 +462,7 @@ class SweepSearch(SearchAlgorithm):
     @property
     def complete(self) -> bool:
         """Whether no trial lives and none was to come."""
-        if self._live or self._new_branches or not self.all_made:
+        if self._live or self.branches_asked or not self.all_made:
             return False
         return self._to_repeat is None or not self._admit()
 

@@ -64,8 +64,9 @@ class Mailbox:
 
     @property
     def leaving(self) -> bool:
-        """Whether the next decision is a stop for which a checkpoint is to be written. Runs on: rank 0."""
-        return isinstance(first := self._first, Stop) and first.save
+        """Whether a stop is among the next decisions for which a checkpoint is to be written. Runs on: rank 0."""
+        with self._changed:
+            return any(isinstance(decision, Stop) and decision.save for decision in self._queue)
 
     @property
     def saves(self) -> bool:

@@ -193,19 +193,21 @@ def _name(trial: Any) -> str:
 
 
 def _least_promising(trials: Sequence[Any], state: SweepState) -> list[Any]:
-    """Sort trials: those that wait for workers first, then by their metric where the last of them stands, worst first.
+    """Sort trials: those that wait for workers first, then by their metric at the last report of all, worst first.
 
     Those that have yet to report come before those that have.
     """
     known = {trial.trial_id: state.trials.get(trial.trial_id) for trial in trials}
-    counts = [len(one.history) for one in known.values() if one is not None and one.history]
-    common, metric = min(counts, default=0), str(state.sweep.get("metric"))
+    common = min((one.number for one in known.values() if one is not None and one.history), default=0)
+    metric = str(state.sweep.get("metric"))
     sign = -1.0 if state.mode == "max" else 1.0
 
     def promise(trial: Any) -> tuple[bool, bool, float, str]:
         found: TrialState | None = known[trial.trial_id]
         reported = found is not None and bool(found.history)
-        value = found.history[common - 1].get(metric) if found is not None and reported else None
+        reports = found.history if found is not None else []
+        report = next((one for one in reports if one["training_iteration"] >= common), {})
+        value = report.get(metric)
         loss = sign * value if isinstance(value, int | float) and math.isfinite(value) else math.inf
         return trial.status != PENDING, reported, -loss, trial.trial_id
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from tunelight.errors import CommandError
 from tunelight.record import RecordFollower, ask, find_sweep
+from tunelight.record.commands import LIMIT_S
 from tunelight.results import SweepResults
 from tunelight.space.plain import to_plain_config
 
@@ -54,7 +56,8 @@ class AttachedSweep:
             config: what is to change, by dotted key or nested; nothing, for another course of the same training.
             keep: train it to its end; else the scheduler may stop it, as any trial.
         """
-        return self._send("branch", trial, config=to_plain_config(config or {}), keep=keep)
+        # Its parent answers at the end of its training step, or with its next report, however long that takes.
+        return self._send("branch", trial, limit_s=math.inf, config=to_plain_config(config or {}), keep=keep)
 
     def set(self, **settings: Any) -> str:
         """Change ``max_concurrent``, ``max_workers`` (None: as many as fit) or ``num_samples``.
@@ -70,9 +73,9 @@ class AttachedSweep:
         """Set the number of workers of a running trial that is elastic, from its next report on."""
         return self._send("resize", trial, workers=workers)
 
-    def _send(self, do: str, trial: str | int | None = None, **arguments: Any) -> str:
+    def _send(self, do: str, trial: str | int | None = None, limit_s: float = LIMIT_S, **arguments: Any) -> str:
         known = None if trial is None else SweepResults.load(self.folder).trial(str(trial)).id
-        return ask(RecordFollower(self.folder, brief=True), do, known, **arguments)
+        return ask(RecordFollower(self.folder, brief=True), do, known, limit_s=limit_s, **arguments)
 
 
 def attach(sweep: str | os.PathLike[str] = "last", storage: str | os.PathLike[str] = "tunelight_runs") -> AttachedSweep:

@@ -5,23 +5,23 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from tunelight.checkpoints import adoption
 from tunelight.checkpoints import files as checkpoints
+from tunelight.compat.controller import add_trial, put_aside
 from tunelight.errors import SettingsError, TunelightError, unknown
 from tunelight.gang.orders import PLANNED, OrderBook
 from tunelight.messages import CheckpointInfo
 from tunelight.record import RUNNING, Branch, Command, RecordCallback, TrialState
+from tunelight.schedulers.wrapper import SweepScheduler
 from tunelight.searchers import SweepSearch
 from tunelight.settings.dotted import flatten, holder_of
 from tunelight.space import SearchSpace
 
-_LIMIT_S: Final = 900.0
-"""How long a trial may take to write a checkpoint: it does so at the end of a step, or with its next report."""
 _SOON_S: Final = 1.0
 _OF_DATA: Final = "data."
 """How keys begin under which the batches of an epoch differ: such a branch begins with a report."""
@@ -29,14 +29,16 @@ _OF_DATA: Final = "data."
 
 @dataclass(frozen=True)
 class _Asked:
-    """A branch whose parent is yet to write a checkpoint."""
+    """A branch whose parent is yet to write a checkpoint. ``trial``: the parent, as Tune has it."""
 
     command: Command
-    parent: str
-    """The name of the parent in orders."""
-    config: dict[str, Any]
-    keep: bool
+    trial: Any
     since: float
+
+    @property
+    def parent(self) -> str:
+        """The parent's name in orders."""
+        return f"{self.trial.trainable_name}/{self.trial.trial_id}"
 
 
 class Branches:
@@ -46,7 +48,7 @@ class Branches:
     taken. The checkpoint is kept until the branch has a copy of it in its own folder, with which it begins.
 
     Args:
-        search, record, space: those of the sweep.
+        search, record, space, scheduler: those of the sweep.
         orders: what the heads of trials are told.
         clock: seconds.
     """
@@ -57,9 +59,12 @@ class Branches:
         record: RecordCallback,
         space: SearchSpace,
         orders: OrderBook,
+        scheduler: SweepScheduler,
+        *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._search, self._record, self._space, self._orders, self._clock = search, record, space, orders, clock
+        self._search, self._record, self._space = search, record, space
+        self._orders, self._scheduler, self._clock = orders, scheduler, clock
         self._asked: list[_Asked] = []
 
     @property
@@ -72,17 +77,24 @@ class Branches:
 
         Raises: SettingsError where there can be no such branch.
         """
-        state, keep = self._parent(command), bool(command.arguments.get("keep"))
-        trial = trials.get(state.id)
-        config = self._config(state.config if trial is None else trial.config, command)
-        if trial is not None and state.state == RUNNING:
-            name = f"{trial.trainable_name}/{trial.trial_id}"
-            by_data = any(key.startswith(_OF_DATA) for key in command.arguments["config"])
-            if command.id != PLANNED:
-                self._orders.branch(name, command.id, at_step=not by_data)
-            self._asked.append(_Asked(command, name, config, keep, self._clock()))
-            return None
-        return self._begin_with(self._pinned(state, command), command, config, keep=keep)
+        state, trial = self._parent(command), trials.get(str(command.trial))
+        self._config(state.config if trial is None else trial.config, command)
+        with _reaching(state):
+            if trial is not None and state.state == RUNNING:
+                by_data = any(key.startswith(_OF_DATA) for key in flatten(command.arguments["config"]))
+                asked = _Asked(command, trial, self._clock())
+                self._orders.branch(asked.parent, command.id, at_step=not by_data)
+                self._wait_for(asked)
+                return None
+            return self._begin_with(self._pinned(state, command), command, trial)
+
+    def plan(self, command: Command, trials: Mapping[str, Any]) -> None:
+        """Take a command for a checkpoint that its parent writes by itself; :meth:`look` returns the answer to it."""
+        self._wait_for(_Asked(command, trials[str(command.trial)], self._clock()))
+
+    def _wait_for(self, asked: _Asked) -> None:
+        self._asked.append(asked)
+        self._search.branches_asked = len(self._asked)
 
     def look(self) -> Iterator[tuple[Command, str, bool]]:
         """Begin the branches whose checkpoints are written; yield the command, the answer, and whether it was done."""
@@ -90,29 +102,31 @@ class Branches:
             try:
                 answer = self._answer(asked)
             except TunelightError as error:
-                yield asked.command, str(error), False
+                answer, done = str(error), False
             else:
-                if answer is None:
-                    continue
-                yield asked.command, answer, True
+                done = True
+            if answer is None:
+                continue
             self._asked.remove(asked)
+            self._search.branches_asked = len(self._asked)
             with suppress(Exception):  # Ray is busy or gone, which is noticed elsewhere
                 self._orders.forget(asked.parent, asked.command.id)
+            yield asked.command, answer, done
 
     def _answer(self, asked: _Asked) -> str | None:
+        """Return the answer to a command; None while its parent has written no checkpoint. Raises: SettingsError."""
         command = asked.command
         state, written = self._parent(command), None
         with suppress(Exception):  # as above
             written = self._orders.branched(asked.parent, command.id)
-        if isinstance(written, str):
-            raise SettingsError(f"Trial {state.id} cannot be branched: {written}.")
-        if written is None and state.state != RUNNING:  # it has ended, or waits
-            written = self._pinned(state, command)
-        if written is not None:
-            return self._begin_with(written, command, asked.config, keep=asked.keep)
-        if self._clock() - asked.since > _LIMIT_S:
-            raise SettingsError(f"Trial {state.id} has not reached the end of a training step in {_LIMIT_S:.0f} s.")
-        return None
+        with _reaching(state):
+            if isinstance(written, CheckpointInfo):
+                return self._begin_with(written, command, asked.trial)
+            if written is None and state.state == RUNNING:
+                return None
+            if command.id == PLANNED:
+                raise SettingsError(f"Trial {state.id} has not come to where it was branched ({state.state}).")
+            return self._begin_with(self._pinned(state, command), command, asked.trial)
 
     def _parent(self, command: Command) -> TrialState:
         trials = self._record.state.trials
@@ -142,34 +156,46 @@ class Branches:
 
     def _pinned(self, state: TrialState, command: Command) -> CheckpointInfo:
         """Return a trial's newest checkpoint, which is kept from now on. Raises: SettingsError where it has none."""
-        found = checkpoints.find(self._record.folder / state.folder)
-        heard = [info for info in found if info.number <= state.number]
-        if not heard:
+        home = self._record.folder / state.folder
+        heard = (info for info in reversed(checkpoints.find(home)) if info.number <= state.number)
+        newest = next(filter(checkpoints.is_valid, heard), None)
+        if newest is None:
             raise SettingsError(
                 f"Trial {state.id} has no checkpoint to begin with ({state.state}). Enqueue its configuration, with "
                 "what is to change, to train it from scratch."
             )
-        adoption.pin(heard[-1], self._record.folder / state.folder, command.id)
-        return heard[-1]
+        adoption.pin(newest, home, command.id)
+        return newest
 
-    def _begin_with(self, info: CheckpointInfo, command: Command, config: dict[str, Any], *, keep: bool) -> str:
-        """Begin a branch; return the answer to its command."""
-        parent = self._record.state.trials[str(command.trial)]
+    def _begin_with(self, info: CheckpointInfo, command: Command, parent_now: Any) -> str:
+        """Begin a branch, and record it; return the answer to its command."""
+        parent, keep = self._record.state.trials[str(command.trial)], bool(command.arguments.get("keep"))
+        before = parent.config if parent_now is None else parent_now.config
+        config = self._config(before, command)  # now: it may have taken over another one's since it was asked
         root = parent.id if parent.branch is None else parent.branch.root
-        branch = Branch(parent.id, root, info.number, info.between, keep)
-        trial_id = self._search.branch(config, branch, self._folder_of)
-        folder = Path(parent.folder).name
-        took = adoption.Adoption(info.number, parent.id, folder, info.number, info.between, command.id)
-        adoption.note_adoption(took, self._folder_of(trial_id))
-        before = flatten(parent.config)
-        changed = [
-            f"{key}={value!r}, not {before[key]!r}" for key, value in flatten(config).items() if value != before[key]
-        ]
+        folder = self._record.folder / f"trial_{self._search.next_id}"
+        at = info.number, info.between
+        took = adoption.Adoption(info.number, parent.id, Path(parent.folder).name, *at, command.id)
+        adoption.note_adoption(took, folder)
+        trial = self._search.branch(config, Branch(parent.id, root, *at, keep), folder)
+        add_trial(self._scheduler.controller, trial)
+        self._record.meet(self._scheduler.controller.get_trials())
+        if self._scheduler.paused and put_aside(self._scheduler.controller, trial):
+            self._scheduler.aside[trial.trial_id] = trial
+        old, new = flatten(before), flatten(config)
+        changed = [f"{key}={value!r}, not {old[key]!r}" for key, value in new.items() if value != old[key]]
         how = f"with {', '.join(changed)}" if changed else "with nothing changed"
         kept = "; it trains to its end" if keep else ""
-        return (
-            f"trial {trial_id} begins with the state of trial {parent.id} after {checkpoints.where(info)}, {how}{kept}"
-        )
+        begins = f"begins with the state of trial {parent.id} after {checkpoints.where(info)}"
+        return f"trial {trial.trial_id} {begins}, {how}{kept}"
 
-    def _folder_of(self, trial_id: str) -> Path:
-        return self._record.folder / f"trial_{trial_id}"
+
+@contextmanager
+def _reaching(parent: TrialState) -> Iterator[None]:
+    """Raise SettingsError where the storage, or Ray, does not answer now."""
+    try:
+        yield
+    except TunelightError:
+        raise
+    except Exception as error:
+        raise SettingsError(f"Trial {parent.id} cannot be branched now: {type(error).__name__}: {error}") from error

@@ -301,6 +301,8 @@ def _trainings(past: SavedSweep) -> tuple[tuple[Training, dict[str, Any]], ...]:
     """Return the recorded trainings with their configurations."""
     found = []
     for trial in past.state.trials.values():
+        if trial.branch is not None:
+            continue
         training = Training.of(trial)
         if trial.state not in TERMINAL and trial.decision == "STOP":  # the driver died before the trial's end
             training.state = STOPPED

@@ -389,7 +389,8 @@ def _parts(
     from tunelight.trial.output import OutputCallback
     from tunelight.trial.trial import trial_seed
 
-    settings, folder, total = sweep.settings, sweep.folder, max(sweep.total, sweep.start.searched)
+    settings, folder = sweep.settings, sweep.folder
+    total = max(sweep.total, sweep.start.searched) + sweep.start.branches
     write_sweep_file(folder, sweep.sweep_file)  # also of a resumed sweep: num_samples may have changed
     record = RecordCallback(
         folder,

@@ -16,6 +16,7 @@ from tunelight.machine.optional import look_up
 from tunelight.messages import Resize
 from tunelight.record import (
     PAUSED,
+    PENDING,
     RUNNING,
     STOPPED_BY_COMMAND,
     TERMINAL,
@@ -109,7 +110,9 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
         """How many workers the sweep may have."""
         branching = look_up("branches")
         self._planned = scheduler.branches
-        self._branches: Any = branching and branching.Branches(search, record, space, orders)
+        self._branches: Any = branching and branching.Branches(search, record, space, orders, self.scheduler)
+        if self._planned is not None:
+            search.branches_asked = 1
         self._answered = answered
         self._clock, self._looked, self._allowed = clock, 0.0, 0.0
         self._carry_out: dict[str, Callable[[Command, dict[str, Any]], str | None]] = {
@@ -145,9 +148,9 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
     def _plan(self, trials: list[Any]) -> None:
         """Ask for the branch that the scheduler has planned, once its parent trains."""
         planned = self._planned
-        if planned is not None and trials and self._record.state.trials[planned.parent].state == RUNNING:
+        if planned is not None and trials and self._record.state.trials[planned.parent].state != PENDING:
             command, self._planned = Command(PLANNED, "branch", planned.parent, planned.arguments), None
-            self._branches.ask(command, {trial.trial_id: trial for trial in trials})
+            self._branches.plan(command, {trial.trial_id: trial for trial in trials})
 
     def _carry_out_all(self, trials: list[Any]) -> None:
         self._plan(trials)
@@ -232,7 +235,7 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
         self._search.enqueue(self._space.filled(config))
         known = [*(self._sweep_file.get("baselines") or ()), config]
         self._steered["enqueued"] = [*(self._steered.get("enqueued") or ()), config]
-        kept = self._keep(baselines=known, num_samples=self._search.total_samples)
+        kept = self._keep(baselines=known, num_samples=self._search.num_samples)
         return f"enqueued by command: {self._space.dotted(config)}{kept}"
 
     def _set(self, command: Command, trials: dict[str, Any]) -> str:
@@ -288,7 +291,7 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
         where it cannot be written: they hold for this run all the same.
         """
         if "num_samples" in settings:
-            settings["num_samples"] = self._search.total_samples // self._space.grid_size
+            settings["num_samples"] = self._search.num_samples // self._space.grid_size
         for name in settings.keys() - {"baselines"}:
             replaced, _ = self._steered.get(name) or (self._sweep_file.get(name), None)
             self._steered[name] = [replaced, settings[name]]

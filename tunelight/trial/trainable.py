@@ -322,11 +322,7 @@ class GangTrainable(Trainable):
             self._replace_gang()
             raise moved_away(error)
         if error.type_name == YIELDS:  # Tune is to pause it, and to keep the gang
-            self._trial.say(error.message)
-            own, number = {**self._extras(None), "yields": True}, self._trial.run.number
-            last: dict[str, Any] = self._last_result or {}  # before its first report that is another trial's
-            before = last if number and last.get(TRAINING_ITERATION) == number else {}
-            return {**before, TRAINING_ITERATION: number, DONE: False, RESULT_KEY: own}
+            return {TRAINING_ITERATION: self._trial.run.number, DONE: False, RESULT_KEY: {"yields": True}}
         if not self._gang.met and error.rank < 0:
             self._replace_gang()  # it could not start: the next trial gets another
             if error.cause != "exception":

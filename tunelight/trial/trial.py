@@ -12,9 +12,9 @@ from typing import Any
 
 from tunelight.checkpoints import adoption as adoptions
 from tunelight.checkpoints import files as checkpoints
-from tunelight.errors import CheckpointError
+from tunelight.errors import CheckpointError, TrialError
 from tunelight.gang.run import ResilientRun
-from tunelight.messages import Adopt, CheckpointInfo, Report
+from tunelight.messages import Adopt, CheckpointInfo, Report, WorkerError
 from tunelight.policies import Divergence
 from tunelight.session.task import Start
 from tunelight.trial import fitting
@@ -45,6 +45,7 @@ class Trial:
     ) -> None:
         self.spec = spec
         self.id = trial_id
+        self._root = root
         self.folder = folder
         self.kept = checkpoints.Kept(spec.task.checkpoints.keep, spec.mode)
         self.divergence = Divergence(spec.task.metric, spec.mode)
@@ -132,6 +133,14 @@ class Trial:
                 self.run.resume_from(resume, resume.number)
                 self.say(f"goes on from its checkpoint of {checkpoints.where(resume)}")
             self.kept.discard_after(self.run.number, self.folder)
+            if self._root is not None and resume is None:
+                self.unable = self.unable or self._no_beginning()
+
+    def _no_beginning(self) -> CheckpointError:
+        return CheckpointError(
+            f"Trial {self.id} is a branch, and the checkpoint with which it was to begin is torn or gone. Branch its "
+            "parent again."
+        )
 
     def newest(self, number: int) -> CheckpointInfo | None:
         """Return the last valid checkpoint up to report ``number``, to restart from.
@@ -139,7 +148,10 @@ class Trial:
         The folder may hold one that no event told of: a worker may have finished it before it died.
         """
         checkpoints.remove_temp_files(self.folder)
-        return self._after_adoption(self._tell(checkpoints.resume_point(self.folder, number, self.run.base)), number)
+        found = self._after_adoption(self._tell(checkpoints.resume_point(self.folder, number, self.run.base)), number)
+        if self._root is not None and found is None:
+            raise TrialError(WorkerError(0, os.uname().nodename, "CheckpointError", str(self._no_beginning()), ""))
+        return found
 
     @property
     def of_last_report(self) -> CheckpointInfo | None:
@@ -152,6 +164,9 @@ class Trial:
         """Return where to resume: from the other trial's checkpoint, if the last adoption is in none of its own yet."""
         adoption = adoptions.read_adoption(self.folder)
         if adoption is None or (found is not None and (found.number > adoption.number or adoption.branch)):
+            return found
+        if adoption.branch and self._root is None:  # of a branch of this id that a driver never came to record
+            self._forget_adoption()
             return found
         if upto is not None and adoption.number > upto:  # the driver did not hear of that report
             self._forget_adoption()
@@ -166,20 +181,16 @@ class Trial:
                 seconds,
                 between=adoption.between,
             )
-        if copy is None and adoption.branch:
-            self.unable = CheckpointError(
-                f"Trial {self.id} cannot begin with the state of {adoption.parent}, whose checkpoint after report "
-                f"{adoption.number} is torn or gone. Branch it again."
-            )
-            return None
+        if adoption.branch:
+            with suppress(OSError):  # it costs space, no more
+                adoptions.unpin(self.folder.parent / adoption.folder, adoption.branch)
+            if copy is None:
+                return None
         self._forget_adoption()
         if copy is None:
             self.say(f"what it adopted after report {adoption.number} is in no checkpoint, and lost")
             return found
-        if adoption.branch:
-            with suppress(OSError):  # it costs space, no more
-                adoptions.unpin(self.folder.parent / adoption.folder, adoption.branch)
-        else:
+        if not adoption.branch:
             self.say(f"takes what it adopted after report {adoption.number} from a checkpoint of {adoption.parent}")
         return self.kept.add(copy)
 

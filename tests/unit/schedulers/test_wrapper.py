@@ -13,7 +13,7 @@ from tests.unit.schedulers.test_asha import STOP, TUNE, add, make_asha, report
 from tunelight.compat.ray import stub_trial
 from tunelight.errors import SettingsError
 from tunelight.messages import Continue
-from tunelight.schedulers.base import adapted
+from tunelight.schedulers.base import GangScheduler, adapted
 from tunelight.schedulers.choose import build_scheduler
 from tunelight.schedulers.wrapper import SweepScheduler
 from tunelight.settings import Settings
@@ -104,10 +104,24 @@ def test_a_branch_that_waits_comes_before_the_schedulers_choice() -> None:
     assert sparing.waiting_branches == []
 
 
-def test_a_trial_that_yields_its_gang_is_paused_and_waits_aside() -> None:
+def test_a_trial_that_yields_its_gang_waits_aside_and_says_why() -> None:
     sparing = spared(make_asha(grace_period=1, reduction_factor=4))
     trial = add(sparing, "a")
-    assert report(sparing, trial, 1, 0.1) == TrialScheduler.CONTINUE
-    result = {"training_iteration": 1, "loss": 0.1, "_tunelight/yields": True}
-    assert sparing.on_trial_result(TUNE, trial, result) == TrialScheduler.PAUSE
+    assert not sparing.on_trial_yield(trial, {"training_iteration": 1, "_tunelight": {"notes": []}})
+    assert sparing.on_trial_yield(trial, {"training_iteration": 1, "_tunelight": {"yields": True}})
     assert sparing.aside == {"a": trial}
+    assert sparing.reason("a") == "leaves its workers to a branch, and goes on when there is room"
+
+
+def test_a_scheduler_that_pauses_trials_makes_room_for_a_branch_itself() -> None:
+    class Pausing(GangScheduler):
+        def choose_trial_to_run(self, tune_controller: Any) -> Any:
+            return None
+
+    sparing = spared(Pausing())
+    sparing.scheduler.pauses = True
+    branch = stub_trial("b", {})
+    branch.began_at, branch.status = 3, "PENDING"
+    controller = SimpleNamespace(get_trials=lambda: [branch])
+    sparing.on_trial_add(controller, branch)
+    assert sparing.choose_trial_to_run(controller) is None

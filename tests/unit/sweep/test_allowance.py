@@ -387,7 +387,7 @@ def test_where_there_is_no_room_for_a_branch_another_trial_gives_it_its_gang_as_
     driver.controller._resource_updater.get_num_cpus = lambda: 6
     driver.look(None)
     assert driver.orders == [("gang/00001", "leaves its workers to a branch, and goes on when there is room")]
-    driver.scheduler.on_trial_result(driver.controller, driver.trials[1], {"_tunelight/yields": True})
+    driver.scheduler.on_trial_yield(driver.trials[1], {"_tunelight": {"yields": True}})
     driver.trials[1].status = "PAUSED"
     driver.look(None)
     assert driver.trials[1].status == "PAUSED"  # until the branch has its gang

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +22,6 @@ from tunelight.record import Branch, read_lines, read_record, send
 from tunelight.schedulers import ASHA
 from tunelight.searchers import RandomSearcher, ResumedTrial, SweepSearch, TrackingSearcher
 from tunelight.searchers.sweep import ResumeState
-from tunelight.sweep import branching
 from tunelight.sweep.replay import replay_scheduler, replay_searcher
 
 PARENT = "gang/00000"
@@ -45,6 +46,22 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return kept
 
 
+class Trial(SimpleNamespace):
+    """A trial, as Tune keeps it in sets."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
+def _made(driver: Driver, _: str, config: dict[str, Any]) -> Any:
+    """Return a trial as the search makes it."""
+    driver.sweep.trials[-1] = trial = Trial(**vars(driver.sweep.add(**config)), run_metadata=SimpleNamespace())
+    return trial
+
+
+added: list[str] = []
+"""The trials that Tune's controller was given."""
+
+
 @pytest.fixture
 def driver(tmp_path: Path, kept: dict[str, str]) -> Driver:
     driver = Driver(tmp_path)
@@ -53,6 +70,10 @@ def driver(tmp_path: Path, kept: dict[str, str]) -> Driver:
         trial.status = "RUNNING"
     driver.sweep.report(driver.first, 1, 0.5)
     driver.search._created = 2
+    driver.search._make = partial(_made, driver)  # type: ignore[method-assign]
+    driver.scheduler.controller.add_trial = lambda trial: added.append(trial.trial_id)
+    driver.sweep.callback._branch_of = driver.search.branch_of
+    added.clear()
     return driver
 
 
@@ -84,12 +105,15 @@ def test_a_parent_that_trains_is_told_to_write_a_checkpoint_with_which_the_branc
     assert orders_of(PARENT) == Orders()
     took = adoption.read_adoption(tmp_path / "trial_00002")
     assert took == adoption.Adoption(1, "00000", "trial_00000", 1, 7, command)
-    driver.search._make = stub_trial  # type: ignore[method-assign]
-    trial: Any = driver.search.next_trial()
-    assert (trial.trial_id, trial.config, trial.began_at) == ("00002", {"model": {"lr": 0.5}}, 1)
+    assert added == ["00002"]
+    trial = driver.sweep.trials[-1]
+    assert (trial.config, trial.began_at) == ({"model": {"lr": 0.5}}, 1)
+    assert read_record(tmp_path).trials["00002"].branch == Branch("00000", "00000", 1, 7)  # before the answer
     assert checkpoints.read_acked(tmp_path / "trial_00002") == 1
     assert root_in(driver.search._name(trial)) == "00000"  # the seed is its parent's
     assert driver.sweep.state.sweep["num_samples"] == 5  # it is one more
+    driver.told("set", num_samples=9)
+    assert driver.file["num_samples"] == 9  # and not of the search
 
 
 def test_a_branch_with_other_data_begins_with_a_report(tmp_path: Path, kept: dict[str, str]) -> None:
@@ -117,22 +141,59 @@ def test_a_parent_that_ends_first_gives_its_newest_checkpoint_which_is_kept_mean
     assert driver.search.branch_of("00002") == Branch("00000", "00000", 1, 0, keep=True)
 
 
-def test_what_the_parent_cannot_write_is_said(driver: Driver) -> None:
+def test_of_a_parent_that_writes_none_now_the_newest_checkpoint_is_taken_if_it_has_one(
+    driver: Driver, tmp_path: Path
+) -> None:
     command = asked(driver, config={})
+    assert not driver.search.complete  # one is to come
     note_branch(PARENT, command, None)
     step(driver)
-    assert driver.sweep.state.answers[command] == (
-        False,
-        "Trial 00000 cannot be branched: it writes no checkpoint now.",
-    )
-    assert driver.search.total_samples == 4
-
-
-def test_a_parent_that_never_answers_is_given_up(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(branching, "_LIMIT_S", -1.0)
-    command = asked(driver, config={})
+    ok, said = driver.sweep.state.answers[command]
+    assert not ok
+    assert said.startswith("Trial 00000 has no checkpoint to begin with (RUNNING).")
+    assert (driver.search.total_samples, driver.search.branches_asked) == (4, 0)
+    written(tmp_path / "trial_00000", 1)
+    again = asked(driver, config={})
+    note_branch(PARENT, again, None)
     step(driver)
-    assert "has not reached the end of a training step in" in driver.sweep.state.answers[command][1]
+    assert driver.sweep.state.answers[again][0]
+
+
+def test_a_torn_checkpoint_is_passed_over(driver: Driver, tmp_path: Path) -> None:
+    driver.sweep.report(driver.first, 2, 0.4)
+    written(tmp_path / "trial_00000", 1)
+    Path(written(tmp_path / "trial_00000", 2).path).write_text("torn")
+    driver.sweep.fail(driver.first)
+    assert "after report 1, with nothing changed" in driver.told("branch", "00000", config={})[1]
+
+
+def test_a_storage_that_does_not_answer_refuses_a_branch_and_ends_nothing(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    command = asked(driver, config={})
+    note_branch(PARENT, command, CheckpointInfo("c", 1))
+    monkeypatch.setattr(adoption, "note_adoption", refuse)
+    step(driver)
+    said = "Trial 00000 cannot be branched now: OSError: [Errno 28] No space left on device"
+    assert driver.sweep.state.answers[command] == (False, said)
+    assert added == []
+
+
+def test_in_a_paused_sweep_a_branch_is_recorded_and_waits(driver: Driver, tmp_path: Path) -> None:
+    driver.told("pause")
+    driver.scheduler.controller._resetting_trials = set()
+    driver.scheduler.controller._trial_to_actor, driver.scheduler.controller._staged_trials = {}, ()
+    driver.scheduler.controller._set_trial_status = lambda trial, status: setattr(trial, "status", status)
+    command = asked(driver, config={})
+    note_branch(PARENT, command, written(tmp_path / "trial_00000", 1))
+    step(driver)
+    assert driver.sweep.state.answers[command][0]
+    trial = driver.sweep.trials[-1]
+    assert trial.status == "PAUSED"
+    assert driver.scheduler.aside == {"00002": trial}
 
 
 @pytest.mark.parametrize(
@@ -192,23 +253,13 @@ def test_the_searcher_does_not_learn_of_a_branch_which_is_none_of_num_samples(tm
     search._make = stub_trial  # type: ignore[method-assign]
     search.next_trial()
     assert search.all_made
-    assert search.branch({"lr": 0.2}, Branch("00000", "00000", 3, keep=True), lambda _: tmp_path) == "00001"
-    assert not search.complete
-    assert (search.ends_at("00000"), search.ends_at("00001")) == (None, 9)
-    branch: Any = search.next_trial()
+    branch: Any = search.branch({"lr": 0.2}, Branch("00000", "00000", 3, keep=True), tmp_path)
     assert (branch.trial_id, branch.began_at) == ("00001", 3)
+    assert (search.ends_at("00000"), search.ends_at("00001")) == (None, 9)
     search.on_trial_result("00001", {"training_iteration": 4})
     search.on_trial_complete("00001", {"training_iteration": 4})
     assert searcher.heard == []
     assert search.total_samples == 2
-
-
-def test_a_trial_that_yields_its_gang_has_reported_nothing() -> None:
-    searcher = Told()
-    search = SweepSearch(searcher, 1)
-    search._known = {"00000"}
-    search.on_trial_result("00000", {"training_iteration": 4, "_tunelight/yields": True})
-    assert searcher.heard == []
 
 
 def test_a_branch_keeps_its_seed_in_its_name() -> None:
