@@ -11,11 +11,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ray.tune import Callback
 from typer.testing import CliRunner
 
 import tunelight as tl
@@ -100,17 +102,25 @@ def test_a_branch_trains_as_its_parent_goes_on_and_with_what_was_changed(ray4: A
 
 
 def test_where_there_is_no_room_another_trial_yields_and_goes_on_later(ray4: Any, tmp_path: Path) -> None:
-    def person(sweep: Any) -> None:
-        wait(lambda: states(tmp_path) == ["RUNNING"] * 2)
-        sweep.branch(0)
-        wait(lambda: len(states(tmp_path)) == 3 and "PAUSED" in states(tmp_path))
+    class Hears(Callback):
+        def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: Any, **info: Any) -> None:
+            if not result.get("done"):
+                heard[trial.trial_id].append(result["training_iteration"])
 
-    results = branched(tmp_path, person, workers=2, cpus_per_worker=1, num_samples=2)
-    assert [trial.state for trial in results.every_trial] == ["FINISHED"] * 3
-    assert [len(trial.history) for trial in results] == [5, 5, 5 - began(results.every_trial[2]).number]
-    (gang,) = results.record.trials["00002"].gangs
+    def person(sweep: Any) -> None:
+        wait(lambda: sorted(states(tmp_path)) == ["PENDING", "RUNNING", "RUNNING"])
+        assert sweep.branch(0).startswith("trial 00003 begins")  # before the one that waits
+        wait(lambda: "PAUSED" in states(tmp_path))
+
+    heard: dict[str, list[int]] = defaultdict(list)
+    results = branched(tmp_path, person, workers=2, cpus_per_worker=1, num_samples=3, callbacks=[Hears()])
+    assert [trial.state for trial in results.every_trial] == ["FINISHED"] * 4
+    number = began(results.every_trial[3]).number
+    assert [len(trial.history) for trial in results] == [5, 5, 5, 5 - number]
+    (gang,) = results.record.trials["00003"].gangs
     assert gang["warm"]  # that of the trial that yielded
-    assert told(results.every_trial[2]) == told(results.every_trial[0])[began(results.every_trial[2]).number :]
+    assert told(results.every_trial[3]) == told(results.every_trial[0])[number:]
+    assert all(numbers == sorted(set(numbers)) for numbers in heard.values())  # nobody hears of a report twice
 
 
 def test_a_parent_that_is_killed_before_it_has_written_gives_its_branch_the_state_that_it_comes_to(

@@ -54,7 +54,8 @@ class Trial(SimpleNamespace):
 
 def _made(driver: Driver, _: str, config: dict[str, Any]) -> Any:
     """Return a trial as the search makes it."""
-    driver.sweep.trials[-1] = trial = Trial(**vars(driver.sweep.add(**config)), run_metadata=SimpleNamespace())
+    known = {"run_metadata": SimpleNamespace(), "init_local_path": lambda: None}
+    driver.sweep.trials[-1] = trial = Trial(**vars(driver.sweep.add(**config)), **known)
     return trial
 
 
