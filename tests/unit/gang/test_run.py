@@ -441,3 +441,16 @@ def test_a_trial_that_leaves_its_gang_to_another_says_so_by_another_error() -> N
     with pytest.raises(TrialError) as caught:
         numbers(run)
     assert caught.value.error.type_name == YIELDS
+
+
+def test_a_checkpoint_that_cannot_be_kept_is_asked_for_again_a_few_times_and_costs_no_trial() -> None:
+    def refuse(*_: Any) -> None:
+        tried.append(1)
+        raise OSError(28, "No space left on device")
+
+    tried: list[int] = []
+    gang = ScriptedGang([*(Saved(info(1), number) for number in (1, 2, 3)), report(2), Ended(0)])
+    run, *_ = play(gang, branched=refuse, start=False)
+    run.start(gang, None, lambda: Orders(branches={"b": True}))  # type: ignore[arg-type]
+    assert numbers(run) == [2]
+    assert (len(tried), gang.answers) == (3, [Save()] * 3)

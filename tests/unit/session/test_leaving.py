@@ -225,3 +225,13 @@ def test_a_planned_checkpoint_is_written_whatever_the_policy_says(
     assert [step(ranks, number) for number in (1, 2, 3)] == [[None, None]] * 3
     infos = [event.checkpoint for event in ranks.events if isinstance(event, Saved | Report | Wrote)]
     assert [(info.number, info.between) for info in infos if info is not None] == [found]
+
+
+def test_training_code_that_has_to_leave_hears_so_behind_an_order_for_a_branch(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, 2, until=None)
+    ranks.mailboxes[0].put(Save(serial=5))
+    ordered(ranks, 1, 0)
+    asked = [each(ranks, lambda _, boundary: boundary.preempted()) for _ in range(3)]
+    assert asked[-1] == [True, True]
+    assert [type(error) for error in ranks.report({"loss": 1.0}, checkpoint=write)] == [TrialStopped] * 2
+    assert [event.answers for event in ranks.events if isinstance(event, Saved)] == [5, 7]
