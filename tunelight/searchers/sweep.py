@@ -310,10 +310,11 @@ class SweepSearch(SearchAlgorithm):
     def branch(self, config: dict[str, Any], branch: Branch, folder: Path) -> Trial:
         """Return a branch, as one more trial, whose folder says with what it begins."""
         past = ResumedTrial(self.next_id, config, branch.number, folder, branch=branch)
+        checkpoints.write_acked(past.number, past.folder)  # first: the storage may not answer
         self._created += 1
         self._branched += 1
         self._branches[past.trial_id] = branch
-        return self._take_up(past)
+        return self._go_on(past)
 
     @property
     def has_branches(self) -> bool:
@@ -346,6 +347,9 @@ class SweepSearch(SearchAlgorithm):
     def _take_up(self, past: ResumedTrial) -> Trial:
         """Return a trial that goes on from its last checkpoint, which its head finds in the trial's folder."""
         checkpoints.write_acked(past.number, past.folder)
+        return self._go_on(past)
+
+    def _go_on(self, past: ResumedTrial) -> Trial:
         if self._repeats is not None and past.branch is None:
             self._repeats.begin(past.trial_id, past.config)
         self._live[past.trial_id] = trial = self._make(past.trial_id, past.config)
