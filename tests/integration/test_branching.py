@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import os
 import shutil
 import signal
@@ -22,39 +20,22 @@ from typer.testing import CliRunner
 
 import tunelight as tl
 from tests.integration.branching import SPACE, first_step, of
-from tests.waiting import until
+from tests.integration.person import wait, with_person
 from tunelight.cli import app
-from tunelight.errors import CommandError
-from tunelight.record import Branch, driver_of
+from tunelight.record import Branch
 
 ROOT = Path(__file__).parents[2]
-wait = functools.partial(until, limit_s=60, every_s=0.05)
 METRICS = ("training_iteration", "epoch", "val_loss", "train_loss")
 
 
 def branched(folder: Path, person: Callable[[Any], None], **more: Any) -> tl.SweepResults:
-    """Run the sweep, with somebody beside it from the first report on; what fails there fails here."""
-    failed: list[BaseException] = []
+    """Run the sweep, with somebody beside it from a moment after the first report on; what fails there fails here."""
 
-    def act() -> None:
-        record = folder / "s" / "record.jsonl"
-        try:
-            wait(lambda: driver_of(folder / "s") is not None)
-            wait(lambda: record.exists() and '"report"' in record.read_text())
-            time.sleep(0.3)
-            person(tl.attach("s", folder))
-        except BaseException as error:  # noqa: BLE001 - it is raised in the test's own thread
-            failed.append(error)
-            with contextlib.suppress(CommandError):
-                tl.attach("s", folder).stop()
+    def later(sweep: Any) -> None:
+        time.sleep(0.3)
+        person(sweep)
 
-    thread = threading.Thread(target=act)
-    thread.start()
-    results = tl.run(SPACE, **of(folder, **more))
-    thread.join(60)
-    if failed:
-        raise failed[0]
-    return results
+    return with_person(later, folder, lambda: tl.run(SPACE, **of(folder, **more)), reports=1)
 
 
 def told(trial: Any) -> list[dict[str, Any]]:

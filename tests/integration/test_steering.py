@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +13,10 @@ from typing import Any
 import pytest
 
 import tunelight as tl
+from tests.integration.person import with_person
 from tests.integration.training import Line, LineData
 from tests.waiting import until
 from tunelight.errors import CommandError
-from tunelight.record import driver_of
 
 wait = functools.partial(until, limit_s=40, every_s=0.1)
 
@@ -32,31 +30,17 @@ class Slow(Line):
 
 def steered(folder: Path, person: Callable[[tl.SweepResults, Any], None], **settings: Any) -> tl.SweepResults:
     """Run a sweep, and ``person`` beside it from the first reports on; what fails there fails here."""
-    failed: list[BaseException] = []
-
-    def act() -> None:
-        record = folder / "s" / "record.jsonl"
-        try:
-            wait(lambda: driver_of(folder / "s") is not None)
-            wait(lambda: record.exists() and record.read_text().count('"report"') > 2)
-            person(tl.SweepResults.load(folder / "s"), tl.attach("s", folder))
-        except BaseException as error:  # noqa: BLE001 - it is raised in the test's own thread
-            failed.append(error)
-            with contextlib.suppress(CommandError):
-                tl.attach("s", folder).stop()
-
-    thread = threading.Thread(target=act)
-    thread.start()
     told = {
         "model": Slow, "data": LineData, "max_epochs": 40, "metric": "val_loss", "num_samples": 2, "workers": 1,
         "cpus_per_worker": 0.5, "max_concurrent": 2, "seed": 1, "trainer_args": {"accelerator": "cpu"},
         "storage": folder, "name": "s", "progress": False,
     }  # fmt: skip
-    results = tl.run({"model.lr": tl.uniform(0.01, 0.1)}, **{**told, **settings})
-    thread.join(60)
-    if failed:
-        raise failed[0]
-    return results
+    return with_person(
+        lambda sweep: person(tl.SweepResults.load(folder / "s"), sweep),
+        folder,
+        lambda: tl.run({"model.lr": tl.uniform(0.01, 0.1)}, **{**told, **settings}),
+        reports=3,
+    )
 
 
 def states(folder: Path) -> list[str]:

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import StorageError
+from tunelight.messages import CheckpointInfo
 from tunelight.record import Lease, RecordCallback, SweepState, leased
 
 
@@ -102,6 +104,17 @@ class Sweep:
 
     def states(self) -> list[str]:
         return [trial.state for trial in self.state.trials.values()]
+
+
+def written_checkpoint(folder: Path, number: int, between: int = 0) -> CheckpointInfo:
+    """Write a checkpoint into a trial's folder, with a text for weights."""
+    home = folder / checkpoints.FOLDER
+    home.mkdir(parents=True, exist_ok=True)
+    file = home / f".{number}-{between}"
+    file.write_text(f"weights of {number}, {between}")
+    path = str(home / checkpoints.file_name(number, between))
+    info = CheckpointInfo(path, number, between=between, value=0.5, seconds=9.0)
+    return checkpoints.commit(info, file)
 
 
 def lines(folder: Path) -> list[bytes]:

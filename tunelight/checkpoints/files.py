@@ -50,9 +50,9 @@ def age(info: CheckpointInfo) -> tuple[int, int]:
     return info.number, info.between
 
 
-def where(info: CheckpointInfo) -> str:
-    """Say where a trial stood that wrote a checkpoint: ``report 3, step 120``."""
-    return f"report {info.number}" + (f", step {info.between}" if info.between else "")
+def where(number: int, between: int) -> str:
+    """Say where a trial stood that wrote a checkpoint, by its :func:`age`: ``report 3, step 120``."""
+    return f"report {number}" + (f", step {between}" if between else "")
 
 
 def is_own(name: str) -> bool:

@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from tunelight.compat.ray import keep_for_job, kept_for_job
 from tunelight.gang.gang import Gang
@@ -21,6 +21,11 @@ PLANNED: Final = "planned"
 _FAILED: Final = "!"
 _MOST_TRIES: Final = 3
 _log: Final = logging.getLogger(__name__)
+
+
+def name_in_orders(trial: Any) -> str:
+    """Return a Tune trial's name in orders: its Trainable's, which no other run of a sweep has, and its id."""
+    return f"{trial.trainable_name}/{trial.trial_id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +53,7 @@ class Orders:
 
 
 class OrderBook:
-    """All orders of a driver. A trial is named by its Trainable, which no other run of a sweep has, and its id.
-
-    Runs on: driver.
-    """
+    """All orders of a driver, by the names of trials (:func:`name_in_orders`). Runs on: driver."""
 
     def __init__(self) -> None:
         self._orders: dict[str, Orders] = {}

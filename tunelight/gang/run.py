@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from tunelight.checkpoints.files import copy_from_trial, resume_point, where
+from tunelight.checkpoints.files import age, copy_from_trial, resume_point, where
 from tunelight.errors import CheckpointError, GangError, TrialError
 from tunelight.gang.drain import DRAINED, LOOK_S, YIELDS
 from tunelight.gang.gang import Gang
@@ -355,7 +355,7 @@ class ResilientRun:
             return "from the beginning"
         if self._task.job:
             return f"from epoch {self.resume.epoch}, step {self.resume.step}"
-        return f"from {where(self.resume)}"
+        return f"from {where(*age(self.resume))}"
 
     def _how(self) -> str:
         """Say what the next start does differently."""

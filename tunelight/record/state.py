@@ -10,6 +10,7 @@ from pathlib import PurePath
 from statistics import fmean
 from typing import Any, Final
 
+from tunelight.checkpoints.files import where
 from tunelight.record.outcomes import FAILED, PAUSED, PENDING, RUNNING, STATES, STOPPED
 
 GAVE_UP: Final = "gave up"
@@ -46,7 +47,7 @@ class Branch:
     @property
     def where(self) -> str:
         """Say where that was: ``report 3, step 120``."""
-        return f"report {self.number}" + (f", step {self.step}" if self.step else "")
+        return where(self.number, self.step)
 
 
 @dataclass

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from tunelight.compat.controller import put_aside, take_back
 from tunelight.compat.ray import cluster_size, end_cached_actors
-from tunelight.gang.orders import OrderBook, Reason
+from tunelight.gang.orders import OrderBook, Reason, name_in_orders
 from tunelight.machine.signals import grace_s
 from tunelight.messages import LEAVES
 from tunelight.record import PAUSED, PENDING, RUNNING, SweepState, TrialState
@@ -182,14 +182,9 @@ class Allowance:
     def _tell(self, trial: Any, why: Reason | None) -> bool:
         """Tell a trial's head to leave, or not any more; False where Ray does not answer now: it is tried again."""
         with contextlib.suppress(Exception):  # Ray is busy or gone, which is noticed elsewhere
-            self._order(_name(trial), why)
+            self._order(name_in_orders(trial), why)
             return True
         return False
-
-
-def _name(trial: Any) -> str:
-    """Return the name under which a trial's head asks whether it has to leave."""
-    return f"{trial.trainable_name}/{trial.trial_id}"
 
 
 def _least_promising(trials: Sequence[Any], state: SweepState) -> list[Any]:

@@ -14,7 +14,7 @@ from tunelight.checkpoints import adoption
 from tunelight.checkpoints import files as checkpoints
 from tunelight.compat.controller import add_trial, put_aside
 from tunelight.errors import SettingsError, TunelightError, unknown
-from tunelight.gang.orders import PLANNED, OrderBook
+from tunelight.gang.orders import PLANNED, OrderBook, name_in_orders
 from tunelight.messages import CheckpointInfo
 from tunelight.record import RUNNING, Branch, Command, RecordCallback, TrialState
 from tunelight.schedulers.wrapper import SweepScheduler
@@ -38,18 +38,18 @@ class _Asked:
     @property
     def parent(self) -> str:
         """The parent's name in orders."""
-        return f"{self.trial.trainable_name}/{self.trial.trial_id}"
+        return name_in_orders(self.trial)
 
 
 class Branches:
     """Runs on: driver, between two steps of Tune's loop.
 
-    A parent that trains is told to write a checkpoint at the end of a training step; of another one its newest is
-    taken. The checkpoint is kept until the branch has a copy of it in its own folder, with which it begins.
+    A running parent writes a checkpoint at the end of its training step; otherwise its newest checkpoint is used. The
+    parent keeps the checkpoint until the branch has copied it into its own folder.
 
     Args:
         search, record, space, scheduler: those of the sweep.
-        orders: what the heads of trials are told.
+        orders: the driver's orders to the heads of trials.
         clock: seconds.
     """
 
@@ -186,7 +186,7 @@ class Branches:
         changed = [f"{key}={value!r}, not {old[key]!r}" for key, value in new.items() if value != old[key]]
         how = f"with {', '.join(changed)}" if changed else "with nothing changed"
         kept = "; it trains to its end" if keep else ""
-        begins = f"begins with the state of trial {parent.id} after {checkpoints.where(info)}"
+        begins = f"begins with the state of trial {parent.id} after {checkpoints.where(*at)}"
         return f"trial {trial.trial_id} {begins}, {how}{kept}"
 
 

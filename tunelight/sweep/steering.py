@@ -11,7 +11,7 @@ from ray.tune import Callback
 
 from tunelight.compat.ray import trial_actor
 from tunelight.errors import SettingsError, StorageError, TunelightError, unknown
-from tunelight.gang.orders import PLANNED, OrderBook
+from tunelight.gang.orders import PLANNED, OrderBook, name_in_orders
 from tunelight.machine.optional import look_up
 from tunelight.messages import Resize
 from tunelight.record import (
@@ -196,7 +196,7 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
         trial = self._living(command, trials)
         self._record.stop(trial.trial_id)
         with contextlib.suppress(Exception):  # Ray is busy: the trial ends with its next report
-            self._orders.stop(f"{trial.trainable_name}/{trial.trial_id}")
+            self._orders.stop(name_in_orders(trial))
         self.scheduler.controller.stop_trial(trial)
         return "stopped by command"
 

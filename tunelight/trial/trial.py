@@ -131,7 +131,7 @@ class Trial:
             resume = self._after_adoption(self._tell(checkpoints.resume_point(self.folder, acked)), acked)
             if resume is not None:
                 self.run.resume_from(resume, resume.number)
-                self.say(f"goes on from its checkpoint of {checkpoints.where(resume)}")
+                self.say(f"goes on from its checkpoint of {checkpoints.where(*checkpoints.age(resume))}")
             self.kept.discard_after(self.run.number, self.folder)
             if self._root is not None and resume is None:
                 self.unable = self.unable or self._no_beginning()

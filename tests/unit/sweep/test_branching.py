@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import tunelight as tl
+from tests.unit.recording import written_checkpoint as written
 from tests.unit.sweep.test_steering import Driver
 from tunelight.checkpoints import adoption
 from tunelight.checkpoints import files as checkpoints
@@ -25,16 +26,6 @@ from tunelight.searchers.sweep import ResumeState
 from tunelight.sweep.replay import replay_scheduler, replay_searcher
 
 PARENT = "gang/00000"
-
-
-def written(folder: Path, number: int, between: int = 0) -> CheckpointInfo:
-    """Write a checkpoint into a trial's folder."""
-    home = folder / checkpoints.FOLDER
-    home.mkdir(parents=True, exist_ok=True)
-    file = home / f".{number}-{between}"
-    file.write_text(f"weights of {number}, {between}")
-    path = str(home / checkpoints.file_name(number, between))
-    return checkpoints.commit(CheckpointInfo(path, number, between=between, seconds=9.0), file)
 
 
 @pytest.fixture

@@ -7,21 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.tasks import trial_spec
+from tests.unit.recording import written_checkpoint as written
 from tunelight.checkpoints import adoption
 from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import TrialError
-from tunelight.messages import CheckpointInfo
 from tunelight.trial.trial import Trial
-
-
-def written(folder: Path, number: int, between: int = 0) -> CheckpointInfo:
-    """Write a checkpoint into a trial's folder."""
-    home = folder / checkpoints.FOLDER
-    home.mkdir(parents=True, exist_ok=True)
-    file = home / f".{number}-{between}"
-    file.write_text(f"weights of {number}, {between}")
-    path = str(home / checkpoints.file_name(number, between))
-    return checkpoints.commit(CheckpointInfo(path, number, between=between, value=0.5, seconds=9.0), file)
 
 
 def branch(folder: Path, root: str | None = "00000") -> Trial:
