@@ -26,7 +26,10 @@ def test_a_thread_that_is_no_daemon_is_named():
 
 def test_a_child_process_is_named_and_ended():
     before = conftest._children()
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as child:
+    code = "import time; print('ready', flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"  # a moment after it is made, a process has no command line yet
         (process,) = conftest._new_processes(before)
         assert process.pid == child.pid
         assert "time.sleep(60)" in conftest._end(process)
