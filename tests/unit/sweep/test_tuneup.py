@@ -34,14 +34,17 @@ def figures(step_s: float, data_s: float = 0.0, wait_s: float = 0.0, **more: Any
 
 @dataclass
 class Modelled:
-    """Measures by a model of the machine: ``of`` returns a setting's figures. Each takes its seconds."""
+    """Measures by a model of the machine: ``of`` returns a setting's figures, and takes its seconds."""
 
     of: Callable[[Setting], Figures]
+    start_s: float = 0.0
     now: float = 0.0
     measured: list[Setting] = field(default_factory=list)
 
     def measure(self, setting: Setting, seconds: float, gangs: int = 1, *, validate: bool = False) -> Figures:
         self.now += seconds
+        if not self.measured or self.measured[-1].gang != setting.gang:
+            self.now += self.start_s
         self.measured.append(setting)
         return self.of(setting)
 
@@ -98,6 +101,14 @@ def test_the_budget_ends_the_search_after_the_first_setting_at_the_earliest():
     assert bench.measured == [CHOICES.start((2, 1))]
     assert search.out_of_time
     assert search.fastest == CHOICES.start((2, 1))
+
+
+@pytest.mark.parametrize("budget_s", [4, 8, 12, 20])
+def test_the_search_ends_within_its_budget_where_gangs_take_long_to_start(budget_s: float):
+    bench = Modelled(slow_loader, start_s=2.0)
+    search = bench.search(budget_s=budget_s)
+    assert search.out_of_time
+    assert 0.5 * budget_s <= bench.now <= budget_s
 
 
 def test_a_setting_that_fails_is_left_out_with_its_reason():

@@ -101,7 +101,9 @@ class Search:
     out_of_time: bool = False
 
     def __post_init__(self) -> None:
-        self.began, self._took_s = self.clock(), 0.0
+        self.began = self.clock()
+        self._gang: tuple[int, float] | None = None
+        self._took_s: dict[bool, float] = {}  # the last measurement, by whether it had to start another gang
         self.seconds = min(5.0, max(0.4, self.budget_s / 40))
         """Of one measurement."""
 
@@ -135,13 +137,14 @@ class Search:
 
     def _measure(self, setting: Setting) -> bool:
         """Measure a setting once more; return whether there are figures of it."""
-        if setting in self.failed or (self.measured and (self._regroups(setting) or self._over())):
+        other = setting.gang != self._gang
+        if setting in self.failed or (self.measured and (self._regroups(setting) or self._over(other_gang=other))):
             return setting in self.measured
         self.say(f"measuring {setting}")
-        began = self.clock()
+        self._gang, began = setting.gang, self.clock()
         try:
             figures = self.bench.measure(setting, self.seconds)
-            self._took_s = self.clock() - began
+            self._took_s[other] = self.clock() - began
         except UnmeasuredError as error:
             if setting not in self.measured:
                 self.failed[setting] = str(error)
@@ -159,9 +162,10 @@ class Search:
         norm = next(iter(self.measured.values())).batch_norm
         return norm and setting.workers * setting.pieces != workers and not self.choices.regroups
 
-    def _over(self) -> bool:
-        """Tell whether the budget is over before another measurement, if that takes as long as the last one."""
-        self.out_of_time = self.out_of_time or self.clock() - self.began + self._took_s > self.budget_s
+    def _over(self, *, other_gang: bool = False) -> bool:
+        """Tell whether the budget is over before another measurement, if that takes as long as the last such one."""
+        takes = self._took_s.get(other_gang, self._took_s.get(True, 0.0))
+        self.out_of_time = self.out_of_time or self.clock() + takes - self.began > self.budget_s
         return self.out_of_time
 
     def _can_win(self, setting: Setting, gain: float) -> bool:
@@ -204,7 +208,7 @@ class Search:
         """Measure the best settings again, in turns, so that a machine that slows down hits all alike."""
         for _ in range(_ROUNDS if self.measured else 0):
             left = self._close(list(self.measured), most=3)
-            for setting in sorted(left, key=lambda one: one.gang) if len(left) > 1 else ():
+            for setting in sorted(left, key=lambda one: (one.gang != self._gang, one.gang)) if len(left) > 1 else ():
                 self._measure(setting)
 
 
