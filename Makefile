@@ -20,7 +20,7 @@ ON_CPUS := TUNELIGHT_GPU_TESTS=cpu
 
 # Two parts at once would share this machine's cores, and the benchmarks would measure each other.
 .NOTPARALLEL:
-.PHONY: differential help setup horovod demo test apart test-full unit browser gpu lint format bench bench-short matrix matrix-short docs reference clean distclean
+.PHONY: differential help setup horovod demo test apart test-full unit browser gpu lint format bench bench-short matrix matrix-short docs site reference clean distclean
 
 help:
 	@echo "make demo       set up, then run the digits sweep (20 trials of 2 workers) and write best.yaml"
@@ -40,6 +40,7 @@ help:
 	@echo "make matrix     tests with other versions of Ray, Lightning, Python and the rest (some GB in build/matrix)"
 	@echo "make matrix-short  the oldest versions only, with fewer tests"
 	@echo "make docs       the site, into build/docs (open build/docs/index.html)"
+	@echo "make site       the same as one version of several, on the branch gh-pages (VERSION=0.3)"
 	@echo "make reference  write docs/settings.md, docs/commands and searchspaces/schema.json"
 	@echo "make clean      remove caches and built files (sweeps and .venv stay)"
 	@echo "make distclean  remove .venv too"
@@ -137,6 +138,13 @@ matrix-short: setup
 # The variable keeps a banner on the theme's future out of the output.
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# Beside those of other versions, in a commit on the branch gh-pages of this clone; nothing is pushed.
+site: setup
+	@test -n "$(VERSION)" || { echo "Say of which version: make site VERSION=0.3" >&2; exit 1; }
+	@# mike calls mkdocs by its name.
+	PATH="$(abspath $(BIN)):$$PATH" NO_MKDOCS_2_WARNING=1 $(BIN)/mike deploy --update-aliases $(VERSION) latest
+	$(BIN)/mike set-default latest
 
 reference: setup
 	$(BIN)/python scripts/reference.py
