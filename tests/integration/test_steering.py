@@ -103,6 +103,28 @@ def test_a_paused_sweep_without_a_trial_that_lives_hears_commands_and_signals(ra
     assert results.ended == "interrupted"
 
 
+class SlowWhereFast(Slow):
+    """Takes long for a step where it learns fast."""
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        time.sleep(1.0 if self.lr > 0.05 else 0.0)
+
+
+def test_a_trial_that_is_stopped_before_its_first_report_is_said_by_nobody_but_tunelight(
+    ray4: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def person(results: tl.SweepResults, sweep: Any) -> None:
+        wait(lambda: states(tmp_path) == ["RUNNING", "RUNNING"])
+        sweep.stop(1)
+        wait(lambda: states(tmp_path)[1] == "STOPPED")
+        sweep.stop()
+
+    told = {"model": SlowWhereFast, "baselines": [{"model.lr": 0.01}, {"model.lr": 0.09}], "scheduler": "fifo"}
+    results = steered(tmp_path, person, **told)
+    assert [len(trial.history) > 0 for trial in results.trials] == [True, False]
+    assert capsys.readouterr().out == ""  # progress=False, and Tune prints nothing either
+
+
 def test_nobody_steers_a_sweep_that_has_ended(ray4: Any, tmp_path: Path) -> None:
     tl.run(
         {"model.lr": tl.uniform(0.01, 0.1)}, model=Line, data=LineData, max_epochs=1, metric="val_loss", num_samples=1,

@@ -54,4 +54,6 @@ def check_trainer_argument(
 def _is_ours(value: Any) -> bool:
     if isinstance(value, str):
         return value in NAMES
+    if isinstance(value, Mapping):
+        return str(value.get("class_path")).rpartition(".")[2] in {one.strategy_name for one in BACKENDS.values()}
     return any(base.__module__.startswith("tunelight.lightning.strategies") for base in type(value).__mro__)

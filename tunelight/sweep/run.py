@@ -418,7 +418,7 @@ def _parts(
     of_script = bool(settings.progress) and not sweep.space.domains
     progress = False if of_script else settings.progress
     shown = ProgressCallback(record.state, total=total, progress=progress, steps=steps, waits=waits)
-    output = [OutputCallback(folder)] if of_script else []
+    output = [OutputCallback(folder if of_script else None)] if of_script or settings.verbose < 2 else []
     neighbours = Neighbours(settings.priority)
     steering = Steering(
         record,

@@ -20,11 +20,12 @@ _AT_ONCE: Final = 1 << 20
 class OutputCallback(TrialProgressCallback):  # type: ignore[misc,unused-ignore]
     """Writes the log of a sweep's only trial to standard output, each line with its rank in front.
 
-    The log is read where the trial's folder is on this machine or on a disk that it shares. ``folder``: the sweep's.
-    Tune takes it in place of its own callback, which prints a line at a trial's end. Runs on: driver.
+    The log is read where the trial's folder is on this machine or on a disk that it shares. ``folder``: the sweep's;
+    None: nothing is written. Tune takes it in place of its own callback, which prints a line at the end of a trial that
+    was stopped by command. Runs on: driver.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path | None) -> None:
         super().__init__(metric=None)
         self._folder = folder
         self._read = 0
@@ -33,7 +34,7 @@ class OutputCallback(TrialProgressCallback):  # type: ignore[misc,unused-ignore]
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Begin to follow the log."""
-        if self._thread is None:
+        if self._folder is not None and self._thread is None:
             log = self._folder / f"trial_{trial.trial_id}" / LOG
             self._thread = threading.Thread(target=self._follow, args=(log,), name="tunelight-output", daemon=True)
             self._thread.start()

@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 import tunelight as tl
 from tunelight.cli import app
 from tunelight.errors import SettingsError
+from tunelight.settings import Settings
+from tunelight.space.check import check_settings
 from tunelight.sweep.tuneup.figures import Figures, Setting, UnmeasuredError
 from tunelight.sweep.tuneup.result import Foretold, TuneUp, with_value
 from tunelight.sweep.tuneup.search import Choices, Search, bottleneck
@@ -228,6 +230,7 @@ def test_the_result_is_written_into_the_space_and_comments_stay(tmp_path):
     assert args["strategy"]["init_args"] == {"bucket_cap_mb": 5, "gradient_as_bucket_view": True}
     assert yaml.safe_load(text)["space"]["data.num_workers"] == 2
     assert yaml.safe_load(text)["space"]["data.batch_size"] == 32
+    check_settings(space, Settings(**space.settings))
 
 
 def test_a_file_that_would_not_read_afterwards_stays_as_it_was(tmp_path):
