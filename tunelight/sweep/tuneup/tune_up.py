@@ -40,6 +40,8 @@ _DDP = (25, False)
 _MOST_WORKERS = 8
 _MOST_AT_ONCE = 8
 _SEEDS = 3
+_FORETOLD_S = 2.0
+"""How long a setting is measured at least to foretell the sweep, which takes its figures at their word."""
 
 
 def tune_up(
@@ -246,7 +248,7 @@ def _foretell(
         gangs = max(1, min(limit, total, sum(slots) // setting.workers, _MOST_AT_ONCE))
         say(f"measuring {setting}, {gangs} at once")
         try:
-            figures = bench.measure(setting, search.seconds, gangs, validate=True)
+            figures = bench.measure(setting, max(_FORETOLD_S, search.seconds), gangs, validate=True)
             epoch_s = figures.step_s * figures.batches + (figures.val_s or 0.0)
             costs = Costs(start_cold_s=max(bench.cold_s[-gangs:]), start_warm_s=figures.start_s)
             cluster = len(slots), sum(slots) // len(slots)
