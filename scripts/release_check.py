@@ -1,6 +1,8 @@
 """Check that a tag and all files that name the version agree, before anything is built of them.
 
     python scripts/release_check.py v1.2.3
+
+The changelog's newest section must have that version and a date.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def named_versions(root: Path) -> dict[str, str]:
-    """Return the version that each file names; of the changelog, that of its newest section with a date."""
+    """Return the version that each file names."""
     citation = re.search(r"^version: (.+)$", (root / "CITATION.cff").read_text(), re.MULTILINE)
     newest = re.search(r"^## \[(\d[^]]*)\](.*)$", (root / "CHANGELOG.md").read_text(), re.MULTILINE)
     dated = newest and re.fullmatch(r" - \d{4}-\d{2}-\d{2}", newest[2])
