@@ -108,7 +108,7 @@ def test_pull_requests_are_tested():
 def test_a_release_is_published_after_all_else_and_on_the_test_index_first():
     jobs = WORKFLOWS["release.yml"]["jobs"]
 
-    def before(name):
+    def before(name: str) -> set[str]:
         needs = jobs[name].get("needs", [])
         return {one for need in ([needs] if isinstance(needs, str) else needs) for one in {need, *before(need)}}
 
