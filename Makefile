@@ -157,7 +157,7 @@ audit: $(TOOLS)/ready
 sbom: $(TOOLS)/ready
 	$(PYTHON) -m venv --clear --without-pip build/sbom
 	$(TOOLS)/bin/python -m pip --python build/sbom/bin/python install --quiet dist/*.whl
-	$(TOOLS)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --validate \
+	$(TOOLS)/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type library --output-reproducible --validate \
 		--output-file build/tunelight.cdx.json build/sbom/bin/python
 
 # The variable keeps a banner on the theme's future out of the output.
