@@ -20,7 +20,7 @@ ON_CPUS := TUNELIGHT_GPU_TESTS=cpu
 
 # Two parts at once would share this machine's cores, and the benchmarks would measure each other.
 .NOTPARALLEL:
-.PHONY: differential help setup horovod demo test apart test-full unit browser gpu lint format bench bench-short matrix matrix-short docs site reference clean distclean
+.PHONY: differential help setup horovod demo test apart test-full unit browser gpu lint format bench bench-short matrix matrix-short audit sbom docs site reference clean distclean
 
 help:
 	@echo "make demo       set up, then run the digits sweep (20 trials of 2 workers) and write best.yaml"
@@ -37,8 +37,11 @@ help:
 	@echo "make format     let ruff rewrite what it can"
 	@echo "make horovod    install Horovod into .venv, built from source the first time (a C++ compiler, some minutes)"
 	@echo "make bench      the benchmarks, printing their tables"
-	@echo "make matrix     tests with other versions of Ray, Lightning, Python and the rest (some GB in build/matrix)"
+	@echo "make matrix     tests with other versions of Ray, Lightning, Python and the rest (some GB in build/matrix;"
+	@echo "                ROWS=ray-2.49,pre-releases: these)"
 	@echo "make matrix-short  the oldest versions only, with fewer tests"
+	@echo "make audit      zizmor and actionlint on .github, and known vulnerabilities of constraints.txt"
+	@echo "make sbom       what the wheel in dist/ brings with it, as CycloneDX, into build/tunelight.cdx.json"
 	@echo "make docs       the site, into build/docs (open build/docs/index.html)"
 	@echo "make site       the same as one version of several, on the branch gh-pages (VERSION=0.3)"
 	@echo "make reference  write docs/settings.md, docs/commands and searchspaces/schema.json"
@@ -130,10 +133,33 @@ bench-short: setup
 
 # Environments of their own, made once each: scripts/matrix.py says how, and docs/versions.md what came of it.
 matrix: setup
-	$(BIN)/python scripts/matrix.py
+	$(BIN)/python scripts/matrix.py $(if $(ROWS),--rows $(ROWS))
 
 matrix-short: setup
 	$(BIN)/python scripts/matrix.py --short
+
+# Tools of an environment of their own, for they need nothing of tunelight's.
+TOOLS := build/tools
+$(TOOLS)/ready: .github/tools.txt scripts/install.py
+	$(PYTHON) -m venv --clear $(TOOLS)
+	$(TOOLS)/bin/python scripts/install.py --quiet -r .github/tools.txt
+	@touch $@
+
+# `strict`, for a package that no advisory service knows passes otherwise.
+audit: $(TOOLS)/ready
+	$(TOOLS)/bin/zizmor --no-progress .github
+	@if $(TOOLS)/bin/python scripts/install.py --quiet -r .github/actionlint.txt; then \
+		PATH="$(TOOLS)/bin:$$PATH" $(TOOLS)/bin/actionlint; \
+	elif [ -n "$$CI" ]; then exit 1; else \
+		echo "actionlint was NOT run: its package fetches it from github.com, which cannot be reached (see above)."; fi
+	$(TOOLS)/bin/pip-audit --strict --progress-spinner off --disable-pip --no-deps -r constraints.txt
+
+# Installed as a user does, so that torch brings what pip takes for this machine.
+sbom: $(TOOLS)/ready
+	$(PYTHON) -m venv --clear --without-pip build/sbom
+	$(TOOLS)/bin/python -m pip --python build/sbom/bin/python install --quiet dist/*.whl
+	$(TOOLS)/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type library --output-reproducible --validate \
+		--output-file build/tunelight.cdx.json build/sbom/bin/python
 
 # The variable keeps a banner on the theme's future out of the output.
 docs: setup

@@ -1,6 +1,6 @@
 """Test tunelight with other versions of what it stands on, each set of them in an environment of its own.
 
-    python scripts/matrix.py                        # every row
+    python scripts/matrix.py                        # every row but "pre-releases"
     python scripts/matrix.py --short                # the row "lowest", with fewer unit tests
     python scripts/matrix.py --rows ray-2.43,py3.13
 
@@ -31,6 +31,8 @@ from install import PIP, install, read_config
 
 ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build" / "matrix"
+NAME_ENDS = r"[<>=!\[]"
+"""Where the name of a package ends in a requirement."""
 LIMIT_S = 1800
 """How long a row's unit tests, demo or live tests may take."""
 
@@ -60,6 +62,8 @@ class Row:
     lowest: bool = False
     lightning: str = "pytorch_lightning"
     """Which package of Lightning the tests and the demo train with."""
+    ahead: Sequence[str] = ()
+    """Requirements that replace those of all packages and admit pre-releases."""
 
 
 def _lightning(minor: str) -> list[str]:
@@ -81,9 +85,21 @@ ROWS: Mapping[str, Row] = {
     "optuna-4": Row(["optuna==4.*"]),
     "py3.12": Row(python="3.12"),
     "py3.13": Row(python="3.13"),
+    # What users will have next, without the upper bounds of pyproject.toml. pip is to be told where torch and Ray have
+    # their nightly builds, as nightly.yml does; PyPI has neither.
+    "pre-releases": Row(
+        ahead=[
+            "ray[client,data,tune]",
+            *(f"{name}!=2.6.2,!=2.6.3" for name in ("pytorch-lightning", "lightning")),
+            "torch",
+            "optuna",
+        ]
+    ),
 }
 
-WITH_TORCH_OF_THEIR_OWN = ("lowest", "newest")
+REQUIRED = tuple(name for name, row in ROWS.items() if not row.ahead)
+"""Rows that must pass, and run where none are named."""
+WITH_TORCH_OF_THEIR_OWN = ("lowest", "newest", "pre-releases")
 """Rows that take torch as the index has it, with CUDA's libraries, where a CPU build would be another version."""
 
 
@@ -127,7 +143,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
 def requirements(row: Row, cpu_torch: str | None = None) -> list[str]:
     """Return what an environment is asked for, beside tunelight itself."""
     dev = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["dev"]
-    tests = [entry for entry in dev if re.split(r"[<>=!\[]", entry)[0] in TEST_PACKAGES]
+    tests = [entry for entry in dev if re.split(NAME_ENDS, entry)[0] in TEST_PACKAGES]
     return [*tests, *row.pins, *([f"torch=={cpu_torch}"] if cpu_torch else [])]
 
 
@@ -135,6 +151,7 @@ def environment_key(row: Row, wanted: Sequence[str]) -> str:
     """Return a hash of all that decides what an environment holds, but for what is published since."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked = [project["dependencies"], project["optional-dependencies"], list(wanted), row.python, row.lowest]
+    asked += row.ahead
     return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
 
 
@@ -172,11 +189,21 @@ def build(name: str, row: Row, *, cpu: bool, fresh: bool) -> Path:
     python = interpreter(row.python)
     assert python is not None  # the caller left such rows out
     subprocess.run([python, "-m", "venv", "--clear", "--without-pip", folder], check=True)
-    arguments = ["--quiet", *wanted, *(["--resolution", "lowest-direct"] if row.lowest else [])]
+    arguments = ["--quiet", *wanted, *(["--resolution", "lowest-direct"] if row.lowest else []), *ahead(row, folder)]
     if install(folder / "bin" / "python", [*arguments, "--editable", f"{ROOT}[data,demo]"]) != 0:
         raise RuntimeError(f"uv did not install into {folder}")
     mark.write_text(key)
     return folder
+
+
+def ahead(row: Row, folder: Path) -> list[str]:
+    """Return uv's options for what a row takes ahead of pyproject.toml's ranges, written into a file in a folder."""
+    if not row.ahead:
+        return []
+    overrides = folder / "overrides.txt"
+    overrides.write_text("".join(f"{requirement}\n" for requirement in row.ahead))
+    names = [re.split(NAME_ENDS, requirement)[0] for requirement in row.ahead]
+    return ["--overrides", str(overrides), *(f"--prerelease-package={name}=allow" for name in names)]
 
 
 def size_mb(folder: Path) -> int:
@@ -279,7 +306,7 @@ def main() -> int:
     )
     parser.add_argument("--fresh", action="store_true", help="build the environments anew, for what is published since")
     args = parser.parse_args()
-    names = args.rows.split(",") if args.rows else ["lowest"] if args.short else list(ROWS)
+    names = args.rows.split(",") if args.rows else ["lowest"] if args.short else list(REQUIRED)
     if unknown := [name for name in names if name not in ROWS]:
         parser.error(f"there is no row {', '.join(unknown)}; there are {', '.join(ROWS)}")
     BUILD.mkdir(parents=True, exist_ok=True)

@@ -51,10 +51,98 @@ def test_a_form_for_issues_has_what_it_needs(path):
     assert all(field["attributes"]["label"] for field in form["body"])
 
 
-def test_the_workflow_runs_make_test_on_every_supported_python():
-    workflow = yaml.safe_load((docs.ROOT / ".github/workflows/test.yml").read_text())
-    (job,) = workflow["jobs"].values()
-    declared = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
-    assert job["strategy"]["matrix"]["python"] == declared
-    assert any(step.get("run", "").startswith("make test") for step in job["steps"])
-    assert {"push", "pull_request"} <= workflow[True].keys()  # YAML 1.1 reads the key `on` as true
+# --- workflows --------------------------------------------------------------------------------------------
+
+SOURCES = {path.removeprefix(".github/workflows/"): docs.read(path) for path in GITHUB if "workflows" in path}
+WORKFLOWS = {name: yaml.safe_load(text) for name, text in SOURCES.items()}
+STEPS = [(name, step) for name, flow in WORKFLOWS.items() for job in flow["jobs"].values() for step in job["steps"]]
+USED = [line for text in SOURCES.values() for line in re.findall(r"^ +(?:- )?uses: (.*)$", text, re.MULTILINE)]
+PYTHONS = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
+
+
+def test_actions_are_pinned_by_commit_with_the_version_beside_it():
+    assert len(USED) == sum("uses" in step for _, step in STEPS)
+    assert [line for line in USED if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line)] == []
+
+
+def test_an_action_has_one_version_in_all_workflows():
+    pins = {(*action.split("/")[:2], pin) for action, _, pin in (line.partition("@") for line in USED)}
+    assert len(pins) == len({pin[:2] for pin in pins}), sorted(pins)
+
+
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_a_workflow_may_only_read_and_its_jobs_write_what_they_name(name):
+    assert set(WORKFLOWS[name]["permissions"].values()) <= {"read"}
+
+
+def test_a_checkout_keeps_no_credentials():
+    checkouts = [step for _, step in STEPS if step.get("uses", "").startswith("actions/checkout@")]
+    assert checkouts
+    assert all(step["with"]["persist-credentials"] is False for step in checkouts)
+
+
+def test_scripts_take_values_from_variables_and_never_from_expressions():
+    assert [step["run"] for _, step in STEPS if "${{" in step.get("run", "")] == []
+
+
+def test_what_workflows_run_is_there():
+    targets = set(re.findall(r"^([a-z-]+):", docs.read("Makefile"), re.MULTILINE))
+    runs = "\n".join(step.get("run", "") for _, step in STEPS)
+    made, scripts = set(re.findall(r"\bmake ([a-z-]+)", runs)), set(re.findall(r"\bscripts/\w+\.py", runs))
+    assert {"test", "test-full", "matrix", "differential", "audit", "dist", "wheel-test"} <= made
+    assert made - targets == set()
+    assert [script for script in scripts if not (docs.ROOT / script).exists()] == []
+
+
+@pytest.mark.parametrize(("name", "command"), [("test.yml", "make test "), ("release.yml", "make wheel-test ")])
+def test_every_supported_python_is_tested(name, command):
+    job = WORKFLOWS[name]["jobs"]["test"]
+    assert job["strategy"]["matrix"]["python"] == PYTHONS
+    assert any(step.get("run", "").startswith(command) for step in job["steps"])
+
+
+def test_pull_requests_are_tested():
+    assert {"push", "pull_request"} <= WORKFLOWS["test.yml"][True].keys()  # YAML 1.1 reads the key `on` as true
+
+
+def test_a_release_is_published_after_all_else_and_on_the_test_index_first():
+    jobs = WORKFLOWS["release.yml"]["jobs"]
+
+    def before(name: str) -> set[str]:
+        needs = jobs[name].get("needs", [])
+        return {one for need in ([needs] if isinstance(needs, str) else needs) for one in {need, *before(need)}}
+
+    assert before("pypi") == jobs.keys() - {"pypi", "github"}
+    assert before("testpypi") == jobs.keys() - {"testpypi", "pypi", "github"}
+    assert jobs["pypi"]["environment"] == "pypi"
+    assert [name for name, job in jobs.items() if "write" in job["permissions"].values()] == [
+        *("attest", "testpypi", "pypi", "github"),
+    ]
+
+
+def test_a_release_whose_files_name_other_versions_is_stopped(tmp_path):
+    check = runpy.run_path(str(docs.ROOT / "scripts" / "release_check.py"))["main"]
+    assert check(f"v{PROJECT['version']}") is None
+    for name in ("pyproject.toml", "CITATION.cff", "CHANGELOG.md"):
+        (tmp_path / name).write_text(docs.read(name))
+    assert check("v9.0", tmp_path) == (
+        "the tag is v9.0, but " + ", ".join(f"{name} names {PROJECT['version']}" for name in
+                                            ("pyproject.toml", "CITATION.cff", "CHANGELOG.md"))
+    )  # fmt: skip
+    (tmp_path / "CHANGELOG.md").write_text(f"## [Unreleased]\n\n## [{PROJECT['version']}]\n")
+    assert check(f"v{PROJECT['version']}", tmp_path).endswith("but CHANGELOG.md names none with a date")
+
+
+def test_pre_releases_are_a_row_of_the_matrix_that_may_fail(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(docs.ROOT / "scripts")
+    matrix = SimpleNamespace(**runpy.run_path(str(docs.ROOT / "scripts" / "matrix.py")))
+    job = WORKFLOWS["nightly.yml"]["jobs"]["pre-releases"]
+    assert job["continue-on-error"] is True
+    assert any("make matrix ROWS=pre-releases " in step.get("run", "") for step in job["steps"])
+    assert set(matrix.ROWS) - set(matrix.REQUIRED) == {"pre-releases"}
+    options = matrix.ahead(matrix.ROWS["pre-releases"], tmp_path)
+    assert {"ray", "lightning", "pytorch-lightning", "torch", "optuna"} == {
+        option.split("=")[1] for option in options if option.startswith("--prerelease-package=")
+    }
+    assert "torch\n" in (tmp_path / "overrides.txt").read_text()
+    assert matrix.ahead(matrix.ROWS["newest"], tmp_path) == []
