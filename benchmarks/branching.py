@@ -17,7 +17,6 @@ import argparse
 import random
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -28,56 +27,33 @@ sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
 import ray
 from figures import median, table
-from leaving_sweep import EPOCHS, STEP_S, STEPS, run
+from leaving_sweep import EPOCHS, STEP_S, STEPS, beside, steps, until
 
 import tunelight as tl
 
-WAIT_S = 60.0
 LONG = 10_000
 """Epochs of a parent that is stopped in the end."""
 
 
-def until(reached: Callable[[], Any], what: str) -> Any:
-    """Wait for something; return what it is. Raises: RuntimeError after a minute."""
-    end = time.time() + WAIT_S
-    while not (value := reached()):
-        if time.time() > end:
-            raise RuntimeError(f"waited {WAIT_S:.0f} s for {what}")
-        time.sleep(0.005)
-    return value
-
-
 def first_step(log: Path, trial: str) -> float | None:
     """Return when a trial took its first step; None where it has not."""
-    lines = log.read_text().split("\n")[:-1] if log.exists() else []
-    return next((float(at) for name, _, at in map(str.split, lines) if name == trial), None)
+    return next((at for name, _, at in steps(log) if name == trial), None)
 
 
 def trains(log: Path, trials: int, since: float) -> bool:
     """Tell whether so many trials have taken a step since then."""
-    lines = log.read_text().split("\n")[:-1] if log.exists() else []
-    return len({name for name, _, at in map(str.split, lines) if float(at) > since}) >= trials
+    return len({name for name, _, at in steps(log) if at > since}) >= trials
 
 
 def with_person(person: Callable[[Any], None], folder: Path, name: str, trials: int, **more: Any) -> tl.SweepResults:
     """Run a sweep with somebody beside it, once all of its trials train."""
-    log, failed = folder / f"{name}.txt", list[BaseException]()
+    log = folder / f"{name}.txt"
 
     def act() -> None:
-        try:
-            until(partial(trains, log, trials, 0.0), "the sweep to train")
-            person(tl.attach(name, folder))
-        except BaseException as error:  # noqa: BLE001 - it is raised in the thread that waits
-            failed.append(error)
-            tl.attach(name, folder).stop()
+        until(partial(trains, log, trials, 0.0), "the sweep to train")
+        person(tl.attach(name, folder))
 
-    thread = threading.Thread(target=act)
-    thread.start()
-    results = run(str(folder), name, trials, str(log), **more)
-    thread.join(WAIT_S)
-    if failed:
-        raise failed[0]
-    return results
+    return beside(act, str(folder), name, trials, log=str(log), **more)
 
 
 def soon(count: int, folder: Path, name: str, trials: int, rng: random.Random) -> list[float]:

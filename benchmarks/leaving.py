@@ -20,10 +20,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,23 +30,12 @@ sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
 import ray
 from figures import median, table
-from leaving_sweep import EPOCHS, run
+from leaving_sweep import EPOCHS, WAIT_S, beside, run, steps, until
 
 import tunelight as tl
 from tunelight.record import read_lines
 
 GRACE_S = 10.0
-WAIT_S = 120.0
-
-
-def until(reached: Callable[[], bool], what: str) -> float:
-    """Wait for something; return the time. Raises: RuntimeError after two minutes."""
-    end = time.time() + WAIT_S
-    while not reached():
-        if time.time() > end:
-            raise RuntimeError(f"waited {WAIT_S:.0f} s for {what}")
-        time.sleep(0.01)
-    return time.time()
 
 
 def training(folder: Path) -> int:
@@ -59,12 +46,6 @@ def training(folder: Path) -> int:
 def begun(driver: subprocess.Popen[bytes], folder: Path, before: int) -> bool:
     """Tell whether a trial has begun to train since then, or the driver has ended."""
     return training(folder) > before or driver.poll() is not None
-
-
-def steps(log: Path) -> list[tuple[str, int, float]]:
-    """Return the steps trained so far: trial, step, time."""
-    lines = log.read_text().split("\n")[:-1] if log.exists() else []
-    return [(trial, int(step), float(at)) for trial, step, at in map(str.split, lines)]
 
 
 def others_train(log: Path, since: float, trained: set[str]) -> bool:
@@ -79,37 +60,31 @@ def told(results: tl.SweepResults) -> list[Any]:
 
 def yields(count: int, folder: Path, wanted: list[Any]) -> tuple[list[list[str]], list[str]]:
     """Give workers back and take them, ``count`` times in all; return rows of a table, and what is wrong."""
-    freed, back, failed = dict[int, list[float]](), list[float](), list[BaseException]()
+    freed, back = dict[int, list[float]](), list[float]()
     log, trials = folder / "steps", 2 + count // 6
 
     def frees(cpus: float) -> bool:
         return bool(ray.available_resources().get("CPU", 0.0) == cpus)
 
     def person() -> None:
-        try:
-            until(lambda: training(folder / "yields") >= 2, "two trials that train")
-            sweep = tl.attach("yields", folder)
-            for number in range(count):
-                most, left = ((2, 2.0), (4, 0.0), (0, 4.0), (4, 0.0))[number % 4]
-                asked = time.time()
-                sweep.set(max_workers=most)
-                at = until(partial(frees, left), f"{left:g} free CPUs")
-                if left:
-                    freed.setdefault(most, []).append(at - asked)
-                    time.sleep(max(0.0, at + 0.5 - time.time()))
-                else:
-                    trained = {name for name, _, when in steps(log) if asked - 0.5 < when < asked}
-                    back.append(until(partial(others_train, log, asked, trained), "one that comes back") - asked)
-            sweep.set(max_workers=None)
-        except BaseException as error:  # noqa: BLE001 - it is raised in the thread that waits
-            failed.append(error)
+        until(lambda: training(folder / "yields") >= 2, "two trials that train")
+        sweep = tl.attach("yields", folder)
+        for number in range(count):
+            most, left = ((2, 2.0), (4, 0.0), (0, 4.0), (4, 0.0))[number % 4]
+            asked = time.time()
+            sweep.set(max_workers=most)
+            until(partial(frees, left), f"{left:g} free CPUs")
+            at = time.time()
+            if left:
+                freed.setdefault(most, []).append(at - asked)
+                time.sleep(0.5)
+            else:
+                trained = {name for name, _, when in steps(log) if asked - 0.5 < when < asked}
+                until(partial(others_train, log, asked, trained), "one that comes back")
+                back.append(time.time() - asked)
+        sweep.set(max_workers=None)
 
-    thread = threading.Thread(target=person)
-    thread.start()
-    results = run(str(folder), "yields", trials, str(log))
-    thread.join(WAIT_S)
-    if failed:
-        raise failed[0]
+    results = beside(person, str(folder), "yields", trials, log=str(log))
     again = sum(times - 1 for times in Counter((trial, step) for trial, step, _ in steps(log)).values())
     rows = [
         [f"max_workers {most}: free CPUs", str(len(times)), f"{median(times):.2f}", f"{max(times):.2f}"]

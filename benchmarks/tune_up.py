@@ -4,7 +4,7 @@ Three trainings: an MLP, a vision transformer, and the MLP with images that wait
 grid of 48 settings is measured as the truth, in three passes of a second for each: workers and threads, DataLoader
 workers, pieces, and DDP's buckets. The search has a tenth of the grid's time.
 
-Then a sweep is foretold for three sizes of gang, and run.
+Then a sweep is foretold for each of three gangs, and run at once: machines that others use, too, change their speed.
 
     python benchmarks/tune_up.py            # about 12 minutes on 2 cores
     python benchmarks/tune_up.py --models mlp sweep
@@ -35,6 +35,8 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "vit": ("VisionTransformer", "Images", {**VIT, "model.channels": 1, "model.weight_decay": 0.01}),
     "slow": ("DigitsClassifier", "SlowImages", {"model.hidden": 512}),
 }
+SIZES = ((2, 1), (1, 1), (1, 2))
+"""Gangs of the sweeps that are foretold: workers, and the CPUs of each."""
 TRIED = {"workers": [1, 2], "cpus": None, "loaders": [0, 1, 2, 4], "pieces": [1, 2], "buckets": [25, 5]}
 FEW = {**TRIED, "loaders": [0, 1], "pieces": [1], "buckets": [25]}
 
@@ -105,17 +107,21 @@ def swept(*, short: bool) -> tuple[list[list[str]], bool]:
     from tunelight.record import read_record
 
     sizes = {"num_samples": 2 if short else 8, "max_epochs": 2 if short else 12, "scheduler": "fifo"}
-    space = space_of("vit", **sizes)
+    rows, good = [], True
     with tl.ready(), tempfile.TemporaryDirectory() as storage:
-        result = tl.tune_up(space, try_loader_workers=[0], try_pieces=[1], try_buckets=[25], budget=3 if short else 20)
-        rows, good = [], True
-        for number, each in enumerate(result.foretold):
+        for workers, cpus in SIZES:
+            space = space_of("vit", workers=workers, cpus_per_worker=cpus, **sizes)
+            result = tl.tune_up(
+                space, try_workers=[workers], try_cpus=[cpus], try_loader_workers=[0], try_pieces=[1], try_buckets=[25],
+                budget=3 if short else 10,
+            )  # fmt: skip
+            (each,) = result.foretold
             made = result.settings(each.setting)
-            fixed = space.fixed(made.pop("space", {}))
+            fixed, name = space.fixed(made.pop("space", {})), f"sweep-{workers}-{cpus}"
             began = time.monotonic()
-            tl.run(fixed, **made, storage=storage, name=f"sweep-{number}")
+            tl.run(fixed, **made, storage=storage, name=name)
             wall_s = time.monotonic() - began
-            state = read_record(Path(storage, f"sweep-{number}"))
+            state = read_record(Path(storage, name))
             live_s = max(trial.moves[-1][0] for trial in state.trials.values()) - (state.started or 0.0)
             error = each.makespan_s / live_s - 1
             good = good and abs(error) <= TRUE

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from tunelight.compat.lightning import pl
 
 STEPS, EPOCHS, STEP_S = 120, 4, 0.04
 SPACE = {"model.lr": tl.loguniform(0.001, 0.1)}
+WAIT_S = 120.0
 
 
 class Slow(pl.LightningModule):
@@ -67,6 +70,42 @@ def run(
         num_samples=trials, workers=2, scheduler="fifo", seed=1, trainer_args={"accelerator": "cpu"}, storage=storage,
         name=name, progress=False, resume=True, **more,
     )  # fmt: skip
+
+
+def steps(log: Path) -> list[tuple[str, int, float]]:
+    """Return the steps trained so far: trial, step, time."""
+    lines = log.read_text().split("\n")[:-1] if log.exists() else []
+    return [(trial, int(step), float(at)) for trial, step, at in map(str.split, lines)]
+
+
+def until(reached: Callable[[], Any], what: str) -> Any:
+    """Wait for something; return what it is. Raises: RuntimeError after two minutes."""
+    end = time.time() + WAIT_S
+    while not (value := reached()):
+        if time.time() > end:
+            raise RuntimeError(f"waited {WAIT_S:.0f} s for {what}")
+        time.sleep(0.005)
+    return value
+
+
+def beside(person: Callable[[], None], storage: str, name: str, trials: int, **more: Any) -> tl.SweepResults:
+    """Run the sweep while somebody acts; it is stopped where that fails. Raises: what that raises."""
+    failed: list[BaseException] = []
+
+    def act() -> None:
+        try:
+            person()
+        except BaseException as error:  # noqa: BLE001 - it is raised in the thread that waits
+            failed.append(error)
+            tl.attach(name, storage).stop()
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    results = run(storage, name, trials, **more)
+    thread.join(WAIT_S)
+    if failed:
+        raise failed[0]
+    return results
 
 
 if __name__ == "__main__":
