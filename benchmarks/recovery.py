@@ -30,7 +30,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
-from figures import NAN, Row, median, show, table, verdict
+from figures import NAN, Row, headline, median, show, spread, table, verdict
 from kills import Fault
 from measure import run_peer
 
@@ -229,6 +229,13 @@ def ratios(rows: dict[str, Row]) -> list[str]:
     """Return the lines that say what is met, for the rows that were run."""
     a, b, c, d, e = (over_runs(rows.get(key), partial(stage, kind="batch")) for key in "abcde")
     lines = []
+    next_batch = "seconds from SIGKILL of a rank to the next batch"
+    for key, most in (("b", 1.0), ("a", NAN), ("c", NAN)):
+        times = [stage(run.trials, "batch") for run in rows[key].good] if key in rows else []
+        headline(f"{next_batch}: {PEERS[key].title}", median(times), "s", of=spread(times), most=most)
+    headline("the same, tunelight of a fixed size / Ray Train with FailureConfig", a / d, most=0.5)
+    headline("the same, torchrun with c10d / tunelight of a fixed size", e / a, digits=1)
+    headline("both ranks again, elastic", over_runs(rows.get("b"), whole_again), "s", digits=1)
     if "b" in rows:
         lines.append(verdict("b, seconds to the next batch", b, most=1.0))
     if "a" in rows and "d" in rows:
@@ -242,6 +249,7 @@ def ratios(rows: dict[str, Row]) -> list[str]:
         for before, then in ((2, 1), (1, 2)):
             pause = over_runs(rows["f"], partial(still, before=before, then=then))
             lines.append(verdict(f"f, seconds between batches, {before} to {then} workers", pause, most=0.5, digits=3))
+            headline(f"a resize of warm workers, {before} to {then}", pause, "s", most=0.5)
     return lines
 
 

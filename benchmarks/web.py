@@ -28,7 +28,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
-from figures import table
+from figures import headline, table
 from reporting import AT_ONCE, RATE, Driver
 
 from tunelight.record import RecordFollower, leased
@@ -43,6 +43,7 @@ LIMITS = {
     "processor": 0.02,
     "speed": 0.99,
 }
+UNITS = {"memory": "MB", "processor": "cores", "speed": "x"}
 # What the page does with a report is seen from inside: when a row first shows it.
 LOOK = """
     window.seen = {};
@@ -266,6 +267,11 @@ def main() -> int:
         "processor": "the server's processor time meanwhile",
         "speed": "speed of a real sweep with a page / without",
     }
+    for key, (value, text) in measured.items():
+        if LIMITS[key] < math.inf:
+            low = {"least" if key == "speed" else "most": LIMITS[key]}
+            headline(said[key], value, UNITS.get(key, "s"), of=text, **low, digits=3 if value < 1 else 2)
+    headline(said["at once"], answers[0], "s")
     print(f"\nThe live page of {trials:,} trials of {reports} reports\n")
     kept = {
         key: value >= LIMITS[key] if key == "speed" else value <= LIMITS[key] for key, (value, _) in measured.items()
