@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from figures import FIGURES, table
+from figures import FIGURES
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -96,10 +96,11 @@ def written(page: str, rows: Iterable[Row], order: Sequence[str]) -> str:
     """Return a page with these rows in its table, benchmarks in the given order."""
     rows = sorted(rows, key=lambda row: order.index(row.benchmark) if row.benchmark in order else len(order))
     letters = {on: chr(ord("A") + number) for number, on in enumerate(dict.fromkeys(row.on for row in rows))}
-    lines = [[row.benchmark, row.what, row.figure, row.goal, row.date, row.commit, letters[row.on]] for row in rows]
+    cells = [(row.benchmark, row.what, row.figure, row.goal, row.date, row.commit, letters[row.on]) for row in rows]
+    lines = "".join(f"| {' | '.join(line)} |\n" for line in (HEAD, ("---",) * len(HEAD), *cells))
     machines = "".join(f"- Machine {letter}: {on}\n" for on, letter in letters.items())
     before, _, rest = page.partition(BEGIN)
-    shown = f"{machines}\n{table(HEAD, lines, markdown=True)}\n" if lines else "Nothing has been measured yet.\n"
+    shown = f"{machines}\n{lines}" if cells else "Nothing has been measured yet.\n"
     return f"{before}{BEGIN}\n{shown}\n{END}{rest.partition(END)[2]}"
 
 
