@@ -142,7 +142,8 @@ def declare(found: dict[str, list[list[dict[str, float]]]]) -> None:
     for run, name in enumerate(names):
         ours = times("forked", run)
         headline(f"{name}: call of tl.run to the first report", median(ours), "s", of=spread(ours))
-        headline(f"{name}: torchrun / tl.run", median(times("torchrun", run)) / median(ours))
+        other = median(times("torchrun", run))
+        headline(f"{name}: torchrun / tl.run", other / median(ours), of=f"torchrun {other:.2f} s")
     for variant, title in (("started", "each worker a new Python"), ("alone", "reuse_gangs=False")):
         headline(f"{names[1]}: {title} / as it is", median(times(variant, 1)) / median(times("forked", 1)))
     both = [median(times(variant, 1, "mb")) for variant in ("forked", "started")]
