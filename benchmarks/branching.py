@@ -96,7 +96,8 @@ def to_the_end(count: int, folder: Path, rng: random.Random) -> list[str]:
         elif reports != [(one["training_iteration"], one["val_loss"]) for one in parent.history[number:]]:
             wrong.append(f"trial {trial.id} does not train as its parent does from report {number} on")
     good, of = len(branches) - len(wrong), f"{len(branches)} of {count} began"
-    headline("branches with nothing changed that train bit by bit as their parent", good / count, "", of=of, least=1)
+    what = "branches with nothing changed that train bit by bit as their parent"
+    headline(what, good / max(1, count), "", of=of, least=1)
     where = ", ".join(trial.branch.where for trial in branches if trial.branch is not None)
     print(f"{len(branches) - len(wrong)} of {count} branches train bit by bit as their parent goes on: after {where}.")
     return wrong if len(branches) == count else [*wrong, f"{len(branches)} of {count} branches began"]

@@ -173,7 +173,8 @@ def row(task: str, count: int, repetitions: int, evaluator: str, *, any_epoch: b
     which = "any" if any_epoch else "the same"
     if evaluator == EVALUATORS[0] and not any_epoch and count in (70, 200):
         of = f"n = {repetitions}, the most important key found in {np.mean(first):.0%}"
-        headline(f"{task}, {count} trials: distance of fANOVA's importances from the truth", np.mean(off), "", of=of)
+        what = f"{task}, {count} trials: distance of fANOVA's importances from the truth"
+        headline(what, float(np.mean(off)), "", of=of)
     return (
         f"{task:<13}{count:>6} {which:>9}{there:>6}  {evaluator:<9}{np.mean(off):>5.2f}{np.mean(first):>7.0%}"
         f"{np.mean(dead):>7.2f}{max(dead):>6.2f}{np.median(took):>8.2f} s"

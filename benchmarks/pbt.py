@@ -169,7 +169,7 @@ def print_table(rows: dict[str, Row], args: argparse.Namespace) -> None:
         if key in rows and "a" in rows:
             ratio = medians[key] / medians["a"]
             print(verdict(f"{key} / a, decision to next batch", ratio, least=TIMES, digits=1))
-            headline(f"the same, {rows[key].title} / GangPBT", ratio, least=TIMES, digits=0)
+            headline(f"decision to the next batch, {rows[key].title} / GangPBT", ratio, least=TIMES, digits=0)
 
 
 if __name__ == "__main__":

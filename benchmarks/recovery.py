@@ -229,13 +229,14 @@ def ratios(rows: dict[str, Row]) -> list[str]:
     """Return the lines that say what is met, for the rows that were run."""
     a, b, c, d, e = (over_runs(rows.get(key), partial(stage, kind="batch")) for key in "abcde")
     lines = []
-    next_batch = "seconds from SIGKILL of a rank to the next batch"
+    kill = "SIGKILL of a rank to"
     for key, most in (("b", 1.0), ("a", NAN), ("c", NAN)):
         times = [stage(run.trials, "batch") for run in rows[key].good] if key in rows else []
-        headline(f"{next_batch}: {PEERS[key].title}", median(times), "s", of=spread(times), most=most)
-    headline("the same, tunelight of a fixed size / Ray Train with FailureConfig", a / d, most=0.5)
-    headline("the same, torchrun with c10d / tunelight of a fixed size", e / a, digits=1)
-    headline("both ranks again, elastic", over_runs(rows.get("b"), whole_again), "s", digits=1)
+        headline(f"{kill} the next batch: {PEERS[key].title}", median(times), "s", of=spread(times), most=most)
+    headline(f"{kill} the next batch, tunelight, fixed size / Ray Train with FailureConfig", a / d, most=0.5)
+    headline(f"{kill} the next batch, torchrun with c10d / tunelight, fixed size", e / a, digits=1)
+    both = over_runs(rows.get("b"), whole_again)
+    headline(f"{kill} a batch on both ranks again: tunelight, elastic", both, "s", digits=1)
     if "b" in rows:
         lines.append(verdict("b, seconds to the next batch", b, most=1.0))
     if "a" in rows and "d" in rows:

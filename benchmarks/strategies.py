@@ -358,7 +358,8 @@ def print_sharded(rows: dict[str, Row]) -> Printed:
         lines.append([key, row.title, *(show(part / 1e6, 0) for part in parts), show(held[key], 0), show(peak[key], 0)])
     headline("parameters, gradients and optimizer states of a rank, sharded / DDP", held["g"] / held["a"], most=0.55)
     headline("peak memory of a rank, sharded / DDP", peak["g"] / peak["a"], most=0.6)
-    headline("the same with MALLOC_MMAP_THRESHOLD_=4194304", peak["h"] / peak["a"], most=0.6)
+    what = "peak memory of a rank, sharded with MALLOC_MMAP_THRESHOLD_=4194304 / DDP"
+    headline(what, peak["h"] / peak["a"], most=0.6)
     return (
         head,
         lines,

@@ -406,7 +406,7 @@ def run_live(names: Sequence[str], count: int, trials: int, markdown: bool) -> N
     of = f"n = {len(pairs)}, {', '.join(dict.fromkeys(names))}"
     headline("real sweeps of 12 trials: proxy= finds the lower loss", better / len(pairs), "", of=of)
     spent = statistics.median(float(narrow[3]) / float(wide[3]) for wide, narrow in pairs)
-    headline("the same: worker-seconds of proxy= / of the wide sweep", spent, of=of)
+    headline("real sweeps of 12 trials: worker-seconds of proxy= / of the wide sweep", spent, of=of)
 
 
 def short() -> int:

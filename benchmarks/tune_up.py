@@ -128,8 +128,9 @@ def swept(*, short: bool) -> tuple[list[list[str]], bool]:
             live_s = max(trial.moves[-1][0] for trial in state.trials.values()) - (state.started or 0.0)
             error = each.makespan_s / live_s - 1
             good = good and abs(error) <= TRUE
-            what = f"a sweep with {workers} workers of {cpus} CPUs: time foretold / live"
-            headline(what, each.makespan_s / live_s, of=f"live {live_s:.1f} s", most=1 + TRUE)
+            of = f"{each.makespan_s:.1f} s, live {live_s:.1f} s"
+            what = f"a sweep, {workers} workers x {cpus} CPUs: error of the time that is foretold"
+            headline(what, abs(error), "", of=of, most=TRUE)
             rows.append(
                 [str(each.setting), f"{each.makespan_s:.1f} s", f"{live_s:.1f} s", f"{error:+.0%}", f"{wall_s:.1f} s"]
             )

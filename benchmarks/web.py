@@ -269,8 +269,8 @@ def main() -> int:
     }
     for key, (value, text) in measured.items():
         if LIMITS[key] < math.inf:
-            low = {"least" if key == "speed" else "most": LIMITS[key]}
-            headline(said[key], value, UNITS.get(key, "s"), of=text, **low, digits=3 if value < 1 else 2)
+            most, least = (math.nan, LIMITS[key]) if key == "speed" else (LIMITS[key], math.nan)
+            headline(said[key], value, UNITS.get(key, "s"), of=text, most=most, least=least, digits=3)
     headline(said["at once"], answers[0], "s")
     print(f"\nThe live page of {trials:,} trials of {reports} reports\n")
     kept = {
