@@ -78,7 +78,7 @@ def read_rows(page: str) -> list[Row]:
     machines = dict(re.findall(r"^- Machine (\w+): (.*)$", part, re.MULTILINE))
     lines = [line[1:-1].split("|") for line in part.splitlines() if line.startswith("|")][2:]
     cells = [[cell.strip() for cell in line] for line in lines]
-    return [Row(*line[:-1], machines[line[-1]]) for line in cells]
+    return [Row(*[*line[:-1], machines[line[-1]]]) for line in cells]
 
 
 def merged(rows: Iterable[Row], name: str, measured: Iterable[Row], *, whole: bool) -> list[Row]:

@@ -119,8 +119,11 @@ def main() -> int:
         for what, times in (("new shape or dropout", new), ("known", known))
     ]
     disk = median(first for first, _ in found["disk cache"])
-    for what, times in (("a new process, inductor's cache on disk", [disk]), ("a trial of a known shape", known)):
-        headline(f"first step of a compiled model: cold / {what}", base / median(times), of=f"cold {base:.1f} s")
+    for what, seconds in (
+        ("a new process, inductor's cache on disk", disk),
+        ("a trial of a known shape", median(known)),
+    ):
+        headline(f"first step of a compiled model: cold / {what}", base / seconds, of=f"cold {base:.1f} s")
     headline("graphs made by trials of a known shape", sum(graphs), "", of=f"n = {len(graphs)}", most=0, digits=0)
     print(f"\ncompile: seconds to the end of the first step, {os.cpu_count()} cores; medians.\n")
     print(table(["", "first step s", "times faster", "from the process's start s"], lines, markdown=False))
