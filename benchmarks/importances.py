@@ -172,7 +172,7 @@ def row(task: str, count: int, repetitions: int, evaluator: str, *, any_epoch: b
         dead.append(sum(found[key] for key in DEAD))
     which = "any" if any_epoch else "the same"
     if evaluator == EVALUATORS[0] and not any_epoch and count in (70, 200):
-        of = f"n = {repetitions}, the most important key found in {np.mean(first):.0%}"
+        of = f"n = {repetitions}, the most important key found in {100 * np.mean(first):.0f} %"
         what = f"{task}, {count} trials: distance of fANOVA's importances from the truth"
         headline(what, float(np.mean(off)), "", of=of)
     return (

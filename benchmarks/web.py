@@ -28,7 +28,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
-from figures import headline, table
+from figures import headline, spread, table
 from reporting import AT_ONCE, RATE, Driver
 
 from tunelight.record import RecordFollower, leased
@@ -43,7 +43,6 @@ LIMITS = {
     "processor": 0.02,
     "speed": 0.99,
 }
-UNITS = {"memory": "MB", "processor": "cores", "speed": "x"}
 # What the page does with a report is seen from inside: when a row first shows it.
 LOOK = """
     window.seen = {};
@@ -267,11 +266,14 @@ def main() -> int:
         "processor": "the server's processor time meanwhile",
         "speed": "speed of a real sweep with a page / without",
     }
-    for key, (value, text) in measured.items():
-        if LIMITS[key] < math.inf:
-            most, least = (math.nan, LIMITS[key]) if key == "speed" else (LIMITS[key], math.nan)
-            headline(said[key], value, UNITS.get(key, "s"), of=text, most=most, least=least, digits=3)
-    headline(said["at once"], answers[0], "s")
+    for key, times in (("first paint", paints), ("interactive", answers[1:] or answers), ("update", waits)):
+        of = f"n = {len(times)}, median {statistics.median(times):.2f}"
+        headline(f"{said[key]}, at most", max(times), "s", of=of, most=LIMITS[key])
+    headline(f"{said['interactive']}, in the moment when the server starts", answers[0], "s")
+    headline(said["memory"], memory, "MB", most=LIMITS["memory"], digits=0)
+    headline(said["processor"], share, "cores", most=LIMITS["processor"], digits=3)
+    if speeds:
+        headline(said["speed"], measured["speed"][0], of=spread(speeds, 3), least=LIMITS["speed"], digits=3)
     print(f"\nThe live page of {trials:,} trials of {reports} reports\n")
     kept = {
         key: value >= LIMITS[key] if key == "speed" else value <= LIMITS[key] for key, (value, _) in measured.items()
