@@ -225,9 +225,8 @@ def run_all(plan: Sequence[tuple[Workload, Sequence[str]]], seeds: int) -> list[
     return found
 
 
-def on_few_slots(job: tuple[str, str, int]) -> tuple[float, float, float]:
+def on_few_slots(task: str, scheduler: str, seed: int) -> tuple[float, float, float]:
     """Simulate a sweep on 8 slots; return its worker-hours, minutes and regret."""
-    task, scheduler, seed = job
     ran = simulate(recorded(task, epoch_s=30), scheduler, num_samples=100, seed=seed)
     return ran.worker_seconds / 3600, ran.makespan_s / 60, ran.regret()
 
@@ -236,8 +235,7 @@ def few_slots(seeds: int) -> None:
     """Print what ElasticASHA saves where gangs do not grow."""
     rows = ("asha", "elastic_asha")
     jobs = [(task, row, seed) for task in TASKS for row in rows for seed in range(seeds)]
-    with ProcessPoolExecutor(PROCESSES) as pool:
-        found = dict(zip(jobs, pool.map(on_few_slots, jobs), strict=True))
+    found = {job: on_few_slots(*job) for job in jobs}
     lines = []
     for task in TASKS:
         medians = [[median(found[task, row, seed][at] for seed in range(seeds)) for at in range(3)] for row in rows]
@@ -252,9 +250,8 @@ def few_slots(seeds: int) -> None:
     headline("8 slots: sweeps whose best trial is no worse", good / len(pairs), "", of=f"{good} of {len(pairs)}")
 
 
-def repeated(job: tuple[str, int]) -> tuple[int, float]:
+def repeated(row: str, seed: int) -> tuple[int, float]:
     """Simulate a sweep of digits; return the true place of the configuration that it chooses, and its worker-hours."""
-    row, seed = job
     scheduler, repeats = REPEATED[row]
     known = recorded("digits")
     ran = simulate(known, scheduler, num_samples=100, repeats=repeats, seed=seed)
@@ -265,9 +262,7 @@ def repeated(job: tuple[str, int]) -> tuple[int, float]:
 
 def repeats(seeds: int) -> None:
     """Print how often the truly best configuration is chosen, with repeats and without."""
-    jobs = [(row, seed) for row in REPEATED for seed in range(seeds)]
-    with ProcessPoolExecutor(PROCESSES) as pool:
-        found = dict(zip(jobs, pool.map(repeated, jobs), strict=True))
+    found = {(row, seed): repeated(row, seed) for row in REPEATED for seed in range(seeds)}
     lines = []
     for row in REPEATED:
         places = [found[row, seed][0] for seed in range(seeds)]
