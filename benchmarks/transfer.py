@@ -336,7 +336,7 @@ def run(names: Sequence[str], seeds: int, trials: int, markdown: bool) -> None:
         lines.append(hours_line(name, found))
         ratios["without the check"].append((name, found.ratio))
         ratios["with it, stretched"].append((name, found.checked))
-        of = f"n = {seeds}, 95 % {_span(*found.interval, '.2f')}; at most {_number(found.checked)} with the check"
+        of = f"n = {seeds}, 95 % {_span(*found.interval, '.2f')}; with the check {_number(found.checked)}"
         what = f"{name}: worker-hours of proxy= until it is as good / all of the wide sweep's"
         headline(what, found.ratio, of=of, most=ASKED)
         sys.stderr.write(f"{name}: {seeds} pairs in {time.perf_counter() - began:.0f} s\n")
