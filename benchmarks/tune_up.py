@@ -2,7 +2,7 @@
 
 Three trainings: an MLP, a vision transformer, and the MLP with images that wait for a disk (0.4 ms each). The whole
 grid of 48 settings is measured as the truth, in three passes of a second for each: workers and threads, DataLoader
-workers, pieces, and DDP's buckets. The search has a tenth of the grid's time.
+workers, pieces, and DDP's buckets. The search has a tenth of the grid's time at most.
 
 Then a sweep is foretold for each of three gangs, and run at once: machines that others use, too, change their speed.
 
@@ -28,6 +28,8 @@ from figures import headline, table
 
 SECONDS, PASSES = 3.0, 3
 SHARE, NEAR, TRUE = 0.1, 0.95, 0.15
+BUDGET = 0.095
+"""Of the grid's time; the last measurement may take longer than it was expected to."""
 BATCH = 128
 VIT = {"model.patch": 2, "model.hidden": 32, "model.heads": 2, "model.layers": 2, "model.mlp": 64, "model.size": 8}
 MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -52,8 +54,8 @@ def space_of(name: str, **settings: Any) -> Any:
     code = {"model": getattr(tuned_models, model), "data": getattr(tuned_models, data)}
     return tl.SearchSpace(
         {key: value if key == "model.lr" else tl.choice([value]) for key, value in space.items()},
-        **code, metric="val_loss", workers=2, seed=1, progress=False,
-        checkpoints=None, **{"max_epochs": 4, **settings},
+        **code, metric="val_loss", seed=1, progress=False,
+        checkpoints=None, **{"workers": 2, "max_epochs": 4, **settings},
     )  # fmt: skip
 
 
@@ -80,7 +82,7 @@ def searched(name: str, *, short: bool) -> tuple[list[str], bool]:
         truth = measured(bench, list(choices.all()), 1 if short else PASSES)
         grid_s = time.monotonic() - began
         bench.close()  # the search starts its own gangs
-        search = Search(bench, choices, 3.0 if short else SHARE * grid_s)
+        search = Search(bench, choices, 3.0 if short else BUDGET * grid_s)
         search.run()
         search_s = time.monotonic() - search.began
     best = max(truth, key=truth.__getitem__)
@@ -96,12 +98,12 @@ def searched(name: str, *, short: bool) -> tuple[list[str], bool]:
     before = truth[choices.start(choices.gangs[0])] / truth[best]
     of = f"{len(search.measured)} of {len(truth)} settings measured; {luck:.2f} at random, {before:.2f} before"
     headline(f"{name}: speed of the setting found / of the best one", reached, of=of, least=NEAR)
-    headline(f"{name}: time of the search / of measuring all settings", search_s / grid_s, most=1.05 * SHARE)
+    headline(f"{name}: time of the search / of measuring all settings", search_s / grid_s, most=SHARE)
     row = [
         name, str(len(truth)), f"{grid_s:.0f} s", str(len(search.measured)), f"{search_s:.1f} s",
         f"{search_s / grid_s:.1%}", f"{reached:.1%}", f"{luck:.1%}", f"{before:.1%}",
     ]  # fmt: skip
-    return row, reached >= NEAR and search_s <= 1.05 * SHARE * grid_s
+    return row, reached >= NEAR and search_s <= SHARE * grid_s
 
 
 def swept(*, short: bool) -> tuple[list[list[str]], bool]:
