@@ -316,7 +316,7 @@ class Bench:
             if lost.hit and world.sweep == lost.sweep
         ]  # fmt: skip
         ready, again = [world.ready_s for world in after], [max((0, *world.repeated.values())) for world in after]
-        what, of = f"a whole cluster lost, the storage on {where}:", f"{len(after)} clusters"
+        what, of = f"a whole cluster lost, the storage on {where}:", f"n = {len(after)}"
         headline(f"{what} broken promises", len(self.broken), "", of=of, most=0, digits=0)
         headline(f"{what} most reports of a trial trained again", max(again, default=NAN), "", of=of, most=1, digits=0)
         headline(f"{what} start of the driver to the first batch", median(ready), "s", of=spread(ready, 1), digits=1)
