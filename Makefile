@@ -36,7 +36,7 @@ help:
 	@echo "make lint       ruff and mypy"
 	@echo "make format     let ruff rewrite what it can"
 	@echo "make horovod    install Horovod into .venv, built from source the first time (a C++ compiler, some minutes)"
-	@echo "make bench      the benchmarks, printing their tables"
+	@echo "make bench      the benchmarks, and their figures into docs/measurements.md (ONLY='leak ready': some of them)"
 	@echo "make matrix     tests with other versions of Ray, Lightning, Python and the rest (some GB in build/matrix;"
 	@echo "                ROWS=ray-2.49,pre-releases: these)"
 	@echo "make matrix-short  the oldest versions only, with fewer tests"
@@ -124,7 +124,7 @@ format: setup
 	$(BIN)/ruff format .
 
 bench: setup
-	set -e; for name in $(filter-out $(ON_GPUS),$(BENCHMARKS)); do $(BIN)/python benchmarks/$$name.py; done
+	$(BIN)/python benchmarks/all.py $(if $(ONLY),--only $(ONLY))
 
 # Four at a time: in a short run nothing is measured, and most of it waits for processes to start. The longest come first.
 bench-short: setup

@@ -26,7 +26,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
 import ray
-from figures import median, table
+from figures import headline, median, spread, table
 from leaving_sweep import EPOCHS, STEP_S, STEPS, beside, steps, until
 
 import tunelight as tl
@@ -95,6 +95,9 @@ def to_the_end(count: int, folder: Path, rng: random.Random) -> list[str]:
             wrong.append(f"trial {trial.id} has lost a report, or has one twice")
         elif reports != [(one["training_iteration"], one["val_loss"]) for one in parent.history[number:]]:
             wrong.append(f"trial {trial.id} does not train as its parent does from report {number} on")
+    good, of = len(branches) - len(wrong), f"{len(branches)} of {count} began"
+    what = "branches with nothing changed that train bit by bit as their parent"
+    headline(what, good / max(1, count), "", of=of, least=1)
     where = ", ".join(trial.branch.where for trial in branches if trial.branch is not None)
     print(f"{len(branches) - len(wrong)} of {count} branches train bit by bit as their parent goes on: after {where}.")
     return wrong if len(branches) == count else [*wrong, f"{len(branches)} of {count} branches began"]
@@ -115,6 +118,8 @@ def main() -> int:
             ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
             taken = soon(count, Path(place), name, trials, rng)
             ray.shutdown()
+            what = "its gang is free" if name == "free" else "another trial yields"
+            headline(f"a branch's first training step, {what}", median(taken), "s", of=spread(taken))
             rows.append([name, str(len(taken)), f"{median(taken):.2f}", f"{max(taken):.2f}"])
         ray.init(address="local", num_cpus=4 * (1 + whole), include_dashboard=False, log_to_driver=False)
         wrong = to_the_end(whole, Path(place), rng)

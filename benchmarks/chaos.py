@@ -37,7 +37,7 @@ from typing import Any
 
 import psutil
 from faults import KINDS, MOMENTS, Events, Fault, Resizer, draw, training
-from figures import NAN, median, show, table
+from figures import NAN, headline, median, show, spread, table
 from measure import is_alive
 from ray.tune import Callback
 
@@ -111,6 +111,10 @@ def main() -> int:
     faults = [said for one in outcomes for said in one.broken(bench.near(one.fault))] + left
     if (hits := sum(one.hit for one in outcomes)) < len(plan):
         faults.append(f"only {hits} of {len(plan)} faults hit anything")
+    survived = sum(one.hit and not one.broken(bench.near(one.fault)) for one in outcomes)
+    of, times = f"{survived} of {len(plan)}", [one.recovered_s for one in outcomes]
+    headline("faults survived, with the undisturbed metrics", survived / len(plan), "", of=of, least=1)
+    headline(f"recovery from a fault, a hang being one after {HANG_S:g} s", median(times), "s", of=spread(times))
     print("\n".join(f"FAULT: {fault}" for fault in faults) or "every trial came to its end, and nothing is left")
     return 1 if faults else 0
 
@@ -138,6 +142,7 @@ def whole_clusters(args: argparse.Namespace) -> int:
     print(f"{bench.sweeps} sweeps of {size[0]} trials of 2 workers, {size[1]} reports each\n")
     print(bench.table() + "\n")
     broken = bench.verdict(timed=not args.short)
+    bench.declare(where)
     print(
         "\n".join(f"FAULT: {said}" for said in broken) or "no trial was lost, and every metric is the undisturbed one"
     )

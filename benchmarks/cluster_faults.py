@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from figures import NAN, median, show, table
+from figures import NAN, headline, median, show, spread, table
 from measure import PEERS, environment, is_alive
 
 sys.path.insert(0, str(PEERS))
@@ -308,6 +308,18 @@ class Bench:
                 f"training took over {READY_S:.0f} s to start on {len(late)} clusters, {max(late):.1f} s at most"
             )
         return found
+
+    def declare(self, where: str) -> None:
+        """Declare the figures by which this benchmark is known."""
+        after = [
+            world for lost, world in zip(self.worlds, self.worlds[1:], strict=False)
+            if lost.hit and world.sweep == lost.sweep
+        ]  # fmt: skip
+        ready, again = [world.ready_s for world in after], [max((0, *world.repeated.values())) for world in after]
+        what, of = f"a whole cluster lost, the storage on {where}:", f"n = {len(after)}"
+        headline(f"{what} broken promises", len(self.broken), "", of=of, most=0, digits=0)
+        headline(f"{what} most reports of a trial trained again", max(again, default=NAN), "", of=of, most=1, digits=0)
+        headline(f"{what} start of the driver to the first batch", median(ready), "s", of=spread(ready, 1), digits=1)
 
     def table(self) -> str:
         """Return the table of moments. What a fault costs is seen on the cluster after it."""

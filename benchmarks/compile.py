@@ -24,7 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
-from figures import median, show, table
+from figures import headline, median, show, table
 
 WIDTHS, DROPOUTS, LIMIT_S = (32, 48), (0.1, 0.2), 600
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
@@ -118,6 +118,13 @@ def main() -> int:
         [f"warm gang, {what}", show(median(times)), show(base / median(times)), "-"]
         for what, times in (("new shape or dropout", new), ("known", known))
     ]
+    disk = median(first for first, _ in found["disk cache"])
+    for what, seconds in (
+        ("a new process, inductor's cache on disk", disk),
+        ("a trial of a known shape", median(known)),
+    ):
+        headline(f"first step of a compiled model: cold / {what}", base / seconds, of=f"cold {base:.1f} s")
+    headline("graphs made by trials of a known shape", sum(graphs), "", of=f"n = {len(graphs)}", most=0, digits=0)
     print(f"\ncompile: seconds to the end of the first step, {os.cpu_count()} cores; medians.\n")
     print(table(["", "first step s", "times faster", "from the process's start s"], lines, markdown=False))
     print(f"\nGraphs made by trials of a known shape: {sum(graphs)}, in {len(graphs)} trials.")

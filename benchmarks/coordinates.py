@@ -18,6 +18,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from drawing import Chart
+from figures import headline
 
 from tests.integration.compared_widths import Trained
 from tests.integration.test_widths import SENTENCES, VECTORS, mlp, transformer
@@ -53,6 +54,12 @@ def main() -> None:
             )  # fmt: skip
             powers = ", ".join(f"{layer.name} {layer.power:+.2f}" for layer in found[scaled])
             print(f"{name}, {'scaled' if scaled else 'as it is'}: {powers}", flush=True)
+        widest = BASE * (FACTORS[1] if short else FACTORS[-1])
+        for scaled, layers in found.items():
+            moved = [layer.changes[widest] / layer.changes[BASE] for layer in layers if layer.changes]
+            how = "learning rates and initial values scaled" if scaled else "as it is"
+            what = f"{title}, {how}: a layer's movement at {widest // BASE} times the width, at most"
+            headline(what, max(moved), of=f"{len(moved)} layers, {min(moved):.2f} to {max(moved):.2f}")
         most = max(moved / layer.changes[BASE] for layer in found[False] for moved in layer.changes.values())
         if not short:
             for scaled, layers in found.items():

@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from figures import table
+from figures import headline, spread, table
 
 PARTS = ("feed", "cache")
 BATCH = 128
@@ -196,7 +196,10 @@ def show_feed(images: int, repeats: int, folder: Path, markdown: bool) -> bool:
     """Print the first table; return whether its target is met."""
     reports = feed(images, repeats, folder)
     rates = {name: statistics.median(one[name] for one in reports) for name in reports[0]}
-    ratio = statistics.median(one["RayDataModule"] / one["plain"] for one in reports)
+    ratios = [one["RayDataModule"] / one["plain"] for one in reports]
+    ratio = statistics.median(ratios)
+    what = "images a second into 2 ranks, RayDataModule / Ray Data's streaming_split"
+    headline(what, ratio, of=spread(ratios), least=LEAST_FEED)
     titles = {"plain": "Ray Data's streaming_split, plain", "DataLoader": "torch's DataLoader, no worker processes"}
     print(f"\n{images:,} images into 2 ranks, batches of {BATCH}; medians of {repeats} passes\n")
     rows = [[titles.get(name, name), f"{rate:,.0f}", f"{rate / rates['plain']:.2f}"] for name, rate in rates.items()]
@@ -216,6 +219,9 @@ def show_cache(trials: int, epochs: int, folder: Path, markdown: bool) -> bool:
     ]
     print(table(["", "the sweep", "object store at most"], rows, markdown))
     ratio = took[False][0] / took[True][0]
+    of = f"{took[False][0]:.1f} and {took[True][0]:.1f} s"
+    what = f"{trials} trials whose dataset is preprocessed, without cache=True / with"
+    headline(what, ratio, of=of, least=LEAST_CACHE)
     met = ratio >= LEAST_CACHE
     print(f"\ncached at least {LEAST_CACHE:g} times faster: {ratio:.2f}, {_word(met)}")
     return met

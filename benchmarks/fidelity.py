@@ -33,7 +33,7 @@ from typing import Any, Literal
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
 from fidelity_sweep import Live
-from figures import show, table
+from figures import headline, show, table
 from measure import run_peer
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
@@ -339,6 +339,10 @@ def report(rows: Sequence[Mapping[str, Any]], measured: Measured, args: argparse
     ]
     print(table(head, lines, args.markdown))
     errors = [abs(row["error"]) for row in rows]
+    same, reports = (sum(row[key] for row in rows) for key in ("same", "reports"))
+    headline("decisions of a live sweep that the simulator makes alike", same / reports, "", of=f"{same} of {reports}")
+    what, of = "makespan of a simulated sweep, error at most", f"n = {len(rows)} sweeps, median {median(errors):.3f}"
+    headline(what, max(errors), "", of=of, most=LIMIT, digits=3)
     print(f"\nmakespan: {100 * median(errors):.1f} % in the median, {100 * max(errors):.1f} % at most (asked: 10 %)")
 
 

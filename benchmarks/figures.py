@@ -1,17 +1,22 @@
-"""The figures of turnaround.py: computed from the timestamps of runs, and printed."""
+"""Figures of benchmarks: of peers' runs, as tables, and for the table of all figures in docs/measurements.md."""
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from measure import Run
 
 NAN = math.nan
+FIGURES = "TUNELIGHT_BENCHMARK_FIGURES"
+"""The environment variable by which all.py names the file of a benchmark's figures."""
 
 
 @dataclass
@@ -157,3 +162,32 @@ def table(head: Sequence[str], lines: Sequence[Sequence[str]], markdown: bool) -
     if markdown:
         return "\n".join("| " + " | ".join(row) + " |" for row in [padded[0], rule, *padded[1:]])
     return "\n".join("  ".join(row).rstrip() for row in [padded[0], rule, *padded[1:]])
+
+
+def headline(
+    what: str, value: float, unit: str = "x", *, of: str = "", most: float = NAN, least: float = NAN, digits: int = 2
+) -> None:
+    """Declare one of the figures by which a benchmark is known: all.py puts it into docs/measurements.md.
+
+    ``of`` says of how many repeats it is, and how they spread; ``most`` or ``least`` is the goal. A value that is NaN
+    was not measured and is left out. Outside of all.py this does nothing.
+    """
+    path = os.environ.get(FIGURES)
+    if path is None or math.isnan(value):
+        return
+    figure = "never" if math.isinf(value) else f"{show(value, digits)} {unit}".rstrip()
+    goal = f"at most {most:.3g}" if not math.isnan(most) else "" if math.isnan(least) else f"at least {least:.3g}"
+    row = {
+        "what": what,
+        "figure": f"{figure} ({of})" if of else figure,
+        "goal": f"{goal}, missed" if value > most or value < least else goal,
+    }
+    with Path(path).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def spread(values: Iterable[float], digits: int = 2) -> str:
+    """Return how many repeats there were, and from where to where they went."""
+    numbers = [value for value in values if not math.isnan(value)]
+    span = f", {show(min(numbers), digits)} to {show(max(numbers), digits)}" if len(numbers) > 1 else ""
+    return f"n = {len(numbers)}{span}"

@@ -34,7 +34,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
-from figures import median, show, table, verdict
+from figures import headline, median, show, table, verdict
 from gpu_vit import Vit
 from vit_cifar10 import SIZES
 
@@ -131,6 +131,8 @@ def throughput(job: Vit, repeats: int, *, short: bool) -> None:
     print(f"\nthroughput: ViT {job.model}, bf16-mixed, batch {job.batch}; medians of {repeats}.\n")
     print(table(["", "images/s", "ratio"], lines, markdown=False))
     if job.device == "cuda":
+        ratio = median(speeds["a trial"]) / base
+        headline("images a second, a trial / the same loop without Ray", ratio, of=f"n = {repeats}", least=NOT_LESS)
         print(verdict("\na trial / the same loop", median(speeds["a trial"]) / base, least=NOT_LESS, digits=3))
 
 
@@ -154,6 +156,9 @@ def turnaround(mode: str, job: Vit, *, short: bool) -> None:
             lines.append([name, "failed", "-"])
             continue
         found[name] = median(later["first"] - earlier["last"] for earlier, later in pairwise(ended))
+        if job.device == "cuda":
+            what = f"{mode}: last step of a fit to the end of the next one's first, {name}"
+            headline(what, found[name], "s", of=f"n = {len(ended) - 1}")
         lines.append([name, show(found[name], 3), show(found[name] / found["tunelight"], 1)])
     print(f"\n{mode}: from the last step of a fit to the end of the next one's first; medians.\n")
     print(table(["", "seconds", "times tunelight's"], lines, markdown=False))
@@ -162,6 +167,7 @@ def turnaround(mode: str, job: Vit, *, short: bool) -> None:
     if job.device == "cuda" and job.compiler:
         others = [value for name, value in found.items() if name != "tunelight"]
         ratio = min(others, default=math.nan) / found["tunelight"]
+        headline("compiled: the faster peer / tunelight", ratio, least=TIMES_FASTER, digits=1)
         print(verdict("\ncompiled, the faster peer / tunelight", ratio, least=TIMES_FASTER, digits=1))
 
 
@@ -175,6 +181,7 @@ def gangs(job: Vit, each: int, *, short: bool) -> None:
         ended = in_sweep(one, count * each, workers=2, at_once=count)
         seconds = ended[-1]["last"] - ended[count - 1]["last"]  # without the gangs' starts
         rates[count] = 60 * (len(ended) - count) / seconds
+    headline(f"trials a minute of {many} gangs / of one, on CPUs", rates[many] / rates.get(1, math.nan))
     lines = [[str(count), show(rate, 1), show(rate / rates.get(1, math.nan), 2)] for count, rate in rates.items()]
     print(f"\ngangs of two ranks on CPUs, {os.cpu_count()} cores: trials of {job.steps} steps.\n")
     print(table(["gangs", "trials/min", "ratio"], lines, markdown=False))

@@ -36,6 +36,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
+from figures import headline
+
 import tunelight as tl
 from tunelight.results.figures.data import Column, columns, same_epoch
 from tunelight.results.figures.importance import EVALUATORS, evaluate, importances_of
@@ -169,6 +171,10 @@ def row(task: str, count: int, repetitions: int, evaluator: str, *, any_epoch: b
         first.append(truth[max(found, key=found.__getitem__)] >= NEARLY * max(truth.values()))
         dead.append(sum(found[key] for key in DEAD))
     which = "any" if any_epoch else "the same"
+    if evaluator == EVALUATORS[0] and not any_epoch and count in (70, 200):
+        of = f"n = {repetitions}, the most important key found in {100 * np.mean(first):.0f} %"
+        what = f"{task}, {count} trials: distance of fANOVA's importances from the truth"
+        headline(what, float(np.mean(off)), "", of=of)
     return (
         f"{task:<13}{count:>6} {which:>9}{there:>6}  {evaluator:<9}{np.mean(off):>5.2f}{np.mean(first):>7.0%}"
         f"{np.mean(dead):>7.2f}{max(dead):>6.2f}{np.median(took):>8.2f} s"

@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from figures import table
+from figures import headline, table
 from measure import is_alive
 
 EPOCHS, RANKS = 8, 2
@@ -123,6 +123,7 @@ def look_at_workers(trials: int) -> list[str]:
     )
     print_curves(samples, 20 if judged else 1)
     growth = find_growth(samples, 20 if judged else max(1, trials // 4))
+    headline(f"actors, placement groups and processes left by {trials} trials", len(left), "", most=0, digits=0)
     return (growth if judged else []) + left + failures(results)
 
 
@@ -166,6 +167,9 @@ def look_at_runs(count: int) -> list[str]:
     first, last = states[4], states[-1]
     growth = last[0] / first[0] - 1
     print(f"from run 5 to {count}: {100 * growth:+.1f} % of memory (at most {100 * RUNS_LIMIT:.0f} %)\n")
+    headline(f"memory of a process, run {count} / run 5", 1 + growth, most=1 + RUNS_LIMIT, digits=3)
+    more = max(now - before for before, now in zip(first[1:3], last[1:3], strict=True))
+    headline(f"threads or file descriptors more, run 5 to {count}", more, "", most=0, digits=0)
     faults += [f"the process grew by {100 * growth:.1f} %"] if growth > RUNS_LIMIT else []
     names = ("threads", "file descriptors", "processes")
     return faults + [
@@ -240,6 +244,10 @@ def look_at_driver(trials: int) -> list[str]:
     )
     if trials < 1000:
         return failed
+    of = f"{first.trials} to {last.trials} trials"
+    headline("what a trial adds to the driver's memory", each / 1e3, "KB", of=of, most=DRIVER_LIMIT / 1e3, digits=1)
+    gained = max(last.threads - first.threads, last.fds - first.fds)
+    headline("threads or file descriptors that the driver gains", gained, "", of=of, digits=0)
     faults = [f"the driver grew by {each / 1e3:.1f} KB a trial"] if each > DRIVER_LIMIT else []
     more = {name: getattr(last, name) - getattr(first, name) for name in ("threads", "fds")}
     faults += [f"the driver has {added} {name} more" for name, added in more.items() if added > count / 100]
@@ -348,6 +356,7 @@ def find_growth(samples: Sequence[Sequence[Sample]], start: int) -> list[str]:
     Both ends are medians of five trials (of fewer in a short sweep), so that one odd sample decides nothing.
     """
     faults = [] if len(samples) == RANKS else [f"samples of {len(samples)} ranks instead of {RANKS}"]
+    grown: dict[str, list[float]] = {name: [] for name in FIELDS}
     for rank, curve in enumerate(samples):
         if len(curve) < start + 2:
             faults.append(f"rank {rank}: {len(curve)} samples are too few")
@@ -360,9 +369,14 @@ def find_growth(samples: Sequence[Sequence[Sample]], start: int) -> list[str]:
             first = statistics.median(getattr(one, name) for one in curve[start - 1 : start - 1 + window])
             last = statistics.median(getattr(one, name) for one in curve[-window:])
             growth = last / first - 1
+            grown[name].append(growth if name == "rss" else last - first)
             print(f"rank {rank} {name}: {first:.1f} at trial {start}, {last:.1f} at the end: {growth:+.1%}")
             if growth > LIMIT:
                 faults.append(f"rank {rank}: {name} grew by {growth:.1%} (at most {LIMIT:.0%})")
+    if grown["fds"]:
+        span, more = f"from trial {start} to {len(samples[0])}", max(grown["threads"] + grown["fds"])
+        headline(f"memory of a worker, growth {span}", 1 + max(grown["rss"]), of="of 2", most=1 + LIMIT, digits=3)
+        headline(f"threads or file descriptors that a worker gains {span}", more, "", digits=0)
     print()
     return faults
 

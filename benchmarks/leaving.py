@@ -29,7 +29,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
 import ray
-from figures import median, table
+from figures import headline, median, spread, table
 from leaving_sweep import EPOCHS, WAIT_S, beside, run, steps, until
 
 import tunelight as tl
@@ -90,6 +90,10 @@ def yields(count: int, folder: Path, wanted: list[Any]) -> tuple[list[list[str]]
         [f"max_workers {most}: free CPUs", str(len(times)), f"{median(times):.2f}", f"{max(times):.2f}"]
         for most, times in sorted(freed.items())
     ]
+    for most, times in sorted(freed.items()):
+        headline(f"max_workers set to {most}: free CPUs after", median(times), "s", of=spread(times))
+    headline("workers taken again: first step after", median(back), "s", of=spread(back))
+    headline("steps trained again after max_workers", again, "", of=f"{count} commands", most=0, digits=0)
     if back:
         rows.append(["taken again: first step", str(len(back)), f"{median(back):.2f}", f"{max(back):.2f}"])
     wrong = [] if told(results)[:2] == wanted[:2] else ["yields: other metrics"]
@@ -133,6 +137,8 @@ def signals(count: int, folder: Path, wanted: list[Any], rng: random.Random) -> 
             wrong.append(f"{name}: other metrics")
     wrong += [f"SIGTERM: {again} steps were trained again"] if again else []
     ways = ", ".join(f"{code} ({times} times)" for code, times in Counter(codes).items())
+    headline("SIGTERM: the driver has ended after", median(taken), "s", of=spread(taken))
+    headline("steps trained again after SIGTERM", again, "", of=f"{len(taken)} signals", most=0, digits=0)
     rows = [["SIGTERM: the driver has ended", str(len(taken)), f"{median(taken):.2f}", f"{max(taken):.2f}"]]
     print(f"Exit codes: {ways}. Steps trained again: {again}. Sweeps: {sweeps}.")
     return rows, wrong

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from figures import table
+from figures import headline, table
 from measure import environment
 
 CPUS = 2
@@ -293,6 +293,17 @@ def show(measured: Sizes, what: str, base: int, markdown: bool) -> None:
     print(table([what, *map(str, sizes), f"{sizes[-1]} / {base}"], rows, markdown), flush=True)
 
 
+def declare(measured: Sizes, what: str, base: int, allowed: float) -> None:
+    """Declare how much more the largest size costs than ``base``; the goal gives room for what plain actors need."""
+    size = max(measured)
+    for name in ("start", "report", "decision", "tune"):
+        control = COSTS[name].control or name
+        growth = {key: measured[size][key] / measured[base][key] for key in (name, control)}
+        of = f"plain actors {growth[control]:.2f}"
+        most = SLACK * max(allowed, growth[control])
+        headline(f"{COSTS[name].title}: {size} {what} / {base}", growth[name], of=of, most=most)
+
+
 def _time(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.2f} ms"
 
@@ -334,6 +345,8 @@ def main() -> int:
                 gangs[workers] = clusters[nodes] if workers == 2 else measure(workers, repeats, folder)
             print(f"\nGangs of so many workers, on {nodes} nodes; medians of {repeats}\n")
             show(gangs, "workers", 2, given.markdown)
+            declare(clusters, "nodes", 1, 1.0)
+            declare(gangs, "workers", 2, max(gangs) / 2)
     finally:
         ray.shutdown()
         cluster.shutdown()

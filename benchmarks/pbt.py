@@ -28,7 +28,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
-from figures import NAN, Row, median, show, table, verdict
+from figures import NAN, Row, headline, median, show, spread, table, verdict
 from measure import run_peer
 from pbt_data import Population
 
@@ -156,6 +156,8 @@ def print_table(rows: dict[str, Row], args: argparse.Namespace) -> None:
         more = median(one.seconds - one.copy for one in found)
         beyond = more if key == "a" else beyond
         same = f"{sum(one.pid for one in found)} of {len(found)}"
+        of = spread([one.seconds for one in found])
+        headline(f"decision to the next batch: {row.title}", medians[key], "s", of=of)
         lines.append(
             [key, row.title, str(len(found)), show(medians[key], 3), show(median(one.copy for one in found), 3)]
         )
@@ -165,7 +167,9 @@ def print_table(rows: dict[str, Row], args: argparse.Namespace) -> None:
         print(verdict("a, seconds beyond the copy", beyond, most=BEYOND_S, digits=3))
     for key in ("b", "c"):
         if key in rows and "a" in rows:
-            print(verdict(f"{key} / a, decision to next batch", medians[key] / medians["a"], least=TIMES, digits=1))
+            ratio = medians[key] / medians["a"]
+            print(verdict(f"{key} / a, decision to next batch", ratio, least=TIMES, digits=1))
+            headline(f"decision to the next batch, {rows[key].title} / GangPBT", ratio, least=TIMES, digits=0)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
-from figures import median, show, table
+from figures import headline, median, show, spread, table
 
 RANKS, RUNS, LIMIT_S = 2, 3, 300
 VARIANTS = {"forked": {}, "started": {"TUNELIGHT_FORK": "0"}, "alone": {"BENCHMARK_REUSE": "0"}, "torchrun": {}}
@@ -132,6 +132,24 @@ def measured(variant: str, folder: Path) -> list[dict[str, float]]:
     return [json.loads(line[6:]) for line in done.stdout.splitlines() if line.startswith("FOUND ")]
 
 
+def declare(found: dict[str, list[list[dict[str, float]]]]) -> None:
+    """Declare the figures by which this benchmark is known."""
+
+    def times(variant: str, run: int, what: str = "first") -> list[float]:
+        return [one[run][what] for one in found.get(variant, [])]
+
+    names = ("first run", "next run", "run after an edit")
+    for run, name in enumerate(names):
+        ours = times("forked", run)
+        headline(f"{name}: call of tl.run to the first report", median(ours), "s", of=spread(ours))
+        other = median(times("torchrun", run))
+        headline(f"{name}: torchrun / tl.run", other / median(ours), of=f"torchrun {other:.2f} s")
+    for variant, title in (("started", "each worker a new Python"), ("alone", "reuse_gangs=False")):
+        headline(f"{names[1]}: {title} / as it is", median(times(variant, 1)) / median(times("forked", 1)))
+    both = [median(times(variant, 1, "mb")) for variant in ("forked", "started")]
+    headline("memory of two workers, as they are / each a new Python", both[0] / both[1])
+
+
 def main() -> int:
     """Measure, and print a table of medians with ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -159,6 +177,7 @@ def main() -> int:
             variant, *map(show, times), show(times[1] / times[0]), show(beyond) if own else "-",
             show(median(one["mb"] for one in second), 0) if own else "-",
         ])  # fmt: skip
+    declare(found)
     print(f"\nready: seconds from the call to the first report, {RANKS} workers, {os.cpu_count()} cores; medians.\n")
     print(table(head, lines, markdown=False))
     return 0

@@ -30,7 +30,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
-from figures import NAN, Row, median, show, table, verdict
+from figures import NAN, Row, headline, median, show, spread, table, verdict
 from kills import Fault
 from measure import run_peer
 
@@ -229,6 +229,14 @@ def ratios(rows: dict[str, Row]) -> list[str]:
     """Return the lines that say what is met, for the rows that were run."""
     a, b, c, d, e = (over_runs(rows.get(key), partial(stage, kind="batch")) for key in "abcde")
     lines = []
+    kill = "SIGKILL of a rank to"
+    for key, most in (("b", 1.0), ("a", NAN), ("c", NAN)):
+        times = [stage(run.trials, "batch") for run in rows[key].good] if key in rows else []
+        headline(f"{kill} the next batch: {PEERS[key].title}", median(times), "s", of=spread(times), most=most)
+    headline(f"{kill} the next batch, tunelight, fixed size / Ray Train with FailureConfig", a / d, most=0.5)
+    headline(f"{kill} the next batch, torchrun with c10d / tunelight, fixed size", e / a, digits=1)
+    both = over_runs(rows.get("b"), whole_again)
+    headline(f"{kill} a batch on both ranks again: tunelight, elastic", both, "s", digits=1)
     if "b" in rows:
         lines.append(verdict("b, seconds to the next batch", b, most=1.0))
     if "a" in rows and "d" in rows:
@@ -242,6 +250,7 @@ def ratios(rows: dict[str, Row]) -> list[str]:
         for before, then in ((2, 1), (1, 2)):
             pause = over_runs(rows["f"], partial(still, before=before, then=then))
             lines.append(verdict(f"f, seconds between batches, {before} to {then} workers", pause, most=0.5, digits=3))
+            headline(f"a resize of warm workers, {before} to {then}", pause, "s", most=0.5)
     return lines
 
 

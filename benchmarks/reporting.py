@@ -23,7 +23,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from figures import table
+from figures import headline, table
 from rich.console import Console
 
 from tunelight.record import RecordCallback, write_sweep_file
@@ -162,6 +162,10 @@ def main() -> int:
     print()
     line = ["HTML", f"{cpu:.1f} s", f"{wall:.1f} s", f"{size / 1e6:.1f} MB"]
     print(table(["its report", "processor", "wall", "size"], [line], False))
+    headline(f"the report of {trials:,} trials, processor time", cpu, "s", most=LIMIT_S, digits=1)
+    headline(f"the report of {trials:,} trials, size", size / 1e6, "MB", most=LIMIT_MB, digits=1)
+    what = f"the driver's time that record, TensorBoard and progress take, at {RATE:.0f} reports a second"
+    headline(what, share, "", most=LIMIT_SHARE, digits=3)
     met = size <= LIMIT_MB * 1e6 and (short or (cpu <= LIMIT_S and share <= LIMIT_SHARE))
     print(f"\nlimits: {LIMIT_S:g} s, {LIMIT_MB:g} MB, {LIMIT_SHARE:.0%}: {'kept' if met else 'PASSED'}")
     return 0 if met else 1

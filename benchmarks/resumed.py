@@ -26,7 +26,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
-from figures import table
+from figures import headline, table
 from resumed_sweep import SPACE, settings_of
 
 import tunelight as tl
@@ -119,6 +119,9 @@ def play(kind: str, folder: Path, trials: int) -> tuple[list[str], bool]:
     best = results.best
     print((folder / f"{kind}.log").read_text().strip().rpartition("\n\n")[2], flush=True)
     line = [kind, str(count), str(again), f"{seen}, {before}", str(held), f"{same} of {count}"]
+    what = f"{kind}, killed twice: suggestions that the record implies"
+    headline(what, same / max(1, count), "", of=f"{same} of {count}", least=1)
+    headline(f"{kind}, killed twice: reports lost", max(0, before - held), "", of=f"of {held}", most=0, digits=0)
     return [*line, "none" if best is None else f"{best.id}: {best.value:.4f}", "yes" if well else "NO"], well
 
 

@@ -9,6 +9,9 @@ interquartile means over seeds, with 95 % bootstrap intervals; a seed fixes whic
 the noise of epochs and failures, for every scheduler alike. Syne Tune's rows need it on the path:
 
     pip install --no-deps --target DIR syne-tune==0.14.2 dill   # and PYTHONPATH=DIR
+
+Two more parts (``--only "8 slots"``, ``--only repeats``) simulate sweeps of 100 trials on 8 slots: ASHA and ElasticASHA
+with one worker a trial and epochs of 30 s, and how often the truly best configuration is chosen with ``repeats=``.
 """
 
 from __future__ import annotations
@@ -32,12 +35,13 @@ sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
 import scheduling as peers
 from drawing import scatter, slots_over_time
+from figures import headline, median, table
 from iqm import interval, iqm, shown
 from scheduling_targets import judge
 
 from tunelight.schedulers import ASHA, ElasticASHA
 from tunelight.simulation import Costs, Simulation, simulate
-from tunelight.simulation.sources import TableCurves, read_table
+from tunelight.simulation.sources import TableCurves, read_table, recorded
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 MAX_T = 81
@@ -134,6 +138,18 @@ SHORT: list[tuple[Workload, Sequence[str]]] = [
     (Workload("64 slots, digits, auto", "digits", 64), ("ElasticASHA auto", "Ray ASHA")),
 ]
 
+FEW_SLOTS, REPEATS = "8 slots", "repeats"
+"""The parts beside the workloads, by what --only names."""
+TASKS = ("digits", "digits-few", "digits-noisy", "digits-sum")
+REPEATED: dict[str, tuple[str, Any]] = {
+    "ASHA, none": ("asha", None),
+    "ASHA, 3": ("asha", 3),
+    "ASHA, top 10 of 3": ("asha", {"top": 10, "repeats": 3}),
+    "FIFO, none": ("fifo", None),
+    "FIFO, 3": ("fifo", 3),
+}
+"""Scheduler and ``repeats`` of each row of the last part."""
+
 
 @functools.cache
 def curves(task: str) -> TableCurves:
@@ -209,6 +225,56 @@ def run_all(plan: Sequence[tuple[Workload, Sequence[str]]], seeds: int) -> list[
     return found
 
 
+def on_few_slots(task: str, scheduler: str, seed: int) -> tuple[float, float, float]:
+    """Simulate a sweep on 8 slots; return its worker-hours, minutes and regret."""
+    ran = simulate(recorded(task, epoch_s=30), scheduler, num_samples=100, seed=seed)
+    return ran.worker_seconds / 3600, ran.makespan_s / 60, ran.regret()
+
+
+def few_slots(seeds: int) -> None:
+    """Print what ElasticASHA saves where gangs do not grow."""
+    rows = ("asha", "elastic_asha")
+    jobs = [(task, row, seed) for task in TASKS for row in rows for seed in range(seeds)]
+    found = {job: on_few_slots(*job) for job in jobs}
+    lines = []
+    for task in TASKS:
+        medians = [[median(found[task, row, seed][at] for seed in range(seeds)) for at in range(3)] for row in rows]
+        lines += [[task, row, *(f"{value:.3g}" for value in values)] for row, values in zip(rows, medians, strict=True)]
+    print(f"\n8 slots, one worker a trial: 100 trials of up to {MAX_T} epochs of 30 s; medians of {seeds} seeds\n")
+    print(table(["task", "scheduler", "worker-hours", "minutes", "regret (loss)"], lines, markdown=False), flush=True)
+    pairs = [(found[task, rows[0], seed], found[task, rows[1], seed]) for task in TASKS for seed in range(seeds)]
+    of = f"n = {len(pairs)}"
+    for at, what in enumerate(("worker-hours", "minutes")):
+        headline(f"8 slots: {what} of ElasticASHA / ASHA", median(one[at] / base[at] for base, one in pairs), of=of)
+    good = sum(one[2] <= base[2] for base, one in pairs)
+    headline("8 slots: sweeps whose best trial is no worse", good / len(pairs), "", of=f"{good} of {len(pairs)}")
+
+
+def repeated(row: str, seed: int) -> tuple[int, float]:
+    """Simulate a sweep of digits; return the true place of the configuration that it chooses, and its worker-hours."""
+    scheduler, repeats = REPEATED[row]
+    known = recorded("digits")
+    ran = simulate(known, scheduler, num_samples=100, repeats=repeats, seed=seed)
+    assert ran.chosen is not None
+    mine, tried = known.truth(ran.chosen.config), [known.truth(trial.config) for trial in ran.trials]
+    return 1 + sum(truth < mine for truth in tried), ran.worker_seconds / 3600
+
+
+def repeats(seeds: int) -> None:
+    """Print how often the truly best configuration is chosen, with repeats and without."""
+    found = {(row, seed): repeated(row, seed) for row in REPEATED for seed in range(seeds)}
+    lines = []
+    for row in REPEATED:
+        places = [found[row, seed][0] for seed in range(seeds)]
+        best, three = (sum(place <= most for place in places) / seeds for most in (1, 3))
+        hours = sum(found[row, seed][1] for seed in range(seeds)) / seeds
+        lines.append([row, f"{best:.2f}", f"{three:.2f}", f"{hours:.3f}"])
+        of = f"n = {seeds}; one of the best three {three:.2f}; {hours:.3f} worker-hours"
+        headline(f"repeats: how often the best configuration is chosen, {row}", best, "", of=of)
+    print(f"\nrepeats, 100 trials of digits on 8 slots, {seeds} seeds: how often the truly best is chosen\n")
+    print(table(["scheduler, repeats", "best", "best three", "worker-hours"], lines, markdown=False), flush=True)
+
+
 def print_table(workload: Workload, rows: Sequence[str], found: Sequence[Outcome], seeds: int) -> None:
     """Print what came of one workload."""
     print(f"\n{workload.name}: {workload.trials} trials of {workload.task}, gangs of 1 to {peers.MOST}")
@@ -260,6 +326,10 @@ def main() -> int:
             print_table(workload, rows, [one for one in found if one.workload == workload.name], seeds)
     else:
         found = run_all(plan, seeds)
+    if not told.read:
+        for name, part in ((FEW_SLOTS, few_slots), (REPEATS, repeats)):
+            if told.only in name:
+                part(seeds)
     if told.out:
         told.out.write_text("".join(json.dumps(asdict(one)) + "\n" for one in found), encoding="utf-8")
     if told.short or told.only:

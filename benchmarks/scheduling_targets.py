@@ -12,11 +12,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from figures import headline
 from iqm import iqm, shown
 
 from tunelight.schedulers import ElasticASHA
 
 Verdict = tuple[str, bool]
+HEADLINES = ("64 slots, noisy, 80%", "1024 slots, few, 80%")
+"""The workloads whose makespans go into the table of all figures."""
 EQUAL = 0.01
 """Regrets that differ by less than one point of accuracy count as equal."""
 SCALE = """
@@ -56,6 +59,8 @@ def _break_even(found: Sequence[Any]) -> None:
         grown = [one.makespan_s for one in found if (one.workload, one.row) == (name, "ElasticASHA")]
         if flat and grown:
             print(f"  {percent} %: {iqm(grown) / iqm(flat):.2f}")
+            what = f"64 slots: makespan with growth / without, two workers {percent / 50:g} times as fast as one"
+            headline(what, iqm(grown) / iqm(flat), of=f"n = {len(grown)}")
 
 
 def _pairs(
@@ -84,6 +89,9 @@ def _ratios(found: Sequence[Any]) -> list[Verdict]:
                 f"its regret {worse:+.4f} (at most {EQUAL:+.2f})"
             )
             verdicts.append((text, iqm(ratios) <= most and worse <= EQUAL))
+            if name in HEADLINES:
+                of = f"{shown(ratios)}, regret {worse:+.3f}"
+                headline(f"{name}: makespan of ElasticASHA / {other}", iqm(ratios), of=of, most=most)
         idle = _pairs(found, name, ("ElasticASHA", "Ray ASHA"), lambda one: one.tail_idle)
         mine, theirs = (iqm(column) for column in zip(*idle, strict=True))
         if not slow:
@@ -113,6 +121,8 @@ def _auto(found: Sequence[Any]) -> list[Verdict]:
                 f"{name}: max_t='auto' takes {shown(ratios, 3)} of the worker-hours of {other} (at most 0.333); what "
                 f"it names, trained to the end, has {worse:+.4f} regret (at most {EQUAL:+.2f})"
             )
+            of = f"{shown(ratios, 2)}, regret {worse:+.3f}"
+            headline(f"{name}: worker-hours of max_t='auto' / {other}", iqm(ratios), of=of, most=1 / 3)
             verdicts.append((text, iqm(ratios) <= 1 / 3 and worse <= EQUAL))
     return verdicts
 
@@ -131,6 +141,7 @@ def _scale() -> list[Verdict]:
             f"the scheduler took {cpu:.1f} s of it"
         )
         verdicts.append((text, wall < 60 and peak < 2))
+        headline(f"{trials:,.0f} trials on 8,000 slots under {name}, simulated", wall, "s", most=60, digits=1)
     return verdicts
 
 
@@ -148,5 +159,6 @@ def _latency() -> Verdict:
         took.append(time.perf_counter() - began)
     middle = 1e6 * statistics.median(took[100_000:])
     slow = 1e6 * statistics.quantiles(took[100_000:], n=100)[98]
+    headline("a decision of ElasticASHA's at 100,000 recorded results", middle, "us", of="n = 1000", most=50, digits=0)
     text = f"a decision at 100,000 recorded results: median {middle:.0f} us (under 50), 99th percentile {slow:.0f} us"
     return text, middle < 50

@@ -42,6 +42,7 @@ sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
 from curve_tasks import TASKS
 from drawing import over_hours
+from figures import headline
 from live_curves import space_of, truth
 from search_rows import BASE, BASELINES, OURS, PEERS, RUNGS, Played, Row
 from warm_rows import VARIANTS, WARM
@@ -53,6 +54,8 @@ HALF, END = SHARES.index(0.5), -1
 RESAMPLES = 2000
 CLOSE = 0.02
 """What counts as the same regret."""
+HEADLINES = ("ASHA, auto", "ASHA, tpe", "Optuna TPE, its ASHA", "Optuna TPE, its Hyperband", "Syne Tune BOHB", "DEHB")
+"""The rows whose regret goes into the table of all figures."""
 ALL: dict[str, Row] = {
     **OURS,
     **{name: row for name, (_, row) in PEERS.items()},
@@ -294,6 +297,10 @@ def play(tasks: Sequence[str], rows: Sequence[str], args: Any) -> None:
             over_hours(args.plots / f"search-{task}-{args.slots}.png", title, hours, lines)
     show_ranks(found)
     show_pooled(found, args.base)
+    for row in (row for row in HEADLINES if row in rows):
+        ratios = [float(np.nanmean(one[row][:, END]) / np.nanmean(one[args.base][:, END])) for one in found.values()]
+        of = f"{len(found)} tasks, {min(ratios):.2f} to {max(ratios):.2f}; {args.seeds} seeds"
+        headline(f"mean regret after {args.hours:g} worker-hours, {row} / {args.base}", float(np.mean(ratios)), of=of)
 
 
 def main() -> int:

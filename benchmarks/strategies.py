@@ -36,7 +36,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
-from figures import NAN, Row, median, show, table, verdict
+from figures import NAN, Row, headline, median, show, spread, table, verdict
 from fits import Fit, Fits
 from measure import Run, run_peer
 
@@ -279,6 +279,8 @@ def print_steps(rows: dict[str, Row]) -> Printed:
             runs = zip(*(fits_of(rows.get(key), "steps", model) for key in (ours, theirs)), strict=False)
             pairs = sorted(rate(one[0]) / rate(other[0]) for one, other in runs if one and other)
             line = verdict(f"{ours} / {theirs}, steps a second, {model}", median(pairs), least=least, digits=3)
+            what = f"steps a second of the {model}, {PEERS[ours].title} / {PEERS[theirs].title}"
+            headline(what, median(pairs), of=spread(pairs), least=least)
             ratios.append(line + (f"; runs from {pairs[0]:.3f} to {pairs[-1]:.3f}" if len(pairs) > 1 else ""))
     return head, lines, ratios
 
@@ -300,6 +302,9 @@ def print_second(rows: dict[str, Row]) -> Printed:
         lines[-1] += [show(median(map(lead, warm)), 3), show(median(map(tail, warm)), 3)]
     ours = median(map(beyond, later["a"]))
     ratios = [verdict("a, seconds of a later fit beyond training", ours, most=0.3, digits=3)]
+    for key, most in (("a", 0.3), ("e", NAN), ("f", NAN)):
+        times, what = [beyond(fit) for fit in later.get(key, [])], f"a second fit, beyond training: {PEERS[key].title}"
+        headline(what, median(times), "s", of=spread(times), most=most)
     return (
         head,
         lines,
@@ -325,6 +330,8 @@ def print_transfer(rows: dict[str, Row]) -> Printed:
         grown = [fit["memory"]["grown"]["driver"] for fit in fits]
         peaks = {name: max((one[name] / 1e6 for one in grown), default=NAN) for name in ("private", "shared", "both")}
         most = peaks["both"]
+        what = "peak of the driver's memory above its model, for the model's way there and back / the model"
+        headline(what, most / MODEL_MB, of=f"n = {len(fits)}", most=1.2)
         lines.append([key, row.title, str(len(fits)), show(median(map(lead, fits))), show(median(map(tail, fits)))])
         lines[-1] += [show(peak, 0) for peak in peaks.values()]
     return (
@@ -349,6 +356,10 @@ def print_sharded(rows: dict[str, Row]) -> Printed:
         held[key], peak[key] = median(map(held_mb, fits)), max(map(peak_mb, fits), default=NAN)
         parts = fits[0]["ranks"]["0"]["held"].values() if fits else [NAN] * 3
         lines.append([key, row.title, *(show(part / 1e6, 0) for part in parts), show(held[key], 0), show(peak[key], 0)])
+    headline("parameters, gradients and optimizer states of a rank, sharded / DDP", held["g"] / held["a"], most=0.55)
+    headline("peak memory of a rank, sharded / DDP", peak["g"] / peak["a"], most=0.6)
+    what = "peak memory of a rank, sharded with MALLOC_MMAP_THRESHOLD_=4194304 / DDP"
+    headline(what, peak["h"] / peak["a"], most=0.6)
     return (
         head,
         lines,

@@ -14,6 +14,7 @@ the configuration that Tune gets; beside it, the same study asked by Optuna alon
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 import warnings
@@ -22,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import optuna
+from figures import headline
 from iqm import interval, iqm, shown
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
@@ -104,12 +106,16 @@ def regrets(tasks: Sequence[str], trials: int, seeds: int) -> bool:
         table = recorded(task, metric="accuracy")
         oracle = max(accuracy(table, table.config(number, 0)) for number in range(table.size))
         print(f"\n{task}: accuracy missed after {trials} trials (and after {trials // 4}), {seeds} seeds")
-        spans = []
+        spans, means = [], []
         for name, run in ROWS.items():
             found = [run(table, trials, seed) for seed in range(seeds)]
             missed = [[oracle - max(one[:count]) for one in found] for count in (trials, trials // 4)]
             spans.append(interval(missed[0]))
+            means.append(iqm(missed[0]))
             print(f"  {name:28}{shown(missed[0], 4):>28}{shown(missed[1], 4):>28}", flush=True)
+        of = f"n = {seeds}; {means[1]:.4f} and {means[0]:.4f}"
+        what = f"{task}: accuracy that TPE misses after {trials} trials, tunelight / Optuna alone"
+        headline(what, means[1] / means[0] if means[0] else math.nan, of=of)
         meet &= spans[0][0] <= spans[1][1] and spans[1][0] <= spans[0][1]
     return meet
 
@@ -149,6 +155,7 @@ def suggestion_times(trials: int, repeats: int) -> bool:
     for name, taken in times.items():
         print(f"  {name:28}{shown([1e3 * one for one in taken], 2):>28}")
     ratio = iqm(times["tunelight"]) / iqm(times["Optuna alone"])
+    headline(f"a suggestion of TPE's after {trials} trials, tunelight / Optuna", ratio, of=f"n = {repeats}", most=MOST)
     print(f"  tunelight takes {ratio:.2f} times as long as Optuna alone (at most {MOST} is wanted).")
     return ratio <= MOST
 

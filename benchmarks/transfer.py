@@ -41,7 +41,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
-from figures import table
+from figures import headline, table
 from scipy.stats import spearmanr
 from transfer_fits import lightning_fit, plain_fit
 from transfer_tables import CONFIGS, SEEDS, VARIANTS, Table, configurations, pack, read, record
@@ -336,6 +336,9 @@ def run(names: Sequence[str], seeds: int, trials: int, markdown: bool) -> None:
         lines.append(hours_line(name, found))
         ratios["without the check"].append((name, found.ratio))
         ratios["with it, stretched"].append((name, found.checked))
+        of = f"n = {seeds}, 95 % {_span(*found.interval, '.2f')}; with the check {_number(found.checked)}"
+        what = f"{name}: worker-hours of proxy= until it is as good / all of the wide sweep's"
+        headline(what, found.ratio, of=of, most=ASKED)
         sys.stderr.write(f"{name}: {seeds} pairs in {time.perf_counter() - began:.0f} s\n")
     print(f"\n{seeds} pairs of sweeps of {trials} trials; worker-hours, a wide epoch taking a minute on one worker.")
     print("A: ASHA, random search, full width. B: the same at an eighth of the width, then its best five rescaled.\n")
@@ -398,6 +401,12 @@ def run_live(names: Sequence[str], count: int, trials: int, markdown: bool) -> N
     with tempfile.TemporaryDirectory(prefix="transfer-") as folder:
         lines = [line for name in names for seed in range(count) for line in live(name, seed, trials, Path(folder))]
     print(table(head, lines, markdown))
+    pairs = list(zip(lines[::2], lines[1::2], strict=True))
+    better = sum(float(narrow[-1]) < float(wide[-1]) for wide, narrow in pairs)
+    of = f"n = {len(pairs)}, {', '.join(dict.fromkeys(names))}"
+    headline("real sweeps of 12 trials: proxy= finds the lower loss", better / len(pairs), "", of=of)
+    spent = statistics.median(float(narrow[3]) / float(wide[3]) for wide, narrow in pairs)
+    headline("real sweeps of 12 trials: worker-seconds of proxy= / of the wide sweep", spent, of=of)
 
 
 def short() -> int:

@@ -24,7 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
-from figures import table
+from figures import headline, table
 
 SECONDS, PASSES = 3.0, 3
 SHARE, NEAR, TRUE = 0.1, 0.95, 0.15
@@ -96,6 +96,9 @@ def searched(name: str, *, short: bool) -> tuple[list[str], bool]:
         flush=True,
     )
     before = truth[choices.start(choices.gangs[0])] / truth[best]
+    of = f"{len(search.measured)} of {len(truth)} settings measured; {luck:.2f} at random, {before:.2f} before"
+    headline(f"{name}: speed of the setting found / of the best one", reached, of=of, least=NEAR)
+    headline(f"{name}: time of the search / of measuring all settings", search_s / grid_s, most=SHARE)
     row = [
         name, str(len(truth)), f"{grid_s:.0f} s", str(len(search.measured)), f"{search_s:.1f} s",
         f"{search_s / grid_s:.1%}", f"{reached:.1%}", f"{luck:.1%}", f"{before:.1%}",
@@ -127,6 +130,9 @@ def swept(*, short: bool) -> tuple[list[list[str]], bool]:
             live_s = max(trial.moves[-1][0] for trial in state.trials.values()) - (state.started or 0.0)
             error = each.makespan_s / live_s - 1
             good = good and abs(error) <= TRUE
+            of = f"{each.makespan_s:.1f} s, live {live_s:.1f} s"
+            what = f"a sweep, {workers} workers x {cpus} CPUs: error of the time that is foretold"
+            headline(what, abs(error), "", of=of, most=TRUE)
             rows.append(
                 [str(each.setting), f"{each.makespan_s:.1f} s", f"{live_s:.1f} s", f"{error:+.0%}", f"{wall_s:.1f} s"]
             )

@@ -28,7 +28,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
-from figures import Row, difference, median, show, table, verdict
+from figures import Row, difference, headline, median, show, table, verdict
 from measure import run_peer, time_floor
 from workload import Job, make_configs
 
@@ -172,6 +172,8 @@ def print_tables(rows: dict[str, Row], floors: dict[str, float], args: argparse.
     ]
     print("\n" + table(head, lines, args.markdown) + "\n")
     print("\n".join(ratios(rows, floors, args.setting)))
+    if args.setting == "small":
+        declare(rows, floors)
     for row in rows.values():
         if row.skipped:
             print(f"\n{row.key}: not run: {row.skipped}")
@@ -204,6 +206,28 @@ def ratios(rows: dict[str, Row], floors: dict[str, float], setting: str) -> list
         f"{show(b.cold_start_s / paired)}); a driver's start, imports and ray.init {show(floors['ray'])} s"
     )
     return lines
+
+
+def declare(rows: dict[str, Row], floors: dict[str, float]) -> None:
+    """Declare the figures by which this benchmark is known."""
+    empty = Row("", "")
+    a, b, c, d, e, f, g = (rows.get(key, empty) for key in "abcdefg")
+    n, most = f"n = {len(b.good)}", 1.15
+    headline("a warm trial under FIFO / one torchrun pair, no Tune", b.warm_s / a.warm_s, of=n, most=most)
+    headline("a warm trial of a script / one torchrun pair, no Tune", f.warm_s / a.warm_s, of=n, most=most)
+    headline("a warm trial of Optuna with ddp_spawn / tunelight's", d.warm_s / b.warm_s, of=n, least=8)
+    minute = "trials a minute, cold start included:"
+    trains = c.trials_a_minute / e.trials_a_minute
+    headline(f"{minute} ASHA / Ray Train in Tune, Ray's ASHA", trains, least=30, digits=1)
+    headline(f"{minute} a script on a gang / a torchrun a trial", f.trials_a_minute / g.trials_a_minute, least=8)
+    headline(f"{minute} FIFO / one torchrun pair", b.trials_a_minute / a.trials_a_minute, of=n)
+    headline("first report, tunelight / one torchrun pair", b.first_report_s / a.first_report_s, of=n)
+    if floors:
+        cold = floors["ray.init"] + floors["imports"]
+        headline("tunelight.run to its first report / ray.init and imports", b.cold_start_s / cold, of=n, most=1.3)
+    headline("peak memory, tunelight / one torchrun pair", b.peak_mb / a.peak_mb)
+    headline("a trial's last report to the next train function", b.switch_ms("enter") / 1000, "s", of=n, digits=3)
+    headline("a report", b.report_ms / 1000, "s", of=n, digits=4)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
-from figures import table
+from figures import headline, spread, table
 from reporting import AT_ONCE, RATE, Driver
 
 from tunelight.record import RecordFollower, leased
@@ -266,6 +266,14 @@ def main() -> int:
         "processor": "the server's processor time meanwhile",
         "speed": "speed of a real sweep with a page / without",
     }
+    for key, times in (("first paint", paints), ("interactive", answers[1:] or answers), ("update", waits)):
+        of = f"n = {len(times)}, median {statistics.median(times):.2f}"
+        headline(f"{said[key]}, at most", max(times), "s", of=of, most=LIMITS[key])
+    headline(f"{said['interactive']}, in the moment when the server starts", answers[0], "s")
+    headline(said["memory"], memory, "MB", most=LIMITS["memory"], digits=0)
+    headline(said["processor"], share, "cores", most=LIMITS["processor"], digits=3)
+    if speeds:
+        headline(said["speed"], measured["speed"][0], of=spread(speeds, 3), least=LIMITS["speed"], digits=3)
     print(f"\nThe live page of {trials:,} trials of {reports} reports\n")
     kept = {
         key: value >= LIMITS[key] if key == "speed" else value <= LIMITS[key] for key, (value, _) in measured.items()
