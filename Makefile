@@ -20,7 +20,7 @@ ON_CPUS := TUNELIGHT_GPU_TESTS=cpu
 
 # Two parts at once would share this machine's cores, and the benchmarks would measure each other.
 .NOTPARALLEL:
-.PHONY: differential help setup horovod demo test apart test-full unit browser gpu lint format bench bench-short matrix matrix-short docs reference clean distclean
+.PHONY: differential help setup horovod demo test apart test-full unit browser gpu lint format bench bench-short matrix matrix-short docs reference dist clean distclean
 
 help:
 	@echo "make demo       set up, then run the digits sweep (20 trials of 2 workers) and write best.yaml"
@@ -41,6 +41,7 @@ help:
 	@echo "make matrix-short  the oldest versions only, with fewer tests"
 	@echo "make docs       the site, into build/docs (open build/docs/index.html)"
 	@echo "make reference  write docs/settings.md, docs/commands and searchspaces/schema.json"
+	@echo "make dist       the wheel and the sdist, into dist"
 	@echo "make clean      remove caches and built files (sweeps and .venv stay)"
 	@echo "make distclean  remove .venv too"
 
@@ -140,6 +141,11 @@ docs: setup
 
 reference: setup
 	$(BIN)/python scripts/reference.py
+
+# The wheel is built of the sdist. Without isolation hatchling is the pinned one: a commit gives the same bytes again.
+dist: setup
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
 
 clean:
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
