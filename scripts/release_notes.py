@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from dataclasses import dataclass
 from pathlib import Path
 
 from install import has_uv, install
@@ -34,24 +33,6 @@ print(json.dumps({"direct": len(direct), "installed": len(installed), "torch": m
 IMPORT = "import time; began = time.perf_counter(); import tunelight; print(time.perf_counter() - began)"
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What a wheel brings: its size, its dependencies, and the seconds of `import tunelight` (a median)."""
-
-    wheel_mb: float
-    direct: int
-    installed: int
-    torch: str
-    import_s: float
-
-    def __str__(self) -> str:
-        return (
-            f"The wheel has {self.wheel_mb:.1f} MB and {self.direct} direct dependencies; {self.installed} packages are "
-            f"installed with it in all (with torch {self.torch}). `import tunelight` takes {self.import_s:.2f} s, the "
-            f"median of {IMPORTS} new processes of Python {platform.python_version()}."
-        )
-
-
 def section(changelog: str, version: str) -> str:
     """Return what a changelog says of a version, without its heading. Raises: ValueError if it has no such section."""
     sections = dict(re.findall(r"^## \[([^\]]+)\][^\n]*\n(.*?)(?=^## \[|\Z)", changelog, re.MULTILINE | re.DOTALL))
@@ -60,8 +41,8 @@ def section(changelog: str, version: str) -> str:
     return str(sections[version]).strip()
 
 
-def measure(wheel: Path) -> Facts:
-    """Install a wheel into a temporary environment, and return what it brings. Raises: RuntimeError if that fails."""
+def describe(wheel: Path) -> str:
+    """Return a sentence or two on a wheel, from a temporary environment. Raises: RuntimeError if it does not install."""
     with tempfile.TemporaryDirectory() as folder:
         python = Path(folder, "bin", "python")
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
@@ -73,7 +54,12 @@ def measure(wheel: Path) -> Facts:
 
         ask(IMPORT)  # the first import writes bytecode
         seconds = statistics.median(float(ask(IMPORT)) for _ in range(IMPORTS))
-        return Facts(wheel_mb=wheel.stat().st_size / 1e6, import_s=seconds, **json.loads(ask(COUNT)))
+        found = json.loads(ask(COUNT))
+    return (
+        f"The wheel has {wheel.stat().st_size / 1e6:.1f} MB and {found['direct']} direct dependencies; "
+        f"{found['installed']} packages are installed with it in all (with torch {found['torch']}). `import tunelight` "
+        f"takes {seconds:.2f} s, the median of {IMPORTS} new processes of Python {platform.python_version()}."
+    )
 
 
 def main() -> None:
@@ -91,7 +77,7 @@ def main() -> None:
     urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"].get("urls", {})
     if repository := urls.get("Repository"):
         notes = absolute(notes, repository)
-    print(f"{notes}\n\n### The wheel\n\n{measure(args.wheel)}")
+    print(f"{notes}\n\n### The wheel\n\n{describe(args.wheel)}")
 
 
 if __name__ == "__main__":

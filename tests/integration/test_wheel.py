@@ -1,6 +1,7 @@
 """The wheel and the sdist: what they hold, and that the wheel alone runs all that a first reader types.
 
-The wheel is installed into a new environment. Its programs run in empty folders without PYTHONPATH: no source is in reach.
+The wheel is installed into a new environment. Its programs run in empty folders without PYTHONPATH, with no source in
+reach.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Installed:
 
     @property
     def env(self) -> dict[str, str]:
-        """A user's variables: the environment's programs first, and nothing that points to another Python's packages."""
+        """A user's variables: the environment's programs first, and no other Python's packages."""
         hidden = {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV", "CI"}
         kept = {name: value for name, value in flavours.as_a_user().items() if name not in hidden}
         return kept | {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}"}
