@@ -42,7 +42,7 @@ def section(changelog: str, version: str) -> str:
 
 
 def describe(wheel: Path) -> str:
-    """Return a sentence or two on a wheel, from a temporary environment. Raises: RuntimeError if it does not install."""
+    """Return what a wheel brings, by a temporary environment. Raises: RuntimeError if it cannot be installed there."""
     with tempfile.TemporaryDirectory() as folder:
         python = Path(folder, "bin", "python")
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
