@@ -17,6 +17,7 @@ import sys
 import tarfile
 import tomllib
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,8 +39,7 @@ import importlib.metadata, json, sys
 import tunelight as tl
 from tunelight.space import shipped
 installed = json.loads(importlib.metadata.distribution("tunelight").read_text("direct_url.json"))
-spaces = {name: len(tl.SearchSpace.of(name).describe()) for name in shipped.names()}
-print(json.dumps({"package": tl.__file__, "path": sys.path, "installed": installed, "spaces": spaces}))
+print(json.dumps({"package": tl.__file__, "path": sys.path, "installed": installed, "spaces": shipped.names()}))
 """
 
 
@@ -146,8 +146,7 @@ def test_no_source_is_in_reach_and_the_spaces_are_found(installed, tmp_path):
     assert Path(found["package"]).is_relative_to(installed.folder)
     assert not [place for place in found["path"] if Path(place).is_relative_to(docs.ROOT)]
     assert "dir_info" not in found["installed"], "installed from a folder"
-    assert found["spaces"].keys() == {path.stem for path in (docs.ROOT / "searchspaces").glob("*.yaml")}
-    assert all(found["spaces"].values())
+    assert set(found["spaces"]) == {path.stem for path in (docs.ROOT / "searchspaces").glob("*.yaml")}
 
 
 def test_a_first_sweep_by_commands(installed, tmp_path):
@@ -176,15 +175,19 @@ def test_a_first_sweep_by_commands(installed, tmp_path):
 
 
 def test_the_program_of_the_readme_and_the_smallest_example(installed, sdist, tmp_path):
+    readme, example = tmp_path / "readme", tmp_path / "example"
+    readme.mkdir()
+    example.mkdir()
     program = next(block.text for block in docs.blocks("README.md") if block.language == "python")
-    (tmp_path / "program.py").write_text(program)
-    printed = installed.run("python program.py", tmp_path)
-    assert "8/8 done" in printed
-    assert "DigitsClassifier(" in printed
-    assert yaml.safe_load((tmp_path / "best.yaml").read_text())
-
-    shutil.copy(sdist / "examples" / "digits_asha.py", tmp_path)
-    assert "Best configuration:" in installed.run("python digits_asha.py --num-samples 2", tmp_path)
+    (readme / "program.py").write_text(program)
+    shutil.copy(sdist / "examples" / "digits_asha.py", example)
+    with ThreadPoolExecutor() as pool:  # each waits most of its time
+        first = pool.submit(installed.run, "python program.py", readme)
+        second = pool.submit(installed.run, "python digits_asha.py --num-samples 2", example)
+    assert "8/8 done" in first.result()
+    assert "DigitsClassifier(" in first.result()
+    assert yaml.safe_load((readme / "best.yaml").read_text())
+    assert "Best configuration:" in second.result()
 
 
 def test_the_tests_that_contributing_names_pass_from_the_sdist(installed, sdist):
