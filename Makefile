@@ -20,7 +20,7 @@ ON_CPUS := TUNELIGHT_GPU_TESTS=cpu
 
 # Two parts at once would share this machine's cores, and the benchmarks would measure each other.
 .NOTPARALLEL:
-.PHONY: differential help setup horovod demo test apart test-full unit browser gpu lint format bench bench-short matrix matrix-short audit sbom docs site reference clean distclean
+.PHONY: differential help setup horovod demo test apart test-full unit browser gpu lint format bench bench-short matrix matrix-short audit sbom docs site reference dist wheel-test clean distclean
 
 help:
 	@echo "make demo       set up, then run the digits sweep (20 trials of 2 workers) and write best.yaml"
@@ -45,6 +45,8 @@ help:
 	@echo "make docs       the site, into build/docs (open build/docs/index.html)"
 	@echo "make site       the same as one version of several, on the branch gh-pages (VERSION=0.3)"
 	@echo "make reference  write docs/settings.md, docs/commands and searchspaces/schema.json"
+	@echo "make dist       the wheel and the sdist, into dist"
+	@echo "make wheel-test install the wheel in dist into a new environment, and run there what a first reader types"
 	@echo "make clean      remove caches and built files (sweeps and .venv stay)"
 	@echo "make distclean  remove .venv too"
 
@@ -174,6 +176,14 @@ site: setup
 
 reference: setup
 	$(BIN)/python scripts/reference.py
+
+# The wheel is built of the sdist. Without isolation hatchling is the pinned one: a commit gives the same bytes again.
+dist: setup
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+
+wheel-test: setup
+	TUNELIGHT_DIST=dist $(BIN)/python -m pytest tests/integration/test_wheel.py
 
 clean:
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

@@ -73,14 +73,20 @@ def install(python: str | Path, arguments: Sequence[str]) -> int:
     return subprocess.run(command, env=uv_environment(config), check=False).returncode
 
 
+def has_uv() -> bool:
+    """Tell whether the environment of the Python that runs this has uv, which is installed where it is missing."""
+    if importlib.util.find_spec("uv") is not None:
+        return True
+    bootstrap = [*PIP, "install", "--quiet", "-c", str(CONSTRAINTS), "uv"]
+    return subprocess.run(bootstrap, check=False).returncode == 0
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Install what pip's arguments say and return the exit status; uv itself is installed first where it is missing."""
-    if importlib.util.find_spec("uv") is None:
-        bootstrap = [*PIP, "install", "--quiet", "-c", str(CONSTRAINTS), "uv"]
-        if subprocess.run(bootstrap, check=False).returncode != 0:
-            print("install: no uv here, so pip installs, which takes some minutes", file=sys.stderr)
-            return subprocess.run([*PIP, "install", *arguments], check=False).returncode
-    return install(sys.executable, arguments)
+    """Install what pip's arguments say and return the exit status."""
+    if has_uv():
+        return install(sys.executable, arguments)
+    print("install: no uv here, so pip installs, which takes some minutes", file=sys.stderr)
+    return subprocess.run([*PIP, "install", *arguments], check=False).returncode
 
 
 if __name__ == "__main__":

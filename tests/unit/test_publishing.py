@@ -15,6 +15,7 @@ from tests import docs
 
 readme = SimpleNamespace(**runpy.run_path(str(docs.ROOT / "scripts" / "readme.py")))
 PROJECT = tomllib.loads((docs.ROOT / "pyproject.toml").read_text())["project"]
+CHANGELOG = docs.read("CHANGELOG.md")
 GITHUB = sorted(path.relative_to(docs.ROOT).as_posix() for path in (docs.ROOT / ".github").rglob("*.yml"))
 
 
@@ -37,6 +38,31 @@ def test_the_citation_names_this_version():
     assert {"cff-version", "message", "title", "authors"} <= citation.keys()
     assert citation["version"] == PROJECT["version"] == tl.__version__
     assert citation["license"] == PROJECT["license"]
+
+
+# --- release notes ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def section(monkeypatch):
+    monkeypatch.syspath_prepend(docs.ROOT / "scripts")
+    return runpy.run_path(str(docs.ROOT / "scripts" / "release_notes.py"))["section"]
+
+
+def test_the_notes_of_this_version_are_its_section_of_the_changelog(section):
+    notes = section(CHANGELOG, PROJECT["version"])
+    assert notes.startswith("### ")
+    assert "\n## " not in notes
+
+
+def test_notes_end_where_the_next_version_begins(section):
+    text = "# Changelog\n\n## [Unreleased]\n\n## [0.2.0] - 2026-11-23\n\n- a [b]\n\n## [0.1.0]\n\n- c\n"
+    assert [section(text, version) for version in ("Unreleased", "0.2.0", "0.1.0")] == ["", "- a [b]", "- c"]
+
+
+def test_a_version_that_the_changelog_does_not_have_has_no_notes(section):
+    with pytest.raises(ValueError, match=r"no section '9\.9\.9'; it has: Unreleased, 0\.2\.0"):
+        section(CHANGELOG, "9.9.9")
 
 
 @pytest.mark.parametrize("path", GITHUB)

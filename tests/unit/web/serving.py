@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,18 +89,23 @@ class Served:
 
 
 @contextlib.contextmanager
-def serving(storage: Path, *options: str) -> Iterator[Served]:
+def serving(
+    storage: Path,
+    *options: str,
+    program: Sequence[str] = (sys.executable, "-m", "tunelight"),
+    env: Mapping[str, str] | None = None,
+) -> Iterator[Served]:
     """Run `tunelight serve` for a folder, on a port that no other test asks for."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "tunelight", "serve", str(storage), "--port", str(port), *options]
+    command = [*program, "serve", str(storage), "--port", str(port), *options]
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        env={**(os.environ if env is None else env), "PYTHONUNBUFFERED": "1"},
     )
     try:
         assert process.stdout is not None
