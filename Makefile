@@ -40,7 +40,7 @@ help:
 	@echo "make matrix     tests with other versions of Ray, Lightning, Python and the rest (some GB in build/matrix)"
 	@echo "make matrix-short  the oldest versions only, with fewer tests"
 	@echo "make docs       the site, into build/docs (open build/docs/index.html)"
-	@echo "make reference  write docs/settings.md, docs/commands and searchspaces/schema.json"
+	@echo "make reference  write docs/settings.md, docs/commands, the schemas and the conda recipe"
 	@echo "make clean      remove caches and built files (sweeps and .venv stay)"
 	@echo "make distclean  remove .venv too"
 
@@ -140,6 +140,8 @@ docs: setup
 
 reference: setup
 	$(BIN)/python scripts/reference.py
+	$(BIN)/python scripts/recipe.py
+	$(BIN)/python scripts/recipe.py
 
 clean:
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
