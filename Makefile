@@ -44,7 +44,7 @@ help:
 	@echo "make sbom       what the wheel in dist/ brings with it, as CycloneDX, into build/tunelight.cdx.json"
 	@echo "make docs       the site, into build/docs (open build/docs/index.html)"
 	@echo "make site       the same as one version of several, on the branch gh-pages (VERSION=0.3)"
-	@echo "make reference  write docs/settings.md, docs/commands and searchspaces/schema.json"
+	@echo "make reference  write docs/settings.md, docs/commands, the schemas and the conda recipe"
 	@echo "make dist       the wheel and the sdist, into dist"
 	@echo "make wheel-test install the wheel in dist into a new environment, and run there what a first reader types"
 	@echo "make clean      remove caches and built files (sweeps and .venv stay)"
@@ -176,6 +176,7 @@ site: setup
 
 reference: setup
 	$(BIN)/python scripts/reference.py
+	$(BIN)/python scripts/recipe.py
 
 # The wheel is built of the sdist. Without isolation hatchling is the pinned one: a commit gives the same bytes again.
 dist: setup

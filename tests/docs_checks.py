@@ -15,10 +15,12 @@ import typer.core
 from tests.docs import ROOT
 from tunelight.cli import app
 
-ELSEWHERE = {"cd", "docker", "kubectl", "ray", "sbatch"}
+ELSEWHERE = {"cd", "docker", "helm", "kubectl", "ray", "sbatch", "scancel", "source", "tail"}
 """Commands that are not tunelight's to know: the shell's, Ray's own, and those of clusters."""
 THEIR_OWN = frozenset({"sweep.py", "train.py"})
 """Scripts of a reader's folder."""
+MODULES = frozenset({"pytest", "venv"})
+"""What `python -m` runs that is not tunelight's."""
 
 
 def check_command(line: str) -> None:
@@ -26,6 +28,8 @@ def check_command(line: str) -> None:
     for words in _split(line):
         name = words[0].rpartition("/")[2]
         if name in ELSEWHERE:
+            if "tunelight" in words:  # which they run on a cluster
+                parse(words[words.index("tunelight") + 1 :])
             continue
         if name in _CHECKS:
             _CHECKS[name](words[1:])
@@ -82,7 +86,7 @@ def _python(words: list[str]) -> None:
         ast.parse(words[1])
     elif words[:2] == ["-m", "tunelight"]:
         parse(words[2:])
-    elif words[0] not in THEIR_OWN:
+    elif words[0] not in THEIR_OWN and (words[0] != "-m" or words[1] not in MODULES):
         script = ROOT / words[0]
         source = script.read_text() + "".join(path.read_text() for path in script.parent.glob("measure.py"))
         for option in [word.partition("=")[0] for word in words[1:] if word.startswith("--")]:

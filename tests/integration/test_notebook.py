@@ -6,18 +6,23 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import nbformat
 import psutil
 import pytest
+from IPython.core.inputtransformer2 import TransformerManager
 from jupyter_client.manager import start_new_kernel
 from nbclient import NotebookClient
 
 from tests import flavours
+from tests.docs_checks import check_command
 from tests.waiting import until
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "standalone.ipynb"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "quickstart.ipynb"
+LIMIT_S = 180
+"""What the example may take, on two cores."""
 CELL_LIMIT_S = 200
 """Several times what a cell needs on two cores; a loaded machine takes its time."""
 
@@ -59,16 +64,31 @@ def test_the_example_is_stored_without_outputs_and_machine_paths() -> None:
     assert str(Path.home()) not in EXAMPLE.read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("there", [False, True])
+def test_the_example_installs_tunelight_where_it_is_missing(there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = next(cell for cell in nbformat.read(EXAMPLE, as_version=4).cells if cell.cell_type == "code")
+    magics: list[tuple[str, ...]] = []
+    shell = SimpleNamespace(run_line_magic=lambda *words: magics.append(words))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: there or None)
+    exec(TransformerManager().transform_cell(first.source), {"get_ipython": lambda: shell})
+    assert len(magics) == (0 if there else 1)
+    for magic, words in magics:
+        check_command(f"{magic} {words}")
+        assert "tunelight[" in words
+
+
+@pytest.mark.apart
 def test_the_example_runs_and_leaves_no_process(environment: dict[str, str], tmp_path: Path) -> None:
     notebook = nbformat.read(EXAMPLE, as_version=4)
     runner = NotebookClient(
         notebook, timeout=CELL_LIMIT_S, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
     )
+    began = time.monotonic()
     runner.execute(env=environment)
-    first, second, back, sweep = (
+    assert time.monotonic() - began < LIMIT_S
+    first, second, back, sweep, table, figure, best = (
         next(cell for cell in notebook.cells if sign in cell.source)
-        for sign in ("seed_everything", "go on from", "best_model_path", "tl.run")
+        for sign in ("seed_everything", "go on from", "best_model_path", "tl.run", "dataframe()", "plot(", "best.yaml")
     )
     assert seconds(second) < seconds(first)
     assert "Epoch 7/7" in shown(second)  # rank 0's progress, drawn here
@@ -76,7 +96,10 @@ def test_the_example_runs_and_leaves_no_process(environment: dict[str, str], tmp
     assert len(re.findall("Epoch", shown(second))) <= 2  # in place, not once for each batch
     tested, predicted = re.findall(r"0\.\d{4}", shown(back).splitlines()[-2])
     assert float(tested) == pytest.approx(float(predicted), abs=1e-4)
-    assert "4 trials" in shown(sweep)
+    assert "12 trials" in shown(sweep)
+    assert len(re.findall(r"FINISHED|STOPPED", shown(table))) == 12
+    assert "application/vnd.plotly.v1+json" in figure.outputs[-1].data
+    assert re.search(r"'model.hidden': \d+}: 9\d\.\d% of the test images are right", shown(best))
     until(lambda: empty(tmp_path), 10, every_s=0.1)
 
 

@@ -43,6 +43,19 @@ def test_links_lead_somewhere(page):
             assert anchor in known, f"{page} links to {target}; there are: {', '.join(sorted(known))}"
 
 
+def test_every_page_is_two_clicks_from_the_home_page_at_most():
+    found = {"docs/index.md"}
+    for _ in range(2):
+        found |= {
+            (docs.ROOT / page).parent.joinpath(target.partition("#")[0]).resolve().relative_to(docs.ROOT).as_posix()
+            for page in found
+            for target in docs.links(page)
+            if page.endswith(".md") and not target.startswith(("http", "#"))
+        }
+    beside = {"README.md", "tunelight/cli/starter/README.md"}  # of the repository, and a template: no pages of the site
+    assert set(PAGES) - beside <= found
+
+
 @pytest.mark.parametrize(
     ("heading", "anchor"),
     [("Without a sweep", "without-a-sweep"), ("`--set NAME=VALUE`", "--set-namevalue"), ("A [b](c.md), d", "a-b-d")],
@@ -99,7 +112,8 @@ def test_a_space_in_yaml_is_one(block, tmp_path):
 @pytest.mark.parametrize(
     "line",
     ["tunelight check a.yaml --batches", "make nothing", "pip install 'tunelight[nothing]'", "nothing --at-all",
-     "python -c 'import ('", "python examples/digits_asha.py --nothing", "cd here && tunelight nothing"],
+     "python -c 'import ('", "python examples/digits_asha.py --nothing", "cd here && tunelight nothing",
+     "sbatch --nodes=2 slurm.sh tunelight run space.yaml --nothing"],
 )  # fmt: skip
 def test_a_command_that_is_wrong_is_found(line):
     with pytest.raises(Exception, match=r"batches|nothing|invalid syntax"):

@@ -14,7 +14,9 @@ import tunelight as tl
 from tests import docs
 
 readme = SimpleNamespace(**runpy.run_path(str(docs.ROOT / "scripts" / "readme.py")))
-PROJECT = tomllib.loads((docs.ROOT / "pyproject.toml").read_text())["project"]
+recipe = SimpleNamespace(**runpy.run_path(str(docs.ROOT / "scripts" / "recipe.py")))
+PYPROJECT = tomllib.loads((docs.ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
 CHANGELOG = docs.read("CHANGELOG.md")
 GITHUB = sorted(path.relative_to(docs.ROOT).as_posix() for path in (docs.ROOT / ".github").rglob("*.yml"))
 
@@ -63,6 +65,29 @@ def test_notes_end_where_the_next_version_begins(section):
 def test_a_version_that_the_changelog_does_not_have_has_no_notes(section):
     with pytest.raises(ValueError, match=r"no section '9\.9\.9'; it has: Unreleased, 0\.2\.0"):
         section(CHANGELOG, "9.9.9")
+
+
+# --- conda's recipe ---------------------------------------------------------------------------------------
+
+
+def test_the_recipe_for_conda_has_the_dependencies_of_pyproject():
+    assert recipe.RECIPE.read_text() == recipe.recipe(PYPROJECT), "write it anew: make reference"
+    run = yaml.safe_load(recipe.RECIPE.read_text())["requirements"]["run"]
+    assert "pytorch >=2.4,<2.14" in recipe.packages(["torch>=2.4,<2.14"])
+    assert len(run) >= 2 + len(PROJECT["dependencies"])
+
+
+def test_an_extra_that_conda_forge_may_have_under_another_name_is_asked_for():
+    with pytest.raises(ValueError, match=r"lacks conda-forge's packages for fsspec\[s3\]"):
+        recipe.packages(["fsspec[s3]>=2024.6"])
+
+
+def test_the_recipe_of_an_sdist_has_its_checksum(tmp_path):
+    sdist = tmp_path / "tunelight.tar.gz"
+    sdist.write_bytes(b"")
+    source = yaml.safe_load(recipe.recipe(PYPROJECT, sdist))["source"]
+    assert source["sha256"] == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    assert source["url"].endswith("/tunelight/tunelight-${{ version }}.tar.gz")
 
 
 @pytest.mark.parametrize("path", GITHUB)

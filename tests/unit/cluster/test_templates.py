@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -15,9 +16,21 @@ import yaml
 
 ROOT = Path(__file__).parents[3]
 CLUSTER = ROOT / "cluster"
-RAY = next(line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("ray==")).split(
-    "=="
-)[1]
+PINNED = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+RAY = PINNED["ray"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [*CLUSTER.glob("*"), *(ROOT / "docs" / "from-zero").glob("*.md")],
+    ids=lambda path: path.name,
+)
+def test_versions_are_those_of_this_checkout(path: Path) -> None:
+    import tunelight
+
+    known = {**PINNED, "tunelight": tunelight.__version__}
+    named = re.findall(r"(tunelight|ray|torch|pytorch-lightning)(?:\[\w+\])?(?:==|:)(\d[\d.]*\d)", path.read_text())
+    assert not [(name, version) for name, version in named if known[name] != version]
 
 
 # --- Ray's cluster launcher
@@ -99,7 +112,6 @@ def test_kuberay_finds_what_it_demands_and_nothing_that_it_does_not_know(name: s
 def test_the_job_and_the_cluster_are_made_alike_with_the_ray_that_is_tested() -> None:
     assert cluster_of("kuberay-job.yaml") == cluster_of("kuberay-cluster.yaml")
     assert cluster_of("kuberay-job.yaml")["rayVersion"] == RAY
-    assert f"rayproject/ray:{RAY}-" in (CLUSTER / "Dockerfile").read_text()
 
 
 def test_the_jobs_command_is_one_that_tunelight_has() -> None:
@@ -116,6 +128,14 @@ def test_the_jobs_command_is_one_that_tunelight_has() -> None:
     for word in words:
         assert not word.startswith("--") or word in told.output
     assert isinstance(yaml.safe_load(job["runtimeEnvYAML"])["env_vars"], dict)
+
+
+def test_the_image_is_made_of_the_wheel_and_runs_as_no_root() -> None:
+    stages = re.split(r"^FROM ", (CLUSTER / "Dockerfile").read_text(), flags=re.MULTILINE)[1:]
+    assert all(re.findall(r"^USER (\S+)", stage, re.MULTILINE)[-1] == "1000" for stage in stages)
+    binds = re.findall(r"type=bind,source=(\S+),target", "".join(stages))
+    assert set(binds) == {"constraints.txt", "scripts/build_horovod.sh", "dist"}  # nothing else of the checkout
+    assert "COPY" not in "".join(stages)
 
 
 # --- Slurm: srun and ray are played by scripts that write down how they were called
