@@ -219,6 +219,8 @@ def train(
 
     A worker or node that is lost is replaced, and the training goes on from its last checkpoint. What the script
     reports is recorded as of a sweep of one trial.
+
+    Experimental.
     """
     from tunelight.space import SearchSpace
     from tunelight.sweep.run import run as start

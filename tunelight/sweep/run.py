@@ -125,9 +125,9 @@ def run(
             further Trainer arguments. Keys of the space are then ``model.lr``, ``data.batch_size``,
             ``trainer.gradient_clip_val``.
         script, args: instead of ``train``: a training script, "train.py", or a module, which is run as it is on every
-            worker, with ``args`` and then an argument for each key of the space.
+            worker, with ``args`` and then an argument for each key of the space. Experimental.
         style: how the script reads these: "argparse" (click and typer too), "fire", "lightning" or "hydra" (None: found
-            by what it imports).
+            by what it imports). Experimental.
         datasets: Ray Data's datasets by name, or where to read them: {"train": ds, "val": {"parquet": path}} (none).
             Training code reads them by RayDataModule or get_dataset_shard.
         data_cpus: CPUs that trials leave free for preprocessing datasets (None: 1 if there are datasets).
@@ -141,9 +141,9 @@ def run(
         proxy: search with cheaper trials first, {"model.width": 64}, whose value in full is the space's or the model's
             default, and then train the best 5 of their configurations in full: {"model.width": 64, "top": 5,
             "workers": 1} (None). Where the model is wider in full, its learning rates and initial values are scaled to
-            its width. The cheap trials are the sweep ``NAME-proxy``; the results are of the trials in full.
+            its width. The cheap trials are the sweep ``NAME-proxy``, the results those in full. Experimental.
         base_width: scale a model for hyperparameters that were found on a narrower one, {"model.width": 64}, as the
-            second stage of ``proxy`` does (None).
+            second stage of ``proxy`` does (None). Experimental.
         max_epochs: epochs of a ``model=`` sweep's Trainer, and the scheduler's last rung (None).
         scheduler: "asha" (default), "fifo" (same as None), a name of Ray's, {"name": "asha", "grace_period": 2, ...},
             or a Ray Tune TrialScheduler.
