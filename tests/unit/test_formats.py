@@ -6,9 +6,7 @@ import contextlib
 import gzip
 import json
 import re
-import shutil
 import sys
-from pathlib import Path
 
 import pytest
 import ray
@@ -17,6 +15,7 @@ from typer.testing import CliRunner
 
 import tunelight as tl
 from tests import docs
+from tests.formats import FORMATS, VERSIONS, unpacked
 from tunelight.cli import app
 from tunelight.record import read_sweep_file
 from tunelight.reporting import report
@@ -24,9 +23,6 @@ from tunelight.searchers.earlier import read_earlier
 from tunelight.settings import Settings
 from tunelight.sweep import run as sweeps
 from tunelight.sweep.prepared import PreparedSweep
-
-FORMATS = docs.ROOT / "tests" / "formats"
-VERSIONS = sorted(path.name for path in FORMATS.iterdir() if path.name[0].isdigit())
 
 
 @pytest.fixture(params=VERSIONS)
@@ -38,11 +34,7 @@ def version(request: pytest.FixtureRequest) -> str:
 def folder(version, tmp_path, monkeypatch):
     """A copy of the sweep, with what it trained on the import path."""
     monkeypatch.syspath_prepend(str(FORMATS))
-    copy = Path(shutil.copytree(FORMATS / version / "sweep", tmp_path / "runs" / "recorded"))
-    for path in copy.rglob("*.gz"):
-        path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
-        path.unlink()
-    yield copy
+    yield unpacked(version, tmp_path / "runs")
     sys.modules.pop("recorded_model", None)
     assert not ray.is_initialized()
 
@@ -101,7 +93,7 @@ def test_it_is_reported_on_and_exported(folder, tmp_path):
     assert "model.hidden" in report(results, tmp_path / "report.html").read_text()
     results.export_best(tmp_path / "best.yaml", checkpoint=True)
     exported = yaml.safe_load((tmp_path / "best.yaml").read_text())
-    assert exported["model"]["init_args"] == {"lr": 0.05, "hidden": 4, "kind": "leaky", "slope": 0.2}
+    assert exported["model"] == {"lr": 0.05, "hidden": 4, "kind": "leaky", "slope": 0.2}
     assert (tmp_path / "best.ckpt").is_file()
 
 
