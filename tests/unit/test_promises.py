@@ -6,6 +6,7 @@ import ast
 import json
 import re
 import runpy
+import tomllib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -137,6 +138,17 @@ def test_pages_name_nothing_internal(page):
         for path in re.findall(r"\btunelight\.(?:\w+\.?)+\b", code):
             if path.split(".")[1] in rooms - {"integrations"}:  # whose modules import what their users bring
                 assert any(f"{each}.".startswith(f"{path}.") for each in NOW), f"{page}: {path}"
+
+
+@pytest.mark.parametrize("name", ["Python", "Ray", "Lightning", "torch", "torchmetrics", "Optuna"])
+def test_the_oldest_versions_on_the_page_are_those_of_the_package(name):
+    project = tomllib.loads(docs.read("pyproject.toml"))["project"]
+    wanted = {"Python": "python", "Lightning": "pytorch-lightning"}.get(name, name.lower())
+    declared = [*project["dependencies"], f"python{project['requires-python']}"]
+    oldest = next(found[1] for line in declared if (found := re.match(rf"{wanted}(?:\[.*\])?>=([\d.]+)", line)))
+    row = re.search(rf"^\| {name} \| ([\d.]+) \|", docs.read("docs/versions.md"), re.MULTILINE)
+    assert row is not None
+    assert row[1] == oldest
 
 
 # --- deprecations -----------------------------------------------------------------------------------------
