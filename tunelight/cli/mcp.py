@@ -24,6 +24,8 @@ def mcp(
     """Serve sweeps to a program over standard input and output, by the Model Context Protocol, until it hangs up.
 
     Its tools check, plan, run, watch and steer sweeps, and read their results. It needs tunelight[mcp].
+
+    Experimental.
     """
     if not folder.is_dir():
         raise SettingsError(f"There is no folder {folder}. Give the one that holds your search spaces.")

@@ -65,6 +65,8 @@ def branch(
     """Train one more trial in a sweep that runs, which begins with the state that another one has now.
 
     Its weights, optimizers and epochs are the other's; what is to change is applied as population-based training does.
+
+    Experimental.
     """
     print_answer(_attached(sweep, storage).branch(trial, read_sets(values), keep=keep), sweep, as_json=json)
 

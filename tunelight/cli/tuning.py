@@ -53,7 +53,10 @@ def tune_up(
     sets: options.Sets = [],
     json: options.Json = False,
 ) -> None:
-    """Measure which workers, loaders and batches train fastest, with the same result. For sweeps with model=."""
+    """Measure which workers, loaders and batches train fastest, with the same result. For sweeps with model=.
+
+    Experimental.
+    """
     space, settings = load_space_and_settings(file, sets, options.given(address=address))
     if write and not Path(file).is_file():
         raise SettingsError(f"--write needs a file of your own, and {file} is none. Copy the space into one first.")

@@ -18,6 +18,8 @@ from tunelight.session.session import get_session
 class TuneReportCallback(TrainerCallback):  # type: ignore[misc]  # without the library it is Any
     """Reports every evaluation of a ``transformers.Trainer``, with the checkpoint that it saves at the same step.
 
+    Experimental.
+
     Give the Trainer ``eval_strategy`` and, to be resumed, the same ``save_strategy``, an ``output_dir`` inside the
     trial's folder, and begin with ``trainer.train(resume_from_checkpoint=tunelight.get_checkpoint_path())``. The
     trial gets a copy of the checkpoint, so ``save_total_limit=1`` is enough for the Trainer's own. Runs on: worker.

@@ -75,7 +75,7 @@ class GangScheduler(FIFOScheduler):  # type: ignore[misc,unused-ignore]
     simulator the order is: ``prepare``; for a resumed sweep ``on_trial_add``, ``on_trial_result`` and so on with the
     recorded events, whose decisions are ignored; ``initial_decision``; then the sweep. Under a plain ``tune.Tuner``
     only Tune's own methods are called. Ray's schedulers, and others that derive from Ray's classes alone, work in a
-    sweep as well: :func:`adapted` holds them, with the defaults of this class.
+    sweep as well: :func:`adapted` holds them, with the defaults of this class. Experimental.
     """
 
     _supports_buffered_results = False

@@ -23,7 +23,7 @@ WORST: Final = math.inf
 
 
 def tell(trial: Trial, decision: Continue | Stop | Resize | Adopt) -> None:
-    """Send a decision to the trial's actor; it arrives before the trial's next ``step()``."""
+    """Send a decision to the trial's actor; it arrives before the trial's next ``step()``. Experimental."""
     call_actor(trial, "decide", decision)
 
 

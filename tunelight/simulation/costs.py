@@ -16,7 +16,7 @@ _MASK = (1 << 64) - 1
 @known_fields("other")
 @dataclass(frozen=True)
 class Costs:
-    """The costs of a simulation, in seconds unless stated otherwise.
+    """The costs of a simulation, in seconds unless stated otherwise. Experimental.
 
     Starts and resizes default to what two CPU workers took on one 2-core machine; ``reserve_s``, ``disk_mb_s`` and
     ``node_repair_s`` are assumed, and the rest is not charged. ``benchmarks/fidelity.py`` measures yours.

@@ -38,7 +38,7 @@ class SimTrial:
 
 @dataclass(frozen=True)
 class Simulation:
-    """The cost and the findings of a simulated sweep, in virtual time.
+    """The cost and the findings of a simulated sweep, in virtual time. Experimental.
 
     Args:
         makespan_s: from the start to the end of the last trial.

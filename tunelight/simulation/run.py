@@ -113,7 +113,7 @@ def simulate(
     max_pending: int = 1,
     events: bool = False,
 ) -> Simulation:
-    """Run a sweep on virtual time and return what it cost and found. Deterministic for a seed.
+    """Run a sweep on virtual time and return what it cost and found. Deterministic for a seed. Experimental.
 
     Scheduler, searcher and Tune's controller are the real ones; gangs, nodes and time are simulated.
 

@@ -238,7 +238,7 @@ def recorded(
     epoch_s: float | None = None,
     metric: str = "loss",
 ) -> TableCurves:
-    """Return a task's recorded curves. Raises: SettingsError for an unknown one."""
+    """Return a task's recorded curves. Experimental. Raises: SettingsError for an unknown one."""
     table = read_table(task, folder)
     if metric not in table.metrics:
         raise SettingsError(unknown(f"The curves of {task!r} have no metric", metric, table.metrics))

@@ -45,7 +45,7 @@ class AttachedSweep:
         return self._send("enqueue", config=to_plain_config(config))
 
     def branch(self, trial: str | int, config: Mapping[str, Any] | None = None, *, keep: bool = False) -> str:
-        """Train one more trial, which begins with the weights and optimizers that another one has now.
+        """Train one more trial, which begins with the weights and optimizers that another has now. Experimental.
 
         Its reports and epochs are counted on from the other's. Keys of ``config`` are changed as population-based
         training does: options of optimizers at once, and the model is built with them.

@@ -141,9 +141,9 @@ def run(
         proxy: search with cheaper trials first, {"model.width": 64}, whose value in full is the space's or the model's
             default, and then train the best 5 of their configurations in full: {"model.width": 64, "top": 5,
             "workers": 1} (None). Where the model is wider in full, its learning rates and initial values are scaled to
-            its width. The cheap trials are the sweep ``NAME-proxy``; the results are of the trials in full.
+            its width. The cheap trials are the sweep ``NAME-proxy``, the results those in full. Experimental.
         base_width: scale a model for hyperparameters that were found on a narrower one, {"model.width": 64}, as the
-            second stage of ``proxy`` does (None).
+            second stage of ``proxy`` does (None). Experimental.
         max_epochs: epochs of a ``model=`` sweep's Trainer, and the scheduler's last rung (None).
         scheduler: "asha" (default), "fifo" (same as None), a name of Ray's, {"name": "asha", "grace_period": 2, ...},
             or a Ray Tune TrialScheduler.

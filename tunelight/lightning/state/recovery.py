@@ -365,7 +365,8 @@ class Recovery(Callback):
         assert self._loaded is not None  # asked while going on
         metrics, rank = self._loaded["metrics"], trainer.global_rank
         device = trainer.strategy.root_device
-        for name, values in metrics[rank % len(metrics)].items():
+        own = metrics[rank % len(metrics)]
+        for name, values in (own if METRICS[0] in own else {METRICS[0]: own}).items():  # those alone in 0.1 and 0.2
             getattr(trainer._logger_connector, name).update(move_data_to_device(values, device))
         if middle:
             gradients.put(trainer, self._loaded["gradients"])

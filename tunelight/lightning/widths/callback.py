@@ -18,7 +18,7 @@ _DONE = "_tunelight_widened"
 
 
 class WiderModel(Callback):
-    """Scale a wide model's initial values and learning rates, so that it trains as its narrow one does.
+    """Scale a wide model's initial values and learning rates, so that it trains as its narrow one does. Experimental.
 
     The multipliers are those of the maximal update parametrisation relative to the narrow model, for which all are 1.
     Values are scaled once, where training begins anew, and learning rates in each step: schedulers, loggers and

@@ -33,6 +33,8 @@ class Foretold:
 class TuneUp:
     """The fastest setting for one trial, the cheapest one, and the best for the sweep. Print it, or use :meth:`asdict`.
 
+    Experimental.
+
     Attributes:
         now: the setting that the sweep has.
         fastest: of the most steps a second; of those nearly as fast ``now``, or that of the fewest CPUs.

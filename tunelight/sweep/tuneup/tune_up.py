@@ -58,7 +58,7 @@ def tune_up(
     say: Callable[[str], object] = lambda _: None,
     **settings: Any,
 ) -> TuneUp:
-    """Measure training under other settings that give the same result, and return the best of them.
+    """Measure training under other settings that give the same result, and return the best of them. Experimental.
 
     One configuration is trained for some seconds under each setting, on warm gangs, without validation, checkpoints or
     loggers: the first of ``baselines``, else one that is drawn. The global batch (``batch_size`` times workers) stays

@@ -1,0 +1,28 @@
+"""Sweeps that released versions have recorded go on: the trial that was cut off from its checkpoint."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+import tunelight as tl
+from tests.formats import FORMATS, VERSIONS, unpacked
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_sweep_of_an_earlier_version_goes_on(version, ray4, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(FORMATS))
+    folder = unpacked(version, tmp_path)
+    before = tl.SweepResults.load(folder).trials
+    try:
+        results = tl.resume(folder, progress=False)
+    finally:
+        sys.modules.pop("recorded_model", None)
+    assert len(results) == 5
+    assert {trial.state for trial in results.trials if trial.id != "00001"} <= {"FINISHED", "STOPPED"}
+    assert [trial.config for trial in results.trials[:4]] == [trial.config for trial in before]
+    cut_off = results.trials[3]
+    assert cut_off.history[:1] == before[3].history
+    assert len(cut_off.history) > 1
+    assert "goes on from its checkpoint of" in (cut_off.path / "log.txt").read_text()

@@ -1,0 +1,134 @@
+"""Sweeps that each released version has recorded (tests/formats/record.py), and their search spaces, are read."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import re
+import sys
+
+import pytest
+import ray
+import yaml
+from typer.testing import CliRunner
+
+import tunelight as tl
+from tests import docs
+from tests.formats import FORMATS, VERSIONS, unpacked
+from tunelight.cli import app
+from tunelight.record import read_sweep_file
+from tunelight.reporting import report
+from tunelight.searchers.earlier import read_earlier
+from tunelight.settings import Settings
+from tunelight.sweep import run as sweeps
+from tunelight.sweep.prepared import PreparedSweep
+
+
+@pytest.fixture(params=VERSIONS)
+def version(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def folder(version, tmp_path, monkeypatch):
+    """A copy of the sweep, with what it trained on the import path."""
+    monkeypatch.syspath_prepend(str(FORMATS))
+    yield unpacked(version, tmp_path / "runs")
+    sys.modules.pop("recorded_model", None)
+    assert not ray.is_initialized()
+
+
+def test_each_released_version_has_a_sweep():
+    released = re.findall(r"^## \[(\d+\.\d+)\.0\]", docs.read("CHANGELOG.md"), re.MULTILINE)
+    missing = set(released) - set(VERSIONS)
+    assert not missing, f"record a sweep with each of {missing}: python tests/formats/record.py VERSION"
+
+
+def test_no_sweep_names_the_machine_that_recorded_it():
+    for path in (path for path in FORMATS.glob("*/sweep/**/*") if path.is_file()):
+        text = (gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()).decode("latin-1")
+        paths = re.findall(r"/(?:home|root|work|Users|tmp|opt)\b[\w/.-]*", text)
+        assert all(found == "/tmp/sweep" or found.startswith("/tmp/sweep/") for found in paths), path
+        assert path.stat().st_size < 50_000, path
+
+
+def test_its_trials_are_read(folder, version):
+    results = tl.SweepResults.load(folder)
+    assert read_sweep_file(folder)["versions"]["tunelight"].startswith(f"{version}.")
+    assert [trial.state for trial in results.trials] == ["FINISHED", "ERROR", "STOPPED", "INTERRUPTED"]
+    assert [len(trial.history) for trial in results.trials] == [6, 0, 2, 1]
+    assert results.ended == "interrupted"
+    best = results.best
+    assert best.config == {
+        "model.lr": 0.05, "model.hidden": 4, "model.kind": "leaky", "model.slope": 0.2, "data.batch_size": 8,
+    }  # fmt: skip
+    assert best.value == best.metrics["val_loss"] == best.history[5]["val_loss"] < best.history[4]["val_loss"]
+    assert best.seconds > 1
+    (failed,) = results.errors
+    assert "8 is too wide" in str(failed.error)
+    assert len(results.dataframe()) == len(results.to_study().trials) == 4
+
+
+def test_the_model_of_its_best_checkpoint_is_loaded(folder):
+    from recorded_model import Line  # type: ignore[import-not-found]
+
+    best = tl.SweepResults.load(folder).best
+    assert best.checkpoint is not None
+    assert best.checkpoint.name == "report-000006.ckpt"
+    model = best.load_model(Line)
+    assert isinstance(model, Line)
+    assert model.hparams["hidden"] == 4
+
+
+def test_commands_show_it(folder):
+    for words in (["show", "recorded"], ["show", "recorded", "0"], ["best", "recorded"], ["ls"]):
+        done = CliRunner().invoke(app, [*words, "--json", "--storage", str(folder.parent)])
+        assert done.exit_code == 0, done.output
+        assert "recorded" in done.stdout or json.loads(done.stdout)["trial"] == "00000"
+
+
+def test_it_is_reported_on_and_exported(folder, tmp_path):
+    results = tl.SweepResults.load(folder)
+    assert "model.hidden" in report(results, tmp_path / "report.html").read_text()
+    results.export_best(tmp_path / "best.yaml", checkpoint=True)
+    exported = yaml.safe_load((tmp_path / "best.yaml").read_text())
+    assert exported["model"] == {"lr": 0.05, "hidden": 4, "kind": "leaky", "slope": 0.2}
+    assert (tmp_path / "best.ckpt").is_file()
+
+
+def test_its_notes_are_read_and_new_ones_added(folder, version):
+    results = tl.SweepResults.load(folder)
+    results.note("still there")
+    known = [] if version == "0.1" else ["a line"]  # 0.1 had no notes
+    assert [note.text for note in tl.SweepResults.load(folder).notes] == [*known, "still there"]
+
+
+def test_it_is_resumed_where_it_was_cut_off(folder, monkeypatch):
+    found: list[PreparedSweep] = []
+    monkeypatch.setattr(sweeps, "connected", lambda _, reservation, *__: contextlib.nullcontext((reservation, None)))
+    monkeypatch.setattr(sweeps, "_tune", lambda sweep, *_: found.append(sweep))
+    tl.resume(folder, progress=False)
+    (sweep,) = found
+    (resumed,) = sweep.start.resumed
+    assert (resumed.trial_id, resumed.number) == ("00003", 1)
+    assert (sweep.total, sweep.start.searched, sweep.baselines) == (5, 4, [])
+    assert sweep.settings.max_epochs == 6
+    assert (resumed.folder / "checkpoints" / "report-000001.ckpt").is_file()
+
+
+def test_a_search_begins_with_what_it_found(folder):
+    trials, sweeps_of_them = read_earlier([folder], (("val_loss", "min"),))
+    assert sweeps_of_them == [folder]
+    assert [trial.config["model.hidden"] for trial in trials] == [4, 4, 4]
+
+
+def test_its_space_file_means_the_same(folder, version):
+    space = tl.SearchSpace.of(FORMATS / version / "space.yaml")
+    recorded = read_sweep_file(folder)
+    assert space.describe() == recorded["space"]
+    assert list(space.require) == recorded["require"]
+    space.check_baselines([trial.config for trial in tl.SweepResults.load(folder).trials])
+    settings = Settings(**space.settings)
+    assert (settings.workers, settings.max_epochs, settings.seed) == (2, recorded["max_epochs"], recorded["seed"])
+    assert settings.scheduler == recorded["scheduler"]
