@@ -1,11 +1,13 @@
-"""Draw the documentation's pictures of a sweep: in a terminal, on its live page and in its report.
+"""Draw the documentation's pictures: of a sweep in a terminal, on its live page and in its report, and of the examples.
 
     TUNELIGHT_BROWSER="$(scripts/chromium.sh)" python -m scripts.pictures
+    TUNELIGHT_BROWSER="$(scripts/chromium.sh)" python -m scripts.pictures examples    # some minutes: it runs them
 
 The sweep is recorded as Tune's callbacks would, without Ray: perceptrons of scikit-learn learn digits here, three at a
 time, and the worse two thirds stop at each rung. Pictures go to ``docs/images``: ``live.svg`` is the live table at a
 moment of the sweep, ``live-page*.png`` its live page and ``report*.png`` its report, wide and on a phone, light and
-dark, with a value under the pointer and with a selection in the parallel coordinates.
+dark, with a value under the pointer and with a selection in the parallel coordinates. An example runs as it is;
+``example-*.png`` is a figure of its sweep.
 """
 
 from __future__ import annotations
@@ -13,7 +15,10 @@ from __future__ import annotations
 import io
 import math
 import os
+import platform
 import random
+import subprocess
+import sys
 import tempfile
 import time
 import warnings
@@ -31,11 +36,23 @@ from tunelight.reporting.screen import SweepView
 from tunelight.reporting.table import rows_of
 from tunelight.results import SweepResults
 
-IMAGES = Path(__file__).parents[1] / "docs" / "images"
+ROOT = Path(__file__).parents[1]
+IMAGES = ROOT / "docs" / "images"
 COLUMNS, ROWS, EVENTS = 110, 12, 3
 SIZES = {"": (1300, 1150), "-phone": (390, 1200)}
 EPOCHS, TRIALS, LIVE, SLOTS = 27, 60, 44, 3
 RUNGS = (3, 9)
+SCRIPT = "lr='loguniform(1e-3, 1)' hidden='randint(4, 64)' -n 20 --metric val_loss --workers 2 --storage runs"
+EXAMPLES = {
+    "digits_asha": ("learning_curves", ["{python} {examples}/digits_asha.py"]),
+    "digits_horovod": ("history", ["{python} {examples}/digits_horovod.py --num-samples 16"]),
+    "survive": ("timeline", ["{python} {examples}/survive.py"] * 2),
+    "vit_cifar10": ("learning_curves", ["{python} {examples}/vit_cifar10.py --size tiny --steps 4"]),
+    "quickstart": ("slices", ["cp {examples}/quickstart.ipynb .", "{python} -m jupyter execute quickstart.ipynb"]),
+    "argparse_trainer": ("contour", [f"{{python}} -m tunelight run {{examples}}/scripts/argparse_trainer.py {SCRIPT}"]),
+}
+"""By name: the figure of its sweep, and the commands that run the example."""
+PLOT = {"width": 640, "height": 400}
 
 
 def curve(config: dict[str, Any]) -> Iterator[tuple[float, float]]:
@@ -183,13 +200,38 @@ def touch(browser: Any, address: str) -> None:
     page.close()
 
 
+def gallery(browser: Any, made: Path, names: list[str]) -> None:
+    """Run the examples of these names (none: all), and draw the figure of each one's sweep."""
+    for name in names or EXAMPLES:
+        figure, commands = EXAMPLES[name]
+        here = made / name
+        here.mkdir()
+        for command in commands:
+            line = command.format(python=sys.executable, examples=ROOT / "examples")
+            subprocess.run(line, shell=True, cwd=here, check=False)  # noqa: S602 - lines of this file; one kills itself
+        (sweep,) = here.glob("runs/**/sweep.yaml")
+        drawn = SweepResults.load(sweep.parent).plot(figure)
+        drawn.update_layout(**PLOT)
+        page = browser.new_page(viewport=PLOT)
+        html = drawn.to_html(config={"displayModeBar": False})
+        page.set_content(html.replace(f"{platform.node()}#", "node#"))  # whatever this machine's name is
+        page.wait_for_selector(".main-svg")
+        page.wait_for_timeout(1000)
+        page.add_style_tag(content="body { margin: 0; }")
+        keep(page, f"example-{name}")
+        page.close()
+
+
 def main() -> None:
-    """Record the sweep, and draw it."""
+    """Record the sweep, and draw it; or run and draw the examples."""
     from playwright.sync_api import sync_playwright
 
     with tempfile.TemporaryDirectory() as made, sync_playwright() as playwright:
         args = ["--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]
         browser = playwright.chromium.launch(executable_path=os.environ["TUNELIGHT_BROWSER"], args=args)
+        if sys.argv[1:2] == ["examples"]:
+            gallery(browser, Path(made), sys.argv[2:])
+            return
         folder = Path(made, "runs", "digits-mlp")
         recorded = Recorded(folder)
         with leased(folder), serving(folder.parent) as served:

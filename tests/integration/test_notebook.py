@@ -70,7 +70,8 @@ def test_the_example_installs_tunelight_where_it_is_missing(there: bool, monkeyp
     magics: list[tuple[str, ...]] = []
     shell = SimpleNamespace(run_line_magic=lambda *words: magics.append(words))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: there or None)
-    exec(TransformerManager().transform_cell(first.source), {"get_ipython": lambda: shell})
+    python = TransformerManager().transform_cell(first.source)  # type: ignore[no-untyped-call]  # it has no types
+    exec(python, {"get_ipython": lambda: shell})
     assert len(magics) == (0 if there else 1)
     for magic, words in magics:
         check_command(f"{magic} {words}")
