@@ -48,7 +48,6 @@ EXAMPLES = {
     "digits_horovod": ("history", ["{python} {examples}/digits_horovod.py --num-samples 16"]),
     "survive": ("timeline", ["{python} {examples}/survive.py"] * 2),
     "vit_cifar10": ("learning_curves", ["{python} {examples}/vit_cifar10.py --size tiny --steps 4"]),
-    "quickstart": ("slices", ["cp {examples}/quickstart.ipynb .", "{python} -m jupyter execute quickstart.ipynb"]),
     "argparse_trainer": ("contour", [f"{{python}} -m tunelight run {{examples}}/scripts/argparse_trainer.py {SCRIPT}"]),
 }
 """By name: the figure of its sweep, and the commands that run the example."""

@@ -16,7 +16,7 @@ from IPython.core.inputtransformer2 import TransformerManager
 from jupyter_client.manager import start_new_kernel
 from nbclient import NotebookClient
 
-from tests import flavours
+from tests import docs, flavours
 from tests.docs_checks import check_command
 from tests.waiting import until
 
@@ -60,8 +60,8 @@ def test_the_example_is_stored_without_outputs_and_machine_paths() -> None:
     nbformat.validate(notebook)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert not any(cell.outputs or cell.execution_count for cell in cells)
-    assert "/work" not in EXAMPLE.read_text()
     assert str(Path.home()) not in EXAMPLE.read_text()
+    assert str(docs.ROOT) not in EXAMPLE.read_text()
 
 
 @pytest.mark.parametrize("there", [False, True])
@@ -79,14 +79,13 @@ def test_the_example_installs_tunelight_where_it_is_missing(there: bool, monkeyp
 
 
 @pytest.mark.apart
+@pytest.mark.timeout(LIMIT_S)
 def test_the_example_runs_and_leaves_no_process(environment: dict[str, str], tmp_path: Path) -> None:
     notebook = nbformat.read(EXAMPLE, as_version=4)
     runner = NotebookClient(
         notebook, timeout=CELL_LIMIT_S, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
     )
-    began = time.monotonic()
     runner.execute(env=environment)
-    assert time.monotonic() - began < LIMIT_S
     first, second, back, sweep, table, figure, best = (
         next(cell for cell in notebook.cells if sign in cell.source)
         for sign in ("seed_everything", "go on from", "best_model_path", "tl.run", "dataframe()", "plot(", "best.yaml")
