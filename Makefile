@@ -76,8 +76,7 @@ demo: setup
 # First, side by side, what waits for packages, for a compiler or for one core. The tests come last, so that pytest's
 # closing line is the last thing that a green run prints.
 test: setup
-	printf '%s\n' matrix-short horovod lint | xargs -P 3 -I PART $(MAKE) PART
-	$(MAKE) bench-short
+	printf '%s\n' matrix-short horovod lint bench-short | xargs -P 4 -I PART $(MAKE) PART
 	$(MAKE) apart
 	@if scripts/chromium.sh >/dev/null; then $(MAKE) browser OF="browser and not slow"; else \
 		echo "The tests in tests/browser were NOT run: no Chromium can be had here (see above)."; fi

@@ -40,7 +40,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
 SIZES = ((2, 1), (1, 1), (1, 2))
 """Gangs of the sweeps that are foretold: workers, and the CPUs of each."""
 TRIED = {"workers": [1, 2], "cpus": None, "loaders": [0, 1, 2, 4], "pieces": [1, 2], "buckets": [25, 5]}
-FEW = {**TRIED, "loaders": [0, 1], "pieces": [1], "buckets": [25]}
+FEW = {**TRIED, "loaders": [0], "pieces": [1], "buckets": [25]}
 
 
 def space_of(name: str, **settings: Any) -> Any:
