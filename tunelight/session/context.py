@@ -90,7 +90,7 @@ class Context:
             epoch, step: progress of training, for the record.
             filename: the file's name in plain Tune's ``Result.checkpoint``.
 
-        Raises: TrialStopped (on every rank, at the same report) when the trial ends here; MetricError when the
-            sweep's metric is missing from the first report.
+        It raises TrialStopped (on every rank, at the same report) when the trial ends here, and MetricError when the
+        sweep's metric is missing from the first report.
         """
         self._boundary.report(metrics, checkpoint, epoch=epoch, step=step, filename=filename)

@@ -55,7 +55,8 @@ class Bench:
         return Reservation(setting.workers, setting.cpus, self.settings.gpus_per_worker)
 
     def measure(self, setting: Setting, seconds: float, gangs: int = 1, *, validate: bool = False) -> Figures:
-        """Measure a setting on ``gangs`` gangs at the same time; return the median gang's figures.
+        """Measure a setting on ``gangs`` gangs at the same time; return those of the gang in their middle, the slower
+        one of two: the slower ones decide when a sweep ends.
 
         Raises: UnmeasuredError where training under it fails; GangError, ResourceError.
         """
@@ -77,7 +78,7 @@ class Bench:
         except BaseException:
             self.close()
             raise
-        return sorted(figures, key=lambda one: one.step_s)[(len(figures) - 1) // 2]
+        return sorted(figures, key=lambda one: one.step_s)[len(figures) // 2]
 
     def _take(self, setting: Setting, gangs: int) -> list[Held]:
         """Return gangs for a setting, those of before where they fit."""
