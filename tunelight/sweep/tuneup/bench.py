@@ -55,8 +55,7 @@ class Bench:
         return Reservation(setting.workers, setting.cpus, self.settings.gpus_per_worker)
 
     def measure(self, setting: Setting, seconds: float, gangs: int = 1, *, validate: bool = False) -> Figures:
-        """Measure a setting on ``gangs`` gangs at the same time; return those of the gang in their middle, the slower
-        one of two: the slower ones decide when a sweep ends.
+        """Measure a setting on ``gangs`` gangs at the same time; return the median gang's figures, of two the slower's.
 
         Raises: UnmeasuredError where training under it fails; GangError, ResourceError.
         """
