@@ -73,8 +73,8 @@ horovod: $(HOROVOD_STAMP)
 demo: setup
 	$(BIN)/python examples/digits_asha.py --storage runs --export best.yaml
 
-# First, side by side, what waits for packages, for a compiler or for one core. The tests come last, so that pytest's
-# closing line is the last thing that a green run prints.
+# First, side by side, what waits for packages, for a compiler or for one core, and the short modes on the other. The
+# tests come last, so that pytest's closing line is the last thing that a green run prints.
 test: setup
 	printf '%s\n' matrix-short horovod lint bench-short | xargs -P 4 -I PART $(MAKE) PART
 	$(MAKE) apart

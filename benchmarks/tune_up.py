@@ -106,19 +106,19 @@ def searched(name: str, *, short: bool) -> tuple[list[str], bool]:
     return row, reached >= NEAR and search_s <= SHARE * grid_s
 
 
-def swept(*, short: bool) -> tuple[list[list[str]], bool]:
+def swept() -> tuple[list[list[str]], bool]:
     """Return rows on a sweep, foretold and run, for each size of gang, and whether they agree."""
     import tunelight as tl
     from tunelight.record import read_record
 
-    sizes = {"num_samples": 2 if short else 8, "max_epochs": 2 if short else 12, "scheduler": "fifo"}
+    sizes = {"num_samples": 8, "max_epochs": 12, "scheduler": "fifo"}
     rows, good = [], True
     with tl.ready(), tempfile.TemporaryDirectory() as storage:
         for workers, cpus in SIZES:
             space = space_of("vit", workers=workers, cpus_per_worker=cpus, **sizes)
             result = tl.tune_up(
                 space, try_workers=[workers], try_cpus=[cpus], try_loader_workers=[0], try_pieces=[1], try_buckets=[25],
-                budget=3 if short else 10,
+                budget=10,
             )  # fmt: skip
             (each,) = result.foretold
             made = result.settings(each.setting)
@@ -157,7 +157,7 @@ def main() -> int:
         columns = ["training", "grid", "its time", "measured", "time", "share", "speed / best", "at random", "before"]
         print(f"\n{table(columns, rows, False)}\n")
     if "sweep" in args.models and not args.short:
-        sweeps, agrees = swept(short=args.short)
+        sweeps, agrees = swept()
         good.append(agrees)
         print(table(["setting", "foretold", "live", "error", "whole call"], sweeps, False))
     return 0 if args.short or all(good) else 1

@@ -73,8 +73,8 @@ def install(python: str | Path, arguments: Sequence[str]) -> int:
     return subprocess.run(command, env=uv_environment(config), check=False).returncode
 
 
-def has_uv() -> bool:
-    """Tell whether the environment of the Python that runs this has uv, which is installed where it is missing."""
+def ensure_uv() -> bool:
+    """Install uv for the Python that runs this where it is missing; return whether it is there."""
     if importlib.util.find_spec("uv") is not None:
         return True
     bootstrap = [*PIP, "install", "--quiet", "-c", str(CONSTRAINTS), "uv"]
@@ -83,7 +83,7 @@ def has_uv() -> bool:
 
 def main(arguments: Sequence[str]) -> int:
     """Install what pip's arguments say and return the exit status."""
-    if has_uv():
+    if ensure_uv():
         return install(sys.executable, arguments)
     print("install: no uv here, so pip installs, which takes some minutes", file=sys.stderr)
     return subprocess.run([*PIP, "install", *arguments], check=False).returncode

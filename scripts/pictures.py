@@ -17,6 +17,7 @@ import math
 import os
 import platform
 import random
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -206,8 +207,8 @@ def gallery(browser: Any, made: Path, names: list[str]) -> None:
         here = made / name
         here.mkdir()
         for command in commands:
-            line = command.format(python=sys.executable, examples=ROOT / "examples")
-            subprocess.run(line, shell=True, cwd=here, check=False)  # noqa: S602 - lines of this file; one kills itself
+            line = [word.format(python=sys.executable, examples=ROOT / "examples") for word in shlex.split(command)]
+            subprocess.run(line, cwd=here, check=False)  # one kills itself
         (sweep,) = here.glob("runs/**/sweep.yaml")
         drawn = SweepResults.load(sweep.parent).plot(figure)
         drawn.update_layout(**PLOT)

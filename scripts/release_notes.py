@@ -18,7 +18,7 @@ import tempfile
 import tomllib
 from pathlib import Path
 
-from install import has_uv, install
+from install import ensure_uv, install
 from readme import absolute
 
 ROOT = Path(__file__).parents[1]
@@ -46,7 +46,7 @@ def describe(wheel: Path) -> str:
     with tempfile.TemporaryDirectory() as folder:
         python = Path(folder, "bin", "python")
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-        if not has_uv() or install(python, ["--quiet", "--no-compile-bytecode", str(wheel)]) != 0:
+        if not ensure_uv() or install(python, ["--quiet", "--no-compile-bytecode", str(wheel)]) != 0:
             raise RuntimeError(f"{wheel} could not be installed into {folder}")
 
         def ask(code: str) -> str:

@@ -8,11 +8,12 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.waiting import until
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 with pytest.MonkeyPatch.context() as patch:
@@ -171,14 +172,12 @@ def test_an_interruption_ends_the_benchmark_and_keeps_what_it_measured(folder):
         "bench.main(['--folder', str(here), '--only', 'one'])"
     )
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.DEVNULL)
-    end = time.monotonic() + 30
-    while not (folder / "one.txt").exists() or "waits" not in (folder / "one.txt").read_text():
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    printed = folder / "one.txt"
+    until(lambda: printed.exists() and "waits" in printed.read_text(), 30, every_s=0.05)
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 143
     assert [one.what for one in rows_of(folder)] == ["a"]
-    assert "KeyboardInterrupt" in (folder / "one.txt").read_text()
+    assert "KeyboardInterrupt" in printed.read_text()
 
 
 # --- every benchmark --------------------------------------------------------------------------------------
