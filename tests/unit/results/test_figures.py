@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import sys
@@ -352,7 +353,8 @@ def test_a_rung_is_named_with_its_place_and_the_number_of_trials(
 def test_a_picture_without_kaleido_says_what_to_install(
     results: SweepResults, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    find = importlib.util.find_spec  # others import by it, too
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "kaleido" else find(name))
     with pytest.raises(ReportError, match=r"kaleido is not installed.*pip install 'tunelight\[png\]'"):
         write_image(history(results), tmp_path / "a.png")
 
