@@ -8,15 +8,27 @@ STAMP := $(VENV)/.tunelight-setup
 HOROVOD_STAMP := $(VENV)/.tunelight-horovod
 BENCHMARKS := turnaround leak strategies gpu chaos recovery pbt schedulers fidelity search transfer suggestions importances reporting data nodes ready compile web resumed leaving branching coordinates tune_up
 # Of these `make test` runs no short mode, which takes minutes; the nightly workflow does, by `make bench-short LONG=`.
-LONG ?= recovery leaving branching pbt data nodes strategies fidelity compile gpu search record_digits_curves
+LONG ?= recovery resumed leaving branching pbt data nodes strategies fidelity compile gpu search record_digits_curves chaos-cluster turnaround-peers
 # Of these there is no whole run but on a GPU: `make gpu`.
 ON_GPUS := gpu
+SHORT := $(BENCHMARKS) chaos-cluster turnaround-peers record_curves record_digits_curves
+# Each is `NAME.py --short`, but for these.
+SHORT_chaos-cluster := chaos.py --cluster
+SHORT_turnaround := turnaround.py --only a,b,f
+SHORT_turnaround-peers := turnaround.py --only c,d,g
+# Of a file all tests run in one process.
+PYTEST := $(BIN)/python -m pytest --dist loadfile
 # Those with Ray. Two processes at a time, each with a Ray of its own: they wait more than they compute.
-TESTS := -n 2 --dist loadfile tests/integration tests/chaos tests/cluster tests/differential
-# The unit tests start none, and share the cores; of a file all run in one process.
-UNIT := $(BIN)/python -m pytest -n 2 --dist loadfile tests/unit
+TESTS := tests/integration tests/chaos tests/cluster tests/differential
+# The unit tests start none, and share the cores.
+UNIT := $(PYTEST) -n 2 tests/unit
+# Where tests with a mark are: to import all the others takes each process of pytest ten seconds.
+marked = $(shell grep -rl --include='test_*.py' 'mark\.$(1)' tests)
 # The tests for GPUs, so that they do not rot where there is none.
 ON_CPUS := TUNELIGHT_GPU_TESTS=cpu
+
+# Bytecode is kept, whatever the environment says: hundreds of processes would compile the package, each for itself.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Two parts at once would share this machine's cores, and the benchmarks would measure each other.
 .NOTPARALLEL:
@@ -81,19 +93,18 @@ test: setup
 	@if scripts/chromium.sh >/dev/null; then $(MAKE) browser OF="browser and not slow"; else \
 		echo "The tests in tests/browser were NOT run: no Chromium can be had here (see above)."; fi
 	$(UNIT) -m "not slow"
-	$(UNIT) -m "both and not slow" --lightning lightning
-	$(BIN)/python -m pytest -m "both and not slow" --lightning lightning $(TESTS)
-	$(ON_CPUS) $(BIN)/python -m pytest -m "not slow and not apart" $(TESTS) tests/gpu
+	$(PYTEST) -n 2 -m "both and not slow" --lightning lightning tests/unit/lightning $(call marked,both)
+	$(ON_CPUS) $(PYTEST) -n 2 -m "not slow and not apart" $(TESTS) tests/gpu
 
 # Programs with Rays of their own, three at a time: each waits most of its time for processes to start.
 apart: setup
-	$(BIN)/python -m pytest -m "apart and not slow" $(TESTS) -n 3
+	$(PYTEST) -n 3 -m "apart and not slow" $(call marked,apart)
 
 test-full: setup horovod lint bench browser
 	$(UNIT)
 	$(UNIT) --lightning lightning
-	$(BIN)/python -m pytest --lightning lightning $(TESTS)
-	$(ON_CPUS) $(BIN)/python -m pytest $(TESTS) tests/gpu
+	$(PYTEST) -n 2 --lightning lightning $(TESTS)
+	$(ON_CPUS) $(PYTEST) -n 2 $(TESTS) tests/gpu
 
 unit: setup
 	$(UNIT)
@@ -129,7 +140,7 @@ bench: setup
 
 # Four at a time: in a short run nothing is measured, and most of it waits for processes to start. The longest come first.
 bench-short: setup
-	printf '%s\n' 'chaos.py --cluster' $(addsuffix .py,$(filter-out $(LONG),$(BENCHMARKS) record_curves record_digits_curves)) | \
+	printf '%s\n' $(foreach NAME,$(filter-out $(LONG),$(SHORT)),'$(or $(SHORT_$(NAME)),$(NAME).py)') | \
 		xargs -P 4 -I NAME sh -c '$(BIN)/python benchmarks/NAME --short || { echo "benchmarks/NAME --short failed"; exit 1; }'
 
 # Environments of their own, made once each: scripts/matrix.py says how, and docs/versions.md what came of it.

@@ -11,6 +11,8 @@ import pytest
 import tunelight as tl
 from tests.waiting import PROGRAM_S
 
+Said = tuple[Path, list[tuple[str, str]]]
+
 SCRIPT = """
 import sys
 
@@ -45,23 +47,6 @@ def finished(code: str, folder: Path) -> tuple[str, str]:
 
 
 @pytest.mark.apart
-def test_a_sweep_that_went_well_shows_its_own_lines_and_none_of_ray_s_or_lightning_s(tmp_path: Path) -> None:
-    out, errors = finished(SCRIPT, tmp_path)
-    # Not counted: a step that takes its time, and the line of each minute.
-    own = [line for line in out.splitlines() if line and not line.endswith(" ...") and "/2 done, " not in line]
-    assert len(own) == 3, out
-    assert own[-1].startswith("Sweep s ended after")
-    # Ray's own start, which the program asked for: how it authenticates, and that it is up.
-    rays_start = ("authentication_token_setup.py", "worker.py")
-    others = [line for line in errors.splitlines() if line and not any(name in line for name in rays_start)]
-    assert not others, errors
-    log = (tmp_path / "s" / "trial_00000" / "log.txt").read_text()
-    assert "[0] `Trainer.fit` stopped: `max_epochs=1` reached." in log
-    assert "litlogger" not in log
-    assert "entry point" not in log
-
-
-@pytest.mark.apart
 def test_a_sweep_whose_output_nobody_reads_to_its_end_goes_on(tmp_path: Path) -> None:
     run = started(SCRIPT, tmp_path)
     try:
@@ -81,7 +66,7 @@ def test_a_sweep_whose_output_nobody_reads_to_its_end_goes_on(tmp_path: Path) ->
     assert len(results) == 2
 
 
-KILLED = """
+TWO = """
 import os
 import signal
 import sys
@@ -90,24 +75,56 @@ from pathlib import Path
 import ray
 
 import tunelight as tl
+from tunelight.digits import DigitsClassifier, DigitsData
 
 def train(config):
     for number in range(tl.get_context().number, 3):
-        if number == 1 and tl.get_context().rank == 1 and not (flag := Path(config["folder"], "killed")).exists():
+        if number == 1 and tl.get_context().rank == 1 and not (flag := Path(config["folder"], "flag")).exists():
             flag.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         tl.report({"loss": 1.0})
 
 if __name__ == "__main__":
     ray.init(address="local", num_cpus=2, include_dashboard=False)
-    tl.run({"folder": sys.argv[1]}, train, metric="loss", num_samples=1, workers=2, storage=sys.argv[1], name="s")
+    tl.run(
+        {"model.lr": tl.loguniform(1e-3, 1e-1)}, model=DigitsClassifier, data=DigitsData, max_epochs=1,
+        metric="val_loss", num_samples=2, workers=2, storage=sys.argv[1], name="well",
+    )
+    for stream in (sys.stdout, sys.stderr):
+        print("the next sweep", file=stream, flush=True)
+    tl.run({"folder": sys.argv[1]}, train, metric="loss", num_samples=1, workers=2, storage=sys.argv[1], name="killed")
     ray.shutdown()
 """
 
 
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> Said:
+    """What two sweeps of one program printed, on standard output and on standard error: one went well, one did not."""
+    folder = tmp_path_factory.mktemp("two")
+    printed = [text.split("the next sweep\n") for text in finished(TWO, folder)]
+    return folder, list(zip(*printed, strict=True))
+
+
 @pytest.mark.apart
-def test_a_fault_that_was_survived_is_told_by_the_sweep_and_not_by_ray_s_advice(tmp_path: Path) -> None:
-    out, errors = finished(KILLED, tmp_path)
-    assert (tmp_path / "killed").exists()
+def test_a_sweep_that_went_well_shows_its_own_lines_and_none_of_ray_s_or_lightning_s(said: Said) -> None:
+    folder, ((out, errors), _) = said
+    # Not counted: a step that takes its time, and the line of each minute.
+    own = [line for line in out.splitlines() if line and not line.endswith(" ...") and "/2 done, " not in line]
+    assert len(own) == 3, out
+    assert own[-1].startswith("Sweep well ended after")
+    # Ray's own start, which the program asked for: how it authenticates, and that it is up.
+    rays_start = ("authentication_token_setup.py", "worker.py")
+    others = [line for line in errors.splitlines() if line and not any(name in line for name in rays_start)]
+    assert not others, errors
+    log = (folder / "well" / "trial_00000" / "log.txt").read_text()
+    assert "[0] `Trainer.fit` stopped: `max_epochs=1` reached." in log
+    assert "litlogger" not in log
+    assert "entry point" not in log
+
+
+@pytest.mark.apart
+def test_a_fault_that_was_survived_is_told_by_the_sweep_and_not_by_ray_s_advice(said: Said) -> None:
+    folder, (_, (out, errors)) = said
+    assert (folder / "flag").exists()
     assert "trial 00000 finished" in out
     assert "worker died" not in out + errors

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,16 @@ from tunelight.record import Record
 SCHEMA = json.loads(docs.read("docs/output.schema.json"))
 
 
+@cache
+def validator(name: str) -> Any:
+    schema = {**SCHEMA["properties"][name], "$defs": SCHEMA["$defs"]}
+    kind = jsonschema.validators.validator_for(schema)
+    kind.check_schema(schema)
+    return kind(schema)
+
+
 def check(name: str, printed: Any) -> None:
-    jsonschema.validate(printed, {**SCHEMA["properties"][name], "$defs": SCHEMA["$defs"]})
+    validator(name).validate(printed)
 
 
 def printed(*words: str, code: int = 0) -> Any:

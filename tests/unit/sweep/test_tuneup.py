@@ -152,6 +152,12 @@ def test_only_settings_that_divide_the_batch_are_tried():
     assert {(one.workers, one.pieces) for one in choices.all()} == {(1, 1), (1, 2), (1, 3), (2, 1), (2, 3)}
 
 
+def test_an_epoch_of_a_sweep_has_slow_steps_too_and_its_validation():
+    alone = Figures((0.010, 0.010, 0.016), 0.0, 0.0, gap_s=0.1, batches=10, start_s=1.0, samples=8)
+    assert alone.epoch_s == pytest.approx(0.22)
+    assert replace(alone, val_s=0.5).epoch_s == pytest.approx(0.72)
+
+
 def test_figures_count_the_pause_between_epochs_and_pool_slices():
     first = Figures((0.010, 0.012, 0.014), 0.001, 0.0, gap_s=0.1, batches=10, start_s=1.0, samples=8)
     assert first.step_s == pytest.approx(0.022)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from statistics import median, quantiles
+from statistics import fmean, median, quantiles
 
 SMALL = 0.05
 """The share of a step below which nothing is to be won by removing it."""
@@ -101,6 +101,11 @@ class Figures:
     def step_s(self) -> float:
         """Seconds a step, with its part of the pause between epochs."""
         return median(self.steps) + self.gap_s / self.batches
+
+    @property
+    def epoch_s(self) -> float:
+        """Seconds an epoch of a sweep: the mean of its steps, for a sweep has the slow ones too, and its validation."""
+        return fmean(self.steps) * self.batches + self.gap_s + (self.val_s or 0.0)
 
     @cached_property
     def rates(self) -> tuple[float, float, float]:

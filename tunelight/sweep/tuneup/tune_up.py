@@ -40,8 +40,9 @@ _DDP = (25, False)
 _MOST_WORKERS = 8
 _MOST_AT_ONCE = 8
 _SEEDS = 3
-_FORETOLD_S = 2.0
-"""How long a setting is measured at least to foretell the sweep, which takes its figures at their word."""
+_FORETOLD_S = 6.0
+"""How long a setting is measured at least to foretell the sweep, which takes its figures at their word: this, or half
+the budget where that is less."""
 
 
 def tune_up(
@@ -95,7 +96,8 @@ def tune_up(
         if not search.measured:
             raise SettingsError(f"No setting could be measured. {next(iter(search.failed.values()))}")
         search_s = time.monotonic() - began
-        foretold, notes = _foretell(space, told, search, bench, say)
+        each_s = max(min(_FORETOLD_S, budget_s / 2), search.seconds)
+        foretold, notes = _foretell(space, told, search, bench, seconds=each_s, say=say)
     seconds = time.monotonic() - began
     return _result(told, space, search, names, foretold=foretold, search_s=search_s, seconds=seconds, notes=notes)
 
@@ -230,7 +232,13 @@ def _nodes() -> list[dict[str, float]]:
 
 
 def _foretell(
-    space: SearchSpace, settings: Settings, search: Search, bench: Bench, say: Callable[[str], object]
+    space: SearchSpace,
+    settings: Settings,
+    search: Search,
+    bench: Bench,
+    *,
+    seconds: float,
+    say: Callable[[str], object],
 ) -> tuple[list[Foretold], list[str]]:
     """Return what the sweep would take with each gang's best setting, measured with as many gangs as it would have."""
     from tunelight.simulation import Costs, plan
@@ -248,12 +256,11 @@ def _foretell(
         gangs = max(1, min(limit, total, sum(slots) // setting.workers, _MOST_AT_ONCE))
         say(f"measuring {setting}, {gangs} at once")
         try:
-            figures = bench.measure(setting, max(_FORETOLD_S, search.seconds), gangs, validate=True)
-            epoch_s = figures.step_s * figures.batches + (figures.val_s or 0.0)
+            figures = bench.measure(setting, seconds, gangs, validate=True)
             costs = Costs(start_cold_s=max(bench.cold_s[-gangs:]), start_warm_s=figures.start_s)
             cluster = len(slots), sum(slots) // len(slots)
             made = plan(
-                space, seconds_per_epoch=epoch_s, cluster=cluster, workers=setting.workers,
+                space, seconds_per_epoch=figures.epoch_s, cluster=cluster, workers=setting.workers,
                 num_samples=settings.num_samples, max_epochs=settings.max_epochs, scheduler=settings.scheduler,
                 costs=costs, seeds=_SEEDS,
             )  # fmt: skip
@@ -262,7 +269,7 @@ def _foretell(
         except UnmeasuredError:
             continue
         if made.makespan_h is not None:
-            foretold.append(Foretold(setting, gangs, epoch_s, 3600 * made.makespan_h.p50))
+            foretold.append(Foretold(setting, gangs, figures.epoch_s, 3600 * made.makespan_h.p50))
     return sorted(foretold, key=lambda each: each.makespan_s), []
 
 
