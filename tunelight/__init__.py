@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tunelight import errors
 from tunelight.compat import registry as _registry
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 _WHERE = {
     name: f"tunelight.{module}"
