@@ -85,11 +85,10 @@ horovod: $(HOROVOD_STAMP)
 demo: setup
 	$(BIN)/python examples/digits_asha.py --storage runs --export best.yaml
 
-# First, side by side, what waits for packages, for a compiler or for one core, and the short modes on the other. The
-# tests come last, so that pytest's closing line is the last thing that a green run prints.
+# First, side by side, what waits for packages, for a compiler or for one core, and the short modes and then programs of
+# their own on the other. The tests come last, so that pytest's closing line is the last thing that a green run prints.
 test: setup
-	printf '%s\n' matrix-short horovod lint bench-short | xargs -P 4 -I PART $(MAKE) PART
-	$(MAKE) apart
+	printf '%s\n' matrix-short horovod lint 'bench-short apart' | xargs -P 4 -I PARTS sh -c '$(MAKE) PARTS'
 	@if scripts/chromium.sh >/dev/null; then $(MAKE) browser OF="browser and not slow"; else \
 		echo "The tests in tests/browser were NOT run: no Chromium can be had here (see above)."; fi
 	$(UNIT) -m "not slow"

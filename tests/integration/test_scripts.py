@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner, Result
 
 import tunelight as tl
+from tunelight.cli import app
 from tunelight.results import SweepResults, TrialResult
 
 ROOT = Path(__file__).parents[2]
@@ -75,10 +77,9 @@ def losses_of(trial: TrialResult) -> list[float]:
     return [float(report["val_loss"]) for report in trial.history]
 
 
-def tunelight(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command, on the Ray of these tests."""
-    command = [sys.executable, "-m", "tunelight", *words]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=100)
+def tunelight(*words: str) -> Result:
+    """Run a command in this process, on the Ray of these tests."""
+    return CliRunner().invoke(app, words)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -305,7 +306,8 @@ def test_what_was_logged_is_named_where_the_metric_is_not_among_it(sweep: Any) -
 # --- once, and the winner as a command --------------------------------------------------------------------
 
 
-def test_a_script_is_run_once_and_survives_a_lost_worker(tmp_path: Path) -> None:
+def test_a_script_is_run_once_and_survives_a_lost_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     text = TRAINER.format(examples=str(EXAMPLES)) + (
         "once = pathlib.Path('died')\n"
         "class Dies(pl.Callback):\n"
@@ -318,22 +320,22 @@ def test_a_script_is_run_once_and_survives_a_lost_worker(tmp_path: Path) -> None
         "print('reached the end')\n"
     )
     (tmp_path / "train.py").write_text(text)
-    done = tunelight("train", "train.py", "--workers", "2", "--", "--lr", "0.1", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = tunelight("train", "train.py", "--workers", "2", "--", "--lr", "0.1")
+    assert done.exit_code == 0, done.output
     begun = re.findall(r"\[1\] begins (\d)", done.stdout)
     assert (begun[0], begun[-1], begun.count("1")) == ("0", "3", 1)  # it went on from its last checkpoint
     assert done.stdout.count("reached the end") == 2
-    assert tunelight("resume", "last", cwd=tmp_path).returncode == 0  # nothing is left to do
+    assert tunelight("resume", "last").exit_code == 0  # nothing is left to do
     (tmp_path / "bad.py").write_text("exit(3)")
-    bad = tunelight("train", "bad.py", cwd=tmp_path)
-    assert bad.returncode == 1
+    bad = tunelight("train", "bad.py")
+    assert bad.exit_code == 1
     assert "bad.py exited with 3" in bad.stdout
 
 
 def test_the_winner_is_a_command_that_runs(sweep: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     results = sweep(EXAMPLES / "torchrun_loop.py", ["--epochs", "2"], num_samples=2, name="first")
-    shown = tunelight("best", "first", "--storage", ".", "--export", "best.sh", cwd=tmp_path)
+    shown = tunelight("best", "first", "--storage", ".", "--export", "best.sh")
     command = results.best.command
     assert command is not None
     assert command[:3] == ["torchrun", "--nproc_per_node", "2"]
