@@ -351,10 +351,10 @@ class Recovery(Callback):
             if is_resuming(fit):
                 iter(fetcher)
         self._put_metrics(trainer, middle)
-        if middle:  # Lightning does not begin an epoch again, in which this sets the epoch's value
-            for one in trainer.callbacks:  # type: ignore[attr-defined]  # as above
-                if isinstance(one, GradientAccumulationScheduler):
-                    one.on_train_epoch_start(trainer)
+        for one in trainer.callbacks if middle else ():  # type: ignore[attr-defined]  # as above
+            # Lightning does not begin an epoch again, in which these set its values, SWA its schedule.
+            if isinstance(one, GradientAccumulationScheduler | pl.callbacks.StochasticWeightAveraging):
+                one.on_train_epoch_start(trainer, trainer.lightning_module)
         self._loaded = None
         # It is resumable, by ``batches``; a trial's filters end with it.
         warnings.filterwarnings("ignore", message="You're resuming from a checkpoint that ended before the epoch")
