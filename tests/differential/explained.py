@@ -58,6 +58,12 @@ EXPLAINED: Final = (
         (("checkpoint", ("monitor", "top", "last", "steps", "train_end", "two")),),
     ),
     Explained(
+        r"left /.*(mean_loss|steps_seen)",
+        "faults.md",
+        "plain attributes are not restored: a list of an epoch's losses lacks those from before the restart",
+        (("appended", (True,)),),
+    ),
+    Explained(
         r"adopted /\d-fit-\d-\d/own",
         "schedulers.md",
         "an adoption calls on_load_checkpoint",
