@@ -132,9 +132,7 @@ def foretold_and_live(size: tuple[int, int], storage: Path) -> tuple[float, floa
     from tunelight.record import read_record
 
     workers, cpus = size
-    space = space_of(
-        "vit", workers=workers, cpus_per_worker=cpus, num_samples=6, max_epochs=8, scheduler="fifo"
-    )  # fmt: skip
+    space = space_of("vit", workers=workers, cpus_per_worker=cpus, num_samples=6, max_epochs=8, scheduler="fifo")
     result = tl.tune_up(
         space, try_workers=[workers], try_cpus=[cpus], try_loader_workers=[0], try_pieces=[1], try_buckets=[25],
         budget=10,

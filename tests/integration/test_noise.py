@@ -66,35 +66,26 @@ def test_a_sweep_whose_output_nobody_reads_to_its_end_goes_on(tmp_path: Path) ->
     assert len(results) == 2
 
 
-TWO = """
-import os
-import signal
-import sys
-from pathlib import Path
+TWO = SCRIPT.replace(
+    "    ray.shutdown()\n",
+    """
+    import os
+    import signal
+    from pathlib import Path
 
-import ray
+    def train(config):
+        for number in range(tl.get_context().number, 3):
+            if number == 1 and tl.get_context().rank == 1 and not (flag := Path(config["folder"], "killed")).exists():
+                flag.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            tl.report({"loss": 1.0})
 
-import tunelight as tl
-from tunelight.digits import DigitsClassifier, DigitsData
-
-def train(config):
-    for number in range(tl.get_context().number, 3):
-        if number == 1 and tl.get_context().rank == 1 and not (flag := Path(config["folder"], "flag")).exists():
-            flag.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        tl.report({"loss": 1.0})
-
-if __name__ == "__main__":
-    ray.init(address="local", num_cpus=2, include_dashboard=False)
-    tl.run(
-        {"model.lr": tl.loguniform(1e-3, 1e-1)}, model=DigitsClassifier, data=DigitsData, max_epochs=1,
-        metric="val_loss", num_samples=2, workers=2, storage=sys.argv[1], name="well",
-    )
     for stream in (sys.stdout, sys.stderr):
         print("the next sweep", file=stream, flush=True)
-    tl.run({"folder": sys.argv[1]}, train, metric="loss", num_samples=1, workers=2, storage=sys.argv[1], name="killed")
+    tl.run({"folder": sys.argv[1]}, train, metric="loss", num_samples=1, workers=2, storage=sys.argv[1], name="t")
     ray.shutdown()
-"""
+""",
+)
 
 
 @pytest.fixture(scope="module")
@@ -111,12 +102,12 @@ def test_a_sweep_that_went_well_shows_its_own_lines_and_none_of_ray_s_or_lightni
     # Not counted: a step that takes its time, and the line of each minute.
     own = [line for line in out.splitlines() if line and not line.endswith(" ...") and "/2 done, " not in line]
     assert len(own) == 3, out
-    assert own[-1].startswith("Sweep well ended after")
+    assert own[-1].startswith("Sweep s ended after")
     # Ray's own start, which the program asked for: how it authenticates, and that it is up.
     rays_start = ("authentication_token_setup.py", "worker.py")
     others = [line for line in errors.splitlines() if line and not any(name in line for name in rays_start)]
     assert not others, errors
-    log = (folder / "well" / "trial_00000" / "log.txt").read_text()
+    log = (folder / "s" / "trial_00000" / "log.txt").read_text()
     assert "[0] `Trainer.fit` stopped: `max_epochs=1` reached." in log
     assert "litlogger" not in log
     assert "entry point" not in log
@@ -125,6 +116,6 @@ def test_a_sweep_that_went_well_shows_its_own_lines_and_none_of_ray_s_or_lightni
 @pytest.mark.apart
 def test_a_fault_that_was_survived_is_told_by_the_sweep_and_not_by_ray_s_advice(said: Said) -> None:
     folder, (_, (out, errors)) = said
-    assert (folder / "flag").exists()
+    assert (folder / "killed").exists()
     assert "trial 00000 finished" in out
     assert "worker died" not in out + errors

@@ -63,7 +63,7 @@ def test_notes_end_where_the_next_version_begins(section):
 
 
 def test_a_version_that_the_changelog_does_not_have_has_no_notes(section):
-    with pytest.raises(ValueError, match=r"no section '9\.9\.9'; it has: Unreleased, \d"):
+    with pytest.raises(ValueError, match=rf"no section '9\.9\.9'; it has: Unreleased, {re.escape(PROJECT['version'])}"):
         section(CHANGELOG, "9.9.9")
 
 
