@@ -30,8 +30,9 @@ limit=${START_LIMIT_S:-120}
 # The address by which the others know the first node, not that of its loopback.
 address=$(srun --nodes=1 --ntasks=1 --nodelist="$first" hostname -I | awk '{print $1}')
 export RAY_ADDRESS=$address:$port
+export SRUN_CPUS_PER_TASK=$cpus # since Slurm 22.05 srun does not take sbatch's number
 
-# Nobody else on these machines may use the cluster.
+# Nobody else on these machines may use the cluster (from Ray 2.52 on).
 umask 077
 export RAY_AUTH_MODE=token
 RAY_AUTH_TOKEN=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')
@@ -56,8 +57,9 @@ srun --nodes=1 --ntasks=1 --overlap --nodelist="$first" \
   ray start --head --node-ip-address="$address" --port="$port" --include-dashboard=false "${common[@]}" &
 started+=($!)
 
+answers() { (exec 3<>"/dev/tcp/$address/$port") 2>/dev/null; }
 for ((waited = 0; waited < limit; waited++)); do
-  (exec 3<>"/dev/tcp/$address/$port") 2>/dev/null && break
+  answers && break
   sleep 1
 done
 ((waited < limit)) || { echo "Ray's head did not answer at $RAY_ADDRESS within $limit s" >&2; exit 1; }
@@ -86,6 +88,7 @@ if kill -0 "$sweep" 2>/dev/null; then # a signal ended the wait, and the sweep t
   status=0
   wait "$sweep" || status=$?
 fi
+if ((status)) && ! answers; then again=1; fi # Ray's head is lost
 if ((!over && (again || status == 75) && ${SLURM_RESTART_COUNT:-0} < ${MAX_RESTARTS:-100})); then # 75: a temporary failure
   stop
   scontrol requeue "$SLURM_JOB_ID"

@@ -1,6 +1,6 @@
-"""Print the release notes of a version in Markdown: its section of CHANGELOG.md, and what its wheel brings.
+"""Print the release notes of a wheel in Markdown: its version's section of CHANGELOG.md, and what it brings.
 
-    python scripts/release_notes.py 0.3.0 --wheel dist/*.whl
+    python scripts/release_notes.py dist/*.whl
 
 The wheel is installed into a temporary environment, where its dependencies are counted and its import is timed.
 """
@@ -65,13 +65,13 @@ def describe(wheel: Path) -> str:
 def main() -> None:
     """Print the notes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("version", help="as in the changelog: 0.3.0")
-    parser.add_argument("--wheel", type=Path, required=True, help="the wheel of that version")
+    parser.add_argument("wheel", type=Path, help="dist/tunelight-1.2.3-py3-none-any.whl")
     args = parser.parse_args()
-    if args.wheel.name.split("-")[:2] != ["tunelight", args.version]:
-        parser.error(f"{args.wheel} is no wheel of tunelight {args.version}")
+    name, version, *_ = [*args.wheel.name.split("-"), "", ""]
+    if name != "tunelight":
+        parser.error(f"{args.wheel} is no wheel of tunelight")
     try:
-        notes = section((ROOT / "CHANGELOG.md").read_text(), args.version)
+        notes = section((ROOT / "CHANGELOG.md").read_text(), version)
     except ValueError as error:
         parser.error(str(error))
     urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"].get("urls", {})

@@ -95,5 +95,5 @@ def _python(words: list[str]) -> None:
 
 
 _CHECKS: dict[str, Callable[[list[str]], None]] = {
-    "make": _make, "pip": _pip, "python": _python, "tunelight": parse,
+    "make": _make, "pip": _pip, "python": _python, "python3": _python, "tunelight": parse,
 }  # fmt: skip

@@ -42,6 +42,20 @@ def test_the_citation_names_this_version():
     assert citation["license"] == PROJECT["license"]
 
 
+# --- the build ---------------------------------------------------------------------------------------------
+
+
+def test_the_tools_that_build_a_release_are_those_that_tests_build_with():
+    pinned = {name.lower().replace("_", "-"): version for name, version in pins("constraints.txt").items()}
+    tools = pins(".github/build.txt")
+    assert {"build", "hatchling"} <= tools.keys()
+    assert not {name: version for name, version in tools.items() if pinned.get(name, version) != version}
+
+
+def pins(path: str) -> dict[str, str]:
+    return dict(re.findall(r"^([\w-]+)==(\S+)", docs.read(path), re.MULTILINE))
+
+
 # --- release notes ----------------------------------------------------------------------------------------
 
 
@@ -173,17 +187,40 @@ def test_a_release_is_published_after_all_else_and_on_the_test_index_first():
     ]
 
 
-def test_a_release_whose_files_name_other_versions_is_stopped(tmp_path):
-    check = runpy.run_path(str(docs.ROOT / "scripts" / "release_check.py"))["main"]
-    assert check(f"v{PROJECT['version']}") is None
+@pytest.fixture
+def check():
+    return runpy.run_path(str(docs.ROOT / "scripts" / "release_check.py"))["main"]
+
+
+URLS = "[project.urls]\n" + "".join(
+    f'{name} = "https://example.org"\n' for name in ("Repository", "Documentation", "Changelog", "Issues")
+)
+
+
+def test_a_release_whose_files_name_other_versions_is_stopped(check, tmp_path):
     for name in ("pyproject.toml", "CITATION.cff", "CHANGELOG.md"):
         (tmp_path / name).write_text(docs.read(name))
+    if "urls" not in PROJECT:
+        (tmp_path / "pyproject.toml").write_text(f"{docs.read('pyproject.toml')}\n{URLS}")
+    (tmp_path / "README.md").write_text("# tunelight\n")
+    assert check(f"v{PROJECT['version']}", tmp_path) is None
     assert check("v9.0", tmp_path) == (
         "the tag is v9.0, but " + ", ".join(f"{name} names {PROJECT['version']}" for name in
                                             ("pyproject.toml", "CITATION.cff", "CHANGELOG.md"))
     )  # fmt: skip
     (tmp_path / "CHANGELOG.md").write_text(f"## [Unreleased]\n\n## [{PROJECT['version']}]\n")
     assert check(f"v{PROJECT['version']}", tmp_path).endswith("but CHANGELOG.md names none with a date")
+
+
+def test_a_release_whose_description_is_that_of_an_unpublished_package_is_stopped(check, tmp_path):
+    for name in ("CITATION.cff", "CHANGELOG.md"):
+        (tmp_path / name).write_text(docs.read(name))
+    (tmp_path / "pyproject.toml").write_text(f"[project]\nversion = '{PROJECT['version']}'\n")
+    (tmp_path / "README.md").write_text("It is not on PyPI yet.")
+    assert check(f"v{PROJECT['version']}", tmp_path).splitlines() == [
+        "README.md says that the package is not on PyPI: take that sentence out",
+        "[project.urls] in pyproject.toml lacks Repository, Documentation, Changelog, Issues",
+    ]
 
 
 def test_pre_releases_are_a_row_of_the_matrix_that_may_fail(monkeypatch, tmp_path):

@@ -1,7 +1,7 @@
 """The frame of the command line: how commands are declared, errors and exit codes.
 
 Exit codes: 0 done, or stopped by command; 1 the sweep failed, metrics differ, or the doctor found something wrong;
-2 bad input; 75 SIGTERM; 130 Ctrl-C.
+2 bad input; 75 SIGTERM, or Ray's head is lost; 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from typer.core import TyperCommand, TyperGroup
 from tunelight.errors import GangError, HeadLostError, TunelightError, WorkerFailedError
 
 OK, FAILED, BAD_INPUT, AGAIN, INTERRUPTED = 0, 1, 2, 75, 130
-_FAILURES: Final = (GangError, HeadLostError, WorkerFailedError)
-"""Errors of a run, with exit code 1; all others are bad input."""
+_CODES: Final = {HeadLostError: AGAIN, GangError: FAILED, WorkerFailedError: FAILED}
+"""The exit codes of a run's errors; all others are bad input."""
 _RUNS_CODE: Final[set[str]] = set()
 """Commands that import a user's code; the others only read."""
 _USAGE: Final[Any] = typer.BadParameter.__base__
@@ -76,7 +76,7 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except TunelightError as error:
             _print_error(ctx, error, self._in_options(ctx, str(error)))
-            raise typer.Exit(FAILED if isinstance(error, _FAILURES) else BAD_INPUT) from error
+            raise typer.Exit(next((_CODES[kind] for kind in _CODES if isinstance(error, kind)), BAD_INPUT)) from error
         except OSError as error:  # no permission, or standard output on a full disk
             if error.errno == errno.EPIPE:
                 raise
@@ -185,7 +185,7 @@ app = typer.Typer(
     help="Hyperparameter search over distributed PyTorch Lightning training.",
     epilog=(
         "Exit codes: 0 done; 1 the sweep failed, metrics differ, or something is wrong with this machine; 2 bad input; "
-        "75 SIGTERM, run it again; 130 Ctrl-C.  Start with: tunelight init my-sweep"
+        "75 run it again (SIGTERM, or Ray's head is lost); 130 Ctrl-C.  Start with: tunelight init my-sweep"
     ),
     no_args_is_help=True,
     rich_markup_mode=None,

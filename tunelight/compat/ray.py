@@ -248,11 +248,14 @@ def free_resources() -> dict[str, dict[str, float]]:
     return dict(available_resources_per_node())
 
 
-def autoscaler_status() -> dict[str, Any]:
-    """Return the autoscaler's last report; empty where no autoscaler runs. Read in 2.60.0."""
+def has_autoscaler() -> bool:
+    """Tell whether an autoscaler may add nodes: version 1 reports their types, 2 that it is there. Read in 2.60.0."""
     from ray.experimental.internal_kv import _internal_kv_get
 
-    return dict(json.loads(_internal_kv_get("__autoscaling_status") or b"{}"))
+    if _internal_kv_get("__autoscaler_v2_enabled", namespace="__autoscaler") == b"1":
+        return True
+    report = json.loads(_internal_kv_get("__autoscaling_status") or b"{}").get("autoscaler_report") or {}
+    return any(not str(kind).startswith(("local", "node_")) for kind in report.get("active_nodes") or {})
 
 
 def announce(name: str) -> None:

@@ -352,28 +352,22 @@ class TrialResult(Noted):
         }
 
     def _wider(self) -> dict[str, Any] | None:
-        """Return the arguments of WiderModel, where the model trained with it. Raises: ImportPathError."""
-        if not (base := self._settings.get("base_width")):
+        """Return the arguments of WiderModel, where the model trained with it. Raises: CheckpointError."""
+        if not self._settings.get("base_width"):
             return None
-        if (kept := self._kept_by("WiderModel")) is not None:  # where the model's class cannot be imported
-            return kept
-        cls = self._recorded_model(trust=False)
-        found: dict[str, Any] | None = widths().Wider(cls, base).described(self._model_arguments(cls))
-        return found
+        if (path := self.checkpoint) is not None and path.is_file():
+            import torch
 
-    def _kept_by(self, callback: str) -> dict[str, Any] | None:
-        """Return what a callback of Lightning's has kept in the checkpoint; None where that cannot be read."""
-        path = self.checkpoint
-        if path is None or not path.is_file():
-            return None
-        import torch
-
-        try:
-            saved = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-            kept: dict[str, Any] | None = saved.get("callbacks", {}).get(callback)
-        except (OSError, RuntimeError, ValueError, AttributeError, pickle.UnpicklingError):
-            return None
-        return kept
+            unreadable = (OSError, RuntimeError, ValueError, LookupError, AttributeError, pickle.UnpicklingError)
+            with contextlib.suppress(*unreadable):
+                saved = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+                kept: dict[str, Any] | None = saved["callbacks"].get("WiderModel")
+                return kept
+        # To make the model would tell as well, and run what the sweep's files name.
+        raise CheckpointError(
+            f"Trial {self.id} may have trained a model that was scaled to its width. An export names the scales, which "
+            f"are in checkpoints, and cannot be read from {path or 'one, for it has none'}. Export another trial."
+        )
 
     def _referred(self) -> dict[str, Any]:
         """Return references to the objects in its configuration, by dotted key."""

@@ -179,7 +179,7 @@ class Settings:
         "The narrow values, {model.width: 64}, of models whose hyperparameters are known: wider ones are scaled.",
         _OBJECT,
     )
-    max_epochs: int | None = _setting(None, checks.whole, "Epochs of a trial that is not stopped.", _COUNT)
+    max_epochs: int | None = _setting(None, checks.whole, "Epochs of a model='s Trainer; max_t of a scheduler.", _COUNT)
     scheduler: Any = _setting(
         "asha", checks.scheduler, "Which trials are stopped early: asha, elastic_asha, fifo, ...", _TEXT, _OBJECT, _NULL
     )
@@ -207,7 +207,7 @@ class Settings:
     checkpoints: Checkpoints | None = _setting(
         True,
         checks.checkpoints,
-        "Which checkpoints are kept: {keep: 1, every: 1}; false for none.",
+        "Which checkpoints are kept: {keep: 1, every: 1}; false: none with model= or script=.",
         _FLAG,
         _OBJECT,
         _NULL,

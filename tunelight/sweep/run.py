@@ -144,7 +144,7 @@ def run(
             its width. The cheap trials are the sweep ``NAME-proxy``, the results those in full. Experimental.
         base_width: scale a model for hyperparameters that were found on a narrower one, {"model.width": 64}, as the
             second stage of ``proxy`` does (None). Experimental.
-        max_epochs: epochs of a ``model=`` sweep's Trainer, and the scheduler's last rung (None).
+        max_epochs: epochs of a ``model=`` sweep's Trainer, and the scheduler's ``max_t`` (None).
         scheduler: "asha" (default), "fifo" (same as None), a name of Ray's, {"name": "asha", "grace_period": 2, ...},
             or a Ray Tune TrialScheduler.
         searcher: "random", "auto" (learns from all reports), "grid" (each configuration once), or one of Optuna's:
@@ -158,7 +158,7 @@ def run(
         reuse_gangs: keep workers warm from trial to trial, fork new ones from a process that has their imports, and
             keep the Ray that this run has started for five minutes, for the next one (True).
         checkpoints: Checkpoints(keep=1, every=1, every_s=0, share=0.05): how many of the best to keep in addition to
-            the last two, and when to write one. None: a ``model=`` sweep writes none.
+            the last two, and when to write one. None: none with ``model=`` or ``script=``.
         max_concurrent: maximum number of trials at once (None: as many as fit the cluster).
         max_workers: maximum number of workers of all trials together (None: as many as fit). 0: trials wait for more.
         priority: of sweeps that share a cluster, one with a higher number gets the workers that it can use: trials of
@@ -182,12 +182,12 @@ def run(
             and nodes, hangs) a trial survives, each time continuing from its last checkpoint.
         evaluation: Lightning's validation and test: "ddp", as its DDP does, or "exact", with one process's values for
             any number of workers (None: "ddp" for gangs of a fixed size, "exact" for elastic ones).
-        address: a Ray cluster (None: an initialised Ray, else RAY_ADDRESS, else a new local one).
+        address: a Ray cluster (None: an initialised Ray, else RAY_ADDRESS, else tunelight's own here).
         runtime_env: Ray's (working_dir, pip, env_vars, ...), for the sweep's workers. On a remote cluster, the driver's
             working directory is sent as working_dir (None).
         progress: show the live table (True), or which columns it has after trial and state: hyperparameters, metrics,
             ``workers``, ``epoch``, ``best``, ``time``, ``GPU``.
-        web: serve a live page of the sweep on this machine until a minute after its end, and print its address (False).
+        web: serve a live page on this machine until a minute after the sweep, if none is open, and print where (False).
         verbose: 0: only tunelight's output; 1: also that of trials and Lightning; 2: also Ray's (0).
 
     Returns: the results, also after Ctrl-C or at the end of the time budget. Raises: subclasses of TunelightError,

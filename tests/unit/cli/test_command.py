@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from tests.unit.results.test_results import Writer
 from tunelight.cli import app
-from tunelight.cli.app import BAD_INPUT, FAILED, INTERRUPTED, OK
-from tunelight.errors import GangError, StorageError
+from tunelight.cli.app import AGAIN, BAD_INPUT, FAILED, INTERRUPTED, OK
+from tunelight.errors import GangError, HeadLostError, StorageError, TrialError
 from tunelight.record import Record, leased
 
 COMMANDS = [
@@ -78,6 +78,8 @@ def failing(error: BaseException) -> Any:
     [
         (StorageError("no such sweep"), BAD_INPUT),
         (GangError("no worker came"), FAILED),
+        (TrialError("rank 1 failed"), FAILED),
+        (HeadLostError("the head was lost"), AGAIN),
         (KeyboardInterrupt(), INTERRUPTED),
     ],
 )

@@ -146,11 +146,12 @@ while [[ $1 == --* ]]; do shift; done
 exec "$@"
 """
 RAY_START = """#!/usr/bin/env bash
-echo "ray $* token=${#RAY_AUTH_TOKEN}" >>"$LOG"
+echo "ray $* cpus=$SRUN_CPUS_PER_TASK token=${#RAY_AUTH_TOKEN}" >>"$LOG"
 if [[ $* == *--head* ]]; then
   exec python3 -c 'if True:
     import os, socket, time
     head = socket.create_server(("127.0.0.1", int(os.environ["RAY_PORT"])))
+    print(os.getpid(), file=open(os.environ["LOG"] + ".head", "w"), flush=True)
     time.sleep(60)'
 fi
 exec sleep 60
@@ -214,6 +215,7 @@ def test_slurm_starts_a_head_then_the_other_nodes_then_the_sweep(slurm: Any) -> 
     for line in calls:
         if line.startswith("ray"):
             assert "--num-cpus=4" in line
+            assert "cpus=4" in line.split("--num-cpus=4")[1]  # of srun, which does not take them from sbatch
             assert line.endswith("token=64")  # nobody else's jobs may use it
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", port), 1)  # the head has ended with the script
@@ -250,10 +252,24 @@ def test_slurms_signals_are_passed_on_and_the_job_whose_time_is_over_is_queued_a
     assert ("scontrol requeue 7" in log.read_text()) is again
 
 
-@pytest.mark.parametrize(("code", "restarts", "again"), [(75, "3", True), (75, "100", False), (1, "0", False)])
-def test_a_job_whose_ray_was_lost_is_queued_again_some_times(slurm: Any, code: int, restarts: str, again: bool) -> None:
+LOSE = "until kill $(<$LOG.head); do sleep 0.05; done; while kill -0 $(<$LOG.head); do sleep 0.05; done"
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "restarts", "again"),
+    [
+        pytest.param("exit 75", 75, "3", True, id="to be run again"),
+        pytest.param("exit 75", 75, "100", False, id="often enough"),
+        pytest.param("exit 1", 1, "0", False, id="a failure"),
+        pytest.param(f"{LOSE}; exit 1", 1, "0", True, id="the head was lost"),
+        pytest.param(f"{LOSE}; exit 0", 0, "0", False, id="the head was lost, and nothing needed it any more"),
+    ],
+)
+def test_a_job_whose_ray_was_lost_is_queued_again_some_times(
+    slurm: Any, command: str, code: int, restarts: str, again: bool
+) -> None:
     start, log, _ = slurm
-    process = start("bash", "-c", f"exit {code}", restarts=restarts)
+    process = start("bash", "-c", command, restarts=restarts)
     process.communicate(timeout=30)
     assert process.returncode == code
     assert ("scontrol requeue 7" in log.read_text()) is again

@@ -157,14 +157,28 @@ def test_an_actor_is_dead_once_ray_says_so(monkeypatch):
     assert [names.is_dead(actor) for actor in ("one", "other", "unknown")] == [True, False, False]
 
 
-def test_the_autoscaler_reports_under_the_key_that_is_asked(monkeypatch):
+@pytest.mark.parametrize(
+    ("status", "version_2", "may_grow"),
+    [
+        (None, None, False),
+        (b'{"autoscaler_report": {}}', b"0", False),
+        (b'{"autoscaler_report": {"active_nodes": {"local.cluster.node": 1, "node_af3": 2}}}', None, False),
+        (b'{"autoscaler_report": {"active_nodes": {"workers": 1}}}', None, True),
+        (None, b"1", True),  # it reports its node types nowhere
+    ],
+)
+def test_an_autoscaler_is_known_by_the_keys_of_its_version(monkeypatch, status, version_2, may_grow):
     from ray._private.ray_constants import DEBUG_AUTOSCALING_STATUS
+    from ray._raylet import GCS_AUTOSCALER_STATE_NAMESPACE, GCS_AUTOSCALER_V2_ENABLED_KEY
 
-    held = {DEBUG_AUTOSCALING_STATUS: b'{"autoscaler_report": {}}'}
-    monkeypatch.setattr("ray.experimental.internal_kv._internal_kv_get", held.get)
-    assert names.autoscaler_status() == {"autoscaler_report": {}}
-    held.clear()
-    assert names.autoscaler_status() == {}
+    held = {
+        (DEBUG_AUTOSCALING_STATUS, None): status,
+        (GCS_AUTOSCALER_V2_ENABLED_KEY, GCS_AUTOSCALER_STATE_NAMESPACE): version_2,
+    }
+    monkeypatch.setattr(
+        "ray.experimental.internal_kv._internal_kv_get", lambda key, *, namespace=None: held[key, namespace]
+    )
+    assert names.has_autoscaler() is may_grow
 
 
 def test_the_bindings_of_nvml_are_nvidia_s_own_where_they_are_installed_and_else_ray_s_copy(monkeypatch):

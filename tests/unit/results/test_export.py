@@ -330,3 +330,22 @@ def test_the_callback_of_a_wide_model_is_in_every_format(tmp_path: Path) -> None
     hydra = yaml.safe_load(export("hydra", "a.yaml", []))["trainer"]["callbacks"]
     assert hydra == [{"_target_": "tunelight.WiderModel", "_convert_": "all", **wanted}]
     assert "callbacks=[tl.WiderModel(parameters={'w': {'adam': 0.5}})]" in export("python", "a.py", [])
+
+
+@pytest.mark.parametrize("kept", [{"parameters": {"w": {"adam": 0.5}}}, None])
+def test_the_scales_of_a_wide_model_come_from_its_checkpoint_and_not_from_code_of_the_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: Any
+) -> None:
+    (tmp_path / "theirs.py").write_text("raise SystemExit('this was run')")
+    monkeypatch.syspath_prepend(tmp_path)
+    written = Writer(tmp_path, **{**TOLD, "model": "theirs:Model", "base_width": {"model.hidden": 8}})
+    trial = written.trial(0.5, config=CONFIG)
+    with pytest.raises(
+        CheckpointError, match="the scales, which are in checkpoints, and cannot be read from one, for it"
+    ):
+        written.load().export_best(tmp_path / "best.yaml")
+    path = written.checkpoint(trial, 1, 0.5)
+    torch.save({"state_dict": {}, "callbacks": {} if kept is None else {"WiderModel": kept}}, path)
+    wider = {"class_path": "tunelight.WiderModel", "init_args": kept}
+    trainer = yaml.safe_load(written.load().export_best(tmp_path / "best.yaml").read_text())["trainer"]
+    assert (wider in trainer.get("callbacks", [])) is (kept is not None)

@@ -12,7 +12,7 @@ from typing import Any, Final
 from torch import nn
 
 from tunelight.errors import SettingsError
-from tunelight.lightning.widths.callback import WiderModel, arguments_of
+from tunelight.lightning.widths.callback import WiderModel
 from tunelight.lightning.widths.rules import Scales, derive, without_memory
 from tunelight.settings.dotted import holder_of
 
@@ -35,11 +35,6 @@ class Wider:
         """Return the callback for a model with these arguments; none for the narrow one itself."""
         scales = self.scales(arguments)
         return [WiderModel.of(scales)] if scales != Scales() else []
-
-    def described(self, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return that callback's arguments as plain data, or None."""
-        scales = self.scales(arguments)
-        return None if scales == Scales() else arguments_of(scales)
 
     def prepare(self, module: nn.Module, arguments: Mapping[str, Any]) -> None:
         """Let a trained module compute as it did in training: one whose output's weight is an embedding as well."""
