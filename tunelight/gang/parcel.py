@@ -114,9 +114,10 @@ class _Pickler(_CloudPickler):  # type: ignore[misc]
     """
 
     def __init__(self, file: io.BytesIO, references: Mapping[str, object], *, to_cpu: bool) -> None:
-        super().__init__(file, protocol=5, buffer_callback=self._take)
         self.storages: list[Bytes] = []
         self.buffers: list[Bytes] = []
+        # No method of this object: it would hold what it has pickled until Python looks for cycles.
+        super().__init__(file, protocol=5, buffer_callback=functools.partial(_take, self.buffers))
         self._names = {id(value): name for name, value in references.items() if value is not None}
         self._to_cpu = to_cpu
         # The storage is kept too, so that its address is not reused before the pickle is done.
@@ -161,12 +162,13 @@ class _Pickler(_CloudPickler):  # type: ignore[misc]
         self.storages.append(content)
         return len(self.storages) - 1
 
-    def _take(self, buffer: pickle.PickleBuffer) -> bool:
-        """Take a buffer out of the pickle, unless it is small; return whether it stays in."""
-        content = np.asarray(buffer.raw())
-        if content.nbytes >= _SMALL:
-            self.buffers.append(content)
-        return content.nbytes < _SMALL
+
+def _take(buffers: list[Bytes], buffer: pickle.PickleBuffer) -> bool:
+    """Take a buffer out of the pickle, unless it is small; return whether it stays in."""
+    content = np.asarray(buffer.raw())
+    if content.nbytes >= _SMALL:
+        buffers.append(content)
+    return content.nbytes < _SMALL
 
 
 def _bytes_of(storage: torch.UntypedStorage) -> Bytes:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import gc
 import pickle
 import sys
 import threading
 import tracemalloc
+import weakref
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -65,6 +67,17 @@ def test_memory_is_shown_and_not_copied():
     assert len(packed.data) < 1000
     assert peak < MB
     assert tensor.untyped_storage().resizable()  # it is not after tensor.numpy()
+
+
+def test_what_was_packed_goes_as_soon_as_nobody_holds_it():
+    model = nn.Linear(100, 100)
+    packed, weight = pack({"model": model, "rows": np.zeros(1000)}), weakref.ref(model.weight)
+    gc.disable()
+    try:
+        del model, packed
+        assert weight() is None
+    finally:
+        gc.enable()
 
 
 def test_what_is_packed_is_pickled_out_of_band_itself():
