@@ -68,6 +68,7 @@ def section(monkeypatch):
 def test_the_notes_of_this_version_are_its_section_of_the_changelog(section):
     notes = section(CHANGELOG, PROJECT["version"])
     heading = re.search(rf"^## \[{re.escape(PROJECT['version'])}\].*\n\n", CHANGELOG, re.MULTILINE)
+    assert heading is not None
     assert CHANGELOG[heading.end() :].startswith(f"{notes}\n\n## [")
     assert "### Added\n" in notes
     assert "\n## " not in notes

@@ -266,6 +266,14 @@ def test_a_reported_path_that_does_not_exist_is_an_error(tmp_path: Path) -> None
 # -- the copy
 
 
+def test_tensors_that_only_the_checkpoint_holds_are_not_copied() -> None:
+    made, live = torch.ones(3), torch.ones(3)
+    held = frozen({"state_dict": {"a": made}, "others": [live]}, [made])
+    assert held["state_dict"]["a"] is made
+    live.zero_()
+    assert held["others"][0].tolist() == [1.0, 1.0, 1.0]
+
+
 def test_a_frozen_checkpoint_does_not_change_with_training() -> None:
     weight = torch.arange(6.0).reshape(2, 3)
     live: dict[str, Any] = {

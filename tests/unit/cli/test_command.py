@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from tests.unit.results.test_results import Writer
 from tunelight.cli import app
 from tunelight.cli.app import AGAIN, BAD_INPUT, FAILED, INTERRUPTED, OK
-from tunelight.errors import GangError, HeadLostError, StorageError, TrialError
+from tunelight.errors import GangError, HeadLostError, StorageError, TrialError, WorkerError
 from tunelight.record import Record, leased
 
 COMMANDS = [
@@ -78,7 +78,7 @@ def failing(error: BaseException) -> Any:
     [
         (StorageError("no such sweep"), BAD_INPUT),
         (GangError("no worker came"), FAILED),
-        (TrialError("rank 1 failed"), FAILED),
+        (TrialError(WorkerError(1, "node", "ValueError", "no such lr", "line 7")), FAILED),
         (HeadLostError("the head was lost"), AGAIN),
         (KeyboardInterrupt(), INTERRUPTED),
     ],

@@ -168,12 +168,12 @@ def test_an_actor_is_dead_once_ray_says_so(monkeypatch):
     ],
 )
 def test_an_autoscaler_is_known_by_the_keys_of_its_version(monkeypatch, status, version_2, may_grow):
+    from ray import _raylet  # without types
     from ray._private.ray_constants import DEBUG_AUTOSCALING_STATUS
-    from ray._raylet import GCS_AUTOSCALER_STATE_NAMESPACE, GCS_AUTOSCALER_V2_ENABLED_KEY
 
     held = {
         (DEBUG_AUTOSCALING_STATUS, None): status,
-        (GCS_AUTOSCALER_V2_ENABLED_KEY, GCS_AUTOSCALER_STATE_NAMESPACE): version_2,
+        tuple(getattr(_raylet, f"GCS_AUTOSCALER_{name}") for name in ("V2_ENABLED_KEY", "STATE_NAMESPACE")): version_2,
     }
     monkeypatch.setattr(
         "ray.experimental.internal_kv._internal_kv_get", lambda key, *, namespace=None: held[key, namespace]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,15 @@ import torch
 from tunelight.compat.lightning import AsyncCheckpointIO, CheckpointIO, TorchCheckpointIO
 
 
-def write_later(checkpoint: dict[str, Any], path: str, writer: CheckpointIO) -> Callable[[], None]:
-    """Copy ``checkpoint``; return a function that writes the copy. Runs on: worker, rank 0."""
+def write_later(
+    checkpoint: dict[str, Any], path: str, writer: CheckpointIO, own: Iterable[torch.Tensor] = ()
+) -> Callable[[], None]:
+    """Copy ``checkpoint``, except for tensors of its own; return a function that writes it. Runs on: worker, rank 0."""
     while isinstance(writer, AsyncCheckpointIO) and writer.checkpoint_io is not None:
         writer = writer.checkpoint_io  # its thread would write after the function has returned
     plain = type(writer) is TorchCheckpointIO  # which keeps the file's bytes in memory as well, twice
     try:
-        snapshot = frozen(checkpoint)
+        snapshot = frozen(checkpoint, own)
     except Exception:  # for example, a user's object that can be pickled but not copied
         if not plain:
             raise
@@ -45,23 +47,26 @@ def _bytes_later(checkpoint: dict[str, Any], path: str) -> Callable[[], None]:
     return write
 
 
-def frozen(value: Any) -> Any:
-    """Return a deep copy with its tensors in main memory; storages that tensors share are copied once."""
-    copies: dict[int, Any] = {}
+def frozen(value: Any, own: Iterable[torch.Tensor] = ()) -> Any:
+    """Return a deep copy with its tensors in main memory; storages that tensors share are copied once.
+
+    ``own``: tensors that nothing else holds, which are not copied.
+    """
+    copies: dict[int, Any] = {id(one): one for one in own}
     storages: dict[int, torch.UntypedStorage] = {}
-
-    def visit(part: Any) -> None:
-        if isinstance(part, Mapping):
-            for item in part.values():
-                visit(item)
-        elif isinstance(part, list | tuple):
-            for item in part:
-                visit(item)
-        elif isinstance(part, torch.Tensor) and id(part) not in copies:
+    for part in tensors_of(value):
+        if id(part) not in copies:
             copies[id(part)] = _in_main_memory(part, storages)
-
-    visit(value)
     return copy.deepcopy(value, copies)
+
+
+def tensors_of(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in nested mappings, lists and tuples."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from tensors_of(item)
 
 
 def _in_main_memory(tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> torch.Tensor:

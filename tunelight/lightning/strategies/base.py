@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self, SupportsIndex
 
@@ -78,7 +79,7 @@ class GangStrategy(ParallelStrategy):
     backend: ClassVar[str]
     """How the gang of such a strategy communicates."""
     _of_process: ClassVar[frozenset[str]] = frozenset(
-        {"_given", "_session", "_launcher", "workers", "_model", "_accelerator"}
+        {"_given", "_session", "_launcher", "workers", "_model", "_accelerator", "gathered"}
         | {"cluster_environment", "_parallel_devices", "_lightning_optimizers"}
     )
     """Attributes that belong to the process that a strategy is in; the others are sent to the ranks."""
@@ -86,6 +87,8 @@ class GangStrategy(ParallelStrategy):
     evaluation: Evaluation | None
     """How evaluation is divided, if this strategy was given it."""
     _session: Session | None = None
+    gathered: Sequence[weakref.ref[torch.Tensor]] = ()
+    """Tensors that were made for the next checkpoint: it is written without another copy of them."""
     _launcher: GangLauncher | DriverLauncher | None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -306,7 +309,8 @@ class GangStrategy(ParallelStrategy):
             and not getattr(self, "_save_distributed_checkpoint", False)
         ):
             if self.is_global_zero:
-                writing.defer(write_later(checkpoint, filepath, self.checkpoint_io))
+                own = [one for known in self.gathered if (one := known()) is not None]
+                writing.defer(write_later(checkpoint, filepath, self.checkpoint_io, own))
         elif self.joined:
             super().save_checkpoint(checkpoint, filepath, storage_options=storage_options)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -18,6 +19,7 @@ from tunelight.compat.lightning import (
     weights_only_for,
 )
 from tunelight.errors import SettingsError, StrategyError
+from tunelight.lightning.state.snapshot import tensors_of
 from tunelight.lightning.strategies.base import GangStrategy
 from tunelight.lightning.strategies.training import SizeInvariantTraining
 from tunelight.lightning.workers import IDLE_TIMEOUT_S, Failures, NumWorkers
@@ -121,9 +123,23 @@ class RayShardedStrategy(SizeInvariantTraining, ModelParallelStrategy):
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """Return the model's state: on a rank in the form that checkpoints have."""
-        if self.joined:
-            return super().lightning_module_state_dict()
-        return ParallelStrategy.lightning_module_state_dict(self)
+        if not self.joined:
+            return ParallelStrategy.lightning_module_state_dict(self)
+        self.gathered = []
+        return self._noted(super().lightning_module_state_dict())
+
+    def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
+        """Return an optimizer's state, gathered on rank 0."""
+        return self._noted(super().optimizer_state(optimizer))
+
+    def _noted(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Note the tensors that were made for a state, and share no memory with the training."""
+        assert self.model is not None
+        states = [value for one in self.optimizers for kept in one.state.values() for value in kept.values()]
+        live = {_memory(one) for one in tensors_of([*self.model.parameters(), *self.model.buffers(), states])}
+        made = [weakref.ref(one) for one in tensors_of(state) if _memory(one) not in live]
+        self.gathered = [*self.gathered, *made]
+        return state
 
     def full_weights(self) -> Mapping[str, Any]:
         """Gather the full model on rank 0, in main memory. Called on every rank."""
@@ -168,6 +184,11 @@ class RayShardedStrategy(SizeInvariantTraining, ModelParallelStrategy):
             for group, kept in zip(optimizer.param_groups, saved["param_groups"], strict=True):
                 group.update({name: value for name, value in kept.items() if name != "params"})
         return checkpoint
+
+
+def _memory(tensor: Any) -> int:
+    """Return the address of a tensor's memory on this rank."""
+    return int(getattr(tensor, "_local_tensor", tensor).untyped_storage().data_ptr())
 
 
 def shard(model: nn.Module, mesh: Any, min_parameters: int) -> None:
