@@ -342,7 +342,7 @@ class Recovery(Callback):
         for loader in fit._combined_loader.flattened if middle else []:
             if isinstance(batches := batches_of(loader), TrainingBatches):
                 batches.begin()  # the epoch's order is drawn from the generators as they were at its beginning
-        every: int = trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]  # as above
+        every: int = trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]  # Lightning's, set elsewhere
         anew = not middle and every > 0 and trainer.current_epoch % every == 0
         made = not middle and (anew or is_resuming(fit))
         self.generators.put(fetched if made else self._of_mine(trainer, self._loaded["now"]))
@@ -351,7 +351,7 @@ class Recovery(Callback):
             if is_resuming(fit):
                 iter(fetcher)
         self._put_metrics(trainer, middle)
-        for one in trainer.callbacks if middle else ():  # type: ignore[attr-defined]  # as above
+        for one in trainer.callbacks if middle else ():  # type: ignore[attr-defined]  # Lightning's, set elsewhere
             # Lightning does not begin an epoch again, in which these set its values, SWA its schedule.
             if isinstance(one, GradientAccumulationScheduler | pl.callbacks.StochasticWeightAveraging):
                 one.on_train_epoch_start(trainer, trainer.lightning_module)
@@ -435,7 +435,7 @@ def _parts(trainer: pl.Trainer) -> int:
 
 def recovery_of(trainer: pl.Trainer) -> Recovery | None:
     """Return the Trainer's recovery; None outside of a trial."""
-    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # as above
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # Lightning's, set elsewhere
     return next((one for one in callbacks if isinstance(one, Recovery)), None)
 
 
