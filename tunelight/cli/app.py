@@ -1,7 +1,7 @@
 """The frame of the command line: how commands are declared, errors and exit codes.
 
 Exit codes: 0 done, or stopped by command; 1 the sweep failed, metrics differ, or the doctor found something wrong;
-2 bad input; 75 SIGTERM, or Ray's head is lost; 130 Ctrl-C.
+2 bad input; 4 some trials failed; 75 SIGTERM, or Ray's head is lost; 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from tunelight.errors import GangError, HeadLostError, TunelightError, WorkerFailedError
 
-OK, FAILED, BAD_INPUT, AGAIN, INTERRUPTED = 0, 1, 2, 75, 130
+OK, FAILED, BAD_INPUT, SOME_FAILED, AGAIN, INTERRUPTED = 0, 1, 2, 4, 75, 130
 _CODES: Final = {HeadLostError: AGAIN, GangError: FAILED, WorkerFailedError: FAILED}
 """The exit codes of a run's errors; all others are bad input."""
 _RUNS_CODE: Final[set[str]] = set()
@@ -185,7 +185,7 @@ app = typer.Typer(
     help="Hyperparameter search over distributed PyTorch Lightning training.",
     epilog=(
         "Exit codes: 0 done; 1 the sweep failed, metrics differ, or something is wrong with this machine; 2 bad input; "
-        "75 run it again (SIGTERM, or Ray's head is lost); 130 Ctrl-C.  Start with: tunelight init my-sweep"
+        "4 some trials failed; 75 run it again (SIGTERM, or Ray's head is lost); 130 Ctrl-C.  Start with: tunelight init my-sweep"
     ),
     no_args_is_help=True,
     rich_markup_mode=None,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tunelight.cli import options
-from tunelight.cli.app import AGAIN, FAILED, INTERRUPTED, OK, command, unread
+from tunelight.cli.app import AGAIN, FAILED, INTERRUPTED, OK, SOME_FAILED, command, unread
 from tunelight.cli.overrides import load_space_and_settings, parsed, read_sets, settings_of
 from tunelight.cli.printing import about_sweep, print_answer, print_either, print_json, print_table, shown_path, words
 from tunelight.errors import PreemptedError, ResourceError, SettingsError
@@ -281,6 +281,8 @@ def resume(
 
 def _finish(sweep: Callable[[], SweepResults], *, quiet: bool, json: bool) -> None:
     """Run a sweep, and print how it went. Raises: typer.Exit with its exit code."""
+    from tunelight.results.words import counted
+
     cut_off = INTERRUPTED
     try:
         results = sweep()
@@ -297,6 +299,19 @@ def _finish(sweep: Callable[[], SweepResults], *, quiet: bool, json: bool) -> No
             where = shown_path(results.folder)
             goes_on = results.ended in ("interrupted", "stopped")
             typer.echo(f"In {where}. {'To go on: tunelight resume' if goes_on else 'Next: tunelight show'} {where}")
-    done = results.top(1) or (results.metric is None and not any(trial.failed for trial in results.trials))
-    well = results.ended == "stopped" or done  # who stops a sweep by command means it
-    raise typer.Exit(cut_off if results.ended == "interrupted" else OK if well else FAILED)
+            if failed := results.errors:
+                many = f"{len(failed)} of {counted(len(results.every_trial), 'trial')} failed"
+                typer.echo(f"{many}; the first: tunelight show {where} {failed[0].index}")
+    raise typer.Exit(cut_off if results.ended == "interrupted" else _exit_code(results))
+
+
+def _exit_code(results: SweepResults) -> int:
+    """Return the exit code of a sweep that was not cut off; one with ``give_up_after=0`` tolerates failed trials."""
+    from tunelight.record import read_sweep_file
+
+    failed = len(results.errors)
+    well = results.top(1) or (results.metric is None and any(not trial.failed for trial in results))
+    if not well and (failed or results.ended != "stopped"):  # who stops a sweep by command means it
+        return FAILED
+    tolerated = (read_sweep_file(results.folder).get("failures") or {}).get("give_up_after") == 0
+    return SOME_FAILED if failed and not tolerated else OK

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.cli.conftest import SPACE
 from tests.unit.cli.test_command import call
 from tests.unit.results.test_results import ERROR, Writer
-from tunelight.cli.app import BAD_INPUT, FAILED, INTERRUPTED, OK
+from tunelight.cli.app import BAD_INPUT, FAILED, INTERRUPTED, OK, SOME_FAILED
 from tunelight.errors import SettingsError
 from tunelight.results import SweepResults
 from tunelight.sweep.reproduce import compare
@@ -19,11 +19,16 @@ from tunelight.sweep.reproduce import compare
 FILE = "space.yaml"
 
 
-def swept(folder: Path, *losses: float, reason: str = "finished") -> SweepResults:
-    """Return the results of a sweep of one trial, failed where it reports nothing, that ended so."""
+def swept(folder: Path, *losses: float, reason: str = "finished", failed: str = "", **told: Any) -> SweepResults:
+    """Return the results of a sweep of one trial, failed where it reports nothing, that ended so.
+
+    ``failed``: the states of further trials, with a space between.
+    """
     folder.mkdir(parents=True)
-    written = Writer(folder)
+    written = Writer(folder, **told)
     written.trial(*losses, state="FINISHED" if losses else "ERROR", error=None if losses else ERROR)
+    for state in failed.split():
+        written.trial(state=state, error=ERROR)
     written.record.append("end", reason=reason)
     return written.load()
 
@@ -54,7 +59,6 @@ def taking(monkeypatch: pytest.MonkeyPatch, where: str, answer: Any) -> list[Any
         ((), "finished", FAILED),
         ((0.5,), "interrupted", INTERRUPTED),
         ((0.5,), "stopped", OK),
-        ((), "stopped", OK),
     ],
 )
 def test_run_s_exit_code_says_how_the_sweep_went(tmp_path, monkeypatch, losses, reason, code):
@@ -62,10 +66,38 @@ def test_run_s_exit_code_says_how_the_sweep_went(tmp_path, monkeypatch, losses, 
     said = call("run", FILE, "-q", code=code).output
     assert "Sweep digits: 1 trial " in said
     next_step = "To go on: tunelight resume" if reason in ("interrupted", "stopped") else "Next: tunelight show"
-    assert said.endswith(f"In runs/digits. {next_step} runs/digits\n")
+    assert f"\nIn runs/digits. {next_step} runs/digits\n" in said
     assert call("run", FILE, code=code).output.startswith("In runs/digits. ")  # its progress has said the rest
     about = json.loads(call("run", FILE, "--json", code=code).stdout)
     assert (about["ended"], about["best"] is not None) == (reason, bool(losses))
+
+
+@pytest.mark.parametrize(
+    ("failed", "told", "reason", "code"),
+    [
+        ("ERROR ERROR OOM", {}, "finished", SOME_FAILED),
+        ("ERROR", {"failures": {"give_up_after": 3}}, "stopped", SOME_FAILED),
+        ("ERROR", {"metric": None}, "finished", SOME_FAILED),
+        ("ERROR", {"failures": {"give_up_after": 0}}, "finished", OK),  # it was asked to tolerate them
+        ("ERROR", {}, "interrupted", INTERRUPTED),
+        ("OOM DIVERGED", {}, "finished", OK),  # that says something of the configurations
+    ],
+)
+def test_failed_trials_are_in_the_exit_code_and_counted_in_the_last_line(
+    tmp_path, monkeypatch, failed, told, reason, code
+):
+    results = swept(tmp_path / "runs", 0.5, reason=reason, failed=failed, **told)
+    taking(monkeypatch, "tunelight.sweep.run.run", results)
+    last = call("run", FILE, "-q", code=code).output.splitlines()[-1]
+    if count := failed.split().count("ERROR"):
+        assert last == f"{count} of {len(results)} trials failed; the first: tunelight show runs/digits 1"
+    else:
+        assert last.startswith("In runs/digits.")
+
+
+def test_a_sweep_that_was_stopped_with_nothing_but_failed_trials_has_failed(tmp_path, monkeypatch):
+    taking(monkeypatch, "tunelight.sweep.run.run", swept(tmp_path / "runs", reason="stopped"))
+    assert "1 of 1 trial failed" in call("run", FILE, code=FAILED).output
 
 
 def test_run_hands_on_what_was_given_and_nothing_else(tmp_path, monkeypatch):
