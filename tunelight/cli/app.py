@@ -185,7 +185,8 @@ app = typer.Typer(
     help="Hyperparameter search over distributed PyTorch Lightning training.",
     epilog=(
         "Exit codes: 0 done; 1 the sweep failed, metrics differ, or something is wrong with this machine; 2 bad input; "
-        "4 some trials failed; 75 run it again (SIGTERM, or Ray's head is lost); 130 Ctrl-C.  Start with: tunelight init my-sweep"
+        "4 some trials failed; 75 run it again (SIGTERM, or Ray's head is lost); 130 Ctrl-C.  "
+        "Start with: tunelight init my-sweep"
     ),
     no_args_is_help=True,
     rich_markup_mode=None,

@@ -73,20 +73,18 @@ def test_run_s_exit_code_says_how_the_sweep_went(tmp_path, monkeypatch, losses, 
 
 
 @pytest.mark.parametrize(
-    ("failed", "told", "reason", "code"),
+    ("failed", "told", "code"),
     [
-        ("ERROR ERROR OOM", {}, "finished", SOME_FAILED),
-        ("ERROR", {"failures": {"give_up_after": 3}}, "stopped", SOME_FAILED),
-        ("ERROR", {"metric": None}, "finished", SOME_FAILED),
-        ("ERROR", {"failures": {"give_up_after": 0}}, "finished", OK),  # it was asked to tolerate them
-        ("ERROR", {}, "interrupted", INTERRUPTED),
-        ("OOM DIVERGED", {}, "finished", OK),  # that says something of the configurations
+        ("ERROR ERROR OOM", {}, SOME_FAILED),
+        ("ERROR", {"failures": {"give_up_after": 3}, "reason": "stopped"}, SOME_FAILED),
+        ("ERROR", {"metric": None}, SOME_FAILED),
+        ("ERROR", {"failures": {"give_up_after": 0}}, OK),  # it was asked to tolerate them
+        ("ERROR", {"reason": "interrupted"}, INTERRUPTED),
+        ("OOM DIVERGED", {}, OK),  # that says something of the configurations
     ],
 )
-def test_failed_trials_are_in_the_exit_code_and_counted_in_the_last_line(
-    tmp_path, monkeypatch, failed, told, reason, code
-):
-    results = swept(tmp_path / "runs", 0.5, reason=reason, failed=failed, **told)
+def test_failed_trials_are_in_the_exit_code_and_counted_in_the_last_line(tmp_path, monkeypatch, failed, told, code):
+    results = swept(tmp_path / "runs", 0.5, failed=failed, **told)
     taking(monkeypatch, "tunelight.sweep.run.run", results)
     last = call("run", FILE, "-q", code=code).output.splitlines()[-1]
     if count := failed.split().count("ERROR"):
