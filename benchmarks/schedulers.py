@@ -102,14 +102,12 @@ def _doubling(_: Workload) -> Any:
 ROWS: dict[str, Row] = {
     "ElasticASHA": (_elastic, (1, peers.MOST)),
     "ElasticASHA, no growth": (_elastic, 1),
-    "ElasticASHA auto": (lambda _: ElasticASHA(reduction_factor=peers.ETA, max_t="auto"), 1),
     "tunelight ASHA": (_asha, 1),
     "Ray ASHA": (lambda _: peers.ray_asha(MAX_T), 1),
     "Ray ASHA + RCS, even": (lambda _: peers.ray_resizing(MAX_T, top=False), 1),
     "Ray ASHA + RCS, top job": (lambda _: peers.ray_resizing(MAX_T, top=True), 1),
     "ASHA doubling (RASDA)": (_doubling, (1, peers.MOST)),
-    "Syne Tune ASHA": (lambda workload: peers.SyneTune("promotion", MAX_T, workload.slots), 1),
-    "Syne Tune PASHA": (lambda workload: peers.SyneTune("pasha", MAX_T, workload.slots), 1),
+    "Syne Tune ASHA": (lambda workload: peers.SyneTune(MAX_T, workload.slots), 1),
     **{f"static {width}": (_asha, width) for width in STATIC},
 }
 PAIR = ("ElasticASHA", "Ray ASHA", "ASHA doubling (RASDA)")
@@ -117,7 +115,6 @@ ALL = (
     *PAIR, "ElasticASHA, no growth", "tunelight ASHA", "Ray ASHA + RCS, even", "Ray ASHA + RCS, top job",
     "Syne Tune ASHA", *(f"static {width}" for width in STATIC),
 )  # fmt: skip
-AUTO = ("ElasticASHA auto", "Ray ASHA", "tunelight ASHA", "Syne Tune ASHA", "Syne Tune PASHA")
 WORKLOADS: list[tuple[Workload, Sequence[str]]] = [
     *[(Workload(f"64 slots, sum, {e:.0%}", "digits-sum", efficiency=e), PAIR) for e in (1.0, 0.7, 0.6, 0.5)],
     *[(Workload(f"64 slots, noisy, {e:.0%}", "digits-noisy", efficiency=e), PAIR) for e in (1.0, 0.5)],
@@ -130,12 +127,9 @@ WORKLOADS: list[tuple[Workload, Sequence[str]]] = [
     (Workload("64 slots, noisy, 80%, nodes fail", "digits-noisy", failures=0.5), PAIR),
     (Workload("64 slots, sum, 80%, deadline 45 min", "digits-sum", 2000, deadline_s=45 * 60.0), PAIR),
     (Workload("64 slots, few, 80%, deadline 45 min", "digits-few", 2000, deadline_s=45 * 60.0), PAIR),
-    (Workload("64 slots, digits, auto", "digits"), AUTO),
-    (Workload("64 slots, noisy, auto", "digits-noisy"), AUTO),
 ]
 SHORT: list[tuple[Workload, Sequence[str]]] = [
     (Workload("64 slots, noisy, 80%", "digits-noisy", 64), PAIR),
-    (Workload("64 slots, digits, auto", "digits", 64), ("ElasticASHA auto", "Ray ASHA")),
 ]
 
 FEW_SLOTS, REPEATS = "8 slots", "repeats"

@@ -41,7 +41,7 @@ print(time.perf_counter() - began, peak, ran.scheduler_cpu_s, len(ran.trials))
 def judge(found: Sequence[Any]) -> int:
     """Print each target with what came, MET or MISSED; return how many were missed."""
     _break_even(found)
-    verdicts = [*_ratios(found), *_deadline(found), *_auto(found), *_scale(), _latency()]
+    verdicts = [*_ratios(found), *_deadline(found), *_scale(), _latency()]
     print("\nTargets")
     for text, met in verdicts:
         print(f"  {'MET   ' if met else 'MISSED'} {text}")
@@ -71,9 +71,9 @@ def _pairs(
     return [(first[seed], second[seed]) for seed in sorted(first) if seed in second]
 
 
-def _names(found: Sequence[Any], *, deadline: bool = False, auto: bool = False) -> list[str]:
+def _names(found: Sequence[Any], *, deadline: bool = False) -> list[str]:
     names = dict.fromkeys(one.workload for one in found)
-    return [name for name in names if ("deadline" in name) == deadline and ("auto" in name) == auto]
+    return [name for name in names if ("deadline" in name) == deadline]
 
 
 def _ratios(found: Sequence[Any]) -> list[Verdict]:
@@ -107,23 +107,6 @@ def _deadline(found: Sequence[Any]) -> list[Verdict]:
         gain = [100 * (mine - theirs) for mine, theirs in both]
         text = f"{name}: best accuracy {shown(gain)} points over Ray ASHA's (at least 3)"
         verdicts.append((text, iqm(gain) >= 3))
-    return verdicts
-
-
-def _auto(found: Sequence[Any]) -> list[Verdict]:
-    verdicts = []
-    for name in _names(found, auto=True):
-        for other in ("Ray ASHA", "tunelight ASHA"):
-            rows = ("ElasticASHA auto", other)
-            ratios = [mine / theirs for mine, theirs in _pairs(found, name, rows, lambda one: one.worker_h)]
-            worse = iqm([mine - theirs for mine, theirs in _pairs(found, name, rows, lambda one: one.named)])
-            text = (
-                f"{name}: max_t='auto' takes {shown(ratios, 3)} of the worker-hours of {other} (at most 0.333); what "
-                f"it names, trained to the end, has {worse:+.4f} regret (at most {EQUAL:+.2f})"
-            )
-            of = f"{shown(ratios, 2)}, regret {worse:+.3f}"
-            headline(f"{name}: worker-hours of max_t='auto' / {other}", iqm(ratios), of=of, most=1 / 3)
-            verdicts.append((text, iqm(ratios) <= 1 / 3 and worse <= EQUAL))
     return verdicts
 
 

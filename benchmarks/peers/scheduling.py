@@ -54,17 +54,16 @@ class SyneTune(FIFOScheduler):
     It pauses every trial at every milestone, and when there is room, promotes one or lets a new one start.
     """
 
-    def __init__(self, kind: str, max_t: int, slots: int) -> None:
+    def __init__(self, max_t: int, slots: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         from importlib import import_module
 
-        name = {"promotion": "PromotionRungSystem", "pasha": "PASHARungSystem"}[kind]
-        module = import_module(f"syne_tune.optimizer.schedulers.legacy_hyperband_{kind}")
+        module = import_module("syne_tune.optimizer.schedulers.legacy_hyperband_promotion")
         levels = [1]
         while levels[-1] * ETA < max_t:
             levels.append(levels[-1] * ETA)
         self._metric, self.mode, self._max_t = JUDGED["metric"], JUDGED["mode"], max_t
-        self._rungs = getattr(module, name)(
+        self._rungs = module.PromotionRungSystem(
             levels, [1 / ETA] * len(levels), self._metric, self.mode, "training_iteration", max_t
         )
         self._slots = slots

@@ -52,7 +52,7 @@ class ASHA(GangScheduler):
         time_attr: reported name of the progress, in whose units ``max_t`` and ``grace_period`` are (None: that of
             ``unit``); other than "training_iteration", the gang waits for an answer to each of its reports.
         max_t: where a trial ends by itself, or is stopped soon after (None: not known; rungs lie below 100, and no
-            trial is stopped for its length). ("auto" is for ElasticASHA: this form stops for good.)
+            trial is stopped for its length).
         grace_period: no trial is stopped before it (the first rung of bracket 0).
         reduction_factor: of how many trials one goes on, > 1 (eta in the paper).
         brackets: how many brackets share the trials, with later first rungs; Hyperband's weights, dealt in
@@ -79,11 +79,6 @@ class ASHA(GangScheduler):
         unit: Literal["epochs", "samples", "seconds"] | None = None,
     ) -> None:
         super().__init__(metric, mode)
-        if isinstance(max_t, str) and max_t == "auto":
-            raise SettingsError(
-                "ASHA stops a trial for good, so that max_t='auto', under which trials may go on later, is not for it. "
-                "ElasticASHA(max_t='auto') pauses them; by name: scheduler={'name': 'elastic_asha', 'max_t': 'auto'}."
-            )
         self.max_t: float = _MAX_T if max_t is None else max_t
         self.grace_period: float = grace_period
         self._eta = reduction_factor

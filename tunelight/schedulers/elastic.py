@@ -11,13 +11,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
 from tunelight.compat.arguments import known_arguments
-from tunelight.errors import SettingsError
 from tunelight.messages import Continue, Stop
 from tunelight.schedulers.base import GangScheduler, SweepFacts
 from tunelight.schedulers.common import TRAINING_ITERATION, End, began_at, check_halving, number, tell
@@ -59,10 +58,7 @@ class ElasticASHA(GangScheduler):
         reduction_factor: of how many trials one is promoted, > 1 (eta in the paper).
         grace_period: where the first rung lies, in epochs (one report each).
         max_t: where a trial ends by itself, in epochs, or is stopped soon after (None: not known; rungs lie below 81,
-            and no trial is stopped for its length). "auto": no further than is needed to tell which trial is best (see
-            :class:`~tunelight.schedulers.pasha.Pasha`): two rungs at first, a further one while the order of trials at
-            the two highest still changes by more than the measured noise of validation. All trials pause at the
-            highest rung, and none ends by itself unless its training does.
+            and no trial is stopped for its length).
         deadline_s: seconds from the first trial on after which nothing counts (None: no deadline).
         max_workers: how far a gang may grow (None: to what the sweep's ``workers`` say; under a plain Tuner not).
         cooldown: how many reports a gang keeps its size at least.
@@ -81,18 +77,16 @@ class ElasticASHA(GangScheduler):
         mode: str | None = None,
         reduction_factor: float = 3,
         grace_period: float = 1,
-        max_t: float | Literal["auto"] | None = None,
+        max_t: float | None = None,
         deadline_s: float | None = None,
         max_workers: int | None = None,
         cooldown: int = 5,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(metric, mode)
-        if isinstance(max_t, str) and max_t != "auto":
-            raise SettingsError(f"ElasticASHA's max_t must be a number of epochs or 'auto', and is {max_t!r}.")
-        self.max_t = None if max_t == "auto" else _MAX_T if max_t is None else max_t
-        check_halving("ElasticASHA", grace_period if max_t == "auto" else self.max_t, grace_period, reduction_factor)
-        self._finish = End(None if max_t == "auto" else max_t)
+        self.max_t: float = _MAX_T if max_t is None else max_t
+        check_halving("ElasticASHA", self.max_t, grace_period, reduction_factor)
+        self._finish = End(max_t)
         if deadline_s is not None:
             checks.number("ElasticASHA's deadline_s", deadline_s)
         if max_workers is not None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from tunelight.schedulers.common import WORST
 from tunelight.schedulers.members import Member, Members, State
-from tunelight.schedulers.pasha import Pasha
-from tunelight.schedulers.rungs import Rung, ladder
+from tunelight.schedulers.rungs import ladder
 
 Verdict = Literal["go on", "pause", "stop"]
 
@@ -26,15 +24,14 @@ class Promotion:
         members: Members,
         eta: float,
         grace: float,
-        max_t: float | None,
+        max_t: float,
         worth: Callable[[Member], bool] = lambda _: True,
     ) -> None:
         self._members = members
         self._worth = worth
         self.eta = eta
-        self.max_t = math.inf if max_t is None else max_t
-        self.pasha = Pasha() if max_t is None else None
-        self.rungs = ladder(grace, eta, self.max_t, most=math.inf if self.pasha is None else 2)
+        self.max_t = max_t
+        self.rungs = ladder(grace, eta, max_t)
         self._nobody = False
         """Whether it is known that no trial can be promoted, until something changes."""
 
@@ -49,7 +46,7 @@ class Promotion:
     def expected(self, member: Member) -> float:
         """Return the progress that a trial is expected to make from here: 1/eta of it past each rung."""
         total, share, at = 0.0, 1.0, member.progress
-        for number in range(member.target, len(self.rungs) + (self.pasha is None)):
+        for number in range(member.target, len(self.rungs) + 1):
             total += share * (self.end_of(number) - at)
             share, at = share / self.eta, self.end_of(number)
         return total
@@ -65,8 +62,6 @@ class Promotion:
         """
         at, first = member.progress, member.target
         member.loss = loss
-        if self.pasha is not None and at >= self.rungs[-2].milestone:
-            self.pasha.heard(member.trial_id, loss)
         self._file(member, at, loss)
         if ended or not self.rungs or at >= self.max_t:
             return "go on"
@@ -78,10 +73,7 @@ class Promotion:
 
     def standing(self, member: Member) -> str:
         """Return why a trial waits at its rung, in words."""
-        rung = self.rungs[member.at]
-        if member.at >= self._passable:
-            return f"{rung.place(member.trial_id)}, the highest so far"
-        return rung.standing(member.trial_id, self.eta, closed=False)
+        return self.rungs[member.at].standing(member.trial_id, self.eta, closed=False)
 
     def promotable(self, *, idle: bool = False) -> Member | None:
         """Return the trial to promote first: the best one paused at the highest rung where one may go on.
@@ -123,10 +115,7 @@ class Promotion:
 
     def load(self, state: Iterable[Mapping[str, Any]]) -> None:
         """Load what ``state`` returned; trials that trained then are expected to be added again."""
-        saved = list(state)
-        while self.pasha is not None and len(self.rungs) < len(saved):
-            self.rungs.append(Rung(self.rungs[-1].milestone * self.eta))
-        for number, (rung, filed) in enumerate(zip(self.rungs, saved, strict=True)):
+        for number, (rung, filed) in enumerate(zip(self.rungs, state, strict=True)):
             rung.load(filed)
             for trial_id, (loss, _) in rung.filed.items():
                 member = self._members[trial_id]
@@ -137,28 +126,14 @@ class Promotion:
                 member.progress = rung.milestone
         self.changed()
 
-    @property
-    def _passable(self) -> int:
-        """How many rungs a trial may go past."""
-        return len(self.rungs) - (self.pasha is not None)
-
     def _file(self, member: Member, at: float, loss: float) -> None:
         target = member.target
         while target < len(self.rungs) and at >= self.rungs[target].milestone:
             self.rungs[target].file(member.trial_id, loss)
             target += 1
-            if target == len(self.rungs):
-                self._add_rung(member.trial_id)
         if target != member.target:
             self._members.move(member, member.state, target)
             self.changed()
-
-    def _add_rung(self, trial_id: str) -> None:
-        """Add a rung if a trial that has reached the top one ranks differently there."""
-        top = self.rungs[-1]
-        if self.pasha is not None and self.pasha.contradicts(top, self.rungs[-2], trial_id, self.eta):
-            self.rungs.append(Rung(top.milestone * self.eta))
-            self.pasha.rung_added()
 
     def _passes(self, member: Member, numbers: range, sure: int = 0) -> bool:
         """Promote a trial past these rungs while it is among their best; past the first ``sure`` ones in any case."""
@@ -173,8 +148,6 @@ class Promotion:
 
     def _may(self, trial_id: str, number: int) -> bool:
         rung = self.rungs[number]
-        if number >= self._passable:
-            return False
         return rung.among_best(trial_id, self.eta, closed=rung.rank(trial_id) == 0 and self._closed(number))
 
     def _closed(self, number: int) -> bool:
@@ -191,7 +164,7 @@ class Promotion:
         return member.trial is not None and self._worth(member)
 
     def _first(self, *, idle: bool) -> Member | None:
-        for number in reversed(range(self._passable)):
+        for number in reversed(range(len(self.rungs))):
             for trial_id in self.rungs[number].ready(self.eta, closed=idle and self._closed(number)):
                 member = self._members[trial_id]
                 if member.state is State.PAUSED and self._to_go_on(member):

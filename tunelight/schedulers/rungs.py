@@ -109,10 +109,10 @@ class Rung:
         return f"{self.milestone:g}: {len(self.filed)} filed{promoted}{shown}"
 
 
-def ladder(first: float, eta: float, end: float, most: float = math.inf) -> list[Rung]:
+def ladder(first: float, eta: float, end: float) -> list[Rung]:
     """Return the rungs at ``first * eta ** k`` below ``end``."""
     rungs: list[Rung] = []
-    while first < end and len(rungs) < most:
+    while first < end:
         rungs.append(Rung(first))
         first *= eta
     return rungs

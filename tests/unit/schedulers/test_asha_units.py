@@ -26,8 +26,3 @@ def test_a_unit_and_another_time_attr_contradict():
         make_asha(unit="samples", time_attr="steps")
     with pytest.raises(SettingsError, match=r"is 'sample'. Did you mean 'samples'"):
         make_asha(unit="sample")
-
-
-def test_max_t_auto_is_for_the_form_that_pauses():
-    with pytest.raises(SettingsError, match="ElasticASHA"):
-        make_asha(max_t="auto")

@@ -116,12 +116,6 @@ def test_elastic_asha_says_why_it_stops_a_trial():
     assert stopped == {"reported loss=nan", "trained on past max_t=3"}
 
 
-def test_nobody_passes_the_highest_rung_while_trials_rank_alike():
-    cluster = Asked(make(max_t="auto"), max_t=27)
-    cluster.run(curves(6))
-    assert any(str(reason).endswith(" at rung 3, the highest so far") for _, reason in cluster.reasons)
-
-
 def test_a_population_says_why_a_member_pauses():
     population = Population(max_lead=3)
     for number in range(1, 4):

@@ -29,7 +29,6 @@ SCHEDULERS: dict[str, Callable[[], Any]] = {
     "elastic": lambda: ElasticASHA(**JUDGED, max_t=9),
     "elastic that grows": lambda: ElasticASHA(**JUDGED, max_t=9, max_workers=4),
     "elastic with a deadline": lambda: ElasticASHA(**JUDGED, max_t=9, max_workers=4, deadline_s=60.0),
-    "elastic that finds its end": lambda: ElasticASHA(**JUDGED, max_t="auto"),
     "population": lambda: GangPBT(**JUDGED, **X, max_t=9),
     "population of no known end": lambda: GangPBT(**JUDGED, **X),
     "ray's asha": lambda: AsyncHyperBandScheduler(**TIME, max_t=9, reduction_factor=3, stop_last_trials=False),
