@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 from tunelight.errors import CheckpointError
 from tunelight.messages import CheckpointInfo, Report
-from tunelight.stores import delete, delete_local, files_of, shown, store_of, write_atomically
+from tunelight.stores import delete, delete_local, files_of, shown, store_of, sync_file, write_atomically
 
 FOLDER = "checkpoints"
 POINTER = "pointer.json"
@@ -425,10 +425,10 @@ def copy_into(info: CheckpointInfo, folder: str | os.PathLike[str]) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Sync a file, or all files of a folder, to disk."""
+    """Sync a file, or all files of a folder, to disk. Raises: OSError."""
     for file in files_of(path):
-        with file.open("rb") as stream, suppress(OSError):  # not every file system can
-            os.fsync(stream.fileno())
+        with file.open("rb") as stream:
+            sync_file(stream.fileno())
 
 
 def _companion(path: Path) -> Path:

@@ -1,11 +1,13 @@
 """CheckpointWriter: writes a trial's checkpoints on one rank, one at a time, in the background where it can.
 
 A checkpoint that was copied to memory (see :meth:`CheckpointWriter.defer`) is written by a thread while training
-continues; at most one copy is in memory. If the storage fails, the trial continues without that checkpoint.
+continues; at most one copy is in memory. If the storage fails, the trial continues without that checkpoint; other
+errors, as those of the user's hooks, are raised.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import threading
@@ -25,6 +27,10 @@ SETTLE_LIMIT_S = 600.0
 
 _TORCHS = ("PytorchStreamWriter", "iostream error", "unexpected pos")
 """Messages of torch's file writer, in a RuntimeError, for a full disk; which, depends on the position in the file."""
+_OF_STORAGE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.ESTALE})
+"""Errors of writing to an open file, which name no file."""
+_MISTAKEN = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST})
+"""Errors of code that opens a wrong path, if the folder is there."""
 
 Writer = Callable[[str], object]
 """Writes a checkpoint to the path it is given; called on every rank with the same path."""
@@ -40,6 +46,7 @@ class CheckpointWriter:
         post: sends events to the head; None: every checkpoint is waited for.
         away: True if this rank is on another node than rank 0.
         start: names this start of the trial, the same on all ranks; part of the names of temporary files.
+        refused: tells the other ranks, or asks rank 0, whether the storage has refused its part of a file, too.
         resume: the checkpoint that this start continues from; other ranks may still have to read it.
         clock: returns seconds; the clock of ``policy``.
     """
@@ -55,8 +62,9 @@ class CheckpointWriter:
         away: bool = False,
         start: str = "",
         resume: str | None = None,
+        refused: Callable[[str], bool] = lambda _: True,
     ) -> None:
-        self._lead = lead
+        self._lead, self._refused_by_lead = lead, refused
         self._start, self._resume = start, resume
         self._away = away
         self._policy = policy
@@ -68,8 +76,7 @@ class CheckpointWriter:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._last: CheckpointInfo | None = None
-        self._failing = False
-        self._writing_now = False
+        self._failing = self._writing_now = self._in_hooks = False
 
     # -- rank 0 decides
 
@@ -96,7 +103,13 @@ class CheckpointWriter:
 
     def writes(self, path: str | os.PathLike[str]) -> bool:
         """Return whether ``path`` is the checkpoint now being written, so that :meth:`defer` can be used for it."""
-        return self._temp is not None and os.fspath(path) == self._temp
+        now = self._temp is not None and os.fspath(path) == self._temp
+        self._in_hooks = self._in_hooks and not now
+        return now
+
+    def calls_hooks(self) -> None:
+        """Raise any error until a strategy asks whether it :meth:`writes`: until then the user's hooks run."""
+        self._in_hooks = True
 
     def defer(self, write: Callable[[], object]) -> None:
         """Call ``write`` in another thread, to write the checkpoint now being written from a copy in memory."""
@@ -131,13 +144,15 @@ class CheckpointWriter:
         temp = checkpoints.temp_path(info, self._start)
         with suppress(OSError):  # writing into it raises the same error
             temp.parent.mkdir(parents=True, exist_ok=True)
-        self._temp, self._later = str(temp), None
+        self._temp, self._later, self._in_hooks = str(temp), None, False
         try:
             if callable(checkpoint):
                 checkpoint(str(temp))
             elif self._lead:
                 shutil.move(os.fspath(checkpoint), temp)
         except (OSError, RuntimeError) as error:
+            if callable(checkpoint) and not (self._may_refuse(error, temp) and self._refused_by_lead(temp.name)):
+                raise
             self._refused(error, temp, self._note)
             return None
         finally:
@@ -158,12 +173,24 @@ class CheckpointWriter:
         self._thread.start()
         return None
 
+    def _may_refuse(self, error: Exception, temp: Path) -> bool:
+        """Return whether what a function raised is an error of writing to ``temp``, and of nothing else in the code."""
+        cause = error if isinstance(error, OSError) else error.__context__
+        if self._in_hooks or not isinstance(cause, OSError):
+            return not self._in_hooks and _storage_failed(error)
+        files = [Path(os.fsdecode(file)) for file in (cause.filename, cause.filename2) if isinstance(file, str | bytes)]
+        if not files:
+            return cause.errno in _OF_STORAGE
+        inside = any(file.is_relative_to(temp.parent) for file in files)
+        return inside and (cause.errno not in _MISTAKEN or not temp.parent.is_dir())
+
     def _refused(self, error: Exception, temp: Path, note: Callable[[str], None]) -> None:
         """Warn once if the storage failed; raise other errors."""
         if not _storage_failed(error):
             raise error
         with suppress(OSError):
-            delete_local(temp)
+            if self._lead:
+                delete_local(temp)
         if not self._failing:
             note(_warning(error, temp))
         self._failing = True

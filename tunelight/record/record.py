@@ -27,7 +27,7 @@ from tunelight.record.names import RECORD_FILE, why
 from tunelight.record.outcomes import TERMINAL
 from tunelight.record.remote import refresh
 from tunelight.record.state import SweepState, apply
-from tunelight.stores import shown
+from tunelight.stores import shown, sync_file
 from tunelight.stores.masking import printable
 
 FORMAT: Final = 1
@@ -73,8 +73,10 @@ class Lines:
     def sync(self) -> None:
         """Sync the file to the disk."""
         if self._file is not None:
-            with suppress(OSError):  # not every file system can
-                os.fsync(self._file)
+            try:
+                sync_file(self._file)
+            except OSError as error:
+                self._warn(error)
 
     def close(self) -> None:
         """Retry what is pending and close the file; a later write opens it again."""

@@ -52,6 +52,14 @@ class Agreement:
             return admitted
         return self._receive(-number, number) == _WRITE
 
+    def refused(self, file: str) -> bool:
+        """Return whether the storage has refused rank 0's part of a file, once it has refused this rank's."""
+        turn = f"refused {file}"
+        if self._place.rank == 0:
+            self._broadcast(turn, _SKIP)
+            return True
+        return await_message(self._channel, [turn], MEET_LIMIT_S, lambda: self._mailbox.aborted) is not None
+
     def agree(self, key: str, value: str, number: int, *, end: str = "", past: str = "") -> str:
         """Return rank 0's ``value`` of ``key``, after report ``number``. Raises: TrialStopped after an abort.
 

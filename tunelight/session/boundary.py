@@ -158,6 +158,7 @@ class Boundary:
             away=place.node_rank > 0,
             start=f"{start.token}-{start.serial}",
             resume=None if start.resume is None else start.resume.path,
+            refused=self._agreement.refused,
         )
         """Writes checkpoints."""
         self._graphs = compiled_graphs()

@@ -85,8 +85,8 @@ class Context:
                 is recorded as its ``repr``, with a warning.
             checkpoint: a file or folder that rank 0 wrote (it is moved into the trial's folder), or a function
                 that writes one to the path it is given. The function is called on every rank, at those reports
-                that write a checkpoint (``checkpoints=`` of the sweep); if it raises an OSError, the sweep warns
-                and training continues without that checkpoint.
+                that write a checkpoint (``checkpoints=`` of the sweep). Where the storage fails as it writes there,
+                the sweep warns and training continues without that checkpoint; its other errors are the trial's.
             epoch, step: progress of training, for the record.
             filename: the file's name in plain Tune's ``Result.checkpoint``.
 

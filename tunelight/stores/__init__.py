@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tunelight.stores.atomic import replacing, write_atomically
+from tunelight.stores.atomic import replacing, sync_file, write_atomically
 from tunelight.stores.paths import FOLDER, ODD, check, check_folder, shown, working
 from tunelight.stores.store import PUSH_LIMIT_S, Store, alone, delete, delete_local, files_of, store_of
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 from collections.abc import Iterator
@@ -59,4 +60,16 @@ def write_atomically(path: str | os.PathLike[str], data: str | bytes | memoryvie
         stream.write(data.encode() if isinstance(data, str) else data)
         if sync:
             stream.flush()
-            os.fsync(stream.fileno())
+            sync_file(stream.fileno())
+
+
+def sync_file(file: int) -> None:
+    """Return once an open file's data is on the disk, where the file system can tell. Raises: OSError: it is not.
+
+    Some systems that write behind (NFS) tell only here that a disk or a quota is full.
+    """
+    try:
+        os.fsync(file)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
+            raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 import resource
 import threading
 from collections.abc import Callable
@@ -337,3 +338,63 @@ def test_a_checkpoint_in_parts_of_several_nodes_is_refused_in_a_store(tmp_path: 
     assert [path.read_bytes()[:9] for path in home.glob(".*.tmp")] == [b"of rank 0"]
     plain = CheckpointInfo(str(tmp_path / "shared" / "report-000001.ckpt"), 1)
     assert away.write(plain, lambda path: Path(path).mkdir()) is None, "of a shared folder, rank 0 finishes it"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FileNotFoundError(errno.ENOENT, "No such file", "vocabulary.txt"),
+        OSError(errno.ENOSPC, "No space left on device", "/elsewhere/vocabulary.txt"),
+        OSError("no vocabulary"),
+        ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"),
+    ],
+)
+def test_an_error_of_the_code_that_is_none_of_the_write_is_raised(tmp_path: Path, error: OSError) -> None:
+    one = One(tmp_path)
+
+    def write(path: str) -> None:
+        raise error
+
+    def by_another(path: str) -> None:
+        try:
+            raise error
+        except OSError as first:
+            raise RuntimeError("cannot save") from first
+
+    for function in (write, by_another):
+        with pytest.raises(type(error) if function is write else RuntimeError):
+            one.writer.write(one.info(1), function)
+    with pytest.raises(FileNotFoundError):  # a folder that it was to make
+        one.writer.write(one.info(1), lambda path: Path(path, "weights").write_text("weights"))
+    assert one.notes == []
+
+
+def test_what_hooks_raise_before_a_strategy_writes_is_raised_whatever_it_looks_like(tmp_path: Path) -> None:
+    one = One(tmp_path)
+
+    def save(path: str, *, writes: bool) -> None:
+        one.writer.calls_hooks()
+        assert not writes or one.writer.writes(path)
+        full(Path(path))
+
+    with pytest.raises(OSError, match="No space left"):
+        one.writer.write(one.info(1), lambda path: save(path, writes=False))
+    assert one.writer.write(one.info(1), lambda path: save(path, writes=True)) is None
+    assert len(one.notes) == 1
+
+
+def test_a_quota_that_only_fsync_tells_of_costs_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, number = One(tmp_path), errno.EDQUOT
+
+    def fsync(file: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    one.write(1, weights)
+    one.writer.settle()
+    assert "Disk quota exceeded" in str(one.posted[0].note)
+    assert checkpoints.find(tmp_path) == []
+    number = errno.EINVAL  # a file system that cannot sync
+    one.write(2, weights)
+    one.writer.settle()
+    assert [info.number for info in checkpoints.find(tmp_path)] == [2]

@@ -83,9 +83,8 @@ def trainer(
     options: dict[str, Any] = {"max_epochs": epochs, "accelerator": "cpu", "logger": False, "num_sanity_val_steps": 0}
     options |= dict.fromkeys(("enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     report = tl.TuneReportCheckpointCallback() if report is None else report
-    return pl.Trainer(
-        strategy=tl.RayStrategy(find_unused_parameters=unused), callbacks=[*callbacks, report], **options | given
-    )
+    options["strategy"] = tl.RayStrategy(find_unused_parameters=unused)
+    return pl.Trainer(callbacks=[*callbacks, report], **options | given)
 
 
 class Start:

@@ -17,7 +17,7 @@ from tunelight.checkpoints import files as checkpoints
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.errors import ContextError, GangError, MetricError, TrialStopped
 from tunelight.messages import CheckpointInfo, Continue, Place, Report, Save, Saved, Stop, Wrote
-from tunelight.session import session
+from tunelight.session import agreement, session
 from tunelight.session.mailbox import Mailbox
 
 pytestmark = pytest.mark.usefixtures("every_checkpoint")
@@ -377,3 +377,32 @@ def test_callbacks_that_hold_a_session_can_be_copied(tmp_path: Path) -> None:
     """Tests and training code copy ``trainer.callbacks``, some of which are tunelight's."""
     one = Ranks(tmp_path, size=1).sessions[0]
     assert copy.deepcopy({"callback": [one]}) == {"callback": [one]}
+
+
+@pytest.mark.parametrize("failing", [{0}, {1}, {0, 1}])
+def test_a_rank_whose_part_of_a_checkpoint_is_refused_alone_fails(
+    tmp_path: Path, failing: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agreement, "MEET_LIMIT_S", 0.5)
+    ranks = Ranks(tmp_path, until=None)
+
+    def write(path: str) -> None:
+        rank = next(rank for rank, one in enumerate(threads) if one is threading.current_thread())
+        if rank in failing:
+            raise OSError(28, "No space left on device")
+        Path(path).write_text("weights")
+
+    raised: list[BaseException | None] = [None, None]
+
+    def report(rank: int) -> None:
+        try:
+            ranks.sessions[rank].context.report({"loss": 1.0}, checkpoint=write)
+        except OSError as error:
+            raised[rank] = error
+
+    threads = [threading.Thread(target=report, args=(rank,)) for rank in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert [type(error) for error in raised] == [type(None), OSError if failing == {1} else type(None)]

@@ -298,6 +298,12 @@ class GangStrategy(ParallelStrategy):
             )
         self._launcher = launcher(self, self._launcher)
 
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        """Return the model's state, with which Lightning begins a checkpoint, before it calls the user's hooks."""
+        if self._session is not None:
+            self._session.writing.calls_hooks()
+        return super().lightning_module_state_dict()
+
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
         """Write a checkpoint, in the background for a report; on a driver, with the workers' optimizer states."""
         if not self.joined and "optimizer_states" in checkpoint and not checkpoint["optimizer_states"]:
