@@ -237,11 +237,10 @@ def _asks_no_torch(program: Program) -> bool:
 
 
 def _shardable(program: Program) -> bool:
-    """Tell whether a program can be sharded: not double precision, copies of modules, or layers of configure_model."""
+    """Tell whether a program can be sharded: not double precision, or copies of modules."""
     return (
         _plain_sums(program)
         and program["precision"] != "64-true"
-        and program["net"] != "configure_model"
         and all(program[feature] == plainest()[feature] for feature in ("weights", "pruning", "finetuning", "tuner"))
     )
 

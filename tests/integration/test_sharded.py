@@ -97,12 +97,34 @@ class Own(Parts):
             fully_shard(self.big, mesh=self.device_mesh["data_parallel"])  # type: ignore[index]  # in a gang it is there
 
 
-@pytest.mark.slow
-def test_a_model_s_own_configure_model_is_respected() -> None:
-    equal = Equal()
-    trainer(tl.RayShardedStrategy(num_workers=2), callbacks=[equal]).fit(Own(), data())
-    assert equal.kinds["big.0.weight"] == "DTensor"
-    assert equal.kinds["scale"] == "Parameter"
+class Late(Parts):
+    """Makes a layer in configure_model, as models for Lightning's FSDPStrategy do, from another seed on each rank."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.layer
+
+    def configure_model(self) -> None:
+        if not hasattr(self, "layer"):
+            torch.manual_seed(self.global_rank)
+            self.layer = nn.Linear(4, 2)
+
+
+@pytest.mark.parametrize("kind", [Own, Late])
+def test_what_configure_model_leaves_is_sharded_and_trains_on_all_ranks_as_by_ddp(kind: type[Parts]) -> None:
+    torch.manual_seed(1)
+    model, equal = kind(), Equal()
+    plain = copy.deepcopy(model)
+    one = trainer(tl.RayShardedStrategy(num_workers=2, min_sharded=100), max_epochs=2, callbacks=[equal])
+    one.fit(model, data())
+    assert equal.equal
+    assert set(equal.kinds.values()) == {"DTensor"}
+    if kind is Own:
+        plain.__class__ = Parts
+    trainer(max_epochs=2).fit(plain, data())
+    assert equal.kinds.keys() == dict(plain.named_parameters()).keys()
+    for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-5)
 
 
 class TensorParallel(Small):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
+import torch
 from torch import nn
 
 from tunelight.compat.arguments import known_arguments
@@ -47,8 +48,8 @@ class RayShardedStrategy(SizeInvariantTraining, ModelParallelStrategy):
         save_distributed_checkpoint: write checkpoints as a folder of shards in place of one file (False).
         process_group_backend, timeout: as in Lightning's ``ModelParallelStrategy``.
 
-    A model that overrides ``configure_model`` is sharded by that alone. Runs on: driver, worker. Raises:
-    SettingsError; StrategyError in a gang of another size or kind.
+    What a model shards in ``configure_model`` stays so; the rest is sharded as one. Runs on: driver, worker. Raises:
+    SettingsError; StrategyError in a gang of another size or kind, and where a gradient would not be reduced.
     """
 
     strategy_name = "tunelight_sharded"
@@ -105,21 +106,47 @@ class RayShardedStrategy(SizeInvariantTraining, ModelParallelStrategy):
         return data.size(), data.get_local_rank()
 
     def setup(self, trainer: pl.Trainer) -> None:
-        """Shard the model, unless it does so itself, then make its optimizers."""
+        """Shard what the model has not sharded itself, then make its optimizers."""
+        from tunelight.compat.torch import FSDPModule  # slow to import
+
         assert self.model is not None  # Lightning's order
         assert self.lightning_module is not None
-        if is_overridden("configure_model", self.lightning_module):
-            super().setup(trainer)
-            return
         assert self.accelerator is not None
         self.accelerator.setup(trainer)
         self.model = self.precision_plugin.convert_module(self.model)
+        if not isinstance(self.model, FSDPModule):
+            self._share_first()
+        own = is_overridden("configure_model", self.lightning_module)
+        if not (own and self._tensor_parallel_size == self.world_size > 1):  # whose ranks all train on the same data
+            shard(self.model, self.device_mesh["data_parallel"], self._min_sharded)
+        if own:
+            super().setup(trainer)
+            return
         self.model_to_device()
-        shard(self.model, self.device_mesh["data_parallel"], self._min_sharded)
         self.barrier()
         if trainer.state.fn == TrainerFn.FITTING:
             self.setup_optimizers(trainer)
         self.setup_precision_plugin()
+
+    def _share_first(self) -> None:
+        """Give all ranks what rank 0 has of parameters and buffers that are not sharded yet, as DDP does."""
+        assert self.model is not None  # called by setup
+        for one in [*self.model.parameters(), *self.model.buffers()]:
+            if type(one.data) is torch.Tensor and one.numel() and not one.is_meta:
+                first = one.detach().to(self.root_device).contiguous()
+                self.broadcast_tensor(first)
+                one.detach().copy_(first)
+
+    def on_train_start(self) -> None:
+        """Refuse to train where ranks would come apart. Raises: StrategyError."""
+        super().on_train_start()
+        assert self.model is not None  # Lightning's order
+        if alone := unreduced(self.model, self.device_mesh["data_parallel"]):
+            raise StrategyError(
+                f"The workers would train {', '.join(alone[:3])}{' and others' if alone[3:] else ''} each for itself: "
+                "no gradient of it is reduced. Shard it in configure_model by fully_shard(module, "
+                'mesh=self.device_mesh["data_parallel"]), without ignored_params, or leave that to tunelight.'
+            )
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """Return the model's state: on a rank in the form that checkpoints have."""
@@ -195,20 +222,36 @@ def shard(model: nn.Module, mesh: Any, min_parameters: int) -> None:
     """Shard ``model`` over ``mesh``: its big blocks from the bottom up, then the model with the rest.
 
     Gradients of parameters that no ``fully_shard`` covers are not synchronised, so the model itself is sharded last,
-    and its four steps are registered as forward methods. A sharded model is left as it is.
+    and its four steps are registered as forward methods. What is sharded stays so: of a model with such parts only the
+    rest is sharded, as one.
     """
     from tunelight.compat.torch import FSDPModule, fully_shard, register_fsdp_forward_method
 
-    if isinstance(model, FSDPModule):
-        return
-    if not any(True for _ in model.parameters()):
-        raise StrategyError(f"{type(model).__name__} has no parameters yet, so there is nothing to shard.")
-    for block in blocks(model, min_parameters):
-        fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+    given = isinstance(model, FSDPModule)
+    if not given:
+        if not any(True for _ in model.parameters()):
+            raise StrategyError(f"{type(model).__name__} has no parameters yet, so there is nothing to shard.")
+        divided = any(isinstance(one, FSDPModule) for one in model.modules())
+        for block in () if divided else blocks(model, min_parameters):
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
     for step in _STEPS:
-        if is_overridden(step, cast("pl.LightningModule", model)):
+        if is_overridden(step, cast("pl.LightningModule", model)) and not (given and step in vars(model)):
             register_fsdp_forward_method(model, step)
+
+
+def unreduced(model: nn.Module, mesh: Any) -> list[str]:
+    """Return the names of trained parameters whose gradients are not reduced over the ranks of ``mesh``."""
+    from tunelight.compat.torch import DTensor
+
+    def ranks(of: Any) -> set[int]:
+        return set(of.mesh.flatten().tolist())
+
+    def covered(one: nn.Parameter) -> bool:
+        return isinstance(one, DTensor) and ranks(one.device_mesh) >= ranks(mesh)
+
+    trained = {name: one for name, one in model.named_parameters() if one.requires_grad}
+    return [] if mesh.size() == 1 else [name for name, one in trained.items() if not covered(one)]
 
 
 def blocks(model: nn.Module, min_parameters: int) -> list[nn.Module]:

@@ -11,9 +11,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from tests.transformers import TRANSFORMERS, Tied, Transformer, Translator, texts
-from tunelight.lightning.strategies.sharded import blocks, shard
+from tunelight.compat.lightning import pl
+from tunelight.compat.torch import fully_shard
+from tunelight.lightning.strategies.sharded import blocks, shard, unreduced
 
 
 def test_elements_of_containers_are_blocks_the_deepest_first() -> None:
@@ -82,3 +85,43 @@ def test_tied_parameters_are_still_one_after_sharding(kind: type[Tied | Translat
     shard(model, mesh, 100)
     assert model.get_parameter(kind.ties[0]) is model.get_parameter(kind.ties[1])
     assert list(dict(model.named_parameters())) == names
+
+
+@pytest.fixture
+def grid() -> Iterator[Any]:
+    """Return the mesh of two times two ranks, of which this process is the first, and the others do not exist."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+    yield init_device_mesh("cpu", (2, 2), mesh_dim_names=("data_parallel", "tensor_parallel"))
+    dist.destroy_process_group()
+
+
+class Layers(pl.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.scale = nn.Parameter(torch.ones(4))
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        raise NotImplementedError
+
+
+def test_what_a_model_has_not_sharded_is_sharded_as_one(grid: Any) -> None:
+    mesh = grid["data_parallel"]
+    model = Layers()
+    fully_shard(model.first, mesh=mesh)
+    assert sorted(unreduced(model, mesh)) == ["scale", "second.bias", "second.weight"]
+    shard(model, mesh, 1)
+    assert unreduced(model, mesh) == []
+    assert "training_step" in vars(model)
+
+
+def test_what_would_be_trained_on_each_rank_alone_is_named(grid: Any) -> None:
+    mesh, other = grid["data_parallel"], grid["tensor_parallel"]
+    model = Layers()
+    fully_shard(model.first, mesh=other)  # whose ranks are those of one copy
+    fully_shard(model, mesh=mesh)
+    shard(model, mesh, 1)
+    model.late = nn.Linear(4, 1)
+    assert sorted(unreduced(model, mesh)) == ["first.bias", "first.weight", "late.bias", "late.weight"]
+    model.late.requires_grad_(False)
+    assert sorted(unreduced(model, mesh)) == ["first.bias", "first.weight"]
