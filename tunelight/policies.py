@@ -118,9 +118,8 @@ class FailurePolicy:
             from it only in floats (a learning rate, a dropout) then begin so. It needs automatic optimization, and
             batches of tensors whose first dimension is the sample; other trials, and those that run out of memory
             elsewhere, end as OOM. "end": all trials do.
-        on_slow: "name" says in a note which rank is persistently slower than the others, and on which node; "replace"
-            also moves it to another worker, at the next boundary after that has started, in elastic gangs and in fits
-            outside of a sweep; "ignore" does neither.
+        on_slow: "name" says in a note which rank is persistently slower than the others, and on which node; "ignore"
+            does not.
         slow_by: how much longer than the median of the others its own part of a step has to take (0.25: by 25 %).
 
     Raises: SettingsError.
@@ -133,7 +132,7 @@ class FailurePolicy:
     reschedule_timeout_s: float = 600.0
     give_up_after: int = 3
     on_oom: Literal["end", "halve_batch"] = "end"
-    on_slow: Literal["name", "replace", "ignore"] = "name"
+    on_slow: Literal["name", "ignore"] = "name"
     slow_by: float = 0.25
 
     def __post_init__(self) -> None:
@@ -146,8 +145,8 @@ class FailurePolicy:
         slow_by = self.slow_by
         if not isinstance(slow_by, int | float) or isinstance(slow_by, bool) or not 0 < slow_by < math.inf:
             raise SettingsError(f"slow_by must be more than 0, and 0.25 for 25 %, not {slow_by!r}.")
-        if self.on_slow not in ("name", "replace", "ignore"):
-            raise SettingsError(f'on_slow must be "name", "replace" or "ignore", not {self.on_slow!r}.')
+        if self.on_slow not in ("name", "ignore"):
+            raise SettingsError(f'on_slow must be "name" or "ignore", not {self.on_slow!r}.')
         for name, least in (("backoff_s", 0.0), ("hang_timeout_s", 1e-9), ("reschedule_timeout_s", 0.0)):
             value = getattr(self, name)
             if value is None and name == "hang_timeout_s":

@@ -53,15 +53,12 @@ class Membership:
         self._seats = [Seat(spec, group, first + index // spec.workers_per_bundle) for index in range(spec.workers)]
         self._seats += [Seat(spec, of_its_own=True) for _ in range(spec.workers, spec.wanted)]
         self._size: int | None = None
-        self._spare: tuple[Seat, Seat] | None = None
-        """A seat whose worker is to be moved, and the one that takes its place."""
         if spec.wanted > spec.workers:
             sweep_seats()  # an earlier head may have died
 
     def close(self) -> None:
         """End the workers, and release the gang's own reservations."""
         self.closed = True  # first: another thread may ask meanwhile, and a release may fail
-        self._drop_spare()
         for seat in self._seats:
             seat.dismiss()  # in parallel
         for seat in self._seats:
@@ -80,7 +77,6 @@ class Membership:
         While a trial is ``busy`` on the gang, its ranks keep their seats until ``want`` is called again after it.
         """
         self._size = size
-        self._drop_spare()
         beyond = [seat for seat in self._seats[len(self._wanted()) :] if not (busy and seat in self.ranks)]
         if any(seat in self.ranks and seat.worker is not None for seat in beyond):
             self.met = False
@@ -106,36 +102,6 @@ class Membership:
                 seat.look()
         return sum(seat not in self.ranks for seat in self._arrived())
 
-    def request_spare(self, rank: int) -> None:
-        """Start a worker, on a reservation of its own, that takes a rank's place when the gang is next healed."""
-        self._drop_spare()
-        self._spare = self.ranks[rank], Seat(self.spec, of_its_own=True)
-
-    def spare_ready(self) -> bool:
-        """Tell whether a worker that was requested in a rank's place has arrived. It does not wait."""
-        if self._spare is None or self.closed:
-            return False
-        with contextlib.suppress(RayError):  # tried again, with growing pauses
-            self._spare[1].occupy()
-            return self._spare[1].look()
-        return False
-
-    def _drop_spare(self) -> None:
-        if self._spare is not None:
-            self._spare[1].release()
-            self._spare = None
-
-    def _take_spare(self) -> None:
-        """Put a spare worker that has arrived on its rank's seat; the bundle that it leaves stays reserved, unused."""
-        if self._spare is None or self._spare[1].location is None or self._spare[0] not in self._seats:
-            return
-        (old, new), self._spare, self.met = self._spare, None, False
-        self._seats[self._seats.index(old)] = new
-        if any(seat.group is old.group for seat in self._seats):
-            old.vacate("replaced", healthy=True)
-        else:
-            old.release()
-
     def _reserve(self) -> None:
         """Reserve bundles for the gang's own seats that have none.
 
@@ -159,7 +125,6 @@ class Membership:
         """
         if self.closed:
             raise GangError("The gang cannot be used again: it was closed.")
-        self._take_spare()
         self.want(size, busy=False)
         if self.met and self.size == len(self._arrived()[:size]) and not (size is None and self.ready()):
             return

@@ -97,7 +97,7 @@ class ResilientRun:
         self.started = False
         """True from ``start`` on, until its owner has ended training and says so."""
         self._policy, self._failures = failures, FailureTally(failures)
-        self._slow = SlowRanks(failures, fixed=not task.job or task.passed_on)
+        self._slow = SlowRanks()
         self._say, self._keep, self._saved, self._fresh = say, keep, saved, fresh
         self._newest = newest or (lambda _: self.resume)
         self._leave: Callable[[], Reason | None] = lambda: None
@@ -239,8 +239,6 @@ class ResilientRun:
                     self._order_to_leave("moved", why)
                 elif why.ends:
                     self._phase = Failed(drained(why))
-            if self._slow.moving and self._movable and self.gang.spare_ready():
-                self._order_to_leave("resize", None)
             if isinstance(self._phase, Training) and self.training:
                 self._obey(self._orders())
             event = self.gang.next_event(max(0.0, min(LOOK_S, end - self._clock())))

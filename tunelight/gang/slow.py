@@ -12,7 +12,6 @@ from typing import Any
 
 from tunelight.machine.versions import node_name
 from tunelight.messages import Slow
-from tunelight.policies import FailurePolicy
 
 Step = tuple[float, float]
 """A rank's own seconds in a step, and those of the whole step."""
@@ -62,37 +61,23 @@ class SlowWatch:
 
 
 class SlowRanks:
-    """Says which ranks of a run are slow, and has those moved that can be. ``fixed``: its workers keep their places."""
+    """Says which ranks of a run are slow."""
 
-    def __init__(self, policy: FailurePolicy, *, fixed: bool) -> None:
-        self._moves, self._fixed = policy.on_slow == "replace", fixed
+    def __init__(self) -> None:
         self._named: set[tuple[int, int, str]] = set()
-        self._moved: set[int] = set()
-        self.moving = False
-        """True once a worker was requested in the place of a slow one."""
 
     def note(self, slow: Slow, gang: Any) -> str | None:
-        """Return a note on a slow rank, once for each worker; request another worker if it is to be moved."""
+        """Return a note on a slow rank, once for each worker."""
         location = gang.locations[slow.rank]
         worker = (slow.rank, location.pid, location.node_id)
         if worker in self._named:
             return None
         self._named.add(worker)
         where = node_name(location.hostname, location.node_id, location.address)
-        text = (
+        return (
             f"rank {slow.rank} on {where} is slow: its own part of a step takes {_seconds(slow.seconds)}, and "
             f"{_seconds(slow.others)} in the median of the others"
         )
-        if not self._moves:
-            return text
-        if self._fixed and not gang.spec.elastic:
-            return f"{text}. It stays there, because the trial's reservation is fixed"
-        if slow.rank in self._moved:
-            return f"{text}. It was moved before, and stays where it is now"
-        self._moved.add(slow.rank)
-        self.moving = True
-        gang.request_spare(slow.rank)
-        return f"{text}. It is moved once another worker has started"
 
 
 def _seconds(seconds: float) -> str:

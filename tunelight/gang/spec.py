@@ -97,5 +97,4 @@ class GangSpec:
 
         NCCL chooses its interface once per process, so such a gang meets over the network from the start.
         """
-        moves = self.elastic or self.wanted > self.workers or self.failures.on_slow == "replace"
-        return "nccl" in self.collectives and moves
+        return "nccl" in self.collectives and (self.elastic or self.wanted > self.workers)

@@ -186,25 +186,3 @@ def test_what_a_worker_says_of_its_meeting_is_kept_unless_another_one_is_gone(mo
     with pytest.raises(GangError) as caught:
         Membership(GangSpec(Reservation(2)), None)._gather([error, "joined"], 1.0, "its ranks to meet")
     assert (str(caught.value), caught.value.cause) == ("Rank 1 cannot reach rank 0", cause)
-
-
-def test_a_spare_worker_takes_a_ranks_place_at_the_next_meeting(groups: Groups) -> None:
-    made = membership(workers=2, most=2, size=None)
-    slow = made.ranks[1]
-    made.request_spare(1)
-    assert made.spare_ready()
-    assert groups.sizes == [1]
-    made.heal()
-    assert (made.size, slow in made.ranks, slow.worker, made.met) == (2, False, None, True)
-    made.close()
-    assert groups.sizes == []
-
-
-def test_a_spare_worker_that_is_not_there_yet_is_given_back(groups: Groups) -> None:
-    made = membership(workers=2, most=2, size=None)
-    before = list(made.ranks)
-    made.request_spare(1)
-    made.heal()
-    assert made.ranks == before
-    assert groups.sizes == []
-    assert not made.spare_ready()
