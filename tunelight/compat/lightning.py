@@ -15,10 +15,13 @@ from __future__ import annotations
 
 import inspect
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Collection
 from importlib import import_module
 from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tunelight.errors import SettingsError, unknown
@@ -273,6 +276,15 @@ def lookup(name: str, chosen: Flavour) -> Any:
 def weights_only_for(load: Callable[..., Any], value: bool | None) -> dict[str, bool | None]:
     """Return ``weights_only`` as an argument of a method that loads a checkpoint; none before Lightning 2.6."""
     return {"weights_only": value} if "weights_only" in inspect.signature(load).parameters else {}
+
+
+def take_interrupts(chosen: Flavour) -> None:
+    """Let Trainers take a KeyboardInterrupt in threads: there Python sets no handlers, as Lightning does first."""
+
+    def set_handler(number: int, handler: Any) -> Any:
+        return signal.signal(number, handler) if threading.current_thread() is threading.main_thread() else None
+
+    import_module(f"{chosen}.trainer.call").signal = SimpleNamespace(**{**vars(signal), "signal": set_handler})  # type: ignore[attr-defined]
 
 
 def is_resuming(fit: Any) -> bool:

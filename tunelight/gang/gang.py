@@ -41,8 +41,6 @@ _WRITING_S = 1.0
 """How often ranks that should have ended are asked whether they are still writing a checkpoint."""
 _WRITING_LIMIT_S = 2.0
 """How long they may take to answer."""
-_HURRY_S = 2.0
-"""How long the other ranks may take to hear that the gang leaves, before rank 0 does."""
 _POLL_S = 20.0
 _RECORDS_S = 5.0
 """How long the ranks of a gang that hangs have to say in which collectives they wait."""
@@ -66,6 +64,8 @@ class Gang(Membership):
         self.usage = UsageLog()
         """What the ranks of the running trial use."""
         self._polls: dict[Any, int] = {}
+        self._hurried: list[Any] = []
+        """Calls by which other ranks are told to hurry, before rank 0 is."""
         self._buffer: deque[Event] = deque()
         self._asked: dict[int, float] = {}
         self._serial = 0
@@ -116,7 +116,7 @@ class Gang(Membership):
         """Start a trial on every rank."""
         self.trials += 1
         self._buffer.clear()
-        self._ended = {}
+        self._ended, self._hurried = {}, []
         self.usage.begin(start.trial_id)
         self._watch = HangWatch(self.spec.failures.hang_timeout_s)
         self._slow = SlowWatch(self.spec.failures.limit_of_slow)
@@ -144,15 +144,18 @@ class Gang(Membership):
     def hurry(self) -> None:
         """Have the ranks obey the last stop at the end of a training step, if that comes before a report.
 
-        Rank 0 hears of it last: the others have to listen by the time that it tells them at which step.
+        Rank 0 hears of it last, in ``next_event``: the others have to listen by the time that it tells them at which
+        step, and one that is in a long call answers late.
         """
-        calls = [
+        self._hurried = [
             worker.answer.remote(self.trials, Hurry())
             for rank, worker in enumerate(self.workers)
             if rank > 0 and worker is not None and rank not in self._ended
         ]
-        heard = not calls or len(ray.wait(calls, num_returns=len(calls), timeout=_HURRY_S)[0]) == len(calls)
-        if heard and self.workers[0] is not None:
+        self._hurry_lead()
+
+    def _hurry_lead(self) -> None:
+        if not self._hurried and self.workers[0] is not None and 0 not in self._ended:
             self.workers[0].answer.remote(self.trials, Hurry())
 
     def next_event(self, timeout_s: float | None = None) -> Event | None:
@@ -165,9 +168,13 @@ class Gang(Membership):
             left = self._poll_s if deadline is None else deadline - time.monotonic()
             if left <= 0 or not self._polls:
                 return None
-            ready, _ = ray.wait(list(self._polls), num_returns=1, timeout=min(left, self._poll_s))
-            for poll in ready:
-                self._take(self._polls.pop(poll), poll)
+            ready, _ = ray.wait([*self._hurried, *self._polls], num_returns=1, timeout=min(left, self._poll_s))
+            for answered in ready:
+                if answered in self._polls:
+                    self._take(self._polls.pop(answered), answered)
+                else:
+                    self._hurried.remove(answered)
+                    self._hurry_lead()
             self._drop_silent()
             self._drop_stuck()
         return self._buffer.popleft()

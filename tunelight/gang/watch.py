@@ -13,7 +13,7 @@ class Sign:
     done: int = 0
     waits: bool = False
     begun: bool = False
-    """True once a Trainer has been set up."""
+    """True from a Trainer's set-up to the end of its loop."""
     steps: tuple[tuple[float, float], ...] = ()
     """Its own seconds, and the seconds in all, of each training step since its last sign."""
 
@@ -24,8 +24,8 @@ class HangWatch:
 
     A gang hangs when no rank has made progress for ``limit_s`` seconds, although all of them had before and all still
     answer. Between a Trainer's set-up and the first batch, which may have to be compiled, it hangs when some ranks
-    wait for others for that long. None: a gang never counts as hanging. Training code without Lightning, whose
-    progress between two reports is not counted, is not watched.
+    wait for others for that long. None: a gang never counts as hanging. Only Trainers are watched, while their loops
+    run: of other code, which may evaluate or export for hours, no progress is known.
     """
 
     limit_s: float | None
@@ -55,7 +55,7 @@ class HangWatch:
             return None
         for rank in ranks:
             sign, quiet = self._signs.get(rank, Sign()), self._heard.get(rank, 0.0) - self._since.get(rank, 0.0)
-            if not (sign.done or sign.begun) or quiet < self.limit_s:
+            if not sign.begun or quiet < self.limit_s:
                 return None
         signs = self._signs
         if any(not signs[rank].done for rank in ranks) and len({signs[rank].waits for rank in ranks}) == 1:
@@ -65,6 +65,21 @@ class HangWatch:
 
 _COLLECTIVES = ("torch/distributed/", "horovod/", "tunelight/session/lockstep")
 """Parts of the paths of code that waits for other ranks."""
+
+
+_BEHIND = frozenset({
+    "_FitLoop.on_run_end", "on_train_end", "on_fit_end", "on_test_end", "on_predict_end", "teardown", "on_exception",
+})  # fmt: skip
+"""Functions behind a Trainer's loop, in which training code may do other work."""
+
+
+def is_behind_loop(frame: FrameType | None) -> bool:
+    """Tell by a thread's frames whether it is in a hook behind a Trainer's loop."""
+    while frame is not None:
+        if not _BEHIND.isdisjoint((frame.f_code.co_name, frame.f_code.co_qualname)):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def waits_for_peers(frame: FrameType | None) -> bool:

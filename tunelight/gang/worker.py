@@ -34,7 +34,7 @@ from tunelight.gang.parcel import receive
 from tunelight.gang.placement import Location
 from tunelight.gang.reset import CleanState
 from tunelight.gang.usage import Meter
-from tunelight.gang.watch import Sign, waits_for_peers
+from tunelight.gang.watch import Sign, is_behind_loop, waits_for_peers
 from tunelight.machine.imports import collector_resting
 from tunelight.machine.metadata import ensure_entry_points
 from tunelight.machine.optional import look_up
@@ -280,8 +280,11 @@ class GangWorker:
         usage = () if box.meter is None else box.meter.read(told=bool(events))
         progress = None if self._session is None else self._session.progress
         thread = self._thread
-        waits = thread is not None and waits_for_peers(sys._current_frames().get(thread.ident or 0))
-        sign = Sign(0, waits) if progress is None else Sign(progress.done, waits, progress.begun, progress.take_steps())
+        frame = None if thread is None else sys._current_frames().get(thread.ident or 0)
+        sign = Sign(waits=waits_for_peers(frame))
+        if progress is not None:
+            begun = progress.begun and not is_behind_loop(frame)
+            sign = Sign(progress.done, sign.waits, begun, progress.take_steps())
         return events, sign, usage
 
     def collectives(self) -> tuple[Collective, ...]:
@@ -424,6 +427,8 @@ class GangWorker:
 
     def _fail(self, error: BaseException, channel: StoreChannel, box: TrialBox, *, job: bool) -> WorkerError:
         """Describe a failure, and leave the group so that peers stop waiting for this rank."""
+        if isinstance(error, SystemExit) and isinstance(error.__context__, KeyboardInterrupt):
+            error = error.__context__  # by which Lightning ended
         called_off = box.mailbox.aborted is not None  # because another rank failed
         first = channel.failed_first(self._rank)
         self._rendezvous.group.leave()

@@ -37,7 +37,11 @@ class TuneReportCallback(TrainerCallback):  # type: ignore[misc]  # without the 
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Let the sweep watch for a hang."""
-        get_session().progress.begun = True
+        get_session().progress.begun, get_session().progress.batches = True, 0
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Let the sweep watch no longer."""
+        get_session().progress.begun = False
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Count a step, as a sign that this rank does not hang."""

@@ -178,21 +178,23 @@ def _word(error: BaseException) -> str:
 
 
 def _clean_up(trainer: pl.Trainer, error: BaseException) -> None:
-    """Clean up after an interrupted run as Lightning does after a finished one; a stopped fit ends its training."""
-    word = _word(error)
-    steps: list[Callable[[], object]] = []
+    """Clean up after an interrupted run as Lightning does after a finished one; a stopped fit ends its training.
+
+    Callbacks, data module and loggers hear of an error before that, in Lightning's order.
+    """
+    word, stopped = _word(error), isinstance(error, TrialStopped)
     training = trainer.state.stage in (RunningStage.TRAINING, RunningStage.VALIDATING)
+    first: list[Callable[[], object]] = [] if stopped else [lambda: _exception_hooks(trainer, error)]
     if word == SUCCESS and training and trainer.state.fn == TrainerFn.FITTING:
-        steps += [functools.partial(_train_end, trainer), functools.partial(_fit_end, trainer)]
-    steps += [lambda: _teardown_hooks(trainer)]
-    steps += [functools.partial(_close, loop) for loop in _loops(trainer)]
-    steps += [functools.partial(logger.finalize, word) for logger in trainer.loggers]
-    for step in steps:
+        first = [functools.partial(_train_end, trainer), functools.partial(_fit_end, trainer)]
+    ends = [lambda: _teardown_hooks(trainer), *(functools.partial(_close, loop) for loop in _loops(trainer))]
+    finalize = [functools.partial(logger.finalize, word) for logger in trainer.loggers]
+    for step in [*first, *ends, *finalize] if stopped else [*first, *finalize, *ends]:
         try:
             step()
         except (Exception, TrialStopped) as later:  # noqa: BLE001 - the first error is the one that counts
             print(f"tunelight: while cleaning up after a trial: {type(later).__name__}: {later}")  # noqa: T201
-    hold(trainer, Callback if isinstance(error, TrialStopped) else None, loggers=True)
+    hold(trainer, Callback, loggers=True)
 
 
 def _train_end(trainer: pl.Trainer) -> None:
@@ -222,17 +224,15 @@ def _without_reports(trainer: Any) -> Iterator[None]:
         trainer.callbacks = callbacks
 
 
-def hold(trainer: Any, kind: type[Callback] | None, *, loggers: bool) -> None:
+def hold(trainer: Any, kind: type[Callback], *, loggers: bool) -> None:
     """Keep Lightning from taking some through the exception in which a run has ended; :func:`give_back` undoes it.
 
-    ``kind``: callbacks of that class are left out, and with all of them the data module; None leaves out none.
-    ``loggers``: these are finalized already. What Lightning does next is `call._interrupt`: the strategy, which it
-    calls after callbacks and data module, gives them back.
+    ``kind``: callbacks of that class are left out, and with all of them the data module. ``loggers``: these are
+    finalized already. What Lightning does next is `call._interrupt`: the strategy, which it calls after callbacks and
+    data module, gives them back.
     """
     for logger in trainer.loggers if loggers else ():
         logger.finalize = _finalized
-    if kind is None:
-        return
     strategy, callbacks, data = trainer.strategy, trainer.callbacks, trainer.datamodule
 
     def on_exception(_: object) -> None:
@@ -254,6 +254,14 @@ def give_back(trainer: Any) -> None:
 
 def _finalized(status: str) -> None:
     """Replace ``finalize`` of a logger that is finalized already."""
+
+
+def _exception_hooks(trainer: pl.Trainer, error: BaseException) -> None:
+    trainer.state.status = type(trainer.state.status).INTERRUPTED
+    call._call_callback_hooks(trainer, "on_exception", error)
+    if getattr(trainer, "datamodule", None) is not None:
+        call._call_lightning_datamodule_hook(trainer, "on_exception", error)
+    trainer.strategy.on_exception(error)
 
 
 def _teardown_hooks(trainer: pl.Trainer) -> None:

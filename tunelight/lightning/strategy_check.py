@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from tunelight.compat.lightning import HOW_TO_CHOOSE, Flavour, flavour, flavour_of
+from tunelight.compat.lightning import HOW_TO_CHOOSE, Flavour, flavour, flavour_of, take_interrupts
 from tunelight.errors import StrategyError
 from tunelight.session.context import Context
 from tunelight.session.session import Session
@@ -19,13 +19,14 @@ from tunelight.settings.backends import BACKENDS
 def guard_callbacks(session: Session, package: Flavour) -> list[Any]:
     """Return guard and recovery for a trial's Trainer; one of another package than the gang's has the guard alone."""
     callbacks = sys.modules[f"{package}.callbacks"]
+    take_interrupts(package)
 
     class Guard(callbacks.Callback):  # type: ignore[misc, name-defined]  # of either package
         """Checks the Trainer's strategy, counts its batches, and disables progress bars, which nobody sees."""
 
         def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
             check_strategy(trainer, session.context)
-            session.progress.begun = True
+            session.progress.begun, session.progress.batches = True, 0
             if not session.task.verbose:  # a job's bar is drawn at the driver
                 for callback in trainer.callbacks:
                     if isinstance(callback, callbacks.ProgressBar):
@@ -33,8 +34,13 @@ def guard_callbacks(session: Session, package: Flavour) -> list[Any]:
 
         def _count(self, *_: Any, **__: Any) -> None:
             """Count a batch, as a sign that this rank does not hang."""
+            session.progress.begun = True  # a Trainer that ran in a hook has ended
             session.progress.batches += 1
 
+        def teardown(self, *_: Any, **__: Any) -> None:
+            session.progress.begun = False
+
+        on_exception = teardown
         on_train_batch_end = on_validation_batch_end = on_test_batch_end = on_predict_batch_end = _count
         on_train_epoch_end = on_validation_end = _count
 

@@ -46,9 +46,9 @@ class Progress:
     reports: int = 0
     """Reports of this start alone."""
     batches: int = 0
-    """Batches of any kind, and ends of epochs and validations, in this start."""
+    """Batches of any kind, and ends of epochs and validations, since a Trainer was last set up."""
     begun: bool = False
-    """True once a Trainer of this start has reached its set-up."""
+    """True from a Trainer's set-up to its teardown."""
     steps: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=1000))
     """Of training steps that the head has not heard of: this rank's own seconds, and all of the step's."""
     fits: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ class Progress:
 
     @property
     def done(self) -> int:
-        """Batches and reports so far; 0 before the first batch: reports alone may be hours apart."""
+        """The running Trainer's batches, with the start's reports; 0 before the first batch."""
         return self.batches + self.reports if self.batches else 0
 
     def take_steps(self) -> tuple[tuple[float, float], ...]:

@@ -81,7 +81,7 @@ class Worker:
 
     def __init__(self, rank: int, polls: Polls) -> None:
         self.rank, self.polls = rank, polls
-        self.poll = self
+        self.poll = self.answer = self
 
     def remote(self, *_: Any) -> Poll:
         self.polls.asked.append(Poll(self.rank))
@@ -168,3 +168,17 @@ def test_what_cannot_be_read_is_not_called_a_dead_process_and_not_tried_again(tw
     assert event.error is not None
     assert event.error.cause == cause
     assert ("process died" in event.error.message) == (cause == "died")
+
+
+def test_rank_0_hurries_once_the_others_have_heard_however_late_they_answer(two: Any) -> None:
+    gang, polls, _ = two
+    gang.hurry()
+    told = polls.asked[2:]
+    assert [call.rank for call in told] == [1]
+    polls.asked[0].answer = [Report(1, {"loss": 1.0})]  # of rank 0, whose next poll follows
+    gang.next_event()
+    assert [call.rank for call in polls.asked[3:]] == [0], "rank 1 has not heard yet"
+    told[0].answer = []
+    polls.asked[3].answer = [Report(2, {"loss": 1.0})]
+    gang.next_event()
+    assert [call.rank for call in polls.asked[4:]] == [0, 0], "told to hurry, and asked for the next events"

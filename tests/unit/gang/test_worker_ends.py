@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch.distributed as dist
 
+import tunelight as tl
 from tests.unit.gang.workers import begin, end_of, worker_of_one
+from tunelight.compat.lightning import pl
 from tunelight.gang.gpu_memory import GpuMemory
 from tunelight.gang.meeting import torch_group
 
@@ -75,3 +78,24 @@ def test_a_worker_whose_connections_do_not_end_is_not_used_again(
     finally:
         end.set()
         monkeypatch.setattr(torch_group, "_ABORT_LIMIT_S", 60)
+
+
+@pytest.mark.parametrize("strategy", ["auto", "the gang's"])
+def test_a_keyboard_interrupt_in_training_code_is_the_trial_s_error(worker: Any, tmp_path: Path, strategy: str) -> None:
+    class Enough(pl.Callback):
+        def on_train_batch_end(self, *_: Any) -> None:
+            raise KeyboardInterrupt("enough")
+
+        def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
+            print("heard of", type(exception).__name__)
+
+    def train(config: Any) -> None:
+        pl.Trainer(
+            accelerator="cpu", max_steps=2, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+            callbacks=[Enough()], strategy="auto" if strategy == "auto" else tl.RayStrategy(),
+        ).fit(import_module(f"{pl.__name__}.demos.boring_classes").BoringModel())  # fmt: skip
+
+    error = end_of(begin(worker, train, 1, tmp_path)).error
+    assert error is not None
+    assert (error.type_name, error.message) == ("KeyboardInterrupt", "enough")
+    assert "heard of KeyboardInterrupt" in (tmp_path / "t" / "log.txt").read_text()

@@ -112,9 +112,16 @@ def test_in_a_gang_of_one_a_trainer_of_the_other_lightning_trains(trial: Any) ->
     one = trial(1)
     (guard,) = factories()[f"{flavours.other()}.callbacks_factory"].load()()
     trainer = other.Trainer(**QUIET, callbacks=[guard], max_steps=3, enable_model_summary=False)
-    trainer.fit(import_module(f"{flavours.other()}.demos.boring_classes").BoringModel())
-    assert one.progress.begun
+    begun: list[bool] = []
+
+    class Net(import_module(f"{flavours.other()}.demos.boring_classes").BoringModel):  # type: ignore[misc]
+        def on_train_batch_end(self, *_: Any) -> None:
+            begun.append(one.progress.begun)
+
+    trainer.fit(Net())
+    assert begun == [True] * 3
     assert one.progress.batches >= 3
+    assert not one.progress.begun, "what follows is not watched"
 
 
 def test_a_trainer_without_a_strategy_is_refused_in_a_gang(trial: Any) -> None:

@@ -150,14 +150,17 @@ class Data(pl.LightningDataModule):
 
 
 class Words(CSVLogger):
-    """Keeps the words by which it is finalized."""
+    """Keeps the words by which it is finalized, and the hooks that were heard before."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, heard: Heard) -> None:
         super().__init__(folder)
         self.words: list[str] = []
+        self.heard = heard
+        self.before: list[str] = []
 
     def finalize(self, status: str) -> None:
         self.words.append(status)
+        self.before = list(self.heard.hooks)
 
 
 class Validating(Counting):
@@ -197,7 +200,8 @@ def ended(tmp_path: Path) -> Ended:
                 raise ZeroDivisionError("on purpose")
             here.context.report({"loss": 1.0})
 
-        heard, words = Heard(), Words(tmp_path)
+        heard = Heard()
+        words = Words(tmp_path, heard)
         one = trainer(3, callbacks=[heard], logger=words, num_sanity_val_steps=0)
         one.strategy._launcher = GangLauncher(here)
         before = list(one.callbacks)  # type: ignore[attr-defined]  # Lightning's, set elsewhere
@@ -261,9 +265,23 @@ def test_where_another_rank_failed_nothing_ends_and_loggers_hear_of_a_failure(en
 
 
 def test_an_error_is_an_exception_as_without_a_gang(ended: Ended) -> None:
-    hooks, words, _ = ended()
-    assert hooks == ["teardown", "on_exception ZeroDivisionError", "the data module's on_exception"]
+    hooks, words, one = ended()
+    assert hooks == ["on_exception ZeroDivisionError", "the data module's on_exception", "teardown"]
     assert words == ["failed"]
+    assert one.logger.before == hooks[:2]  # type: ignore[union-attr]  # finalized between them, as by Lightning
+
+
+@pytest.mark.parametrize("fails", ["on_exception", "teardown"])
+def test_an_error_of_a_hook_behind_an_error_does_not_hide_it(
+    ended: Ended, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fails: str
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError("later")
+
+    monkeypatch.setattr(Heard, fails, fail)
+    _, words, _ = ended()
+    assert words == ["failed"]
+    assert "while cleaning up after a trial: OSError: later" in capsys.readouterr().out
 
 
 def test_a_trainer_that_was_stopped_runs_again_and_is_heard(ended: Ended) -> None:
