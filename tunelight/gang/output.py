@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import io
 import logging
 import os
 import sys
+import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
-from weakref import WeakSet
 
 from tunelight.checkpoints import files as checkpoints
 from tunelight.messages import Terminal, Text
@@ -22,62 +24,91 @@ _DRIVERS = ("metrics.jsonl", ".tunelight")
 """Endings of the names of files in a trial's folder that the driver writes and uploads itself."""
 
 logger = logging.getLogger(__name__)
-_streams: WeakSet[RankLines] = WeakSet()
+_LOOK_S, _AT_ONCE, _LONGEST = 0.1, 1 << 20, 1 << 26
+"""How often the output of child processes is looked for, how much is read in one go, and how long its file may get."""
+_streams: weakref.WeakSet[RankLines] = weakref.WeakSet()
 
 
-class RankLines(io.TextIOBase):
+class RankLines(io.TextIOWrapper):
     """A text stream that puts out complete lines, each with its rank in front. Safe for threads and in forks."""
 
+    tty = False
+
     def __init__(self, rank: int) -> None:
-        self._prefix = f"[{rank}] "
+        self._prefix = f"[{rank}] ".encode()
+        super().__init__(_Bytes(self), "utf-8", "replace", write_through=True)  # type: ignore[arg-type]  # it has no name
         self._begin()
         _streams.add(self)
 
     def _begin(self) -> None:
         """Start without a line. A fork has no thread that could finish the parent's line or release its lock."""
-        self._part = ""
+        self._part = b""
         self._lock = threading.Lock()
 
-    def write(self, text: str) -> int:
+    def take(self, data: bytes) -> None:
         """Take text; a line is put out when it is complete."""
         with self._lock:
-            self._take(text)
-        return len(text)
+            self._take(data)
 
-    def _take(self, text: str) -> None:
-        *lines, self._part = (self._part + text).split("\n")
+    def _take(self, data: bytes) -> None:
+        *lines, self._part = (self._part + data).split(b"\n")
         if lines:
-            self._put("".join(f"{self._prefix}{line}\n" for line in lines))
+            self._put(b"".join(b"%s%s\n" % (self._prefix, line) for line in lines))
 
-    def _put(self, text: str) -> None:
+    def _put(self, lines: bytes) -> None:
         """Put out complete lines."""
         raise NotImplementedError
 
     def _finish_line(self) -> None:
         if self._part:
-            self._put(f"{self._prefix}{self._part}\n")
-            self._part = ""
+            self._put(b"%s%s\n" % (self._prefix, self._part))
+            self._part = b""
 
     def finish(self) -> None:
         """Put out the last line, which may be incomplete."""
+        self.flush()
         with self._lock:
             self._finish_line()
 
-    def flush(self) -> None:
-        """Do nothing: complete lines were put out already."""
+    def close(self) -> None:
+        """Do nothing: a thread that is left may still print."""
 
-    def isatty(self) -> bool:
-        """Return False."""
-        return False
+    def detach(self) -> Any:
+        """Return the bytes, and stay: a log handler may have the stream."""
+        self.flush()
+        return self.buffer
+
+    @property
+    def descriptor(self) -> int:
+        """What child processes write to."""
+        raise io.UnsupportedOperation("fileno")
+
+
+class _Bytes(io.BufferedIOBase):
+    """The bytes below a rank's text."""
+
+    def __init__(self, stream: RankLines) -> None:
+        self._stream = stream
+
+    def write(self, data: Any) -> int:
+        """Take bytes."""
+        self._stream.take(data := bytes(data))
+        return len(data)
 
     def writable(self) -> bool:
         """Return True."""
         return True
 
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        """Return the encoding that text will have."""
-        return "utf-8"
+    def fileno(self) -> int:
+        """Return what child processes write to."""
+        return self._stream.descriptor
+
+    def isatty(self) -> bool:
+        """Return whether it stands for a terminal."""
+        return self._stream.tty
+
+    def close(self) -> None:
+        """Do nothing: it outlives streams that training code has made of it."""
 
 
 def _begin_in_fork() -> None:
@@ -92,36 +123,35 @@ class RankLog(RankLines):
     """Writes to the trial's log, and to another stream if there is one."""
 
     def __init__(self, path: Path, rank: int, also: TextIO | None) -> None:
-        super().__init__(rank)
         path.parent.mkdir(parents=True, exist_ok=True)
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        super().__init__(rank)
         self._also = also
 
-    def _put(self, text: str) -> None:
+    @property
+    def descriptor(self) -> int:
+        """That of the log."""
+        return self._fd
+
+    def _put(self, lines: bytes) -> None:
         try:
-            os.write(self._fd, text.encode(errors="replace"))
+            os.write(self._fd, lines)
         except OSError:
             return  # a full disk must not end a trial that only wanted to print
         if self._also is not None:
-            self._also.write(text)
-
-    def fileno(self) -> int:
-        """Return the log's descriptor, for child processes."""
-        return self._fd
+            self._also.write(lines.decode(errors="replace"))
 
     def finish(self) -> None:
         """Write the last line, and close the log."""
+        super().finish()
         with self._lock:
-            self._finish_line()
             os.close(self._fd)
             self._fd = os.open(os.devnull, os.O_WRONLY)  # a thread that is left may still print
 
     def __del__(self) -> None:
         """Close the descriptor."""
-        try:
+        with contextlib.suppress(OSError):
             os.close(self._fd)
-        except OSError:
-            return
 
 
 def log_file(trial_dir: str, node: int) -> Path:
@@ -167,18 +197,32 @@ def follow(old: Sequence[object], new: io.TextIOBase) -> list[tuple[logging.Stre
 
 @contextlib.contextmanager
 def redirected(output: RankLines, error: RankLines) -> Iterator[None]:
-    """Redirect this process's standard output and error, and its log handlers; finish the streams at the end."""
+    """Redirect this process's standard output and error, and its log handlers; finish the streams at the end.
+
+    What libraries and child processes write to the descriptors 1 and 2 goes to those of the streams.
+    """
     saved = (sys.stdout, sys.stderr)
+    descriptors = (os.dup(1), os.dup(2))
+    os.dup2(output.fileno(), 1)
+    os.dup2(error.fileno(), 2)
     sys.stdout, sys.stderr = output, error
     moved = follow(saved, error)
     try:
         yield
     finally:
+        for each in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # whatever training code has put there
+                each.flush()
         sys.stdout, sys.stderr = saved
-        for handler, stream in moved:
-            handler.setStream(stream)
-        for each in dict.fromkeys((output, error)):
-            each.finish()
+        for handler, old in moved:
+            handler.setStream(old)
+        with contextlib.suppress(ValueError):  # what C has kept; its stream has another name on macOS
+            ctypes.pythonapi.fflush(ctypes.c_void_p.in_dll(ctypes.pythonapi, "stdout"))
+        for number, descriptor in enumerate(descriptors, 1):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+        for stream in dict.fromkeys((output, error)):
+            stream.finish()
 
 
 def to_trial_log(trial_dir: str, rank: int, verbose: int, node: int = 0) -> contextlib.AbstractContextManager[None]:
@@ -191,10 +235,32 @@ def to_trial_log(trial_dir: str, rank: int, verbose: int, node: int = 0) -> cont
     return redirected(log, log)
 
 
-def to_driver(rank: int, terminal: Terminal, post: Callable[[Text], None]) -> contextlib.AbstractContextManager[None]:
-    """Redirect what this process prints to the driver of a job."""
-    output, error = (RankStream(rank, terminal, post, error=error) for error in (False, True))
-    return redirected(output, error)
+@contextlib.contextmanager
+def to_driver(rank: int, terminal: Terminal, post: Callable[[Text], None]) -> Iterator[None]:
+    """Redirect what this process and its children print to the driver of a job.
+
+    Children write to files, which are followed: nobody can be kept waiting by them, as by a pipe whose reader stops.
+    """
+    streams = [RankStream(rank, terminal, post, error=error) for error in (False, True)]
+    over = threading.Event()
+
+    def follow() -> None:
+        last = False
+        while not last:
+            last = over.wait(_LOOK_S)
+            for stream in streams:
+                stream.look()
+
+    with contextlib.ExitStack() as stack:
+        for stream in streams:
+            stream.file = stack.enter_context(tempfile.TemporaryFile("ab+", buffering=0))
+            stack.callback(stream.finish)
+        thread = threading.Thread(target=follow, name="tunelight-output", daemon=True)
+        stack.callback(thread.join)
+        stack.callback(over.set)
+        thread.start()
+        with redirected(*streams):
+            yield
 
 
 class RankStream(RankLines):
@@ -203,27 +269,41 @@ class RankStream(RankLines):
     A progress bar is known by its carriage returns and escapes.
     """
 
+    file: Any = None
+    """What child processes print, and forks of this one (None: nobody follows them)."""
+
     def __init__(self, rank: int, terminal: Terminal, post: Callable[[Text], None], *, error: bool) -> None:
+        self.tty = terminal.tty
+        self._post, self._error, self._drawing = post, error, False
+        self._process, self._read = os.getpid(), 0
         super().__init__(rank)
-        self._tty = terminal.tty
-        self._post = post
-        self._error = error
-        self._drawing = False
 
-    def _take(self, text: str) -> None:
-        if "\r" in text or "\x1b" in text or (self._drawing and not text.strip()):
+    @property
+    def descriptor(self) -> int:
+        """That of the file."""
+        return int(super().descriptor if self.file is None else self.file.fileno())
+
+    def look(self) -> None:
+        """Post what was written to the file."""
+        while found := os.pread(self.descriptor, _AT_ONCE, self._read):
+            self._read += len(found)
+            self.take(found)
+        if self._read > _LONGEST:
+            self.file.truncate(0)
+            self._read = 0
+
+    def _take(self, data: bytes) -> None:
+        if os.getpid() != self._process:
+            os.write(self.descriptor, data)  # a fork: its parent posts it
+        elif b"\r" in data or b"\x1b" in data or (self._drawing and not data.strip()):
             self._finish_line()
-            self._drawing = not text.endswith("\n")
-            self._post(Text(text, self._error))
-            return
-        if self._drawing and "\n" in text:
-            self._drawing = False
-            self._post(Text("\n", self._error))
-        super()._take(text)
+            self._drawing = not data.endswith(b"\n")
+            self._put(data)
+        else:
+            if self._drawing and b"\n" in data:
+                self._drawing = False
+                self._put(b"\n")
+            super()._take(data)
 
-    def _put(self, text: str) -> None:
-        self._post(Text(text, self._error))
-
-    def isatty(self) -> bool:
-        """Tell whether the driver's own stream is a terminal."""
-        return self._tty
+    def _put(self, lines: bytes) -> None:
+        self._post(Text(lines.decode(errors="replace"), self._error))

@@ -187,8 +187,9 @@ def _clean_up(trainer: pl.Trainer, error: BaseException) -> None:
     first: list[Callable[[], object]] = [] if stopped else [lambda: _exception_hooks(trainer, error)]
     if word == SUCCESS and training and trainer.state.fn == TrainerFn.FITTING:
         first = [functools.partial(_train_end, trainer), functools.partial(_fit_end, trainer)]
-    ends = [lambda: _teardown_hooks(trainer), *(functools.partial(_close, loop) for loop in _loops(trainer))]
-    finalize = [functools.partial(logger.finalize, word) for logger in trainer.loggers]
+    ends: list[Callable[[], object]] = [lambda: _teardown_hooks(trainer)]
+    ends += [functools.partial(_close, loop) for loop in _loops(trainer)]
+    finalize: list[Callable[[], object]] = [functools.partial(logger.finalize, word) for logger in trainer.loggers]
     for step in [*first, *ends, *finalize] if stopped else [*first, *finalize, *ends]:
         try:
             step()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 import logging
 import multiprocessing
+import os
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -131,3 +135,84 @@ def test_a_process_that_is_forked_while_a_thread_prints_can_print(tmp_path: Path
         printing.join()
     log.finish()
     assert (tmp_path / "log.txt").read_text() == "[0] rather slow\n[0] from the fork\n[0] half a line\n"
+
+
+PRINTS = """
+import os, sys
+print("a child's line")
+print("a child's warning", file=sys.stderr)
+os.write(1, b"half a line")
+"""
+
+
+def print_in_every_way() -> None:
+    """Print from this process, by its streams and descriptors, and from others: a command's, a fork, and a new one."""
+    sys.stdout.write("its own line\n")
+    sys.stdout.buffer.write(b"bytes\n")
+    sys.stdout.flush()
+    os.write(2, b"a library's line\n")
+    ctypes.pythonapi.printf(b"C has kept this\n")
+    os.system("echo a command in a shell")
+    forked = multiprocessing.get_context("fork").Process(target=sys.stdout.write, args=("a fork's line\n",))
+    forked.start()
+    forked.join()
+    subprocess.run([sys.executable, "-c", PRINTS], check=True)
+    subprocess.run(["echo", "to a stream"], stdout=sys.stdout, check=True)
+
+
+SAID = {
+    "a child's line", "a child's warning", "half a line", "bytes", "a library's line", "C has kept this", "to a stream",
+    "a command in a shell", "a fork's line", "its own line",
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_trial_s_log_has_what_libraries_and_child_processes_print(tmp_path: Path) -> None:
+    with to_trial_log(str(tmp_path), 0, verbose=0):
+        print_in_every_way()
+    lines = (tmp_path / "log.txt").read_text().replace("half a line", "half a line\n").splitlines()
+    assert {line.removeprefix("[0] ") for line in lines} == SAID
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_driver_gets_what_libraries_and_child_processes_print_with_its_rank(posted: list[Text]) -> None:
+    with to_driver(3, Terminal(), posted.append):
+        print_in_every_way()
+    lines = said(posted).replace("half a line", "half a line\n[3] ").splitlines()
+    assert {line.removeprefix("[3] ") for line in lines} - {""} == SAID
+    assert all(line.startswith("[3] ") for line in lines)
+
+
+def test_a_process_has_its_own_output_again_after_a_trial(tmp_path: Path) -> None:
+    before = [os.fstat(number).st_ino for number in (1, 2)]
+    with to_trial_log(str(tmp_path), 0, verbose=0):
+        assert os.fstat(1).st_ino == os.fstat(2).st_ino == (tmp_path / "log.txt").stat().st_ino
+    assert [os.fstat(number).st_ino for number in (1, 2)] == before
+
+
+def test_the_last_words_of_a_process_that_dies_are_in_the_trial_s_log(tmp_path: Path) -> None:
+    code = f"""
+import faulthandler, os
+from tunelight.gang.output import to_trial_log
+with to_trial_log({str(tmp_path)!r}, 0, verbose=0):
+    faulthandler.enable(2)
+    os.abort()
+"""
+    subprocess.run([sys.executable, "-c", code], check=False, timeout=60)
+    assert "Fatal Python error: Aborted" in (tmp_path / "log.txt").read_text()
+
+
+@pytest.mark.parametrize("detach", [False, True])
+def test_training_code_may_set_up_its_streams(tmp_path: Path, detach: bool) -> None:
+    with to_trial_log(str(tmp_path), 0, verbose=0):
+        for stream in (sys.stdout, sys.stderr):
+            assert isinstance(stream, io.TextIOWrapper)
+            stream.reconfigure(line_buffering=True, encoding="utf-8", errors="backslashreplace")
+        assert (sys.stdout.encoding, sys.stdout.isatty(), sys.stdout.fileno() > 2) == ("utf-8", False, True)
+        io.TextIOWrapper(sys.stdout.buffer, "latin-1").write("another wrapper\n")
+        sys.stdout.write("its own\n")
+        below: Any = sys.stdout
+        sys.stdout = io.TextIOWrapper(below.detach() if detach else below.buffer, "utf-8", "replace")
+        sys.stdout.write("not flushed \udce9")
+    log = (tmp_path / "log.txt").read_text()
+    assert log == "[0] another wrapper\n[0] its own\n[0] not flushed ?\n"

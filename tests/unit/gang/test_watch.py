@@ -47,7 +47,13 @@ def test_a_first_batch_that_all_ranks_compile_is_no_hang() -> None:
 
 
 def test_one_rank_that_gets_on_is_enough() -> None:
-    watch = heard(HangWatch(10), (0.0, 0, Sign(5, begun=True)), (0.0, 1, Sign(5, begun=True)), (12.0, 0, Sign(6, begun=True)), (12.0, 1, Sign(5, begun=True)))
+    watch = heard(
+        HangWatch(10),
+        (0.0, 0, Sign(5, begun=True)),
+        (0.0, 1, Sign(5, begun=True)),
+        (12.0, 0, Sign(6, begun=True)),
+        (12.0, 1, Sign(5, begun=True)),
+    )
     assert watch.stuck([0, 1]) is None
 
 
