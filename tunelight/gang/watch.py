@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from types import FrameType
 
+from tunelight.session.boundary import Progress
+
 
 @dataclass(frozen=True, slots=True)
 class Sign:
@@ -80,6 +82,14 @@ def is_behind_loop(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def sign_of(progress: Progress | None, frame: FrameType | None) -> Sign:
+    """Return a rank's sign, by what it has counted and where its trial's thread is."""
+    waits = waits_for_peers(frame)
+    if progress is None:
+        return Sign(waits=waits)
+    return Sign(progress.done, waits, progress.begun and not is_behind_loop(frame), progress.take_steps())
 
 
 def waits_for_peers(frame: FrameType | None) -> bool:

@@ -34,7 +34,7 @@ from tunelight.gang.parcel import receive
 from tunelight.gang.placement import Location
 from tunelight.gang.reset import CleanState
 from tunelight.gang.usage import Meter
-from tunelight.gang.watch import Sign, is_behind_loop, waits_for_peers
+from tunelight.gang.watch import Sign, sign_of
 from tunelight.machine.imports import collector_resting
 from tunelight.machine.metadata import ensure_entry_points
 from tunelight.machine.optional import look_up
@@ -281,11 +281,7 @@ class GangWorker:
         progress = None if self._session is None else self._session.progress
         thread = self._thread
         frame = None if thread is None else sys._current_frames().get(thread.ident or 0)
-        sign = Sign(waits=waits_for_peers(frame))
-        if progress is not None:
-            begun = progress.begun and not is_behind_loop(frame)
-            sign = Sign(progress.done, sign.waits, begun, progress.take_steps())
-        return events, sign, usage
+        return events, sign_of(progress, frame), usage
 
     def collectives(self) -> tuple[Collective, ...]:
         """Return the last collective that this rank has begun in the running trial, of each process group."""

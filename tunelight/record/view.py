@@ -253,16 +253,6 @@ def with_curves(state: SweepState) -> tuple[list[TrialState], int]:
     return list({trial.id: trial for trial in [*best, *live]}.values()), len(reported)
 
 
-def best_so_far(state: SweepState) -> list[float]:
-    """Return the best value up to each trial of the search that did not fail and has one, in order of creation."""
-    choose = max if state.mode == "max" else min
-    found: list[float] = []
-    for trial in state.searched:
-        if trial.value is not None and not trial.failed:
-            found.append(choose(found[-1], trial.value) if found else trial.value)
-    return found
-
-
 def sparkline(values: Sequence[float], width: int, levels: str = _LEVELS) -> str:
     """Return numbers as at most ``width`` characters of different heights, each for the mean of equally many."""
     size = max(1, math.ceil(len(values) / width))

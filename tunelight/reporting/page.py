@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 from tunelight.record import view, winner, write_text
 from tunelight.reporting.sections import PARTS, began, chosen, log_block, moment, parts, trial_blocks
 from tunelight.reporting.words import event_line
-from tunelight.results.html import table
 from tunelight.results.words import counted
 from tunelight.settings.dotted import flatten
 
@@ -31,6 +30,7 @@ LINKS: Final = {"#curves": "Curves", "#trials": "Trials", "#figures": "Figures",
 _NO_SCRIPT_ROWS: Final = 20
 _EVENT: Final = 400
 """Characters of an event."""
+_CELL: Final = "text-align:left;padding:2px 10px 2px 0;white-space:nowrap"
 
 
 def report(results: SweepResults | Sequence[SweepResults], path: str | os.PathLike[str]) -> Path:
@@ -121,8 +121,19 @@ def _without_script(results: SweepResults, shown: Sequence[view.Column]) -> str:
         return said
     rows = [view.row(results.record, results.record.trials[trial.id]) for trial in results.top(_NO_SCRIPT_ROWS)]
     cells = [[column.of(row) for column in shown] for row in rows]
-    config = table(["best configuration", ""], list(flatten(results.best.plain_config).items()))
-    return f"{said}{config}{table([column.name for column in shown], cells)}"
+    config = _table(["best configuration", ""], list(flatten(results.best.plain_config).items()))
+    return f"{said}{config}{_table([column.name for column in shown], cells)}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Return a table as HTML."""
+
+    def line(tag: str, cells: Iterable[Any]) -> str:
+        texts = ("" if one is None else f"{one:.6g}" if isinstance(one, float) else str(one) for one in cells)
+        return "".join(["<tr>", *(f'<{tag} style="{_CELL}">{html.escape(text)}</{tag}>' for text in texts), "</tr>"])
+
+    body = "".join(line("td", row) for row in rows)
+    return f'<div style="overflow-x:auto"><table>{line("th", head)}{body}</table></div>'
 
 
 def _saved(

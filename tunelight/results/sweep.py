@@ -19,7 +19,6 @@ from tunelight.errors import NoResultError, SettingsError, first_of, guess, unkn
 from tunelight.machine.optional import need
 from tunelight.record import Note, Notes, Standing, SweepState
 from tunelight.results import repeats
-from tunelight.results.html import TOP, sweep_html
 from tunelight.results.trial import Noted, TrialResult
 from tunelight.results.words import counted
 from tunelight.settings import Mode, paired
@@ -428,12 +427,6 @@ class SweepResults(Noted):
         if figure not in figures:
             raise SettingsError(unknown("There is no figure", figure, figures))
         return figures[figure](self, **options)
-
-    def _repr_html_(self) -> str:
-        """Show the sweep in a notebook."""
-        best = [self._state.trials[trial.id] for trial in self.top(TOP)]
-        config = self.best.plain_config if best else None
-        return sweep_html(self.summary().splitlines()[0], self._state, best, config)
 
     def __repr__(self) -> str:
         best = storage.winner(self._state)

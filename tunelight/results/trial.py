@@ -17,7 +17,6 @@ from tunelight.compat.lightning import prefer
 from tunelight.errors import CheckpointError, ImportPathError, TrainFunctionError
 from tunelight.machine.optional import need
 from tunelight.record import Note, Notes, TrialState
-from tunelight.results.html import short, trial_html
 from tunelight.results.words import refused, used
 from tunelight.settings import load_object, paired
 from tunelight.settings.dotted import holder_of
@@ -424,15 +423,6 @@ class TrialResult(Noted):
             return config
         names = {parameter.name for parameter in taken}
         return {key: value for key, value in config.items() if key in names}
-
-    def _repr_html_(self) -> str:
-        """Show the trial in a notebook."""
-        metric = self._metric
-        best = "" if self.value is None else f", best {metric} {short(self.value)}"
-        why = "" if self.stop_reason is None else f" ({self.stop_reason})"
-        return trial_html(
-            f"Trial {self.id} {self.outcome}{why}{best}", metric, self.history, self.plain_config, self.error
-        )
 
     def __repr__(self) -> str:
         why = "" if self._reason is None else f", error={self._reason!r}"
