@@ -78,16 +78,6 @@ class GangContract:
         assert isinstance(events[-1], Ended)
         assert not gang.running
 
-    def test_with_its_first_report_even_a_short_trial_says_once_what_it_uses(self, gang: Any, tmp_path: Path) -> None:
-        gang.usage.begin("another trial's")
-        gang.start(*self.task(tmp_path))
-        gang.next_event(30)
-        news, more = gang.usage.news(), gang.usage.news()
-        gang.finish(10)
-        assert (news[0]["rank"], news[0]["samples"]) == (0, 1)
-        assert news[0]["last"]["memory"] > 20_000_000
-        assert more is None
-
     def test_a_report_waits_for_its_answer(self, gang: Any, tmp_path: Path) -> None:
         gang.start(*self.task(tmp_path))
         assert isinstance(gang.next_event(30), Report)

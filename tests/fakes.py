@@ -17,8 +17,6 @@ from tunelight.checkpoints.writer import CheckpointWriter
 from tunelight.errors import GangError, TrialStopped
 from tunelight.gang.placement import Location
 from tunelight.gang.spec import GangSpec
-from tunelight.gang.usage import Meter, UsageLog
-from tunelight.machine.usage import Sampler
 from tunelight.messages import Decision, Ended, Event, Hurry, Place, Save, Saved, Stop, WorkerError
 from tunelight.session import session as sessions
 from tunelight.session.mailbox import Mailbox, numbered
@@ -72,7 +70,6 @@ class FakeGang:
         self.wanted: int | None = None
         """How many seats were asked for last."""
         self.unfit: str | None = None
-        self.usage = UsageLog()
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._buffer: list[Event] = []
         self._mailbox = Mailbox(1)
@@ -125,8 +122,6 @@ class FakeGang:
         self._buffer = []
         self._events = queue.SimpleQueue()
         self._mailbox = Mailbox(start.until)
-        self.usage.begin(start.trial_id)
-        self._meter = Meter(Sampler())
         start = replace(start, serial=self.trials)
         place = Place(0, 1, 0, 1, 0, "127.0.0.1")
         session = sessions.Session(
@@ -173,7 +168,6 @@ class FakeGang:
         except queue.Empty:
             return None
         self._ended = self._ended or isinstance(event, Ended)
-        self.usage.hear(0, self._meter.read(told=True))
         return event
 
     @property

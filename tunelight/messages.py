@@ -273,37 +273,6 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """What a worker uses: the process and its children (DataLoader workers)."""
-
-    cpu: float
-    """CPUs in use, as a mean since the sample before."""
-    memory: int
-    """Bytes that are resident, files and shared memory that children map left out. Pages of this process that a forked
-    child has not changed yet count in both."""
-    gpu: float | None = None
-    """The part of the time, 0 to 1, in which its GPUs were busy; None where that is not known."""
-    gpu_memory: int | None = None
-    """Bytes in use on its GPUs, by whatever process."""
-    gpu_memory_total: int | None = None
-    """Bytes that its GPUs have."""
-
-
-@dataclass(frozen=True, slots=True)
-class Used:
-    """What a rank used over some samples: the last one, the most of each quantity, and the mean of ``gpu``."""
-
-    samples: int
-    last: Usage
-    peak: Usage
-    gpu: float | None = None
-
-    def asdict(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
-        return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
 class Text:
     """Text that a rank printed; ``error`` is for standard error."""
 

@@ -45,7 +45,6 @@ def test_the_record_says_who_trained_on_what_and_whether_it_was_warm(ray4: Any, 
     for trial in results.record.trials.values():
         spans = [hold for hold in holds if hold.trial == trial.index]
         assert max(hold.end for hold in spans) - min(hold.start for hold in spans) == pytest.approx(trial.seconds)
-    assert all(trial.peak["memory"] > 50 for trial in results.trials)  # MB, also of one that took a second
     assert report(results, tmp_path / "report.html").stat().st_size > 4_000_000
 
 

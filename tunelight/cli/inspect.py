@@ -100,8 +100,6 @@ def _show_trial(trial: TrialResult, json: bool) -> None:
     if trial.branch is not None:
         typer.echo(f"{'branch of':<11} {trial.branch.parent} after {trial.branch.where}")
     typer.echo(f"{'config':<11} {words(trial.plain_config)}")
-    if trial.used:
-        typer.echo(f"{'used':<11} {', '.join(f'{name} {value}' for name, value in trial.used.items())}")
     if trial.tags:
         typer.echo(f"{'tags':<11} {', '.join(trial.tags)}")
     for note in trial.notes:

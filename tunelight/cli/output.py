@@ -61,7 +61,6 @@ class Trial(Printed):
     reports: int
     seconds: float
     seed: int | None
-    peak: dict[str, Any]
     checkpoint: str | None
     error: str | None
     tags: list[str]

@@ -140,7 +140,6 @@ def about_trial(trial: TrialResult) -> dict[str, Any]:
         "reports": len(trial.history),
         "seconds": trial.seconds,
         "seed": trial.seed,
-        "peak": trial.peak,
         "checkpoint": trial.address,
         "error": trial.error,
         "tags": trial.tags,

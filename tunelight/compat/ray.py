@@ -463,14 +463,6 @@ def session_folder() -> str:
     return str(node.get_session_dir_path())
 
 
-def nvml() -> Any:
-    """Return NVIDIA's module ``pynvml`` where it is installed, else Ray's copy (2.60.0). Raises: ImportError."""
-    try:
-        return importlib.import_module("pynvml")
-    except ImportError:
-        return importlib.import_module("ray._private.thirdparty.pynvml")
-
-
 def runtime_env_fields() -> frozenset[str]:
     """Return the fields of a ``runtime_env``. Read in 2.60.0."""
     from ray.runtime_env import RuntimeEnv

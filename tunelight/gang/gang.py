@@ -23,7 +23,6 @@ from tunelight.gang.flight import Collective, Finding, find_missing
 from tunelight.gang.membership import Membership
 from tunelight.gang.slow import SlowWatch
 from tunelight.gang.spec import GangSpec
-from tunelight.gang.usage import UsageLog
 from tunelight.gang.watch import HangWatch
 from tunelight.messages import FAILED, Adopt, Answer, Decision, Ended, Event, Hurry, Save, Saved, Stop, WorkerError
 from tunelight.session.mailbox import numbered
@@ -61,8 +60,6 @@ class Gang(Membership):
         """Its id among other gangs."""
         self.trials = 0
         """How many trials have been started on this gang, restarts included."""
-        self.usage = UsageLog()
-        """What the ranks of the running trial use."""
         self._polls: dict[Any, int] = {}
         self._hurried: list[Any] = []
         """Calls by which other ranks are told to hurry, before rank 0 is."""
@@ -117,7 +114,6 @@ class Gang(Membership):
         self.trials += 1
         self._buffer.clear()
         self._ended, self._hurried = {}, []
-        self.usage.begin(start.trial_id)
         self._watch = HangWatch(self.spec.failures.hang_timeout_s)
         self._slow = SlowWatch(self.spec.failures.limit_of_slow)
         lead = self.workers[0] if self.size > 1 else None
@@ -253,10 +249,9 @@ class Gang(Membership):
     def _take(self, rank: int, poll: Any) -> None:
         events: Sequence[Event]
         try:
-            events, sign, samples = ray.get(poll)
+            events, sign = ray.get(poll)
             self._watch.hear(rank, sign, now := time.monotonic())
             self._buffer.extend(self._slow.hear(rank, sign.steps, self.size, now))
-            self.usage.hear(rank, samples)
         except RayError as error:
             death = self._death(rank, error)
             self.lose(rank, f"rank {rank} died")

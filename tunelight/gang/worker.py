@@ -19,7 +19,7 @@ from typing import Any
 import ray
 
 from tunelight.compat.lightning import FABRIC, decide_in_worker, flavour
-from tunelight.compat.ray import nvml, session_folder
+from tunelight.compat.ray import session_folder
 from tunelight.compat.torch import flight_records
 from tunelight.errors import TrainFunctionError, TrialStopped
 from tunelight.gang.causes import carried, lost_data
@@ -33,12 +33,10 @@ from tunelight.gang.output import bring_home, to_driver, to_trial_log
 from tunelight.gang.parcel import receive
 from tunelight.gang.placement import Location
 from tunelight.gang.reset import CleanState
-from tunelight.gang.usage import Meter
 from tunelight.gang.watch import Sign, sign_of
 from tunelight.machine.imports import collector_resting
 from tunelight.machine.metadata import ensure_entry_points
 from tunelight.machine.optional import look_up
-from tunelight.machine.usage import Sampler
 from tunelight.machine.versions import installed
 from tunelight.messages import (
     CACHE_VARIABLE,
@@ -49,7 +47,6 @@ from tunelight.messages import (
     Event,
     Place,
     Report,
-    Usage,
     WorkerError,
 )
 from tunelight.session import session as sessions
@@ -114,10 +111,8 @@ class TrialBox:
     call reaches another trial.
     """
 
-    def __init__(self, serial: int, meter: Meter | None = None) -> None:
+    def __init__(self, serial: int) -> None:
         self.serial = serial
-        self.meter = meter
-        """Measures what the trial uses; None for one that has ended."""
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.mailbox = Mailbox()
         self.given: dict[str, Any] = {}
@@ -181,7 +176,6 @@ class GangWorker:
         self._gpu_memory = GpuMemory(_share())
         self._clean = CleanState(self._gpu_memory)
         self._compiled = Compiled()
-        self._sampler = Sampler(_own_gpus(), nvml)
         self._task: Task | None = None
         self._trial = TrialBox(0)
         self._lock = threading.Lock()
@@ -267,21 +261,16 @@ class GangWorker:
     def _box(self, serial: int) -> TrialBox:
         with self._lock:
             if serial > self._trial.serial:
-                self._trial = TrialBox(serial, Meter(self._sampler))
+                self._trial = TrialBox(serial)
             return self._trial if serial == self._trial.serial else TrialBox(serial)
 
-    def poll(self, serial: int, timeout_s: float) -> tuple[list[Event], Sign, tuple[Usage, ...]]:
-        """Return the events of trial ``serial``, the rank's progress, and what it uses, if a sample of that was due.
-
-        Waits for the first event, for up to ``timeout_s`` seconds or until a sample is due.
-        """
-        box = self._box(serial)
-        events = box.read(min(timeout_s, box.meter.left_s if box.meter else timeout_s))
-        usage = () if box.meter is None else box.meter.read(told=bool(events))
+    def poll(self, serial: int, timeout_s: float) -> tuple[list[Event], Sign]:
+        """Return the events of trial ``serial`` and the rank's progress; wait ``timeout_s`` at most for the first."""
+        events = self._box(serial).read(timeout_s)
         progress = None if self._session is None else self._session.progress
         thread = self._thread
         frame = None if thread is None else sys._current_frames().get(thread.ident or 0)
-        return events, sign_of(progress, frame), usage
+        return events, sign_of(progress, frame)
 
     def collectives(self) -> tuple[Collective, ...]:
         """Return the last collective that this rank has begun in the running trial, of each process group."""

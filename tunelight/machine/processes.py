@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import socket
-import threading
 from pathlib import Path
 
 
@@ -28,49 +27,6 @@ def has_children() -> bool:
         return any(thread.joinpath("children").read_text() for thread in Path("/proc/self/task").iterdir())
     except OSError:  # no /proc, a kernel without these files, or a thread that has just ended
         return True
-
-
-def descendants() -> list[int]:
-    """Return the ids of this process's children and theirs (on Linux: of Python's threads), live ones and zombies."""
-    if not _has_some():
-        return []
-    if not Path("/proc/thread-self/children").exists():
-        import psutil
-
-        return [child.pid for child in psutil.Process().children(recursive=True)]
-    own = os.getpid()  # also the main thread, which inherits the children of threads that have ended
-    threads = {own, *(thread.native_id or own for thread in threading.enumerate())}
-    found = [child for thread in threads for child in _children_of("self", thread)]
-    for pid in found:  # which grows meanwhile
-        found += _children_of(pid, pid)
-    return found
-
-
-def _has_some() -> bool:
-    """Tell whether this process has children, without waiting for any; True where the system does not say."""
-    if not hasattr(os, "waitid"):
-        return True
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    except OSError:
-        pass
-    return True
-
-
-def _children_of(pid: int | str, thread: int | str) -> list[int]:
-    """Return the children that a thread of a process has made; none once it has ended."""
-    try:
-        file = os.open(f"/proc/{pid}/task/{thread}/children", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return []
-    try:
-        return [int(child) for child in os.read(file, 1 << 16).split()]
-    except OSError:
-        return []
-    finally:
-        os.close(file)
 
 
 @functools.cache

@@ -72,7 +72,6 @@ from tunelight.record.state import (
     is_better,
     metric_value,
 )
-from tunelight.record.usage import gpus_busy, percent
 
 if TYPE_CHECKING:
     from tunelight.record.recorder import RecordCallback

@@ -121,8 +121,7 @@ class RecordFollower:
         trial = self.state.trials.get(trial_id) if isinstance(trial_id, str) else None
         if trial is None:
             return
-        often = trial.checkpoints, trial.moves, trial.gangs, trial.changes, trial.notes, trial.samples
-        several: tuple[list[Any], ...] = often
+        several: tuple[list[Any], ...] = (trial.checkpoints, trial.moves, trial.gangs, trial.changes, trial.notes)
         for entries in several:
             if len(entries) > _KEPT:
                 del entries[:-_KEPT]

@@ -14,7 +14,6 @@ import os
 import re
 import time
 import zlib
-from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -101,8 +100,6 @@ class Record:
         self.path = record_of(folder)
         self.failed: OSError | None = None
         """The first write error, if there was one."""
-        self.sizes: Counter[str] = Counter()
-        """The bytes of its lines, by kind."""
         self._clock = clock
         self._synced = -math.inf
         self._lines = Lines(self.path, self.complain)
@@ -115,10 +112,9 @@ class Record:
         """
         record = cls(folder, clock)
         try:
-            if record.path.exists():
-                record.sizes = _scan(record.path)[1]
+            whole = _scan(record.path)[1] if record.path.exists() else 0
             with record.path.open("ab") as stream:
-                stream.truncate(record.sizes.total())
+                stream.truncate(whole)
         except StorageError:
             raise
         except OSError as error:
@@ -131,7 +127,6 @@ class Record:
         body = encode({"kind": kind, "time": now, **fields})
         text = f'{body[:-1]},"crc":"{zlib.crc32(body.encode("ascii")):08x}"}}'
         self._lines.write(text)
-        self.sizes[kind] += len(text) + 1
         if kind == "end" or (fields.get("state") in TERMINAL and now - self._synced >= _SYNC_S):
             self._lines.sync()
             self._synced = now
@@ -186,14 +181,14 @@ def _printable(value: Any, *, exact: bool) -> Any:
     return [_printable(part, exact=exact) for part in value] if isinstance(value, list) else value
 
 
-def _scan(path: Path) -> tuple[list[dict[str, Any]], Counter[str]]:
-    """Return the lines of a record and their size in bytes by kind, without an incomplete last line.
+def _scan(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """Return the lines of a record and their size in bytes, without an incomplete last line.
 
     Raises: StorageError naming the first corrupt line that is not the last; OSError.
     """
     chunks = path.read_bytes().split(b"\n")
     lines: list[dict[str, Any]] = []
-    sizes: Counter[str] = Counter()
+    size = 0
     for number, chunk in enumerate(chunks[:-1], start=1):
         line = parse(chunk)
         if line is None:
@@ -205,8 +200,8 @@ def _scan(path: Path) -> tuple[list[dict[str, Any]], Counter[str]]:
             )
         check_format(line, path)
         lines.append(line)
-        sizes[line["kind"]] += len(chunk) + 1
-    return lines, sizes
+        size += len(chunk) + 1
+    return lines, size
 
 
 def check_format(line: Mapping[str, Any], path: Path) -> None:

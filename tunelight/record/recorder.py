@@ -22,7 +22,6 @@ from tunelight.record.names import METRICS_FILE
 from tunelight.record.outcomes import ERROR, FINISHED, INTERRUPTED, PAUSED, PENDING, RUNNING, STOPPED, TERMINAL
 from tunelight.record.record import FORMAT, Lines, Record, read_record
 from tunelight.record.state import Branch, apply
-from tunelight.record.usage import OF_SAMPLES, USAGE, Budget, TrialUsage
 from tunelight.stores import write_atomically
 from tunelight.stores.masking import masked, masked_error
 
@@ -110,8 +109,6 @@ class RecordCallback(Callback):
         self._running: dict[str, Any] = {}
         self._announced, self._asked = announced, 0.0
         self._metrics: dict[str, Lines] = {}
-        self._budget = Budget(self.record.sizes)
-        self._usage: dict[str, TrialUsage] = {}
         self._closed = False
         self._mend_metrics()
         self._take_up(again or {})
@@ -218,8 +215,6 @@ class RecordCallback(Callback):
             fields |= self._why(trial_id)
         if fields.get("error"):
             fields["error"] = masked_error(fields["error"])
-        if new in TERMINAL and (usage := self._usage.pop(trial_id, None)):
-            self._write_usage(trial_id, usage.peak())
         self._write("state", trial=trial_id, state=new, **fields)
         if new != RUNNING:
             self._running.pop(trial_id, None)
@@ -289,8 +284,6 @@ class RecordCallback(Callback):
             self._write_report(trial.trial_id, when, metrics, result, own)
         for found in own.get("checkpoints") or ():
             self._write_checkpoint(trial.trial_id, when, found)
-        if own.get("usage"):
-            self._hear_usage(trial.trial_id, own)
         if own.get("error"):
             self._set(trial.trial_id, own["error"].get("state", ERROR), error=own["error"])
         elif repeated and metrics and result.get("done"):
@@ -317,19 +310,6 @@ class RecordCallback(Callback):
             **(self._why(trial_id) if result.get("done") else {}),
         )
         self._write_metrics(trial_id)
-
-    def _hear_usage(self, trial_id: str, own: Mapping[str, Any]) -> None:
-        usage = self._usage.setdefault(trial_id, TrialUsage())
-        usage.hear(own["usage"])
-        if usage.lasts and self._write_usage(trial_id, usage.latest(own.get("workers")), OF_SAMPLES):
-            usage.written()
-
-    def _write_usage(self, trial_id: str, fields: Mapping[str, Any], share: float = 1.0) -> bool:
-        """Record what a trial's workers use, if there is room for it; tell whether there was."""
-        line = {"trial": trial_id, **fields}
-        if allowed := self._budget.allows(line, share):
-            self._write(USAGE, **line)
-        return allowed
 
     def _repeats(self, trial_id: str, number: Any) -> bool:
         history = self.state.trials[trial_id].history

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from statistics import fmean
 from typing import Any, Final
 
 from tunelight.checkpoints.files import where
@@ -18,15 +17,6 @@ GAVE_UP: Final = "gave up"
 STOPPED_BY_COMMAND: Final = "stopped"
 """How a sweep ended that a person stopped on purpose, by a command."""
 _MOST_EVENTS: Final = 50
-_OVER_RANKS: Final[dict[str, Callable[[list[float]], float]]] = {
-    "cpu": fmean,
-    "memory": max,
-    "gpu": fmean,
-    "gpu_memory": max,
-    "gpu_memory_total": max,
-}
-"""The quantities of usage, and what one number says of all ranks."""
-_MEANS: Final = ("mean_gpu",)
 
 
 @dataclass(frozen=True)
@@ -90,15 +80,6 @@ class TrialState:
     """How many graphs torch.compile has made for it, up to its last report, since it last began or resumed."""
     pieces: int = 1
     """How many pieces each training batch was cut into at its last report."""
-    usage: list[dict[str, float | None]] = field(default_factory=list)
-    """What each rank used at the last sample that is recorded: ``cpu`` (CPUs), ``memory`` (MB), and where they are
-    known ``gpu`` (the part of the time), ``gpu_memory`` and ``gpu_memory_total`` (MB)."""
-    samples: list[dict[str, float]] = field(default_factory=list)
-    """What is recorded of it over time: ``time``, and by the same names the mean over its ranks of ``cpu`` and ``gpu``,
-    and the most of memory."""
-    peak: dict[str, float] = field(default_factory=dict)
-    """The most that a rank has used, by the same names; where GPUs are measured also ``mean_gpu``, of all ranks,
-    and of how many ``samples`` that is the mean. Empty where nothing is recorded."""
     moves: list[tuple[float, str]] = field(default_factory=list)
     """(time, state) of each change of its state."""
     gangs: list[dict[str, Any]] = field(default_factory=list)
@@ -347,29 +328,6 @@ def _apply_gang(state: SweepState, line: Mapping[str, Any]) -> None:
     state.trials[line["trial"]].gangs.append(known)
 
 
-def _apply_usage(state: SweepState, line: Mapping[str, Any]) -> None:
-    trial = state.trials[line["trial"]]
-    found = {name: line[name] for name in _OVER_RANKS if name in line}
-    for name, values in found.items():
-        trial.peak[name] = max([trial.peak.get(name, 0), *(value for value in values if value is not None)])
-    if not line.get("peak"):
-        trial.usage = [dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True)]
-        trial.samples.append({"time": line["time"], **_over_ranks(found)})
-    if samples := line.get("samples"):  # those since the line before
-        before = trial.peak.get("samples", 0)
-        for name in _MEANS:
-            if name in line:
-                known = trial.peak.get(name, line[name])
-                trial.peak[name] = (known * before + line[name] * samples) / (before + samples)
-        trial.peak["samples"] = before + samples
-
-
-def _over_ranks(found: Mapping[str, list[float | None]]) -> dict[str, float]:
-    """Return one number for each quantity of which a rank's is known."""
-    known = {name: [value for value in values if value is not None] for name, values in found.items()}
-    return {name: _OVER_RANKS[name](values) for name, values in known.items() if values}
-
-
 def _apply_training(state: SweepState, line: Mapping[str, Any]) -> None:
     state.trials[line["trial"]].training = True
 
@@ -405,7 +363,6 @@ _CHANGES: Final[dict[str, Callable[[SweepState, Mapping[str, Any]], None]]] = {
     "config": _apply_config,
     "gang": _apply_gang,
     "training": _apply_training,
-    "usage": _apply_usage,
     "note": _apply_note,
     "command": _apply_command,
     "end": _apply_end,

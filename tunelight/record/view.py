@@ -16,7 +16,6 @@ from typing import Any, Final
 from tunelight.record.outcomes import OUTCOMES, RUNNING, STOPPED
 from tunelight.record.repeated import winner
 from tunelight.record.state import SweepState, TrialState, metric_value
-from tunelight.record.usage import gpus_busy
 from tunelight.settings.dotted import flatten
 
 STARTING: Final = "STARTING"
@@ -35,7 +34,6 @@ _MOST_VALUES: Final = 64
 """Values of a hyperparameter that are told apart, to see which vary most."""
 _WIDE: Final = 100.0
 """Ratio of the largest to the smallest value from which on an axis is logarithmic."""
-_USED: Final = {"cpu": "CPUs used", "memory": "memory MB", "mean_gpu": "GPUs busy", "gpu_memory": "GPU memory MB"}
 WHEN: Final = ("timestamp", "epoch", "training_iteration")
 """Keys of a report that say when it came."""
 _LEVELS: Final = "▁▂▃▄▅▆▇█"
@@ -45,7 +43,7 @@ _LEVELS: Final = "▁▂▃▄▅▆▇█"
 class Column:
     """A column of the table of trials: its heading, and the path to its value in a row.
 
-    ``kind`` is "trial", "state", "time", "percent", "parameter" (a hyperparameter), or "" for other values.
+    ``kind`` is "trial", "state", "time", "parameter" (a hyperparameter), or "" for other values.
     """
 
     name: str
@@ -63,11 +61,10 @@ class Column:
 
 
 class Seen:
-    """What some trials have that others may lack: hyperparameters, quantities of usage, a reason to stop, a parent."""
+    """What some trials have that others may lack: hyperparameters, a reason to stop, a parent."""
 
     def __init__(self, trials: Iterable[TrialState] = ()) -> None:
         self._values: dict[str, set[str]] = {}
-        self.used: set[str] = set()
         self.why = self.branches = False
         for trial in trials:
             self.add(trial)
@@ -78,7 +75,6 @@ class Seen:
             values = self._values.setdefault(str(key), set())
             if len(values) < _MOST_VALUES:
                 values.add(repr(value))
-        self.used.update(trial.peak)
         self.why = self.why or trial.why is not None
         self.branches = self.branches or trial.branch is not None
 
@@ -106,11 +102,6 @@ def columns(state: SweepState, seen: Seen) -> list[Column]:
         Column(f"{unit(state.trials.values())}s", ("at",)),
         Column("time", ("seconds",), "time"),
         Column("workers", ("workers",)),
-        *(
-            Column(name, ("peak", key), "percent" if key == "mean_gpu" else "")
-            for key, name in _USED.items()
-            if key in seen.used
-        ),
         *([Column("why", ("why",))] if seen.why else []),
         *([Column("branch of", ("branch",))] if seen.branches else []),
     ]
@@ -134,7 +125,6 @@ def row(state: SweepState, trial: TrialState, now: float | None = None) -> dict[
         "workers": trial.workers,
         "why": trial.why,
         "branch": None if (branch := trial.branch) is None else f"{branch.parent} after {branch.where}",
-        "peak": {name: plain(value) for name, value in trial.peak.items()},
         "config": {str(key): plain(value) for key, value in config[:_MOST_KEYS]},
         "left": max(0, len(config) - _MOST_KEYS),
     }
@@ -154,7 +144,6 @@ def head(state: SweepState, seen: Seen) -> dict[str, Any]:
         "mode": state.mode,
         "unit": unit(state.trials.values()),
         "columns": [asdict(column) for column in columns(state, seen)],
-        "gpus_busy": plain(gpus_busy(trial.peak for trial in state.trials.values())),
         "updated": state.updated,
         "rungs": rungs(state),
         "more": max(0, len(state.trials) - MOST_ROWS),

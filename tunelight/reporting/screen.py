@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.jupyter import JupyterMixin
 from rich.text import Text
 
-from tunelight.record import RUNNING, VERBS, SweepState, TrialState, gpus_busy, percent, winner
+from tunelight.record import RUNNING, VERBS, SweepState, TrialState, winner
 from tunelight.record.view import curve_of, metric_of, rungs, sparkline
 from tunelight.reporting.estimate import seconds_left
 from tunelight.reporting.table import make_table
@@ -65,8 +65,6 @@ def title(state: SweepState, now: float, total: int | None) -> str:
         parts.append("paused")
     if workers := workers_in_use(state):
         parts.append(f"{workers} worker{'s' if workers > 1 else ''} in use")
-    if (busy := gpus_busy(trial.peak for trial in list(state.live.values()))) is not None:
-        parts.append(f"GPUs {percent(busy)} busy")
     parts.append(elapsed(age(state, now)))
     left = seconds_left(state, now, total)
     if left is not None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import html
 import json
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
@@ -56,7 +55,6 @@ _ALL: Final = 100
 """Trials up to which a report has the details of each."""
 _BEST: Final = 50
 _FAILED: Final = 50
-_MOST_SAMPLES: Final = 60
 _MOST_CURVES: Final = 12
 _MOST_GANGS: Final = 20
 _MOST_NOTES: Final = 100
@@ -68,19 +66,6 @@ _VALUE: Final = 2000
 """Characters of a configuration's value."""
 _LOG_LINES: Final = 30
 _LOG_BYTES: Final = 4096
-_LAST: Final = {
-    "cpu": "CPUs",
-    "memory": "memory MB",
-    "gpu": "GPUs busy",
-    "gpu_memory": "GPU memory MB",
-    "gpu_memory_total": "of MB",
-}
-_OVER_TIME: Final = {
-    "gpu": "part of the time in which its GPUs were busy",
-    "gpu_memory": "MB of GPU memory of the worker that used most",
-    "cpu": "CPUs in use, as a mean of its workers",
-    "memory": "MB of memory of the worker that used most",
-}
 _NOTE: Final = "<br><sup>"
 """Begins the smaller line of a figure's title."""
 _TITLE_HEIGHT: Final = 50
@@ -229,7 +214,6 @@ def trial_blocks(
         *_remarks(trial.tags, trial.notes),
         *_changes(trial),
         *_placement(state, begin),
-        *usage_blocks(state),
     ]
     if trial.error:
         blocks.append({"title": "Error", "pre": trial.error[-ERROR_CHARS:]})
@@ -267,7 +251,6 @@ def _facts(trial: TrialResult, state: TrialState) -> list[tuple[str, Any]]:
         facts.append(("best report", view.when(trial.metrics)))
         facts += view.metrics_of(trial.metrics).items()
     facts += [("time", elapsed(trial.seconds)), ("workers", state.workers), ("seed", trial.seed)]
-    facts += trial.used.items()
     return [(key, value) for key, value in facts if value is not None]
 
 
@@ -342,26 +325,6 @@ def _ranks(nodes: Sequence[str]) -> str:
             spans.append(str(span[0]) if len(span) == 1 else f"{span[0]}-{span[-1]}")
         found.append(f"{node}: {'rank' if len(ranks) == 1 else 'ranks'} {', '.join(spans)}")
     return "; ".join(found)
-
-
-def usage_blocks(state: TrialState) -> Iterator[Block]:
-    """Yield what a trial's workers used, last and over time, where samples are recorded."""
-    shown = {key: name for key, name in _LAST.items() if any(one.get(key) is not None for one in state.usage)}
-    if not shown:
-        return
-    rows = [[rank, *(plain(one.get(key)) for key in shown)] for rank, one in enumerate(state.usage)]
-    yield {"title": "What its workers used", "names": ["rank, last", *shown.values()], "rows": rows}
-    kept = state.samples[:: math.ceil(len(state.samples) / _MOST_SAMPLES) or 1]
-    for key, words in _OVER_TIME.items():
-        if sum(key in sample for sample in state.samples) < 2:
-            continue
-        chart = {
-            "unit": "minutes",
-            "x": [round((sample["time"] - state.samples[0]["time"]) / 60, 2) for sample in kept],
-            "y": [sample.get(key) for sample in kept],
-            "top": 1.0 if key == "gpu" else None,
-        }
-        yield {"title": words, "chart": chart}
 
 
 # -- blocks

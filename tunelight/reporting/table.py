@@ -10,7 +10,7 @@ from typing import Any, Final
 from rich.table import Table
 from rich.text import Text
 
-from tunelight.record import PAUSED, SweepState, TrialState, percent, view, winner
+from tunelight.record import PAUSED, SweepState, TrialState, view, winner
 from tunelight.reporting.words import STYLES, compact, elapsed, last_value, short_id
 
 MOST_ENDED: Final = 10
@@ -96,21 +96,18 @@ def _chosen(
         "best": column("best", "value"),
         "time": column("time", "seconds", show=elapsed),
     }
-    gpu = column("GPU", "peak", "mean_gpu", show=lambda part: compact(None) if part is None else percent(part))
     params = {key: column(name, "config", key) for key, name in _short_names(seen.by_variety).items()}
     if wanted is not None:
         named = {param.name: param for param in params.values()} | params
-        known = {"GPU": gpu, **known}
         order = [known.get(name) or named.get(name) or _metric(name) for name in wanted]
         return _fitting([trial, known["state"], *order], [], shown, width)
     sizes = {trial.workers for trial in shown if trial.workers is not None}
-    gpus = [gpu] if "mean_gpu" in view.Seen(shown).used else []
     first, rest = list(params.values())[:2], list(params.values())[2:]
     workers, further = known.pop("workers"), [known[name] for name in state.further]
-    optional = [known["best"], *gpus, *first, *further, *([workers] if len(sizes) > 1 else []), *rest, workers]
+    optional = [known["best"], *first, *further, *([workers] if len(sizes) > 1 else []), *rest, workers]
     essential = [trial, *(known[name] for name in ("state", count, metric, "time"))]
     fitting = _fitting(essential, optional, shown, width)
-    order = [trial, known.pop("state"), workers, *known.values(), *gpus, *params.values()]
+    order = [trial, known.pop("state"), workers, *known.values(), *params.values()]
     return [column for column in order if column in fitting]
 
 

@@ -13,9 +13,7 @@ from tunelight.record import (
     VERBS,
     SweepState,
     TrialState,
-    gpus_busy,
     metric_value,
-    percent,
     repeated,
     winner,
 )
@@ -115,10 +113,8 @@ def summary(state: SweepState, now: float) -> str:
     text = f"{name} ended after {elapsed(age(state, now))}: {trials}{how}. {best[0].upper()}{best[1:]}"
     if found := repeated(state):
         text += f". Its configuration, that of trial {short_id(found[0].trial)}: {in_words(found[0])}"
-    busy = gpus_busy(trial.peak for trial in state.trials.values())
-    gpus = None if busy is None else f"GPUs {percent(busy)} busy"
-    more = [said.removesuffix(".") for said in (missing(state), gpus) if said]
-    return ". ".join([text, *more]) + ("." if more else "")
+    lacks = missing(state)
+    return f"{text}. {lacks}" if lacks else text
 
 
 def counts(state: SweepState, total: int | None) -> str:

@@ -292,8 +292,7 @@ class SweepResults(Noted):
         had trained at its last report (None where the reports do not say); a configuration key ``lr`` is the
         column ``config.lr``, and nested ones are joined by dots. If any trial has tags, the column ``tags`` holds them,
         joined by commas. If configurations were trained again, ``repeats`` is the trial whose configuration a trial
-        trains again (None for trials of the search), and ``repetition`` which training of it that is. Where the record
-        says what workers used, it is in ``peak.memory`` and others, the keys of :attr:`TrialResult.peak`.
+        trains again (None for trials of the search), and ``repetition`` which training of it that is.
         """
         import pandas as pd  # half a second that only this needs
 
@@ -314,7 +313,7 @@ class SweepResults(Noted):
         if self._notes.tagged:
             row["tags"] = ", ".join(trial.tags)
         config = {key: value for key, value in flatten(trial.plain_config, "config.").items() if value != {}}
-        return row | config | {f"peak.{name}": value for name, value in trial.peak.items()}
+        return row | config
 
     def to_study(self, storage: str | os.PathLike[str] | BaseStorage | None = None) -> optuna.Study:
         """Return the trials of the search as an Optuna study, as they are recorded now; it is named as the sweep.
@@ -364,11 +363,6 @@ class SweepResults(Noted):
         """
         return self.best.export(path, format, checkpoint=checkpoint)
 
-    @property
-    def gpus_busy(self) -> float | None:
-        """The part of the time of training, 0 to 1, in which GPUs were busy; None where that is not known."""
-        return storage.gpus_busy(trial.peak for trial in self._state.trials.values())
-
     def summary(self) -> str:
         """Return a few lines for printing: trials by state, and the best one."""
         lines = [f"Sweep {self.name}: {self._states()}"]
@@ -387,8 +381,6 @@ class SweepResults(Noted):
             lines.append(f"  {config}")
             lines.extend(self._front())
             lines.extend(repeats.lines_of(self._state))
-        if self.gpus_busy is not None:
-            lines.append(f"GPUs {storage.percent(self.gpus_busy)} busy.")
         if (failed := self.ahead) is not None:
             lines.append(
                 f"Trial {failed.id}, which {failed.outcome}, had reported {self.metric}={_short(failed.value)}."

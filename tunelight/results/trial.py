@@ -17,7 +17,7 @@ from tunelight.compat.lightning import prefer
 from tunelight.errors import CheckpointError, ImportPathError, TrainFunctionError
 from tunelight.machine.optional import need
 from tunelight.record import Note, Notes, TrialState
-from tunelight.results.words import refused, used
+from tunelight.results.words import refused
 from tunelight.settings import load_object, paired
 from tunelight.settings.dotted import holder_of
 from tunelight.space.parts import scripts, widths
@@ -74,10 +74,6 @@ class TrialResult(Noted):
         seconds: how long it ran (pauses left out).
         batch_pieces: how many pieces each of its training batches was cut into, after it had run out of memory (1).
         compiled: how many graphs torch.compile had made for it at its last report, since it last began or resumed.
-        peak: the most that one of its workers used, where that is recorded, else {}: ``cpu`` (CPUs, a mean of 5 s),
-            ``memory`` (MB), and of GPUs ``gpu`` (the part of the time that they were busy, 0 to 1), ``gpu_memory`` and
-            ``gpu_memory_total`` (MB). With GPUs also ``mean_gpu``, the mean over all samples and workers. A worker's
-            loader processes count too.
         path: its folder.
         runs: what the sweep was run with while it trained, for each run of the driver: ``command`` (secrets masked),
             ``cwd``, ``file``, ``git`` (``commit``, ``dirty``; None outside of a repository), ``versions``.
@@ -111,7 +107,6 @@ class TrialResult(Noted):
         self.seconds = state.elapsed(now)
         self.compiled = state.compiled
         self.batch_pieces = state.pieces
-        self.peak = {name: value for name, value in state.peak.items() if name != "samples"}
         self.path = folder / state.folder
         self.runs = [dict(run) for run in runs]
         self._settings = settings
@@ -178,11 +173,6 @@ class TrialResult(Noted):
         that gives no reasons, as Ray's.
         """
         return self._why
-
-    @property
-    def used(self) -> dict[str, str]:
-        """What its workers used, in words: "peak memory of a worker" -> "1.2 GB". Empty where it is not recorded."""
-        return used(self.peak, self._settings.get("cpus_per_worker"))
 
     @property
     def notes(self) -> list[Note]:

@@ -342,7 +342,6 @@ class GangTrainable(Trainable):
             "seconds": run.seconds or 0.0,
             "compiled": report.compiled if report else 0,
             "pieces": run.next.pieces,
-            "usage": self._gang.usage.news(),
             "workers": self._gang.size or self.spec.gang.reservation.workers,
             "checkpoints": tuple(trial.kept.news()),  # a tuple: Tune's TensorBoard logger would draw lists
             "metrics": report.metrics if report else {},  # Tune overwrites a metric named pid, say

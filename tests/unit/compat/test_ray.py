@@ -181,17 +181,6 @@ def test_an_autoscaler_is_known_by_the_keys_of_its_version(monkeypatch, status, 
     assert names.has_autoscaler() is may_grow
 
 
-def test_the_bindings_of_nvml_are_nvidia_s_own_where_they_are_installed_and_else_ray_s_copy(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pynvml", None)  # it cannot be imported
-    asked = ("nvmlInit", "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetHandleByUUID", "nvmlDeviceGetUtilizationRates")
-    assert all(
-        callable(getattr(names.nvml(), name)) for name in (*asked, "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetPowerUsage")
-    )
-    own = SimpleNamespace()
-    monkeypatch.setitem(sys.modules, "pynvml", own)
-    assert names.nvml() is own
-
-
 def test_the_node_of_a_process_has_a_session_folder(monkeypatch):
     from ray._private import worker
     from ray._private.node import Node

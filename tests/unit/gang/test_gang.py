@@ -16,7 +16,7 @@ from tunelight.gang.placement import Location
 from tunelight.gang.seat import Seat
 from tunelight.gang.spec import GangSpec
 from tunelight.gang.watch import Sign
-from tunelight.messages import Ended, Event, Report, Usage
+from tunelight.messages import Ended, Event, Report
 from tunelight.policies import FailurePolicy
 from tunelight.resources import Reservation
 
@@ -56,7 +56,6 @@ class Polls:
 
     def __init__(self) -> None:
         self.asked: list[Poll] = []
-        self.samples: tuple[Usage, ...] = ()
 
     def wait(self, polls: list[Poll], num_returns: int = 1, timeout: float | None = None) -> Any:
         ready = [poll for poll in polls if poll.answer is not None][:num_returns]
@@ -65,7 +64,7 @@ class Polls:
     def get(self, poll: Poll) -> Any:
         if isinstance(poll.answer, Exception):
             raise poll.answer
-        return poll.answer, Sign(), self.samples
+        return poll.answer, Sign()
 
 
 class Poll:
@@ -141,16 +140,6 @@ def test_a_rank_whose_answer_nobody_has_read_yet_is_not_frozen(two: Any) -> None
         poll.answer = [Report(1, {"loss": 1.0})] if poll.rank == 0 else []
     assert isinstance(gang.next_event(), Report)
     assert not any(isinstance(event, Ended) for event in gang._buffer)
-
-
-def test_what_ranks_use_comes_with_their_polls_also_with_those_that_bring_no_event(two: Any) -> None:
-    gang, polls, _ = two
-    polls.samples = (Usage(1.0, 300), Usage(2.0, 100))
-    for poll in polls.asked:
-        poll.answer = [Report(1, {"loss": 1.0})] if poll.rank == 1 else []
-    assert isinstance(gang.next_event(), Report)
-    news = gang.usage.news()
-    assert [(used["rank"], used["samples"], used["peak"]["memory"]) for used in news] == [(0, 2, 300), (1, 2, 300)]
 
 
 @pytest.mark.parametrize(

@@ -51,19 +51,18 @@ def test_a_hyperparameter_that_never_varies_comes_last_and_one_that_most_values_
     assert seen.by_variety == ["c", "b", "a"]
 
 
-def test_usage_reasons_and_further_metrics_have_columns_where_trials_have_them(tmp_path: Path) -> None:
+def test_reasons_and_further_metrics_have_columns_where_trials_have_them(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path, further=[["latency", "min"]])
     trial = sweep.add(lr=0.1)
     sweep.start(trial)
     sweep.report(trial, 1, 0.5, latency=3.0, epoch=None)
-    sweep.callback.record.append("usage", trial="00000", peak=True, cpu=[1.5, 0.5], memory=[612, 1240])
     sweep.callback.record.append("state", trial="00000", state="PAUSED", why="place 2 of 2 at rung 1")
     state = read_record(tmp_path)
     found = view.columns(state, Seen(state.trials.values()))
     row = view.row(state, state.trials["00000"])
     assert {column.name: column.of(row) for column in found[3:]} == {
         "latency": 3.0, "lr": 0.1, "last loss": 0.5, "reports": 1, "time": row["seconds"], "workers": 2,
-        "CPUs used": 1.5, "memory MB": 1240, "why": "place 2 of 2 at rung 1",
+        "why": "place 2 of 2 at rung 1",
     }  # fmt: skip
 
 

@@ -184,11 +184,9 @@ def told(path: Path) -> SweepResults:
     one = sweep.add(lr=0.1, long="y" * 300)
     sweep.start(one)
     gang = {"gang": "g", "nodes": ["a#1", "a#1", "b#2", "a#1"], "warm": False, "began": 1001.0, "ready": 1003.5}
-    usage = {"cpu": 1.84, "memory": 1_240_000_000, "gpu": None, "gpu_memory": None}
-    used = ({"rank": 0, "samples": 9, "last": usage, "peak": usage, "gpu": None},)
     for number in range(1, 4):
         sweep.clock.now += 1
-        own = {"gang": gang, "usage": used} if number == 1 else {}
+        own = {"gang": gang} if number == 1 else {}
         sweep.report(one, number, 100.0**-number, epoch=None, own=own)
     sweep.callback.note("went on from report 1", one.trial_id)
     (path / "trial_00000").mkdir(exist_ok=True)
@@ -208,7 +206,6 @@ def test_a_trial_has_curve_configuration_placement_log_error_and_notes(tmp_path:
     shown = "\n".join(strings(blocks))
     for text in ("y" * 300, "a#1: ranks 0-1, 3; b#2: rank 2", "cold, 2.5 s", "no <i>luck</i>", "went on from report 1"):
         assert text in shown
-    assert re.search(r"peak memory of a worker\s*1.2 GB\s*CPUs used\s*1.8", shown)
     assert [f"[0] line {number} <u>" in shown for number in (19, 20, 49)] == [False, True, True]
 
 

@@ -17,7 +17,7 @@ from tunelight.reporting import display
 from tunelight.reporting.estimate import seconds_left
 from tunelight.reporting.screen import SweepView, best_curve, last_events, rungs_line, workers_in_use
 from tunelight.reporting.table import rows_of
-from tunelight.reporting.words import compact, elapsed, summary
+from tunelight.reporting.words import compact, elapsed
 
 NOW = 1_000_000.0
 
@@ -107,36 +107,6 @@ def test_a_narrow_terminal_gets_fewer_columns(sweep: State) -> None:
     assert rows(sweep.show(60))[0] == ["00000 *", "RUNNING", "4", "0.3", "0.3", "1m 05s", "0.5"]
     assert head_of(sweep.show(46)) == ["trial", "state", "epoch", "loss", "time"]
     assert head_of(sweep.show(100)) == ["trial", "state", "workers", "epoch", "loss", "best", "time", "lr"]
-
-
-def test_how_busy_gpus_are_is_a_column_where_there_is_room_and_is_said_above_the_table(sweep: State) -> None:
-    assert "GPU" not in sweep.show(100)
-    found = {"cpu": [1.0, 1.0], "memory": [600, 600], "gpu": [0.9, 0.9]}
-    sweep.line("usage", trial="00000", **found, mean_gpu=0.87, samples=4)
-    sweep.line("usage", trial="00002", peak=True, **found, mean_gpu=0.5, samples=40)  # has ended
-    shown = sweep.show(100)
-    assert head_of(shown) == ["trial", "state", "workers", "epoch", "loss", "best", "time", "GPU", "lr"]
-    assert [row[-2] for row in rows(shown)] == ["87 %", "50 %", "-"]
-    assert "2 workers in use  GPUs 87 % busy  " in shown
-    assert head_of(sweep.show(46)) == ["trial", "state", "epoch", "loss", "time"]
-    assert head_of(sweep.show(60, columns=["GPU", "lr"])) == ["trial", "state", "GPU", "lr"]
-
-
-def test_a_metric_may_have_the_name_of_the_column_of_gpus() -> None:
-    made = State(workers=2)
-    made.state.sweep["metric"] = "GPU"
-    made.trial(0.5)
-    made.line("usage", trial="00000", cpu=[1.0], memory=[600], gpu=[0.9], mean_gpu=0.87, samples=4)
-    assert head_of(made.show(100)).count("GPU") == 2
-
-
-def test_the_end_says_how_busy_gpus_were(sweep: State) -> None:
-    sweep.line("end", reason="finished")
-    before = summary(sweep.state, NOW)
-    assert not before.endswith(".")
-    found = {"cpu": [4.0], "memory": [600], "gpu": [0.9], "mean_gpu": 0.31, "samples": 40}
-    sweep.line("usage", trial="00000", peak=True, **found)
-    assert summary(sweep.state, NOW) == f"{before}. GPUs 31 % busy."
 
 
 def test_hyperparameters_that_vary_most_are_shown_first() -> None:

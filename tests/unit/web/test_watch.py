@@ -149,12 +149,10 @@ def test_a_brief_view_does_not_grow_with_what_trials_do(tmp_path: Path) -> None:
     for number in range(300):
         sweep.callback.record.append("checkpoint", trial="00000", path=f"c{number}", training_iteration=number)
         sweep.callback.note(f"note {number}", "00000")
-        sweep.callback.record.append("usage", trial="00000", cpu=[1.0], memory=[number])
     state = watched(tmp_path).state
     known = state.trials["00000"]
     assert [one["path"] for one in known.checkpoints][-1] == "c299"
-    assert max(len(known.checkpoints), len(known.notes), len(known.samples)) <= 8
-    assert (known.samples[-1]["memory"], known.usage) == (299, [{"cpu": 1.0, "memory": 299}])
+    assert max(len(known.checkpoints), len(known.notes)) <= 8
     assert len(state.notes) <= 100
 
 
@@ -181,27 +179,14 @@ def test_values_are_cut_and_no_row_holds_what_json_cannot(tmp_path: Path) -> Non
     assert row["config"]["deep.a"] == "[1, 2]"
 
 
-def test_a_row_says_why_a_trial_was_stopped_and_what_its_workers_used(tmp_path: Path) -> None:
+def test_a_row_says_why_a_trial_was_stopped(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path)
     trial = sweep.add(lr=0.1)
     sweep.step()
     sweep.start(trial)
-    sweep.callback.record.append("usage", trial="00000", peak=True, cpu=[1.5, 0.5], memory=[612, 1240])
     sweep.callback.record.append("state", trial="00000", state="PAUSED", why="place 2 of 2 at rung 1")
     (row,) = watched(tmp_path).rows(0)
-    assert (row["state"], row["why"], row["peak"]) == ("PAUSED", "place 2 of 2 at rung 1", {"cpu": 1.5, "memory": 1240})
-
-
-def test_a_sweep_with_gpus_says_how_busy_they_are_and_one_without_does_not(tmp_path: Path) -> None:
-    sweep = Sweep(tmp_path)
-    for samples, busy in ((10, 0.2), (30, 0.4)):
-        trial = sweep.add(lr=0.1)
-        sweep.step()
-        sweep.start(trial)
-        assert watched(tmp_path).head()["gpus_busy"] == (None if samples == 10 else pytest.approx(0.2))
-        fields = {"cpu": [1.0], "memory": [612], "gpu": [busy], "mean_gpu": busy, "samples": samples}
-        sweep.callback.record.append("usage", trial=trial.trial_id, **fields)
-    assert watched(tmp_path).head()["gpus_busy"] == pytest.approx(0.35)
+    assert (row["state"], row["why"]) == ("PAUSED", "place 2 of 2 at rung 1")
 
 
 def test_the_list_has_all_sweeps_reads_those_that_changed_and_names_what_cannot_be_read(tmp_path: Path) -> None:

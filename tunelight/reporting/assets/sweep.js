@@ -80,13 +80,12 @@
     function columns() {
         return head.columns.map(({ name, path, kind: of }) => {
         const found = (row) => path.reduce((value, key) => value?.[key] ?? null, row);
-        const percent = (row) => (found(row) === null ? "" : (100 * found(row)).toFixed(0) + " %");
         return {
           name,
           value: of === "time" ? (row) => Math.round(time(row)) : found,
-          show: of === "percent" ? percent : SHOWN[of],
+          show: SHOWN[of],
           parameter: of === "parameter",
-          soft: path[0] === "last" || ["at", "seconds", "workers", "peak", "why"].includes(path[0]),
+          soft: path[0] === "last" || ["at", "seconds", "workers", "why"].includes(path[0]),
         };
       });
     }
@@ -96,8 +95,7 @@
       const total = head.total ? head.trials + " of " + head.total : String(head.trials);
       const again = head.repetitions ? [card("repetitions", head.repetitions)] : [];
       const states = Object.entries(head.counts).map(([name, count]) => card(name.toLowerCase(), count, told.colours[name]));
-      const gpus = head.gpus_busy === null ? [] : [card("GPUs busy", (100 * head.gpus_busy).toFixed(0) + " %")];
-      $("#cards").replaceChildren(card("sweep", head.state), card("trials", total), ...again, ...states, card("time", elapsed(head.seconds)), ...gpus);
+      $("#cards").replaceChildren(card("sweep", head.state), card("trials", total), ...again, ...states, card("time", elapsed(head.seconds)));
       const now = JSON.stringify(head.best);
       if (head.best && now !== best) {
         best = now;
