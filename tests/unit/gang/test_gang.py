@@ -23,7 +23,7 @@ from tunelight.resources import Reservation
 
 def test_a_gang_runs_until_its_last_event_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 1 has ended; one poll of rank 0 then brings its last report and its end at once."""
-    monkeypatch.setattr(ray, "get", lambda poll: (poll, Sign(), ()))
+    monkeypatch.setattr(ray, "get", lambda poll: (poll, Sign()))
     gang = Gang(GangSpec(Reservation(2)), None)
     gang.trials = 1
     gang.ranks = [Seat(gang.spec), Seat(gang.spec)]
@@ -38,7 +38,7 @@ def test_a_gang_runs_until_its_last_event_is_read(monkeypatch: pytest.MonkeyPatc
 
 def test_a_worker_that_left_a_thread_is_ended_once_all_ranks_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0's process serves the store from which the others may read their last decision."""
-    monkeypatch.setattr(ray, "get", lambda poll: (poll, Sign(), ()))
+    monkeypatch.setattr(ray, "get", lambda poll: (poll, Sign()))
     gang = Gang(GangSpec(Reservation(2)), None)
     gang.trials = 1
     gang.ranks = [Seat(gang.spec), Seat(gang.spec)]
