@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral, Real
+from typing import Literal
 
 from tunelight.compat.arguments import known_fields
 from tunelight.errors import SettingsError
@@ -22,7 +23,10 @@ class Checkpoints:
         keep: how many of the best are kept (1), beside the last and the one before it.
         every: a checkpoint is written every ``every`` reports (1);
         every_s: at least this many seconds after the last one (0);
-        share: and only while checkpoints block training for at most this share of the time (0.05).
+        share: and only while checkpoints block training for at most this share of the time (0.05), unless it is one of
+            the best ``keep`` so far.
+
+    The last report's is written whatever these say.
 
     Raises: SettingsError.
     """
@@ -68,6 +72,10 @@ class CheckpointPolicy:
     """How long the last one did."""
     last_at: float | None = None
     """When the last one was written."""
+    mode: Literal["min", "max"] = "min"
+    """Which values are better."""
+    best: list[float] = field(default_factory=list)
+    """The best values of those written, as losses, in order: as many as are kept."""
 
     def due(self, now: float) -> bool:
         """Tell whether ``every_s`` seconds have passed since the last checkpoint."""
@@ -76,6 +84,20 @@ class CheckpointPolicy:
     def allowance_s(self, now: float) -> float:
         """Return for how long the next checkpoint may block before it is itself written; below 0: not at all."""
         return FREE_S + self.limits.share * (now - self.started) - self.blocked_s - self.last_s
+
+    def keeps(self, value: float | None) -> bool:
+        """Tell whether a checkpoint with this value is one of the best that are kept."""
+        if value is None or not math.isfinite(value):
+            return False
+        return len(self.best) < self.limits.keep or self._loss(value) < self.best[-1]
+
+    def kept(self, value: float | None) -> None:
+        """Note the value of a checkpoint that is complete."""
+        if value is not None and self.keeps(value):
+            self.best = sorted([*self.best, self._loss(value)])[: self.limits.keep]
+
+    def _loss(self, value: float) -> float:
+        return value if self.mode == "min" else -value
 
     def waited(self, seconds: float) -> None:
         """Count time that a checkpoint has blocked before it was written, or instead."""

@@ -80,22 +80,28 @@ class CheckpointWriter:
 
     # -- rank 0 decides
 
-    def admit(self) -> bool:
+    def admit(self, value: float | None = None, *, last: bool = False) -> bool:
         """Decide whether this report writes a checkpoint; wait for the previous one as long as the policy allows.
 
+        ``value``: the metric, whose best are always written, unless the storage fails; as is the ``last`` report's.
         Raises: the previous checkpoint's error, unless the storage failed.
         """
         now = self._clock()
-        if not self._policy.due(now):
+        if not last and not self._policy.due(now):
             return False
+        if (last or self._policy.keeps(value)) and not self._failing:
+            self.settle()
+            if last or self._policy.keeps(value):  # the previous one may have been as good
+                self._policy.waited(self._clock() - now)
+                return True
         allowance = self._policy.allowance_s(now)
         admitted = allowance > 0 and self._settled(allowance)
         self._policy.waited(self._clock() - now)
         if not admitted:
             self._note(
                 f"Checkpoints cost more than {self._policy.limits.share:.0%} of the time, so that not every report "
-                "writes one; a restart then repeats more than one report. Checkpoints(share=) allows more, and every= "
-                "or every_s= say when to write them."
+                "writes one, but the best and the last; a restart then repeats more than one report. "
+                "Checkpoints(share=) allows more, and every= or every_s= say when to write them."
             )
         return admitted
 
@@ -203,6 +209,7 @@ class CheckpointWriter:
                 temp.parent.mkdir(parents=True, exist_ok=True)
                 write()
             self._last = checkpoints.commit(info, temp, self._resume)
+            self._policy.kept(info.value)
         except (OSError, RuntimeError) as error:
             self._refused(error, temp, note)
             return None

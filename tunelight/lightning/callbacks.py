@@ -10,7 +10,7 @@ from tunelight.compat.arguments import known_arguments
 from tunelight.compat.lightning import HOW_TO_CHOOSE, Callback, TrainerFn, pl
 from tunelight.errors import MetricError, SettingsError, StrategyError, guess
 from tunelight.lightning.state.adoption import TrainerExchange
-from tunelight.lightning.state.recovery import has_ended, reach_boundary
+from tunelight.lightning.state.recovery import fit_ends, has_ended, reach_boundary
 from tunelight.session.session import Session, get_session
 
 Metrics = str | Iterable[str] | Mapping[str, str] | None
@@ -97,7 +97,9 @@ class TuneReportCallback(Callback):
         session.boundary.writer = trainer.save_checkpoint
         session.exchange.training = TrainerExchange(trainer)
         write = self._checkpoint(trainer, session)
-        session.boundary.report(metrics, write, epoch=epoch, step=trainer.global_step, filename=self.filename)
+        last = fit_ends(trainer, self._every_n)
+        step, name = trainer.global_step, self.filename
+        session.boundary.report(metrics, write, epoch=epoch, step=step, filename=name, last=last)
 
     def _checkpoint(self, trainer: pl.Trainer, session: Session) -> Callable[[str], object] | None:
         return None

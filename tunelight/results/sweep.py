@@ -349,7 +349,7 @@ class SweepResults(Noted):
                 "yaml", "json": ``config``, and where it came from: ``changes`` (where it was not the trial's only one),
                 ``metric``, ``mode``, ``value``, ``metrics`` (the best report's), ``trial``, ``seed``,
                 ``training_iteration``, ``epoch``, ``sweep`` (name, folder), ``checkpoint`` (a path or null),
-                ``versions`` (those that the sweep ran on).
+                ``checkpoint_of_report`` (where the best report has none), ``versions`` (those that the sweep ran on).
                 "lightning-cli": for ``python train.py fit --config FILE``, where train.py makes a
                 ``LightningCLI(Model, Data)``: seed, model, data and Trainer, with workers and strategy.
                 "hydra": the same as a config (``# @package _global_``) whose parts have a ``_target_``.

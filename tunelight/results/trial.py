@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import os
 import pickle
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -202,17 +203,18 @@ class TrialResult(Noted):
         Best is by the sweep's metric in the checkpoint's report; of equal ones, the earlier. From a store it is
         fetched. Raises: CheckpointError if that fails.
         """
-        found = self._where
-        return None if found is None else checkpoints.fetch_local(found)
+        found = self._kept
+        return None if found is None else checkpoints.fetch_local(found[0])
 
     @property
     def address(self) -> str | None:
         """The path of :attr:`checkpoint`, or its URL in a store; nothing is fetched."""
-        found = self._where
-        return None if found is None else stores.shown(found)
+        found = self._kept
+        return None if found is None else stores.shown(found[0])
 
     @property
-    def _where(self) -> Path | None:
+    def _kept(self) -> tuple[Path, Mapping[str, Any]] | None:
+        """Where :attr:`checkpoint` is, and what is known of it."""
         paths = {self._folder / known["path"]: known for known in self._checkpoints}
         found = {Path(info.path): info.asdict() for info in checkpoints.find(self.path)}
         kept = {path: known for path, known in paths.items() if path in found or path.exists()}
@@ -223,9 +225,24 @@ class TrialResult(Noted):
             value = storage.metric_value(known, "value")
             if value is not None and (best is None or storage.is_better(value, best[0], self._mode)):
                 best = value, path
-        if best is not None:
-            return best[1]
-        return max(kept, key=lambda path: _age(kept[path]), default=None)
+        chosen = max(kept, key=lambda path: _age(kept[path]), default=None) if best is None else best[1]
+        return None if chosen is None else (chosen, kept[chosen])
+
+    def _of_another_report(self) -> int | None:
+        """Return the report that :attr:`checkpoint` is of, and warn, where the best report has none; else None."""
+        found, best = self._kept, self.metrics.get("training_iteration")
+        if found is None or best is None or (number := _age(found[1])[0]) == best:
+            return None
+        value = storage.metric_value(found[1], "value")
+        if value == self.value:
+            return None
+        said = "" if value is None else f" ({self._metric}={value:.6g})"
+        warnings.warn(
+            f"The best report of trial {self.id}, number {best} ({self._metric}={self.value:.6g}), has no checkpoint. "
+            f"{found[0].name} is that of report {number}{said}.",
+            stacklevel=3,
+        )
+        return number
 
     def load_model(
         self, model_cls: type[Any] | None = None, *, trust: bool = False, weights_only: bool = True, **kwargs: Any
@@ -264,6 +281,7 @@ class TrialResult(Noted):
             )
         if torn := checkpoints.describe_torn(path):
             raise CheckpointError(f"{torn} Load another: {self._others(path)}.")
+        self._of_another_report()
         import torch  # whoever only reads results need not wait for torch
 
         try:
@@ -337,6 +355,7 @@ class TrialResult(Noted):
             "epoch": epoch,
             "sweep": {"name": self.sweep_folder.name, "folder": stores.shown(self.sweep_folder)},
             "checkpoint": checkpoint,
+            **({"checkpoint_of_report": number} if checkpoint and (number := self._of_another_report()) else {}),
             "versions": self._settings.get("versions") or storage.versions(),
         }
 

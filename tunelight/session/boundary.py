@@ -8,8 +8,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tunelight.checkpoints import files as checkpoints
 from tunelight.checkpoints.policy import CheckpointPolicy
@@ -17,6 +18,8 @@ from tunelight.checkpoints.writer import CheckpointWriter, Writer
 from tunelight.compat.torch import compiled_graphs
 from tunelight.errors import TrialStopped
 from tunelight.messages import (
+    FAILED,
+    GOES_ON,
     Adopt,
     CheckpointInfo,
     Continue,
@@ -35,6 +38,9 @@ from tunelight.session.exchange import Exchange, Store
 from tunelight.session.mailbox import Mailbox, RankChannel
 from tunelight.session.metrics import check_metric, plain_metrics
 from tunelight.session.task import Start, Task
+
+_NOT_LAST: Final = GOES_ON | {"", "diverged"}
+"""Reasons of a stop at whose report the trial does not end, was called off, or has nothing to keep."""
 
 
 @dataclass(slots=True)
@@ -152,6 +158,7 @@ class Boundary:
                 started,
                 replace(task.checkpoints, share=1.0) if task.passed_on else task.checkpoints,
                 last_at=started if task.job else None,
+                mode=task.mode,
             ),
             note=self.notes.add,
             post=None if task.passed_on else post,  # a report has its checkpoint only if that is complete
@@ -173,6 +180,8 @@ class Boundary:
         """The training step at whose end the gang leaves, while it does so between two reports."""
         self._offered: str | os.PathLike[str] | Writer | None = None
         """The checkpoint that came with the running report."""
+        self._left_out: Callable[[], CheckpointInfo | None] | None = None
+        """Writes the last report's checkpoint, if it came with one that was not written."""
         self._asked = self._meetings = 0
         """How often training code has asked whether it has to leave, and the ranks have met for that."""
         self._preempted = False
@@ -185,8 +194,12 @@ class Boundary:
         epoch: int | None = None,
         step: int | None = None,
         filename: str | None = None,
+        last: bool = False,
     ) -> None:
-        """Report metrics and obey the gang's decision; see :meth:`tunelight.session.context.Context.report`."""
+        """Report metrics and obey the gang's decision; see :meth:`tunelight.session.context.Context.report`.
+
+        ``last``: the fit makes no report after it, as far as is known.
+        """
         if not self._task.heard:
             return
         if self._stopped is not None:
@@ -206,9 +219,13 @@ class Boundary:
             epoch = plain["epoch"]
         if self.progress.reports == 1 and self._lead:
             check_metric(self._task.metric, plain)
-        info, self._offered = None, checkpoint
-        if checkpoint is not None and (not callable(checkpoint) or self._writes_now()):
-            info = self._write(checkpoint, plain, epoch, step, filename)
+        info, self._offered, self._left_out = None, checkpoint, None
+        if checkpoint is not None:
+            write = partial(self._write, checkpoint, plain, epoch, step, filename)
+            if not callable(checkpoint) or self._writes_now(self._value(plain), last=last):
+                info = write()
+            else:
+                self._left_out = partial(write, wait=True)
         if self._lead:
             number, seconds, notes = self.progress.number, self.stopwatch.seconds, self.notes.take()
             made = compiled_graphs() - self._graphs
@@ -219,6 +236,7 @@ class Boundary:
             )
         self._obey(plain, epoch, step)
         self._offered = None
+        self._left_out = None if self.progress.fitting else self._left_out  # a fit trains on
 
     def _repeats(self) -> bool:
         """Return whether this report, which follows a fit, was made before the checkpoint was written."""
@@ -320,6 +338,7 @@ class Boundary:
 
     def end(self) -> None:
         """End the trial's reports: a rank that reports once more fails in place of waiting for rank 0."""
+        self._write_last()
         self._agreement.end(self.progress.number)
 
     def _arrive(self) -> None:
@@ -334,6 +353,8 @@ class Boundary:
             ):
                 if isinstance(decision, Stop):
                     self._stopped = decision
+                    if decision.reason not in _NOT_LAST and not decision.reason.startswith(FAILED):
+                        self._write_last()
                     raise TrialStopped(decision.reason)
                 if isinstance(decision, Save):
                     self._save(decision, metrics, epoch, step)
@@ -367,13 +388,14 @@ class Boundary:
         info = None if writer is None else self._write(writer, metrics, epoch, step, wait=True)
         if info is None:
             self._leaving = None
+        self._left_out = None
         self._answer(Saved(info, save.serial, info is None and writer is not None))
 
     def _adopt(self, adopt: Adopt, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
         """Adopt another trial's state; return the metrics that hold for this training afterwards."""
         adopted = self.exchange.adopt(adopt, self._start.config)
         if adopted.why is None:
-            self._adopted_at, metrics = self.progress.number, {}
+            self._adopted_at, metrics, self._left_out = self.progress.number, {}, None
             self._mailbox.put(Continue(adopt.until))  # if nothing was adopted, the head decides next
         self._answer(adopted)
         return metrics
@@ -382,12 +404,25 @@ class Boundary:
         if self._lead:
             self._post(event)
 
-    def _writes_now(self) -> bool:
+    def _writes_now(self, value: float | None = None, *, last: bool = False) -> bool:
         """Return whether this report writes a checkpoint, the same on every rank."""
         number = self.progress.number
         planned = self._start.branch_at == (number, 0)
-        due = planned or number % self._task.checkpoints.every == 0
-        return due and self._agreement.writes(number, lambda: planned or self._mailbox.saves or self.writing.admit())
+        due = planned or last or number % self._task.checkpoints.every == 0
+        return due and self._agreement.writes(
+            number, lambda: planned or self._mailbox.saves or self.writing.admit(value, last=last)
+        )
+
+    def _write_last(self) -> None:
+        """Write the checkpoint of the last report, if it came with one that was not written. Called on every rank."""
+        write, self._left_out = self._left_out, None
+        if write is not None and (info := write()) is not None:
+            self._answer(Wrote(info))
+
+    def _value(self, metrics: Mapping[str, Any]) -> float | None:
+        """Return the sweep's metric of a report."""
+        value = metrics.get(self._task.metric) if self._task.metric else None
+        return float(value) if isinstance(value, int | float) else None
 
     def _write(
         self,
@@ -400,9 +435,8 @@ class Boundary:
         wait: bool = False,
     ) -> CheckpointInfo | None:
         """Write this report's checkpoint into the trial's folder; return it if it is complete already (rank 0)."""
-        number, metric = self.progress.number, self._task.metric
+        number = self.progress.number
         of_fit = self.progress.fitting or checkpoint == self.writer
-        value = metrics.get(metric) if metric else None
         info = CheckpointInfo(
             path=str(Path(self._start.trial_dir, checkpoints.FOLDER, checkpoints.file_name(number, self._between))),
             number=number,
@@ -412,7 +446,7 @@ class Boundary:
             fit=self.progress.fit if of_fit else -1,
             fits=self.progress.fits if of_fit else (),
             after=self.progress.after if of_fit else 0,
-            value=float(value) if isinstance(value, int | float) else None,
+            value=self._value(metrics),
             name=filename,
             seconds=self.stopwatch.seconds,
         )

@@ -6,7 +6,7 @@ import os
 import secrets
 import sys
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.messages import CheckpointInfo, DatasetHandle, Evaluation, Terminal
@@ -36,6 +36,8 @@ class Task:
     train: Any
     home: Home = field(default_factory=Home)
     metric: str | None = None
+    mode: Literal["min", "max"] = "min"
+    """Which values of the metric are better."""
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     evaluation: Evaluation = "ddp"
     """How Lightning's evaluation is divided, unless the strategy says it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from tunelight.compat.lightning import VARIABLE as LIGHTNING_VARIABLE
 from tunelight.gang.spec import GangSpec
@@ -31,7 +31,6 @@ class TrialSpec:
 
     gang: GangSpec
     task: Task
-    mode: Literal["min", "max"] = "min"
     seed: int = 0
     until: int | None = 1
     soft_errors: bool = False
@@ -81,13 +80,13 @@ def spec_of_sweep(
             train=train,
             home=home,
             metric=judged["metric"],
+            mode=judged["mode"],
             must_report=judged["metric"] is not None,
             checkpoints=settings.checkpoints or Checkpoints(),
             evaluation=settings.evaluation or reservation.evaluation,
             datasets=datasets,
             folds=settings.folds,
         ),
-        mode=judged["mode"],
         seed=settings.seed or 0,
         until=until,
         branch_at=branch_at,

@@ -47,8 +47,8 @@ class Trial:
         self.id = trial_id
         self._root = root
         self.folder = folder
-        self.kept = checkpoints.Kept(spec.task.checkpoints.keep, spec.mode)
-        self.divergence = Divergence(spec.task.metric, spec.mode)
+        self.kept = checkpoints.Kept(spec.task.checkpoints.keep, spec.task.mode)
+        self.divergence = Divergence(spec.task.metric, spec.task.mode)
         seed = trial_seed(spec.seed, root or trial_id)
         self.run = ResilientRun(
             spec.task,

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+import tunelight as tl
 from tests.unit.lightning.test_restarts import Net, Trial, loader, trainer, trial
+from tunelight.compat.lightning import pl
+from tunelight.session.session import get_session
 
 __all__ = ["trial"]
 
@@ -24,3 +27,41 @@ def test_an_error_of_the_user_s_hook_is_no_failure_of_the_storage(trial: Trial, 
         trainer(2, **given).fit(Reads(), loader(), loader())
 
     assert isinstance(trial(train).error, OSError)
+
+
+class Costly(Net):
+    """Reports these losses, and takes long to gather, as the head sees it."""
+
+    def __init__(self, losses: list[float]) -> None:
+        super().__init__()
+        self.losses = losses
+
+    def on_validation_end(self) -> None:
+        get_session().writing._policy.blocked_s = 1e9
+
+    def validation_step(self, batch: Any, index: int) -> None:
+        self.log("loss", self.losses[self.current_epoch], sync_dist=True)
+
+
+@pytest.mark.parametrize(
+    ("losses", "given", "every_n", "kept"),
+    [
+        ([5, 4, 3], {}, 1, [1, 2, 3]),
+        ([5, 2, 3, 4], {}, 1, [1, 2, 4]),
+        ([5, 6, 2, 3, 4], {"callbacks": [pl.callbacks.EarlyStopping("loss", patience=2)]}, 1, [1, 3, 5]),
+        ([5, 6, 7, 8], {"max_steps": 12}, 1, [1, 3]),
+        ([5, 6, 7, 8, 9], {}, 2, [1, 2]),
+        ([5, 6, 7, 8, 9], {"check_val_every_n_epoch": 2}, 1, [1, 2]),
+        ([5, float("nan"), 7], {}, 1, [1, 3]),
+    ],
+)
+def test_the_best_and_the_last_report_are_written_whatever_that_costs(
+    trial: Trial, losses: list[float], given: dict[str, Any], every_n: int, kept: list[int]
+) -> None:
+    def train() -> None:
+        report = tl.TuneReportCheckpointCallback(every_n=every_n)
+        trainer(len(losses), report, **given).fit(Costly(losses), loader(), loader())
+
+    ended = trial(train, metric="loss")
+    assert ended.error is None
+    assert list(ended.checkpoints) == kept

@@ -91,14 +91,14 @@ class Start:
     """A start of a trial that has ended: its reports, and its error if there was one."""
 
     def __init__(
-        self, folder: Path, train: Callable[[], object], resume: CheckpointInfo | None, stop: int | None
+        self, folder: Path, train: Callable[[], object], resume: CheckpointInfo | None, stop: int | None, **task: Any
     ) -> None:
-        task = tasks.trial(folder, until=stop, resume=resume, checkpoints=Checkpoints(share=1.0))
+        told = tasks.trial(folder, until=stop, resume=resume, **{"checkpoints": Checkpoints(share=1.0), **task})
         events: list[Any] = []
         mailbox = Mailbox(stop)
         if stop is not None:
             mailbox.put(Stop())
-        here = session.Session(*task, Place(0, 1, 0, 1, 0, "127.0.0.1"), MemoryControl(), events.append, mailbox)
+        here = session.Session(*told, Place(0, 1, 0, 1, 0, "127.0.0.1"), MemoryControl(), events.append, mailbox)
         session.set_current(here)
         torch.manual_seed(0)
         self.error: BaseException | None = None
@@ -126,8 +126,10 @@ def trial(tmp_path: Path) -> Iterator[Trial]:
     """Return a function that starts a trial, from scratch or from a report's checkpoint of an earlier start."""
     dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
 
-    def start(train: Callable[[], object], after: CheckpointInfo | None = None, stop: int | None = None) -> Start:
-        return Start(tmp_path / "trial", train, after, stop)
+    def start(
+        train: Callable[[], object], after: CheckpointInfo | None = None, stop: int | None = None, **task: Any
+    ) -> Start:
+        return Start(tmp_path / "trial", train, after, stop, **task)
 
     yield start
     session.set_current(None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -273,6 +274,20 @@ def test_checkpoint_that_was_pruned_gives_way_to_the_next_best(written):
     written.checkpoint(trial, 2, 0.4)
     last = written.checkpoint(trial, 3, 0.3)
     assert written.load().best.checkpoint == last
+
+
+def test_where_the_best_report_has_no_checkpoint_model_and_export_say_which_they_give(written, tmp_path):
+    trial = written.trial(0.9, 0.2, 0.6)
+    import torch
+
+    torch.save({"state_dict": {}}, written.checkpoint(trial, 3, 0.6))
+    best = written.load().best
+    said = re.escape("number 2 (loss=0.2), has no checkpoint. report-000003.ckpt is that of report 3 (loss=0.6).")
+    with pytest.warns(UserWarning, match=said):
+        best.load_model(Fake)
+    with pytest.warns(UserWarning, match=said):
+        exported = json.loads(best.export(tmp_path / "best.json", checkpoint=True).read_text())
+    assert exported["checkpoint_of_report"] == 3
 
 
 @pytest.mark.parametrize("value", [None, math.nan])

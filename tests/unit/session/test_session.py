@@ -406,3 +406,23 @@ def test_a_rank_whose_part_of_a_checkpoint_is_refused_alone_fails(
     for thread in threads:
         thread.join(20)
     assert [type(error) for error in raised] == [type(None), OSError if failing == {1} else type(None)]
+
+
+@pytest.mark.parametrize(("end", "kept"), [(Stop("asha"), [1, 3]), (Stop("paused"), [1]), (None, [1, 3])])
+def test_the_checkpoint_of_a_trial_s_last_report_is_written_whatever_it_costs(
+    tmp_path: Path, end: Stop | None, kept: list[int]
+) -> None:
+    def write(path: str) -> None:
+        Path(path).write_text("weights")
+
+    ranks = Ranks(tmp_path, until=None, metric="loss")
+    ranks.report({"loss": 1.0}, checkpoint=write)
+    ranks.sessions[0].writing._policy.blocked_s = 1e9
+    ranks.report({"loss": 2.0}, checkpoint=write)
+    for mailbox in ranks.mailboxes[:1] if end else ():
+        mailbox.put(end)  # type: ignore[arg-type]  # there is one
+    raised = ranks.report({"loss": 3.0}, checkpoint=write)
+    assert [type(error) for error in raised] == [TrialStopped if end else type(None)] * 2
+    for one in () if end else ranks.sessions:
+        one.check_finished()
+    assert [info.number for info in checkpoints.find(tmp_path)] == kept

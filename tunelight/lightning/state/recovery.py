@@ -465,6 +465,20 @@ def reach_boundary(trainer: pl.Trainer, hook: str, reach: Callable[[], object]) 
         reach()
 
 
+def fit_ends(trainer: pl.Trainer, every_n: int) -> bool:
+    """Return whether a fit ends before ``every_n`` more validations at an epoch's end, or more epochs, without one."""
+    recovery = recovery_of(trainer)
+    if recovery is None or recovery.ending is not None:
+        return recovery is not None
+    fit: Any = trainer.fit_loop
+    epochs = fit.epoch_progress.current
+    more = (every_n if trainer.val_check_interval == 1 else 1) * (trainer.check_val_every_n_epoch or 1)
+    trained = epochs.processed + (more - 1) * (epochs.processed == epochs.started)
+    limits = ((trained, fit.max_epochs), (trainer.global_step, fit.max_steps))
+    reached = any(limit is not None and 0 <= limit <= count for count, limit in limits)
+    return reached or (trainer.should_stop and fit._can_stop_early)
+
+
 def _epoch_ends(trainer: pl.Trainer) -> bool:
     """Return whether the running validation is the epoch's last."""
     fit = trainer.fit_loop
