@@ -193,7 +193,7 @@ class RecordCallback(Callback):
             self._write(
                 "trial",
                 trial=trial.trial_id,
-                index=len(self.state.trials),
+                index=self._index_of(trial.trial_id),
                 config=trial.config,
                 seed=self._seed_of(trial.trial_id) if self._seed_of else None,
                 baseline=self._is_baseline(trial.trial_id),
@@ -201,6 +201,11 @@ class RecordCallback(Callback):
                 **dict(zip(("repeats", "repetition"), self._repetition_of(trial.trial_id) or (), strict=False)),
                 **({} if (branch := self._branch_of(trial.trial_id)) is None else {"branch": asdict(branch)}),
             )
+
+    def _index_of(self, trial_id: str) -> int:
+        """Return a new trial's number: its id in a sweep. Lines of trials before it may be lost."""
+        last = next(reversed(self.state.trials.values()), None)
+        return int(trial_id) if trial_id.isdecimal() else 0 if last is None else last.index + 1
 
     def _relative(self, path: str) -> str | None:
         """Return a path relative to the sweep's folder; None for one that is not inside it, which no reader takes."""

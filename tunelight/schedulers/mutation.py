@@ -131,7 +131,7 @@ def _perturbed(value: float, domain: Any, factor: float) -> float:
     sampler: Any = domain.get_sampler() if isinstance(domain, Float | Integer) else None  # type: ignore[no-untyped-call]
     step: Any = sampler.q if isinstance(sampler, Quantized) else None
     new: float = value * factor
-    whole = isinstance(value, int) or isinstance(domain, Integer)
+    whole = isinstance(domain, Integer) or (isinstance(domain, Function) and isinstance(value, int))
     if isinstance(domain, Integer):
         lower, upper = whole_bounds(domain.lower, domain.upper, step or 1)
     if whole:

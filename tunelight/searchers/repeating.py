@@ -36,7 +36,8 @@ class Repetitions:
         """Take a new trial, or one of an earlier run that goes on."""
         known = self._trainings.get(trial_id)
         if known is None:
-            self._trainings[trial_id] = Training(trial_id, len(self._trainings), repeats, repetition)
+            index = max((one.index for one in self._trainings.values()), default=-1) + 1
+            self._trainings[trial_id] = Training(trial_id, index, repeats, repetition)
             self._configs[trial_id] = dict(config)
         else:
             known.state = ""

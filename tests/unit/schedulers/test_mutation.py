@@ -50,6 +50,15 @@ def test_perturbing_multiplies_and_a_whole_number_moves() -> None:
     assert {one["n"] for one in seen} == {1, 3}
 
 
+def test_the_domain_alone_decides_whether_a_number_stays_whole() -> None:
+    rng = np.random.RandomState(0)
+    domains = {"lr": tune.loguniform(1e-2, 10.0), "q": tune.quniform(0, 8, 0.5), "n": tune.randint(1, 100)}
+    seen = [explore({"lr": 1, "q": 2, "n": 2.0}, domains, rng, 0.0, (1.2, 0.8)) for _ in range(50)]
+    assert {one["lr"] for one in seen} == {1.2, 0.8}
+    assert {one["q"] for one in seen} == {2.5, 1.5}
+    assert {(one["n"], type(one["n"])) for one in seen} == {(1, int), (3, int)}
+
+
 def test_what_a_configuration_lacks_is_not_added_and_its_parent_is_left_alone() -> None:
     parent = {"model.lr": 0.1}
     mutated = explore(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,16 +21,16 @@ from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 
 import tunelight as tl
-from tests.unit.recording import Sweep
+from tests.unit.recording import Sweep, written_checkpoint
 from tunelight.compat.ray import flattened
 from tunelight.errors import SettingsError
 from tunelight.messages import RESULT_KEY
-from tunelight.record import read_lines
+from tunelight.record import RecordCallback, read_lines, read_record, repair
 from tunelight.schedulers import ASHA, ElasticASHA
 from tunelight.schedulers.base import GangScheduler, adapted
 from tunelight.searchers import RandomSearcher, ResumedTrial, ResumeState, SweepSearch, TrackingSearcher
 from tunelight.space import SearchSpace
-from tunelight.sweep.replay import replay_scheduler, replay_searcher
+from tunelight.sweep.replay import _created, replay_scheduler, replay_searcher
 
 LR = SearchSpace({"lr": tl.uniform(0, 1)})
 
@@ -199,6 +200,24 @@ def test_a_trial_whose_line_was_lost_took_its_draw_along(tmp_path):
     start = replay_searcher(lines, two, LR, foreign=False)
     assert start.created == 4
     assert one.suggest("x") == two.suggest("x")
+
+
+def test_numbers_of_trials_whose_lines_were_lost_are_not_given_again(tmp_path):
+    sweep = Sweep(tmp_path)
+    for _ in range(3):
+        sweep.add(lr=0.5)
+    sweep.step()
+    sweep.callback.close()
+    path = tmp_path / "record.jsonl"
+    path.write_bytes(re.sub(rb'"index":[12]', b'"index":8', path.read_bytes()))
+    assert "are damaged" in str(repair(tmp_path))
+    (tmp_path / "trial_00001").mkdir()
+    written_checkpoint(tmp_path / "trial_00002", 1)  # from which another trial of its number would go on
+    assert _created(1, tmp_path) == 3
+    recorder = RecordCallback(tmp_path, metric="loss", mode="min")
+    recorder.meet([SimpleNamespace(trial_id="00003", config={"lr": 0.5}, path=str(tmp_path / "trial_00003"))])
+    recorder.close()
+    assert [trial.index for trial in read_record(tmp_path).trials.values()] == [0, 3]
 
 
 class Blind(Searcher):
