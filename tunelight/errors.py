@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
@@ -159,9 +160,26 @@ HOW_TO_GET_DATA = (
 
 
 def guess(name: Any, valid: Iterable[str]) -> str:
-    """Return " Did you mean 'x'?" for the valid name that is nearest to a wrong one; empty where none is near."""
-    close = difflib.get_close_matches(str(name), list(valid), n=1)
+    """Return " Did you mean 'x'?" for the valid name that is nearest to a wrong one; empty where none is near.
+
+    Near is also what one of them abbreviates: ``learning_rate`` and ``lr``.
+    """
+    valid = list(valid)
+    close = difflib.get_close_matches(str(name), valid, n=1) or [one for one in valid if _abbreviates(one, str(name))]
     return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def _abbreviates(one: str, other: str) -> bool:
+    """Tell whether a name is made of the other's initials; only the last parts of dotted names may differ."""
+    (group, _, short), (same, _, long) = sorted(
+        (name.rpartition(".") for name in (one, other)), key=lambda it: len(it[2])
+    )
+    words = re.findall(r"[A-Z]?[a-z0-9]+", long)
+    return (
+        len(words) > 1
+        and short == "".join(word[0] for word in words).lower()
+        and (group == same or "" in (group, same))
+    )
 
 
 def unknown(what: str, name: Any, valid: Iterable[str], hint: str | None = None, listed: str = "There are") -> str:

@@ -1,4 +1,4 @@
-"""Forty mistakes that people make, in Python, in YAML and on the command line, and the error for each.
+"""Mistakes that people make, in Python, in YAML and on the command line, and the error for each.
 
 None starts Ray, and none is answered by a traceback of tunelight's insides or a bare TypeError. ``python -m
 tests.unit.test_mistakes`` prints them all.
@@ -48,6 +48,7 @@ IN_PYTHON: dict[str, tuple[Callable[[], Any], str]] = {
     "a log domain from zero": (lambda: tl.loguniform(0, 1), "more than 0, not 0. Give the values, not"),
     "a choice of nothing": (run({"model.lr": tl.choice([])}), "a list of one value or more, not []"),
     "a key that the model does not take": (run({"model.lrr": 0.1}), "'lrr'. Did you mean 'lr'?"),
+    "a key by its long name": (run({"model.learning_rate": 0.1}), "'learning_rate'. Did you mean 'lr'?"),
     "a key without an owner": (run({"modle.lr": 0.1}), "Did you mean 'model'?"),
     "no workers": (run(workers=0), "workers must be a whole number of 1 or more, not 0"),
     "workers as text": (run(workers="two"), "workers must be a whole number of 1 or more, not 'two'"),

@@ -7,6 +7,7 @@ A space holds Ray Tune's domains (``tune.loguniform(1e-4, 1e-1)``), descriptions
 from __future__ import annotations
 
 import copy
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
@@ -207,6 +208,8 @@ class DomainReader:
             named = dict(given)
         else:
             listed = list(given) if isinstance(given, list | tuple) else [given]
+            if (names != _VALUES or self._where(path)) and (parted := without_commas(listed)) is not None:
+                raise self._error(path, f"commas stand between arguments: {{{name}: [{parted}]}}.", inside=name)
             if names == _VALUES:
                 listed = [given]
             if len(listed) > len(names):
@@ -326,6 +329,17 @@ def holds_domain(name: str, value: Any) -> str | None:
         )
     parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
     return next((wrong for part in parts if (wrong := holds_domain(name, part)) is not None), None)
+
+
+def without_commas(listed: Sequence[Any]) -> str | None:
+    """Return arguments with their commas, where one of them is text that holds several numbers; else None."""
+    words = [one.split() if isinstance(one, str) else [str(one)] for one in listed]
+    single = all(len(parts) == 1 for parts in words)
+    numbers = (re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?;?", word.lower()) for parts in words for word in parts)
+    texts = len(words) > 1 and all(isinstance(one, str) for one in listed)
+    if single or texts or not all(numbers):
+        return None
+    return ", ".join(word.rstrip(";") for parts in words for word in parts)
 
 
 def _keywords(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -87,6 +87,8 @@ def read_value(text: str) -> Any:
     try:
         habits = list(_old_habits(yaml.compose(text, Loader)))
         value = yaml.load(text, Loader)  # noqa: S506 - it derives from PyYAML's safe loader
+    except yaml.MarkedYAMLError as error:
+        raise ValueError(f"the value is not valid YAML: {_fault(error, text)[0]}") from error
     except (yaml.YAMLError, RecursionError, *_UNREADABLE) as error:
         raise ValueError(f"the value is not valid YAML: {error}") from error
     if habits:
@@ -120,8 +122,7 @@ class YamlFile:
         except SpaceError:
             raise
         except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
-            what = " ".join(part for part in (error.context, error.problem) if part)
+            what, mark = _fault(error, text)
             raise SpaceError(f"{path}:{_place(mark)}: this is not valid YAML: {what}.") from error
         except (yaml.YAMLError, RecursionError) as error:
             raise SpaceError(f"{path}: this is not valid YAML: {_line(error)}") from error
@@ -163,6 +164,50 @@ class YamlFile:
                 before[same] = key.start_mark.line + 1
                 self._places.setdefault((*path, key.value), _place(key.start_mark))
                 self._note(value, (*path, key.value), seen, above)
+
+
+_BRACKETS = {
+    yaml.FlowSequenceStartToken: "[",
+    yaml.FlowSequenceEndToken: "]",
+    yaml.FlowMappingStartToken: "{",
+    yaml.FlowMappingEndToken: "}",
+}
+_PAIRS = {"[": "]", "{": "}"}
+
+
+def _fault(error: yaml.MarkedYAMLError, text: str) -> tuple[str, yaml.Mark | None]:
+    """Return what is wrong with YAML, and where: PyYAML names the line at which it noticed, often the one after."""
+    if (unpaired := _unpaired(text)) is not None:
+        bracket, mark = unpaired
+        if bracket in _PAIRS:
+            return f"this {bracket} is not closed. Write {_PAIRS[bracket]} where it ends", mark
+        return f"this {bracket} closes nothing", mark
+    mark = error.problem_mark or error.context_mark
+    if "quoted scalar" in str(error.context) and error.context_mark:
+        return "this quotation mark has no other one", error.context_mark
+    if str(error.context).startswith("while scanning a simple key"):
+        mark = error.context_mark
+    before = text.splitlines()[: mark.line] if mark and str(error.problem).startswith("mapping values") else []
+    if before and (line := before[-1].partition(" #")[0].strip()) and not re.search(r"^[-#]|:", line):
+        return f"{line!r} has no colon", yaml.Mark("", 0, len(before) - 1, before[-1].index(line), None, 0)
+    return " ".join(part for part in (error.context, error.problem) if part), mark
+
+
+def _unpaired(text: str) -> tuple[str, yaml.Mark] | None:
+    """Return the first bracket that another kind closes, or the last one that none does; None without one."""
+    opened: list[tuple[str, yaml.Mark]] = []
+    with contextlib.suppress(yaml.YAMLError):
+        for token in yaml.scan(text, Loader):
+            bracket = _BRACKETS.get(type(token), "")
+            if bracket in _PAIRS:
+                opened.append((bracket, token.start_mark))
+            elif bracket and bracket not in (_PAIRS[one] for one, _ in opened):
+                return bracket, token.start_mark
+            elif bracket and _PAIRS[opened[-1][0]] != bracket:
+                break
+            elif bracket:
+                opened.pop()
+    return opened[-1] if opened else None
 
 
 def _line(error: Exception) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tunelight.errors import TunelightError, unknown
-from tunelight.space.domains import ARGUMENTS
+from tunelight.space.domains import ARGUMENTS, without_commas
 from tunelight.space.files import read_value
 
 _CALL = re.compile(r"(\w+)\((.*)\)", re.DOTALL)
@@ -62,6 +62,8 @@ def read_domain(text: str) -> Any:
     if name not in ARGUMENTS or name == "sample_from":
         known = [*(one for one in ARGUMENTS if one != "sample_from"), *_HYDRA, "range"]
         raise ValueError(unknown("there is no domain", name, known))
+    if name != "fixed" and (parted := without_commas(arguments)) is not None:
+        raise ValueError(f"commas stand between arguments: {name}({parted})")
     if len(arguments) == 1 and (isinstance(arguments[0], list) or name == "fixed"):
         arguments = arguments[0]
     return {name: arguments}

@@ -130,7 +130,13 @@ def test_the_schema_accepts_whatever_is_described():
         ("space: {a: 1}\nnum_sample: 3", "2:1", "there is no key 'num_sample'. Did you mean 'num_samples'"),
         ("space: {a: 1}\ncheckpoints: {keep: 1, evry: 2}", "2:24", "checkpoints has no 'evry'. Did you mean 'every'"),
         ("space: {a: 1, a: 2}", "1:15", "the key 'a' is there twice"),
-        ("space:\n  a: {choice: [1}", "2:17", "this is not valid YAML"),
+        ("space:\n  a: {choice: [1}\n  b: 2", "2:15", "this is not valid YAML: this [ is not closed"),
+        ("space:\n  a: {choice: [1]\n  b: {choice: [2]}", "2:6", "this is not valid YAML: this { is not closed"),
+        ("space:\n  a:\n    choice: [1, 2\nnum_samples: 3", "3:13", "this is not valid YAML: this [ is not closed"),
+        ("space:\n  a: {choice: 1, 2]}", "2:19", "this is not valid YAML: this ] closes nothing"),
+        ("space:\n  a: 'b\n  c: 1", "2:6", "this is not valid YAML: this quotation mark has no other one"),
+        ("space:\n  a 1\n  b: 2", "2:3", "this is not valid YAML: 'a 1' has no colon"),
+        ("space:\n  a: {loguniform: [1e-4 1e-1]}", "2:7", "a: commas stand between arguments: {loguniform: "),
     ],
 )  # fmt: skip
 def test_a_mistake_is_told_with_line_and_column(write, text, place, message):
