@@ -122,8 +122,7 @@ def _show_checked(checked: Checked) -> None:
     if checked.about:
         typer.echo(checked.about)
     typer.echo(
-        f"{settings.num_samples * space.grid_size} trials, judged by {settings.metric} ({settings.mode}), each on "
-        f"{checked.reservation}."
+        f"{checked.trials} trials, judged by {settings.metric} ({settings.mode}), each on {checked.reservation}."
     )
     if (again := settings.repeats) is not None:
         typer.echo(
@@ -143,7 +142,7 @@ def _checked(checked: Checked) -> dict[str, Any]:
         "space": checked.space.describe(),
         "samples": checked.samples,
         **({"commands": checked.commands} if checked.commands else {}),
-        "num_samples": checked.settings.num_samples * checked.space.grid_size,
+        "num_samples": checked.trials,
         "metric": checked.settings.metric,
         "mode": checked.settings.mode,
         "gang": checked.reservation.bundles,

@@ -8,7 +8,8 @@ from tunelight.machine.optional import need
 from tunelight.searchers.grid import GridSearcher
 from tunelight.searchers.random import RandomSearcher
 from tunelight.searchers.repeating import Repetitions
-from tunelight.searchers.sweep import ResumedTrial, ResumeState, SweepSearch, TrackingSearcher, teach
+from tunelight.searchers.sweep import ResumedTrial, ResumeState, SweepSearch, created_at_least, teach
+from tunelight.searchers.tracking import TrackingSearcher
 
 if TYPE_CHECKING:
     from tunelight.searchers.auto import AutoSearcher
@@ -24,6 +25,7 @@ __all__ = [
     "Repetitions",
     "ResumeState",
     "SweepSearch",
+    "created_at_least",
     "teach",
 ]
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from ray.tune.search import Searcher
 
 from tunelight.record import INFEASIBLE, metric_value
 from tunelight.searchers.earlier import Earlier
@@ -136,21 +137,26 @@ class AutoSearcher(LearningSearcher):
 
     # -- trials
 
-    def suggest(self, trial_id: str) -> dict[str, Any]:
-        """Return the next configuration."""
+    def suggest(self, trial_id: str) -> Any:
+        """Return the next configuration, or FINISHED."""
         number = self._number(trial_id)
+        values = self._drawn_afresh(number, lambda: self._chosen(number))
+        if values is None:
+            return Searcher.FINISHED
+        self._know(trial_id, values)
+        return self.space.written(values)
+
+    def _chosen(self, number: int) -> dict[str, Any]:
+        """Return the configuration that trial ``number`` has by the model, or a random one."""
         rng = generator(self._seed or 0, number)
         space = self.space
-        grid_index = number % space.grid_size
+        grid_index = self.tried.point()
         drawn = space.dotted(space.sample(rng, grid_index))  # as random search would
         if self._has_priors and number % 2:  # the other half of what is drawn pays no heed to them
             drawn = self._uniform(rng, grid_index) or drawn
         with one_thread():
             values = self._modelled(rng, grid_index) if self._learned(rng, number) else None
-        if values is None:
-            values = drawn
-        self._know(trial_id, values)
-        return space.written(values)
+        return drawn if values is None else values
 
     def take(self, trial_id: str, config: Mapping[str, Any], *, asked: bool = False) -> None:
         """Add a trial whose configuration came from elsewhere, or (``asked``) was suggested in an earlier run."""
@@ -183,6 +189,7 @@ class AutoSearcher(LearningSearcher):
         self.end(trial_id, "", None if error else result)
 
     def _know(self, trial_id: str, values: Mapping[str, Any]) -> None:
+        self.tried.add(values)
         self._known[trial_id] = _Known(values, self.encoder.point(values))
 
     # -- the model
@@ -263,7 +270,7 @@ class AutoSearcher(LearningSearcher):
             else:
                 start = rng.random_sample((near.shape[1],))
             values = self.encoder.values(start, rng, grid_index)
-            if self.space.broken(values) is None:
+            if self.space.broken(values) is None and not (self.tried.once and values in self.tried):
                 found.append((self.encoder.point(values), values))
         return found
 

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from tunelight.errors import SettingsError, first_of, unknown
+from tunelight.searchers.tried import all_of, endless, is_finite
+from tunelight.space.grid_points import alike
 
 if TYPE_CHECKING:
     from ray.tune.search import Searcher
 
     from tunelight.searchers.learning import LearningSearcher
     from tunelight.searchers.optuna import OptunaSearcher
+    from tunelight.searchers.random import BlindSearcher
     from tunelight.settings import Settings
     from tunelight.space import SearchSpace
 
 _log = logging.getLogger("tunelight")
 _COUNTED = 10_000
-"""How many leaves of a grid are visited to count its configurations."""
+"""Up to how many configurations a message counts."""
 _BLIND = ("random", "grid")
 """tunelight's searchers that learn nothing, and take no options."""
 _OWN = (*_BLIND, "auto")
@@ -43,24 +47,84 @@ def build_searcher(space: SearchSpace, settings: Settings, folder: Path | None =
 
     Raises: SettingsError for an unknown one, and with StorageError where earlier sweeps cannot be learned from.
     """
+    if _is_foreign(settings.searcher):
+        return _prepared(settings.searcher, space, settings)
+    searcher = _named(space, settings, folder)
+    searcher.tried.once = _trains_once(space, settings)
+    asked = _asked(space, settings)
+    if searcher.tried.once and (trials := count_trials(space, settings)) <= asked:
+        there, all_found = all_of(space, asked)
+        if all_found:
+            more = "" if trials == asked else f": num_samples={settings.num_samples} would train some of them again"
+            note = f"each of the space's {len(there)} configurations is trained once{more}"
+            searcher.notes = [*searcher.notes, f"{note} (repeats= trains the best again)"]
+    return searcher
+
+
+def count_trials(space: SearchSpace, settings: Settings) -> int:
+    """Return how many trials a sweep makes, without repetitions and branches.
+
+    Each point of a grid has ``num_samples`` of them, baselines among them; those at none of its points come on top. Of
+    finitely many configurations none is trained twice.
+    """
+    asked = _asked(space, settings)
+    if not _trains_once(space, settings):
+        return asked
+    there, all_found = all_of(space, asked)
+    given = [alike(values) for values in _baselines(space, settings)]
+    again = len(given) - len(set(given))  # those that stand there twice are meant
+    return min(asked, len(there.union(given)) + again) if all_found else asked
+
+
+def _asked(space: SearchSpace, settings: Settings) -> int:
+    total = settings.num_samples * space.grid_size
+    if space.grid_size == 1:
+        return total
+    made = Counter(map(space.grid_point, _baselines(space, settings)))
+    return total + sum(max(0, count - (point is not None) * settings.num_samples) for point, count in made.items())
+
+
+def _baselines(space: SearchSpace, settings: Settings) -> list[dict[str, Any]]:
+    given = () if isinstance(settings.baselines, str) else settings.baselines
+    return [space.dotted(space.filled(config)) for config in given]
+
+
+def _trains_once(space: SearchSpace, settings: Settings) -> bool:
+    """Tell whether a sweep trains no configuration twice: members of a population may begin alike."""
+    scheduler = settings.scheduler.get("name") if isinstance(settings.scheduler, Mapping) else settings.scheduler
+    name = scheduler if isinstance(scheduler, str) else type(scheduler).__name__
+    if any(part in name.lower() for part in ("pbt", "pb2", "population")) or _is_foreign(settings.searcher):
+        return False
+    return is_finite(space) or (settings.searcher == "grid" and not endless(space))
+
+
+def _is_foreign(searcher: Any) -> TypeGuard[Searcher]:
+    """Tell whether a searcher is an object of Ray Tune's, or a user's own."""
     from ray.tune.search import Searcher
 
-    from tunelight.searchers.sweep import TrackingSearcher
+    from tunelight.searchers.tracking import TrackingSearcher
 
+    return isinstance(searcher, Searcher) and not isinstance(searcher, TrackingSearcher)
+
+
+def _prepared(given: Searcher, space: SearchSpace, settings: Settings) -> Searcher:
+    """Return a searcher that is not tunelight's, which knows the sweep's metric, mode and domains."""
+    if space.when or space.require:
+        raise SettingsError(
+            f"The searcher {type(given).__name__} knows neither conditions nor constraints, and the search space "
+            f"has {'`when` of ' + ', '.join(space.when) if space.when else '`require`'}. Use one of tunelight's "
+            "own, searcher='tpe' or 'random', or leave them out."
+        )
+    _refuse_warm_start(settings, f"{type(given).__name__} is not tunelight's, and")
+    metrics, modes = (list(each) for each in zip(*settings.objectives, strict=True))
+    metric: Any = metrics if len(metrics) > 1 else metrics[0]
+    mode: Any = modes if len(modes) > 1 else modes[0]
+    given.set_search_properties(metric, mode, dict(space.domains))
+    return given
+
+
+def _named(space: SearchSpace, settings: Settings, folder: Path | None) -> BlindSearcher | LearningSearcher:
     given: Any = settings.searcher
-    if isinstance(given, Searcher) and not isinstance(given, TrackingSearcher):
-        if space.when or space.require:
-            raise SettingsError(
-                f"The searcher {type(given).__name__} knows neither conditions nor constraints, and the search space "
-                f"has {'`when` of ' + ', '.join(space.when) if space.when else '`require`'}. Use one of tunelight's "
-                "own, searcher='tpe' or 'random', or leave them out."
-            )
-        _refuse_warm_start(settings, f"{type(given).__name__} is not tunelight's, and")
-        metrics, modes = (list(each) for each in zip(*settings.objectives, strict=True))
-        metric: Any = metrics if len(metrics) > 1 else metrics[0]
-        mode: Any = modes if len(modes) > 1 else modes[0]
-        given.set_search_properties(metric, mode, dict(space.domains))
-        return given
     options = dict(given) if isinstance(given, Mapping) else {"name": given}
     name = options.pop("name", None)
     if name is None and len(settings.objectives) <= 1 and not options:
@@ -81,22 +145,23 @@ def build_searcher(space: SearchSpace, settings: Settings, folder: Path | None =
     return _optuna(name, options, space, settings, folder)
 
 
-def _blind(name: str, space: SearchSpace, settings: Settings) -> Searcher:
+def _blind(name: str, space: SearchSpace, settings: Settings) -> BlindSearcher:
     from tunelight.searchers.grid import GridSearcher
     from tunelight.searchers.random import RandomSearcher
 
     metric, mode = settings.judged_by.values()
     if name == "grid":
-        tried = max(0, settings.num_samples * space.grid_size - len(settings.baselines))
-        there, all_counted = GridSearcher(space).count(_COUNTED)
-        if there > tried:
+        searcher = GridSearcher(space, metric, mode)
+        asked = _asked(space, settings)
+        there, all_found = all_of(space, max(asked, _COUNTED))
+        if len(there) > asked:
             _log.warning(
                 "The grid has %s configurations, of which num_samples=%s tries the first %s.",
-                there if all_counted else f"at least {there}",
+                len(there) if all_found else f"more than {_COUNTED:,}",
                 settings.num_samples,
-                tried,
+                asked,
             )
-        return GridSearcher(space, metric, mode)
+        return searcher
     return RandomSearcher(space, settings.seed or 0, metric, mode)
 
 

@@ -12,6 +12,7 @@ from scipy.special import ndtr, ndtri
 
 from tunelight.space import SearchSpace
 from tunelight.space.domains import spell
+from tunelight.space.more_domains import Quantiles
 
 _INSIDE: Final = 1e-9
 """How far from 0 and 1 a coordinate stays that is mapped to a value."""
@@ -91,6 +92,22 @@ class NormalAxis:
 
 
 @dataclass(frozen=True)
+class QuantileAxis:
+    """A domain that is known by its quantiles."""
+
+    domain: Quantiles
+    columns: int = 1
+
+    def coordinate(self, value: Any) -> float | None:
+        """Return the value's quantile."""
+        return self.domain.quantile(value)
+
+    def value(self, coordinate: float) -> Any:
+        """Return the value at a quantile."""
+        return self.domain.value(coordinate)
+
+
+@dataclass(frozen=True)
 class ChoiceAxis:
     """One of several values. ``ordered``: a model sees their order, in one column; else a column for each value."""
 
@@ -122,6 +139,8 @@ class ChoiceAxis:
 
 def axis_of(domain: Any) -> Axis | None:
     """Return a domain's axis; None for functions, users' own domains, and what has a single value."""
+    if isinstance(domain, Quantiles):
+        return QuantileAxis(domain)
     name, arguments = spell(domain)
     match name, arguments:
         case (("choice" | "ordinal" | "grid_search"), [values]) if len(values) > 1:

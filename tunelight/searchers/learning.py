@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tunelight.errors import SettingsError
 from tunelight.searchers.earlier import Earlier
-from tunelight.searchers.sweep import TrackingSearcher
+from tunelight.searchers.random import generator
+from tunelight.searchers.tracking import TrackingSearcher
+from tunelight.searchers.tried import Tried
 from tunelight.settings import Mode, paired
 from tunelight.space import SearchSpace
 
@@ -33,7 +36,6 @@ class LearningSearcher(TrackingSearcher):
         self._objectives = paired(metric, mode)
         self._metric, self._mode = self._objectives[0] if self._objectives else (None, None)
         self._seed = seed
-        self._seen = 0
         self.learns = True
         """Whether earlier trials make a difference to it."""
         self.notes: list[str] = []
@@ -66,7 +68,17 @@ class LearningSearcher(TrackingSearcher):
             raise SettingsError(f"{type(self).__name__} has nothing to search. Give it space=.")
         return self._space
 
-    def _number(self, trial_id: str) -> int:
-        """Return the trial's number: its id in a sweep, else counted here."""
-        self._seen += 1
-        return int(trial_id) if trial_id.isdecimal() else self._seen - 1
+    @functools.cached_property
+    def tried(self) -> Tried:
+        """What the sweep has tried. Raises: SettingsError if there is no space yet."""
+        return Tried(self.space)
+
+    def _drawn_afresh(self, number: int, begin: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+        """Return ``begin``'s configuration by dotted key, or a random one where that was tried; None if all were."""
+        space, point = self.space, self.tried.point()
+
+        def draw(attempt: int) -> dict[str, Any]:
+            again = (self._seed or 0, number, *([attempt] if attempt else []))
+            return begin() if not attempt else space.dotted(space.sample(generator(*again), point))
+
+        return self.tried.fresh(draw)

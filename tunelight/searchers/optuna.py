@@ -11,9 +11,11 @@ from typing import Any, Final
 
 import numpy as np
 import optuna
+from optuna.distributions import FloatDistribution
 from optuna.samplers import BaseSampler, GPSampler
 from optuna.storages import InMemoryStorage
 from optuna.trial import TrialState, create_trial
+from ray.tune.search import Searcher
 
 from tunelight.compat.optuna import frozen_constraints, set_constraint
 from tunelight.errors import SettingsError
@@ -25,7 +27,8 @@ from tunelight.searchers.random import generator
 from tunelight.searchers.samplers import keeps_nothing, make_sampler, quiet, reseed
 from tunelight.settings import Mode
 from tunelight.space import SearchSpace
-from tunelight.space.distributions import Parameter, parameter_of
+from tunelight.space.distributions import Parameter, QuantileParameter, parameter_of
+from tunelight.space.more_domains import Quantiles
 from tunelight.space.plain import to_plain_config
 
 logger = logging.getLogger("tunelight")
@@ -132,7 +135,10 @@ class OptunaSearcher(LearningSearcher):
 
     @functools.cached_property
     def _parameters(self) -> dict[str, Parameter | None]:
-        return {key: parameter_of(key, domain) for key, domain in self.space.domains.items()}
+        found = {key: parameter_of(key, domain) for key, domain in self.space.domains.items()}
+        quantiles = {key: domain for key, domain in self.space.domains.items() if isinstance(domain, Quantiles)}
+        whole = FloatDistribution(0.0, 1.0)
+        return found | {key: QuantileParameter(key, whole, domain=domain) for key, domain in quantiles.items()}
 
     def close(self, states: Mapping[str, str]) -> None:
         """End trials that were cut off with the sweep, by their recorded states."""
@@ -141,41 +147,48 @@ class OptunaSearcher(LearningSearcher):
 
     # -- trials that begin
 
-    def suggest(self, trial_id: str) -> dict[str, Any]:
-        """Return the next configuration."""
+    def suggest(self, trial_id: str) -> Any:
+        """Return the next configuration, or FINISHED."""
         sampler, number = self.study.sampler, self._number(trial_id)
         if self._priors.has_turn(number):
-            drawn = self._priors.draw(number)
-            return self._begin(trial_id, number, self.study.ask(), self.space.dotted(drawn))
+            return self._at_random(trial_id, number)
         for attempt in range(_ATTEMPTS):
             words = (self._seed or 0, number, attempt)
             reseed(sampler, *words)
             trial = self.study.ask()
             try:
                 with quiet():
-                    values = self._drawn(trial, number, generator(*words, 1))
+                    values = self._drawn(trial, generator(*words, 1))
             except Exception as error:  # noqa: BLE001 - an error of a sampler must not end the sweep
                 self._tell(trial, TrialState.FAIL)
                 self._say("error", f"{type(sampler).__name__} raised {type(error).__name__}: {error}. {_AT_RANDOM}")
                 break
             broken = self.space.broken(values)
+            if broken is None and self.tried.once and values in self.tried:
+                self._tell(trial, TrialState.FAIL)
+                break
             if broken is None:
                 return self._begin(trial_id, number, trial, values)
             self._tell_infeasible(trial, f"not run: {broken}")
         else:
             name = type(sampler).__name__
             self._say("broken", f"{_ATTEMPTS} suggestions of {name} in a row broke {broken!r}. {_AT_RANDOM}")
-        config = self.space.sample(generator(self._seed or 0, number), number % self.space.grid_size)
-        return self._begin(trial_id, number, self.study.ask(), self.space.dotted(config))
+        return self._at_random(trial_id, number)
 
-    def _drawn(self, trial: optuna.Trial, number: int, rng: np.random.RandomState) -> dict[str, Any]:
+    def _at_random(self, trial_id: str, number: int) -> Any:
+        """Return a draw from the space, and so from its priors, as random search would try it; or FINISHED."""
+        point = self.tried.point()
+        values = self._drawn_afresh(number, lambda: self.space.dotted(self._priors.draw(number, point)))
+        return Searcher.FINISHED if values is None else self._begin(trial_id, number, self.study.ask(), values)
+
+    def _drawn(self, trial: optuna.Trial, rng: np.random.RandomState) -> dict[str, Any]:
         """Draw a configuration: keys by the sampler, or by the domain itself if Optuna has no such distribution."""
 
         def choose(key: str, domain: Any) -> Any:
             parameter = self._parameters[key]
             return domain.sample(random_state=rng) if parameter is None else parameter.suggest(trial)
 
-        return self.space.draw(choose, number % self.space.grid_size)
+        return self.space.draw(choose, self.tried.point())
 
     def _begin(self, trial_id: str, number: int, trial: optuna.Trial, values: Mapping[str, Any]) -> dict[str, Any]:
         at = self._storage.get_trial_id_from_study_id_trial_number(self._study_id, trial.number)
@@ -187,8 +200,9 @@ class OptunaSearcher(LearningSearcher):
         for key, value in {**others, "trial": trial_id}.items():
             trial.set_user_attr(key, value)
         self._live[trial_id] = _Live(trial)
+        self.tried.add(values)
         config = self.space.written(values)
-        self._priors.began(trial_id, number, config)
+        self._priors.began(trial_id, number, config, self.space.grid_point(values))
         return config
 
     def take(self, trial_id: str, config: Mapping[str, Any], *, asked: bool = False) -> None:

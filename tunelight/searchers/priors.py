@@ -44,9 +44,9 @@ class PriorDraws:
         self._drawn: dict[str, bool] = {}
         self._losses: dict[str, float] = {}
 
-    def draw(self, number: int) -> dict[str, Any]:
+    def draw(self, number: int, grid_index: int = 0) -> dict[str, Any]:
         """Return trial ``number``'s draw from the priors, which is also what random search would try."""
-        return self._space.sample(generator(self._seed, number), number % self._space.grid_size)
+        return self._space.sample(generator(self._seed, number), grid_index)
 
     def has_turn(self, number: int) -> bool:
         """Tell whether trial ``number`` is to be drawn from the priors."""
@@ -60,10 +60,10 @@ class PriorDraws:
         best = ranked[: max(3, len(ranked) // 4)]
         return min(max(sum(self._drawn[trial_id] for trial_id in best) / len(best), _LEAST), _MOST)
 
-    def began(self, trial_id: str, number: int, config: Mapping[str, Any]) -> None:
+    def began(self, trial_id: str, number: int, config: Mapping[str, Any], grid_index: int | None = 0) -> None:
         """Note a trial; also one of an earlier run, which came from the priors if its configuration is their draw."""
         if self.active:
-            self._drawn[trial_id] = config == self.draw(number)
+            self._drawn[trial_id] = config == self.draw(number, grid_index or 0)
 
     def reported(self, trial_id: str, loss: float) -> None:
         """Note the best loss of a trial so far; infinite where its configuration cannot be trained."""

@@ -21,30 +21,10 @@ from tunelight.errors import SettingsError, TunelightError
 from tunelight.messages import RESULT_KEY, name_of_trial
 from tunelight.record import ERROR, FINISHED, STOPPED, Branch
 from tunelight.searchers.repeating import Past, Repetitions
+from tunelight.searchers.tracking import TrackingSearcher
 
 _PATIENCE_S = 600.0
 _ERROR_KEY = f"{RESULT_KEY}/error"
-
-
-class TrackingSearcher(Searcher):
-    """A Searcher that tracks every trial, including those that it did not suggest, and how each one ended.
-
-    ``notes``: remarks for the person who runs the sweep; ``sweeps``: the earlier sweeps that it has learned from.
-    """
-
-    notes: Sequence[str] = ()
-    sweeps: Sequence[Path] = ()
-
-    def close(self, states: Mapping[str, str]) -> None:
-        """End with the sweep; ``states``: trial id -> recorded state."""
-
-    def take(self, trial_id: str, config: Mapping[str, Any], *, asked: bool = False) -> None:
-        """Add a trial that it did not suggest in this run: a baseline, or (``asked``) an earlier run's suggestion."""
-        raise NotImplementedError
-
-    def end(self, trial_id: str, state: str, result: Mapping[str, Any] | None = None) -> None:
-        """Learn how a trial ended, by its recorded state; ``result``: its last report, if any."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -86,6 +66,16 @@ class ResumeState:
     def searched(self) -> int:
         """How many trials of the search have been created before."""
         return self.created - self.repetitions - self.branches
+
+
+def created_at_least(recorded: int, folder: Path) -> int:
+    """Return how many trials a sweep has created: the last one's line may be lost, but not its checkpoints.
+
+    A new trial of its number would go on from them.
+    """
+    numbers = (path.name.removeprefix("trial_") for path in folder.glob("trial_*"))
+    lost = (int(number) for number in numbers if number.isdecimal() and int(number) >= recorded)
+    return max((number + 1 for number in lost if checkpoints.find(folder / f"trial_{number:05d}")), default=recorded)
 
 
 _Trial: Any = Trial

@@ -26,6 +26,7 @@ class Grid:
         self._axes = {key: list(values) for key, values in axes.items()}
         self.size = math.prod(len(values) for values in self._axes.values())
         self._points: list[Point] | None = None
+        self._indices: dict[str, int] = {}
         if kept is None or not axes:
             return
         if self.size > _MOST:
@@ -40,6 +41,21 @@ class Grid:
         self._points = list(points.values())
         self.size = len(self._points)
 
+    def index(self, values: Mapping[str, Any]) -> int | None:
+        """Return the index of the point that a configuration has; None where it is none of the grid's."""
+        if self._points is not None:
+            if not self._indices:
+                self._indices = {alike(point): index for index, point in enumerate(self._points)}
+            return self._indices.get(alike({key: values[key] for key in self._axes if key in values}))
+        index = 0
+        for key, axis in self._axes.items():
+            told = alike(values[key]) if key in values else None
+            place = next((place for place, value in enumerate(axis) if alike(value) == told), None)
+            if place is None:
+                return None
+            index = index * len(axis) + place
+        return index
+
     def point(self, index: int) -> Point:
         """Return point ``index``, from 0."""
         if self._points is not None:
@@ -49,3 +65,14 @@ class Grid:
             index, position = divmod(index, len(values))
             point[key] = values[position]
         return point
+
+
+def alike(value: Any) -> str:
+    """Return text that equal values share: 1 and 1.0 do, 1 and True do not, nor do numbers and text."""
+    if isinstance(value, Mapping):
+        return repr(sorted((str(key), alike(one)) for key, one in value.items()))
+    if isinstance(value, list | tuple):
+        return repr([alike(one) for one in value])
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value) if isinstance(value, int) else f"{value:.0f}" if value.is_integer() else f"{value:.12g}"
+    return repr(value)

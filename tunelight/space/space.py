@@ -186,6 +186,10 @@ class SearchSpace:
         """The number of grid points that conditions and constraints allow; 1 without a grid."""
         return self._grid.size
 
+    def grid_point(self, values: Mapping[str, Any]) -> int | None:
+        """Return the grid's point that values by dotted key have; None where they have none of them."""
+        return self._grid.index(values)
+
     def sample(self, rng: np.random.RandomState, grid_index: int = 0) -> dict[str, Any]:
         """Draw a configuration, nested as the space is written, for the grid's point ``grid_index``.
 

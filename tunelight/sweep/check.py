@@ -44,6 +44,13 @@ class Checked:
     about: str = ""
     stages: Stages | None = None
 
+    @property
+    def trials(self) -> int:
+        """How many trials the sweep makes."""
+        from tunelight.searchers.choose import count_trials  # imports Ray Tune
+
+        return count_trials(self.space, self.settings)
+
 
 def check(space: SearchSpace, overrides: Mapping[str, Any], samples: int = 5) -> Checked:
     """Check everything of a sweep that can be checked without training, and draw some configurations.

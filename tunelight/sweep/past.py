@@ -103,6 +103,8 @@ class SavedSweep:
 
     def untried(self, space: SearchSpace, settings: Settings) -> list[dict[str, Any]]:
         """Return the baselines without a trial. Raises: SettingsError if new ones exceed the number of trials."""
+        from tunelight.searchers.choose import count_trials  # imports Ray Tune
+
         made_again = ("repeats", "branch")  # with a configuration of another trial
         lines = [line for line in self.lines if line["kind"] == "trial"]
         tried = [line["config"] for line in lines if all(line.get(name) is None for name in made_again)]
@@ -112,7 +114,7 @@ class SavedSweep:
             if not _take(as_recorded := to_json_types(config), tried):
                 found.append(config)
                 new += as_recorded not in known
-        total = settings.num_samples * space.grid_size
+        total = count_trials(space, settings)
         if new and made + len(found) > total:
             raise SettingsError(
                 f"baselines= holds {new} that {self.folder} has not tried, and all but {max(total - made, 0)} of its "

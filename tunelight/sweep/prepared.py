@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -53,10 +54,12 @@ class PreparedSweep:
     """Brings the record to its store soon."""
     lease: Lease | None = None
 
-    @property
+    @functools.cached_property
     def total(self) -> int:
         """The number of trials in all."""
-        return self.settings.num_samples * self.space.grid_size
+        from tunelight.searchers.choose import count_trials  # imports Ray Tune
+
+        return count_trials(self.space, self.settings)
 
     @property
     def to_do(self) -> bool:

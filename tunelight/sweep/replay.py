@@ -14,14 +14,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
-from tunelight.checkpoints import files as checkpoints
 from tunelight.compat.ray import flattened, set_last_result, stub_trial
 from tunelight.errors import SettingsError
 from tunelight.messages import RESULT_KEY
@@ -40,7 +38,7 @@ from tunelight.record import (
     to_json_types,
 )
 from tunelight.schedulers.base import GangScheduler
-from tunelight.searchers import ResumedTrial, ResumeState, TrackingSearcher, teach
+from tunelight.searchers import ResumedTrial, ResumeState, TrackingSearcher, created_at_least, teach
 from tunelight.space import SearchSpace
 from tunelight.trial.fitting import recall, remember
 
@@ -290,20 +288,10 @@ def start_from(
     ]
     return replace(
         start,
-        created=_created(start.created, past.folder),
+        created=created_at_least(start.created, past.folder),
         resumed=tuple(resumed),
         past=() if settings.repeats is None else _trainings(past),
     )
-
-
-def _created(recorded: int, folder: Path) -> int:
-    """Return how many trials were created at least: the last one's line may be lost, but not its checkpoints.
-
-    A new trial of its number would go on from them.
-    """
-    numbers = (path.name.removeprefix("trial_") for path in folder.glob("trial_*"))
-    lost = (int(number) for number in numbers if number.isdecimal() and int(number) >= recorded)
-    return max((number + 1 for number in lost if checkpoints.find(folder / f"trial_{number:05d}")), default=recorded)
 
 
 def remember_pieces(past: SavedSweep) -> None:

@@ -214,7 +214,7 @@ def test_the_first_ten_are_those_of_random_search():
     assert [made(seed=4).suggest(f"{n:05d}") for n in range(10)] == [_random(4, n) for n in range(10)]
 
 
-def _random(seed: int, number: int) -> dict[str, Any]:
+def _random(seed: int, number: int) -> Any:
     searcher = RandomSearcher(SPACE, seed)
     return [searcher.suggest(f"{n:05d}") for n in range(number + 1)][-1]
 

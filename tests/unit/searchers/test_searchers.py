@@ -18,11 +18,14 @@ from tests.unit.recording import Sweep
 from tests.unit.searchers.test_optuna import FLAT, counts, report
 from tunelight.compat.optuna import constraints_of
 from tunelight.errors import SettingsError, StorageError
+from tunelight.schedulers import GangPBT
 from tunelight.searchers import GridSearcher, OptunaSearcher, RandomSearcher, SweepSearch
-from tunelight.searchers.choose import build_searcher
+from tunelight.searchers.choose import build_searcher, count_trials
 from tunelight.searchers.sweep import SweepTrial
+from tunelight.searchers.tried import all_of
 from tunelight.settings import Settings
 from tunelight.space import SearchSpace
+from tunelight.space.grid_points import alike
 from tunelight.sweep.past import SavedSweep
 
 GIVEN: dict[str, Any] = {"metric": "loss", "seed": 1}
@@ -130,7 +133,7 @@ def test_wrong_ones_are_refused_before_anything_starts(tmp_path: Path, given: di
     ("most", "more", "said"),
     [
         (10, {}, "The grid has 12 configurations, of which num_samples=10 tries the first 10."),
-        (12, {"baselines": ({"x": 1},)}, "The grid has 12 configurations, of which num_samples=12 tries the first 11."),
+        (12, {"baselines": ({"x": 1, "y": 2},)}, ""),
         (12, {}, ""),
     ],
 )
@@ -147,9 +150,59 @@ def test_a_grid_says_where_it_is_cut_off(
 
 def test_a_large_grid_is_not_counted_to_its_end() -> None:
     space = {"x": tl.randint(0, 10**9)}
-    assert GridSearcher(SearchSpace(space)).count(20) == (20, False)
-    assert GridSearcher(SearchSpace(space, require=["x < 5"])).count(20) == (5, False)
-    assert GridSearcher(SearchSpace({"x": tl.randint(0, 20)}, require=["x < 5"])).count(20) == (5, True)
+    found, all_found = all_of(SearchSpace(space), 20)
+    assert (len(found), all_found) == (21, False)
+    five = {alike({"x": number}) for number in range(5)}
+    assert all_of(SearchSpace(space, require=["x < 5"]), 20) == (five, False)
+    assert all_of(SearchSpace({"x": tl.randint(0, 20)}, require=["x < 5"]), 20) == (five, True)
+
+
+FINITE = SearchSpace({"lr": tl.choice([0.1, 0.2]), "depth": tl.lograndint(1, 4)})
+
+
+@pytest.mark.parametrize("searcher", ["random", "auto", "tpe", "gp", "sobol", "nsgaii", "grid"])
+@pytest.mark.parametrize("num_samples", [4, 6, 9])
+def test_none_of_finitely_many_configurations_is_trained_twice(searcher: str, num_samples: int) -> None:
+    settings = Settings(**{**GIVEN, "searcher": searcher, "num_samples": num_samples})
+    built: Any = build_searcher(FINITE, settings)
+    search = SweepSearch(built, count_trials(FINITE, settings), [{"lr": 0.2, "depth": 1}])
+    tried = []
+    for number in range(num_samples):
+        if (config := search._suggest(f"{number:05d}")) is not None:
+            tried.append(tuple(config.values()))
+            built.on_trial_result(f"{number:05d}", report(1, config["lr"] * config["depth"]))
+    assert len(set(tried)) == len(tried) == count_trials(FINITE, settings) == min(num_samples, 6)
+    said = "".join(note for note in built.notes if "is trained once" in note)
+    assert ("each of the space's 6 configurations" in said) is (num_samples >= 6)
+    assert ("num_samples=9 would train some of them again" in said) is (num_samples == 9)
+
+
+def test_a_population_may_begin_alike_and_a_single_configuration_is_trained_as_often_as_asked() -> None:
+    for scheduler in ("gang_pbt", {"name": "population"}, GangPBT(hyperparam_mutations={"lr": tl.choice([0.1, 0.2])})):
+        settings = Settings(**{**GIVEN, "scheduler": scheduler, "num_samples": 9})
+        assert count_trials(FINITE, settings) == 9
+        assert len({*map(str, map(build_searcher(FINITE, settings).suggest, map(str, range(9))))}) <= 6
+    assert count_trials(SearchSpace({"lr": tl.choice([0.1])}), Settings(**{**GIVEN, "num_samples": 9})) == 9
+
+
+@pytest.mark.parametrize("searcher", ["random", "auto", "tpe"])
+@pytest.mark.parametrize(
+    ("baselines", "first", "count"),
+    [
+        ([0.001], [0.001, 0.1, 0.01], 3),
+        ([0.1], [0.1, 0.01, 0.001], 3),
+        ([0.01, 0.01], [0.01, 0.01, 0.1, 0.001], 4),  # one more than its turn
+        ([0.5], [0.5, 0.1, 0.01, 0.001], 4),  # no point of the grid
+    ],
+)
+def test_each_point_of_a_grid_has_its_trials_whatever_baselines_come_first(searcher, baselines, first, count):
+    space = SearchSpace({"lr": {"grid_search": [0.1, 0.01, 0.001]}, "drop": tl.uniform(0, 1)})
+    given = [{"lr": lr, "drop": 0.5} for lr in baselines]
+    settings = Settings(**{**GIVEN, "searcher": searcher, "num_samples": 1, "baselines": given})
+    assert count_trials(space, settings) == count
+    search = SweepSearch(build_searcher(space, settings), count, given)
+    suggested: Any = [search._suggest(f"{number:05d}") for number in range(count)]
+    assert [config["lr"] for config in suggested] == first
 
 
 def walked(grid: GridSearcher) -> list[Any]:
@@ -197,11 +250,13 @@ def test_keys_that_depend_on_others_are_suggested_where_they_are():
     seen = set()
     for number in range(30):
         config = one.suggest(f"{number:05d}")
+        if config == Searcher.FINISHED:
+            break
         assert ("b" in config) is (config["a"] == "two")
         assert config.get("b") != 2
-        seen.add(config["a"])
+        seen.add(str(config))
         one.end(f"{number:05d}", "FINISHED", report(1, float(config.get("b", 5))))
-    assert "two" in seen
+    assert len(seen) == number == 5
     assert all(("b" in trial.params) is (trial.params["a"] == "two") for trial in one.study.trials)
 
 

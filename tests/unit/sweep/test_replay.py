@@ -28,9 +28,16 @@ from tunelight.messages import RESULT_KEY
 from tunelight.record import RecordCallback, read_lines, read_record, repair
 from tunelight.schedulers import ASHA, ElasticASHA
 from tunelight.schedulers.base import GangScheduler, adapted
-from tunelight.searchers import RandomSearcher, ResumedTrial, ResumeState, SweepSearch, TrackingSearcher
+from tunelight.searchers import (
+    RandomSearcher,
+    ResumedTrial,
+    ResumeState,
+    SweepSearch,
+    TrackingSearcher,
+    created_at_least,
+)
 from tunelight.space import SearchSpace
-from tunelight.sweep.replay import _created, replay_scheduler, replay_searcher
+from tunelight.sweep.replay import replay_scheduler, replay_searcher
 
 LR = SearchSpace({"lr": tl.uniform(0, 1)})
 
@@ -213,7 +220,7 @@ def test_numbers_of_trials_whose_lines_were_lost_are_not_given_again(tmp_path):
     assert "are damaged" in str(repair(tmp_path))
     (tmp_path / "trial_00001").mkdir()
     written_checkpoint(tmp_path / "trial_00002", 1)  # from which another trial of its number would go on
-    assert _created(1, tmp_path) == 3
+    assert created_at_least(1, tmp_path) == 3
     recorder = RecordCallback(tmp_path, metric="loss", mode="min")
     recorder.meet([SimpleNamespace(trial_id="00003", config={"lr": 0.5}, path=str(tmp_path / "trial_00003"))])
     recorder.close()
