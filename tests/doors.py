@@ -156,6 +156,7 @@ LIBRARIES: dict[str, Libraries] = {
     "stores.tune": Libraries(names("fsspec pyarrow"), why="it is Tune's side of a store, imported where there is one"),
     "settings": Libraries(names("packaging yaml")),
     "space": Libraries(names("numpy pydantic yaml", TUNE)),
+    "space.wandb_domain": Libraries(names("scipy", TUNE), why="it draws as W&B does"),
     "space.distributions": Libraries(names("optuna"), why="only what asks Optuna imports it"),
     "resources": Libraries(late=names(TUNE)),
     "digits": Libraries(names("numpy", LIGHTNING), late=names("sklearn"), why="it is what a user could have written"),

@@ -27,7 +27,9 @@ OPTIONAL: Final = {
     "web": OptionalRoom("the live page", ("reporting.web", "cli.web"), "reporting.web.server"),
     "forks": OptionalRoom("forked workers", ("machine.forkserver",), "machine.forkserver.ready"),
     "standing": OptionalRoom("`tunelight up`", ("cluster.standing", "cli.standing"), "cluster.standing"),
-    "formats": OptionalRoom("search spaces of other programs", ("space.formats", "space.wandb"), "space.formats"),
+    "formats": OptionalRoom(
+        "search spaces of other programs", ("space.formats", "space.wandb", "space.wandb_domain"), "space.formats"
+    ),
     "scripts": OptionalRoom("training scripts as they are", ("scripts",), "scripts.script"),
     "simulation": OptionalRoom("simulations and plans", ("simulation", "cli.planning")),
     "tuneup": OptionalRoom("measured settings", ("sweep.tuneup", "cli.tuning")),

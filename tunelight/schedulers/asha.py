@@ -8,8 +8,9 @@ there, else it is stopped.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ray.tune.schedulers import TrialScheduler
@@ -62,6 +63,7 @@ class ASHA(GangScheduler):
             that name) or "seconds" (of training: "time_total_s"; compares trials at equal cost). Of a gang those are
             counted in its workers, from when the training code begins: without pauses, the gang's start, and what the
             ranks wait for an answer. Without a gang they are Tune's.
+        milestones: where rungs lie, in ``unit`` (None: as above, from ``grace_period`` on).
 
     Raises: SettingsError, for a value out of range. Runs on: driver.
     """
@@ -77,9 +79,14 @@ class ASHA(GangScheduler):
         reduction_factor: float = 4,
         brackets: int = 1,
         unit: Literal["epochs", "samples", "seconds"] | None = None,
+        milestones: Sequence[float] | None = None,
     ) -> None:
         super().__init__(metric, mode)
+        self._milestones = None if milestones is None else _ascending(milestones, brackets)
         self.max_t: float = _MAX_T if max_t is None else max_t
+        if self._milestones is not None:
+            self.max_t = max(_MAX_T, self._milestones[-1] + 1) if max_t is None else max_t
+            grace_period = min(self._milestones[0], self.max_t)  # training may end before the first of them
         self.grace_period: float = grace_period
         self._eta = reduction_factor
         check_halving("ASHA", self.max_t, grace_period, reduction_factor)
@@ -92,6 +99,8 @@ class ASHA(GangScheduler):
                 f"grace_period={grace_period!r} and reduction_factor={reduction_factor!r}. Have fewer brackets."
             )
         self._brackets = [ladder(grace_period * self._eta**s, self._eta, self.max_t) for s in range(brackets)]
+        if self._milestones is not None:
+            self._brackets = [[Rung(milestone) for milestone in self._milestones if milestone < self.max_t]]
         self._credit = [0.0] * brackets
         self._bracket_of: dict[str, int] = {}
         self._began_at: dict[str, int] = {}
@@ -245,7 +254,24 @@ class ASHA(GangScheduler):
             "grace_period": self.grace_period,
             "reduction_factor": self._eta,
             "brackets": len(self._brackets),
+            **({} if self._milestones is None else {"milestones": self._milestones}),
         }
+
+
+def _ascending(milestones: Sequence[float], brackets: int) -> list[float]:
+    """Return milestones as a list. Raises: SettingsError unless they are ascending numbers above 0."""
+    found = list(milestones) if isinstance(milestones, Sequence) and not isinstance(milestones, str) else []
+    numbers = [one for one in found if isinstance(one, int | float) and not isinstance(one, bool)]
+    if (
+        not found
+        or numbers != found
+        or any(low >= high for low, high in itertools.pairwise([0, *found]))
+        or brackets > 1
+    ):
+        raise SettingsError(
+            f"ASHA's milestones must be a list of ascending numbers above 0, of one bracket, and are {milestones!r}."
+        )
+    return found
 
 
 def _counted_by(time_attr: str | None, unit: str | None) -> str:

@@ -19,7 +19,7 @@ from tunelight.errors import SettingsError, unknown
 from tunelight.settings.dotted import holder_of
 from tunelight.space import SearchSpace
 from tunelight.space.domains import ARGUMENTS, MODIFIERS, whole_bounds
-from tunelight.space.more_domains import Fixed
+from tunelight.space.more_domains import Fixed, Quantiles
 from tunelight.space.plain import Objects
 
 _BUILT_ONCE = ("data", "trainer")
@@ -122,7 +122,10 @@ def _mutate(
     if resample or isinstance(value, bool) or not isinstance(value, int | float):
         drawn = domain.sample(random_state=rng)
         return drawn.item() if hasattr(drawn, "item") else drawn
-    return _perturbed(value, domain, factors[rng.randint(len(factors))])
+    factor = factors[rng.randint(len(factors))]
+    if isinstance(domain, Quantiles) and (quantile := domain.quantile(value * factor)) is not None:
+        return domain.value(quantile)
+    return _perturbed(value, domain, factor)
 
 
 def _perturbed(value: float, domain: Any, factor: float) -> float:

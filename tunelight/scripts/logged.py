@@ -27,6 +27,14 @@ def _of_wandb(data: Mapping[str, Any], *_: Any, **__: Any) -> Mapping[str, Any]:
     return data
 
 
+class _Summary(dict[str, Any]):
+    """What a script writes into its run's summary, which counts where it has logged nothing."""
+
+
+def _of_summary(values: Mapping[str, Any], *_: Any, **__: Any) -> Mapping[str, Any]:
+    return _Summary(values)
+
+
 def _of_accelerate(values: Mapping[str, Any], *_: Any, **__: Any) -> Mapping[str, Any]:
     return values
 
@@ -41,6 +49,7 @@ def _of_writer(tag: str, scalar_value: Any, *_: Any, **__: Any) -> Mapping[str, 
 
 _CALLS: Final[tuple[tuple[str, str, str, str, Callable[..., Mapping[str, Any]]], ...]] = (
     ("wandb", "wandb.sdk.wandb_run", "Run", "log", _of_wandb),
+    ("wandb", "wandb.sdk.wandb_summary", "SummaryDict", "update", _of_summary),
     ("mlflow", "mlflow", "", "log_metric", _of_mlflow),
     ("mlflow", "mlflow", "", "log_metrics", _of_many),
     ("torch.utils.tensorboard", "torch.utils.tensorboard", "SummaryWriter", "add_scalar", _of_writer),
@@ -66,6 +75,7 @@ class LoggedReports:
         self._libraries = libraries
         self._turn = self._made = 0
         self._values: dict[str, Any] = {}
+        self._summary: dict[str, Any] = {}
         self._pending: list[dict[str, Any]] = []
         self._printed: list[dict[str, Any]] | None = []
         self.names: dict[str, None] = {}
@@ -84,6 +94,9 @@ class LoggedReports:
         numbers = {str(name): value for name, value in flatten(metrics).items() if _is_number(value)}
         self.names |= dict.fromkeys(numbers)
         if self.ends or not self._lead:
+            return
+        if isinstance(metrics, _Summary):
+            self._summary |= numbers
             return
         self._values |= numbers
         if self._metric in numbers:
@@ -134,6 +147,8 @@ class LoggedReports:
         """Make the reports that are left, and take rank 0's names. Called on all ranks once the script has ended."""
         if self.ends:
             return
+        if self._metric in self._summary and not self._total():
+            self._pending.append(self._summary)
         if self._context.world_size == 1:
             self._at_once()
         else:

@@ -19,6 +19,7 @@ from tunelight.scripts.checks import check_options
 from tunelight.scripts.draft import draft_of
 from tunelight.scripts.options import Read, parses, read_options
 from tunelight.scripts.style import Option, find_style, imported_by, spell
+from tunelight.scripts.wandb_agent import AGENTS, agent_words
 from tunelight.session.session import Session, get_session
 from tunelight.settings import Settings
 from tunelight.settings.code import Style, script_code, script_file
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from tunelight.space import SearchSpace
 
 _MACRO = re.compile(r"\$\{([\w.\-]+)\}")
-_ALL = ("args", "args_no_hyphens", "args_no_boolean_flags", "args_json")
-"""Macros that stand for all hyperparameters that no other one names; W&B's names."""
+_ALL = ("args", "args_no_hyphens", "args_no_boolean_flags", "args_json", *AGENTS, "no_args")
+"""Macros that stand for all hyperparameters that no other one names, W&B's names; and for none of them."""
 _RECORDED = ("file", "module", "args", "style")
 
 
@@ -94,13 +95,15 @@ class Script:
         everything = False
         for word in self.args:
             if found := next((name for name in _ALL if word == f"${{{name}}}"), None):
-                words += self._spelt(rest, found)
+                words += agent_words(found, config) if self.style == "wandb" else self._spelt(rest, found)
                 everything = True
             else:
                 words.append(_MACRO.sub(lambda found: str(values.get(found[1], found[0])), word))
         return words if everything else [*words, *self._spelt(rest, "args")]
 
     def _spelt(self, values: Mapping[str, Any], macro: str) -> list[str]:
+        if macro in (*AGENTS, "no_args"):
+            return agent_words(macro, values)
         if macro == "args_json":
             return [json.dumps(dict(values))]
         if macro == "args_no_hyphens":
@@ -143,7 +146,7 @@ class Script:
                 stack.enter_context(writers_inside(session.context.trial_dir, imported))
                 if "transformers" in imported:
                     stack.enter_context(transformers_taken_in(session, reports.stop))
-                _set_variables(session, imported, flatten(config))
+                _set_variables(session, imported, config)
                 rank_zero_only.rank = session.context.rank  # type: ignore[attr-defined]  # before its first Trainer
                 process.run(file, self.module, [self.file, *words])
                 reports.end()
@@ -167,7 +170,7 @@ class Script:
         )
 
 
-def _set_variables(session: Session, imported: set[str], values: Mapping[str, Any]) -> None:
+def _set_variables(session: Session, imported: set[str], config: Mapping[str, Any]) -> None:
     """Set what libraries read from the environment, unless it is set; the worker sets it back after the trial."""
     folder = session.context.trial_dir
     os.environ.setdefault("WANDB_DIR", folder)  # Trainers use W&B unasked
@@ -176,7 +179,7 @@ def _set_variables(session: Session, imported: set[str], values: Mapping[str, An
     if "wandb" in imported:  # its runs have the configuration, as under its agent
         file = Path(folder, "wandb", f"config-{session.context.rank}.yaml")
         file.parent.mkdir(exist_ok=True)
-        file.write_text(json.dumps({"wandb_version": 1} | {key: {"value": value} for key, value in values.items()}))
+        file.write_text(json.dumps({"wandb_version": 1} | {key: {"value": value} for key, value in config.items()}))
         os.environ.setdefault("WANDB_SWEEP_PARAM_PATH", str(file))
 
 
@@ -222,8 +225,13 @@ def script_of(space: SearchSpace, settings: Settings) -> Script:
         checkpoints=bool(settings.checkpoints),
     )
     read = options_of(script)
-    check_options(script.name, read, space.domains, args, named)
+    domains = dict(space.domains)
+    if style == "wandb":  # a group of parameters is one argument, and there are none where the command asks for none
+        domains = {} if "${no_args}" in args else {key: space.domains.get(key) for key in space.describe()}
+    check_options(script.name, read, domains, args, named)
     about = f"Arguments are written as {style} reads them: {why}."
+    if style == "wandb":
+        about = "Arguments are written as W&B's agent writes them."
     if read.options is None and style in ("argparse", "lightning"):
         about += f" They are not checked against its parser: {script.name} {read.why}."
     return replace(script, options=read.options or (), about=about)
@@ -232,7 +240,7 @@ def script_of(space: SearchSpace, settings: Settings) -> Script:
 def options_of(script: Script) -> Read:
     """Return what is known of the options of a script's parser; that takes seconds, for it imports torch."""
     file = Path(script.file)
-    if script.style not in ("argparse", "lightning"):
+    if script.style not in ("argparse", "lightning", "wandb"):
         return Read(None, f"reads its arguments by {script.style}, which declares no options")
     if not parses(file):
         return Read(None, "imports no library that reads a command line")

@@ -21,7 +21,7 @@ from tunelight.compat.lightning import flavour_of_module
 from tunelight.errors import ImportPathError, SettingsError, TrainFunctionError, guess
 from tunelight.settings.pickling import imports
 
-Style = Literal["argparse", "fire", "lightning", "hydra"]
+Style = Literal["argparse", "fire", "lightning", "hydra", "wandb"]
 """How a script reads hyperparameters from its command line; click's and typer's are as argparse's."""
 
 # --- import paths -----------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from tunelight.space.domains import ARGUMENTS
 from tunelight.space.shipped import names
 from tunelight.space.space import SearchSpace
 
-_DOMAINS = tuple(name for name in ARGUMENTS if name != "fixed")
+_DOMAINS = tuple(name for name in ARGUMENTS if name not in ("fixed", "wandb_parameter"))
 
 __all__ = ["SearchSpace", "names", "schema", *_DOMAINS]  # noqa: PLE0604 - _DOMAINS holds names
 

@@ -60,6 +60,23 @@ class Parameter:
         return value
 
 
+@dataclass(frozen=True)
+class QuantileParameter(Parameter):
+    """A key whose quantile the study has."""
+
+    domain: Any = None
+
+    def suggest(self, trial: Trial) -> Any:
+        """Return what the study's sampler suggests for a trial."""
+        return self.domain.value(trial.suggest_float(self.key, 0.0, 1.0))
+
+    def stored(self, value: Any) -> Any:
+        """Return a value's quantile. Raises: ValueError outside of the domain."""
+        if (quantile := self.domain.quantile(value)) is None:
+            raise ValueError("it is none of the values")
+        return quantile
+
+
 def _same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 

@@ -14,6 +14,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from tunelight.errors import SpaceError, TunelightError, guess, unknown
+from tunelight.machine.optional import need
 from tunelight.settings import load_object
 from tunelight.space.conditions import When, check_when, read_when
 from tunelight.space.plain import Objects, to_plain_config
@@ -39,8 +40,9 @@ ARGUMENTS: dict[str, Path] = {
     "grid_search": _VALUES,
     "grid": _VALUES,
     "fixed": ("value",),
+    "wandb_parameter": ("parameter",),
 }
-"""Arguments of each domain, by name: Ray Tune's, ``ordinal`` and ``fixed``."""
+"""Arguments of each domain, by name: Ray Tune's, ``ordinal``, ``fixed``, and what a W&B sweep has beside these."""
 
 MODIFIERS = ("when", "around")
 """Keys that may accompany a domain's name: a condition, and the center of a prior."""
@@ -199,8 +201,8 @@ class DomainReader:
     def _named(self, path: Path, name: str, given: Any) -> dict[str, Any]:
         """Return a domain's arguments by name, from a list of them or a mapping."""
         names = ARGUMENTS[name]
-        if name == "fixed":
-            return {"value": given}
+        if name in ("fixed", "wandb_parameter"):
+            return {names[0]: given}
         if isinstance(given, Mapping):
             for key in given:
                 if key not in names:
@@ -226,6 +228,8 @@ class DomainReader:
         from tunelight.space.more_domains import Fixed, Ordinal
 
         self._check(path, name, arguments)
+        if name == "wandb_parameter":
+            return self._tried(path, need("formats").wandb_domain(arguments["parameter"]))
         if name in ("grid", "grid_search"):
             return {"grid_search": self._plain(path, arguments["values"])}
         if name == "fixed":
@@ -299,6 +303,9 @@ def wrong_argument(name: str, arguments: Mapping[str, Any]) -> str | None:
         return holds_domain(name, values)
     if name == "fixed":
         return holds_domain(name, arguments["value"])
+    if name == "wandb_parameter":
+        named = isinstance(arguments["parameter"], Mapping) and "distribution" in arguments["parameter"]
+        return None if named else f"{name} takes a parameter of a W&B sweep, {{distribution: q_normal, mu: 8, q: 2}}."
     if name == "sample_from":
         function = arguments["function"]
         known = isinstance(function, str) or callable(function)
@@ -392,8 +399,10 @@ def spell(domain: Any) -> tuple[str, list[Any]]:
     """Return a domain's name and arguments: ("loguniform", [1e-4, 1e-1]); inverse of reading it."""
     from ray.tune.search import sample  # see DomainReader._build
 
-    from tunelight.space.more_domains import Fixed, Ordinal
+    from tunelight.space.more_domains import Fixed, Ordinal, Quantiles
 
+    if isinstance(domain, Quantiles):
+        return domain.name, [domain.written]
     if isinstance(domain, Mapping):
         return "grid_search", [list(domain["grid_search"])]
     if isinstance(domain, Fixed):
@@ -424,7 +433,7 @@ def describe(domain: Any, when: When | None = None) -> Any:
     from tunelight.space.more_domains import prior  # see DomainReader._build
 
     name, arguments = spell(domain)
-    one = ARGUMENTS.get(name) in (_VALUES, ("function",), ("value",))
+    one = ARGUMENTS.get(name) in (_VALUES, ("function",), ("value",), ("parameter",))
     told = {name: to_plain_config(arguments[0] if one else arguments)}
     if name == "fixed" and when is None and not isinstance(told[name], list | Mapping) and not _calls(told[name]):
         return told[name]

@@ -178,16 +178,18 @@ _PAIRS = {"[": "]", "{": "}"}
 def _fault(error: yaml.MarkedYAMLError, text: str) -> tuple[str, yaml.Mark | None]:
     """Return what is wrong with YAML, and where: PyYAML names the line at which it noticed, often the one after."""
     if (unpaired := _unpaired(text)) is not None:
-        bracket, mark = unpaired
+        bracket, place = unpaired
         if bracket in _PAIRS:
-            return f"this {bracket} is not closed. Write {_PAIRS[bracket]} where it ends", mark
-        return f"this {bracket} closes nothing", mark
-    mark = error.problem_mark or error.context_mark
+            return f"this {bracket} is not closed. Write {_PAIRS[bracket]} where it ends", place
+        return f"this {bracket} closes nothing", place
+    mark: yaml.Mark | None = error.problem_mark or error.context_mark
     if "quoted scalar" in str(error.context) and error.context_mark:
         return "this quotation mark has no other one", error.context_mark
     if str(error.context).startswith("while scanning a simple key"):
         mark = error.context_mark
-    before = text.splitlines()[: mark.line] if mark and str(error.problem).startswith("mapping values") else []
+    before = (
+        text.splitlines()[: mark.line] if mark is not None and str(error.problem).startswith("mapping values") else []
+    )
     if before and (line := before[-1].partition(" #")[0].strip()) and not re.search(r"^[-#]|:", line):
         return f"{line!r} has no colon", yaml.Mark("", 0, len(before) - 1, before[-1].index(line), None, 0)
     return " ".join(part for part in (error.context, error.problem) if part), mark

@@ -48,6 +48,13 @@ def written_as(name: str) -> Iterator[None]:
         ) from error
 
 
+def wandb_domain(written: Mapping[str, Any]) -> Any:
+    """Return the domain of a W&B sweep's parameter that Ray Tune has none for."""
+    from tunelight.space.wandb_domain import OfWandb  # a second, and reading the formats needs none
+
+    return OfWandb(written)
+
+
 def _load(path: Path) -> Any:
     if path.suffix != ".json":
         return YamlFile(path).data

@@ -13,6 +13,8 @@ from tunelight.space.files import read_value
 _CALL = re.compile(r"(\w+)\((.*)\)", re.DOTALL)
 _HYDRA = {"interval": "uniform"}
 """Domains of Hydra's sweepers, as tunelight calls them."""
+_OTHER = ("sample_from", "wandb_parameter")
+"""Domains that no text describes."""
 _MOST = 10_000
 """The largest number of values that a range may have."""
 
@@ -59,8 +61,8 @@ def read_domain(text: str) -> Any:
     name, arguments = _HYDRA.get(found[1], found[1]), read_value(f"[{found[2]}]")
     if name == "range":
         return {"choice": _range(arguments)}
-    if name not in ARGUMENTS or name == "sample_from":
-        known = [*(one for one in ARGUMENTS if one != "sample_from"), *_HYDRA, "range"]
+    if name not in ARGUMENTS or name in _OTHER:
+        known = [*(one for one in ARGUMENTS if one not in _OTHER), *_HYDRA, "range"]
         raise ValueError(unknown("there is no domain", name, known))
     if name != "fixed" and (parted := without_commas(arguments)) is not None:
         raise ValueError(f"commas stand between arguments: {name}({parted})")

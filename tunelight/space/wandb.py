@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tunelight.errors import SpaceError, guess
+from tunelight.space.grid_points import alike
 
 _WANDB = "W&B"
 _CALL = ("program", "command")
 """Keys that say which script is run, and how; :func:`script` reads them."""
-_OF_OTHERS = ("name", "project", "entity", "description", "controller", "job", "image_uri")
+_OF_OTHERS = ("name", "project", "entity", "description", "controller", "job", "image_uri", "apiVersion", "kind")
 """Keys that say where W&B keeps a sweep, which tunelight does in its own way."""
 WORDS = {
     "space": "parameters",
@@ -33,15 +34,32 @@ WORDS = {
 _METHODS = ("random", "grid", "bayes")
 _MODES = {"minimize": "min", "maximize": "max"}
 
-_BOUNDED = {
-    "uniform": "uniform",
-    "log_uniform_values": "loguniform",
-    "q_uniform": "quniform",
-    "q_log_uniform_values": "qloguniform",
-    "int_uniform": "randint",
+_ENDS, _BELL, _SHAPE = ("min", "max"), ("mu", "sigma"), ("a", "b")
+_TAKES = {
+    "constant": ("value",),
+    "categorical": ("values",),
+    "categorical_w_probabilities": ("values", "probabilities"),
+    "int_uniform": _ENDS,
+    "uniform": _ENDS,
+    "log_uniform": _ENDS,
+    "log_uniform_values": _ENDS,
+    "inv_log_uniform": _ENDS,
+    "inv_log_uniform_values": _ENDS,
+    "q_uniform": (*_ENDS, "q"),
+    "q_log_uniform": (*_ENDS, "q"),
+    "q_log_uniform_values": (*_ENDS, "q"),
+    "normal": _BELL,
+    "log_normal": _BELL,
+    "q_normal": (*_BELL, "q"),
+    "q_log_normal": (*_BELL, "q"),
+    "beta": _SHAPE,
+    "q_beta": (*_SHAPE, "q"),
 }
-_NORMAL = {"normal": "randn", "q_normal": "qrandn"}
-_KNOWN = ("constant", "categorical", *_BOUNDED, *_NORMAL)
+"""What each distribution takes."""
+_DEFAULTS = {"mu": 0.0, "sigma": 1.0, "q": 1.0, "a": 1, "b": 1}
+_POSITIVE = ("sigma", "q", "a", "b")
+_FEW = 1000
+"""Up to how many reports stopping points are listed where W&B's have no end."""
 
 
 def unreadable(program: str, key: str, what: str, valid: str) -> SpaceError:
@@ -69,21 +87,19 @@ def read(given: Mapping[str, Any], at: Callable[..., str] = lambda *_: "") -> tu
         if method not in _METHODS:
             raise unreadable(_WANDB, "method", repr(method), ", ".join(_METHODS))
     domains = {}
-    for key, parameter in parameters.items():
+    for key, parameter in _in_order(parameters, sort=method == "grid"):
         with _placed(at, "parameters", key):
             domains[key] = _read(str(key), parameter, method == "grid")
     written: dict[str, Any] = {}
     if method == "bayes":
         written["searcher"] = "gp"
-    if method == "grid":
+    cap = given.get("run_cap")
+    if cap is not None:
+        written["num_samples"] = cap
+    if method == "grid" and (cap is None or not isinstance(cap, int) or cap >= _size(domains)):
         written["num_samples"] = 1
-    if "run_cap" in given and method != "grid":
-        written["num_samples"] = given["run_cap"]
-    elif "run_cap" in given and isinstance(cap := given["run_cap"], int) and cap < (size := _size(parameters)):
-        raise SpaceError(
-            f"{at('run_cap')}run_cap: the grid has {size} configurations, of which tunelight trains all. Leave run_cap "
-            "out, or say method: random."
-        )
+    elif method == "grid":  # its first configurations, in W&B's order
+        written["searcher"], domains = "grid", _ungridded(domains)
     with _placed(at, "metric"):
         written |= _metric(given.get("metric"))
     with _placed(at, "early_terminate"):
@@ -105,12 +121,22 @@ def _placed(at: Callable[..., str], *keys: str) -> Iterator[None]:
 _MACRO = re.compile(r"\$\{(\w+)(?::(\w+))?\}")
 _LAUNCHERS = ("/usr/bin/env", "env", "torchrun", "accelerate", "launch", "-m", "-u")
 """What stands before a program and does not matter here, beside a Python and the options of a launcher."""
-_ARGS = ("args", "args_no_hyphens", "args_no_boolean_flags", "args_json")
+_ARGS = (
+    "args",
+    "args_no_equals",
+    "args_no_hyphens",
+    "args_no_boolean_flags",
+    "args_append_hydra",
+    "args_override_hydra",
+    "args_json",
+)
 """Macros that stand for all hyperparameters; ``tunelight.scripts`` puts them in."""
+_NONE = "${no_args}"
+"""Where a command holds none of these, the script gets none: it reads them from its run's configuration."""
 
 
 def script(given: Mapping[str, Any], at: Callable[..., str] = lambda *_: "") -> dict[str, Any]:
-    """Return the settings ``script`` and ``args`` that a sweep configuration's program and command say; {} without.
+    """Return the settings ``script``, ``args`` and ``style`` that a sweep's program and command say; {} without these.
 
     Raises: SpaceError for a command that does not run a Python script.
     """
@@ -118,7 +144,7 @@ def script(given: Mapping[str, Any], at: Callable[..., str] = lambda *_: "") -> 
     if isinstance(command, str):
         command = shlex.split(command)
     if command is None:
-        return {} if program is None else {"script": str(program)}
+        return {} if program is None else {"script": str(program), "args": ["${args}"], "style": "wandb"}
     with _placed(at, "command"):
         if not isinstance(command, Sequence):
             raise SpaceError(f"command: a {_WANDB} sweep lists the words of its command, not {command!r}.")
@@ -135,7 +161,9 @@ def script(given: Mapping[str, Any], at: Callable[..., str] = lambda *_: "") -> 
                 f"command: tunelight runs {words[place]} on a trial's workers by itself, and knows no {other[0]!r} "
                 "before it. Leave that out; the environment of workers is set by runtime_env."
             )
-        return {"script": words[place], "args": words[place + 1 :] or ["${args}"]}
+        after = words[place + 1 :]
+        told = any(f"${{{name}}}" in after for name in _ARGS)
+        return {"script": words[place], "args": after if told else [*after, _NONE], "style": "wandb"}
 
 
 def _filled(word: str, program: Any) -> str:
@@ -180,37 +208,77 @@ def _metric(written: Any) -> dict[str, Any]:
     if goal not in _MODES:
         raise unreadable(_WANDB, "metric", f"goal {goal!r}", ", ".join(_MODES))
     for key in written:
-        if key not in ("name", "goal"):
+        if key not in ("name", "goal", "impute", "impute_while_running"):
             raise unreadable(_WANDB, "metric", repr(key), "name, goal")
     return {"metric": written["name"], "mode": _MODES[goal]}
 
 
 def _early(written: Any) -> dict[str, Any]:
-    """Return W&B's Hyperband as ASHA, which stops at the same epochs; where it counts them from the end, it cannot.
+    """Return W&B's Hyperband as ASHA with its stopping points, where runs are compared by what they reported there.
 
     A sweep without early termination trains all its runs to their end.
     """
     if written is None:
         return {"scheduler": "fifo"}
-    forms = ({"type", "min_iter", "eta"}, {"type", "max_iter", "s", "eta"})
     given = written if isinstance(written, Mapping) else {}
-    eta, first = given.get("eta", 3), given.get("min_iter", 1)
     try:
-        if given.get("type") != "hyperband" or not any(given.keys() <= form for form in forms):
+        if given.get("type") != "hyperband" or not given.keys() <= {
+            "type",
+            "min_iter",
+            "max_iter",
+            "s",
+            "eta",
+            "strict",
+        }:
             raise KeyError("type")
-        if "max_iter" in given:  # its brackets end at max_iter / eta, ..., max_iter / eta**s
-            first = max(1, int(given["max_iter"] / eta ** given["s"]))
-    except (KeyError, TypeError, ZeroDivisionError, OverflowError) as error:
+        bands = _bands(given)
+    except (KeyError, TypeError, ZeroDivisionError, OverflowError, ValueError) as error:
         readable = "{type: hyperband, min_iter: ..., eta: ...} and {type: hyperband, max_iter: ..., s: ..., eta: ...}"
         raise unreadable(_WANDB, "early_terminate", repr(written), f"{readable}; else say scheduler='asha'") from error
-    return {"scheduler": {"name": "asha", "grace_period": first, "reduction_factor": eta}}
+    return {"scheduler": {"name": "asha", "milestones": bands, "reduction_factor": given.get("eta", 3)}}
 
 
-def _size(parameters: Mapping[str, Any]) -> int:
-    """Return how many configurations the grid over parameters has, which are read already."""
-    inner = (each.get("parameters") for each in parameters.values())
-    sizes = (len(each.get("values", (0,))) for each in parameters.values())
-    return int(math.prod(sizes)) * math.prod(_size(each) for each in inner if each is not None)
+def _bands(given: Mapping[str, Any]) -> list[int]:
+    """Return the reports at which W&B stops runs: its own computation. Raises: ValueError where there is none."""
+    eta = given.get("eta", 3)
+    if not eta > 1:
+        raise ValueError("eta")
+    bands: list[int] = []
+    if "max_iter" in given:
+        band = given["max_iter"]
+        for _ in range(int(given["s"])):
+            band /= eta
+            if band < 1:
+                break
+            bands.append(int(band))
+    else:
+        band = given.get("min_iter", 1)
+        while not bands or band < _FEW:
+            bands.append(int(band))
+            band *= eta
+    found = sorted({band for band in bands if band >= 1})
+    if not found:
+        raise ValueError("no band")
+    return found
+
+
+def _size(domains: Mapping[str, Any]) -> int:
+    """Return how many configurations the grid over domains has."""
+    sizes = (len(one["grid_search"]) if "grid_search" in one else _size(one) for one in domains.values() if _inner(one))
+    return math.prod(sizes)
+
+
+def _ungridded(domains: Mapping[str, Any]) -> dict[str, Any]:
+    """Return domains with choices for the axes of a grid."""
+    return {
+        key: {"choice": one["grid_search"]} if "grid_search" in one else _ungridded(one) if _inner(one) else one
+        for key, one in domains.items()
+    }
+
+
+def _inner(domain: Mapping[str, Any]) -> bool:
+    """Tell whether this is an axis of a grid, or a group of parameters."""
+    return "fixed" not in domain
 
 
 def _read(key: str, written: Any, grid: bool) -> Any:
@@ -221,19 +289,48 @@ def _read(key: str, written: Any, grid: bool) -> Any:
     if "parameters" in written:
         if not isinstance(written["parameters"], Mapping):
             raise SpaceError(f"{key}.parameters: a mapping of parameters, not {written['parameters']!r}.")
-        return {inner: _read(f"{key}.{inner}", part, grid) for inner, part in written["parameters"].items()}
+        parts = _in_order(written["parameters"], sort=grid)
+        return {inner: _read(f"{key}.{inner}", part, grid) for inner, part in parts}
     kind = written.get("distribution") or _implied(written)
-    if kind not in _KNOWN:
-        raise unreadable(_WANDB, key, f"distribution {kind!r}", ", ".join(_KNOWN))
-    taken = {"constant": ("value",), "categorical": ("values",), **dict.fromkeys(_NORMAL, ("mu", "sigma", "q"))}
+    if kind == "categorical" and "probabilities" in written:
+        kind = "categorical_w_probabilities"
+    if not isinstance(kind, str) or kind not in _TAKES:
+        raise unreadable(_WANDB, key, f"distribution {kind!r}", ", ".join(_TAKES))
     for name in written:
-        if name not in ("distribution", *taken.get(kind, ("min", "max", "q"))):
-            raise unreadable(_WANDB, key, f"{name!r} of {kind}", ", ".join(taken.get(kind, ("min", "max", "q"))))
+        if name not in ("distribution", *_TAKES[kind]):
+            raise unreadable(_WANDB, key, f"{name!r} of {kind}", ", ".join(_TAKES[kind]))
     try:
-        domain = _domain(kind, written)
+        given = {name: written[name] if name in written else _DEFAULTS[name] for name in _TAKES[kind]}
     except KeyError as error:
         raise SpaceError(f"{key}: {kind} lacks its {error}.") from error
-    return domain if not grid or kind == "constant" else _as_grid(key, kind, written)
+    _check(key, kind, given)
+    if grid and kind != "constant":
+        return {"grid_search": _values(key, kind, given)}
+    return _domain(kind, given)
+
+
+def _in_order(parameters: Mapping[Any, Any], *, sort: bool) -> list[tuple[Any, Any]]:
+    """Return parameters as W&B goes through a grid of them, or as they are written."""
+    return sorted(parameters.items(), key=lambda one: str(one[0])) if sort else list(parameters.items())
+
+
+def _check(key: str, kind: str, given: Mapping[str, Any]) -> None:
+    """Raise SpaceError for what W&B refuses, too."""
+    numbers = {name: value for name, value in given.items() if name not in ("value", "values", "probabilities")}
+    for name, value in (*numbers.items(), *(("probabilities", one) for one in given.get("probabilities", ()))):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise SpaceError(f"{key}: {name} of {kind} must be a number, not {value!r}.")
+        if name in _POSITIVE and value <= 0:
+            raise SpaceError(f"{key}: {name} of {kind} must be more than 0, not {value!r}.")
+    if "min" in given and given["min"] >= given["max"]:
+        raise SpaceError(f"{key}: min must be below max, not {given['min']!r} and {given['max']!r}.")
+    if kind.endswith("_values") and given["min"] <= 0:
+        raise SpaceError(f"{key}: min of {kind} must be more than 0, not {given['min']!r}.")
+    if "values" in given and (not isinstance(given["values"], list) or not given["values"]):
+        raise SpaceError(f"{key}: values is a list of one or more, not {given['values']!r}.")
+    shares = given.get("probabilities", [1.0] * len(given.get("values", "1")))
+    if "probabilities" in given and (len(shares) != len(given["values"]) or abs(sum(shares) - 1) > 1e-5):
+        raise SpaceError(f"{key}: probabilities are as many as values, and sum up to 1, not {shares!r}.")
 
 
 def _implied(written: Mapping[str, Any]) -> str | None:
@@ -248,22 +345,36 @@ def _implied(written: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _domain(kind: str, written: Mapping[str, Any]) -> dict[str, Any]:
-    if kind == "constant":
-        return {"fixed": written["value"]}
-    if kind == "categorical":
-        return {"choice": written["values"]}
-    step = [written.get("q", 1)] if kind.startswith("q_") else []
-    if kind in _NORMAL:
-        return {_NORMAL[kind]: [written.get("mu", 0.0), written.get("sigma", 1.0), *step]}
-    upper = written["max"] + 1 if kind == "int_uniform" else written["max"]
-    return {_BOUNDED[kind]: [written["min"], upper, *step]}
+def _domain(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a domain of Ray Tune's that is the same, or the parameter as W&B has it."""
+    low, high = given.get("min"), given.get("max")
+    match kind:
+        case "constant":
+            return {"fixed": given["value"]}
+        case "categorical":
+            return {"choice": given["values"]}
+        case "uniform":
+            return {"uniform": [low, high]}
+        case "int_uniform":
+            return {"randint": [low, given["max"] + 1]}
+        case "log_uniform_values" | "inv_log_uniform_values":
+            return {"loguniform": [low, high]}
+        case "log_uniform":  # of exponents
+            return {"loguniform": [math.exp(given["min"]), math.exp(given["max"])]}
+        case "inv_log_uniform":
+            return {"loguniform": [math.exp(-given["max"]), math.exp(-given["min"])]}
+        case "normal":
+            return {"randn": [given["mu"], given["sigma"]]}
+    return {"wandb_parameter": {"distribution": kind, **given}}
 
 
-def _as_grid(key: str, kind: str, written: Mapping[str, Any]) -> dict[str, Any]:
+def _values(key: str, kind: str, given: Mapping[str, Any]) -> list[Any]:
     """Return the values of a grid search."""
     if kind == "categorical":
-        return {"grid_search": written["values"]}
+        return list({alike(value): value for value in given["values"]}.values())
+    low, high = given.get("min", 0), given.get("max", 0)
     if kind == "int_uniform":
-        return {"grid_search": list(range(written["min"], written["max"] + 1))}
-    raise unreadable(_WANDB, key, f"grid over {kind}", "grids over constant, categorical, int_uniform")
+        return list(range(low, high + 1))
+    if kind == "q_uniform":  # without max
+        return [low + index * given["q"] for index in range(math.ceil((high - low) / given["q"]))]
+    raise unreadable(_WANDB, key, f"grid over {kind}", "grids over constant, categorical, int_uniform, q_uniform")

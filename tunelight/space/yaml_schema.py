@@ -49,6 +49,7 @@ _HELP = {
     "grid_search": "Every value in turn.",
     "grid": "Every value in turn.",
     "fixed": "This value.",
+    "wandb_parameter": "A parameter of a W&B sweep, in its own words.",
 }
 
 
@@ -61,6 +62,8 @@ def _arguments(name: str) -> Any:
     names = ARGUMENTS[name]
     if name == "fixed":
         return Any
+    if name == "wandb_parameter":
+        return dict[str, Any]
     values = Annotated[list[Any], Field(min_length=1)]
     if names == ("values",):
         named: Any = create_model(f"{name}_named", __base__=_Closed, values=(values, ...))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,8 @@ def test_a_sweep_file_of_wandb_is_read_with_its_program(tmp_path: Path) -> None:
         "mode": "min",
         "scheduler": "fifo",
         "script": str(tmp_path / "train.py"),
+        "args": ("${args}",),
+        "style": "wandb",
     }
 
 
@@ -99,8 +102,8 @@ def test_a_sweep_file_of_wandb_is_read_with_its_program(tmp_path: Path) -> None:
             ("--epochs", "3", "${args_no_hyphens}"),
         ),
         ("[torchrun, --nproc_per_node=2, \"${program}\", \"${args}\"]", ("${args}",)),
-        ("python ${program} --data ${envvar:WHERE}", ("--data", "here")),
-        ("[python, train.py]", ("${args}",)),
+        ("python ${program} --data ${envvar:WHERE}", ("--data", "here", "${no_args}")),
+        ("[python, train.py]", ("${no_args}",)),
     ],
 )  # fmt: skip
 def test_its_command_says_the_arguments(
@@ -110,7 +113,27 @@ def test_its_command_says_the_arguments(
     space = loaded(tmp_path, f"{WANDB}command: {command}\n")
     assert space.settings["args"] == args
     script: Any = script_of(space, Settings(**space.settings))
-    assert "0.5" in " ".join(script.command({"lr": 0.5})) or "${args}" not in args
+    assert ("0.5" in " ".join(script.command({"lr": 0.5}))) is ("${no_args}" not in args)
+
+
+PARSER = """\
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--optimizer", required=True)
+parser.add_argument("--kind", choices=["a", "b"])
+parser.parse_args()
+"""
+
+
+def test_its_nested_parameters_are_one_argument_and_its_others_are_looked_up(tmp_path: Path) -> None:
+    text = WANDB.replace("lr:", "optimizer: {parameters: {lr: {min: 0.0, max: 1.0}}}\n  kind:")
+    for kind, said in (("{values: [a]}", ""), ("{values: [c]}", "does not take 'c' for --kind")):
+        space = loaded(tmp_path, text.replace("{min: 0.0, max: 1.0}\n", f"{kind}\n"))
+        (tmp_path / "train.py").write_text(PARSER)
+        with pytest.raises(SettingsError, match=said) if said else contextlib.nullcontext():
+            script: Any = script_of(space, Settings(**space.settings))
+            assert script.command({"optimizer": {"lr": 0.5}, "kind": "a"}) == ["--optimizer={'lr': 0.5}", "--kind=a"]
+            assert Script.of(script.recorded(list(space.domains))).command({"kind": "a"}) == ["--kind=a"]
 
 
 @pytest.mark.parametrize(
