@@ -233,6 +233,21 @@ def test_what_a_trainer_asks_for_of_devices_is_noted_and_replaced(sweep: Any) ->
     assert any("devices=8, num_nodes=2" in note for _, note in results.record.notes)
 
 
+def test_what_each_trial_writes_beside_the_script_is_named_once_the_sweep_has_ended(
+    sweep: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = LOOP + (
+        "import os, pathlib\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr', type=float)\n"
+        "parser.add_argument('--out')\nargs = parser.parse_args()\nprint(args.out)\n"
+        "tl.report({'val_loss': float(args.out != os.environ['TUNELIGHT_TRIAL_DIR'] + '/out')})\n"
+        "pathlib.Path('done.txt').write_text('done')\n"
+    )
+    results = sweep(text, ["--out", "${trial_dir}/out"], num_samples=2, scheduler="fifo")
+    assert [trial.value for trial in results.trials] == [0.0, 0.0]
+    assert len([note for _, note in results.record.notes if "has written done.txt" in note]) == 1
+
+
 # --- what rank 0 logs -------------------------------------------------------------------------------------
 
 LOGGED = """

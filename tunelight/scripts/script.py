@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from tunelight.errors import MetricError, ScriptError, SettingsError, first_of
 from tunelight.scripts import process
 from tunelight.scripts.checks import check_options
 from tunelight.scripts.draft import draft_of
+from tunelight.scripts.files import VARIABLE
 from tunelight.scripts.options import Read, parses, read_options
 from tunelight.scripts.style import Option, find_style, imported_by, spell
 from tunelight.scripts.wandb_agent import AGENTS, agent_words
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 _MACRO = re.compile(r"\$\{([\w.\-]+)\}")
 _ALL = ("args", "args_no_hyphens", "args_no_boolean_flags", "args_json", *AGENTS, "no_args")
 """Macros that stand for all hyperparameters that no other one names, W&B's names; and for none of them."""
+_FOLDER = "trial_dir"
+"""The macro that stands for the trial's folder."""
 _RECORDED = ("file", "module", "args", "style")
 
 
@@ -40,7 +43,8 @@ class Script:
 
     Attributes:
         file: its path; ``module``: its name, if it is run as a module.
-        args: what comes before the hyperparameters; ``${key}`` stands for a key's value, ``${args}`` for all others.
+        args: what comes before the hyperparameters; ``${key}`` stands for a key's value, ``${args}`` for all others,
+            ``${trial_dir}`` for the trial's folder.
         style: how it reads hyperparameters.
         options: those of its parser, as far as they are known.
         imported: the modules that it imports, and their packages.
@@ -81,15 +85,25 @@ class Script:
             "options": [one | off for one, off in zip(spelt, negatives, strict=True)],
         }
 
+    def watched(self, folder: Path, note: Callable[[str], object]) -> Any:
+        """Return the callback for Tune that looks at what trials write beside the script. Runs on: driver."""
+        from tunelight.scripts.overwritten import OverwrittenCallback  # imports Ray Tune
+
+        return OverwrittenCallback(folder, note)
+
     @property
     def name(self) -> str:
         """What it is called in messages."""
         return self.module or Path(self.file).name
 
-    def command(self, config: Mapping[str, Any]) -> list[str]:
-        """Return the arguments for a configuration, nested or dotted."""
-        values = flatten(config)
+    def command(self, config: Mapping[str, Any], folder: str = ".") -> list[str]:
+        """Return the arguments for a configuration, nested or dotted; ``folder``: what ``${trial_dir}`` stands for."""
+        values: dict[str, Any] = {_FOLDER: folder, **flatten(config)}
+        values = {
+            key: one.replace(f"${{{_FOLDER}}}", folder) if isinstance(one, str) else one for key, one in values.items()
+        }
         named = {name for word in self.args for name in _MACRO.findall(word) if name in values}
+        named |= {_FOLDER} - config.keys()
         rest = {key: value for key, value in values.items() if key not in named}
         words: list[str] = []
         everything = False
@@ -121,6 +135,7 @@ class Script:
     def __call__(self, config: Mapping[str, Any]) -> None:
         """Run the script to its end, with its Trainers and its process group on the gang."""
         from tunelight.compat.lightning import rank_zero_only
+        from tunelight.scripts.files import files_watched
         from tunelight.scripts.group import joined_group
         from tunelight.scripts.huggingface import transformers_taken_in
         from tunelight.scripts.logged import logged, writers_inside
@@ -135,7 +150,7 @@ class Script:
         session = get_session()
         threads = set(threading.enumerate())
         imported = set(self.imported)
-        words = self.command(config)
+        words = self.command(config, session.context.trial_dir)
         if "hydra" in imported:
             words = [*words, *_hydra_folders(self.args, session.context.trial_dir)]
         try:
@@ -148,6 +163,7 @@ class Script:
                     stack.enter_context(transformers_taken_in(session, reports.stop))
                 _set_variables(session, imported, config)
                 rank_zero_only.rank = session.context.rank  # type: ignore[attr-defined]  # before its first Trainer
+                stack.enter_context(files_watched(session, file.parent))
                 process.run(file, self.module, [self.file, *words])
                 reports.end()
                 self._check_reported(session, list(reports.names))
@@ -172,7 +188,7 @@ class Script:
 
 def _set_variables(session: Session, imported: set[str], config: Mapping[str, Any]) -> None:
     """Set what libraries read from the environment, unless it is set; the worker sets it back after the trial."""
-    folder = session.context.trial_dir
+    folder = os.environ[VARIABLE] = session.context.trial_dir
     os.environ.setdefault("WANDB_DIR", folder)  # Trainers use W&B unasked
     if "hydra" in imported:
         os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # or it exits in place of raising
@@ -209,7 +225,7 @@ def script_of(space: SearchSpace, settings: Settings) -> Script:
     """
     assert settings.script is not None  # its caller asks only then
     args = tuple(settings.args)
-    named = {name for word in args for name in _MACRO.findall(word) if name not in _ALL}
+    named = {name for word in args for name in _MACRO.findall(word) if name not in (*_ALL, _FOLDER)}
     for name in sorted(named - space.domains.keys()):
         raise SettingsError(
             f"args holds ${{{name}}}, and the search space has no key {name!r}. It has: {', '.join(space.domains)}."

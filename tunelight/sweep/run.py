@@ -448,7 +448,9 @@ def _parts(
         if text:
             record.note(text)
     try:
-        callbacks = [*written, steering, shown, *output, first, *settings.callbacks, GcsCallback(watch)]
+        code: Any = sweep.code
+        watched = [code.watched(folder, record.note)] if settings.script is not None else []
+        callbacks = [*watched, *written, steering, shown, *output, first, *settings.callbacks, GcsCallback(watch)]
         yield steering.scheduler, callbacks
     finally:
         control.signals.graceful = False

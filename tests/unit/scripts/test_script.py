@@ -28,11 +28,18 @@ CONFIG = {"lr": 0.1, "nested": {"on": True, "name": "a b"}}
         (["${args_no_hyphens}"], ["lr=0.1", "nested.on=true", "nested.name='a b'"]),
         (["${args_no_boolean_flags}"], ["--lr=0.1", "--nested.on", "--nested.name=a b"]),
         (["${args_json}"], ['{"lr": 0.1, "nested.on": true, "nested.name": "a b"}']),
+        (["--out=${trial_dir}/a"], ["--out=runs/3/a", "--lr=0.1", "--nested.on=True", "--nested.name=a b"]),
         (["${HOME}"], ["${HOME}", "--lr=0.1", "--nested.on=True", "--nested.name=a b"]),
     ],
 )
 def test_macros_stand_for_hyperparameters(args: list[str], words: list[str]) -> None:
-    assert Script("train.py", args=tuple(args)).command(CONFIG) == words
+    assert Script("train.py", args=tuple(args)).command(CONFIG, "runs/3") == words
+
+
+def test_a_value_may_name_the_trial_s_folder() -> None:
+    assert Script("train.py").command({"out": "${trial_dir}/a", "lr": 1}, "runs/3") == ["--out=runs/3/a", "--lr=1"]
+    space = tl.SearchSpace({"lr": tl.uniform(0, 1)}, script=__file__, args=["--out", "${trial_dir}"])
+    assert script_of(space, Settings(**space.settings)).command({"lr": 1}) == ["--out", ".", "--lr=1"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,232 @@
+"""What a script's trials write beside it: named once where they write the same, refused where one reads another's."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from tunelight.errors import ScriptError, first_of
+from tunelight.session.session import Session
+
+VARIABLE: Final = "TUNELIGHT_TRIAL_DIR"
+"""The environment variable that holds the trial's folder."""
+_WAYS: Final = (
+    "Let each trial have its own: by an option of the script for it, with '${trial_dir}' as its value (in args= or the "
+    f"search space); by the variable {VARIABLE} in the script, which holds the trial's folder; or"
+)
+FILE: Final = "written.jsonl"
+"""What trials note of their files, in the sweep's folder."""
+_MOST: Final = 5_000
+"""How many entries of a folder are looked at."""
+_NAMES: Final = 200
+_TRIALS: Final = 20
+"""How many trials note the names of what they have written: the others do the same."""
+_MEANT: Final = frozenset({"__pycache__", "mlruns", "wandb"})
+"""Folders that several processes are meant to write into."""
+_PEOPLES: Final = frozenset(
+    {
+        ".cfg",
+        ".csv",
+        ".ini",
+        ".ipynb",
+        ".json",
+        ".log",
+        ".md",
+        ".out",
+        ".py",
+        ".sh",
+        ".so",
+        ".toml",
+        ".txt",
+        ".yaml",
+        ".yml",
+    }
+)
+"""Endings of files that a person, or a shell, may write meanwhile: they count where a trial was seen to open them."""
+
+_watch: Watch | None = None
+_hooked = False
+
+
+@contextlib.contextmanager
+def files_watched(session: Session, folder: Path) -> Iterator[None]:
+    """Watch what a trial reads and writes in its working directory and in the script's ``folder``. Runs on: worker.
+
+    The block raises ScriptError where it opens a file that another trial of the sweep has written in its training:
+    it would train on from another trial's weights. What each writes is noted for the driver.
+    """
+    global _watch, _hooked  # noqa: PLW0603 - as the process's hook is
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    watch = Watch(session, (Path.cwd(), folder.resolve()))
+    if not _hooked:
+        sys.addaudithook(_hear)  # for the life of the process
+        _hooked = True
+    step = register_optimizer_step_post_hook(lambda *_: watch.trains())
+    _watch = watch
+    try:
+        yield
+    finally:
+        _watch = None
+        step.remove()
+        watch.end()
+
+
+def _hear(event: str, args: tuple[Any, ...]) -> None:
+    """Hand on which files this process opens and renames."""
+    if _watch is None or event not in ("open", "os.rename"):
+        return
+    if event == "open":
+        _watch.opened(args[0], args[2])
+    else:
+        _watch.opened(args[1], os.O_WRONLY)
+
+
+def read(file: Path) -> list[dict[str, Any]]:
+    """Return what trials have noted of their files: when each began, first trained, and ended with which files."""
+    lines: list[dict[str, Any]] = []
+    with contextlib.suppress(OSError):
+        for line in file.read_text().splitlines():
+            with contextlib.suppress(ValueError):
+                lines.append(json.loads(line))
+    return lines
+
+
+def overwritten(lines: list[dict[str, Any]]) -> str:
+    """Return a note that names the files that more than one trial has written, and the ways out; empty for none."""
+    written: dict[str, dict[str, tuple[float, int]]] = {}
+    for line in lines:
+        for file, seen in line.get("files", {}).items():
+            written.setdefault(file, {})[line["trial"]] = seen
+    again = [
+        os.path.relpath(file)
+        for file, seen in sorted(written.items())
+        if len({changed for changed, _ in seen.values()}) > 1 or sum(opened > 0 for _, opened in seen.values()) > 1
+    ]
+    return (
+        f"More than one trial has written {first_of(again)}: each overwrites or mixes with what the others wrote. "
+        f"{_WAYS}, where they only must not meet, by one trial at a time (max_concurrent=1)."
+        if again
+        else ""
+    )
+
+
+class Watch:
+    """The files of one trial, and what ``written.jsonl`` in the sweep's folder tells of the others'."""
+
+    def __init__(self, session: Session, folders: tuple[Path, ...]) -> None:
+        self._session, self._trial = session, session.context.trial_id
+        self._lead = session.context.rank == 0
+        sweep = Path(session.context.trial_dir).absolute().parent
+        self._file = sweep / FILE
+        self._folders = [str(one) for one in dict.fromkeys(folders)]
+        apart = sweep if any(one.is_relative_to(sweep.parent) for one in folders) else sweep.parent
+        self._apart = str(apart)
+        self._wrote: Counter[str] = Counter()
+        self._training = False
+        self._note("began")
+        spans = {self._trial: (time.time(), math.inf, math.inf)} | self._spans()
+        self._first, self._began = min(began for began, *_ in spans.values()), spans[self._trial][0]
+        self._before = self._times() if self._lead else {}
+
+    def trains(self) -> None:
+        """Note that training has begun: what is written from now on is no preparation of data."""
+        if not self._training:
+            self._training = True
+            self._note("training")
+
+    def opened(self, path: Any, flags: int) -> None:
+        """Take a file that the process opens. Raises: ScriptError for one that another trial has trained."""
+        if not isinstance(path, str | bytes | os.PathLike) or (file := self._inside(os.fsdecode(path))) is None:
+            return
+        if flags & (os.O_WRONLY | os.O_RDWR):
+            self._wrote[file] += 1
+            if self._session.progress.number:
+                self.trains()
+        elif self._is_anothers(file):
+            raise ScriptError(
+                f"{os.path.relpath(file)} was written by another trial of this sweep while it trained, and trial "
+                f"{self._trial} reads it: it would go on from another trial's state, under its own hyperparameters. "
+                f"{_WAYS} by one trial at a time (max_concurrent=1) that deletes it at its end."
+            )
+
+    def end(self) -> None:
+        """Note what the trial has written."""
+        if not self._lead or sum("files" in line for line in read(self._file)) >= _TRIALS:
+            self._note("ended")
+            return
+        files = {
+            file: (changed, self._wrote[file])
+            for file, changed in self._times().items()
+            if changed != self._before.get(file) and (self._wrote[file] or Path(file).suffix not in _PEOPLES)
+        }
+        self._note("ended", files=dict(list(files.items())[:_NAMES]))
+
+    def _is_anothers(self, file: str) -> bool:
+        """Tell whether another trial wrote a file after its first step of training, and before this trial began."""
+        try:
+            written = Path(file).stat().st_mtime
+        except OSError:
+            return False
+        if not self._first <= written < self._began:
+            return False
+        lines = read(self._file)
+        opened = [
+            line["files"][file][1] for line in lines if line["trial"] != self._trial and file in line.get("files", {})
+        ]
+        if max(opened, default=0) > 1:
+            return True
+        spans = [span for trial, span in self._spans(lines).items() if trial != self._trial]
+        then = [training for began, training, ended in spans if began <= written <= ended]
+        in_training = bool(then) and max(then) < written
+        return in_training and (any(opened) or Path(file).suffix not in _PEOPLES)
+
+    def _inside(self, path: str) -> str | None:
+        """Return a path's absolute form; None for one outside of the folders, hidden, or of the sweep's own."""
+        file = os.path.abspath(path)  # noqa: PTH100 - each file that the process opens comes here
+        for folder in self._folders:
+            if file.startswith(f"{folder}{os.sep}") and not file.startswith(f"{self._apart}{os.sep}"):
+                parts = Path(file[len(folder) + 1 :]).parts
+                return None if any(part[0] == "." or part in _MEANT for part in parts) else file
+        return None
+
+    def _times(self) -> dict[str, float]:
+        """Return when the files of the folders were changed, at most ``_MOST`` of each, the nearest first."""
+        times: dict[str, float] = {}
+        for top in self._folders:
+            folders, seen = deque([top]), 0
+            while folders and seen < _MOST:
+                with contextlib.suppress(OSError), os.scandir(folders.popleft()) as entries:
+                    for entry in entries:
+                        seen += 1
+                        if entry.is_symlink() or self._inside(entry.path) is None or seen > _MOST:
+                            continue
+                        if entry.is_dir():
+                            if entry.path != self._apart:
+                                folders.append(entry.path)
+                        elif not entry.name.endswith((".lock", ".db")):
+                            times[entry.path] = entry.stat().st_mtime
+        return times
+
+    def _note(self, what: str, **more: Any) -> None:
+        if self._lead:
+            with contextlib.suppress(OSError), self._file.open("a") as file:
+                os.utime(file.fileno())
+                now = os.fstat(file.fileno()).st_mtime  # by the clock of the file system, as all times here
+                file.write(f"{json.dumps({'trial': self._trial, what: now, **more})}\n")
+
+    def _spans(self, lines: list[dict[str, Any]] | None = None) -> dict[str, tuple[float, float, float]]:
+        """Return of each trial when it began, first trained and ended; infinite where it has not yet."""
+        spans: dict[str, tuple[float, float, float]] = {}
+        for line in read(self._file) if lines is None else lines:
+            began, training, _ = spans.get(line["trial"], (line.get("began", math.inf), math.inf, math.inf))
+            spans[line["trial"]] = began, min(training, line.get("training", math.inf)), line.get("ended", math.inf)
+        return spans
