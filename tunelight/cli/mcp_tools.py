@@ -10,6 +10,7 @@ import contextlib
 import functools
 import json
 import math
+import re
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from tunelight.cli.overrides import read_sets
 from tunelight.errors import CommandError, SettingsError, StorageError, TunelightError, first_of, guess, unknown
 from tunelight.record import RecordFollower, ask, driver_of, find_sweep, list_sweeps, read_sweep_file
 from tunelight.record.lease import record_of
@@ -27,6 +29,7 @@ from tunelight.record.state import metric_value
 from tunelight.results import SweepResults
 from tunelight.settings import SETTINGS
 from tunelight.settings.dotted import flatten
+from tunelight.space.files import YamlFile
 from tunelight.stores.masking import masked
 
 _CHECK_S: Final = 180.0
@@ -38,11 +41,25 @@ _MOST_TEXT: Final = 300
 _MOST_SWEEPS: Final = 20
 _MOST_FOLLOWED: Final = 8
 _MOST_TRIALS: Final = 20
-_CODE: Final = frozenset(
-    {"model", "data", "train", "script", "args", "storage", "name", "resume", "web"}
-    | {"callbacks", "runtime_env", "address", "datasets"}
-)
-"""Settings that `check`, `plan` and `run` take from the space's file alone: they name code, or where things go."""
+_HARMLESS: Final = frozenset({
+    *("metric", "mode", "num_samples", "repeats", "proxy", "base_width", "max_epochs", "scheduler", "searcher"),
+    *("workers", "cpus_per_worker", "gpus_per_worker", "resources_per_trial", "backend", "reuse_gangs", "checkpoints"),
+    *("max_concurrent", "max_workers", "priority", "time_budget", "seed", "failures", "evaluation", "cache"),
+    "data_cpus",
+})  # fmt: skip
+"""Settings that a client may give: they name no code, and no place that is read or written."""
+_OF_TRAINER: Final = frozenset({
+    *("accumulate_grad_batches", "benchmark", "check_val_every_n_epoch", "detect_anomaly", "deterministic"),
+    *("enable_model_summary", "enable_progress_bar", "fast_dev_run", "gradient_clip_algorithm", "gradient_clip_val"),
+    *("inference_mode", "limit_test_batches", "limit_train_batches", "limit_val_batches", "log_every_n_steps"),
+    *("max_epochs", "max_steps", "min_epochs", "min_steps", "num_sanity_val_steps", "overfit_batches", "precision"),
+    *("reload_dataloaders_every_n_epochs", "sync_batchnorm", "use_distributed_sampler", "val_check_interval"),
+})  # fmt: skip
+"""Arguments of a Trainer that it may."""
+_WORDS: Final = re.compile(r"[\w+\- ]*")
+"""Text that is neither a path nor an import path, of whatever kind."""
+_KEY: Final = re.compile(r"[^\W\d]\w*(\.\w+)*")
+_BUILT: Final = {"class_path", "init_args", "_target_", "object"}
 
 
 def _alone(tool: Callable[..., str]) -> Callable[..., str]:
@@ -72,7 +89,9 @@ class Tools:
     def check(self, space: str, settings: dict[str, Any] | None = None, batch: bool = False) -> str:
         """Validate a search space (a YAML file) and settings without running them; batch: also train one batch."""
         path = self._below(space)
-        said = self._command(["check", path.name, *_sets(settings), *(["--batch"] if batch else [])], path.parent)
+        said = self._command(
+            ["check", path.name, *_sets(settings, _space_in(path)), *(["--batch"] if batch else [])], path.parent
+        )
         return brief({"ok": True, **said, "samples": said["samples"][:2]})
 
     def plan(
@@ -85,7 +104,8 @@ class Tools:
     ) -> str:
         """Estimate a sweep's time and cost in simulation; cluster: nodes x slots per node (16x8); deadline: 8h, 90m."""
         path = self._below(space)
-        words = [f"--cluster={cluster}", f"--seconds-per-epoch={seconds_per_epoch}", *_sets(settings)]
+        words = [f"--cluster={cluster}", f"--seconds-per-epoch={seconds_per_epoch}"]
+        words += _sets(settings, _space_in(path))
         more = [] if deadline is None else [f"--deadline={deadline}"]
         return brief(self._command(["plan", path.name, *words, *more], path.parent))
 
@@ -93,14 +113,15 @@ class Tools:
         """Start a sweep in the background, from a search space (a YAML file); returns once it has begun."""
         path = self._below(space)
         name = name or f"{path.stem}-{time.strftime('%m%d-%H%M%S')}"
-        if Path(name).name != name or name.startswith("-"):
+        if Path(name).name != name or name.startswith(("-", ".")):
             raise SettingsError(f"name must be that of a folder, such as digits-1, not {name!r}.")
         if any(found.folder.name == name for found in list_sweeps(self._storage)):
             raise StorageError(f"There is a sweep {name!r} already. Give another name, or none for a new one.")
         logs = self._folder / ".tunelight-logs"
         logs.mkdir(exist_ok=True)
         log = logs / f"{name}.log"
-        words = ["run", path.name, f"--name={name}", f"--storage={self._storage}", "--json", *_sets(settings)]
+        sets = _sets(settings, _space_in(path))
+        words = ["run", path.name, f"--name={name}", f"--storage={self._storage}", "--json", *sets]
         with log.open("wb") as output:
             process = subprocess.Popen(  # noqa: S603 - our own command, and no shell
                 [*_TUNELIGHT, *words], cwd=path.parent, stdin=subprocess.DEVNULL, stdout=output,
@@ -239,8 +260,13 @@ class Tools:
         path = (self._folder / Path(given).expanduser()).resolve()
         if not path.is_relative_to(self._folder):
             raise SettingsError(f"{given} is not below {self._folder}, the folder that this server was started for.")
-        if not new and path.is_relative_to(Path(self._storage).resolve()):
-            raise SettingsError(f"{given} is in the folder of sweeps, {self._storage}, from which no code is run.")
+        if path.is_relative_to(Path(self._storage).resolve()):
+            what = "to which only sweeps write" if new else "from which no code is run"
+            raise SettingsError(f"{given} is in the folder of sweeps, {self._storage}, {what}.")
+        if path.name.startswith("-"):
+            raise SettingsError(f"{given}: a file's name must not begin with a dash, as options do.")
+        if new and path.exists() and path.suffix != ".html":
+            raise SettingsError(f"{given} exists already. Give another name.")
         if not new and not path.is_file():
             files = (
                 file for file in sorted(self._folder.glob("**/*.y*ml"))[:200] if "tunelight_runs" not in file.parts
@@ -306,6 +332,9 @@ class Tools:
 
     def _ask(self, sweep: str, do: str, trial: str | None = None, **arguments: Any) -> str:
         results = self._results(sweep)
+        space = read_sweep_file(results.folder).get("space")
+        for key, value in flatten(arguments.get("config") or {}).items():
+            _check_plain(key, value, _written(space, key))
         known = None if trial is None else results.trial(trial).id
         return brief(
             {"sweep": results.name, "answer": ask(RecordFollower(results.folder, brief=True), do, known, **arguments)}
@@ -366,12 +395,72 @@ def _differing(values: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, A
     return {key: each for key, each in by_key.items() if len({repr(value) for value in each.values()}) > 1}
 
 
-def _sets(settings: Mapping[str, Any] | None) -> list[str]:
-    """Return settings as options. Raises: SettingsError for those that a client may not give."""
-    for name in settings or {}:
-        if name in _CODE:
-            raise SettingsError(f"{name} cannot be set here: write it into the search space's file.")
-    return [f"--set={name}={json.dumps(value)}" for name, value in (settings or {}).items()]
+def _sets(settings: Mapping[str, Any] | None, space: Any = None) -> list[str]:
+    """Return settings as options of a command, which are looked at as that command reads them.
+
+    ``space``: the search space as it is written, whose keys may be fixed. Raises: SettingsError for what a client may
+    not give.
+    """
+    lines = [f"{name}={json.dumps(value)}" for name, value in (settings or {}).items()]
+    for name, value in read_sets(lines).items():
+        part, _, argument = name.partition(".")
+        domain = _written(space, name)
+        if name in SETTINGS:
+            if name not in _HARMLESS:
+                raise SettingsError(f"{name} cannot be set here: write it into the search space's file.")
+        elif domain is None and not (part == "trainer" and argument in _OF_TRAINER):
+            valid = [*flatten(space if isinstance(space, Mapping) else {}), *sorted(_HARMLESS)]
+            raise SettingsError(unknown("There is neither a key of the space nor a harmless setting", name, valid))
+        _check_plain(name, value, domain, nested=name in SETTINGS)
+    return [f"--set={line}" for line in lines]
+
+
+def _check_plain(name: str, value: Any, domain: Any = None, *, nested: bool = False) -> None:
+    """Raise SettingsError for a value that could name code or a place, and that ``domain``, as written, does not."""
+    match value:
+        case None | bool() | int() | float():
+            return
+        case str() if name == "metric" or _WORDS.fullmatch(value) or value in _texts(domain):
+            return
+        case list():
+            for part in value:
+                _check_plain(name, part, domain, nested=nested)
+            return
+        case dict() if nested and all(_KEY.fullmatch(str(key)) and key not in _BUILT for key in value):
+            for part in value.values():
+                _check_plain(name, part, nested=True)
+            return
+    raise SettingsError(
+        f"{name} takes numbers, true, false, null and plain words here, and text that the search space lists, not "
+        f"{value!r}. Write anything else into the search space's file."
+    )
+
+
+def _written(space: Any, key: str) -> Any:
+    """Return what a search space as it is written says of a dotted key; None for a key that it lacks."""
+    if not isinstance(space, Mapping):
+        return None
+    space = space.get("parameters", space)  # W&B's way to nest keys
+    if not isinstance(space, Mapping) or key in space:
+        return space.get(key) if isinstance(space, Mapping) else None
+    found = (_written(below, key[len(name) + 1 :]) for name, below in space.items() if key.startswith(f"{name}."))
+    return next((one for one in found if one is not None), None)
+
+
+def _texts(domain: Any) -> set[str]:
+    """Return the text among the values that a domain lists."""
+    if isinstance(domain, str):
+        return {domain}
+    parts = domain.values() if isinstance(domain, Mapping) else domain if isinstance(domain, list | tuple) else ()
+    return {text for part in parts for text in _texts(part)}
+
+
+def _space_in(path: Path) -> Any:
+    """Return the search space in a file as it is written; None in a file of other kind. Raises: SpaceError."""
+    if path.suffix.lower() not in (".yaml", ".yml"):
+        return None
+    data = YamlFile(path).data
+    return data.get("space", data) if isinstance(data, Mapping) else None
 
 
 def _last_json(text: str) -> dict[str, Any] | None:

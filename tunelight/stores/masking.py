@@ -47,7 +47,7 @@ def masked_command(command: list[str]) -> list[str]:
     hide = False
     for word in command:
         names = word.split("=")[:-1]  # --set=model.token=... has two
-        secret = next((index for index, name in enumerate(names, start=1) if _SECRET.search(name)), None)
+        secret = next((index for index, name in enumerate(names, start=1) if _SECRET.search(name.strip())), None)
         if hide:
             shown.append(MASK)
         elif _ENV_VARS in word:
@@ -56,7 +56,7 @@ def masked_command(command: list[str]) -> list[str]:
             shown.append(f"{'='.join(names[:secret])}={MASK}")
         else:
             shown.append(masked(word))
-        hide = not hide and not names and word.startswith("-") and bool(_SECRET.search(word))
+        hide = not hide and not names and word.startswith("-") and bool(_SECRET.search(word.strip()))
     return shown
 
 
@@ -83,7 +83,7 @@ def _plain(value: Any) -> Any:
         return printable(masked(value))
     if isinstance(value, Mapping):
         return {
-            key: MASK if isinstance(part, str) and _SECRET.search(str(key)) else _plain(part)
+            key: MASK if isinstance(part, str) and _SECRET.search(str(key).strip()) else _plain(part)
             for key, part in value.items()
         }
     return [_plain(part) for part in value] if isinstance(value, list | tuple) else value

@@ -19,6 +19,10 @@ from tests.unit import sweeps
 from tests.unit.cli.conftest import SPACE
 from tunelight.cli import app
 from tunelight.cli.mcp_server import make_server
+from tunelight.cli.mcp_tools import _HARMLESS, _sets
+from tunelight.cli.overrides import read_sets
+from tunelight.errors import SettingsError
+from tunelight.settings import SETTINGS
 
 
 def call(folder: Path, *calls: tuple[str, dict[str, Any]]) -> list[Any]:
@@ -91,6 +95,12 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("run", {"space": "spac.yaml"}, "Did you mean 'space.yaml'?"),
     ("run", {"space": "space.yaml", "name": "../there"}, "that of a folder"),
     ("run", {"space": "space.yaml", "settings": {"script": "a.py"}}, "search space's file"),
+    ("report", {"sweep": "small", "out": "tunelight_runs/small/sweep.yaml"}, "to which only sweeps write"),
+    ("report", {"sweep": "small", "out": "space.yaml"}, "exists already"),
+    ("report", {"sweep": "small", "out": "--batch"}, "must not begin with a dash"),
+    ("run", {"space": "space.yaml", "name": ".."}, "that of a folder"),
+    ("enqueue", {"sweep": "small", "config": {"opt": "/etc/passwd"}}, "opt takes numbers"),
+    ("branch", {"sweep": "small", "trial": "1", "config": {"model": {"opt": "os.system"}}}, "model.opt takes numbers"),
     ("run", {"space": "space.yaml", "name": "small"}, "There is a sweep 'small' already"),
     ("run", {}, "space (string)"),
     ("stop", {"sweep": "small"}, "No process runs the sweep small"),
@@ -122,9 +132,68 @@ def test_check_and_plan_run_a_space_s_code_in_a_process_of_its_own(space, tmp_pa
     (_, checked), (misspelt, said), (_, planned) = answers
     assert json.loads(checked)["num_samples"] == 3
     assert misspelt
-    assert "metric" in said
+    assert "Did you mean 'metric'?" in said
     assert json.loads(planned), answers
     assert "not the protocol" not in capfd.readouterr().out
+
+
+OF_SPACE = {
+    "lr": {"loguniform": [1e-4, 0.1]},
+    "model": {"net": {"choice": ["resnet18.a1_in1k", "x/y.ckpt"]}, "sizes": {"choice": [[1, 2], [3]]}},
+    "optimizer": {"parameters": {"beta": {"values": [0.9]}}},
+}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({name: 1} for name in ("workers", "max_epochs", "num_samples", "seed", "lr", "optimizer.beta")),
+        {"metric": "val/loss.top", "scheduler": {"name": "asha", "grace_period": 2}, "time_budget": "1h 30m"},
+        {"model.net": "x/y.ckpt", "model.sizes": [1, 2], "trainer.precision": "bf16-mixed", "searcher": None},
+        {"resources_per_trial": {"cpu": 1, "extra_custom_resources": {"disk": 4}}, "proxy": {"model.net": 64}},
+    ],
+)
+def test_harmless_settings_and_keys_are_passed_on_as_they_are(settings):
+    words = _sets(settings, OF_SPACE)
+    assert read_sets([word.removeprefix("--set=") for word in words]) == settings
+
+
+OUTSIDE: list[dict[str, Any]] = [
+    *({name: "a:b"} for name in set(SETTINGS) - _HARMLESS),
+    *({name: "a:b"} for name in ("train ", " script", "\ttrain", "runtime_env\n", "TRAIN", "train\u00a0")),
+    *({name: 0} for name in ("train=os:system #", "trainer_args={callbacks: 1} #", "", "=", "lr=1 ")),
+    *({f"trainer.{name}": value} for name, value in (("callbacks", 1), ("default_root_dir", "x"), ("logger", True))),
+    *({f"trainer.{name}": "x"} for name in ("plugins", "strategy", "profiler", "max_epochs.class_path")),
+    *({name: 1} for name in ("model.other", "data.root", "lr.loguniform.x", "model")),
+    {"trainer.precision": {"class_path": "a.B"}},
+    {"scheduler": {"name": "asha", "init": {"class_path": "a.B"}}},
+    {"scheduler": {"_target_": "ab"}},
+    {"scheduler": "my.module:Class"},
+    {"searcher": {"name": "tpe", "storage": "sqlite:///a.db"}},
+    {"searcher": [{"name": "/a"}]},
+    {"time_budget": "~/x"},
+    {"model.net": "os.system"},
+    {"model.net": {"class_path": "a.B"}},
+    {"model.sizes": [1, "../x"]},
+    {"lr": {"choice": ["a"]}},
+]
+
+
+@pytest.mark.parametrize("settings", OUTSIDE, ids=repr)
+def test_nothing_that_names_code_or_a_place_is_passed_on(settings):
+    with pytest.raises(SettingsError):
+        _sets(settings, OF_SPACE)
+
+
+def test_a_script_elsewhere_is_not_run(tmp_path):
+    folder, ran = tmp_path / "served", tmp_path / "ran"
+    folder.mkdir()
+    (folder / "space.yaml").write_text(SPACE)
+    (tmp_path / "other.py").write_text(f"import pathlib\npathlib.Path({str(ran)!r}).touch()\n")
+    told = {"train ": None, "model ": None, "script ": str(tmp_path / "other.py")}
+    calls = [(name, {"space": "space.yaml", "settings": told}) for name in ("check", "run")]
+    assert all(error for error, _ in call(folder, *calls))
+    assert not ran.exists()
 
 
 class Poison:

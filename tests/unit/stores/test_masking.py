@@ -67,6 +67,7 @@ def test_what_is_secret_in_an_address_is_masked(text, shown):
         '--set=runtime_env={"env_vars": {"A": "hunter2"}}',
         "trainer_args={default_root_dir: 'https://h/a?password=hunter2'}",
         "http://h/x?sig=hunter2",
+        "model.token =hunter2",
     ],
 )
 def test_a_command_line_s_secrets_are_masked(word):

@@ -77,7 +77,7 @@ def _shared(logger: CSVLogger | TensorBoardLogger, context: Context, *, job: boo
 
 def inside(folder: Any, context: Context) -> bool:
     """Tell whether a folder lies in the trial's own."""
-    return Path(folder).absolute().is_relative_to(Path(context.trial_dir).absolute())
+    return Path(folder).resolve().is_relative_to(Path(context.trial_dir).resolve())
 
 
 def keep_checkpoints_apart(trainer: pl.Trainer, context: Context) -> None:

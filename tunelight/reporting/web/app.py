@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from tunelight.errors import CommandError, TunelightError
+from tunelight.errors import CommandError, SettingsError, TunelightError
 from tunelight.record import ask
 from tunelight.reporting.sections import PARTS
 from tunelight.reporting.web import pages
@@ -303,13 +303,14 @@ def _command(body: bytes) -> tuple[str, str, int | None, dict[str, Any]]:
 def _configuration(text: str, *, empty: bool = False) -> dict[str, Any]:
     """Read a configuration as the command line takes it: ``lr=0.01 "name=two words" sizes=[1,2]``."""
     from tunelight.space.files import read_value  # pydantic is of no use before
+    from tunelight.space.text import read_pairs
 
     try:
-        pairs = [word.partition("=") for word in shlex.split(text)]
-        if not (pairs or empty) or not all(key and equals for key, equals, _ in pairs):
+        words = shlex.split(text)
+        if not (words or empty):
             raise ValueError("give keys and values, as lr=0.01 hidden=64")
-        return {key: read_value(value) for key, _, value in pairs}
-    except ValueError as error:
+        return read_pairs(words, read_value, SettingsError, "give keys and values, as lr=0.01 hidden=64")
+    except (ValueError, SettingsError) as error:
         raise HTTPException(400, f"That is no configuration: {str(error).rstrip('.')}.") from error
 
 
