@@ -22,9 +22,9 @@ from tunelight.results import SweepResults, TrialResult
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "scripts"
 SCRIPTS = {
-    "argparse_trainer": ("lr", ["--epochs", "4", "--devices", "2"]),
-    "lightning_cli": ("model.lr", ["fit", "--trainer.max_epochs", "4", "--trainer.devices=2"]),
-    "hydra_app": ("model.lr", ["trainer.max_epochs=4", "trainer.devices=2"]),
+    "argparse_trainer": ("lr", ["--epochs", "4"]),
+    "lightning_cli": ("model.lr", ["fit", "--trainer.max_epochs", "4"]),
+    "hydra_app": ("model.lr", ["trainer.max_epochs=4"]),
     "torchrun_loop": ("lr", ["--epochs", "4"]),
     "accelerate_loop": ("lr", ["--epochs", "4"]),
 }
@@ -97,6 +97,7 @@ def test_a_script_is_tuned_as_it_is(name: str, sweep: Any, tmp_path: Path, monke
         assert results.trials[0].checkpoint is not None
 
 
+@pytest.mark.timeout(300)  # a sweep, torchrun, and the sweep again
 @pytest.mark.parametrize(
     "name",
     [
@@ -105,24 +106,38 @@ def test_a_script_is_tuned_as_it_is(name: str, sweep: Any, tmp_path: Path, monke
         *(pytest.param(name, marks=pytest.mark.slow) for name in ("lightning_cli", "hydra_app", "accelerate_loop")),
     ],
 )
-def test_the_losses_are_those_of_torchrun(name: str, sweep: Any, tmp_path: Path) -> None:
+def test_the_commands_of_the_winner_train_as_its_trial_did(
+    name: str, sweep: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     key, args = SCRIPTS[name]
     script = EXAMPLES / f"{name}.py"
-    option = f"{key}=0.1" if name == "hydra_app" else f"--{key}=0.1"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    trial = sweep(script, args, key, num_samples=1, scheduler="fifo", name="first").best
+    found = losses_of(trial)
+    assert len(found) == 4
+    text = trial.export(tmp_path / "best.sh").read_text()
+    plain = trial.plain_command
+    assert shlex.join(plain) in text
+    assert shlex.join(trial.command) in text
+    # torchrun's ranks are looked at from within.
+    at = plain.index(str(script))
+    watched = [*plain[:at], "-m", "tests.integration.recorded", str(tmp_path / "losses.json"), *plain[at:]]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
-        [*command, "-m", "tests.integration.recorded", tmp_path / "losses.json", script, *args, option],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False, capture_output=True, text=True,
-        timeout=100,
+        watched, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT), "PATH": path}, check=False,
+        capture_output=True, text=True, timeout=200,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     if name.endswith("loop"):
         wanted = [float(text) for text in re.findall(r"val_loss ([\d.]+)", done.stdout)]
     else:
         wanted = json.loads((tmp_path / "losses.json").read_text())
-    found = losses(sweep(script, args, key, num_samples=1, scheduler="fifo"))
-    assert len(wanted) == 4
     assert found == pytest.approx(wanted, abs=1e-6)
+    assert trial.command[0] == "tunelight"
+    again = tunelight(*trial.command[1:])  # what best.sh does, on the Ray of these tests
+    assert again.exit_code == 0, again.output
+    folder = next(path for path in (tmp_path / "tunelight_runs").iterdir())
+    assert losses(SweepResults.load(folder)) == found
 
 
 def test_a_worker_that_dies_in_the_third_epoch_changes_nothing(sweep: Any, tmp_path: Path) -> None:
@@ -347,22 +362,34 @@ def test_a_script_is_run_once_and_survives_a_lost_worker(tmp_path: Path, monkeyp
     assert "bad.py exited with 3" in bad.stdout
 
 
-def test_the_winner_is_a_command_that_runs(sweep: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configuration_reaches_wandb_by_the_command_too(
+    sweep: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = LOOP + (
+        "import json, os, wandb\n"
+        "file = os.environ['WANDB_SWEEP_PARAM_PATH']\n"
+        "rate = json.load(open(file))['lr']['value']\n"
+        "tl.report({'val_loss': rate, 'seed': tl.get_context().seed})\n"
+    )
+    results = sweep(text, num_samples=2, name="first")
+    shown = tunelight("best", "first", "1", "--storage", ".", "--export", "best.sh")
+    trial = results.trial(1)
+    assert shlex.join(trial.command) in shown.stdout
+    again = tunelight(*trial.command[1:])
+    assert again.exit_code == 0, again.output
+    (report,) = SweepResults.load(next((tmp_path / "tunelight_runs").iterdir())).trials[0].history
+    assert (report["val_loss"], report["seed"]) == (trial.value, trial.seed)
+
+
+def test_a_trial_of_a_script_is_reproduced_and_has_no_model_to_load(
+    sweep: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     results = sweep(EXAMPLES / "torchrun_loop.py", ["--epochs", "2"], num_samples=2, name="first")
-    shown = tunelight("best", "first", "--storage", ".", "--export", "best.sh")
-    command = results.best.command
-    assert command is not None
-    assert command[:3] == ["torchrun", "--nproc_per_node", "2"]
-    assert command[-1] == f"--lr={results.best_config['lr']}"
-    assert shlex.join(command) in shown.stdout
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    ran = subprocess.run(
-        [tmp_path / "best.sh", "--epochs", "1"], env={**os.environ, "PATH": path}, capture_output=True, text=True,
-        timeout=100, check=True,
-    )  # fmt: skip
-    assert re.findall(r"val_loss ([\d.]+)", ran.stdout) == [f"{losses_of(results.best)[0]:.6f}"]
     again = tl.reproduce(results, "best", progress=False)
     assert again.same, str(again)
     with pytest.raises(tl.errors.TrainFunctionError, match="the sweep was given a script"):
         results.best.load_model()
+    with pytest.raises(tl.errors.SettingsError, match="tuned a script"):
+        results.export_best("best.yaml", "lightning-cli")

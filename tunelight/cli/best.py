@@ -16,14 +16,8 @@ from tunelight.cli.printing import about_trial, print_json, short, words
 from tunelight.errors import SettingsError
 from tunelight.machine.optional import need
 
-_HINTS = {
-    "python": "Train it: python {path}",
-    "shell": "Train it: bash {path}",
-    "hydra": "Use it: put it into conf/experiment/, and give +experiment={stem}",
-}
 
-
-@command("best last --export best.yaml --checkpoint      tunelight best last 3 --export trial.py")
+@command("best last --export best.yaml --checkpoint      tunelight best last 3 --export trial.yaml")
 def best(
     sweep: options.Sweep,
     trial: Annotated[str, typer.Argument(help="Another trial's id or number.")] = "best",
@@ -35,8 +29,8 @@ def best(
 ) -> None:
     """Show a sweep's best trial, or another one, and write it to a file.
 
-    The file is for LightningCLI, Hydra, Python or a shell, or holds its configuration as YAML or JSON. Of a sweep that
-    tuned a script, the command is shown that trains it without tunelight.
+    The file is for LightningCLI or a shell, or holds its configuration as YAML or JSON. Of a sweep that tuned a script,
+    the command is shown that trains it, and the one that does so without tunelight.
     """
     if export is None and (format is not None or checkpoint):
         raise SettingsError("--format and --checkpoint say how to export, but not where. Give --export FILE too.")
@@ -54,6 +48,8 @@ def best(
     typer.echo(f"Trial {chosen.id}: {results.metric}={value}{also}\n  {words(chosen.plain_config)}")
     if (line := chosen.command) is not None:
         typer.echo(f"  {shlex.join(line)}")
+        if (plain := chosen.plain_command) is not None:
+            typer.echo(f"  Without tunelight: {shlex.join(plain)}")
     if trial == "best" and (failed := results.ahead) is not None:
         typer.echo(f"Trial {failed.id}, which {failed.outcome}, had reported {results.metric}={failed.value:.6g}.")
     if export is not None:
@@ -70,5 +66,5 @@ def _print_exported(path: Path, format: str | None) -> None:
             typer.echo(f"Train it: python train.py fit --config {path}")
         else:
             typer.echo(f"Train it with a program that calls LightningCLI(Model, Data): ... fit --config {path}")
-    elif format in _HINTS:
-        typer.echo(_HINTS[format].format(path=path, stem=path.stem))
+    elif format == "shell":
+        typer.echo(f"Train it: bash {path}")

@@ -77,8 +77,8 @@ Format = Annotated[
     str | None,
     typer.Option(
         "--format",
-        help="yaml, json, lightning-cli, hydra, python or shell. Default: by the suffix; .yaml is lightning-cli for a "
-        "sweep with model=.",
+        help="yaml, json, lightning-cli or shell. Default: by the suffix; .yaml is lightning-cli for a sweep with "
+        "model=.",
     ),
 ]
 Checkpoint = Annotated[

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tunelight.space import SearchSpace
 
 
-def read_sets(lines: Sequence[str]) -> dict[str, Any]:
+def read_sets(lines: Sequence[str], by: str = "--set ") -> dict[str, Any]:
     """Parse the NAME=VALUE lines of ``--set``; values are YAML (1e-4 is a number, [a, b] a list).
 
     Raises: SettingsError for a line without ``=``, a value that is not YAML, or a repeated name.
@@ -21,7 +21,8 @@ def read_sets(lines: Sequence[str]) -> dict[str, Any]:
     from tunelight.space.files import read_value
     from tunelight.space.text import read_pairs
 
-    return read_pairs(lines, read_value, SettingsError, "--set takes NAME=VALUE, model.lr=0.01 for example", "--set ")
+    form = f"{by.strip() or 'A configuration'} takes NAME=VALUE, model.lr=0.01 for example"
+    return read_pairs(lines, read_value, SettingsError, form, by)
 
 
 def parsed(**options: str | None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from tunelight.cli.overrides import load_space_and_settings, parsed
 from tunelight.cli.printing import print_either
 from tunelight.errors import SettingsError, StorageError, unknown
 
-_TAKES = ("num_samples", "workers", "max_epochs", "scheduler", "proxy")
+_TAKES = ("num_samples", "workers", "max_epochs", "scheduler", "searcher", "repeats", "time_budget", "proxy")
 
 
 @command("plan space.yaml --cluster 16x8 --seconds-per-epoch 30 --deadline 8h", runs_code=True)

@@ -202,6 +202,12 @@ def run(
 @command("train train.py --workers 4 -- --lr 0.01", runs_code=True, takes_settings=True)
 def train(
     script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A training script, train.py, or a module.")],
+    values: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="KEY=VALUE", help="Its configuration, given as a sweep does; its own arguments follow --."
+        ),
+    ] = [],
     after: options.After = [],
     workers: options.Workers = None,
     gpus: options.Gpus = None,
@@ -233,7 +239,8 @@ def train(
     )
     said = settings_of(read_sets(sets))
     once = {"num_samples": 1, "scheduler": "fifo", "progress": not (quiet or json)}
-    space = SearchSpace({}, script=script, args=list(after))
+    config = {key: {"fixed": value} for key, value in read_sets(values, "").items()}
+    space = SearchSpace(config, script=script, args=list(after))
     _finish(lambda: start(space, **{**once, **said, **asked}), quiet=True, json=json)
 
 

@@ -1,4 +1,4 @@
-"""Exports of a trial: its configuration as YAML or JSON, for LightningCLI or Hydra, as a program or a command."""
+"""Exports of a trial: its configuration as YAML or JSON, for LightningCLI, or as a command."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 from tunelight import record as storage
 from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import CheckpointError, SettingsError, StorageError, unknown
-from tunelight.results.formats import hydra, lightning_cli, python, shell
+from tunelight.results.formats import lightning_cli, shell
 from tunelight.results.words import refused
 
 _YAML: Final = (".yaml", ".yml")
@@ -20,12 +20,10 @@ FORMATS: Final = {
     "yaml": _YAML,
     "json": (".json",),
     "lightning-cli": _YAML,
-    "hydra": _YAML,
-    "python": (".py",),
     "shell": (".sh",),
 }
 """Formats of exports, and the suffixes of their files."""
-_BY_SUFFIX: Final = {".yaml": "yaml", ".yml": "yaml", ".json": "json", ".py": "python", ".sh": "shell"}
+_BY_SUFFIX: Final = {".yaml": "yaml", ".yml": "yaml", ".json": "json", ".sh": "shell"}
 
 
 def export(facts: Mapping[str, Any], settings: Mapping[str, Any], path: Path, chosen: str) -> None:
@@ -42,7 +40,7 @@ def export(facts: Mapping[str, Any], settings: Mapping[str, Any], path: Path, ch
     elif chosen == "yaml":
         text = storage.to_yaml(facts)
     else:
-        write = {"lightning-cli": lightning_cli, "hydra": hydra, "python": python, "shell": shell}[chosen]
+        write = {"lightning-cli": lightning_cli, "shell": shell}[chosen]
         text = write(storage.to_json_types(facts), settings, path.name)
     storage.write_text(path, text)
     if chosen == "shell":

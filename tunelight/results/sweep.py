@@ -340,11 +340,11 @@ class SweepResults(Noted):
         *,
         checkpoint: bool = False,
     ) -> Path:
-        """Write the best configuration to a file, as YAML, JSON, Python or for LightningCLI or Hydra; return its path.
+        """Write the best configuration to a file, as YAML, JSON, for LightningCLI or as a command; return its path.
 
         Args:
             path: where to; folders are made.
-            format: None goes by the file's suffix: .json, .py; .yaml and .yml are "lightning-cli" in a sweep with
+            format: None goes by the file's suffix: .json, .sh; .yaml and .yml are "lightning-cli" in a sweep with
                 ``model=``, else "yaml".
                 "yaml", "json": ``config``, and where it came from: ``changes`` (where it was not the trial's only one),
                 ``metric``, ``mode``, ``value``, ``metrics`` (the best report's), ``trial``, ``seed``,
@@ -352,13 +352,12 @@ class SweepResults(Noted):
                 ``checkpoint_of_report`` (where the best report has none), ``versions`` (those that the sweep ran on).
                 "lightning-cli": for ``python train.py fit --config FILE``, where train.py makes a
                 ``LightningCLI(Model, Data)``: seed, model, data and Trainer, with workers and strategy.
-                "hydra": the same as a config (``# @package _global_``) whose parts have a ``_target_``.
-                "python": a program that trains it.
+                "shell": the command that trains it, of a sweep that tuned a script.
             checkpoint: also copy the best checkpoint beside the file, as NAME.ckpt, and its weights as
                 NAME.safetensors (not where the checkpoint is a folder).
 
-        Raises: NoResultError when nothing comparable was reported; SettingsError for an unknown format, or keys that it
-        has no place for; StorageError for a suffix that does not fit or a file that cannot be written;
+        Raises: NoResultError when nothing comparable was reported; SettingsError for an unknown format, or one that
+        cannot describe the training; StorageError for a suffix that does not fit or a file that cannot be written;
         CheckpointError without a checkpoint to copy.
         """
         return self.best.export(path, format, checkpoint=checkpoint)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import json
 import os
 import pickle
 import warnings
@@ -19,12 +20,18 @@ from tunelight.errors import CheckpointError, ImportPathError, TrainFunctionErro
 from tunelight.machine.optional import need
 from tunelight.record import Note, Notes, TrialState
 from tunelight.results.words import refused
-from tunelight.settings import load_object, paired
+from tunelight.settings import SETTINGS, check_setting, load_object, paired
 from tunelight.settings.dotted import holder_of
+from tunelight.settings.plain import plain_setting
 from tunelight.space.parts import scripts, widths
 from tunelight.space.plain import references
 
 _PREFIX: Final = "model."
+_CARRIED: Final = (
+    *("metric", "mode", "backend", "cpus_per_worker", "resources_per_trial", "evaluation", "failures", "checkpoints"),
+    *("datasets", "data_cpus", "cache", "runtime_env", "address"),
+)
+"""Settings that the command of a trial names where they are not the defaults, beside its workers and its seed."""
 
 
 class Noted:
@@ -141,20 +148,57 @@ class TrialResult(Noted):
 
     @property
     def command(self) -> list[str] | None:
-        """The words of the command that trains its configuration without tunelight; None if no script was tuned.
+        """The words of the command that trains its configuration as it was trained; None if no script was tuned.
 
-        It begins with ``torchrun``, or with ``python`` for one worker, and runs in the sweep's working directory.
+        It is ``tunelight train``, which joins the ranks whatever the script's defaults are, and runs in the sweep's
+        working directory.
         """
-        call = self._settings.get("call")
-        if call is None:
+        if (call := self._settings.get("call")) is None:
             return None
-        workers, run = self._settings.get("workers") or 1, self._settings.get("run") or {}
-        shown = Path(call["file"])
-        if shown.is_relative_to(run.get("cwd") or "."):
-            shown = shown.relative_to(run["cwd"])
-        script = scripts().Script.of(call)
-        count = workers[-1] if isinstance(workers, list) else workers
-        return script.launch(self.plain_config, count, str(shown))  # type: ignore[no-any-return]  # the room is optional
+        words: list[str] = scripts().Script.of(call).train(self.plain_config, self._shown(call), self._options())
+        return words
+
+    @property
+    def plain_command(self) -> list[str] | None:
+        """The words of the command that does so without tunelight: with ``torchrun``, or ``python`` for one worker.
+
+        None if no script was tuned, or none is known to do the same: for other backends than DDP, workers that share a
+        GPU, and scripts that use W&B, whose configuration such a command does not give.
+        """
+        call, told = self._settings.get("call"), self._settings
+        gpus = told.get("gpus_per_worker") or 0
+        if call is None or told.get("backend") not in (None, "ddp") or gpus not in (0, 1):
+            return None
+        script, shown = scripts().Script.of(call), self._shown(call)
+        words: list[str] | None = script.launch(
+            self.plain_config, shown, self._workers, self.seed or 0, gpus=bool(gpus)
+        )
+        return words
+
+    @property
+    def _workers(self) -> int:
+        workers = self._settings.get("workers") or 1
+        return int(workers[-1] if isinstance(workers, list) else workers)
+
+    def _shown(self, call: Mapping[str, Any]) -> str:
+        """Return the path of its script, as seen from the sweep's working directory."""
+        shown, cwd = Path(call["file"]), (self._settings.get("run") or {}).get("cwd")
+        return str(shown.relative_to(cwd)) if cwd and shown.is_relative_to(cwd) else str(shown)
+
+    def _options(self) -> list[str]:
+        """Return the options of ``tunelight train`` that say how it was trained."""
+        told, options = self._settings, []
+        if not told.get("resources_per_trial"):
+            gpus = told.get("gpus_per_worker")
+            options = ["--workers", str(self._workers), *(["--gpus", f"{gpus:g}"] if gpus else [])]
+        options += ["--seed", str(self.seed or 0)]
+        for name in _CARRIED:
+            usual = "ddp" if name == "evaluation" else check_setting(name, SETTINGS[name].default)
+            if name in told and told[name] != plain_setting(usual):
+                value = told[name]
+                text = value if isinstance(value, str) and value.isidentifier() else json.dumps(value)
+                options += ["--set", f"{name}={text}"]
+        return options
 
     @property
     def failed(self) -> bool:
@@ -344,6 +388,7 @@ class TrialResult(Noted):
             **({"objects": objects} if (objects := self._referred()) else {}),
             **({"changes": self.changes} if self.changes else {}),
             **({"command": command} if (command := self.command) else {}),
+            **({"plain_command": plain} if (plain := self.plain_command) else {}),
             **({"wider": wider} if (wider := self._wider()) else {}),
             "metric": self._settings.get("metric"),
             "mode": self._settings.get("mode") or "min",

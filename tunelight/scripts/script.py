@@ -34,7 +34,10 @@ _ALL = ("args", "args_no_hyphens", "args_no_boolean_flags", "args_json", *AGENTS
 """Macros that stand for all hyperparameters that no other one names, W&B's names; and for none of them."""
 _FOLDER = "trial_dir"
 """The macro that stands for the trial's folder."""
-_RECORDED = ("file", "module", "args", "style")
+_RECORDED = ("file", "module", "args", "style", "imported", "devices")
+_LIGHTNING = {"pytorch_lightning", "lightning"}
+_LAUNCHED = {*_LIGHTNING, "accelerate", "transformers", "wandb"}
+"""Libraries that a command has to tell of the workers, or of the configuration."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class Script:
         options: those of its parser, as far as they are known.
         imported: the modules that it imports, and their packages.
         checkpoints: whether reports of a Trainer write one.
+        devices: the key that says how many devices its Trainer trains on; empty where none is known.
         about: how its arguments are written, and why, for the person who checks a sweep.
     """
 
@@ -59,6 +63,7 @@ class Script:
     options: tuple[Option, ...] = ()
     imported: tuple[str, ...] = ()
     checkpoints: bool = True
+    devices: str = ""
     about: str = ""
 
     @classmethod
@@ -71,17 +76,18 @@ class Script:
             if one.keys() <= known
         ]
         options = tuple(Option(**one) for one in found)
-        given = {name: recorded.get(name) for name in _RECORDED}
-        return cls(**{**given, "args": tuple(given["args"] or ())}, options=options)  # type: ignore[arg-type]
+        given: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in recorded.items()}
+        return cls(**{name: given[name] for name in _RECORDED if name in given}, options=options)
 
     def recorded(self, keys: Sequence[str]) -> dict[str, Any]:
         """Return what its commands depend on, as plain data; ``keys``: those of the search space."""
-        options = [one for one in self.options if any(map(one.means, keys))]
+        options = [one for one in self.options if any(map(one.means, (*keys, self.devices)))]
         spelt = ({"names": list(one.names), "dest": one.dest, "kind": one.kind} for one in options)
         negatives = ({"negatives": list(one.negatives)} if one.negatives else {} for one in options)
         return {
             **{name: value for name, value in asdict(self).items() if name in _RECORDED},
             "args": list(self.args),
+            "imported": [name for name in self.imported if name in _LAUNCHED],
             "options": [one | off for one, off in zip(spelt, negatives, strict=True)],
         }
 
@@ -127,10 +133,36 @@ class Script:
             flags = tuple(Option((f"--{key}",), kind="flag") for key, one in values.items() if isinstance(one, bool))
         return spell(self.style, values, (*self.options, *flags))
 
-    def launch(self, config: Mapping[str, Any], workers: int, shown: str) -> list[str]:
-        """Return the command that trains a configuration without tunelight; ``shown``: the script as it was given."""
-        start = ["python"] if workers == 1 else ["torchrun", "--nproc_per_node", str(workers)]
-        return [*start, *(["-m", self.module] if self.module else [shown]), *self.command(config)]
+    def train(self, config: Mapping[str, Any], shown: str, options: Sequence[str]) -> list[str]:
+        """Return tunelight's command that trains a configuration as a trial did; ``shown``: the script as given."""
+        start = ["tunelight", "train", self.module or shown]
+        if "wandb" not in self.imported:
+            return [*start, *options, "--", *self.command(config)]
+        # W&B's configuration holds the values, too, and many a script reads nothing else.
+        keys = [f"{key}={json.dumps(value)}" for key, value in config.items()]
+        style = [] if self.style == "argparse" else [f"--set=style={self.style}"]
+        return [*start, *keys, *options, *style, "--", *self.args]
+
+    def launch(self, config: Mapping[str, Any], shown: str, workers: int, seed: int, *, gpus: bool) -> list[str] | None:
+        """Return the command that does it without tunelight; None for a script that reads W&B's configuration.
+
+        Left to its defaults, Lightning trains on one device, and under torchrun each rank for itself.
+        """
+        if "wandb" in self.imported:
+            return None
+        known = {}
+        words = ["python"] if workers == 1 else ["torchrun", "--nproc_per_node", str(workers)]
+        if not _LIGHTNING.isdisjoint(self.imported):
+            known["PL_GLOBAL_SEED"] = str(seed)
+            if self.devices:
+                config = {**flatten(config), self.devices: workers}
+            else:  # defaults of each Trainer; one that says devices=1 itself is refused with this strategy
+                known["PL_TRAINER_DEVICES"] = str(workers)
+                known |= {"PL_TRAINER_STRATEGY": "ddp"} if workers > 1 else {}
+        if workers > 1 and not gpus and not {"accelerate", "transformers"}.isdisjoint(self.imported):
+            known["ACCELERATE_USE_CPU"] = "true"
+        start = ["env", *(f"{name}={value}" for name, value in known.items())] if known else []
+        return [*start, *words, *(["-m", self.module] if self.module else [shown]), *self.command(config)]
 
     def __call__(self, config: Mapping[str, Any]) -> None:
         """Run the script to its end, with its Trainers and its process group on the gang."""
@@ -250,7 +282,19 @@ def script_of(space: SearchSpace, settings: Settings) -> Script:
         about = "Arguments are written as W&B's agent writes them."
     if read.options is None and style in ("argparse", "lightning"):
         about += f" They are not checked against its parser: {script.name} {read.why}."
-    return replace(script, options=read.options or (), about=about)
+    return replace(script, options=read.options or (), devices=_devices(script, read), about=about)
+
+
+def _devices(script: Script, read: Read) -> str:
+    """Return the key that says how many devices a script's Trainer trains on; empty where none is known."""
+    if _LIGHTNING.isdisjoint(script.imported):
+        return ""
+    if script.style == "hydra":
+        return "++trainer.devices"
+    if script.style == "lightning" and read.options is None:
+        return "trainer.devices"
+    keys = (one.dest for one in read.options or () if one.default in (None, "auto", "-1") or type(one.default) is int)
+    return next((key for key in keys if key.rpartition(".")[2] in ("devices", "num_devices")), "")
 
 
 def options_of(script: Script) -> Read:

@@ -16,6 +16,7 @@ from tunelight.errors import ResourceError, SettingsError
 from tunelight.record import is_folder
 from tunelight.resources import reserve
 from tunelight.schedulers.choose import build_scheduler
+from tunelight.searchers.choose import count_trials
 from tunelight.settings import Settings
 from tunelight.simulation.actors import slots_of
 from tunelight.simulation.cluster import Cluster
@@ -30,6 +31,7 @@ from tunelight.space import SearchSpace
 _SEEDS = 5
 _HOUR = 3600.0
 _MOST_RUNGS = 12
+_AGAIN = "the best again, as long as each can win"
 _COMPARED = ("asha", "elastic_asha")
 """Schedulers that the sweep's own is compared with."""
 
@@ -44,6 +46,9 @@ def plan(
     num_samples: int | None = None,
     workers: int | tuple[int, int] | None = None,
     max_epochs: int | None = None,
+    searcher: Any = None,
+    repeats: Any = None,
+    time_budget: float | str | None = None,
     proxy: Mapping[str, Any] | None = None,
     proxy_seconds_per_epoch: float | None = None,
     price_per_gpu_hour: float | None = None,
@@ -61,8 +66,8 @@ def plan(
         space: as ``tunelight.run`` takes it.
         seconds_per_epoch: of one trial, on a gang of ``workers`` (of an elastic one: the fewest).
         cluster: nodes x slots a node, "16x8"; a worker takes one slot, with its GPU if it has one.
-        scheduler, num_samples, workers, max_epochs, proxy: as in ``tunelight.run``. With ``proxy``, the plan is of its
-            trials in full, and ``plan.first`` of the cheap ones.
+        scheduler, num_samples, workers, max_epochs, searcher, repeats, time_budget, proxy: as in ``tunelight.run``.
+            With ``proxy`` or ``repeats``, the plan is of the last stage, and ``plan.first`` of what comes before.
         proxy_seconds_per_epoch: of a cheap trial, on its workers.
         price_per_gpu_hour: what a slot costs an hour (None: no costs are given).
         deadline: seconds, or text as "8h"; other sizes of gang and cluster are tried, too, and the cheapest is named.
@@ -73,9 +78,11 @@ def plan(
     Raises: subclasses of TunelightError. Runs on: driver, without Ray.
     """
     told = {"scheduler": scheduler, "num_samples": num_samples, "workers": workers, "max_epochs": max_epochs}
-    told["proxy"] = proxy
+    told |= {"searcher": searcher, "repeats": repeats, "time_budget": time_budget, "proxy": proxy}
+    settings = _settings(space, told)
+    ends_s = settings.budget_s
     try:
-        settings = _settings(space, {**told, "time_budget": deadline})
+        settings = replace(settings, time_budget=deadline)
     except SettingsError as error:
         raise SettingsError(str(error).replace("time_budget", "deadline")) from error
     for name, value in (
@@ -90,28 +97,49 @@ def plan(
     where, costs = Cluster.of(cluster), costs or Costs()
     how: dict[str, Any] = {"where": where, "costs": costs, "curves": curves, "seeds": seeds}
     how["price_per_gpu_hour"] = price_per_gpu_hour
-    if (cheap := settings.proxy) is None:
-        return _planned(settings, seconds_per_epoch, **how)
-    if proxy_seconds_per_epoch is None:
-        raise SettingsError(
-            "The sweep has proxy=, and how long an epoch of its cheap trials takes is not known. Give "
-            "proxy_seconds_per_epoch= (--proxy-seconds-per-epoch)."
-        )
-    full = replace(settings, proxy=None, num_samples=min(cheap.top, settings.num_samples), time_budget=None)
-    narrow = replace(settings, proxy=None, workers=cheap.workers or settings.workers, time_budget=None)
-    first, second = _planned(narrow, proxy_seconds_per_epoch, **how), _planned(full, seconds_per_epoch, **how)
-    return _both(first, second, settings.budget_s)
+    cheap, again = settings.proxy, settings.repeats
+    if cheap is None and again is None:
+        return _planned(settings, seconds_per_epoch, ends_s=ends_s, **how)
+    one = replace(settings, proxy=None, repeats=None, time_budget=None)
+    stages = [("the search", one, seconds_per_epoch)]
+    if cheap is not None:
+        if proxy_seconds_per_epoch is None:
+            raise SettingsError(
+                "The sweep has proxy=, and how long an epoch of its cheap trials takes is not known. Give "
+                "proxy_seconds_per_epoch= (--proxy-seconds-per-epoch)."
+            )
+        one = replace(one, num_samples=min(cheap.top, one.num_samples))
+        first = replace(stages[0][1], workers=cheap.workers or settings.workers)
+        stages = [("cheap trials", first, proxy_seconds_per_epoch), ("the best in full", one, seconds_per_epoch)]
+    if again is not None and (more := min(again.top, one.num_samples) * (again.repeats - 1)):
+        repeated = replace(one, num_samples=more, scheduler="fifo")
+        stages.append((_AGAIN, repeated, seconds_per_epoch))
+    return _in_turn(stages, settings.budget_s, ends_s, how)
 
 
-def _both(first: Plan, second: Plan, deadline_s: float | None) -> Plan:
-    """Return the plan of two stages, one after the other: the second's, with a verdict on both."""
-    hours = [plan.makespan_h for plan in (first, second)]
-    if hours[0] is None or hours[1] is None:
-        return replace(second, first=first, feasible=False, verdict=(first if hours[0] is None else second).verdict)
-    both = Spread(hours[0].p50 + hours[1].p50, hours[0].p90 + hours[1].p90)
+def _in_turn(
+    stages: Sequence[tuple[str, Settings, float]],
+    deadline_s: float | None,
+    ends_s: float | None,
+    how: Mapping[str, Any],
+) -> Plan:
+    """Return the plan of stages that follow one another: the last one's, with a verdict on all."""
+    made: Plan | None = None
+    both = Spread(0.0, 0.0)
+    for title, settings, seconds in stages:
+        left_s = None if ends_s is None else ends_s - both.p50 * _HOUR
+        if made is not None and left_s is not None and left_s <= 0:
+            made = replace(made, notes=[*made.notes, f"time_budget ends the sweep before {title}"])
+            break
+        made = replace(_planned(settings, seconds, ends_s=left_s, **how), stage=title, first=made)
+        if title == _AGAIN:  # no scheduler decides on these
+            made = replace(made, schedulers=(), notes=())
+        if made.makespan_h is None:
+            return made
+        both = Spread(both.p50 + made.makespan_h.p50, both.p90 + made.makespan_h.p90)
+    assert made is not None  # there is a first stage
     in_time = deadline_s is None or both.p90 * _HOUR <= deadline_s
-    verdict = _verdict(both, in_time, deadline_s, [])
-    return replace(second, first=first, feasible=in_time, verdict=f"Both stages: {verdict}")
+    return replace(made, feasible=in_time, verdict=f"All stages: {_verdict(both, in_time, deadline_s, [])}")
 
 
 def _planned(
@@ -123,11 +151,13 @@ def _planned(
     costs: Costs,
     curves: Curves | str | os.PathLike[str] | None,
     seeds: int,
+    ends_s: float | None,
 ) -> Plan:
     """Return the plan of one sweep."""
     reservation = reserve(settings.workers)
     least = reservation.least or reservation.workers
-    sweep = _Sweep(settings, where, price_per_gpu_hour, costs, seconds_per_epoch * costs.speedup(least), curves)
+    alone_s = seconds_per_epoch * costs.speedup(least)
+    sweep = _Sweep(settings, where, price_per_gpu_hour, costs, alone_s, curves, ends_s)
     about = Plan(
         scheduler=_name(settings.scheduler),
         num_samples=settings.num_samples,
@@ -149,7 +179,8 @@ def _planned(
 class _Sweep:
     """A sweep that can be simulated on any cluster, with any size of gang.
 
-    ``price``: of a slot's hour; ``alone_s``: seconds of an epoch on one worker; ``given``: its curves.
+    ``price``: of a slot's hour; ``alone_s``: seconds of an epoch on one worker; ``given``: its curves; ``ends_s``: its
+    time budget.
     """
 
     settings: Settings
@@ -158,6 +189,7 @@ class _Sweep:
     costs: Costs
     alone_s: float
     given: Curves | str | os.PathLike[str] | None
+    ends_s: float | None
 
     def __post_init__(self) -> None:
         self.scheduler = build_scheduler(replace(self.settings, metric="loss", mode="min"))
@@ -204,6 +236,7 @@ class _Sweep:
             "max_concurrent": self.settings.most_trials,
             "seed": seed,
             "costs": self.costs,
+            "time_budget": self.ends_s,
         }
         return simulate(self.curves(seed), **{**arguments, **changes})
 
@@ -215,10 +248,11 @@ class _Sweep:
 def _settings(given: Any, told: Mapping[str, Any]) -> Settings:
     """Return the sweep's settings: those of ``plan``, else the space's."""
     space = SearchSpace.of(given)
-    names = {*told, "max_concurrent", "max_workers"} - {"time_budget"}
+    names = {*told, "max_concurrent", "max_workers"}
     own = {name: value for name, value in space.settings.items() if name in names}
     settings = Settings(**{**own, **{name: value for name, value in told.items() if value is not None}})
-    return replace(settings, num_samples=settings.num_samples * space.grid_size, workers=settings.workers or 1)
+    total = count_trials(space, settings)
+    return replace(settings, num_samples=total, workers=settings.workers or 1)
 
 
 def _name(scheduler: Any) -> str:
@@ -355,6 +389,8 @@ def _verdict(hours: Spread, in_time: bool, deadline_s: float | None, options: Se
 
 def _notes(sweep: _Sweep, runs: Sequence[Simulation]) -> list[str]:
     notes = list(dict.fromkeys(note for run in runs for note in run.notes))
+    if sweep.ends_s is not None and any(run.makespan_s >= sweep.ends_s for run in runs):
+        notes.append(f"time_budget ends it after {duration(sweep.ends_s / _HOUR)}, before all trials have ended")
     if sweep.costs.efficiency == 1:
         notes.append("more workers were taken to be faster without loss; say Costs(efficiency=0.8) for 20 % a doubling")
     return notes

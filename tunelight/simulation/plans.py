@@ -80,8 +80,8 @@ class Plan:
 
     ``cost`` is what gangs hold, ``rent`` the whole cluster from the first to the last minute, each at the price of a
     slot's hour; None without a price. ``verdict`` says in words whether it can be done (in time). ``schedulers``: its
-    own and others; a note recommends another one that takes less and finds no worse a trial. ``first``: with ``proxy``,
-    the plan of its cheap trials, which come before; the verdict then is on both.
+    own and others; a note recommends another one that takes less and finds no worse a trial. ``first``: with ``proxy``
+    or ``repeats``, the plan of what comes before the last ``stage``; the verdict then is on all.
     """
 
     scheduler: str
@@ -102,6 +102,7 @@ class Plan:
     options: Sequence[Option] = ()
     schedulers: Sequence[Compared] = ()
     notes: Sequence[str] = ()
+    stage: str = ""
     first: Plan | None = None
 
     def asdict(self) -> dict[str, Any]:
@@ -114,8 +115,11 @@ class Plan:
 
 def _text(plan: Plan) -> str:
     if plan.first is not None:
-        stages = [("Stage 1, cheap trials", plan.first), ("Stage 2, the best in full", replace(plan, first=None))]
-        shown = [f"{title}: {_text(replace(each, verdict=''))}" for title, each in stages]
+        stages = [plan]
+        while (before := stages[0].first) is not None:
+            stages.insert(0, before)
+        alone = (_text(replace(each, first=None, verdict="")) for each in stages)
+        shown = [f"Stage {number}, {stages[number - 1].stage}: {text}" for number, text in enumerate(alone, start=1)]
         return "\n\n".join([*shown, *_wrapped(plan.verdict)])
     head = (
         f"{plan.num_samples} trials of up to {plan.max_epochs} epochs, {plan.workers} workers each, under "

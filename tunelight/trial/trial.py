@@ -247,11 +247,13 @@ class Trial:
 
 
 def trial_seed(sweep_seed: int, trial_id: str) -> int:
-    """Return a trial's seed (32 bits): a function of the sweep's seed and the trial's index.
+    """Return a trial's seed (32 bits): a function of the sweep's seed and the trial's index; the first one's is that.
 
     The index is the number that a trial id ends with, as tunelight's and Tune's own do; else the whole id.
     """
     tail = trial_id.rsplit("_", 1)[-1]
     key = str(int(tail)) if tail.isdecimal() else trial_id
+    if key == "0":  # so that a trial of any sweep can be trained again by a sweep of one
+        return sweep_seed % 2**32
     digest = hashlib.sha256(f"{sweep_seed}/{key}".encode()).digest()
     return int.from_bytes(digest[:4], "big")

@@ -214,9 +214,8 @@ def test_best_prints_and_exports(runs):
 def test_export_takes_any_trial_and_format(runs):
     assert call("best", "digits", "1", "--export", "one.yaml").output.startswith("Trial 00001: loss=")
     assert yaml.safe_load(Path("one.yaml").read_text())["trial"] == "00001"
-    assert (
-        "Did you mean 'hydra'?" in call("best", "digits", "--export", "a", "--format", "hidra", code=BAD_INPUT).stderr
-    )
+    said = call("best", "digits", "--export", "a", "--format", "jsn", code=BAD_INPUT).stderr
+    assert "Did you mean 'json'?" in said
     for words in (["--format", "json"], ["--checkpoint"]):
         assert "Give --export FILE" in call("best", "digits", *words, code=BAD_INPUT).stderr
 

@@ -1,9 +1,8 @@
-"""Trials as files: for LightningCLI, Hydra and Python, with their checkpoints beside them; and the best few."""
+"""Trials as files: for LightningCLI and a shell, with their checkpoints beside them; and the best few."""
 
 from __future__ import annotations
 
-import ast
-import math
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,9 @@ import yaml
 
 from tests.unit.results.test_results import Writer
 from tunelight.errors import CheckpointError, SettingsError, StorageError
+from tunelight.policies import FailurePolicy
 from tunelight.results import formats
+from tunelight.settings.plain import plain_setting
 
 CONFIG = {"model.lr": 1e-05, "model.hidden": 64, "data.batch_size": 32, "trainer.gradient_clip_val": 0.5}
 TOLD: dict[str, Any] = {
@@ -25,7 +26,7 @@ TOLD: dict[str, Any] = {
     "gpus_per_worker": 0,
     "backend": "ddp",
     "failures": {"max_failures": 3},
-    "trainer_args": {"precision": "bf16-mixed", "callbacks": [{"object": "x:Y"}]},
+    "trainer_args": {"precision": "bf16-mixed", "logger": [{"object": "x:Y"}]},
 }
 
 
@@ -46,7 +47,7 @@ def test_a_yaml_file_of_a_sweep_with_a_model_is_lightning_cli_s_and_of_a_train_f
 def test_lightning_cli_gets_seed_model_data_and_a_trainer_with_its_workers(tmp_path):
     path = sweep(tmp_path).export_best(tmp_path / "best.yaml", "lightning-cli")
     assert "# Trial 00000 of the sweep digits: loss=0.2 at report 2." in path.read_text()
-    assert "Left out, for they are objects: trainer_args callbacks." in path.read_text()
+    assert "Left out, for they are objects: trainer_args logger." in path.read_text()
     assert yaml.safe_load(path.read_text()) == {
         "seed_everything": 0,
         "model": {"lr": 1e-05, "hidden": 64},
@@ -94,7 +95,7 @@ def test_the_strategy_asks_for_what_trials_had(tmp_path, told, name, arguments):
 
 def test_a_strategy_of_the_sweep_s_own_stays(tmp_path):
     found = sweep(tmp_path, trainer_args={"strategy": "ddp"})
-    assert yaml.safe_load(found.export_best(tmp_path / "b.yaml", "hydra").read_text())["trainer"]["strategy"] == "ddp"
+    assert yaml.safe_load(found.export_best(tmp_path / "b.yaml").read_text())["trainer"]["strategy"] == "ddp"
 
 
 def test_nested_configurations_are_the_same(tmp_path):
@@ -103,75 +104,122 @@ def test_nested_configurations_are_the_same(tmp_path):
     assert (data["model"], data["data"]) == ({"lr": 0.1}, {"batch_size": 8})
 
 
-def test_keys_that_do_not_say_whose_they_are_are_refused(tmp_path):
-    found = sweep(tmp_path, {"lr": 0.1}, model=None, data=None, train="a:b")
-    for form in ("lightning-cli", "hydra"):
-        with pytest.raises(SettingsError, match=r"key 'lr' does not say whose argument it is.*format='yaml'"):
-            found.export_best(tmp_path / "b.yaml", form)
+SCRIPT = {"model": None, "data": None, "script": "train.py", "call": {"file": "train.py", "args": ["fit"]}}
+FUNCTION = {"model": None, "data": None, "train": "jobs:train"}
+MODEL_KEY, KEY = {"model.lr": 0.1}, {"lr": 0.1}
 
 
-@pytest.mark.parametrize("package", ["pytorch_lightning", "lightning.pytorch"])
-def test_hydra_gets_targets(tmp_path, package):
-    path = sweep(tmp_path, lightning=package).export_best(tmp_path / "best.yaml", "hydra")
-    assert path.read_text().startswith("# @package _global_\n")
-    data = yaml.safe_load(path.read_text())
-    assert data["model"] == {
-        "_target_": "tunelight.digits.DigitsClassifier",
-        "_convert_": "all",
-        "lr": 1e-05,
-        "hidden": 64,
-    }
-    assert data["trainer"]["_target_"] == f"{package}.Trainer"
-    assert data["trainer"]["strategy"] == {"_target_": "tunelight.RayStrategy", "num_workers": 2}
-
-
-def test_hydra_leaves_out_the_target_that_only_a_script_can_define(tmp_path):
-    found = sweep(tmp_path, model="__main__:Model")
-    assert "_target_" not in yaml.safe_load(found.export_best(tmp_path / "b.yaml", "hydra").read_text())["model"]
-
-
-def calls(path: Path) -> list[str]:
-    """Return the calls of a program's main(), as written."""
-    main = next(node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef))
-    return [ast.unparse(node) for node in main.body]
-
-
-def test_a_program_trains_with_a_trainer_of_its_own(tmp_path):
-    path = sweep(tmp_path).export_best(tmp_path / "best.py")
-    assert "from tunelight.digits import DigitsClassifier, DigitsData\n" in path.read_text()
-    assert calls(path) == [
-        "pl.seed_everything(0)",
-        "model = DigitsClassifier(lr=1e-05, hidden=64)",
-        "data = DigitsData(batch_size=32)",
+@pytest.mark.parametrize(
+    ("told", "config", "form", "said"),
+    [
+        ({}, KEY, "lightning-cli", r"key 'lr' does not say whose argument it is.*format='yaml' or 'json'"),
+        ({"datasets": {"train": {"csv": "a"}}}, CONFIG, "lightning-cli", r"served datasets= .*format='yaml'"),
         (
-            "trainer = pl.Trainer(max_epochs=8, accelerator='cpu', precision='bf16-mixed', gradient_clip_val=0.5, "
-            "strategy=tl.RayStrategy(num_workers=2))"
+            {"trainer_args": {"callbacks": [{"object": "x:Y"}], "logger": {"object": "x:Z"}}},
+            *(CONFIG, "lightning-cli", r"trainer_args callbacks held objects.*class_path and init_args, or"),
         ),
-        "trainer.fit(model, datamodule=data)",
-    ]
+        ({}, CONFIG, "shell", r"did not tune a script.*format='lightning-cli' or 'yaml'"),
+        (FUNCTION, MODEL_KEY, "lightning-cli", r"this one has no model=.*format='yaml'"),
+        (FUNCTION, KEY, "shell", r"did not tune a script.*format='yaml'"),
+        (SCRIPT, MODEL_KEY, "lightning-cli", r"this one tuned a script.*format='shell' or 'yaml'"),
+        *(({}, CONFIG, gone, f"no format '{gone}'.*yaml, json, lightning-cli, shell") for gone in ("hydra", "python")),
+    ],
+)
+def test_a_format_that_cannot_describe_the_training_is_refused_by_name(tmp_path, told, config, form, said):
+    with pytest.raises(SettingsError, match=said):
+        sweep(tmp_path, config, **told).export_best(tmp_path / ("b.sh" if form == "shell" else "b.yaml"), form)
 
 
-def test_a_program_of_a_train_function_is_a_sweep_of_one_trial(tmp_path):
-    found = sweep(
-        tmp_path, {"lr": 0.1, "net": {"hidden": 8}}, model=None, data=None, train="jobs.main:train", workers=[1, 2]
-    )
-    path = found.export_best(tmp_path / "best.py", "python")
-    assert "from jobs.main import train" in path.read_text()
-    assert "CONFIG = {'lr': 0.1, 'net': {'hidden': 8}}" in path.read_text()
-    assert "workers=(1, 2)" in calls(path)[0]
+def test_every_other_pair_of_a_format_and_a_kind_of_sweep_is_written(tmp_path):
+    for kind, told in (("model", {}), ("function", FUNCTION), ("script", SCRIPT)):
+        (tmp_path / kind).mkdir()
+        found = sweep(tmp_path / kind, MODEL_KEY, **told)
+        for form in ("yaml", "json"):
+            path = found.export_best(tmp_path / f"{kind}.{form}", form)
+            assert yaml.safe_load(path.read_text())["config"] == MODEL_KEY
+    assert "exec tunelight train train.py" in found.export_best(tmp_path / "best.sh").read_text()
 
 
-def test_a_program_spells_infinities_and_nan_as_python_does(tmp_path):
-    config = {"clip": math.inf, "net": {"weights": [-math.inf, 1.0]}}
-    found = sweep(tmp_path, config, model=None, data=None, train="jobs.main:train")
-    tree = ast.parse(found.export_best(tmp_path / "best.py").read_text())
-    (assigned,) = [node.value for node in tree.body if isinstance(node, ast.Assign)]
-    assert eval(ast.unparse(assigned)) == config
+# Commands
 
 
-def test_a_program_cannot_import_what_a_script_defined(tmp_path):
-    with pytest.raises(SettingsError, match="Move it into a module"):
-        sweep(tmp_path, model="__main__:Model").export_best(tmp_path / "best.py")
+def of_script(folder: Path, config: Any = None, call: Any = None, **told: Any) -> Any:
+    call = {"file": "train.py", "args": [], **(call or {})}
+    return sweep(folder, {"lr": 0.1} if config is None else config, **{**TOLD, **SCRIPT, "call": call, **told}).best
+
+
+@pytest.mark.parametrize(
+    ("told", "options"),
+    [
+        ({}, "--workers 2"),
+        ({"workers": [1, 4], "evaluation": "exact"}, "--workers 4 | --set evaluation=exact"),
+        ({"gpus_per_worker": 0.5, "backend": "sharded"}, "--workers 2 --gpus 0.5 | --set backend=sharded"),
+        ({"failures": {"max_failures": 0}}, """| --set 'failures={"max_failures": 0}'"""),
+        ({"mode": "max"}, "--set mode=max"),
+        ({"resources_per_trial": {"cpu": 1}}, """| --set 'resources_per_trial={"cpu": 1}'"""),
+        ({"repeats": {"folds": 5, "top": 1}}, "--workers 2"),
+    ],
+)
+def test_the_command_says_what_the_trial_had(tmp_path, told, options):
+    trial = of_script(tmp_path, **{"failures": plain_setting(FailurePolicy()), **told})
+    shown = shlex.join(trial.command)
+    assert shown.startswith("tunelight train train.py ")
+    for option in options.split("|"):
+        assert option.strip() in shown
+    assert f"--seed {trial.seed}" in shown
+    assert shown.count("--set") == options.count("--set") + ("metric" not in told)
+    assert ("resources" in shown) is ("--workers" not in shown)
+    text = trial.export(tmp_path / "best.sh").read_text()
+    assert f'exec {shown} "$@"' in text
+    assert ("trained on 5 folds" in text) is ("repeats" in told)
+    plain = not {"gpus_per_worker", "backend"} & told.keys()
+    assert (trial.plain_command is not None) is plain is ("Without tunelight: " in text)
+
+
+PL, TORCHRUN = ["pytorch_lightning"], "torchrun --nproc_per_node 2 train.py"
+DEVICES = {"options": [{"names": ["--devices", "-d"], "dest": "devices", "kind": "value"}], "devices": "devices"}
+ENV = "env PL_GLOBAL_SEED={seed}"
+
+
+@pytest.mark.parametrize(
+    ("call", "plain"),
+    [
+        ({}, f"{TORCHRUN} --lr=0.1"),
+        ({"imported": PL}, f"{ENV} PL_TRAINER_DEVICES=2 PL_TRAINER_STRATEGY=ddp {TORCHRUN} --lr=0.1"),
+        ({"imported": PL, **DEVICES}, f"{ENV} {TORCHRUN} --lr=0.1 --devices=2"),
+        (
+            {"imported": PL, "style": "lightning", "args": ["fit"], "devices": "trainer.devices"},
+            f"{ENV} {TORCHRUN} fit --lr=0.1 --trainer.devices=2",
+        ),
+        (
+            {"imported": PL, "style": "hydra", "devices": "++trainer.devices"},
+            f"{ENV} {TORCHRUN} lr=0.1 ++trainer.devices=2",
+        ),
+        ({"imported": ["accelerate"]}, f"env ACCELERATE_USE_CPU=true {TORCHRUN} --lr=0.1"),
+        ({"module": "pkg.train"}, "torchrun --nproc_per_node 2 -m pkg.train --lr=0.1"),
+    ],
+)
+def test_the_plain_command_joins_its_ranks(tmp_path, call, plain):
+    trial = of_script(tmp_path, call=call)
+    assert shlex.join(trial.plain_command) == plain.format(seed=trial.seed)
+
+
+def test_with_one_worker_it_needs_no_launcher(tmp_path):
+    assert shlex.join(of_script(tmp_path, workers=1).plain_command) == "python train.py --lr=0.1"
+
+
+def test_a_script_that_uses_wandb_gets_its_configuration_as_keys(tmp_path):
+    config = {"lr": 0.1, "net": {"act": "a,b", "sizes": [1, 2]}}
+    trial = of_script(tmp_path, config, {"imported": ["wandb"], "args": ["--epochs", "3"], "style": "fire"})
+    assert trial.plain_command is None
+    words = trial.command[: trial.command.index("--workers")]
+    assert words == ["tunelight", "train", "train.py", "lr=0.1", 'net={"act": "a,b", "sizes": [1, 2]}']
+    assert trial.command[-4:] == ["--set=style=fire", "--", "--epochs", "3"]
+
+
+def test_a_masked_secret_is_pointed_out(tmp_path):
+    trial = of_script(tmp_path, call={"args": ["--store=s3://me:***@host"]})
+    assert "A secret was masked" in trial.export(tmp_path / "best.sh").read_text()
 
 
 def test_a_configuration_that_changed_on_the_way_says_so(tmp_path):
@@ -290,46 +338,29 @@ def test_a_file_of_yaml_has_texts_and_references(tmp_path):
     assert told["objects"] == {key: pairs[0][1] for key, pairs in OBJECTS.items()}
 
 
-def test_each_format_names_objects_in_its_own_words(tmp_path):
+def test_objects_are_named_in_lightning_cli_s_words(tmp_path):
     results = sweep(tmp_path, OBJECT_CONFIG, space_objects=OBJECTS)
     cli = yaml.safe_load(results.export_best(tmp_path / "cli.yaml", "lightning-cli").read_text())
     assert cli["model"] == {"cell": "torch.nn.GRU", "kind": "A", "aug": {"p": 0.5}}
     assert cli["data"] == {"sizes": [1, 2]}
-    hydra = yaml.safe_load(results.export_best(tmp_path / "hydra.yaml", "hydra").read_text())
-    found = {"_target_": "hydra.utils.get_object"}
-    assert hydra["model"]["cell"] == {**found, "path": "torch.nn.GRU"}
-    assert hydra["model"]["kind"] == {**found, "path": "my.parts.Kind.A"}
-    assert hydra["model"]["aug"] == {"_target_": "my.parts.Aug", "p": 0.5}
-    code = results.export_best(tmp_path / "best.py").read_text()
-    ast.parse(code)
-    assert "import my.parts\nimport torch.nn\n" in code
-    assert "cell=torch.nn.GRU, kind=my.parts.Kind.A, aug=my.parts.Aug(p=0.5))" in code
-    assert "sizes=(1, 2)" in code
 
 
 @pytest.mark.parametrize("reference", [None, "__main__:GRU", "a:b; import os", {"enum": "a:B", "name": "c()"}])
 def test_an_object_that_no_module_has_is_refused(tmp_path, reference):
     results = sweep(tmp_path, {"model.cell": "GRU"}, space_objects={"model.cell": [["GRU", reference]]})
     with pytest.raises(SettingsError, match=r"model.cell is 'GRU', an object that cannot be imported"):
-        results.export_best(tmp_path / "best.py")
+        results.export_best(tmp_path / "best.yaml", "lightning-cli")
 
 
-def test_the_callback_of_a_wide_model_is_in_every_format(tmp_path: Path) -> None:
-    def export(form: str, name: str, callbacks: list[Any]) -> str:
-        where = {"trial": "00000", "sweep": {"name": "s"}, "seed": 1, "checkpoint": None}
-        found = {"metric": "loss", "value": 0.5, "training_iteration": 1}
-        facts = {"config": {"model.lr": 0.1}, "wider": {"parameters": {"w": {"adam": 0.5}}}, **where, **found}
-        told = {"model": "tunelight.digits:DigitsClassifier", "trainer_args": {"callbacks": callbacks}}
-        write = {"lightning-cli": formats.lightning_cli, "hydra": formats.hydra, "python": formats.python}[form]
-        return write(facts, told, name)
-
-    own = {"class_path": "x.Y"}
-    cli = yaml.safe_load(export("lightning-cli", "a.yaml", [own]))["trainer"]["callbacks"]
+def test_the_callback_of_a_wide_model_follows_the_sweep_s_own(tmp_path: Path) -> None:
+    where = {"trial": "00000", "sweep": {"name": "s"}, "seed": 1, "checkpoint": None}
+    found = {"metric": "loss", "value": 0.5, "training_iteration": 1}
     wanted = {"parameters": {"w": {"adam": 0.5}}}
+    facts = {"config": {"model.lr": 0.1}, "wider": wanted, **where, **found}
+    own = {"class_path": "x.Y"}
+    told = {"model": "tunelight.digits:DigitsClassifier", "trainer_args": {"callbacks": [own]}}
+    cli = yaml.safe_load(formats.lightning_cli(facts, told, "a.yaml"))["trainer"]["callbacks"]
     assert cli == [own, {"class_path": "tunelight.WiderModel", "init_args": wanted}]
-    hydra = yaml.safe_load(export("hydra", "a.yaml", []))["trainer"]["callbacks"]
-    assert hydra == [{"_target_": "tunelight.WiderModel", "_convert_": "all", **wanted}]
-    assert "callbacks=[tl.WiderModel(parameters={'w': {'adam': 0.5}})]" in export("python", "a.py", [])
 
 
 @pytest.mark.parametrize("kept", [{"parameters": {"w": {"adam": 0.5}}}, None])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import subprocess
 import sys
@@ -14,7 +13,7 @@ import pytest
 import tunelight as tl
 from tests import flavours
 from tests.unit.results.test_results import Writer
-from tunelight.errors import CheckpointError, ImportPathError, SettingsError
+from tunelight.errors import CheckpointError, ImportPathError
 
 MODULE = "somebody_s_model"
 CODE = """\
@@ -96,10 +95,8 @@ def test_reading_in_python_runs_none_of_it(theirs, marker, tmp_path, monkeypatch
     page(found)
     for draw in FIGURES.values():
         draw(found)
-    for name in ("a.yaml", "b.json", "c.py"):
+    for name in ("a.yaml", "b.json"):
         found.export_best(tmp_path / name)
-    for kind in ("lightning-cli", "hydra"):
-        found.export_best(tmp_path / f"{kind}.yaml", kind)
     assert not marker.exists()
     assert MODULE not in sys.modules
 
@@ -109,7 +106,7 @@ def test_reading_in_python_runs_none_of_it(theirs, marker, tmp_path, monkeypatch
     [
         ("show", "digits"),
         ("best", "digits", "--export", "best.yaml"),
-        ("best", "digits", "0", "--export", "best.py", "--format", "python"),
+        ("best", "digits", "0", "--export", "best.yaml", "--format", "lightning-cli"),
         ("ls", "."),
         ("report", "digits"),
     ],
@@ -123,40 +120,3 @@ def test_commands_that_read_run_none_of_it_also_inside_of_its_folder(theirs, mar
     )
     assert done.returncode == 0, done.stderr
     assert not marker.exists(), done.stderr
-
-
-@pytest.mark.parametrize("path", ["os:system\nimport evil", "a b:Net", "os:path;import_evil"])
-def test_an_export_as_a_program_takes_import_paths_only(tmp_path, path):
-    written = Writer(tmp_path, model=path)
-    written.trial(0.5, config={"model.lr": 0.1})
-    with pytest.raises(SettingsError, match="is no import path"):
-        written.load().export_best(tmp_path / "best.py")
-
-
-@pytest.mark.parametrize(
-    ("recorded", "package"),
-    [({}, "pytorch_lightning"), *(({"lightning": name}, name) for name in ("pytorch_lightning", "lightning.pytorch"))],
-)
-def test_what_a_record_holds_is_text_in_an_exported_program(tmp_path, recorded, package):
-    told = {"model": "tunelight.digits:DigitsClassifier", "metric": '"""\nimport os\n"""', **recorded}
-    written = Writer(tmp_path, **told)
-    written.trial(0.5, config={"model.lr": 0.1})
-    path = written.load().trials[0].export(tmp_path / "a.py")
-    body = ast.parse(path.read_text()).body
-    imported = [one.names[0].name for one in body if isinstance(one, ast.Import)]
-    assert imported == [package, "tunelight"]
-
-
-@pytest.mark.parametrize(("name", "form"), [("best.py", "python"), ("best.yaml", "hydra")])
-def test_a_package_that_is_not_lightning_is_refused_in_an_export(tmp_path, name, form):
-    written = Writer(tmp_path, model="tunelight.digits:DigitsClassifier", lightning="os\nimport evil")
-    written.trial(0.5, config={"model.lr": 0.1})
-    with pytest.raises(SettingsError, match=r"package 'os\\nimport evil' as its Lightning; there are: pytorch_"):
-        written.load().export_best(tmp_path / name, form)
-
-
-def test_a_key_that_is_no_argument_is_refused_in_an_exported_program(tmp_path):
-    written = Writer(tmp_path, model="tunelight.digits:DigitsClassifier")
-    written.trial(0.5, config={"model.lr": 0.1, "trainer.x=1)\nimport os\ny(z": 1})
-    with pytest.raises(SettingsError, match="no argument of a Trainer"):
-        written.load().export_best(tmp_path / "a.py")

@@ -42,30 +42,17 @@ def test_a_value_may_name_the_trial_s_folder() -> None:
     assert script_of(space, Settings(**space.settings)).command({"lr": 1}) == ["--out", ".", "--lr=1"]
 
 
-@pytest.mark.parametrize(
-    ("workers", "module", "start"),
-    [
-        (1, None, ["python", "src/train.py"]),
-        (2, None, ["torchrun", "--nproc_per_node", "2", "src/train.py"]),
-        (2, "pkg.train", ["torchrun", "--nproc_per_node", "2", "-m", "pkg.train"]),
-    ],
-)
-def test_a_configuration_is_trained_without_tunelight_by_torchrun(
-    workers: int, module: str | None, start: list[str]
-) -> None:
-    script = Script("/home/src/train.py", module, ("--epochs", "10"))
-    assert script.launch({"lr": 0.1}, workers, "src/train.py") == [*start, "--epochs", "10", "--lr=0.1"]
-
-
 def test_what_is_recorded_spells_the_same_commands() -> None:
     options = (
         Option(("--lr", "-l"), "lr"),
         Option(("--amp", "--no-amp"), "amp", "both", negatives=("--no-amp",), default=True, help="much text"),
         Option(("--other",), "other"),
+        Option(("--devices",), "devices"),
     )
-    script = Script("train.py", args=("fit",), options=options)
+    script = Script("train.py", args=("fit",), options=options, imported=("torch", "lightning"), devices="devices")
     recorded = json.loads(json.dumps(script.recorded(["lr", "amp"])))
-    assert [one["names"] for one in recorded["options"]] == [["--lr", "-l"], ["--amp", "--no-amp"]]
+    assert [one["names"] for one in recorded["options"]] == [["--lr", "-l"], ["--amp", "--no-amp"], ["--devices"]]
+    assert (recorded["imported"], recorded["devices"]) == (["lightning"], "devices")
     for config in ({"lr": 0.1, "amp": False}, {"lr": 1, "amp": True}):
         assert Script.of(recorded).command(config) == script.command(config)
 

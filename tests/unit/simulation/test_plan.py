@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from tests.unit.recording import Sweep
 from tunelight.errors import SettingsError
 from tunelight.simulation import TableCurves
 from tunelight.simulation.curves import SteadyCurves
+from tunelight.simulation.plans import duration
 from tunelight.simulation.run import fidelity_note
 
 SPACE: dict[str, Any] = {"lr": tl.loguniform(1e-4, 1e-1)}
@@ -169,11 +172,50 @@ def test_a_plan_of_two_stages_has_both_and_a_verdict_on_both():
     assert both.makespan_h is not None
     assert both.first.makespan_h is not None
     assert both.feasible
-    assert both.verdict.startswith("Both stages: Meets the deadline of 100 h")
+    assert both.verdict.startswith("All stages: Meets the deadline of 100 h")
     text = str(both)
-    assert text.index("Stage 1, cheap trials:") < text.index("Stage 2, the best in full: 2 trials") < text.index("Both")
+    assert text.index("Stage 1, cheap trials:") < text.index("Stage 2, the best in full: 2 trials") < text.index("All")
     late = planned(proxy={"model.width": 8, "top": 2}, proxy_seconds_per_epoch=2.0, deadline=1)
     assert not late.feasible
+
+
+def test_the_best_are_planned_again_after_the_search():
+    told: dict[str, Any] = {"scheduler": "fifo", "num_samples": 4, "seeds": 1}
+    once = planned(**told)
+    again = planned(**told, repeats={"top": 3, "repeats": 5}, deadline="100h")
+    assert again.first == replace(once, stage="the search")
+    assert (again.num_samples, again.scheduler, again.feasible) == (12, "fifo", True)
+    assert again.makespan_h
+    assert once.makespan_h
+    assert f"All stages: Meets the deadline of 100 h: about {duration(again.makespan_h.p50 + once.makespan_h.p50)}" in (
+        again.verdict
+    )
+    three = planned(**told, proxy={"model.width": 8, "top": 2}, proxy_seconds_per_epoch=2.0, repeats=2)
+    assert re.findall(r"Stage \d, [^:,]*", str(three)) == [
+        "Stage 1, cheap trials", "Stage 2, the best in full", "Stage 3, the best again",
+    ]  # fmt: skip
+    space = tl.SearchSpace(SPACE, repeats=tl.Folds(2, top=1), **{k: TOLD[k] for k in ("num_samples", "max_epochs")})
+    assert tl.plan(space, cluster="4x4", seconds_per_epoch=60, seeds=1).num_samples == 1
+
+
+def test_a_time_budget_ends_what_is_planned():
+    told: dict[str, Any] = {"scheduler": "fifo", "seeds": 1}
+    cut, whole = planned(**told, time_budget="10m"), planned(**told)
+    assert cut.makespan_h
+    assert whole.makespan_h
+    assert cut.makespan_h.p90 <= 0.25 < whole.makespan_h.p50
+    assert any("time_budget ends it after 10 min" in note for note in cut.notes)
+    cut = planned(**told, time_budget="10m", repeats=3)
+    assert cut.first is None
+    assert any("time_budget ends the sweep before the best again" in note for note in cut.notes)
+
+
+@pytest.mark.parametrize(("settings", "trials"), [({"num_samples": 40}, 6), ({"num_samples": 4}, 4)])
+def test_a_grid_ends_with_its_last_configuration(settings: dict[str, Any], trials: int):
+    space = tl.SearchSpace({"a": tl.choice([1, 2, 3]), "b": tl.choice([0, 1])}, searcher="grid", **settings)
+    assert tl.plan(space, cluster="1x2", seconds_per_epoch=1, max_epochs=2, seeds=1).num_samples == trials
+    axes = tl.SearchSpace({"a": {"grid_search": [1, 2, 3]}}, num_samples=2)
+    assert tl.plan(axes, cluster="1x2", seconds_per_epoch=1, max_epochs=2, seeds=1).num_samples == 6
 
 
 def test_epochs_that_nobody_names_are_asked_for():
