@@ -137,7 +137,7 @@ class Script:
         """Return tunelight's command that trains a configuration as a trial did; ``shown``: the script as given."""
         start = ["tunelight", "train", self.module or shown]
         if "wandb" not in self.imported:
-            return [*start, *options, "--", *self.command(config)]
+            return [*start, *options, "--", *self.command(config, f"${{{_FOLDER}}}")]
         # W&B's configuration holds the values, too, and many a script reads nothing else.
         keys = [f"{key}={json.dumps(value)}" for key, value in config.items()]
         style = [] if self.style == "argparse" else [f"--set=style={self.style}"]

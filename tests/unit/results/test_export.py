@@ -195,6 +195,7 @@ ENV = "env PL_GLOBAL_SEED={seed}"
             {"imported": PL, "style": "hydra", "devices": "++trainer.devices"},
             f"{ENV} {TORCHRUN} lr=0.1 ++trainer.devices=2",
         ),
+        ({"args": ["--out=${trial_dir}"]}, f"{TORCHRUN} --out=. --lr=0.1"),
         ({"imported": ["accelerate"]}, f"env ACCELERATE_USE_CPU=true {TORCHRUN} --lr=0.1"),
         ({"module": "pkg.train"}, "torchrun --nproc_per_node 2 -m pkg.train --lr=0.1"),
     ],
@@ -202,6 +203,7 @@ ENV = "env PL_GLOBAL_SEED={seed}"
 def test_the_plain_command_joins_its_ranks(tmp_path, call, plain):
     trial = of_script(tmp_path, call=call)
     assert shlex.join(trial.plain_command) == plain.format(seed=trial.seed)
+    assert ("${trial_dir}" in shlex.join(trial.command)) is ("--out" in plain)
 
 
 def test_with_one_worker_it_needs_no_launcher(tmp_path):
