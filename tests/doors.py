@@ -108,7 +108,7 @@ ROOMS: dict[str, Room] = {
     ),
     "scripts": Room(
         "runs a training script as it is, on a worker, and reads its options",
-        names("errors compat checkpoints settings session space lightning integrations"),
+        names("errors compat checkpoints settings session space gang schedulers lightning integrations"),
     ),
     "data": Room(
         "datasets and caches for training code",

@@ -12,10 +12,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from typer.testing import CliRunner, Result
 
 import tunelight as tl
+from tests.waiting import until
 from tunelight.cli import app
 from tunelight.results import SweepResults, TrialResult
 
@@ -159,37 +161,39 @@ def test_a_worker_that_dies_in_the_third_epoch_changes_nothing(sweep: Any, tmp_p
     assert len(whole) == 5
 
 
-def test_nothing_of_a_trial_s_globals_reaches_the_next(sweep: Any, tmp_path: Path) -> None:
-    (tmp_path / "state.py").write_text("runs = 0\nseen = []\n")
-    text = LOOP + (
-        "import state\n"
-        "ran = globals().get('ran', 0) + 1\n"
-        "state.runs += 1\n"
-        "tl.report({'val_loss': ran + state.runs, 'pid': __import__('os').getpid()})\n"
-    )
-    results = sweep(text, num_samples=30, scheduler="fifo")
-    assert [trial.value for trial in results.trials] == [2.0] * 30
-    assert len({trial.history[0]["pid"] for trial in results.trials}) == 1  # on one gang
+HABITS = """
+import argparse, atexit, multiprocessing, os, subprocess, sys
+import torch
+import state
+import tunelight as tl
+
+multiprocessing.set_start_method("spawn")
+torch.set_num_interop_threads(1)
+torch.library.Library("tunelight_tests", "DEF").define("twice(Tensor x) -> Tensor")
+state.runs += 1
+changed = torch.nn.functional.relu.__name__ != "relu"
+torch.nn.functional.relu = print
+left = subprocess.Popen(["sleep", "600"]).pid
+atexit.register(os.write, 1, b"at exit\\n")
+group = os.getpgid(0) == os.getpid()
+tl.report({"val_loss": state.runs + changed, "pid": os.getpid(), "left": left, "group": float(group)})
+"""
 
 
-@pytest.mark.parametrize(
-    "habit",
-    [
-        (
-            "import torch\nbefore = torch.nn.functional.relu\ntorch.nn.functional.relu = lambda x: x * 0\n"
-            "changed = before.__name__ != 'relu'\n"
-        ),
-        (
-            "import threading, time\nchanged = any(one.name == 'ticks' for one in threading.enumerate())\n"
-            "def ticks():\n    time.sleep(60)\n"
-            "threading.Thread(target=ticks, daemon=True, name='ticks').start()\n"
-        ),
-    ],
-    ids=["patch", "thread"],
-)
-def test_a_process_that_a_script_has_changed_trains_no_other_trial(sweep: Any, habit: str) -> None:
-    results = sweep(LOOP + habit + "tl.report({'val_loss': float(changed)})\n", num_samples=3, scheduler="fifo")
-    assert [trial.value for trial in results.trials] == [0.0] * 3
+@pytest.mark.parametrize("reuse", [None, False, True])
+def test_each_trial_of_a_script_has_a_process_of_its_own_unless_the_user_wants_less(
+    sweep: Any, tmp_path: Path, reuse: bool | None
+) -> None:
+    (tmp_path / "state.py").write_text("runs = 0\n")
+    number = 2 if reuse is False else 4
+    text = LOOP + "import os\ntl.report({'val_loss': 1.0, 'pid': os.getpid()})" if reuse else HABITS
+    results = sweep(text, num_samples=number, scheduler="fifo", reuse_gangs=reuse, style="argparse")
+    assert [(trial.value, str(trial.error)) for trial in results.trials] == [(1.0, "None")] * number
+    reports = [trial.history[0] for trial in results.trials]
+    assert len({report["pid"] for report in reports}) == (1 if reuse else number)
+    if not reuse:
+        assert {report["group"] for report in reports} == {1.0}
+        until(lambda: not any(psutil.pid_exists(int(report["left"])) for report in reports), 10)
 
 
 def test_an_edit_of_the_script_counts_in_the_next_sweep(sweep: Any) -> None:

@@ -238,11 +238,11 @@ def main() -> None:
     """Run the command line of this process.
 
     Only commands that run a user's code import from the working directory: reading a sweep must not run code that is
-    in its folder.
+    in its folder. They look there last: a module of Python's name there is for a script's own process alone.
     """
     here = os.getcwd()  # noqa: PTH109 - sys.path holds text
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     if command in _RUNS_CODE and here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
+        sys.path.append(here)
     warnings.formatwarning = lambda message, *_, **__: f"Warning: {message}\n"
     app()

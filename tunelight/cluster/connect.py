@@ -65,7 +65,7 @@ def connected(
     mine: local.LocalRay | None = None
     done = False
     stack = contextlib.ExitStack()
-    threads = local.threads_of(reservation.cpus_per_worker)
+    threads, stays = local.threads_of(reservation.cpus_per_worker), settings.reuse_gangs is not False
     try:
         there = _standing_for(settings) if ours else None
         if there is not None:
@@ -76,9 +76,7 @@ def connected(
         elif ours and _remote(settings.address) is None:
             kept_as_it_is = settings.datasets is not None
             with quiet(settings.verbose):
-                mine = local.start(
-                    settings.runtime_env, settings.verbose, threads, fork=settings.reuse_gangs, as_it_is=kept_as_it_is
-                )
+                mine = local.start(settings.runtime_env, settings.verbose, threads, fork=stays, as_it_is=kept_as_it_is)
         elif ours:
             local.shutdown()
             _init_ray(settings.address, settings.runtime_env, settings.verbose, sweep_file.parent.parent)
@@ -95,7 +93,7 @@ def connected(
         done = True
     finally:
         stack.close()
-        keep = mine is not None and done and settings.reuse_gangs and mine.lives and signals.received is None
+        keep = mine is not None and done and stays and mine.lives and signals.received is None
         if mine is not None and (keep or mine.stays):
             mine.rest()
         elif ours:
@@ -117,7 +115,7 @@ def _standing() -> Standing | None:
 
 def _standing_for(settings: Settings) -> Standing | None:
     """Return the Ray of `tunelight up` that a sweep starts on, and say so; None if there is none for it."""
-    if not settings.reuse_gangs or _remote(settings.address) is not None or local.kept() is not None:
+    if settings.reuse_gangs is False or _remote(settings.address) is not None or local.kept() is not None:
         return None
     there = _standing()
     if there is not None and settings.progress:

@@ -178,7 +178,7 @@ def start(
 def env_of_workers(settings: Settings, reservation: Reservation) -> dict[str, Any] | None:
     """Return the ``runtime_env`` of a sweep's workers."""
     env = for_workers(settings.runtime_env)
-    return with_forks(env, reservation.cpus_per_worker) if settings.reuse_gangs else env
+    return with_forks(env, reservation.cpus_per_worker) if settings.reuse_gangs is not False else env
 
 
 def with_forks(runtime_env: Mapping[str, Any] | None, cpus: float) -> dict[str, Any] | None:

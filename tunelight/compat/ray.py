@@ -107,6 +107,7 @@ INTERNALS: Final[Mapping[Part, tuple[Internal, ...]]] = {
         Internal("ray._private.worker", "_global_node"),
         Internal("ray._private.worker", "print_to_stdstream", takes="data"),
         Internal("ray._private.node", "Node.get_session_dir_path"),
+        Internal("ray._raylet", "setproctitle", takes="title"),
         Internal("ray.experimental.internal_kv", "_internal_kv_get"),
         Internal("ray.experimental.internal_kv", "_internal_kv_put", takes="namespace"),
         Internal("ray.experimental.internal_kv", "_internal_kv_list", takes="namespace"),
@@ -463,18 +464,17 @@ def session_folder() -> str:
     return str(node.get_session_dir_path())
 
 
+def set_process_title(title: str) -> None:
+    """Set what this process is called in lists of processes. Read in 2.60.0."""
+    raylet: Any = importlib.import_module("ray._raylet")
+    raylet.setproctitle(title)
+
+
 def runtime_env_fields() -> frozenset[str]:
     """Return the fields of a ``runtime_env``. Read in 2.60.0."""
     from ray.runtime_env import RuntimeEnv
 
     return frozenset(RuntimeEnv.known_fields)
-
-
-def object_store_bytes(address: str, port: int) -> int:
-    """Return how much of a node's object store is in use. Read in 2.60.0."""
-    from ray._private.internal_api import node_stats
-
-    return int(node_stats(address, port, include_memory_info=False).store_stats.object_store_bytes_used)
 
 
 # --- Tune's trials and controller -------------------------------------------------------------------------

@@ -272,6 +272,10 @@ class Gang(Membership):
         for rank, each in self._ended.items():
             if each.left_behind:
                 self.lose(rank, f"rank {rank} left {'; '.join(each.left_behind)}")
+        if self.spec.actor is not None:
+            self.met = False
+            for seat in self.ranks:
+                seat.renew()
 
     def _give_up(self, rank: int, reason: str) -> Ended:
         """Kill a rank that does not answer or end, which frees its resources and the peers that wait for it."""

@@ -132,6 +132,9 @@ class Membership:
         for seat in self._seats[: self.spec.workers]:
             seat.occupy()  # workers start while the others leave
         self._leave()
+        for seat in self.ranks if self.spec.actor is not None else ():
+            with contextlib.suppress(RayError):
+                seat.look(0.0 if seat.tries else _CALL_LIMIT_S)  # one that renews itself comes in a moment
         if self.ranks:
             self._gather_round(
                 self.spec.reservation.least or self.spec.workers, self.spec.failures.reschedule_timeout_s

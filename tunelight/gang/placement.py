@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from tunelight.gang.gpus import seen_by, visible_gpus
+import ray
+
+from tunelight.compat.ray import session_folder
+from tunelight.gang.gpus import in_order, seen_by, visible_gpus
 from tunelight.gang.meeting.rendezvous import LOOPBACK
 from tunelight.messages import Place
 
@@ -24,6 +28,24 @@ class Location:
     """The GPUs that CUDA shows its process, in CUDA's order; fixed at its first meeting, empty before."""
     versions: Mapping[str, str | None] = field(default_factory=dict)
     """Installed versions of what has to be the same on all ranks."""
+
+
+class Assigned(NamedTuple):
+    """What Ray knows of a worker: its node, its GPUs, how much of them it has, and the session's folder there."""
+
+    node_id: str
+    address: str
+    gpus: tuple[str, ...]
+    share: float
+    folder: str
+
+    @classmethod
+    def here(cls) -> Assigned:
+        """Return this worker's."""
+        context = ray.get_runtime_context()
+        gpus = in_order(str(gpu) for gpu in context.get_accelerator_ids().get("GPU", []))
+        share = float(context.get_assigned_resources().get("GPU", 0))
+        return cls(context.get_node_id(), ray.util.get_node_ip_address(), gpus, share, str(session_folder()))
 
 
 def arrange(

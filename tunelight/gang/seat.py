@@ -84,7 +84,7 @@ class Seat:
             options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
                 self.group, placement_group_bundle_index=self.bundle
             )
-        self.worker = ray.remote(GangWorker).options(**options).remote(spec.home, spec.environ)
+        self.worker = ray.remote(spec.actor or GangWorker).options(**options).remote(spec.home, spec.environ)
         self._arriving = self.worker.arrive.remote(spec.init_hook)
         self._not_before = time.monotonic() + min(2.0**self.tries, _LONGEST_PAUSE_S)
         self.tries += 1
@@ -94,6 +94,17 @@ class Seat:
         self.starts += 1
         self.worker.start.remote(start, None if task is self._task else task)
         self._task = task
+
+    def renew(self) -> None:
+        """Let the worker have a new process, or start another worker; ``look`` tells when it has arrived."""
+        if self.location is None:
+            return
+        if not hasattr(self.spec.actor, "renew"):
+            self.vacate("renewed", healthy=True)
+            self.occupy()
+            return
+        self.location, self._task, self.starts = None, None, 0
+        self._arriving = self.worker.renew.remote()
 
     def look(self, timeout_s: float = 0.0) -> bool:
         """Tell whether a worker has arrived. Raises: RayError when it cannot: its constructor or hook failed."""

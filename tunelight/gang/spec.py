@@ -39,6 +39,8 @@ class GangSpec:
     backend: str = "ddp"
     first_bundle: int | None = None
     workers_per_bundle: int = 1
+    actor: type[Any] | None = None
+    """Where each trial has new processes: the actor of each worker, replaced after a trial unless it can ``renew``."""
     init_hook: bytes | None = None
     """A pickled function, called without arguments on every worker before the gang first meets."""
     process_group: str | None = None

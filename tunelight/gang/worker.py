@@ -19,19 +19,18 @@ from typing import Any
 import ray
 
 from tunelight.compat.lightning import FABRIC, decide_in_worker, flavour
-from tunelight.compat.ray import session_folder
 from tunelight.compat.torch import flight_records
 from tunelight.errors import TrainFunctionError, TrialStopped
 from tunelight.gang.causes import carried, lost_data
 from tunelight.gang.compiled import Compiled
 from tunelight.gang.flight import Collective, latest
 from tunelight.gang.gpu_memory import GpuMemory
-from tunelight.gang.gpus import check_usable, cuda_devices, fixed_gpus, in_order, visible_variable
+from tunelight.gang.gpus import check_usable, cuda_devices, fixed_gpus, visible_variable
 from tunelight.gang.meeting.group import COLLECTIVE_LIMIT_S, Meeting
 from tunelight.gang.meeting.rendezvous import Rendezvous, StoreChannel
 from tunelight.gang.output import bring_home, to_driver, to_trial_log
 from tunelight.gang.parcel import receive
-from tunelight.gang.placement import Location
+from tunelight.gang.placement import Assigned, Location
 from tunelight.gang.reset import CleanState
 from tunelight.gang.watch import Sign, sign_of
 from tunelight.machine.imports import collector_resting
@@ -155,6 +154,7 @@ class _RayStore:
 class GangWorker:
     """One rank of a gang. The trial runs in a thread, and only ``join`` and ``poll`` wait.
 
+    ``assigned``: in a process that Ray does not know, what it has assigned to the worker that started it.
     Runs on: worker.
     """
 
@@ -163,17 +163,18 @@ class GangWorker:
     _trackers: Any = None
     _collective_limit_s = COLLECTIVE_LIMIT_S
 
-    def __init__(self, home: Home, environ: dict[str, str]) -> None:
+    def __init__(self, home: Home, environ: dict[str, str], assigned: Assigned | None = None) -> None:
+        self._assigned = mine = assigned or Assigned.here()
         os.environ.update(environ)
         _add_paths(home.sys_path)
         with contextlib.suppress(OSError):
             os.chdir(home.cwd)
-        os.environ[CACHE_VARIABLE] = str(Path(session_folder(), "tunelight-cache"))  # this node's
+        os.environ[CACHE_VARIABLE] = str(Path(mine.folder, "tunelight-cache"))  # this node's
         ensure_entry_points(Path(os.environ[CACHE_VARIABLE]))
         decide_in_worker()
         warm_imports()
         self._rendezvous = Rendezvous()
-        self._gpu_memory = GpuMemory(_share())
+        self._gpu_memory = GpuMemory(mine.share)
         self._clean = CleanState(self._gpu_memory)
         self._compiled = Compiled()
         self._task: Task | None = None
@@ -192,11 +193,11 @@ class GangWorker:
     def locate(self) -> Location:
         """Return where this worker runs. It answers once its imports are done."""
         return Location(
-            node_id=ray.get_runtime_context().get_node_id(),
-            address=ray.util.get_node_ip_address(),
+            node_id=self._assigned.node_id,
+            address=self._assigned.address,
             pid=os.getpid(),
             hostname=os.uname().nodename,
-            gpus=_own_gpus(),
+            gpus=self._assigned.gpus,
             versions=installed(),
         )
 
@@ -209,7 +210,7 @@ class GangWorker:
         import torch
 
         location = self.locate()
-        check_usable(location.gpus, _share(), torch.version)
+        check_usable(location.gpus, self._assigned.share, torch.version)
         used = cuda_devices()
         if torch.version.hip is not None:
             used = torch.cuda.device_count() if torch.cuda.is_initialized() else None
@@ -391,7 +392,6 @@ class GangWorker:
         finally:
             self._session = None
             sessions.set_current(None)
-            self._left = session.left
             shared.end()
             with contextlib.suppress(Exception):  # an error here is no longer the trial's
                 session.writing.settle()
@@ -450,16 +450,6 @@ def _clear_frames(error: BaseException) -> None:
             seen.add(id(each))
             traceback.clear_frames(each.__traceback__)
             errors += [each.__cause__, each.__context__]
-
-
-def _own_gpus() -> tuple[str, ...]:
-    """Return the GPUs that Ray gave this worker: numbers in PCI order, or UUIDs."""
-    return in_order(str(gpu) for gpu in ray.get_runtime_context().get_accelerator_ids().get("GPU", []))
-
-
-def _share() -> float:
-    """Return how many GPUs, or what part of one, Ray has assigned to this worker."""
-    return float(ray.get_runtime_context().get_assigned_resources().get("GPU", 0))
 
 
 def _trial_environment(task: Task, trial_dir: str) -> dict[str, str]:

@@ -156,7 +156,7 @@ def check_company(scheduler: GangScheduler, settings: Settings) -> None:
             f"searcher={settings.searcher!r}. Give searcher=TuneBOHB() (from ray.tune.search.bohb), or: "
             f"{_OURS_FOR['hb_bohb']}."
         )
-    if isinstance(scheduler.inner, ResourceChangingScheduler) and settings.reuse_gangs:
+    if isinstance(scheduler.inner, ResourceChangingScheduler) and settings.reuse_gangs is not False:
         raise SettingsError(
             "Ray Tune's ResourceChangingScheduler cannot reuse gangs. Say reuse_gangs=False, or: "
             f"{_OURS_FOR['resource_changing']}."

@@ -6,8 +6,6 @@ import contextlib
 import json
 import os
 import re
-import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -23,10 +21,13 @@ from tunelight.scripts.style import Option, find_style, imported_by, spell
 from tunelight.scripts.wandb_agent import AGENTS, agent_words
 from tunelight.session.session import Session, get_session
 from tunelight.settings import Settings
-from tunelight.settings.code import Style, script_code, script_file
+from tunelight.settings.code import Style, script_file
 from tunelight.settings.dotted import flatten
 
 if TYPE_CHECKING:
+    from tunelight.gang.worker import GangWorker
+    from tunelight.schedulers.base import GangScheduler
+    from tunelight.scripts.worker import ScriptWorker
     from tunelight.space import SearchSpace
 
 _MACRO = re.compile(r"\$\{([\w.\-]+)\}")
@@ -96,6 +97,20 @@ class Script:
         from tunelight.scripts.overwritten import OverwrittenCallback  # imports Ray Tune
 
         return OverwrittenCallback(folder, note)
+
+    @staticmethod
+    def actor(settings: Settings, scheduler: GangScheduler) -> type[GangWorker | ScriptWorker] | None:
+        """Return the actor of a worker that runs each trial in a process of its own; None where the user says not to.
+
+        What uses Ray in a trial (datasets, the weights of GangPBT) needs the actor's own process, a new one for each.
+        """
+        from tunelight.gang.worker import GangWorker  # imports Ray
+        from tunelight.schedulers.pbt import GangPBT
+        from tunelight.scripts.worker import ScriptWorker
+
+        if settings.reuse_gangs:
+            return None
+        return GangWorker if settings.datasets is not None or isinstance(scheduler, GangPBT) else ScriptWorker
 
     @property
     def name(self) -> str:
@@ -180,28 +195,23 @@ class Script:
                 "script in a folder that all nodes share."
             )
         session = get_session()
-        threads = set(threading.enumerate())
         imported = set(self.imported)
         words = self.command(config, session.context.trial_dir)
         if "hydra" in imported:
             words = [*words, *_hydra_folders(self.args, session.context.trial_dir)]
-        try:
-            with contextlib.ExitStack() as stack:
-                reports = stack.enter_context(logged(session, imported))
-                stack.enter_context(trainers_taken_in(session, reports.stop, checkpoints=self.checkpoints))
-                stack.enter_context(joined_group(session))
-                stack.enter_context(writers_inside(session.context.trial_dir, imported))
-                if "transformers" in imported:
-                    stack.enter_context(transformers_taken_in(session, reports.stop))
-                _set_variables(session, imported, config)
-                rank_zero_only.rank = session.context.rank  # type: ignore[attr-defined]  # before its first Trainer
-                stack.enter_context(files_watched(session, file.parent))
-                process.run(file, self.module, [self.file, *words])
-                reports.end()
-                self._check_reported(session, list(reports.names))
-        finally:
-            session.left = process.left_behind([path for path, _ in script_code(self.file)], threads)
-            _forget_globals()
+        with contextlib.ExitStack() as stack:
+            reports = stack.enter_context(logged(session, imported))
+            stack.enter_context(trainers_taken_in(session, reports.stop, checkpoints=self.checkpoints))
+            stack.enter_context(joined_group(session))
+            stack.enter_context(writers_inside(session.context.trial_dir, imported))
+            if "transformers" in imported:
+                stack.enter_context(transformers_taken_in(session, reports.stop))
+            _set_variables(session, imported, config)
+            rank_zero_only.rank = session.context.rank  # type: ignore[attr-defined]  # before its first Trainer
+            stack.enter_context(files_watched(session, file.parent))
+            process.run(file, self.module, [self.file, *words])
+            reports.end()
+            self._check_reported(session, list(reports.names))
 
     def _check_reported(self, session: Session, names: list[str]) -> None:
         """Raise MetricError for a script that has ended without a report; ``names``: what rank 0 has logged."""
@@ -236,17 +246,6 @@ def _hydra_folders(args: tuple[str, ...], trial_dir: str) -> list[str]:
     if any(word.startswith(("hydra.run.dir=", "hydra.sweep", "--multirun", "-m")) for word in args):
         return []
     return [f"hydra.run.dir='{trial_dir}'"]
-
-
-def _forget_globals() -> None:
-    """Forget what libraries keep of a script in this process."""
-    if (hydra := sys.modules.get("hydra.core.global_hydra")) is not None:
-        hydra.GlobalHydra.instance().clear()
-    if (omegaconf := sys.modules.get("omegaconf")) is not None:
-        omegaconf.OmegaConf.clear_resolvers()
-    if (pyplot := sys.modules.get("matplotlib.pyplot")) is not None:
-        pyplot.close("all")
-        sys.modules["matplotlib"].rc_file_defaults()
 
 
 def script_of(space: SearchSpace, settings: Settings) -> Script:

@@ -39,7 +39,6 @@ class Session:
         lockstep: compares what the ranks do together.
         shared: values that rank 0 makes once for all ranks, such as shards of datasets.
         ending: True while hooks at the end of a stopped fit run.
-        left: what the training code has left in this process that other trials must not meet.
     """
 
     def __init__(  # noqa: PLR0917 - what is trained and where, and the ways to talk of it
@@ -59,7 +58,6 @@ class Session:
         self.task, self.start, self.place = task, start, place
         self.shared = shared
         self.halvable = self.ending = False
-        self.left: tuple[str, ...] = ()
         self.lockstep = Lockstep(place, channel, lambda: mailbox.aborted, collective_limit_s)
         self._post = post
         self.boundary = Boundary(

@@ -201,8 +201,11 @@ class Settings:
         None, checks.mapping, "The same in Ray Tune's older terms: {cpu: 1, extra_cpu: 4}.", _OBJECT
     )
     backend: Backend = _setting("ddp", check_backend, "How the workers of a trial train together.", _enum(BACKENDS))
-    reuse_gangs: bool = _setting(
-        True, checks.flag, "Keep workers warm from trial to trial, and Ray from run to run.", _FLAG
+    reuse_gangs: bool | None = _setting(
+        None,
+        checks.flag,
+        "Keep workers warm from trial to trial (a script's only if true), and Ray from run to run.",
+        _FLAG,
     )
     checkpoints: Checkpoints | None = _setting(
         True,

@@ -179,7 +179,7 @@ def simulate(
         built,
         search_alg=search,
         ends_at=None if again is None else search.ends_at,
-        reuse_actors=settings.reuse_gangs and not isinstance(built.inner, ResourceChangingScheduler),
+        reuse_actors=settings.reuse_gangs is not False and not isinstance(built.inner, ResourceChangingScheduler),
         time_budget_s=settings.budget_s,
         max_pending=check_setting("max_concurrent", max_pending),
         callbacks=[log],

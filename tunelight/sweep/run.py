@@ -156,7 +156,8 @@ def run(
         resources_per_trial: the same as Ray Tune used to write it: {"cpu": head, "extra_cpu": all workers together}.
         backend: "ddp", "horovod" or "sharded": how workers train together, which the strategy has to match ("ddp").
         reuse_gangs: keep workers warm from trial to trial, fork new ones from a process that has their imports, and
-            keep the Ray that this run has started for five minutes, for the next one (True).
+            keep the Ray that this run has started for five minutes, for the next one (True; for a script each trial has
+            processes of its own unless True is given, and the rest holds).
         checkpoints: Checkpoints(keep=1, every=1, every_s=0, share=0.05): how many of the best to keep in addition to
             the last two, and when to write one. None: none with ``model=`` or ``script=``.
         max_concurrent: maximum number of trials at once (None: as many as fit the cluster).
@@ -332,6 +333,7 @@ def _tune(
         until=scheduler.initial_decision().until,
         branch_at=(planned.number, planned.step) if (planned := scheduler.branches) else None,
         resizes=scheduler.resizes,
+        actor=None if settings.script is None else sweep.code.actor(settings, scheduler),  # type: ignore[attr-defined]
     )
     search = SweepSearch(
         searcher,
@@ -356,7 +358,7 @@ def _tune(
             **judged_by(scheduler, settings),
             search_alg=search,
             scheduler=wrapped,
-            reuse_actors=settings.reuse_gangs,
+            reuse_actors=settings.reuse_gangs is not False,
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False, num_to_keep=2),
             max_failures=settings.failures.max_failures,
             time_budget_s=settings.budget_s,

@@ -50,6 +50,7 @@ def spec_of_sweep(
     until: int | None,
     resizes: bool,
     branch_at: tuple[int, int] | None = None,
+    actor: type[Any] | None = None,
 ) -> TrialSpec:
     """Return the spec of a sweep's trials. Runs on: driver.
 
@@ -63,6 +64,7 @@ def spec_of_sweep(
         until: the first report of a new trial that waits for an answer.
         resizes: whether the scheduler changes the sizes of gangs.
         branch_at: as in :class:`~tunelight.session.task.Start`.
+        actor: as in :class:`~tunelight.gang.spec.GangSpec`.
     """
     home, judged = Home.here(), settings.judged_by
     return TrialSpec(
@@ -73,6 +75,7 @@ def spec_of_sweep(
             runtime_env=runtime_env,
             environ={LIGHTNING_VARIABLE: lightning},
             home=home,
+            actor=actor,
         ),
         _described(
             Task,

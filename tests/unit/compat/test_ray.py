@@ -191,13 +191,9 @@ def test_the_node_of_a_process_has_a_session_folder(monkeypatch):
 
 
 def test_this_machine_and_this_process():
-    from ray._private.internal_api import node_stats
-
     assert 1 <= names.local_cpus() <= (os.cpu_count() or 1)
     assert names.is_client() is False
     assert {"pip", "env_vars", "working_dir", "py_modules", "excludes"} <= names.runtime_env_fields()
-    assert parameters(node_stats)[:2] == ["node_manager_address", "node_manager_port"]
-    assert "include_memory_info" in parameters(node_stats)
 
 
 def test_ray_takes_what_a_local_one_is_started_with():

@@ -2,7 +2,8 @@
 
 The first server imports MODULES and forks a second server for each Ray job. That one takes over the job's environment,
 imports LATER (Ray itself, whose libraries read their settings then) and forks the job's workers, each a new process
-that shares the memory of all imports.
+that shares the memory of all imports. For processes that need further modules it forks a third server, which imports
+these.
 
 A server refuses to fork for another environment than its own, since libraries read variables when they are imported;
 the worker is then started as Ray would. Servers end with the job's raylet, after ``IDLE_S`` without a worker, and when
@@ -51,6 +52,8 @@ _SCARCE = 0.05
 """The share of the machine's memory that is left when servers end."""
 _ANSWER_S = 10.0
 """How long a launcher may take to send its request, and to say that it waits for the fork."""
+_MOST_FILES = 8
+"""How many open files a process may be given."""
 _BAD_ADJUSTMENT = "1000"
 """As Ray marks its workers: the kernel ends them first where memory is short, and never the raylet."""
 
@@ -118,22 +121,34 @@ class Server:
         os.environ.clear()
         os.environ.update(request.env)
         _set_path(request, mine)
+        return self._serve(request.job, later, link, request, files)
+
+    def _serve(self, name: str, modules: str, link: socket.socket, request: Request, files: list[int]) -> Request:
+        """Import modules and fork processes at the socket ``name``; return the request in one of them."""
         self._raylet = raylet_of(request)
-        why = _prepare(later)
+        why = _prepare(modules)
         asked: tuple[socket.socket, Request, list[int]] | None = (link, request, files)
         while asked is not None:
             link, request, files = asked
             with contextlib.closing(link):
                 if why or not self._takes(request.env):
                     _answer(link, setup_worker.REFUSED)
+                elif request.template not in ("", name):
+                    if request.template in self._children.values():
+                        _answer(link, setup_worker.ELSEWHERE)
+                    else:
+                        listener = _listen(self._folder, request.template)
+                        if self._fork(request.template):
+                            server = Server(self._folder, [listener], self._takes)
+                            return server._serve(request.template, ",".join(request.modules), link, request, files)
+                        listener.close()
                 elif self._fork("worker"):
                     if not _answer(link, setup_worker.FORKED, setup_worker.GO):
                         os._exit(0)  # the launcher gave up, and has started the worker itself
-                    _become(request, files)
-                    return request
+                    return _become(self._folder, request, files)
             _close(files)
             asked = self._next()
-        (Path(self._folder) / request.job).unlink(missing_ok=True)
+        (Path(self._folder) / name).unlink(missing_ok=True)
         self._end_children()
         os._exit(0)  # what was registered to be done at exit belongs to workers
 
@@ -160,7 +175,7 @@ class Server:
             try:
                 if _user_of(link) != os.geteuid():
                     raise EOFError
-                request, files = setup_worker.receive(link, 3)
+                request, files = setup_worker.receive(link, _MOST_FILES)
             except (OSError, EOFError, ValueError):
                 link.close()
                 continue
@@ -301,12 +316,14 @@ def _answer(link: socket.socket, said: bytes, expected: bytes = b"") -> bool:
         return False
 
 
-def _become(request: Request, files: list[int]) -> None:
-    """Take over what a process has from its parent."""
+def _become(folder: str, request: Request, files: list[int]) -> Request:
+    """Take over what a process has from its parent; return the request, with the numbers of further files."""
     os.setsid()
-    for number, file in enumerate(files):
+    for number, file in enumerate(files[:3]):
         os.dup2(file, number)
-    _close(files)
+    _close(files[:3])
+    setup_worker.born = folder, request
+    request = request._replace(argv=[*request.argv, *map(str, files[3:])])
     os.environ.clear()
     os.environ.update(request.env)
     os.umask(request.umask)
@@ -327,6 +344,7 @@ def _become(request: Request, files: list[int]) -> None:
         sys.modules["numpy"].random.seed()  # as in a process of its own; Python's generator does so by itself
     if "torch" in sys.modules:
         sys.modules["torch"].default_generator.seed()
+    return request
 
 
 def _set_path(request: Request, mine: str) -> None:

@@ -79,6 +79,13 @@ class Request(NamedTuple):
     cores: list[int]
     job: str
     """The name of the socket of the server that has met this Ray job."""
+    template: str = ""
+    """The name of the socket of a server that has imported ``modules`` as well; empty where none is needed."""
+    modules: tuple[str, ...] = ()
+
+
+born: tuple[str, Request] | None = None
+"""In a process that a server has forked: the server's folder, and what the process was told to become."""
 
 
 def job_of(env: dict[str, str]) -> str:
@@ -122,6 +129,51 @@ def receive(link: socket.socket, files: int) -> tuple[Request, list[int]]:
     return Request(*marshal.loads(b"".join(parts))), list(rights)  # noqa: S302 - from this user's own folder
 
 
+def ask(folder: str, name: str, request: Request, files: list[int], end: float) -> bytes | None:
+    """Return what the server at a socket answers to a request, by the time ``end``; None where none listens.
+
+    Where it has forked, the fork is told to go on.
+    """
+    with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as link:
+        link.settimeout(max(_LOOK_S, end - time.monotonic()))
+        try:
+            link.connect(os.path.join(folder, name))
+        except OSError:
+            return None  # it has ended, or is about to begin
+        send(link, request, files)
+        answer = link.recv(1)
+        if answer == FORKED:
+            link.sendall(GO)
+        return answer
+
+
+def fork_beside(argv: list[str], files: list[int], template: str = "", modules: tuple[str, ...] = ()) -> bool:
+    """Let the server that has forked this process fork another like it; tell whether it did.
+
+    Args:
+        argv: a Python file to run, and its arguments. The numbers of further ``files`` are appended.
+        files: what the process has as standard input, output and error, and further open files.
+        template: the name of the server that forks it once it has imported ``modules``, and then those like it.
+    """
+    if born is None:
+        return False
+    folder, mine = born
+    request = mine._replace(argv=argv, template=template, modules=modules)
+    end = time.monotonic() + TAKE_S
+    names = [template, mine.job] if template else [mine.job]
+    while time.monotonic() < end:
+        for name in names:
+            answer = ask(folder, name, request, files, end)
+            if answer == FORKED:
+                return True
+            if answer is not None and answer != ELSEWHERE:  # what it has imported must not be forked
+                return bool(template) and fork_beside(argv, files)
+            if name == mine.job and answer is None:
+                return False
+        time.sleep(_LOOK_S)
+    return False
+
+
 def forked(folder: str, server: list[str], argv: list[str]) -> bool:
     """Let a server fork this worker; tell whether it did."""
     if not own(folder):
@@ -136,19 +188,9 @@ def forked(folder: str, server: list[str], argv: list[str]) -> bool:
     began, started = time.monotonic(), 0
     while time.monotonic() < began + LISTEN_S:
         for name in (request.job, BASE):
-            with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as link:
-                link.settimeout(max(_LOOK_S, began + TAKE_S - time.monotonic()))
-                try:
-                    link.connect(os.path.join(folder, name))
-                except OSError:
-                    continue  # it has ended, or is about to begin
-                send(link, request, [0, 1, 2])
-                answer = link.recv(1)
-                if answer == FORKED:
-                    link.sendall(GO)
-                    return True
-                if answer != ELSEWHERE:
-                    return False
+            answer = ask(folder, name, request, [0, 1, 2], began + TAKE_S)
+            if answer not in (None, ELSEWHERE):
+                return answer == FORKED
         if not started:
             started = spawn(server)
         elif started > 0 and (ended := os.waitpid(started, os.WNOHANG))[0]:

@@ -314,3 +314,40 @@ def test_workers_of_another_python_are_not_forked_and_forking_can_be_turned_off(
     monkeypatch.setenv(VARIABLE, "0")
     assert not possible()
     assert fork_server(None, 1) is None
+
+
+BESIDE = """
+import json, os, sys
+from tunelight.machine.forkserver import setup_worker
+child, result = sys.argv[1], sys.argv[2]
+said = os.open(result + ".said", os.O_WRONLY | os.O_CREAT)
+more = "with-calendar", ("calendar", "unfit")
+for number in (1, 2):
+    assert setup_worker.fork_beside([child, f"{result}.{number}"], [0, 1, 2, said], *more)
+assert setup_worker.fork_beside([child, f"{result}.3"], [0, 1, 2, said])
+open(result, "w").write(json.dumps({}))
+"""
+CHILD = """
+import json, os, sys
+os.write(int(sys.argv[2]), b"x")
+found = {"parent": os.getppid(), "imported": "calendar" in sys.modules, "session": os.getsid(0) == os.getpid()}
+open(sys.argv[1] + ".part", "w").write(json.dumps(found))
+os.rename(sys.argv[1] + ".part", sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("unfit", [False, True])
+def test_a_process_has_others_forked_beside_it_with_the_modules_that_it_names(server, tmp_path, unfit):
+    thread = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
+    (tmp_path / "modules" / "unfit.py").write_text(thread if unfit else "")
+    (tmp_path / "child.py").write_text(CHILD)
+    worker = BESIDE.replace("sys.argv[1], sys.argv[2]", f"{str(tmp_path / 'child.py')!r}, sys.argv[1]")
+    launched(server, tmp_path, worker=worker)
+    results = [tmp_path / f"one.json.{number}" for number in (1, 2, 3)]
+    until(lambda: all(result.exists() for result in results), 10)
+    first, second, third = (json.loads(result.read_text()) for result in results)
+    assert first == second
+    assert all(one["session"] for one in (first, second, third))
+    assert [one["imported"] for one in (first, third)] == [not unfit, False]
+    assert (first["parent"] == third["parent"]) is unfit  # what has started a thread is not forked
+    assert (tmp_path / "one.json.said").read_bytes() == b"xxx"

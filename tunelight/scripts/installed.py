@@ -1,0 +1,124 @@
+"""Which modules are installed, and not of a script's own code: those that another process may have ahead."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+_PYTHON = (
+    *(str(Path(path).resolve()) for path in {*site.getsitepackages(), site.getusersitepackages()}),
+    *(str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+)
+"""Folders of Python's own modules, and of those that pip installs."""
+_OURS = str(Path(__file__).resolve().parents[1])
+_OF_THE_START = {
+    "__main__",
+    "tunelight",
+    "os",
+    "site",
+    "stat",
+    "codecs",
+    "encodings",
+    "io",
+    "abc",
+    "posixpath",
+    "genericpath",
+}
+"""What Python has imported before any script, and this package."""
+
+
+@functools.cache
+def _holds_libraries(folder: str) -> bool:
+    """Tell whether pip has installed into a folder: it leaves a description of each distribution."""
+    try:
+        return any(name.endswith((".dist-info", ".egg-info")) for name in os.listdir(folder))  # noqa: PTH208 - quick
+    except OSError:
+        return False
+
+
+def is_installed(file: str, own: str) -> bool:
+    """Tell whether a file is of an installed module: of Python, of its environment, or of libraries on PYTHONPATH.
+
+    ``own``: the script's folder, or that of the package that it is a part of, which may be installed itself.
+    """
+    path = str(Path(file).resolve())
+    roots = (*_PYTHON, _OURS, *(str(Path(one).resolve()) for one in sys.path if one and _holds_libraries(one)))
+    home = next((root for root in roots if path.startswith(f"{root}{os.sep}")), None)
+    if home is None:
+        return False
+    return not (f"{own}{os.sep}".startswith(f"{home}{os.sep}") and path.startswith(f"{own}{os.sep}"))
+
+
+class Imports:
+    """What a script imports of installed modules, for the next processes of its trials to have from the beginning.
+
+    Left out is what it imports once it has changed the environment, which libraries may read at their import.
+    """
+
+    def __init__(self) -> None:
+        self._own = ""
+        self._known = frozenset(sys.modules)
+        self._then: frozenset[str] | None = None
+
+    @contextlib.contextmanager
+    def watched(self, own: Path) -> Iterator[None]:
+        """Notice meanwhile when code of the script itself, in its folder, changes the environment."""
+        self._own = str(own)
+        put, unset = os.putenv, os.unsetenv
+
+        def note(call: Callable[..., None], *args: Any) -> None:
+            if self._then is None and self._by_the_script(sys._getframe(2)):
+                self._then = frozenset(sys.modules)
+            call(*args)
+
+        os.putenv, os.unsetenv = functools.partial(note, put), functools.partial(note, unset)
+        try:
+            yield
+        finally:
+            os.putenv, os.unsetenv = put, unset
+
+    def _by_the_script(self, frame: FrameType | None) -> bool:
+        """Tell whether a frame was called by the script, and not while it imports a library."""
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if file.startswith("<frozen importlib"):
+                return False
+            if not file.startswith("<") and not is_installed(file, self._own):
+                return True
+            frame = frame.f_back
+        return False
+
+    def found(self) -> tuple[str, ...]:
+        """Return the modules, in the order of their imports."""
+        names = []
+        for name, module in list(sys.modules.items()):
+            spec, file = getattr(module, "__spec__", None), getattr(module, "__file__", None)
+            if name in self._known or spec is None or spec.name != name or not isinstance(file, str):
+                continue
+            if (self._then is None or name in self._then) and is_installed(file, self._own):
+                names.append(name)
+        return tuple(names)
+
+
+current: Imports | None = None
+"""Those of the script that this process runs, where it runs no other."""
+
+
+def forget_shadowed(folder: Path) -> None:
+    """Forget modules of which a folder, now the first on ``sys.path``, has its own: a new Python would find these."""
+    own = {one.stem: one for one in folder.glob("*.py")} | {
+        one.parent.name: one for one in folder.glob("*/__init__.py")
+    }
+    for name in own.keys() & sys.modules.keys() - _OF_THE_START:
+        file = getattr(sys.modules[name], "__file__", None)
+        if isinstance(file, str) and Path(file).resolve() != own[name].resolve():
+            for each in [each for each in sys.modules if f"{each}.".startswith(f"{name}.")]:
+                del sys.modules[each]
