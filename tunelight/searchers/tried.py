@@ -29,7 +29,7 @@ class Tried:
     def __init__(self, space: SearchSpace) -> None:
         self._space = space
         self._known: set[str] = set()
-        self._leaves: Iterator[Values | None] = leaves(space)
+        self._leaves: Iterator[Values | None] | None = None  # a generator cannot be pickled with its searcher
         self._made: Counter[int] = Counter()
         self._round = self._at = 0
         self.once = is_finite(space)
@@ -67,6 +67,7 @@ class Tried:
 
         ``otherwise``: what is returned where very many in a row break the space's constraints.
         """
+        self._leaves = leaves(self._space) if self._leaves is None else self._leaves
         for visited, values in enumerate(self._leaves):
             if values is not None and values not in self:
                 return values

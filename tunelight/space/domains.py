@@ -14,9 +14,9 @@ from numbers import Integral, Real
 from typing import Any
 
 from tunelight.errors import SpaceError, TunelightError, guess, unknown
-from tunelight.machine.optional import need
 from tunelight.settings import load_object
 from tunelight.space.conditions import When, check_when, read_when
+from tunelight.space.parts import formats
 from tunelight.space.plain import Objects, to_plain_config
 
 Path = tuple[str, ...]
@@ -229,7 +229,7 @@ class DomainReader:
 
         self._check(path, name, arguments)
         if name == "wandb_parameter":
-            return self._tried(path, need("formats").wandb_domain(arguments["parameter"]))
+            return self._tried(path, formats().wandb_domain(arguments["parameter"]))
         if name in ("grid", "grid_search"):
             return {"grid_search": self._plain(path, arguments["values"])}
         if name == "fixed":

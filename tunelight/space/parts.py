@@ -17,6 +17,11 @@ def scripts() -> Any:
     return need("scripts")
 
 
+def formats() -> Any:
+    """Return what reads other programs' search spaces. Raises: SettingsError where that has been taken out."""
+    return need("formats")
+
+
 def widths() -> Any:
     """Return what scales wide models. Raises: SettingsError where that has been taken out."""
     return need("widths")

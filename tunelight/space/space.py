@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from tunelight.compat.arguments import known_arguments
 from tunelight.errors import DataError, SettingsError, SpaceError, TrainFunctionError, guess, unknown
-from tunelight.machine.optional import need
 from tunelight.settings import PARTS, Settings, check_names
 from tunelight.space.conditions import When, holds, same
 from tunelight.space.constraints import Constraint, read_constraint
 from tunelight.space.domains import DomainReader, describe
 from tunelight.space.files import YamlFile, importable
 from tunelight.space.grid_points import Grid
-from tunelight.space.parts import check_part, check_trainer_value
+from tunelight.space.parts import check_part, check_trainer_value, formats
 from tunelight.space.shipped import find
 
 if TYPE_CHECKING:
@@ -168,7 +167,7 @@ class SearchSpace:
 
         Raises: SpaceError, which names what tunelight has no equivalent of.
         """
-        domains, keywords = _formats().read_format(given, format)
+        domains, keywords = formats().read_format(given, format)
         return cls(domains, **keywords)
 
     @property
@@ -460,10 +459,6 @@ class SearchSpace:
         return f"SearchSpace({self.describe()}{settings})"
 
 
-def _formats() -> Any:
-    return need("formats")
-
-
 def _is_of_wandb(data: Any) -> bool:
     """Tell whether a file is a sweep configuration of W&B."""
     return isinstance(data, Mapping) and "space" not in data and isinstance(data.get("parameters"), Mapping)
@@ -471,11 +466,11 @@ def _is_of_wandb(data: Any) -> bool:
 
 def _of_wandb(file: YamlFile) -> dict[str, Any]:
     """Return a sweep configuration of W&B as an outline: ``space`` and settings, its script among them."""
-    formats = _formats()
-    with formats.written_as("wandb"):
-        domains, settings = formats.wandb.read(file.data, lambda *keys: file.where(keys))
-        settings |= formats.wandb.script(file.data, lambda *keys: file.where(keys))
-    file.words = formats.wandb.WORDS
+    reads = formats()
+    with reads.written_as("wandb"):
+        domains, settings = reads.wandb.read(file.data, lambda *keys: file.where(keys))
+        settings |= reads.wandb.script(file.data, lambda *keys: file.where(keys))
+    file.words = reads.wandb.WORDS
     return {"space": domains, **settings}
 
 

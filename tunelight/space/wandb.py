@@ -156,7 +156,10 @@ def script(given: Mapping[str, Any], at: Callable[..., str] = lambda *_: "") -> 
                 "${program} where it stands."
             )
         before = words[:place]
-        if other := [word for word in before if not _may_come_first(word)]:
+        told = [False, *(word.startswith("--") and "=" not in word for word in before)]  # of --nproc_per_node 2, the 2
+        if other := [
+            word for word, value in zip(before, told, strict=False) if not value and not _may_come_first(word)
+        ]:
             raise SpaceError(
                 f"command: tunelight runs {words[place]} on a trial's workers by itself, and knows no {other[0]!r} "
                 "before it. Leave that out; the environment of workers is set by runtime_env."

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tunelight.scripts.logged import LoggedReports, _Printed
+from tunelight.scripts.logged import LoggedReports, _of_summary, _Printed
 
 
 class Session:
@@ -83,3 +83,16 @@ def test_what_is_printed_counts_until_a_library_has_logged_the_metric() -> None:
     reports.read(0.0)
     reports.end()
     assert session.made == [{"loss": 0.5}, {"loss": 0.125}]
+
+
+def test_a_summary_counts_where_the_metric_is_never_logged() -> None:
+    session: Any = Session("loss")
+    for logged, made in (([], [{"loss": 0.5}]), ([{"loss": 1.0}], [{"loss": 1.0}])):
+        session.made.clear()
+        reports = LoggedReports(session, libraries=True)
+        for metrics in logged:
+            reports.log(metrics)
+        reports.log(_of_summary({"loss": 0.75}))
+        reports.log(_of_summary({"loss": 0.5}))  # the last one
+        reports.end()
+        assert session.made == made

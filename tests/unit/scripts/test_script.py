@@ -96,6 +96,7 @@ def test_a_sweep_file_of_wandb_is_read_with_its_program(tmp_path: Path) -> None:
             ("--epochs", "3", "${args_no_hyphens}"),
         ),
         ("[torchrun, --nproc_per_node=2, \"${program}\", \"${args}\"]", ("${args}",)),
+        ("[accelerate, launch, --num_processes, 2, \"${program}\", \"${args}\"]", ("${args}",)),
         ("python ${program} --data ${envvar:WHERE}", ("--data", "here", "${no_args}")),
         ("[python, train.py]", ("${no_args}",)),
     ],
