@@ -200,7 +200,7 @@ LIBRARIES: dict[str, Libraries] = {
     "integrations.transformers": Libraries(
         names("transformers torch"), why="only training code that uses transformers imports it"
     ),
-    "scripts": Libraries(why="a driver makes a Script, and only workers run it"),
+    "scripts": Libraries(names("yaml"), why="a driver makes a Script, and only workers run it"),
     "scripts.files": Libraries(late=names("torch"), why="only workers watch files"),
     "scripts.overwritten": Libraries(names("ray.tune.Callback"), why="it is the driver's part of that"),
     "scripts.group": Libraries(names("torch"), why="only workers import it"),

@@ -60,9 +60,10 @@ class Commands(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Accept --debug anywhere, and note whether the output is to be JSON."""
-        rest = [word for word in args if word != _DEBUG]
+        at = args.index("--") if "--" in args else len(args)  # what follows is a script's
+        rest = [word for word in args[:at] if word != _DEBUG]
         ctx.meta[_AS_JSON] = "--json" in rest
-        return super().parse_args(ctx, [_DEBUG, *rest] if len(rest) < len(args) else rest)
+        return super().parse_args(ctx, [*([_DEBUG] if len(rest) < at else []), *rest, *args[at:]])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command, or an error that names the one to use."""

@@ -75,12 +75,14 @@ def _domain(option: Option) -> str | None:
     """Return the domain of an option, as YAML; None for one that is not searched."""
     name = option.key.lower()
     words = set(re.split(r"[._\-]+", name))
-    if words & {*_LEFT.split()} or option.kind in ("many", "again"):
+    if words & {*_LEFT.split()} or option.kind in ("many", "again", "count"):
         return None
     default = option.default
     if option.choices:
         return _choice(option.choices) if len(option.choices) > 1 else None
-    if option.kind in ("flag", "off", "both") or (isinstance(default, bool) and option.type in ("", "bool")):
+    if option.kind in ("flag", "off", "both") or isinstance(default, bool):
+        if option.kind == "value" and not option.spoken.get("False"):
+            return None  # type=bool: every word but the empty one is true
         return _choice((True, False)) if default is None or isinstance(default, bool) else None
     if isinstance(default, bool) or not isinstance(default, int | float) or not abs(default) < float("inf"):
         return None

@@ -32,6 +32,7 @@ class Read(NamedTuple):
         strict: whether the parser refuses what is none of its options.
         abbreviates: whether it takes the beginning of an option's name for the option.
         command: the subcommand whose options they are, where the arguments name none: LightningCLI's fit.
+        refused: what the parser says against the arguments themselves; empty where they are well.
     """
 
     options: tuple[Option, ...] | None
@@ -39,6 +40,7 @@ class Read(NamedTuple):
     strict: bool = True
     abbreviates: bool = False
     command: str = ""
+    refused: str = ""
 
 
 def read_options(file: Path, module: str | None, args: Sequence[str], limit_s: float = LIMIT_S) -> Read:
@@ -57,7 +59,7 @@ def read_options(file: Path, module: str | None, args: Sequence[str], limit_s: f
 
 def parses(file: Path) -> bool:
     """Tell whether a script, or a module beside it, imports a library whose options can be read."""
-    return bool(parsers_of(str(file)).keys() - {"hydra", "fire"})
+    return bool(parsers_of(str(file)).keys() - {"hydra"})
 
 
 @functools.lru_cache(maxsize=64)
@@ -77,12 +79,7 @@ def _read(file: str, module: str | None, args: tuple[str, ...], limit_s: float, 
         found = json.loads(answer.read_text())
     if "options" not in found:
         return Read(None, str(found["why"]))
-    return Read(tuple(map(_option, found.pop("options"))), **found)
-
-
-def _option(found: dict[str, Any]) -> Option:
-    lists: dict[str, Any] = {name: tuple(found[name]) for name in ("names", "choices", "negatives") if name in found}
-    return Option(**(found | lists))
+    return Read(tuple(map(Option.of, found.pop("options"))), **found)
 
 
 def _run(command: list[str], output: IO[bytes], limit_s: float) -> int | None:

@@ -8,24 +8,33 @@ from __future__ import annotations
 
 import argparse
 import ast
-import enum
+import contextlib
 import functools
 import importlib.abc
 import importlib.machinery
 import importlib.util
-import itertools
 import json
 import os
 import runpy
 import sys
+import traceback
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-_MOST_CHOICES = 1000
-_SIMPLE = (int, float, str, bool, type(None))
+
+def _load_parsers() -> types.ModuleType:
+    spec = importlib.util.spec_from_file_location("_tunelight_parsers", Path(__file__).with_name("parsers.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+parsers: Any = _load_parsers()
 
 
 def main(request: Path) -> None:
@@ -63,8 +72,16 @@ class _Answer:
 
     def options(self, found: Iterable[dict[str, Any]], *, strict: bool, **more: Any) -> None:
         """Give options, and whether the parser refuses others; ``more``: other attributes of `options.Read`."""
-        known = {tuple(one["names"]): one for one in (*self._kept, *found)}  # the second parser may repeat the first's
+        known: dict[
+            tuple[str, ...], dict[str, Any]
+        ] = {}  # a second parser may repeat the first's, a command its group's
+        for one in (*self._kept, *found):
+            known.setdefault(tuple(one["names"]), one)
         self.give(options=list(known.values()), strict=strict, **more)
+
+    def aside(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in another folder: a type that is tried may make files of the words that it gets."""
+        return contextlib.chdir(self._path.parent)
 
     def keep(self, found: Iterable[dict[str, Any]]) -> None:
         """Keep the options of a parser that takes its own and leaves the rest to a second one, which is to come."""
@@ -81,7 +98,7 @@ class _Answer:
 def _is_the_command_line(args: Any) -> bool:
     """Tell whether a parser that is given these arguments reads the script's own, rather than some of its making."""
     try:
-        return args is None or not list(args) or bool({*map(str, args)} & {*sys.argv[1:]})
+        return args is None or not list(args) or bool({*map(str, args)} & {*sys.argv})
     except TypeError:
         return False
 
@@ -101,24 +118,32 @@ def _replaced(kind: type, name: str, give: Callable[[Any], None]) -> None:
 
 # --- argparse ---------------------------------------------------------------------------------------------
 
+_PARSES = ("parse_args", "parse_known_args", "parse_intermixed_args", "parse_known_intermixed_args")
+
 
 def _replace_argparse(answer: _Answer) -> None:
-    def give(parser: argparse.ArgumentParser, *, strict: bool) -> None:
-        found = _of_argparse(parser, sys.argv[1:])
-        answer.options(found, strict=strict, abbreviates=getattr(parser, "allow_abbrev", True))
+    """Replace what every way to parse comes to: wrappers of argparse have added their options by then."""
 
-    for name in ("parse_args", "parse_intermixed_args"):
-        _replaced(argparse.ArgumentParser, name, functools.partial(give, strict=True))
-
-    def give_known(parser: argparse.ArgumentParser) -> None:
+    def give(parser: argparse.ArgumentParser) -> None:
         caller = sys._getframe(2)
-        if _parses_again(caller):
-            answer.keep(_of_argparse(parser, sys.argv[1:]))
-        else:
-            give(parser, strict=_refuses_the_rest(caller))
+        outer, by, strict = caller, parser, False  # who parses, and the method that the script calls
+        for frame, _ in traceback.walk_stack(caller):
+            name, one = frame.f_code.co_name, frame.f_locals.get("self")
+            if name in _PARSES and isinstance(one, argparse.ArgumentParser):
+                outer, by, strict = frame.f_back or caller, one, name in ("parse_args", "parse_intermixed_args")
+        if by is not parser:
+            return  # it is one that another parser makes while it parses
+        strict = strict or _refuses_the_rest(outer)
+        if not strict and _parses_again(outer):
+            answer.keep(parsers.of_argparse(parser, sys.argv[1:]))
+            return
+        with answer.aside():
+            found = list(parsers.of_argparse(parser, sys.argv[1:]))
+        refused = _refused_by_argparse(parser, strict=strict)
+        answer.options(found, strict=strict, abbreviates=getattr(parser, "allow_abbrev", True), refused=refused)
 
     for name in ("parse_known_args", "parse_known_intermixed_args"):
-        _replaced(argparse.ArgumentParser, name, give_known)
+        _replaced(argparse.ArgumentParser, name, give)
 
 
 def _refuses_the_rest(frame: types.FrameType) -> bool:
@@ -136,45 +161,32 @@ def _parses_again(frame: types.FrameType) -> bool:
     return any(isinstance(one, ast.Attribute) and one.attr == "parse_args" for one in called)
 
 
-def _of_argparse(parser: argparse.ArgumentParser, args: Sequence[str]) -> Iterator[dict[str, Any]]:
-    exclusive = {id(action) for group in parser._mutually_exclusive_groups for action in group._group_actions}
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            chosen = next((word for word in args if word in action.choices), None)
-            if chosen is not None:
-                yield from _of_argparse(action.choices[chosen], [*args][args.index(chosen) + 1 :])
-        elif action.option_strings and not isinstance(action, argparse._HelpAction | argparse._VersionAction):
-            both = isinstance(action, argparse.BooleanOptionalAction)
-            yield {
-                "names": list(action.option_strings),
-                "negatives": [one for one in action.option_strings if one.startswith("--no-")] if both else [],
-                "dest": action.dest,
-                "kind": _kind(action),
-                "type": _type_name(action.type),
-                "default": _plain(action.default),
-                "choices": _choices(action.choices),
-                "help": _help(parser, action),
-                "required": bool(action.required) and id(action) not in exclusive,
-            }
-
-
-def _kind(action: argparse.Action) -> str:
-    if isinstance(action, argparse.BooleanOptionalAction):
-        return "both"
-    if isinstance(action, argparse._AppendAction) and not isinstance(action, argparse._ExtendAction):
-        return "again"
-    if action.nargs == 0:
-        return "off" if action.const is False else "flag"
-    return "value" if action.nargs in (None, "?") else "many"
-
-
-def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
-    if not action.help or action.help == argparse.SUPPRESS:
-        return ""
+def _refused_by_argparse(parser: argparse.ArgumentParser, *, strict: bool) -> str:
+    """Return what a parser says against the arguments that it has, of which options that it requires may be missing."""
+    every = [parser]
+    for one in every:
+        for action in one._actions:
+            action.required = action.required and not action.option_strings
+            if isinstance(action, argparse._SubParsersAction):
+                every += {id(inner): inner for inner in action.choices.values()}.values()
+        for group in one._mutually_exclusive_groups:
+            group.required = False
+        one.error = _refuse  # type: ignore[method-assign]
     try:
-        return parser._get_formatter()._expand_help(action)
-    except Exception:  # noqa: BLE001 - a help text with a lone percent sign: the script never shows it
-        return str(action.help)
+        _, rest = argparse.ArgumentParser.parse_known_args.__wrapped__(parser, sys.argv[1:])  # type: ignore[attr-defined]
+    except (_RefusedError, argparse.ArgumentError) as error:
+        return str(error)
+    except BaseException:  # noqa: BLE001 - the script will say it
+        return ""
+    return f"unrecognized arguments: {' '.join(rest)}" if strict and rest else ""
+
+
+class _RefusedError(Exception):
+    """What a parser says before it would end the process."""
+
+
+def _refuse(message: str) -> typing.NoReturn:
+    raise _RefusedError(message)
 
 
 # --- jsonargparse, and LightningCLI on it -----------------------------------------------------------------
@@ -184,7 +196,7 @@ def _replace_jsonargparse(module: types.ModuleType, answer: _Answer) -> None:
     def give(parser: Any, *, strict: bool) -> None:
         commands = [one for action in parser._actions for one in getattr(action, "_name_parser_map", None) or ()]
         assumed = "fit" if "fit" in commands and not {*commands} & {*sys.argv[1:]} else ""
-        answer.options(_of_jsonargparse(parser, sys.argv[1:]), strict=strict, command=assumed)
+        answer.options(parsers.of_jsonargparse(parser, sys.argv[1:]), strict=strict, command=assumed)
 
     _replaced(module.ArgumentParser, "parse_args", functools.partial(give, strict=True))
     parse = module.ArgumentParser.parse_object
@@ -196,52 +208,6 @@ def _replace_jsonargparse(module: types.ModuleType, answer: _Answer) -> None:
     module.ArgumentParser.parse_object = parse_object
 
 
-def _of_jsonargparse(parser: Any, args: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield the options of a parser, or of its subcommand in args; of fit where there is none."""
-    for action in parser._actions:
-        if (commands := getattr(action, "_name_parser_map", None)) is not None:
-            chosen = next((word for word in args if word in commands), "fit")
-            if chosen in commands:
-                yield from _of_jsonargparse(commands[chosen], args)
-    elsewhere = bool(getattr(parser, "default_config_files", None) or getattr(parser, "default_env", False))
-    for action in parser._actions:
-        ours = type(action).__name__.lstrip("_")
-        if not action.option_strings or ours.startswith(("Help", "ActionHelp", "ActionPrint", "ActionConfigLoad")):
-            continue
-        hint = getattr(action, "_typehint", None)
-        kind = action.type if hint is None else hint
-        yield {
-            "names": list(action.option_strings),
-            "dest": action.dest,
-            "kind": _kind(action),
-            "type": _type_name(kind),
-            "default": _plain(action.default),
-            "choices": _choices(action.choices) or _choices_of_type(kind),
-            "help": "" if action.help in (None, argparse.SUPPRESS) else str(action.help),
-            "required": bool(action.required) and action.default is None and not elsewhere,
-            "nested": not _is_simple(kind),
-        }
-
-
-def _is_simple(hint: Any) -> bool:
-    """Tell whether values of a type are plain, so that no key goes below it."""
-    inner = typing.get_args(hint)
-    if typing.get_origin(hint) is typing.Literal:
-        return True
-    if inner:
-        return typing.get_origin(hint) in (typing.Union, types.UnionType) and all(map(_is_simple, inner))
-    return isinstance(hint, type) and issubclass(hint, (*_SIMPLE, enum.Enum))
-
-
-def _choices_of_type(hint: Any) -> list[Any]:
-    inner = [one for one in typing.get_args(hint) if one is not type(None)]
-    if typing.get_origin(hint) is typing.Literal:
-        return [_plain(one) for one in inner if one is not None]
-    if len(inner) == 1 and typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return _choices_of_type(inner[0])
-    return [one.name for one in hint] if isinstance(hint, type) and issubclass(hint, enum.Enum) else []
-
-
 # --- click, and typer on it -------------------------------------------------------------------------------
 
 
@@ -250,8 +216,9 @@ def _replace_click(module: types.ModuleType, answer: _Answer) -> None:
 
     def give(command: Any) -> None:
         loose: list[Any] = []
-        found = list(_of_click(command, sys.argv[1:], loose))
-        answer.options(found, strict=not loose)
+        with answer.aside():
+            found = list(parsers.of_click(command, sys.argv[1:], loose))
+        answer.options(found, strict=not loose, refused=_refused_by_click(command, sys.argv[1:]))
 
     for name in ("Command", "BaseCommand", "TyperCommand", "TyperGroup"):
         kind = getattr(module, name, None)
@@ -259,60 +226,64 @@ def _replace_click(module: types.ModuleType, answer: _Answer) -> None:
             _replaced(kind, "main", give)
 
 
-def _of_click(command: Any, args: Sequence[str], loose: list[Any]) -> Iterator[dict[str, Any]]:
-    """Yield the options of a command and of its subcommand in args; ``loose`` gets those that take any other."""
-    settings = getattr(command, "context_settings", None) or {}
-    if settings.get("ignore_unknown_options"):
-        loose.append(command)
-    elsewhere = settings.keys() & {"default_map", "auto_envvar_prefix"}
-    if hasattr(command, "get_command"):
-        for place, word in enumerate(args):
+def _refused_by_click(command: Any, args: Sequence[str], parent: Any = None) -> str:
+    """Return what a command says against its arguments, of which options that it requires may be missing."""
+    for param in command.params:
+        if param.param_type_name == "option":
+            param.required, param.prompt = False, None
+    group = hasattr(command, "get_command") and not getattr(command, "invoke_without_command", False)
+    try:
+        context = command.make_context(None, list(args), parent=parent)
+        rest = [*getattr(context, "_protected_args", ()), *context.args]
+        inner = command.get_command(context, rest[0]) if group and rest else None
+    except Exception as error:  # noqa: BLE001 - only what a command says of its usage counts
+        if group and not args:
+            return "Missing command."
+        return str(error.format_message()) if hasattr(error, "format_message") else ""
+    if inner is not None:
+        return _refused_by_click(inner, rest[1:], context)
+    return ("No such command." if rest else "Missing command.") if group else ""
+
+
+# --- tyro, absl, Fire -------------------------------------------------------------------------------------
+
+
+def _replace_tyro(module: types.ModuleType, answer: _Answer) -> None:
+    run = module._cli_impl
+
+    @functools.wraps(run)
+    def cli(*given: Any, **named: Any) -> Any:
+        if not named.get("return_parser") and _is_the_command_line(named.get("args")):
+            parser = run(*given, **{**named, "return_parser": True})
+            answer.options(parsers.of_tyro(parser, sys.argv[1:]), strict=not named.get("return_unknown_args"))
+        return run(*given, **named)
+
+    module._cli_impl = cli  # type: ignore[attr-defined]
+
+
+def _replace_absl(module: types.ModuleType, answer: _Answer) -> None:
+    def give(flags: Any) -> None:
+        with answer.aside():
+            found = list(parsers.of_absl(flags))
+        answer.options(found, strict=True)
+
+    _replaced(module.FlagValues, "__call__", give)
+
+
+def _replace_fire(module: types.ModuleType, answer: _Answer) -> None:
+    run = module.Fire
+
+    @functools.wraps(run)
+    def fire(component: Any = None, command: Any = None, *more: Any, **named: Any) -> Any:
+        if _is_the_command_line(command):
             try:
-                chosen = command.get_command(None, word)
-            except Exception:  # noqa: BLE001 - a command of the script's own, which wants its context
-                loose.append(command)
-                break
-            if chosen is not None:
-                yield from _of_click(chosen, args[place + 1 :], loose)
-                break
-    for option in command.params:
-        if option.param_type_name != "option":
-            continue
-        kind = getattr(option, "type", None)
-        by_value = type(option).__module__.startswith("typer")
-        if kind is None:  # typer without click
-            kind = getattr(getattr(option, "type_descriptor", None), "annotation", None)
-        yield {
-            "names": [*option.opts, *option.secondary_opts],
-            "negatives": list(option.secondary_opts),
-            "dest": option.name,
-            "kind": _kind_of_click(option),
-            "type": _CLICK_TYPES.get(name := str(getattr(kind, "name", None) or _type_name(kind)), name),
-            "default": _plain(option.default),
-            "choices": _choices_of_click(kind, by_value=by_value),
-            "help": str(option.help or ""),
-            "required": bool(option.required) and not option.envvar and not elsewhere,
-        }
+                found, strict = parsers.of_fire(component, sys.argv[1:])
+            except (TypeError, ValueError):
+                answer.give(why="gives Fire what declares no options")
+            answer.options(found, strict=strict)
+        return run(component, command, *more, **named)
 
-
-_CLICK_TYPES = {"integer": "int", "text": "str", "boolean": "bool", "integer range": "int", "float range": "float"}
-
-
-def _choices_of_click(kind: Any, *, by_value: bool) -> list[Any]:
-    if typing.get_args(kind):
-        return _choices_of_type(kind)
-    known = getattr(kind, "choices", None) or (kind if isinstance(kind, enum.EnumType) else ())
-    return [str(one.value if by_value else one.name) if isinstance(one, enum.Enum) else str(one) for one in known]
-
-
-def _kind_of_click(option: Any) -> str:
-    if getattr(option, "secondary_opts", None):
-        return "both"
-    if getattr(option, "is_flag", False) or getattr(option, "count", False):
-        return "off" if option.flag_value is False else "flag"
-    if getattr(option, "multiple", False):
-        return "again"
-    return "value" if option.nargs == 1 else "many"
+    module.Fire = fire  # type: ignore[attr-defined]
 
 
 # --- libraries that the script imports --------------------------------------------------------------------
@@ -335,6 +306,9 @@ _BY_MODULE: dict[str, Callable[[types.ModuleType, _Answer], None]] = {
     "click.core": _replace_click,
     "typer._click.core": _replace_click,
     "typer.core": _replace_click,
+    "tyro._cli": _replace_tyro,
+    "absl.flags._flagvalues": _replace_absl,
+    "fire.core": _replace_fire,
     "pytorch_lightning.trainer.trainer": _replace_training,
     "lightning.pytorch.trainer.trainer": _replace_training,
     "torch._tensor": _replace_training,
@@ -367,37 +341,6 @@ class _Importer(importlib.abc.MetaPathFinder):
 
         spec.loader.exec_module = run_and_replace  # type: ignore[method-assign]
         return spec
-
-
-# --- plain data -------------------------------------------------------------------------------------------
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as JSON holds it, or else as its text; None for what stands for no value."""
-    if value is argparse.SUPPRESS or type(value).__name__ == "Sentinel":
-        return None
-    if isinstance(value, enum.Enum):
-        value = value.value if isinstance(value.value, _SIMPLE) else value.name
-    try:
-        return json.loads(json.dumps(value))
-    except (TypeError, ValueError, RecursionError):
-        return getattr(value, "__name__", None) or str(value)
-
-
-def _choices(given: Any) -> list[Any]:
-    try:
-        found = list(itertools.islice(given or (), _MOST_CHOICES + 1))
-    except TypeError:
-        return []
-    return [] if len(found) > _MOST_CHOICES else [_plain(one) for one in found]
-
-
-def _type_name(kind: Any) -> str:
-    if kind is None:
-        return ""
-    if typing.get_args(kind):
-        return str(kind).replace("typing.", "")
-    return str(getattr(kind, "__name__", type(kind).__name__))
 
 
 if __name__ == "__main__":

@@ -7,17 +7,17 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tunelight.errors import MetricError, ScriptError, SettingsError, first_of
 from tunelight.scripts import process
-from tunelight.scripts.checks import check_options
+from tunelight.scripts.checks import check_options, examples
 from tunelight.scripts.draft import draft_of
 from tunelight.scripts.files import VARIABLE
 from tunelight.scripts.options import Read, parses, read_options
-from tunelight.scripts.style import Option, find_style, imported_by, spell
+from tunelight.scripts.style import Option, find_style, imported_by, option_for, spell, spell_one, spell_within
 from tunelight.scripts.wandb_agent import AGENTS, agent_words
 from tunelight.session.session import Session, get_session
 from tunelight.settings import Settings
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _MACRO = re.compile(r"\$\{([\w.\-]+)\}")
 _ALL = ("args", "args_no_hyphens", "args_no_boolean_flags", "args_json", *AGENTS, "no_args")
+_EVERYTHING = tuple(f"${{{name}}}" for name in _ALL)
 """Macros that stand for all hyperparameters that no other one names, W&B's names; and for none of them."""
 _FOLDER = "trial_dir"
 """The macro that stands for the trial's folder."""
@@ -70,26 +71,17 @@ class Script:
     @classmethod
     def of(cls, recorded: Mapping[str, Any]) -> Script:
         """Return the script of a sweep, as far as :meth:`recorded` tells, to spell commands."""
-        known = {one.name for one in fields(Option)}
-        found: list[dict[str, Any]] = [
-            {name: tuple(value) if isinstance(value, list) else value for name, value in one.items()}
-            for one in recorded.get("options") or ()
-            if one.keys() <= known
-        ]
-        options = tuple(Option(**one) for one in found)
+        options = tuple(map(Option.of, recorded.get("options") or ()))
         given: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in recorded.items()}
         return cls(**{name: given[name] for name in _RECORDED if name in given}, options=options)
 
     def recorded(self, keys: Sequence[str]) -> dict[str, Any]:
         """Return what its commands depend on, as plain data; ``keys``: those of the search space."""
-        options = [one for one in self.options if any(map(one.means, (*keys, self.devices)))]
-        spelt = ({"names": list(one.names), "dest": one.dest, "kind": one.kind} for one in options)
-        negatives = ({"negatives": list(one.negatives)} if one.negatives else {} for one in options)
         return {
-            **{name: value for name, value in asdict(self).items() if name in _RECORDED},
+            **{name: getattr(self, name) for name in _RECORDED},
             "args": list(self.args),
             "imported": [name for name in self.imported if name in _LAUNCHED],
-            "options": [one | off for one, off in zip(spelt, negatives, strict=True)],
+            "options": [one.recorded() for one in self.options if any(map(one.means, (*keys, self.devices)))],
         }
 
     def watched(self, folder: Path, note: Callable[[str], object]) -> Any:
@@ -118,35 +110,76 @@ class Script:
         return self.module or Path(self.file).name
 
     def command(self, config: Mapping[str, Any], folder: str = ".") -> list[str]:
-        """Return the arguments for a configuration, nested or dotted; ``folder``: what ``${trial_dir}`` stands for."""
-        values: dict[str, Any] = {_FOLDER: folder, **flatten(config)}
-        values = {
-            key: one.replace(f"${{{_FOLDER}}}", folder) if isinstance(one, str) else one for key, one in values.items()
+        """Return the arguments for a configuration, nested or dotted; ``folder``: what ``${trial_dir}`` stands for.
+
+        A word of ``args`` that names a key which the configuration lacks is left out, with the option that it belongs
+        to. Raises: SettingsError for a value that the script would read as another one.
+        """
+        values: dict[str, Any] = {
+            key: one.replace(f"${{{_FOLDER}}}", folder) if isinstance(one, str) else one
+            for key, one in {_FOLDER: folder, **flatten(config)}.items()
         }
-        named = {name for word in self.args for name in _MACRO.findall(word) if name in values}
+        words, named = self._fixed(values)
         named |= {_FOLDER} - config.keys()
         rest = {key: value for key, value in values.items() if key not in named}
-        words: list[str] = []
-        everything = False
-        for word in self.args:
-            if found := next((name for name in _ALL if word == f"${{{name}}}"), None):
-                words += agent_words(found, config) if self.style == "wandb" else self._spelt(rest, found)
-                everything = True
+        if not any(word in _EVERYTHING for word in words):
+            words.append("${args}")
+        done: list[str] = []
+        early: dict[str, list[str]] = {}
+        for word in words:
+            if word not in _EVERYTHING:
+                done.append(word)
+            elif self.style == "wandb" or word[2:-1] in (*AGENTS, "no_args"):
+                done += agent_words(word[2:-1], config if self.style == "wandb" else rest)
             else:
-                words.append(_MACRO.sub(lambda found: str(values.get(found[1], found[0])), word))
-        return words if everything else [*words, *self._spelt(rest, "args")]
+                done += self._spelt(rest, word, early)
+        for command, options in early.items():
+            at = done.index(command) if command in done else len(done)
+            done[at:at] = options
+        return done
 
-    def _spelt(self, values: Mapping[str, Any], macro: str) -> list[str]:
-        if macro in (*AGENTS, "no_args"):
-            return agent_words(macro, values)
-        if macro == "args_json":
+    def _fixed(self, values: Mapping[str, Any]) -> tuple[list[str], set[str]]:
+        """Return ``args`` with the values that it names, and the keys of these."""
+        words: list[str] = []
+        named: set[str] = set()
+        for word in self.args:
+            keys = [key for key in _MACRO.findall(word) if key not in _ALL]
+            alone = keys != [] and word == f"${{{keys[0]}}}"
+            holder = words[-1] if alone and words and (_is_bare(words[-1]) or words[-1] == keys[0]) else ""
+            filled = self._filled(word, keys, holder, values)
+            if filled is not None:
+                words.append(filled)
+                named.update(keys)
+            elif holder:
+                words.pop()
+        return words, named
+
+    def _filled(self, word: str, keys: list[str], holder: str, values: Mapping[str, Any]) -> str | None:
+        """Return a word with the values of its keys; None where one has none. ``holder``: the option before it."""
+        if any(key not in values for key in keys):
+            return None
+        before, _, after = word.partition(f"${{{keys[0]}}}" if keys else word)
+        if keys and not after and (not before or before.endswith("=")):  # all of an option's value
+            name = before[:-1].lstrip("-") or holder.lstrip("-") or keys[0]
+            text = spell_within(self.style, name, values[keys[0]], self.options)
+            return None if text is None else before + text
+        return _MACRO.sub(lambda found: str(values.get(found[1], found[0])), word)
+
+    def _spelt(self, values: Mapping[str, Any], macro: str, early: dict[str, list[str]]) -> list[str]:
+        """Return the words for all values; ``early`` gets those that have to precede a subcommand of ``args``."""
+        if macro == "${args_json}":
             return [json.dumps(dict(values))]
-        if macro == "args_no_hyphens":
-            return spell("hydra", values)
-        flags: tuple[Option, ...] = ()
-        if macro == "args_no_boolean_flags":
-            flags = tuple(Option((f"--{key}",), kind="flag") for key, one in values.items() if isinstance(one, bool))
-        return spell(self.style, values, (*self.options, *flags))
+        if macro == "${args_no_hyphens}":
+            return spell("hydra", values) if self.style == "hydra" else [f"{key}={one}" for key, one in values.items()]
+        options = self.options
+        if macro == "${args_no_boolean_flags}":
+            options += tuple(Option((f"--{key}",), kind="flag") for key, one in values.items() if isinstance(one, bool))
+        words: list[str] = []
+        for key, value in values.items():
+            option = option_for(key, value, options)
+            group = early.setdefault(option.before, []) if option is not None and option.before in self.args else words
+            group += spell_one(self.style, key, value, options)
+        return words
 
     def train(self, config: Mapping[str, Any], shown: str, options: Sequence[str]) -> list[str]:
         """Return tunelight's command that trains a configuration as a trial did; ``shown``: the script as given."""
@@ -248,6 +281,11 @@ def _hydra_folders(args: tuple[str, ...], trial_dir: str) -> list[str]:
     return [f"hydra.run.dir='{trial_dir}'"]
 
 
+def _is_bare(word: str) -> bool:
+    """Tell whether a word is an option's name, whose value is the next word."""
+    return word.startswith("-") and "=" not in word
+
+
 def script_of(space: SearchSpace, settings: Settings) -> Script:
     """Return the script of a sweep, with the options of its parser as far as they can be read.
 
@@ -271,11 +309,15 @@ def script_of(space: SearchSpace, settings: Settings) -> Script:
         imported=tuple(sorted(imported_by(settings.script))),
         checkpoints=bool(settings.checkpoints),
     )
-    read = options_of(script)
+    first = {name: one for name, domain in space.domains.items() for one in examples(domain)[:1]}
+    if not {*args} & {"${args_no_hyphens}", "${args_json}"}:  # the others are options, which are looked at one by one
+        first = {name: one for name, one in first.items() if name in named}
+    given = script.command(first)
     domains = dict(space.domains)
     if style == "wandb":  # a group of parameters is one argument, and there are none where the command asks for none
         domains = {} if "${no_args}" in args else {key: space.domains.get(key) for key in space.describe()}
-    check_options(script.name, read, domains, args, named)
+    read = options_of(replace(script, args=tuple(given)))
+    check_options(script.name, read, domains, args, named, style=style)
     about = f"Arguments are written as {style} reads them: {why}."
     if style == "wandb":
         about = "Arguments are written as W&B's agent writes them."
@@ -299,8 +341,8 @@ def _devices(script: Script, read: Read) -> str:
 def options_of(script: Script) -> Read:
     """Return what is known of the options of a script's parser; that takes seconds, for it imports torch."""
     file = Path(script.file)
-    if script.style not in ("argparse", "lightning", "wandb"):
-        return Read(None, f"reads its arguments by {script.style}, which declares no options")
+    if script.style == "hydra":
+        return Read(None, "reads its arguments by Hydra, which declares no options")
     if not parses(file):
         return Read(None, "imports no library that reads a command line")
     return read_options(file, script.module, script.args)

@@ -99,6 +99,15 @@ def test_debug_shows_the_traceback_wherever_it_stands(monkeypatch):
         assert done.stderr.endswith("Error: no such sweep\n")
 
 
+def test_what_follows_two_dashes_is_the_script_s_own(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("print('val_loss: 1')")
+    words = ["check", "train.py", "--set", "metric=val_loss", "lr=0.1,0.2", "--", "--json", "--debug", "--debug"]
+    assert "train.py --json --debug --debug --lr=0.1" in call(*words).stdout
+    done = call("check", "missing.py", "--set", "metric=val_loss", "lr=0.1,0.2", "--", "--debug", code=BAD_INPUT)
+    assert "Traceback" not in done.output
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -112,9 +112,10 @@ def test_argparse_s_options_are_read(write: Write) -> None:
         "gpu": "again", "out": "value",
     }  # fmt: skip
     options = by_dest(read)
-    assert options["learning_rate"] == Option(
-        ("-l", "--learning-rate"), "learning_rate", "value", "float", 0.1, (), "step, 0.1 at first"
-    )
+    rate = options["learning_rate"]
+    assert (rate.names, rate.type, rate.default, rate.help) == (
+        ("-l", "--learning-rate"), "float", 0.1, "step, 0.1 at first"
+    )  # fmt: skip
     assert options["opt"].choices == ("adam", "sgd")
     assert (options["out"].type, options["out"].default) == ("Path", "out")
     assert (read.strict, read.abbreviates) == (True, True)
@@ -323,3 +324,125 @@ def test_a_required_option_must_be_given_by_the_space_or_by_args(write: Write) -
 
 def test_other_styles_are_not_read(write: Write) -> None:
     assert made(write(ARGPARSE), {"x.y": 1}, style="hydra").options == ()
+
+
+# --- what else a parser says before a sweep starts --------------------------------------------------------
+
+ABSL = """\
+from absl import app, flags
+flags.DEFINE_float('lr', 0.1, '')
+flags.DEFINE_list('layers', ['32'], '')
+flags.DEFINE_string('data', None, '', required=True)
+app.run(lambda _: 1 / 0)
+"""
+TYRO = """\
+import dataclasses, tyro
+@dataclasses.dataclass
+class Config:
+    data: str
+    lr: float = 0.1
+    use_ema: bool = False
+tyro.cli(Config)
+"""
+SIMPLE = """\
+import argparse, dataclasses
+from simple_parsing import ArgumentParser
+@dataclasses.dataclass
+class Options:
+    data: str
+    lr: float = 1e-3
+    amp: bool = False
+p = ArgumentParser()
+p.add_argument("--epochs", type=int, default=1)
+p.add_arguments(Options, dest="options")
+p.parse_args()
+"""
+FIRE = """\
+import fire
+def main(data, lr=0.1): ...
+fire.Fire(main)
+"""
+
+
+@pytest.mark.parametrize("source", [ABSL, TYRO, SIMPLE, FIRE])
+def test_absl_tyro_simple_parsing_and_fire_are_read_too(write: Write, source: str) -> None:
+    file = write(source)
+    assert [one.required for one in read_options(file, None, []).options or () if one.key == "data"] == [True]
+    made(file, {"lr": tl.uniform(0, 1), "data": "here"})
+    with pytest.raises(SettingsError, match=r"no option for the key 'lrr'.* Did you mean 'lr'"):
+        made(file, {"lrr": 0.1, "data": "here"})
+    with pytest.raises(SettingsError, match=r"requires --data, which neither"):
+        made(file, {"lr": 0.1})
+    made(file, {"lr": 0.1}, "--data=here")
+
+
+@pytest.mark.parametrize(
+    ("source", "args", "said"),
+    [
+        (ARGPARSE, (), r"train.py refuses its arguments \(none\): the following arguments are required: data"),
+        (ARGPARSE, ("folder", "--learning-rate=fast"), "argument -l/--learning-rate: invalid float value: 'fast'"),
+        (ARGPARSE, ("folder", "--rate=1"), "unrecognized arguments: --rate=1"),
+        (SUBCOMMANDS.replace("add_subparsers()", "add_subparsers(required=True, dest='what')"), (), "required: what"),
+        (TYPER, (), "Missing argument|Missing parameter: path"),
+        (CLICK, ("--opt=c",), "'c' is not one of 'a', 'b'"),
+    ],
+)
+def test_what_a_parser_refuses_of_args_is_said_before(
+    write: Write, source: str, args: tuple[str, ...], said: str
+) -> None:
+    with pytest.raises(SettingsError, match=said):
+        made(write(source), {"anything": 1}, *args)
+
+
+def test_values_that_an_option_cannot_have_are_refused_before(write: Write) -> None:
+    file = write(
+        "import argparse, json\np = argparse.ArgumentParser()\np.add_argument('--n', type=int, default=3)\n"
+        "p.add_argument('--tag', default='x')\np.add_argument('--rows', type=json.loads)\n"
+        "p.add_argument('--on', type=bool)\n"
+        "p.add_argument('--pair', nargs=2)\np.parse_args()"
+    )
+    made(file, {"n": tl.choice([1, 2.0]), "rows": tl.choice([[1], [2, 3]]), "on": tl.choice([True, False])})
+    for domain, said in (
+        ({"n": tl.uniform(0, 9)}, "--n does not take .*: its type is int"),
+        ({"n": tl.choice([1, None])}, "--n does not take None, .*: it has a default, 3, and no word for None"),
+        ({"tag": tl.choice([True, False])}, "--tag does not take True, .*: it reads text, and 'True' counts as true"),
+        ({"tag": tl.choice([["a"], ["b"]])}, "it takes one value"),
+        ({"pair": tl.choice([[1, 2, 3]])}, "it takes 2 values"),
+    ):
+        with pytest.raises(SettingsError, match=said):
+            made(file, domain)
+
+
+def test_options_of_the_program_precede_its_subcommand(write: Write) -> None:
+    file = write(SUBCOMMANDS)
+    script = made(file, {"lr": 1, "root": "x"}, "train", "--lr=3")
+    assert script.command({"lr": 1, "root": "x"}) == ["--root=x", "train", "--lr=3", "--lr=1"]
+    assert Script.of(script.recorded(["lr", "root"])).command({"lr": 1, "root": "x"})[0] == "--root=x"
+
+
+def test_a_key_whose_words_are_no_options_is_not_checked(write: Write) -> None:
+    file = write(
+        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--cfg-options', nargs='+')\np.parse_args()"
+    )
+    script = made(file, {"optimizer.lr": 0.5}, "--cfg-options", "${args_no_hyphens}")
+    assert script.command({"optimizer.lr": 0.5}) == ["--cfg-options", "optimizer.lr=0.5"]
+
+
+def test_a_type_that_is_tried_leaves_no_files(write: Write, tmp_path: Path) -> None:
+    file = write(
+        "import argparse, os\np = argparse.ArgumentParser()\n"
+        "p.add_argument('--out', type=lambda one: os.makedirs(one))\n"
+        "p.add_argument('--log', type=argparse.FileType('w'))\np.parse_args()"
+    )
+    made(file, {"log": "x"})
+    assert [one.name for one in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_the_target_of_a_link_is_no_option(write: Write) -> None:
+    file = write(
+        "import jsonargparse\np = jsonargparse.ArgumentParser()\np.add_argument('--a', type=int)\n"
+        "p.add_argument('--b', type=int)\np.link_arguments('a', 'b')\np.parse_args()"
+    )
+    made(file, {"a": 1})
+    with pytest.raises(SettingsError, match="no option for the key 'b'"):
+        made(file, {"b": 1})

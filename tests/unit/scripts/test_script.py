@@ -25,11 +25,14 @@ CONFIG = {"lr": 0.1, "nested": {"on": True, "name": "a b"}}
         (["fit", "--seed", "3"], ["fit", "--seed", "3", "--lr=0.1", "--nested.on=True", "--nested.name=a b"]),
         (["--rate=${lr}"], ["--rate=0.1", "--nested.on=True", "--nested.name=a b"]),
         (["${args}", "end"], ["--lr=0.1", "--nested.on=True", "--nested.name=a b", "end"]),
-        (["${args_no_hyphens}"], ["lr=0.1", "nested.on=true", "nested.name='a b'"]),
+        (["${args_no_hyphens}"], ["lr=0.1", "nested.on=True", "nested.name=a b"]),
         (["${args_no_boolean_flags}"], ["--lr=0.1", "--nested.on", "--nested.name=a b"]),
         (["${args_json}"], ['{"lr": 0.1, "nested.on": true, "nested.name": "a b"}']),
         (["--out=${trial_dir}/a"], ["--out=runs/3/a", "--lr=0.1", "--nested.on=True", "--nested.name=a b"]),
-        (["${HOME}"], ["${HOME}", "--lr=0.1", "--nested.on=True", "--nested.name=a b"]),
+        (["--m=${absent}", "end"], ["end", "--lr=0.1", "--nested.on=True", "--nested.name=a b"]),
+        (["--m", "${absent}", "end"], ["end", "--lr=0.1", "--nested.on=True", "--nested.name=a b"]),
+        (["M.X", "${M.X}", "${lr}"], ["M.X", "0.1", "--nested.on=True", "--nested.name=a b"][1:]),
+        (["--x=${lr},${absent}"], ["--lr=0.1", "--nested.on=True", "--nested.name=a b"]),
     ],
 )
 def test_macros_stand_for_hyperparameters(args: list[str], words: list[str]) -> None:
