@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pytorch_lightning.accelerators import Accelerator, CPUAccelerator, CUDAAccelerator
     from pytorch_lightning.callbacks import (
         BasePredictionWriter,
+        BatchSizeFinder,
         Callback,
         Checkpoint,
         GradientAccumulationScheduler,
@@ -76,8 +77,8 @@ _DOCUMENTED: Final = {
     "fabric.plugins.environments": "ClusterEnvironment",
     "fabric.utilities.rank_zero": "rank_zero_only",
     "pl.accelerators": "Accelerator CPUAccelerator CUDAAccelerator",
-    "pl.callbacks": "BasePredictionWriter Callback Checkpoint GradientAccumulationScheduler LearningRateFinder "
-    "ProgressBar",
+    "pl.callbacks": "BasePredictionWriter BatchSizeFinder Callback Checkpoint GradientAccumulationScheduler "
+    "LearningRateFinder ProgressBar",
     "pl.core.optimizer": "LightningOptimizer",
     "pl.loggers": "CSVLogger Logger MLFlowLogger TensorBoardLogger WandbLogger",
     "pl.plugins": "AsyncCheckpointIO TorchCheckpointIO",
@@ -285,6 +286,19 @@ def take_interrupts(chosen: Flavour) -> None:
         return signal.signal(number, handler) if threading.current_thread() is threading.main_thread() else None
 
     import_module(f"{chosen}.trainer.call").signal = SimpleNamespace(**{**vars(signal), "signal": set_handler})  # type: ignore[attr-defined]
+
+
+def gang_strategy(trainer: Any) -> Any | None:
+    """Return a Trainer's strategy if it is one of tunelight's; None for another one, and without a Trainer."""
+    strategy = getattr(trainer, "strategy", None)
+    return strategy if getattr(strategy, "_of_tunelight", False) else None
+
+
+def know_rank(rank: int) -> None:
+    """Tell ``rank_zero_only`` of Lightning and torchmetrics this process's rank, which they read when imported."""
+    for name in ("lightning_utilities.core.rank_zero", "torchmetrics.utilities.prints"):
+        if (module := sys.modules.get(name)) is not None:
+            module.rank_zero_only.rank = rank
 
 
 def is_resuming(fit: Any) -> bool:

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 
 from tunelight.compat.arguments import known_arguments
-from tunelight.compat.lightning import pl
+from tunelight.compat.lightning import gang_strategy, pl
 from tunelight.compat.ray import arrow_to_tensors, torch_batches
 from tunelight.data.server import task_errors
 from tunelight.data.shards import Preprocess, close_shard, in_sweep, open_full, open_shard, seed_of_order
 from tunelight.errors import DataError, SettingsError, unknown
-from tunelight.lightning.exact.eval_shards import Limit, StreamShare, batches_kept
+from tunelight.lightning.exact.eval_shards import Limit, StreamShare, WholeLoader, batches_kept
 from tunelight.session.session import current
 
 if TYPE_CHECKING:
@@ -197,22 +197,19 @@ class RayDataModule(pl.LightningDataModule):
         if source is None:
             return []
         loader = FullLoader(open_full(source, preprocess=self._preprocess.get(part)), self.reading)
-        strategy: Any = getattr(self.trainer, "strategy", None)
-        shards = getattr(strategy, "_shards", None)
-        if self.trainer is None or shards is None or strategy.exact:
+        strategy = gang_strategy(self.trainer)
+        if self.trainer is None or strategy is None or strategy.exact:
             return loader  # one process's batches, which an exact strategy deals
         if not self.trainer._accelerator_connector.use_distributed_sampler:
             return loader
-        return RowsLoader(loader, *shards(), padded=part != "predict")
+        return RowsLoader(loader, *strategy._shards(), padded=part != "predict")
 
     def _device(self) -> torch.device:
         return torch.device("cpu") if self.trainer is None else self.trainer.strategy.root_device
 
     def _check_shards(self) -> None:
-        strategy = getattr(self.trainer, "strategy", None)
-        shards = getattr(strategy, "_shards", None)
-        session = current()
-        if shards is not None and session is not None and shards()[0] != session.place.world_size:
+        strategy, session = gang_strategy(self.trainer), current()
+        if strategy is not None and session is not None and strategy._shards()[0] != session.place.world_size:
             raise DataError(
                 "Ranks that share one copy of the model (tensor_parallel_size) need the same rows, and each of the "
                 f"{session.place.world_size} ranks would get rows of its own from Ray Data. Use a map-style dataset "
@@ -310,7 +307,7 @@ class ShardLoader:
             running.close()
 
 
-class FullLoader:
+class FullLoader(WholeLoader):
     """A loader, for Lightning, of all of a dataset; a strategy that evaluates exactly deals its batches."""
 
     def __init__(self, dataset: Any, reading: Reading) -> None:

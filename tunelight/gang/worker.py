@@ -18,7 +18,7 @@ from typing import Any
 
 import ray
 
-from tunelight.compat.lightning import FABRIC, decide_in_worker, flavour
+from tunelight.compat.lightning import FABRIC, decide_in_worker, flavour, know_rank
 from tunelight.compat.torch import flight_records
 from tunelight.errors import TrainFunctionError, TrialStopped
 from tunelight.gang.causes import carried, lost_data
@@ -51,7 +51,7 @@ from tunelight.messages import (
 from tunelight.session import session as sessions
 from tunelight.session.mailbox import Mailbox
 from tunelight.session.shared import MadeByRankZero
-from tunelight.session.task import Home, Start, Task
+from tunelight.session.task import Home, Start, Task, WithObjects
 
 _TIDY_LIMIT_S = 10.0
 _RUNS_LIMIT_S = 300.0
@@ -377,9 +377,10 @@ class GangWorker:
             self._compiled.begin()
             _add_paths(task.home.sys_path)
             sessions.set_current(session)
+            know_rank(self._place.rank)
             self._session = session
             train = _load(task.train)
-            session.begin(getattr(train, "restored", dict))
+            session.begin(train.restored if isinstance(train, WithObjects) else dict)
             if self._trackers is not None and not task.job:
                 self._trackers.begin(start.trial_dir, start.trial_id, start.config, rank=self._place.rank)
             train(start.config)

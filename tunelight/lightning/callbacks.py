@@ -10,7 +10,7 @@ from tunelight.compat.arguments import known_arguments
 from tunelight.compat.lightning import HOW_TO_CHOOSE, Callback, TrainerFn, pl
 from tunelight.errors import MetricError, SettingsError, StrategyError, guess
 from tunelight.lightning.state.adoption import TrainerExchange
-from tunelight.lightning.state.recovery import fit_ends, has_ended, reach_boundary
+from tunelight.lightning.state.recovery import Reporting, fit_ends, has_ended, reach_boundary
 from tunelight.session.session import Session, get_session
 
 Metrics = str | Iterable[str] | Mapping[str, str] | None
@@ -23,7 +23,7 @@ _FUNCTIONS = {"on_test": TrainerFn.TESTING, "on_predict": TrainerFn.PREDICTING}
 """What the Trainer has to do for a hook to report, by the hook's beginning; fit for all others."""
 
 
-class TuneReportCallback(Callback):
+class TuneReportCallback(Reporting):
     """Report what Lightning has logged, on every rank, whenever a hook runs.
 
     Args:
@@ -36,9 +36,6 @@ class TuneReportCallback(Callback):
     ``on_train_epoch_end`` has run: it has what is logged there. Runs on: worker. Raises: MetricError for a name that
     Lightning has not logged, TrialStopped when the trial ends at this report.
     """
-
-    reports = True
-    """Run after the other callbacks at each hook, so that a checkpoint holds the state that they leave."""
 
     @known_arguments()
     def __init__(
@@ -94,9 +91,16 @@ class TuneReportCallback(Callback):
             return
         session = get_session()
         metrics = self._read(trainer, session)
-        session.boundary.writer = trainer.save_checkpoint
-        session.exchange.training = TrainerExchange(trainer)
         write = self._checkpoint(trainer, session)
+        if inner := session.within_fit(trainer):
+            if write is not None:
+                session.note(
+                    "Reports of a Trainer inside another one's fit have no checkpoint, which nothing could go on from. "
+                    "Give the outer Trainer a tunelight.TuneReportCheckpointCallback."
+                )
+            write = None
+        session.boundary.writer = None if inner else trainer.save_checkpoint
+        session.exchange.training = None if inner else TrainerExchange(trainer)
         last = fit_ends(trainer, self._every_n)
         step, name = trainer.global_step, self.filename
         session.boundary.report(metrics, write, epoch=epoch, step=step, filename=name, last=last)

@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any
 
 from tunelight.compat.lightning import (
+    BatchSizeFinder,
     Callback,
     LearningRateFinder,
     RunningStage,
@@ -29,7 +30,7 @@ from tunelight.compat.lightning import (
 )
 from tunelight.errors import TrialStopped
 from tunelight.lightning.state import loggers
-from tunelight.lightning.state.recovery import end_training, recovery_of
+from tunelight.lightning.state.recovery import Reporting, end_training, recovery_of
 from tunelight.messages import FAILED, GOES_ON
 from tunelight.session.session import Session
 
@@ -39,6 +40,8 @@ class GangLauncher(_Launcher):
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self.inner = False
+        """True for a run inside the trial's fit, which is no fit of the trial, and is not given its checkpoint."""
 
     @property
     def is_interactive_compatible(self) -> bool:
@@ -55,9 +58,11 @@ class GangLauncher(_Launcher):
             loggers.keep_checkpoints_apart(trainer, self._session.context)
         recovery = None
         own = None
+        inner = self.inner = self._session.within_fit(trainer)
         if trainer.state.fn == TrainerFn.FITTING:
-            tuning = any(getattr(one, "_early_exit", False) for one in trainer.callbacks)  # type: ignore[attr-defined]
-            if not tuning:
+            callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # Lightning's, set elsewhere
+            tuning = any(isinstance(one, BatchSizeFinder | LearningRateFinder) and one._early_exit for one in callbacks)
+            if not (tuning or inner):
                 args, kwargs, own = self._begun(trainer, function, args, kwargs)
             recovery = recovery_of(trainer)
             if recovery is not None:
@@ -75,7 +80,8 @@ class GangLauncher(_Launcher):
                 self._session.ending = False
             raise
         finally:
-            self._session.boundary.end_fit()
+            if not inner:
+                self._session.boundary.end_fit()
             if recovery is not None:
                 recovery.uninstall(trainer)
 
@@ -91,7 +97,7 @@ class GangLauncher(_Launcher):
         given, resume = bound.arguments.get("ckpt_path"), self._session.start.resume
         asked = resume is not None and str(given) == resume.path
         self._session.boundary.begin_fit(
-            _description(trainer, bound.arguments, self._session.context.config), asked=asked
+            _description(trainer, bound.arguments, self._session.context.config), trainer, asked=asked
         )
         path = self._session.checkpoint_for_fit()
         if path is None or "ckpt_path" not in bound.arguments:
@@ -218,7 +224,7 @@ def _fit_end(trainer: pl.Trainer) -> None:
 @contextlib.contextmanager
 def _without_reports(trainer: Any) -> Iterator[None]:
     callbacks = trainer.callbacks
-    trainer.callbacks = [one for one in callbacks if not getattr(one, "reports", False)]
+    trainer.callbacks = [one for one in callbacks if not isinstance(one, Reporting)]
     try:
         yield
     finally:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tunelight.errors import SettingsError
+from tunelight.session.task import WithObjects
 from tunelight.settings import Settings, check_model, check_train
 from tunelight.settings.backends import BACKENDS
 from tunelight.space.parts import scripts, split_config, widths
-from tunelight.space.plain import Objects
 
 if TYPE_CHECKING:
     from tunelight.space import SearchSpace
@@ -108,22 +108,6 @@ def with_device(args: Mapping[str, Any], strategy: Callable[[], Any], *, on_gpu:
     return {"strategy": strategy(), **args} if "strategy" not in args else dict(args)
 
 
-@dataclass(frozen=True)
-class WithObjects:
-    """A train function, pickled with the objects among the choices of its sweep. Runs on: worker."""
-
-    train: Callable[[dict[str, Any]], object]
-    objects: Objects
-
-    def __call__(self, config: dict[str, Any]) -> None:
-        """Train one configuration."""
-        self.train(config)
-
-    def restored(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a configuration with its objects. Called by the worker, also for one that is taken over."""
-        return self.objects.restored(config)
-
-
 def training_setting(settings: Settings) -> str:
     """Return the setting that is the training code: "train", "model" or "script"."""
     return next((name for name in ("train", "script") if getattr(settings, name) is not None), "model")
@@ -156,7 +140,7 @@ def training_code(space: SearchSpace, settings: Settings) -> Callable[[dict[str,
     if not space.objects:
         return code
     check_picklable(space.objects, "A choice of the search space")
-    return WithObjects(code, space.objects)
+    return WithObjects(code, space.objects.restored)
 
 
 def _made(logger: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from tunelight.compat.lightning import HOW_TO_CHOOSE, Flavour, flavour, flavour_of, take_interrupts
+from tunelight.compat.lightning import HOW_TO_CHOOSE, Flavour, flavour, flavour_of, gang_strategy, take_interrupts
 from tunelight.errors import StrategyError
 from tunelight.session.context import Context
 from tunelight.session.session import Session
@@ -69,7 +69,7 @@ def check_strategy(trainer: Any, context: Context) -> None:
             f"This Trainer is of {used}, and the workers of this trial use {flavour()}, another copy of the same "
             f"code, so that {alone}. Choose {used} before the sweep: {HOW_TO_CHOOSE}."
         )
-    if getattr(trainer.strategy, "backend", None) in BACKENDS:
+    if gang_strategy(trainer) is not None:
         return
     raise StrategyError(
         f"This Trainer uses {type(trainer.strategy).__name__}, so {alone}. Pass strategy={ours}() to the Trainer."

@@ -12,7 +12,8 @@ from tunelight.errors import StrategyError
 from tunelight.lightning.callbacks import TuneReportCallback, TuneReportCheckpointCallback
 from tunelight.lightning.recipe import callbacks_of, with_device
 from tunelight.lightning.state.loggers import inside
-from tunelight.session.session import Session
+from tunelight.lightning.strategies.base import GangStrategy
+from tunelight.session.session import Session, get_session
 from tunelight.settings.backends import BACKENDS
 
 _REPLACED: Final = ("auto", "ddp", "ddp_spawn", "ddp_fork", "ddp_notebook")
@@ -86,7 +87,7 @@ def taken_in(given: Mapping[str, Any], session: Session, *, checkpoints: bool) -
 def the_gangs(asked: Any, backend: str) -> Any:
     """Return the gang's strategy for one that a script asks for, with its arguments. Raises: StrategyError."""
     ours: Callable[..., Any] = BACKENDS[backend].load_strategy()
-    if getattr(asked, "backend", None) in BACKENDS:
+    if isinstance(asked, GangStrategy):
         return asked
     if isinstance(asked, str):
         if asked.startswith("ray"):
@@ -132,7 +133,8 @@ class Reports(TuneReportCallback):
         super().__init__(on=["validation_end", "train_epoch_end"])
 
     def _report(self, hook: str, trainer: pl.Trainer, *more: Any, **named: Any) -> None:
-        if hook == "on_validation_end" or not trainer.enable_validation:
+        wanted = hook == "on_validation_end" or not trainer.enable_validation
+        if wanted and not get_session().within_fit(trainer):
             super()._report(hook, trainer, *more, **named)
 
 

@@ -59,8 +59,8 @@ class Progress:
     """Of training steps that the head has not heard of: this rank's own seconds, and all of the step's."""
     fits: tuple[str, ...] = ()
     """The descriptions of the trial's fits so far, the running one last."""
-    fitting: bool = False
-    """True while a fit runs."""
+    fitting: Any = None
+    """What runs the trial's fit, such as a Trainer; None while no fit runs."""
     after: int = 0
     """Reports of the training code since the last fit ended."""
     continues: bool = True
@@ -208,7 +208,7 @@ class Boundary:
             if self._mailbox.aborted is not None:
                 raise TrialStopped(self._mailbox.aborted)
             return  # the driver has this report since the start that wrote the checkpoint
-        if not self.progress.fitting:
+        if self.progress.fitting is None:
             self.progress.after += 1
             if self._repeats():
                 return
@@ -295,7 +295,7 @@ class Boundary:
             self._preempted = self._meet(self._asked, calls=self._mailbox.leaving)
         return self._preempted
 
-    def begin_fit(self, description: str, *, asked: bool = False) -> None:
+    def begin_fit(self, description: str, by: Any = True, *, asked: bool = False) -> None:
         """Begin the trial's next fit. Call it on every rank.
 
         A restarted train function runs from its beginning, or leaves out finished fits. So rank 0 compares a fit with
@@ -304,10 +304,10 @@ class Boundary:
         Args:
             description: words that describe the fit. The first one, for its model, must be equal; of several such fits
                 the one with most equal words is chosen, then an asked one, then the first.
-            asked: True where the training code has passed the trial's checkpoint to this fit.
+            by: what runs the fit. asked: True where the training code has passed the trial's checkpoint to this fit.
         """
         progress, resume = self.progress, self._start.resume
-        progress.fitting, progress.after = True, 0
+        progress.fitting, progress.after = by, 0
         if progress.continues or resume is None:
             progress.fits = (*progress.fits, description)
             return
@@ -334,7 +334,7 @@ class Boundary:
 
     def end_fit(self) -> None:
         """End a fit: files that are reported from now on are the training code's own."""
-        self.progress.fitting = False
+        self.progress.fitting = None
 
     def end(self) -> None:
         """End the trial's reports: a rank that reports once more fails in place of waiting for rank 0."""
@@ -436,7 +436,7 @@ class Boundary:
     ) -> CheckpointInfo | None:
         """Write this report's checkpoint into the trial's folder; return it if it is complete already (rank 0)."""
         number = self.progress.number
-        of_fit = self.progress.fitting or checkpoint == self.writer
+        of_fit = self.progress.fitting is not None or checkpoint == self.writer
         info = CheckpointInfo(
             path=str(Path(self._start.trial_dir, checkpoints.FOLDER, checkpoints.file_name(number, self._between))),
             number=number,

@@ -98,6 +98,12 @@ class Session:
         """True while a checkpoint is being written, or the end of a stopped fit is run. Callable from any thread."""
         return self.ending or self.writing.busy
 
+    @property
+    def seeds(self) -> bool:
+        """Whether random numbers follow the trial's seed: the training code has set no other one."""
+        seed = self.start.seed
+        return os.environ.get("PL_GLOBAL_SEED") == (None if seed is None else str(seed))
+
     def begin(self, restored: Callable[[Mapping[str, Any]], dict[str, Any]] = dict) -> None:
         """Start counting the trial's seconds: the training code is about to run.
 
@@ -121,6 +127,10 @@ class Session:
         if resume is not None and resume.fit == self.progress.fit >= 0:
             return str(checkpoints.fetch_local(resume.path))
         return None
+
+    def within_fit(self, trainer: Any) -> bool:
+        """Tell whether a Trainer runs inside the trial's fit, as a probe may, and is not the one that fits."""
+        return self.progress.fitting not in (None, trainer)
 
     def check_finished(self) -> None:
         """Finish the trial on this rank. Raises: MetricError if the train function has made no report."""

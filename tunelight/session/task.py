@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -92,3 +93,15 @@ class Start:
     def number(self) -> int:
         """The last report before this start; 0 from the beginning."""
         return 0 if self.resume is None else self.resume.number
+
+
+@dataclass(frozen=True)
+class WithObjects:
+    """A train function, pickled with what gives a configuration the objects among the choices of its sweep."""
+
+    train: Callable[[dict[str, Any]], object]
+    restored: Callable[[Mapping[str, Any]], dict[str, Any]]
+
+    def __call__(self, config: dict[str, Any]) -> None:
+        """Train one configuration."""
+        self.train(config)

@@ -64,6 +64,25 @@ def test_the_error_of_a_rank_is_told_before_nccl_has_ended_its_connections(
     assert worker.leave() == ()
 
 
+def test_a_trial_begins_with_its_own_rank_and_train_objects_may_have_any_attribute(worker: Any, tmp_path: Path) -> None:
+    import torchmetrics
+    from lightning_utilities.core.rank_zero import rank_zero_only
+
+    for one in (rank_zero_only, torchmetrics.utilities.prints.rank_zero_only):
+        vars(one)["rank"] = 1  # of an earlier trial
+
+    class Train:
+        restored = train = False
+
+        def __call__(self, config: Any) -> None:
+            from lightning_utilities.core import rank_zero
+
+            assert [vars(one.rank_zero_only)["rank"] for one in (rank_zero, torchmetrics.utilities.prints)] == [0, 0]
+            tl.report({"loss": 1.0})
+
+    assert end_of(begin(worker, Train(), 1, tmp_path)).error is None
+
+
 def test_a_worker_whose_connections_do_not_end_is_not_used_again(
     worker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, abort_until: Callable[[float], threading.Event]
 ) -> None:

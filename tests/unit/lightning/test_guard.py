@@ -124,8 +124,16 @@ def test_in_a_gang_of_one_a_trainer_of_the_other_lightning_trains(trial: Any) ->
     assert not one.progress.begun, "what follows is not watched"
 
 
+class Own(pl.strategies.SingleDeviceStrategy):
+    """A strategy of the user's, with attributes that tunelight's have, too."""
+
+    backend = "ddp"
+    parts = None
+
+
 def test_a_trainer_without_a_strategy_is_refused_in_a_gang(trial: Any) -> None:
     trial(2)
     guard, _recovery = factories()[f"{flavour()}.callbacks_factory"].load()()
-    with pytest.raises(StrategyError, match=r"each of the gang's 2 workers.*strategy=tunelight\.RayStrategy\(\)"):
-        guard.setup(pl.Trainer(**QUIET), None, "fit")
+    for strategy in ("auto", Own()):
+        with pytest.raises(StrategyError, match=r"each of the gang's 2 workers.*strategy=tunelight\.RayStrategy\(\)"):
+            guard.setup(pl.Trainer(**QUIET, strategy=strategy), None, "fit")

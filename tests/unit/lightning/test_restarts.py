@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -296,6 +297,119 @@ def test_a_train_function_that_never_comes_to_the_fit_that_goes_on_is_an_error(t
     assert isinstance(again.error, CheckpointError)
     assert "fit number 2" in str(again.error)
     assert "ckpt_path=tunelight.get_checkpoint_path()" in str(again.error)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_checkpoint_of_another_sweep_brings_its_values_as_lightning_lets_it(trial: Trial, own: bool) -> None:
+    nets: list[Net] = []
+
+    def train(lr: float, **given: Any) -> None:
+        tl.get_context().config["lr"] = lr
+        nets.append(Net(lr=lr))
+        one = trainer(2)
+        one.fit(nets[-1], loader(), loader(), **given)
+        rates.append(one.optimizers[0].param_groups[0]["lr"])
+
+    rates: list[float] = []
+    first = trial(lambda: train(0.05)).checkpoints[1]
+    given = {} if own else {"ckpt_path": first.path}
+    again = trial(lambda: train(0.01, **given), first if own else None)
+    assert again.error is None
+    assert rates == [0.05, 0.01 if own else 0.05]
+    assert nets[1].lr == 0.01
+
+
+class Taken(pl.Callback):
+    """Has attributes by names that tunelight's own callbacks have."""
+
+    def __init__(self) -> None:
+        self.reports: list[float] = []
+        self._early_exit = "no"
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.reports.append(float(trainer.callback_metrics["val_loss"]))
+
+
+def test_callbacks_may_have_attributes_of_any_name(trial: Trial) -> None:
+    taken = Taken()
+    ended = trial(lambda: trainer(3, callbacks=[taken]).fit(Net(), loader(), loader()), stop=1)
+    assert isinstance(ended.error, TrialStopped)
+    assert (ended.numbers, len(taken.reports)) == ([1], 1)
+
+
+class Within(pl.Callback):
+    """Runs another Trainer at the start of each epoch, as an online probe does."""
+
+    def __init__(self, run: Callable[[], object]) -> None:
+        self.run = run
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.run()
+
+
+class Draws(Net):
+    """Notes a random number of each epoch."""
+
+    def __init__(self, draws: list[float]) -> None:
+        super().__init__()
+        self.draws = draws
+
+    def on_train_epoch_end(self) -> None:
+        self.draws.append(random.random())
+
+
+@pytest.mark.parametrize("how", ["fit", "validate", "find a rate"])
+@pytest.mark.parametrize("before", [False, True])
+def test_a_trainer_inside_a_fit_is_no_fit_of_the_trial(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch, how: str, before: bool
+) -> None:
+    monkeypatch.setenv("PL_GLOBAL_SEED", "1")  # as in a worker
+    monkeypatch.setenv("PL_SEED_WORKERS", "0")
+    nets: list[Net] = []
+    probes: list[Net] = []
+    draws: list[list[float]] = []
+
+    def probe() -> None:
+        probes.append(Net(stage=7))
+        inner = trainer(2, pl.Callback(), limit_val_batches=1)
+        if how == "fit":
+            inner.fit(probes[-1], loader(), loader())
+        elif how == "validate":
+            inner.validate(probes[-1], loader(), verbose=False)
+        else:
+            import_module(f"{pl.__name__}.tuner").Tuner(inner).lr_find(probes[-1], loader(), loader(), num_training=5)
+
+    def train() -> None:
+        if before:  # another fit of the trial, with one of its own inside
+            trainer(1, pl.Callback(), [Within(probe)]).fit(Net(stage=9), loader(), loader())
+        draws.append([])
+        nets.append(Draws(draws[-1]))
+        trainer(4, callbacks=[Within(probe)]).fit(nets[-1], loader(), loader())
+        tl.report({"val_loss": 0.0})
+
+    whole = trial(train)
+    assert whole.error is None
+    assert {(info.fit, len(info.fits)) for info in whole.checkpoints.values()} == {(before, 1 + before)}
+    again = trial(train, whole.checkpoints[2])
+    assert again.error is None
+    assert nets[1].epochs == [2, 3]
+    assert again.numbers == [3, 4, 5]
+    assert again.values("val_loss") == whole.values("val_loss")[2:]
+    assert draws[1] == draws[0][2:]
+    assert len(set(draws[0])) == 4
+    if how == "fit":
+        assert {tuple(one.epochs) for one in probes} == {(0, 1)}
+
+
+def test_what_a_trainer_inside_a_fit_reports_has_no_checkpoint(trial: Trial) -> None:
+    def probe() -> None:
+        trainer(1).fit(Net(stage=7), loader(), loader())
+
+    whole = trial(lambda: trainer(2, callbacks=[Within(probe)]).fit(Net(), loader(), loader()))
+    assert whole.error is None
+    assert whole.numbers == [1, 2, 3, 4]
+    assert whole.checkpoints.keys() == {2, 4}
+    assert any("Give the outer Trainer" in note for report in whole.reports for note in report.notes)
 
 
 @pytest.mark.parametrize("guarded", [False, True])

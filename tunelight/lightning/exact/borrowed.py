@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 
 _CONTAINERS = (dict, list, deque, set)
 
@@ -49,11 +50,10 @@ def remember(value: Any, copy_tensors: bool = True) -> Callable[[], Any]:
     return put_back
 
 
-_NOT_PUT_BACK = {
-    "_parameters",  # FSDP swaps them during a forward, as it does hooks
-    "_modules",
-    "_computed",  # all ranks must compute, and gather, a metric at the same time
-}
+_HELD = {name for name in vars(nn.Module()) if name.endswith("_hooks")} | {"_parameters", "_modules"}
+"""Attributes of modules that stay as they are: FSDP swaps them during a forward."""
+_HELD_BY_METRICS = {*_HELD, "_computed"}
+"""The same of metrics, which all ranks must compute, and gather, at the same time."""
 
 
 def remember_attributes(owner: Any) -> Callable[[], None]:
@@ -62,10 +62,13 @@ def remember_attributes(owner: Any) -> Callable[[], None]:
     An empty list state of a torchmetrics metric that is concatenated over the ranks gets the appended tensors without
     rows, so that it is gathered with the dtype and the dimensions of the other ranks.
     """
+    from torchmetrics import Metric  # it comes with Lightning
+
     attributes = vars(owner)
-    names = [name for name in attributes if name not in _NOT_PUT_BACK and not name.endswith("_hooks")]
+    held = _HELD_BY_METRICS if isinstance(owner, Metric) else _HELD if isinstance(owner, nn.Module) else ()
+    names = [name for name in attributes if name not in held]
     kept = {name: remember(attributes[name]) for name in names}
-    reductions = getattr(owner, "_reductions", {}) if hasattr(owner, "_defaults") else {}
+    reductions = owner._reductions if isinstance(owner, Metric) else {}
 
     def put_back() -> None:
         rows = {
@@ -90,7 +93,7 @@ def remember_logged(results: Any) -> Callable[[], None]:
     if results is None:
         return lambda: None
     logged = {key: vars(metric) for key, metric in results.items() if not metric.has_reset}
-    kept = {key: {name: state[name] for name in state if name not in _NOT_PUT_BACK} for key, state in logged.items()}
+    kept = {key: {name: state[name] for name in state if name not in _HELD_BY_METRICS} for key, state in logged.items()}
 
     def put_back() -> None:
         for key, metric in results.items():

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 
-from tunelight.compat.lightning import sized_len
+from tunelight.compat.lightning import _IndexBatchSamplerWrapper, sized_len
 
 T = TypeVar("T")
 Limit = int | float
@@ -70,6 +70,14 @@ def length_to_report(turns: int, limit: Limit) -> int:
     while int(length * limit) < turns:
         length += 1
     return length
+
+
+class WholeLoader:
+    """A loader that has all of its data on every rank, and can deal its batches."""
+
+    def dealt(self, parts: int, part: int, limit: Limit) -> Share:
+        """Return one rank's share of the batches."""
+        raise NotImplementedError
 
 
 class Share:
@@ -130,7 +138,8 @@ class BatchShare(Share):
         self.batches, self.sampler, self._seed = batches, sampler, seed
 
     def __iter__(self) -> Iterator[Any]:
-        with _seeded(None if self._seed is None else self._seed + getattr(self.sampler, "epoch", 0)):
+        epoch = self.sampler.epoch if isinstance(self.sampler, DistributedSampler) else 0
+        with _seeded(None if self._seed is None else self._seed + epoch):
             order = list(itertools.islice(self.batches, batches_kept(sized_len(self.batches), self._limit)))
         return self.deal(order)
 
@@ -232,7 +241,8 @@ def share_of(loader: object) -> Share | None:
     if not isinstance(loader, DataLoader):
         return None
     batches = batches_of(loader)
-    batches = getattr(batches, "_batch_sampler", batches)
+    if isinstance(batches, _IndexBatchSamplerWrapper):
+        batches = batches._batch_sampler
     return batches if isinstance(batches, Share) else None
 
 

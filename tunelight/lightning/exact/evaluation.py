@@ -40,7 +40,15 @@ from tunelight.compat.lightning import (
 from tunelight.errors import StrategyError
 from tunelight.lightning.exact.borrowed import remember, remember_attributes, remember_logged
 from tunelight.lightning.exact.epoch_metrics import agree
-from tunelight.lightning.exact.eval_shards import BatchShare, Limit, StreamShare, batches_of, share_of, with_batches
+from tunelight.lightning.exact.eval_shards import (
+    BatchShare,
+    Limit,
+    StreamShare,
+    WholeLoader,
+    batches_of,
+    share_of,
+    with_batches,
+)
 from tunelight.session.session import current
 
 T = TypeVar("T")
@@ -138,7 +146,7 @@ class ExactEvaluation(ParallelStrategy):
         limit: Limit = getattr(module.trainer, f"limit_{stage.dataloader_prefix}_batches")
         sharding = module.trainer._accelerator_connector.use_distributed_sampler
         if not isinstance(dataloader, DataLoader) or has_iterable_dataset(dataloader):
-            if sharding and hasattr(dataloader, "dealt"):  # every rank has all of its data
+            if sharding and isinstance(dataloader, WholeLoader):
                 return dataloader.dealt(*self._parts(), limit)
             if not (sharding and predicting):
                 return dataloader
@@ -160,7 +168,8 @@ class ExactEvaluation(ParallelStrategy):
         if indexed := isinstance(inner, _IndexBatchSamplerWrapper):
             inner = inner._batch_sampler  # it records the indices for prediction writers
         length = sized_len(inner)
-        seed = getattr(sampler, "seed", int(os.environ.get("PL_GLOBAL_SEED", "0")))
+        seeded = isinstance(sampler, DistributedSampler)
+        seed = sampler.seed if seeded else int(os.environ.get("PL_GLOBAL_SEED", "0"))
         everywhere = self.gather_objects([-1 if length is None else length, seed])
         if len({numbers[0] for numbers in everywhere}) > 1:
             counts = ", ".join(f"rank {rank} has {numbers[0]}" for rank, numbers in enumerate(everywhere))
@@ -364,6 +373,8 @@ class ExactEvaluation(ParallelStrategy):
         Prediction writers are not called. With ``keep``, attributes stay as the step has left them, and are restored
         when this rank gets a batch of its own; metrics are then called updated, as they are on the other ranks.
         """
+        from torchmetrics import Metric  # it comes with Lightning
+
         trainer = self._trainer()
         callbacks = trainer.callbacks
         owners = [*trainer.lightning_module.modules(), *callbacks]
@@ -384,7 +395,7 @@ class ExactEvaluation(ParallelStrategy):
                 for put_back in undo:
                     put_back()
                 for owner, put_back in attributes:
-                    is_metric = hasattr(owner, "_defaults")
+                    is_metric = isinstance(owner, Metric)
                     if is_metric or not keep:
                         put_back()
                     if is_metric and keep:

@@ -38,7 +38,7 @@ from tunelight.lightning.exact.eval_shards import interleave
 from tunelight.lightning.remote import disks
 from tunelight.lightning.state import compiling
 from tunelight.lightning.state.changes import Changes, SharedParts, why_lost
-from tunelight.lightning.state.recovery import METRICS, reach_boundary
+from tunelight.lightning.state.recovery import METRICS, Reporting, reach_boundary
 from tunelight.lightning.strategy_check import guard_callbacks
 from tunelight.lightning.transfer import copy_into, find_unpicklable
 from tunelight.session.session import get_session
@@ -164,14 +164,11 @@ def unsent(trainer: Any, args: Any, kwargs: Any, error: Exception, send: Callabl
     return TrainFunctionError(f"The Trainer cannot be sent to the workers: {type(error).__name__}: {error}.")
 
 
-class Safeguard(Callback):
+class Safeguard(Reporting):
     """Writes checkpoints at a fit's boundaries, so that it survives a lost worker and can be resized.
 
     Boundaries are the ends of validation, and those of epochs in a fit without validation. Runs on: worker.
     """
-
-    reports = True
-    """Run after the other callbacks, so that a checkpoint holds the state that they leave."""
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Reach a boundary."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from torch.optim.lr_scheduler import ChainedScheduler, SequentialLR
+
 from tunelight.compat.lightning import pl
 
 OF_GROUPS = ("lr", "initial_lr", "max_lr", "min_lr")
@@ -31,5 +33,5 @@ def scale(trainer: pl.Trainer, factor: float) -> None:
 def each(scheduler: Any) -> Iterator[Any]:
     """Yield a scheduler and those that it consists of."""
     yield scheduler
-    for one in getattr(scheduler, "_schedulers", []):
+    for one in scheduler._schedulers if isinstance(scheduler, ChainedScheduler | SequentialLR) else ():
         yield from each(one)

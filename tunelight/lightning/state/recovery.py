@@ -8,7 +8,6 @@ the loggers had written. It also makes reports wait for the end of an epoch, whe
 from __future__ import annotations
 
 import contextlib
-import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -22,6 +21,7 @@ from tunelight.compat.lightning import (
     TrainerFn,
     _Loop,
     call,
+    gang_strategy,
     is_resuming,
     move_data_to_device,
     pl,
@@ -41,6 +41,10 @@ KEY = "tunelight"
 """The key of Recovery's part of a Lightning checkpoint."""
 _AT_EPOCH_END = frozenset({"on_train_epoch_end"})
 _AT_VALIDATION_END = frozenset({"on_validation_epoch_end", "on_validation_end"})
+
+
+class Reporting(Callback):
+    """A callback that reports: it runs after the others, so that a checkpoint holds the state that they leave."""
 
 
 class Recovery(Callback):
@@ -67,8 +71,10 @@ class Recovery(Callback):
         self._at_end: tuple[dict[int, State], dict[str, dict[str, Any]]] | None = None
         """The random generators and the metrics at the end of the fit, once it has ended."""
         self._at_start: dict[str, bool] = {}
-        self._own = False
+        self.own = False
         """True if this fit continues from the trial's own checkpoint, which its last report wrote."""
+        self._inner = False
+        """True for a fit inside the trial's: it is not continued, and draws the numbers that the outer one would."""
 
     # -- around a fit
 
@@ -79,7 +85,9 @@ class Recovery(Callback):
         it before it trains.
         """
         self._begin()
-        self._own = own
+        self.own, self._inner = own, self._session is not None and self._session.within_fit(trainer)
+        if self._inner:
+            return
         fit, epochs = trainer.fit_loop, trainer.fit_loop.epoch_loop
         fit.run = partial(self._run, trainer, fit.run)  # type: ignore[method-assign]
         fit.on_run_start = partial(self._run_start, trainer, fit.on_run_start)  # type: ignore[method-assign]
@@ -161,12 +169,12 @@ class Recovery(Callback):
         if self._session is not None:
             loggers.configuration(trainer, pl_module, self._session)
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # Lightning's, set elsewhere
-        trainer.callbacks = sorted(callbacks, key=lambda one: getattr(one, "reports", False))  # type: ignore[attr-defined]
+        trainer.callbacks = sorted(callbacks, key=lambda one: isinstance(one, Reporting))  # type: ignore[attr-defined]
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Set the trial's own values if its checkpoint has those of another."""
+        """Set the trial's own values if the checkpoint that it goes on from has those of another."""
         written = None if self._loaded is None else self._loaded.get("config")
-        if written is not None and self._session is not None:
+        if self.own and written is not None and self._session is not None:
             unclear = put_values(trainer, written, plain_values(self._session.context.config))
             if unclear is not None:
                 self._session.note(f"goes on with the other trial's values: {unclear}")
@@ -180,7 +188,7 @@ class Recovery(Callback):
         fits = trainer.state.fn == TrainerFn.FITTING or self.ending == "on_fit_end"  # or evaluates behind its fit
         if not fits or trainer.interrupted or self._epoch_began is None:
             return
-        strategy: Any = trainer.strategy
+        strategy = gang_strategy(trainer)
         now, metrics = self._at_end or (self.generators.states(), _metrics_of(trainer))
         mine: dict[str, Any] = {
             "now": self._by_rank(trainer, now),
@@ -189,7 +197,7 @@ class Recovery(Callback):
             "logged": epoch_metrics.state(trainer.fit_loop.epoch_loop._results),
             "gradients": self._gradients(trainer),
         }
-        ranks = strategy.gather_on_rank_0(mine) if hasattr(strategy, "gather_on_rank_0") else [mine]
+        ranks = [mine] if strategy is None else strategy.gather_on_rank_0(mine)
         if ranks is None:
             return
         checkpoint[KEY] = {
@@ -222,11 +230,11 @@ class Recovery(Callback):
         self._loaded = checkpoint.get(KEY)
         if self._loaded is not None:
             self.parts_before = self._loaded["parts"]
-        if self._own and self._loaded is not None:  # before DDP wraps the module: it leaves out what is frozen
+        if self.own and self._loaded is not None:  # before DDP wraps the module: it leaves out what is frozen
             self._at_start = trainable(pl_module)
             set_trainable(pl_module, self._loaded.get("trainable", {}))
             trainer.should_stop = self._loaded.get("ends", False)  # a callback may have ended training with this epoch
-        if self._own:
+        if self.own:
             loggers.drop_lost(trainer, checkpoint, {} if self._loaded is None else self._loaded["rows"])
 
     @contextlib.contextmanager
@@ -247,7 +255,7 @@ class Recovery(Callback):
     @property
     def goes_on_behind_fit(self) -> bool:
         """True if the fit continues from a checkpoint that was written behind its end."""
-        return self._own and self._loaded is not None and self._loaded.get("ending") == "on_fit_end"
+        return self.own and self._loaded is not None and self._loaded.get("ending") == "on_fit_end"
 
     @property
     def resumed(self) -> bool:
@@ -260,10 +268,7 @@ class Recovery(Callback):
         In an elastic gang they draw the same: who draws for whom depends on its size.
         """
         session = self._session
-        if session is None or session.place.elastic:
-            return False
-        seed = session.start.seed
-        return os.environ.get("PL_GLOBAL_SEED") == (None if seed is None else str(seed))
+        return session is not None and not session.place.elastic and session.seeds
 
     def begin_data(self, trainer: pl.Trainer, parts: Sequence[int]) -> int:
         """Set the generators for the epoch's iterators; return how many of the epoch's batches are done.
@@ -272,7 +277,7 @@ class Recovery(Callback):
         """
         fit: Any = trainer.fit_loop
         counted = (fit.epoch_progress.total, fit.epoch_progress.current)
-        if self._own and counted[1].ready == counted[1].processed:
+        if self.own and counted[1].ready == counted[1].processed:
             for count in counted:  # now, not after the first loader is made: it would be made a second time
                 count.completed = count.processed
         done = 0
@@ -284,8 +289,9 @@ class Recovery(Callback):
             done = self._done  # the first loader may have had the counters set to this gang's batches
         if self._epoch_began is None:
             self._done = done
-            self.generators.begin(parts, trainer.strategy.root_device, apart=self.draws_apart())
-            if self._loaded is not None and (self._own or done):
+            apart = self.draws_apart() and not self._inner  # there the ranks have come apart before
+            self.generators.begin(parts, trainer.strategy.root_device, apart=apart)
+            if self._loaded is not None and (self.own or done):
                 self.generators.put(self._of_mine(trainer, self._loaded["epoch" if done else "now"]))
             self._epoch_began = self.generators.states()
         return int(done)
@@ -297,12 +303,12 @@ class Recovery(Callback):
         progress.ready = progress.started = progress.processed = progress.completed = done
 
     def _run(self, trainer: pl.Trainer, original: Callable[[], None]) -> None:
-        if self._own and trainer.fit_loop._combined_loader is not None:
+        if self.own and trainer.fit_loop._combined_loader is not None:
             # `configure_optimizers` has asked for its length, before the checkpoint's counters were loaded.
             trainer.fit_loop._combined_loader = self._epoch_began = None
         self._trains = False
         original()
-        if self._own and self._loaded is not None and not self._trains and trainer.limit_train_batches != 0:
+        if self.own and self._loaded is not None and not self._trains and trainer.limit_train_batches != 0:
             self._end_training(trainer)
 
     def _end_training(self, trainer: pl.Trainer) -> None:
@@ -332,7 +338,7 @@ class Recovery(Callback):
         fit: Any = trainer.fit_loop
         fetched, self._fetched = self._fetched, None
         middle = fit.epoch_loop.restarting
-        if not self._own and not middle:  # as Lightning goes on from a checkpoint that the code has given
+        if not self.own and not middle:  # as Lightning goes on from a checkpoint that the code has given
             self._loaded = None
         if fetched is None or self._loaded is None:
             if trainer.current_epoch > 0 and not is_resuming(fit) and not middle:
@@ -420,17 +426,17 @@ def _of_all(ranks: Sequence[dict[int, State]]) -> dict[int, State]:
 
 def _sharing(trainer: pl.Trainer) -> tuple[int, int]:
     """Return the number of ranks that share this rank's data, and its index among them."""
-    shards = getattr(trainer.strategy, "_shards", None)
-    if shards is None:
+    strategy = gang_strategy(trainer)
+    if strategy is None:
         return 1, 0
-    workers, worker = shards()
+    workers, worker = strategy._shards()
     group = trainer.world_size // workers
     return group, trainer.global_rank - worker * group
 
 
 def _parts(trainer: pl.Trainer) -> int:
-    parts = getattr(trainer.strategy, "parts", None)
-    return 1 if parts is None else int(parts.total)
+    strategy = gang_strategy(trainer)
+    return 1 if strategy is None else int(strategy.parts.total)
 
 
 def recovery_of(trainer: pl.Trainer) -> Recovery | None:

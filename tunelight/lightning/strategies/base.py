@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self, SupportsIndex
 
@@ -31,6 +31,7 @@ from tunelight.compat.lightning import (
     pl,
 )
 from tunelight.errors import StrategyError
+from tunelight.lightning.exact.generators import capture, restore
 from tunelight.lightning.launcher import GangLauncher
 from tunelight.lightning.state.recovery import recovery_of
 from tunelight.lightning.state.snapshot import write_later
@@ -76,6 +77,7 @@ def _assigned(resource: str) -> float:
 class GangStrategy(ParallelStrategy):
     """The part of a strategy that deals with gangs; a base class to put before one of Lightning's strategies."""
 
+    _of_tunelight: ClassVar = True
     backend: ClassVar[str]
     """How the gang of such a strategy communicates."""
     _of_process: ClassVar[frozenset[str]] = frozenset(
@@ -252,7 +254,17 @@ class GangStrategy(ParallelStrategy):
                 f"This {type(self).__name__} belongs to no Trainer: copied or pickled with a Trainer it was made anew. "
                 "Make a new Trainer with it, in place of the copy."
             )
-        super().setup_environment()
+        with self._own_numbers():
+            super().setup_environment()
+
+    @contextlib.contextmanager
+    def _own_numbers(self) -> Iterator[None]:
+        """Keep Lightning from seeding anew inside a fit by the trial's seed: each such run would repeat the numbers."""
+        inner = isinstance(self._launcher, GangLauncher) and self._launcher.inner
+        drawn = capture(self.root_device) if inner and self._session is not None and self._session.seeds else None
+        yield
+        if drawn is not None:
+            restore(drawn, self.root_device)
 
     def teardown(self) -> None:
         """Release the model and this rank's device memory; without a Trainer there is nothing to release."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tunelight.compat.lightning import ClusterEnvironment, CUDAAccelerator, rank_zero_only
+from tunelight.compat.lightning import ClusterEnvironment, CUDAAccelerator, know_rank
 from tunelight.messages import Place
 
 
@@ -16,7 +16,7 @@ class GangEnvironment(ClusterEnvironment):
     def __init__(self, place: Place) -> None:
         super().__init__()
         self._place = place
-        rank_zero_only.rank = place.rank  # type: ignore[attr-defined]
+        know_rank(place.rank)
 
     creates_processes_externally = True  # the workers run already
     main_address, main_port = "127.0.0.1", 0  # placeholders: the process group exists before Lightning starts

@@ -226,8 +226,9 @@ class HorovodRayStrategy(SizeInvariantTraining, HorovodCollectives):
         """Reset the seed, as all of Lightning's distributed strategies do."""
         from tunelight.compat.lightning import reset_seed
 
-        super().setup_environment()
-        reset_seed()
+        with self._own_numbers():
+            super().setup_environment()
+            reset_seed()
 
     # -- training
 

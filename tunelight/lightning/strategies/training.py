@@ -54,7 +54,9 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         """Load the model's weights. Raises: CheckpointError where another configuration has made another model."""
-        with only_fitting_weights(checkpoint, None if self._session is None else self._session.context.config):
+        recovery = recovery_of(self._trainer())
+        session = self._session if recovery is not None and recovery.own else None
+        with only_fitting_weights(checkpoint, None if session is None else session.context.config):
             super().load_model_state_dict(checkpoint, strict=strict)
 
     def gather_on_rank_0(self, mine: T) -> list[T] | None:

@@ -20,6 +20,7 @@ from tunelight.cluster.connect import connected
 from tunelight.errors import ResourceError, SettingsError
 from tunelight.machine.signals import StopSignals
 from tunelight.resources import Reservation, check_fits
+from tunelight.session.task import WithObjects
 from tunelight.settings import Settings, check_names, checks
 from tunelight.space import SearchSpace
 from tunelight.space.check import check_settings, with_baselines
@@ -117,7 +118,7 @@ def benched(
     from tunelight.sweep.tuneup.bench import Bench  # imports Ray
     from tunelight.sweep.tuneup.worker import Measure  # imports torch
 
-    recipe: Any = getattr(code, "train", code)  # within the objects of the space
+    recipe: Any = code.train if isinstance(code, WithObjects) else code
     given = settings.baselines[0] if settings.baselines else space.sample(np.random.RandomState(settings.seed))
     parts = split_config(given)
     names, values = _arguments(settings, parts)

@@ -192,6 +192,8 @@ def test_the_share_in_a_loader_is_found_and_none_where_there_is_none() -> None:
     ready: Any = share
     assert share_of(DataLoader(range(5), batch_sampler=ready)) is share  # type: ignore[arg-type]  # a sized sequence
     assert share_of(DataLoader(range(5))) is None  # type: ignore[arg-type]  # a sized sequence
+    users: Any = SimpleNamespace(_batch_sampler=share)
+    assert share_of(DataLoader(range(5), batch_sampler=users)) is None  # type: ignore[arg-type]  # a sized sequence
     assert share_of([1, 2]) is None
 
 
@@ -250,6 +252,18 @@ def test_buffers_attributes_and_parameters_of_a_module() -> None:
     assert module.running_mean.tolist() == [0, 0]
     assert (module.count, module.total.tolist()) == (1, [0])
     assert module.weight is weight
+
+
+def test_attributes_of_any_name_are_put_back() -> None:
+    module: Any = torch.nn.Linear(1, 1)
+    module._defaults, module._reductions, module._computed, module.hooks_of_hooks = {"a": 1}, None, [], [1]
+    callback = SimpleNamespace(_parameters=[1], my_hooks=[])
+    backs = [remember_attributes(module), remember_attributes(callback)]
+    for changed in (module._computed, module.hooks_of_hooks, callback._parameters, callback.my_hooks):
+        changed.append(2)
+    for back in backs:
+        back()
+    assert (module._computed, module.hooks_of_hooks, callback._parameters, callback.my_hooks) == ([], [1], [1], [])
 
 
 def test_a_metric_is_put_back_and_gathers_with_the_others_shape() -> None:
@@ -384,6 +398,7 @@ def test_prediction_writers_are_there_in_a_borrowed_step_and_write_nothing(borro
 def test_a_rank_without_a_batch_has_its_borrowed_results_at_the_end(borrower: Any) -> None:
     """Code there stacks a list, and computes a metric, only if there is something: on all ranks, or the others wait."""
     module = borrower.lightning_module
+    module._defaults = {"margin": 0.1}  # as a metric of torchmetrics has
     with borrower._without_trace(Loop(), keep=True):
         module.count(8)
     assert (module.kept, module.metric.update_called, float(module.metric.weight)) == ([8], True, 0)
