@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import re
@@ -26,6 +27,10 @@ def outcome(folder: Path) -> dict[str, Any]:
     files = folder / "files"
     named = {_name(str(path.relative_to(files))): path for path in sorted(files.rglob("*")) if path.is_file()}
     found["files"] = sorted(named)
+    tables = [csv.DictReader(path.read_text().splitlines()) for path in files.rglob("metrics.csv")]
+    rows = [{name: float(value) for name, value in row.items() if value} for table in tables for row in table]
+    # Of all fits, in whatever folder each logs.
+    found["rows"] = sorted(rows, key=lambda row: (row["step"], row["epoch"], sorted(row), sorted(row.items())))
     found["checkpoints"] = {name: _checkpoint(path) for name, path in named.items() if path.suffix == ".ckpt"}
     return found
 

@@ -76,6 +76,8 @@ FEATURES: Final[dict[str, tuple[Any, ...]]] = {
     "stateful": (False, True),
     "logger": (None, "csv", "tensorboard", "both"),
     "async_checkpoints": (False, True),
+    "inner": (None, "fit", "validate"),
+    "names": (False, True),
     # the program
     "runs": ("fit", "fit twice", "two trainers", "validate", "test", "predict", "from checkpoint", "validate first"),
 }

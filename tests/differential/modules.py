@@ -59,6 +59,9 @@ def model(program: Program) -> str:
         lines.append(f"        self.metric = {made}")
     if program["appended"]:
         lines.append("        self.losses = []")
+    if program["names"]:
+        lines.append('        self._defaults, self._reductions, self._update_count = {"margin": 0.1}, None, "none"')
+        lines.append("        self._computed, self.reports, self.parts, self.restored = {}, [], None, False")
     if net == "configure_model":
         lines += ["", "    def configure_model(self):", '        if hasattr(self, "head"):', "            return"]
         lines += [f"        {line}" for line in _net(program)]

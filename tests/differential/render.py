@@ -180,6 +180,49 @@ def _callbacks(program: Program) -> list[str]:
             self.unfreeze_and_add_param_group(pl_module.backbone, optimizer, lr=0.01)
 """
         )
+    if program["inner"] is not None:
+        run = {"fit": "fit(model, data, data)", "validate": "validate(model, data, verbose=False)"}[program["inner"]]
+        parts.append(
+            f"""class Probe(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(6, 1)
+
+    def loss_of(self, batch):
+        return torch.nn.functional.mse_loss(self.layer(torch.nn.functional.dropout(batch[0], 0.2)), batch[1])
+
+    def training_step(self, batch, batch_idx):
+        return self.loss_of(batch)
+
+    def validation_step(self, batch, batch_idx):
+        self.log("loss", self.loss_of(batch), sync_dist=True)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class Within(pl.Callback):
+    def on_train_epoch_start(self, trainer, pl_module):
+        model, data = Probe(), DataLoader(points(12, 9), 4)
+        inner = pl.Trainer(
+            max_epochs=1, accelerator="cpu", devices=trainer.num_devices, strategy=type(trainer.strategy)(),
+            num_sanity_val_steps=0, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+        inner.{run}
+        self.log("probe", inner.callback_metrics["loss"], sync_dist=True)
+"""
+        )
+    if program["names"]:
+        parts.append(
+            """class Named(pl.Callback):
+    def __init__(self):
+        self.reports, self._early_exit, self.inner, self.own, self.my_hooks = [], "no", None, {}, ()
+
+    def on_validation_end(self, trainer, pl_module):
+        self.reports.append(trainer.current_epoch)
+"""
+        )
     return parts
 
 
@@ -223,6 +266,10 @@ def _callback_list(program: Program) -> list[str]:
         made.append('pl.callbacks.ModelPruning("l1_unstructured", amount=0.25)')
     if program["stateful"]:
         made.append("Counting()")
+    if program["names"]:
+        made.append("Named()")
+    if program["inner"] is not None:
+        made.append("Within()")
     if program["limit"] == "max_time":
         made.append('pl.callbacks.Timer("00:00:10:00")')
     return made
