@@ -116,59 +116,13 @@ _SWEEP: Final = _by_word({
 _CLOSE: Final = 0.8
 """How similar a misspelt name must be to another library's, from 0 to 1, to be taken for it."""
 
-WORDS: Final[Mapping[Topic, Mapping[str, str]]] = {
-    "sweep": _SWEEP,
-    "trainable": {word: text for word, text in _SWEEP.items() if re.match(r"\w+=", text)} | _by_word({
-        "n_trials search_alg max_concurrent_trials num_samples "
-        "scheduler searcher max_concurrent": "the Tuner's: tune.Tuner(trainable, tune_config=tune.TuneConfig(...))",
-        "storage_path name storage callbacks": "the Tuner's: tune.Tuner(trainable, run_config=tune.RunConfig(...))",
-        "keep checkpoints mode": "the Tuner's: tune.RunConfig(checkpoint_config=tune.CheckpointConfig(num_to_keep=2))",
-        "config space param_space": "the Tuner's: tune.Tuner(trainable, param_space={'lr': ...})",
-    }),
-    "strategy": _by_word({
-        "workers n_workers "
-        "world_size devices num_nodes num_processes num_hosts num_slots": "num_workers=, the number of workers",
-        "gpus gpu num_gpus num_gpus_per_worker gpus_per_worker accelerator "
-        "accelerator_type n_gpus": "use_gpu=True, or resources_per_worker={'GPU': 2} for another number than one",
-        "cpus cpu num_cpus cpus_per_worker": "num_cpus_per_worker=, the CPUs of each worker",
-        "resources trainer_resources": "resources_per_worker={'CPU': 2, 'GPU': 1}",
-        "max_failures max_restarts max_retries": "failures=3, or tl.FailurePolicy(...)",
-        "initialization_hook": "init_hook=",
-        "num_cpus_head": "Leave it out: a strategy reserves workers only",
-        "stage sharding_strategy reshard_after_forward "
-        "cpu_offload": "Leave it out: tl.RayShardedStrategy shards parameters, gradients and optimizer states (FSDP2)",
-    }),
-    "failures": _by_word({
-        "max_retries max_restarts retries max_fails": "max_failures=",
-        "fail_fast": "give_up_after=1",
-        "timeout timeout_s hang_timeout": "hang_timeout_s=",
-        "backoff": "backoff_s=",
-    }),
-    "checkpoints": _by_word({
-        "num_to_keep save_top_k keep_checkpoints_num": "keep=, how many of the best",
-        "checkpoint_frequency checkpoint_freq every_n_epochs frequency save_every every_n": "every=, in reports",
-        "train_time_interval every_n_seconds": "every_s=, in seconds",
-        "monitor checkpoint_score_attribute checkpoint_score_attr": "an argument of the sweep, tl.run(metric=...)",
-        "checkpoint_score_order": "an argument of the sweep, tl.run(mode=...)",
-        "save_last checkpoint_at_end": "Leave it out: the last two are always kept",
-    }),
-    "scheduler": _by_word({
-        "max_epochs max_resource num_epochs max_iter": "max_t=",
-        "eta factor": "reduction_factor=",
-        "min_resource min_t min_epochs warmup_steps": "grace_period=",
-        "monitor objective": "metric=",
-        "direction": "mode=, 'min' or 'max'",
-        "mutations hyperparam_bounds": "hyperparam_mutations=",
-        "deadline time_budget_s time_budget": "deadline_s=",
-    }),
-    "other": {},
-}  # fmt: skip
+WORDS: Final[Mapping[Topic, Mapping[str, str]]] = {"sweep": _SWEEP}
 """By topic: another library's name -> what to write here (empty: there is no equivalent)."""
 
 
 def replacement(name: Any, valid: Iterable[str], topic: Topic = "sweep") -> str:
     """Return " Here that is ..." for an unknown ``name``, or another hint; "" if nothing is similar."""
-    words, valid = WORDS[topic], list(valid)
+    words, valid = WORDS.get(topic, {}), list(valid)
     known = {word: text for word, text in words.items() if word not in valid and _applies(text, valid)}
     name = str(name)
     if name in known:
