@@ -17,7 +17,7 @@ from tunelight.compat.ray import arrow_to_tensors, torch_batches
 from tunelight.data.server import task_errors
 from tunelight.data.shards import Preprocess, close_shard, in_sweep, open_full, open_shard, seed_of_order
 from tunelight.errors import DataError, SettingsError, unknown
-from tunelight.lightning.exact.eval_shards import Limit, StreamShare, WholeLoader, batches_kept
+from tunelight.lightning.exact.eval_shards import Dealable, Limit, StreamShare, batches_kept
 from tunelight.session.session import current
 
 if TYPE_CHECKING:
@@ -307,7 +307,7 @@ class ShardLoader:
             running.close()
 
 
-class FullLoader(WholeLoader):
+class FullLoader(Dealable):
     """A loader, for Lightning, of all of a dataset; a strategy that evaluates exactly deals its batches."""
 
     def __init__(self, dataset: Any, reading: Reading) -> None:

@@ -101,8 +101,7 @@ class TuneReportCallback(Reporting):
             write = None
         session.boundary.writer = None if inner else trainer.save_checkpoint
         session.exchange.training = None if inner else TrainerExchange(trainer)
-        last = fit_ends(trainer, self._every_n)
-        step, name = trainer.global_step, self.filename
+        step, name, last = trainer.global_step, self.filename, fit_ends(trainer, self._every_n)
         session.boundary.report(metrics, write, epoch=epoch, step=step, filename=name, last=last)
 
     def _checkpoint(self, trainer: pl.Trainer, session: Session) -> Callable[[str], object] | None:

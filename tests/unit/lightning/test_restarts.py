@@ -337,6 +337,32 @@ def test_callbacks_may_have_attributes_of_any_name(trial: Trial) -> None:
     assert (ended.numbers, len(taken.reports)) == ([1], 1)
 
 
+class Noisy(Net):
+    """Draws at the start of each epoch what it adds to its batches."""
+
+    def on_train_epoch_start(self) -> None:
+        super().on_train_epoch_start()
+        self.noise = torch.rand(4)
+
+    def training_step(self, batch: Any, index: int) -> Any:
+        return self.loss((batch[0] + self.noise + torch.rand(4), batch[1]))
+
+
+@pytest.mark.parametrize("reload", [0, 1])
+def test_what_hooks_draw_at_an_epoch_s_start_is_drawn_again(trial: Trial, reload: int) -> None:
+    nets: list[Noisy] = []
+
+    def train() -> None:
+        nets.append(Noisy())
+        one = trainer(4, reload_dataloaders_every_n_epochs=reload)
+        one.fit(nets[-1], DataLoader(ROWS, 4, shuffle=True), loader())
+
+    whole = trial(train)
+    again = trial(train, whole.checkpoints[2])
+    assert (whole.error, again.error, nets[1].epochs) == (None, None, [2, 3])
+    assert torch.equal(nets[0].head.weight, nets[1].head.weight)
+
+
 class Within(pl.Callback):
     """Runs another Trainer at the start of each epoch, as an online probe does."""
 

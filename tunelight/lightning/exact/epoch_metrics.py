@@ -10,11 +10,18 @@ import torch
 
 from tunelight.compat.lightning import _Metadata, _ResultMetric, _Sync, move_data_to_device, pl
 
+METRICS = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
+"""The attributes of a Trainer's logger connector that hold metrics."""
 _META = ("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx")
 _VALUES = ("value", "cumulated_batch_size", "_forward_cache")
 
 Logged = dict[str, dict[str, Any]]
 """Logged metrics by key, as plain data and tensors."""
+
+
+def of(trainer: pl.Trainer) -> dict[str, dict[str, Any]]:
+    """Return a Trainer's metrics by the attribute that holds them."""
+    return {name: move_data_to_device(dict(getattr(trainer._logger_connector, name)), "cpu") for name in METRICS}
 
 
 def state(results: Any) -> Logged:

@@ -72,7 +72,7 @@ def length_to_report(turns: int, limit: Limit) -> int:
     return length
 
 
-class WholeLoader:
+class Dealable:
     """A loader that has all of its data on every rank, and can deal its batches."""
 
     def dealt(self, parts: int, part: int, limit: Limit) -> Share:

@@ -42,9 +42,8 @@ from tunelight.lightning.exact.borrowed import remember, remember_attributes, re
 from tunelight.lightning.exact.epoch_metrics import agree
 from tunelight.lightning.exact.eval_shards import (
     BatchShare,
-    Limit,
+    Dealable,
     StreamShare,
-    WholeLoader,
     batches_of,
     share_of,
     with_batches,
@@ -143,10 +142,10 @@ class ExactEvaluation(ParallelStrategy):
         if share_of(dataloader) is not None:
             return dataloader
         predicting = stage == RunningStage.PREDICTING
-        limit: Limit = getattr(module.trainer, f"limit_{stage.dataloader_prefix}_batches")
+        limit: float = getattr(module.trainer, f"limit_{stage.dataloader_prefix}_batches")
         sharding = module.trainer._accelerator_connector.use_distributed_sampler
         if not isinstance(dataloader, DataLoader) or has_iterable_dataset(dataloader):
-            if sharding and isinstance(dataloader, WholeLoader):
+            if sharding and isinstance(dataloader, Dealable):
                 return dataloader.dealt(*self._parts(), limit)
             if not (sharding and predicting):
                 return dataloader
@@ -162,7 +161,7 @@ class ExactEvaluation(ParallelStrategy):
         kwargs = super().distributed_sampler_kwargs
         return int(kwargs["num_replicas"]), int(kwargs["rank"])
 
-    def _dealt(self, loader: DataLoader[Any], sampler: Any, limit: Limit) -> DataLoader[Any]:
+    def _dealt(self, loader: DataLoader[Any], sampler: Any, limit: float) -> DataLoader[Any]:
         """Return ``loader`` with this rank's share in place of its batch sampler."""
         inner = batches_of(loader)
         if indexed := isinstance(inner, _IndexBatchSamplerWrapper):

@@ -34,11 +34,12 @@ from tunelight.compat.lightning import (
 from tunelight.errors import TrainFunctionError
 from tunelight.gang.parcel import Packed, pack, pack_state, receive, unpack, unpack_view
 from tunelight.gang.reset import Flags, read_flags, torch_flags, write_flags
+from tunelight.lightning.exact.epoch_metrics import METRICS
 from tunelight.lightning.exact.eval_shards import interleave
 from tunelight.lightning.remote import disks
 from tunelight.lightning.state import compiling
 from tunelight.lightning.state.changes import Changes, SharedParts, why_lost
-from tunelight.lightning.state.recovery import METRICS, Reporting, reach_boundary
+from tunelight.lightning.state.recovery import Reporting, reach_boundary
 from tunelight.lightning.strategy_check import guard_callbacks
 from tunelight.lightning.transfer import copy_into, find_unpicklable
 from tunelight.session.session import get_session

@@ -29,14 +29,12 @@ from tunelight.compat.lightning import (
 from tunelight.errors import CheckpointError, last_line
 from tunelight.lightning.exact import epoch_metrics
 from tunelight.lightning.exact.eval_shards import batches_of
-from tunelight.lightning.exact.generators import Generators, State
+from tunelight.lightning.exact.generators import Generators, State, same
 from tunelight.lightning.exact.train_batches import TrainingBatches
 from tunelight.lightning.state import gradients, loggers
 from tunelight.lightning.state.adoption import plain_values, put_values, set_trainable, trainable
 from tunelight.session.session import Session
 
-METRICS = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
-"""The attributes of a Trainer's logger connector that hold metrics."""
 KEY = "tunelight"
 """The key of Recovery's part of a Lightning checkpoint."""
 _AT_EPOCH_END = frozenset({"on_train_epoch_end"})
@@ -63,6 +61,8 @@ class Recovery(Callback):
         self._loaded: dict[str, Any] | None = None
         self._epoch_began: dict[int, State] | None = None
         self._fetched: dict[int, State] | None = None
+        self._drawn: dict[int, State] | None = None
+        """The random generators behind the hooks at an epoch's start, where these have drawn."""
         self.parts_before = None
         self._done = 0
         self.ending: str | None = None
@@ -91,6 +91,7 @@ class Recovery(Callback):
         fit, epochs = trainer.fit_loop, trainer.fit_loop.epoch_loop
         fit.run = partial(self._run, trainer, fit.run)  # type: ignore[method-assign]
         fit.on_run_start = partial(self._run_start, trainer, fit.on_run_start)  # type: ignore[method-assign]
+        fit.on_advance_start = partial(self._start_epoch, trainer, fit.on_advance_start)  # type: ignore[method-assign]
         epochs.run = partial(self._run_epoch, trainer, epochs.run)  # type: ignore[method-assign]
         if not tuning:
             ended = epochs.on_advance_end
@@ -100,8 +101,8 @@ class Recovery(Callback):
 
     def uninstall(self, trainer: pl.Trainer) -> None:
         """Remove the wrappers of the loops."""
-        vars(trainer.fit_loop).pop("run", None)
-        vars(trainer.fit_loop).pop("on_run_start", None)
+        for name in ("run", "on_run_start", "on_advance_start"):
+            vars(trainer.fit_loop).pop(name, None)
         for name in ("run", "on_advance_end"):
             vars(trainer.fit_loop.epoch_loop).pop(name, None)
         self.generators.end()
@@ -121,7 +122,7 @@ class Recovery(Callback):
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Note that the fit has ended, and its state, which an evaluation would change."""
         self.ending = "on_fit_end"
-        self._at_end = self.generators.states(), _metrics_of(trainer)
+        self._at_end = self.generators.states(), epoch_metrics.of(trainer)
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Unwrap the end of epochs."""
@@ -189,7 +190,7 @@ class Recovery(Callback):
         if not fits or trainer.interrupted or self._epoch_began is None:
             return
         strategy = gang_strategy(trainer)
-        now, metrics = self._at_end or (self.generators.states(), _metrics_of(trainer))
+        now, metrics = self._at_end or (self.generators.states(), epoch_metrics.of(trainer))
         mine: dict[str, Any] = {
             "now": self._by_rank(trainer, now),
             "epoch": self._by_rank(trainer, self._epoch_began),
@@ -201,7 +202,7 @@ class Recovery(Callback):
         if ranks is None:
             return
         checkpoint[KEY] = {
-            "parts": _parts(trainer),
+            "parts": 1 if strategy is None else int(strategy.parts.total),
             **{name: _of_all([rank[name] for rank in ranks]) for name in ("now", "epoch")},
             **{name: [rank[name] for rank in ranks] for name in ("metrics", "logged", "gradients")},
             "rows": loggers.rows(trainer),
@@ -333,6 +334,19 @@ class Recovery(Callback):
         self._trains = True
         original()
 
+    def _start_epoch(self, trainer: pl.Trainer, original: Callable[[], None]) -> None:
+        """Start an epoch; that of a fit that goes on at its beginning, with the numbers that its hooks would draw."""
+        self._drawn = None
+        if self._loaded is None or not self.own or trainer.fit_loop.epoch_loop.restarting:
+            original()
+            return
+        loaded = self._fetched if _loads_anew(trainer) else None
+        self.generators.put(loaded or self._of_mine(trainer, self._loaded["now"]))
+        before = self.generators.states()
+        original()
+        after = self.generators.states()
+        self._drawn = None if same(after, before) else after
+
     def _run_epoch(self, trainer: pl.Trainer, original: Callable[[Any], None], fetcher: Any) -> None:
         """Run the epoch loop, with the generators as in a run without a failure."""
         fit: Any = trainer.fit_loop
@@ -348,10 +362,9 @@ class Recovery(Callback):
         for loader in fit._combined_loader.flattened if middle else []:
             if isinstance(batches := batches_of(loader), TrainingBatches):
                 batches.begin()  # the epoch's order is drawn from the generators as they were at its beginning
-        every: int = trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]  # Lightning's, set elsewhere
-        anew = not middle and every > 0 and trainer.current_epoch % every == 0
+        anew = self._drawn is not None or (not middle and _loads_anew(trainer))
         made = not middle and (anew or is_resuming(fit))
-        self.generators.put(fetched if made else self._of_mine(trainer, self._loaded["now"]))
+        self.generators.put(self._drawn or (fetched if made else self._of_mine(trainer, self._loaded["now"])))
         if anew:  # Lightning makes the iterators of such loaders twice, unless it goes on
             self._epoch_began = self.generators.states()
             if is_resuming(fit):
@@ -372,7 +385,7 @@ class Recovery(Callback):
         metrics, rank = self._loaded["metrics"], trainer.global_rank
         device = trainer.strategy.root_device
         own = metrics[rank % len(metrics)]
-        for name, values in (own if METRICS[0] in own else {METRICS[0]: own}).items():  # those alone in 0.1 and 0.2
+        for name, values in own.items():
             getattr(trainer._logger_connector, name).update(move_data_to_device(values, device))
         if middle:
             gradients.put(trainer, self._loaded["gradients"])
@@ -413,11 +426,6 @@ def only_fitting_weights(checkpoint: Mapping[str, Any], config: Mapping[str, Any
         ) from error
 
 
-def _metrics_of(trainer: pl.Trainer) -> dict[str, dict[str, Any]]:
-    """Return a Trainer's metrics by the attribute that holds them."""
-    return {name: move_data_to_device(dict(getattr(trainer._logger_connector, name)), "cpu") for name in METRICS}
-
-
 def _of_all(ranks: Sequence[dict[int, State]]) -> dict[int, State]:
     """Return all parts' states; where several ranks have a part's, that of the rank whose first part it is."""
     own = {part: states[part] for states in ranks for part in list(states)[:1]}
@@ -434,9 +442,9 @@ def _sharing(trainer: pl.Trainer) -> tuple[int, int]:
     return group, trainer.global_rank - worker * group
 
 
-def _parts(trainer: pl.Trainer) -> int:
-    strategy = gang_strategy(trainer)
-    return 1 if strategy is None else int(strategy.parts.total)
+def _loads_anew(trainer: Any) -> bool:
+    every = trainer.reload_dataloaders_every_n_epochs
+    return bool(every > 0 and trainer.current_epoch % every == 0)
 
 
 def recovery_of(trainer: pl.Trainer) -> Recovery | None:

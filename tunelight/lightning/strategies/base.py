@@ -261,9 +261,9 @@ class GangStrategy(ParallelStrategy):
     def _own_numbers(self) -> Iterator[None]:
         """Keep Lightning from seeding anew inside a fit by the trial's seed: each such run would repeat the numbers."""
         inner = isinstance(self._launcher, GangLauncher) and self._launcher.inner
-        drawn = capture(self.root_device) if inner and self._session is not None and self._session.seeds else None
+        drawn = capture(self.root_device) if inner else {}
         yield
-        if drawn is not None:
+        if drawn and self._session is not None and self._session.seeds:
             restore(drawn, self.root_device)
 
     def teardown(self) -> None:
