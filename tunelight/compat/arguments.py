@@ -36,22 +36,11 @@ def _by_word(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 _SWEEP: Final = _by_word({
-    # what is searched and trained
     "config param_space space parameters hyperparameters "
     "distributions domains": "the first argument, tl.run({'lr': tl.loguniform(1e-4, 1e-1)}, train, metric=...)",
     "run_or_experiment trainable train_fn train_func train_function train_loop_per_worker "
     "func function fn objective program command": "train=, a function of one configuration, train(config)",
-    "model_cls model_class lightning_module": "model=, the LightningModule's class",
-    "datamodule data_module dm": "data=, the LightningDataModule's class",
-    "trainer trainer_kwargs": "trainer_args=, arguments of Lightning's Trainer, with model=",
-    "train_loop_config": "what train is called with: the trial's configuration, drawn from the search space",
-    "constraints": "require of the search space: tl.SearchSpace({...}, require='a * b <= 100')",
-    "require": "an argument of the search space: tl.SearchSpace({...}, require='a * b <= 100')",
-    # what is judged
     "direction goal": "mode=, 'min' for 'minimize' and 'max' for 'maximize'",
-    "directions": "mode=, a list with 'min' or 'max' for each metric",
-    "monitor objective_metric": "metric=, the name of the metric that is judged",
-    # how much
     "n_trials "
     "num_trials trials max_trials n_samples count run_cap max_evals": "num_samples=, the number of trials in all",
     "num_epochs "
@@ -59,56 +48,19 @@ _SWEEP: Final = _by_word({
     "time_budget_s timeout time_limit max_duration": "time_budget=, in seconds or as '2h'",
     "stop": "max_epochs= for the length of a trial and time_budget= for that of the sweep; a train function that has "
     "had enough just returns",
-    # who decides
     "search_alg search_algorithm sampler method algo": "searcher=, 'tpe' for example, or an Optuna sampler",
     "pruner early_terminate early_stopping": "scheduler=, 'asha' for example",
-    "grace_period reduction_factor brackets time_attr min_resource "
-    "eta perturbation_interval": "part of scheduler=: {'name': 'asha', 'grace_period': 2, 'reduction_factor': 3}",
-    "n_startup_trials "
-    "multivariate constant_liar n_initial_points": "part of searcher=: {'name': 'tpe', 'n_startup_trials': 20}",
-    "points_to_evaluate initial_params enqueue_trial": "baselines=, configurations to try first",
-    # who works
     "num_workers n_workers world_size nproc_per_node "
     "devices num_nodes num_processes num_hosts num_slots": "workers=, the number of workers that train one trial",
-    "min_workers": "workers=(1, 4), the least and the most of an elastic gang",
     "use_gpu num_gpus gpus gpu num_gpus_per_worker n_gpus accelerator accelerator_type": "gpus_per_worker=1",
     "num_cpus cpus cpu num_cpus_per_worker": "cpus_per_worker=, the CPUs of each worker",
-    "resources resources_per_worker": "cpus_per_worker= and gpus_per_worker=; others go into "
-    "resources_per_trial={'extra_custom_resources': {...}, for all workers together",
-    "trainer_resources": "resources_per_trial={'cpu': 1}, what the head of a trial holds beside its workers",
-    "scaling_config": "workers=, cpus_per_worker= and gpus_per_worker=",
     "placement_strategy label_selector use_tpu topology elastic_resize_monitor_interval_s "
     "export_formats trial_name_creator trial_dirname_creator chdir_to_trial_dir gc_after_trial": "",
-    "strategy": "backend='ddp', 'horovod' or 'sharded'; a strategy's own arguments go to tl.RayStrategy(...) in the "
-    "train function",
-    "init_hook": "code at the start of the train function",
-    "max_concurrent_trials n_jobs parallel max_parallel": "max_concurrent=, how many trials run at once at most",
-    "reuse_actors reuse_workers": "reuse_gangs=",
-    # what goes wrong
     "max_failures "
     "failure_config max_retries max_restarts": "failures=3, or failures=tl.FailurePolicy(max_failures=3, ...)",
-    "fail_fast": "failures=tl.FailurePolicy(give_up_after=1)",
-    "raise_on_failed_trial catch": "Leave it out: a failed trial ends no sweep, results.errors lists it",
-    # what is kept
     "storage_path "
     "local_dir logdir log_dir output_dir save_dir results_dir dir": "storage=, the folder that sweeps lie in",
-    "storage_filesystem sync_config": "storage=, also a URL such as s3://bucket/sweeps; fsspec reaches it",
     "study_name experiment_name run_name project project_name": "name=, the folder in storage=",
-    "study study_storage": "results.to_study('sqlite:///studies.db') after the sweep",
-    "entity": "Leave it out: a sweep is a folder; a W&B logger goes to the Trainer",
-    "load_if_exists restore "
-    "resume_config resume_from_checkpoint sweep_id": "resume=True, with the name= of the sweep that is to go on",
-    "checkpoint_config checkpoint checkpoint_freq checkpoint_frequency checkpoint_at_end num_to_keep "
-    "keep_checkpoints_num save_top_k keep": "checkpoints=tl.Checkpoints(keep=1, every=1), and None for none",
-    "checkpoint_score_attr "
-    "checkpoint_score_attribute checkpoint_score_order": "metric= and mode=: the best checkpoints are kept by them",
-    # what is shown
-    "progress_reporter show_progress_bar progress_bar": "progress=, True or False",
-    "log_to_file": "verbose=1, which prints what trials print",
-    "run_config": "name=, storage=, failures=, checkpoints= and callbacks=",
-    "tune_config": "metric=, mode=, num_samples=, scheduler=, searcher= and max_concurrent=",
-    "random_state random_seed rng": "seed=",
-    "ray_address": "address=, that of the Ray cluster",
     _TRAINER: "an argument of Lightning's Trainer: pl.Trainer(<name>=...) in the train function, or "
     "trainer_args={'<name>': ...} with model=",
 })  # fmt: skip

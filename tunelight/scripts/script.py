@@ -214,7 +214,7 @@ class Script:
 
     def __call__(self, config: Mapping[str, Any]) -> None:
         """Run the script to its end, with its Trainers and its process group on the gang."""
-        from tunelight.compat.lightning import rank_zero_only
+        from tunelight.compat.lightning import know_rank
         from tunelight.scripts.files import files_watched
         from tunelight.scripts.group import joined_group
         from tunelight.scripts.huggingface import transformers_taken_in
@@ -240,7 +240,7 @@ class Script:
             if "transformers" in imported:
                 stack.enter_context(transformers_taken_in(session, reports.stop))
             _set_variables(session, imported, config)
-            rank_zero_only.rank = session.context.rank  # type: ignore[attr-defined]  # before its first Trainer
+            know_rank(session.context.rank)  # before its first Trainer
             stack.enter_context(files_watched(session, file.parent))
             process.run(file, self.module, [self.file, *words])
             reports.end()

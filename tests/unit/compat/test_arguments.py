@@ -5,14 +5,11 @@ from __future__ import annotations
 import inspect
 import pickle
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import optuna
 import pytest
 import ray
-from ray import train as ray_train
 from ray import tune
 
 import tunelight as tl
@@ -70,19 +67,6 @@ def test_a_word_that_is_none_of_ours_is_answered_with_ours(given: str, says: str
     assert isinstance(caught.value, TunelightError)
     assert isinstance(caught.value, TypeError)
     assert not ray.is_initialized()
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        tune.run, tune.Tuner, tune.TuneConfig, tune.RunConfig, tune.FailureConfig, tune.CheckpointConfig,
-        ray_train.ScalingConfig, optuna.create_study, optuna.study.Study.optimize, pl.Trainer,
-    ],
-)  # fmt: skip
-def test_every_word_of_the_others_signatures_has_its_answer(call: Callable[..., Any]) -> None:
-    ours, known = {*inspect.signature(tl.run).parameters, "self"}, WORDS["sweep"]
-    theirs = [name for name in inspect.signature(call).parameters if not name.startswith("_")]
-    assert [name for name in theirs if name not in ours and name not in known] == []
 
 
 def test_trainer_arguments_are_those_of_the_trainer() -> None:
