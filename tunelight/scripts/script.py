@@ -56,6 +56,7 @@ class Script:
         checkpoints: whether reports of a Trainer write one.
         devices: the key that says how many devices its Trainer trains on; empty where none is known.
         about: how its arguments are written, and why, for the person who checks a sweep.
+        unread: how each key is written where the options are not known, for a sweep's notes; empty where they are.
     """
 
     file: str
@@ -67,6 +68,7 @@ class Script:
     checkpoints: bool = True
     devices: str = ""
     about: str = ""
+    unread: str = ""
 
     @classmethod
     def of(cls, recorded: Mapping[str, Any]) -> Script:
@@ -88,6 +90,8 @@ class Script:
         """Return the callback for Tune that looks at what trials write beside the script. Runs on: driver."""
         from tunelight.scripts.overwritten import OverwrittenCallback  # imports Ray Tune
 
+        if self.unread:
+            note(self.unread)
         return OverwrittenCallback(folder, note)
 
     @staticmethod
@@ -321,9 +325,15 @@ def script_of(space: SearchSpace, settings: Settings) -> Script:
     about = f"Arguments are written as {style} reads them: {why}."
     if style == "wandb":
         about = "Arguments are written as W&B's agent writes them."
-    if read.options is None and style in ("argparse", "lightning"):
+    unread = ""
+    if read.options is None and style not in ("hydra", "wandb"):
         about += f" They are not checked against its parser: {script.name} {read.why}."
-    return replace(script, options=read.options or (), devices=_devices(script, read), about=about)
+        first = {name: one for name, domain in domains.items() if name not in named for one in examples(domain)[:1]}
+        spelt = [f"{key} as {' '.join(spell_one(style, key, one)) or 'nothing'}" for key, one in first.items()]
+        unread = f"The options of {script.name} are not known, which {read.why}. It gets {first_of(spelt, 6)}."
+        unread = unread if spelt else ""
+    known = replace(script, options=read.options or (), devices=_devices(script, read))
+    return replace(known, about=about, unread=unread)
 
 
 def _devices(script: Script, read: Read) -> str:

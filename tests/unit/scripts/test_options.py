@@ -191,8 +191,13 @@ def test_why_options_are_not_known(write: Write, source: str, why: str) -> None:
     assert time.monotonic() - began < 30
 
 
-def test_what_cannot_be_read_stops_no_sweep(write: Write) -> None:
-    assert made(write("import argparse\n1 / 0"), {"lr": 1}).options == ()
+def test_what_cannot_be_read_stops_no_sweep_and_is_noted_at_its_start(write: Write, tmp_path: Path) -> None:
+    script = made(write("import argparse\n1 / 0"), {"lr": 1, "amp": tl.choice([True, None]), "n": 2}, "${n}")
+    assert script.options == ()
+    notes: list[str] = []
+    script.watched(tmp_path, notes.append)
+    assert notes[0].startswith("The options of train.py are not known, which ended with exit code 1 before")
+    assert notes[0].endswith(" It gets lr as --lr=1, amp as --amp=True.")
 
 
 def test_a_script_that_reads_no_command_line_is_not_run_to_look(write: Write, tmp_path: Path) -> None:
