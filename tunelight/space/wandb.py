@@ -156,17 +156,17 @@ def script(given: Mapping[str, Any], at: Callable[..., str] = lambda *_: "") -> 
                 "${program} where it stands."
             )
         before = words[:place]
-        told = [False, *(word.startswith("--") and "=" not in word for word in before)]  # of --nproc_per_node 2, the 2
+        takes_next = [False, *(word.startswith("--") and "=" not in word for word in before)]  # the 2 of "--nproc 2"
         if other := [
-            word for word, value in zip(before, told, strict=False) if not value and not _may_come_first(word)
+            word for word, value in zip(before, takes_next, strict=False) if not value and not _may_come_first(word)
         ]:
             raise SpaceError(
                 f"command: tunelight runs {words[place]} on a trial's workers by itself, and knows no {other[0]!r} "
                 "before it. Leave that out; the environment of workers is set by runtime_env."
             )
         after = words[place + 1 :]
-        told = any(f"${{{name}}}" in after for name in _ARGS)
-        return {"script": words[place], "args": after if told else [*after, _NONE], "style": "wandb"}
+        asked = any(f"${{{name}}}" in after for name in _ARGS)
+        return {"script": words[place], "args": after if asked else [*after, _NONE], "style": "wandb"}
 
 
 def _filled(word: str, program: Any) -> str:
