@@ -119,8 +119,13 @@ def _show_trial(trial: TrialResult, json: bool) -> None:
 
 
 def load(sweep: str, storage: str) -> SweepResults:
-    """Read a sweep by its path or name. Raises: StorageError."""
-    from tunelight.record import find_sweep
+    """Read a sweep by its path or name; what ran when its driver was killed is interrupted. Raises: StorageError."""
+    from tunelight.record import INTERRUPTED, RUNNING, apply, driver_of, find_sweep, read_sweep_file
     from tunelight.results import SweepResults
 
-    return SweepResults.load(find_sweep(sweep, storage))
+    results = SweepResults.load(find_sweep(sweep, storage))
+    state, driver = results.record, driver_of(results.folder)
+    cut_off = state.ended is None and (driver is None or not driver.alive)
+    for trial in [one for one in state.trials.values() if one.state == RUNNING] if cut_off else ():
+        apply(state, {"kind": "state", "time": state.updated, "trial": trial.id, "state": INTERRUPTED})
+    return SweepResults(results.folder, state, read_sweep_file(results.folder)) if cut_off else results

@@ -98,9 +98,8 @@ def _use_threads() -> None:
 
 
 def _worth_a_line(record: logging.LogRecord) -> bool:
-    """Tell whether a record of Lightning belongs in a trial's log: not its advert, nor tunelight's callbacks."""
-    message = record.getMessage()
-    return "litlogger" not in message and "entry point 'tunelight'" not in message
+    """Tell whether a record of Lightning belongs in a trial's log: not what it says of tunelight's own doings."""
+    return not any(words in record.getMessage() for words in ("litlogger", "entry point 'tunelight'", "`weights_only`"))
 
 
 class TrialBox:

@@ -18,6 +18,7 @@ import yaml
 
 from tunelight.errors import SettingsError, StorageError
 from tunelight.machine.versions import versions_of
+from tunelight.record.lease import driver_of
 from tunelight.record.names import RECORD_FILE, SWEEP_FILE, why
 from tunelight.record.remote import refresh
 from tunelight.settings import check_paired, check_setting
@@ -155,8 +156,9 @@ def check_free(folder: Path) -> None:
 
 
 def _taken(folder: Path) -> StorageError:
+    runs = ", and runs now" if (driver := driver_of(folder)) is not None and driver.alive else ""
     return StorageError(
-        f"{shown(folder)} exists already and is not overwritten. Choose another name "
+        f"{shown(folder)} exists already{runs}, and is not overwritten. Choose another name "
         f"(name={free_name(folder.parent, folder.name)!r}, say), leave name= out for a new one each time, or go on "
         "with the sweep that is there: resume=True."
     )

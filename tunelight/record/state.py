@@ -165,6 +165,8 @@ class SweepState:
     """The latest events other than reports: (time, trial id or None, kind of line, state or parent or text)."""
     started: float | None = None
     """When its last run began."""
+    before: float = 0.0
+    """Seconds of the runs before that."""
     updated: float | None = None
     ended: str | None = None
     """Why the sweep ended; None while it runs, or if its driver died."""
@@ -202,6 +204,8 @@ def apply(state: SweepState, line: Mapping[str, Any]) -> None:
     """Apply one line of the record to ``state``; lines of an unknown kind change nothing."""
     if state.started is None:
         state.started = line["time"]
+    elif line["kind"] == "sweep" and state.updated is not None:
+        state.before += max(0.0, state.updated - state.started)
     state.updated = line["time"]
     change = _CHANGES.get(line["kind"])
     if change is not None:

@@ -9,7 +9,7 @@ import heapq
 import json
 import math
 from array import array
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -32,8 +32,6 @@ _MOST_KEYS: Final = 40
 _MOST_RUNGS: Final = 12
 _MOST_VALUES: Final = 64
 """Values of a hyperparameter that are told apart, to see which vary most."""
-_WIDE: Final = 100.0
-"""Ratio of the largest to the smallest value from which on an axis is logarithmic."""
 WHEN: Final = ("timestamp", "epoch", "training_iteration")
 """Keys of a report that say when it came."""
 _LEVELS: Final = "▁▂▃▄▅▆▇█"
@@ -251,11 +249,6 @@ def sparkline(values: Sequence[float], width: int, levels: str = _LEVELS) -> str
     if not span or not math.isfinite(span):
         return levels[0] * len(means)
     return "".join(levels[min(int((mean - low) / span * len(levels)), len(levels) - 1)] for mean in means)
-
-
-def is_wide(values: Collection[float]) -> bool:
-    """Tell whether values are better seen on a logarithmic axis: all positive, and over two decades."""
-    return len(values) > 1 and min(values) > 0 and max(values) >= _WIDE * min(values)
 
 
 def metric_of(state: SweepState) -> str:

@@ -9,7 +9,7 @@ from tunelight.errors import SettingsError
 from tunelight.record import OUTCOMES, view
 from tunelight.record.view import plain, plain_pairs
 from tunelight.reporting.sections import SETTINGS, Block, Section, cards, figure_section, how_it_was_run, settings_of
-from tunelight.reporting.words import compact, elapsed
+from tunelight.reporting.words import age, compact, elapsed
 from tunelight.results.figures.compared import best_by_time, best_by_trials, best_by_workers, colour_of
 from tunelight.results.figures.spending import spending
 from tunelight.results.words import counted
@@ -135,7 +135,7 @@ def _domain(described: Any) -> Any:
 def _row(number: int, name: str, results: SweepResults) -> list[Any]:
     state = results.record
     best = None if state.best is None else results.best
-    wall, workers = spending(results).total
+    _, workers = spending(results).total
     words = {name: outcome.counted or outcome.verb or name.lower() for name, outcome in OUTCOMES.items()}
     states = [f"{count} {words[name]}" for name, count in state.counts.items() if count]
     return [
@@ -144,7 +144,7 @@ def _row(number: int, name: str, results: SweepResults) -> list[Any]:
         ", ".join(states),
         None if best is None else plain(best.value),
         None if best is None else best.index,
-        f"{elapsed(wall)}{'' if state.ended else ' so far'}",
+        f"{elapsed(age(state, state.updated or 0.0))}{'' if state.ended else ' so far'}",
         workers / 3600,
     ]
 

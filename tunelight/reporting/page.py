@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tunelight.record import view, winner, write_text
-from tunelight.reporting.sections import PARTS, began, chosen, log_block, moment, parts, trial_blocks
-from tunelight.reporting.words import event_line
+from tunelight.reporting.sections import PARTS, began, chosen, log_block, moment, parts, settings_of, trial_blocks
+from tunelight.reporting.words import age, event_line
 from tunelight.results.words import counted
 from tunelight.settings.dotted import flatten
 
@@ -64,10 +64,11 @@ def page(results: SweepResults) -> str:
     shown, which = chosen(results)
     best = winner(state)
     best_config = {} if best is None else flatten(state.trials[best.trial].config)
-    head = sweep_head(state, seen, results.name, state.ended or "not ended", state.updated)
+    space = settings_of(results).get("space")
+    head = sweep_head(state, seen, results.name, state.ended or "not ended", state.updated, space=space)
     message = {
         "head": head,
-        "rows": [view.row(state, trial) for trial in trials],
+        "rows": [view.row(state, trial, state.updated) for trial in trials],
         "curves": {trial.index: view.curve_of(trial.history, metric).points() for trial in curves},
         "of": reported,
     }
@@ -102,14 +103,22 @@ def comparison(several: Sequence[SweepResults]) -> str:
     return _saved("compare", title, links, body, told={"sweeps": []}, data={"comparison": sections})
 
 
-def sweep_head(state: SweepState, seen: view.Seen, name: str, standing: str, until: float | None) -> dict[str, Any]:
-    """Return what a page says of a sweep as a whole, whose ``standing`` is in words; time counts ``until`` then."""
+def sweep_head(
+    state: SweepState, seen: view.Seen, name: str, standing: str, until: float | None, *, space: Any
+) -> dict[str, Any]:
+    """Return what a page says of a sweep as a whole.
+
+    Its ``standing`` is in words, time counts ``until`` then, and ``space`` is the search space as in ``sweep.yaml``.
+    """
+    domains = [path.rpartition(".") for path in flatten(space or {})]
+    numbers = ("uniform", "randint", "randn")
     lines = [(event[0], event_line(state, event)) for event in reversed(list(state.events))]
     return {
         **view.head(state, seen),
         "name": name,
         "state": standing,
-        "seconds": 0.0 if state.started is None else max(0.0, (until or 0.0) - state.started),
+        "seconds": age(state, until or 0.0),
+        "even": {key: "log" not in kind for key, _, kind in domains if kind.endswith(numbers)},
         "events": [[at, view.plain(line, _EVENT)] for at, line in lines if line],
     }
 

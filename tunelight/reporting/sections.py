@@ -23,6 +23,7 @@ from tunelight.results.logs import log_end
 from tunelight.results.repeats import lines_of
 from tunelight.results.words import counted
 from tunelight.settings.dotted import flatten
+from tunelight.stores import store_of
 
 if TYPE_CHECKING:
     from tunelight.record import TrialState
@@ -61,6 +62,8 @@ _MOST_NOTES: Final = 100
 _MOST_CHANGES: Final = 10
 _MOST_ERRORS: Final = 200
 _MOST_FRONT: Final = 30
+_WIDE: Final = 100.0
+"""Ratio of the largest to the smallest value from which on an axis is logarithmic."""
 _MOST_CHECKPOINTS: Final = 50
 _VALUE: Final = 2000
 """Characters of a configuration's value."""
@@ -219,9 +222,10 @@ def trial_blocks(
         blocks.append({"title": "Error", "pre": trial.error[-ERROR_CHARS:]})
     if state.notes:
         blocks.append({"title": "Messages", **_cut_items([text for _, text in state.notes], _MOST_NOTES)})
-    if state.checkpoints:
+    sweep = trial.path.parent  # one in a store may have been deleted by now
+    if kept := [one for one in state.checkpoints if (sweep / one["path"]).exists() or store_of(sweep)]:
         names = ("training_iteration", "value", "size", "path")
-        rows = [[plain(one.get(name)) for name in names] for one in state.checkpoints[-_MOST_CHECKPOINTS:]]
+        rows = [[plain(one.get(name)) for name in names] for one in kept[-_MOST_CHECKPOINTS:]]
         blocks.append({"title": "Checkpoints", "names": ["report", "value", "bytes", "path"], "rows": rows})
     return blocks
 
@@ -285,7 +289,7 @@ def _curve(trial: TrialResult, metric: str, mode: str) -> Iterator[Block]:
     ]
     best, at = min(found, key=lambda pair: -pair[0] if mode == "max" else pair[0])
     unit = "report" if view.epochs(trial.history[-1]) is None else "epoch"
-    chart = {"unit": unit, "x": xs, "y": ys, "mark": [at, best], "log": view.is_wide(ys)}
+    chart = {"unit": unit, "x": xs, "y": ys, "mark": [at, best], "log": len(ys) > 1 and max(ys) >= _WIDE * min(ys) > 0}
     yield {"title": f"{metric}; best {compact(best)} at {unit} {at}", "chart": chart}
 
 

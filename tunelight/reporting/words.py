@@ -139,9 +139,9 @@ def ended(state: SweepState) -> int:
 
 
 def age(state: SweepState, now: float) -> float:
-    """Return the seconds since the sweep's last run began, until it ended or now."""
+    """Return the seconds that the sweep ran, in all of its runs: the last one until it ended, or now."""
     end = now if state.ended is None or state.updated is None else state.updated
-    return max(0.0, end - state.started) if state.started is not None else 0.0
+    return state.before + (max(0.0, end - state.started) if state.started is not None else 0.0)
 
 
 def last_value(trial: TrialState, metric: str) -> Any:

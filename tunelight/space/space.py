@@ -356,24 +356,24 @@ class SearchSpace:
     def _at_argument(self, name: str, trainer_args: Mapping[str, Any] | None) -> str:
         return self._at("trainer_args", str(name)) if trainer_args == self.settings.get("trainer_args") else ""
 
-    def check_baselines(self, baselines: Sequence[Mapping[str, Any]]) -> None:
+    def check_baselines(self, baselines: Sequence[Mapping[str, Any]], known: Any = None, what: str = "") -> None:
         """Raise SettingsError unless every baseline is a configuration of the space, written as there.
 
-        Its fixed values may be left out.
+        What :meth:`filled` adds may be left out. ``what``: how messages call it ("baselines[0]").
         """
         ours = list(baselines) == list(self.settings.get("baselines", ()))
         for index, config in enumerate(baselines):
-            start = self._at("baselines", str(index)) if ours else ""
+            start = (self._at("baselines", str(index)) if ours else "") + (what or f"baselines[{index}]")
             for keys in self._leaves(config):
                 if keys not in self._paths.values():
                     key = ".".join(keys)
                     near = f" The space has it written as {self._nested({key: ...})}." if key in self.domains else ""
                     raise SettingsError(
-                        f"{start}baselines[{index}] holds {key!r}, which is not in the search space."
+                        f"{start} holds {key!r}, which is not in the search space."
                         f"{near or guess(key, self.domains)} The space has: {', '.join(self.domains)}."
                     )
-            if wrong := self._wrong(self.dotted(self.filled(config))):
-                raise SettingsError(f"{start}baselines[{index}] {wrong}")
+            if wrong := self._wrong(self.dotted(self.filled(config, known))):
+                raise SettingsError(f"{start} {wrong}")
 
     def _wrong(self, values: Mapping[str, Any]) -> str | None:
         """Describe why values by dotted key are not a configuration (domains' bounds are not checked); else None."""
@@ -393,13 +393,14 @@ class SearchSpace:
         broken = self.broken(values)
         return broken and f"breaks `require: {broken}`: it has {dict(values)}."
 
-    def filled(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a configuration with the fixed values that it leaves out."""
+    def filled(self, config: Mapping[str, Any], known: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return a configuration with the values that it leaves out: fixed ones, and those of ``known`` (dotted)."""
         values = self.dotted(config)
-        lacking = [key for key, domain in self.domains.items() if _is_fixed(domain) and key not in values]
+        more = {**(known or {}), **{key: one.categories[0] for key, one in self.domains.items() if _is_fixed(one)}}
+        lacking = [key for key in self.domains if key in more and key not in values]
         for key in lacking:
             if holds(self._when.get(key, {}), values):
-                values[key] = self.domains[key].categories[0]
+                values[key] = more[key]
         return self.written(values) if lacking else dict(config)
 
     def _leaves(self, config: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

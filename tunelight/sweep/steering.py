@@ -228,15 +228,20 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
             raise SettingsError("A grid has no place for another configuration.")
         if all(key in self._space.domains for key in config):  # dotted
             config = self._space.written(config)
-        try:
-            self._space.check_baselines([config])
-        except SettingsError as error:
-            raise SettingsError(str(error).replace("baselines[0]", "The configuration", 1)) from error
-        self._search.enqueue(self._space.filled(config))
+        best, from_best = self._record.state.best, dict[str, Any]()
+        if best is not None:
+            trial = self._record.state.trials[best.trial]
+            from_best = self._space.dotted(trial.config_at(best.training_iteration))
+        self._space.check_baselines([config], from_best, "The configuration")
+        given, whole = self._space.filled(config), self._space.filled(config, from_best)
+        said = ""
+        if best is not None and (taken := self._space.dotted(whole).keys() - self._space.dotted(given).keys()):
+            config, said = whole, f" ({', '.join(sorted(taken))} as in trial {best.trial}, the best)"
+        self._search.enqueue(whole)
         known = [*(self._sweep_file.get("baselines") or ()), config]
         self._steered["enqueued"] = [*(self._steered.get("enqueued") or ()), config]
         kept = self._keep(baselines=known, num_samples=self._search.num_samples)
-        return f"enqueued by command: {self._space.dotted(config)}{kept}"
+        return f"enqueued by command: {self._space.dotted(config)}{said}{kept}"
 
     def _set(self, command: Command, trials: dict[str, Any]) -> str:
         for name in command.arguments:

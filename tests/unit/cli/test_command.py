@@ -170,8 +170,14 @@ def test_show_and_ls_tell_a_sweep_that_runs_from_one_that_was_cut_off(tmp_path, 
     written.trial(0.5, state="RUNNING")
     assert "cut off" in call("ls", ".").output
     assert f"tunelight resume {written.folder.name}" in call("show", "digits").output
-    assert json.loads(call("show", "digits", "--json").stdout)["running"] is False
+    about = json.loads(call("show", "digits", "--json").stdout)
+    assert (about["running"], about["states"], about["trials"][0]["state"]) == (
+        False,
+        {"INTERRUPTED": 1},
+        "INTERRUPTED",
+    )
     with leased(written.folder):
+        assert json.loads(call("show", "digits", "--json").stdout)["states"] == {"RUNNING": 1}
         assert json.loads(call("ls", ".", "--json").stdout)[0]["running"] is True
         assert "cut off" not in call("show", "digits").output
 

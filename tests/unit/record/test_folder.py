@@ -13,7 +13,7 @@ import yaml
 
 from tunelight import record as storage
 from tunelight.errors import SettingsError, StorageError
-from tunelight.record import create_sweep_folder, read_record
+from tunelight.record import create_sweep_folder, leased, read_record
 
 # The folder
 
@@ -34,6 +34,12 @@ def test_existing_sweep_is_not_overwritten_and_a_free_name_is_offered(tmp_path):
     create_sweep_folder(tmp_path, "s")
     create_sweep_folder(tmp_path, "s-2")
     with pytest.raises(StorageError, match=r"exists already.*name='s-3'"):
+        create_sweep_folder(tmp_path, "s")
+
+
+def test_a_sweep_that_runs_now_is_said_to(tmp_path):
+    folder = create_sweep_folder(tmp_path, "s")
+    with leased(folder), pytest.raises(StorageError, match="exists already, and runs now, and is not"):
         create_sweep_folder(tmp_path, "s")
 
 

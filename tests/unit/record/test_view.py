@@ -130,13 +130,6 @@ def test_a_curve_leaves_out_what_is_no_number() -> None:
     assert view.curve_of(reports, "loss").points() == ([1.0, 4.0], [1.0, 0.5])
 
 
-@pytest.mark.parametrize(
-    ("values", "wide"), [([1.0, 99.0], False), ([1.0, 100.0], True), ([0.0, 100.0], False), ([1.0], False), ([], False)]
-)
-def test_values_over_two_decades_are_wide(values: list[float], wide: bool) -> None:
-    assert view.is_wide(values) is wide
-
-
 def line(state: SweepState, kind: str, trial: str | None = None, **fields: Any) -> None:
     apply(state, {"kind": kind, "time": 1.0, **({"trial": trial} if trial else {}), **fields})
 

@@ -188,8 +188,12 @@ def told(path: Path) -> SweepResults:
         sweep.clock.now += 1
         own = {"gang": gang} if number == 1 else {}
         sweep.report(one, number, 100.0**-number, epoch=None, own=own)
+    for number in (1, 3):  # the first was deleted since
+        kept = {"path": f"trial_00000/report-{number}.ckpt", "training_iteration": number, "value": 0.1, "size": 8}
+        sweep.callback.record.append("checkpoint", trial=one.trial_id, **kept)
     sweep.callback.note("went on from report 1", one.trial_id)
     (path / "trial_00000").mkdir(exist_ok=True)
+    (path / "trial_00000" / "report-3.ckpt").touch()
     lines = [f"[0] line {number} <u>" for number in range(50)]
     (path / "trial_00000" / "log.txt").write_text("\n".join(lines))
     sweep.fail(one, message="no <i>luck</i>", traceback="Traceback")
@@ -206,6 +210,7 @@ def test_a_trial_has_curve_configuration_placement_log_error_and_notes(tmp_path:
     shown = "\n".join(strings(blocks))
     for text in ("y" * 300, "a#1: ranks 0-1, 3; b#2: rank 2", "cold, 2.5 s", "no <i>luck</i>", "went on from report 1"):
         assert text in shown
+    assert [f"report-{number}.ckpt" in shown for number in (1, 3)] == [False, True]
     assert [f"[0] line {number} <u>" in shown for number in (19, 20, 49)] == [False, True, True]
 
 

@@ -113,6 +113,31 @@ def test_a_configuration_is_tried_next_as_one_more_trial_also_after_a_resume(dri
     assert made == [{"model": {"lr": 0.5, "width": 64}}]
 
 
+def test_what_an_enqueued_configuration_leaves_out_is_as_in_the_best_trial(tmp_path: Path) -> None:
+    driver = Driver(
+        tmp_path,
+        space={
+            "model": {
+                "lr": tl.uniform(0, 1),
+                "width": 64,
+                "opt": tl.choice(["sgd", "adam"]),
+                "momentum": {"uniform": [0, 1], "when": {"model.opt": "sgd"}},
+            }
+        },
+    )
+    given = {"model.lr": 0.5}
+    assert "says nothing of model.opt" in driver.told("enqueue", config=given)[1]  # nothing was reported yet
+    best = driver.sweep.add(model={"lr": 0.3, "width": 64, "opt": "sgd", "momentum": 0.9})
+    driver.sweep.start(best)
+    driver.sweep.report(best, 1, 0.1)
+    carried_out, said = driver.told("enqueue", config=given)
+    assert carried_out
+    assert said.endswith(f"(model.momentum, model.opt as in trial {best.trial_id}, the best)")
+    assert driver.file["baselines"] == [{"model": {"lr": 0.5, "width": 64, "opt": "sgd", "momentum": 0.9}}]
+    assert "(model.lr as in" in driver.told("enqueue", config={"model": {"opt": "adam"}})[1]  # no momentum there
+    assert driver.file["baselines"][-1] == {"model": {"lr": 0.3, "width": 64, "opt": "adam"}}
+
+
 @pytest.mark.parametrize(
     ("do", "arguments", "why"),
     [

@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.recording import Sweep
 from tests.unit.sweeps import record
-from tunelight.record import leased, list_sweeps, mirrored, read_record, read_trial, view
+from tunelight.record import Record, leased, list_sweeps, mirrored, read_record, read_trial, view, write_sweep_file
 from tunelight.record.follow import RecordFollower
 from tunelight.reporting.web.log import log_part
 from tunelight.reporting.web.watch import SweepList, SweepWatch
@@ -128,6 +128,20 @@ def test_rows_are_those_of_the_latest_trials_and_the_head_says_how_many_are_left
     watch = watched(tmp_path)
     assert {row["i"] for row in watch.rows(0)} == {5, 6, 7}
     assert watch.head()["more"] == 5
+
+
+def test_the_head_says_how_keys_were_searched_and_how_long_all_runs_took(tmp_path: Path) -> None:
+    space = {"lr": {"loguniform": [1e-4, 1]}, "model": {"width": {"qrandint": [1, 999, 2]}}, "opt": {"choice": ["a"]}}
+    write_sweep_file(tmp_path, {"space": space})
+    clock = iter((1000.0, 1050.0, 9000.0, 9050.0))
+    record = Record(tmp_path, lambda: next(clock))
+    for _ in range(2):  # it was killed, and resumed
+        record.append("sweep", sweep={"metric": "loss", "mode": "min"})
+        record.append("note", trial=None, text="")
+    record.close()
+    head = watched(tmp_path).head()
+    assert head["even"] == {"lr": False, "model.width": True}
+    assert head["seconds"] == 100.0
 
 
 def test_a_record_that_is_written_anew_in_place_begins_anew(tmp_path: Path) -> None:

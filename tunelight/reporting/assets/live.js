@@ -83,16 +83,18 @@
   function condition(text, columns) {
     const tests = [];
     for (const piece of text.split(/\s+and\s+/i).map((part) => part.trim()).filter(Boolean)) {
-      const found = /^(.+?)\s*(<=|>=|!=|==|=|<|>)\s*(.+)$/.exec(piece);
+      const found = /^(.+?)\s*(<=|>=|!=|==|=|<|>)\s*(.*)$/.exec(piece);
       if (!found) {
         const words = piece.toLowerCase().split(/\s+/);
         tests.push((row) => words.every((word) => row.text.includes(word)));
         continue;
       }
       const [, name, sign, wanted] = found;
-      const column = columns.find((one) => one.name === name) || columns.find((one) => one.name.split(/[./ ]/).pop() === name);
-      if (!column) return { error: "There is no column " + name + "." };
+      const column = columns.find((one) => one.name === name) || columns.find((one) => [".", "/", " "].some((end) => one.name.endsWith(end + name)));
+      if (!column) return { error: "There is no column " + name + ". There are: " + columns.map((one) => one.name).join(", ") + "." };
       const number = Number(wanted);
+      if (!wanted) return { error: "A value is missing: " + name + " " + sign + " 0.01, say." };
+      if (/[<>]/.test(sign) && Number.isNaN(number)) return { error: name + " " + sign + " takes a number, not " + wanted + "." };
       tests.push((row) => {
         const value = column.value(row.data);
         if (value === null || value === undefined || value === "") return sign === "!=";

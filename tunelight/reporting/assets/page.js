@@ -227,13 +227,13 @@ window.tunelight = (() => {
     return { automargin: true, ...(log ? { type: "log", ...ticks } : { type: "linear" }) };
   }
 
-  // An axis of parallel coordinates: numbers, on a logarithmic scale where they are far apart, or names at equal
-  // distances. A trial that lacks the key is below them.
-  function parallelAxis(label, raw, before) {
+  // An axis of parallel coordinates: numbers, on the scale that they were searched on (``even``: true is a linear one),
+  // else on a logarithmic one where they are far apart; or names at equal distances. A trial that lacks the key is below.
+  function parallelAxis(label, raw, before, even) {
     const found = [...new Set(raw.filter((value) => value !== null))];
     const numeric = found.every((value) => typeof value === "number");
     found.sort(numeric ? (a, b) => a - b : undefined);
-    const wide = numeric && found[0] > 0 && found.at(-1) >= 100 * found[0];
+    const wide = numeric && found[0] > 0 && (even === undefined ? found.at(-1) >= 100 * found[0] : !even);
     const at = numeric ? (wide ? Math.log10 : Number) : (value) => found.indexOf(value);
     const [low, high] = [at(found[0]), at(found.at(-1))];
     const span = high - low || 1;

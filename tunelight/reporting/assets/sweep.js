@@ -46,10 +46,20 @@
     }
   }
 
-  function trialCards(row, head) {
+  // How long a trial has run; ``ahead``: how much this machine's clock is ahead of the server's.
+  function timeOf(row, head, ahead) {
+    if (!row.since || told.saved) return row.seconds;
+    const until = head.driven === false ? head.updated : Date.now() / 1000 - ahead;
+    return row.seconds + Math.max(0, until - row.since);
+  }
+
+  // The state of a trial; one that ran when its sweep's driver was killed runs no more.
+  const stateOf = (row, head) => (head.state === "cut off" && ["RUNNING", "STARTING"].includes(row.state) ? "INTERRUPTED" : row.state);
+
+  function trialCards(row, head, ahead) {
     const best = row.value === null ? [] : [card("best " + head.metric, compact(row.value))];
-    const facts = [card(head.unit + "s", compact(row.at)), card("time", elapsed(row.seconds)), card("workers", compact(row.workers))];
-    return [card("state", row.state, told.colours[row.state]), ...best, ...facts, card("sweep", head.state)];
+    const facts = [card(head.unit + "s", compact(row.at)), card("time", elapsed(timeOf(row, head, ahead))), card("workers", compact(row.workers))];
+    return [card("state", stateOf(row, head), told.colours[stateOf(row, head)]), ...best, ...facts, card("sweep", head.state)];
   }
 
   function sweep() {
@@ -59,7 +69,7 @@
     let head = null;
     let behind = 0;
     const table = new LiveTable($("#list"), "trial", openTrial);
-    const time = (row) => row.seconds + (row.since && !told.saved ? Math.max(0, Date.now() / 1000 - behind - row.since) : 0);
+    const time = (row) => timeOf(row, head, behind);
     const link = (index, text) => make("a", { href: trialAddress(index), text });
     const lines = {
       pick: (picked) => table.pick(picked && new Set([...picked].map(String))),
@@ -73,7 +83,7 @@
 
     const SHOWN = {
       trial: (row) => link(row.i, row.i),
-      state: (row) => state(row.state, told.colours[row.state]),
+      state: (row) => state(stateOf(row, head), told.colours[stateOf(row, head)]),
       time: (row) => elapsed(time(row)),
     };
 
@@ -162,7 +172,7 @@
       const place = $(".plot", parallel);
       if (!varied.length || place.matches(":active")) return; // a reader selects
       const before = place.data?.[0].dimensions ?? [];
-      const axis = (name, value) => parallelAxis(name, rows.map(value), before.find((one) => one.label === name));
+      const axis = (name, value) => parallelAxis(name, rows.map(value), before.find((one) => one.label === name), head.even[name]);
       const metric = axis(head.metric, (row) => row.value);
       const line = { color: metric.values, colorscale: "Viridis", reversescale: head.mode === "min" };
       const dimensions = [...varied.slice(0, MOST_AXES).map(({ name, value }) => axis(name, value)), metric];
@@ -282,7 +292,7 @@
           main.replaceChildren(page.cloneNode(true));
           $("#wheel").remove();
           $("#log").remove();
-          $("#cards").replaceChildren(...trialCards(row, head));
+          $("#cards").replaceChildren(...trialCards(row, head, 0));
           const brief = [{ head: "Trial " + index }, { title: "configuration", pairs: Object.entries(row.config) }, { text: told.which }];
           const back = { link: { text: "Back to all trials", href: "#trials" } };
           show($("#trial"), [back, ...(inlined("trial-" + index) || brief)]);
@@ -310,10 +320,11 @@
     let shown = "";
     let asked = 0;
     let at = null;
+    let behind = 0;
     steer(() => told.trial);
 
     function cards() {
-      $("#cards").replaceChildren(...trialCards(row, head));
+      $("#cards").replaceChildren(...trialCards(row, head, behind));
       const wheel = $("#wheel");
       if (!wheel) return;
       wheel.hidden = !head.driven;
@@ -370,12 +381,14 @@
     }
 
     listen(base + "/events?trial=" + told.trial, (message) => {
+      if (message.now) behind = Date.now() / 1000 - message.now;
       if (message.head) head = message.head;
       for (const one of message.rows || []) if (one.i === told.trial) row = one;
       if (row && message.head) cards();
       body();
     });
     setInterval(body, 2000);
+    setInterval(() => { if (row && row.since) cards(); }, 2000);
     setInterval(log, 1000);
     log();
   }

@@ -57,7 +57,7 @@ class SweepWatch:
         self._lock = threading.RLock()
         self._looked = self._asked = -math.inf
         self._driver: str | None = None
-        self._elastic: bool | None = None
+        self._settings: Mapping[str, Any] | None = None
         self._seen = view.Seen()
         self._every = _STORE_LOOK_S if stores.store_of(folder) else _LOOK_S
 
@@ -89,7 +89,7 @@ class SweepWatch:
                 self._changed.clear()
                 self._curves.clear()
                 self._seen = view.Seen()
-                self._elastic = None
+                self._settings = None
                 self.generation += 1
             for line in lines:
                 self._take(line)
@@ -100,7 +100,7 @@ class SweepWatch:
     def _take(self, line: Mapping[str, Any]) -> None:
         self.version += 1
         if line["kind"] == "sweep":
-            self._elastic = None
+            self._settings = None
         trial_id = line.get("trial")
         trial = self._state.trials.get(trial_id) if isinstance(trial_id, str) else None
         if trial is None:
@@ -128,21 +128,23 @@ class SweepWatch:
             state = self._state
             until = state.updated if state.ended is not None or self._driver is None else time.time()
             return {
-                **sweep_head(state, self._seen, self.folder.name, self.standing(), until),
+                **sweep_head(
+                    state, self._seen, self.folder.name, self.standing(), until, space=self._file().get("space")
+                ),
                 "driven": self._driver is not None,
                 "driver": self._driver,
-                "elastic": self._is_elastic(),
+                "elastic": isinstance(self._file().get("workers"), list),
                 "read": 1.0 if self.whole else min(0.99, self._follower.read / max(1, self._follower.size)),
             }
 
-    def _is_elastic(self) -> bool:
-        """Tell whether its trials may have fewer workers and more."""
-        if self._elastic is None:
+    def _file(self) -> Mapping[str, Any]:
+        """Return the sweep's settings; those of a resumed sweep are read anew."""
+        if self._settings is None:
             try:
-                self._elastic = isinstance(read_sweep_file(self.folder).get("workers"), list)
+                self._settings = read_sweep_file(self.folder)
             except StorageError:
-                self._elastic = False
-        return self._elastic
+                self._settings = {}
+        return self._settings
 
     def standing(self) -> str:
         """Return how it goes: "running", "paused", "cut off" where its driver died, or how it ended."""
