@@ -61,8 +61,7 @@ class Gang(Membership):
         self.trials = 0
         """How many trials have been started on this gang, restarts included."""
         self._polls: dict[Any, int] = {}
-        self._hurried: list[Any] = []
-        """Calls by which other ranks are told to hurry, before rank 0 is."""
+        self._hurried: list[Any] = []  # calls by which other ranks are told to, before rank 0 is
         self._buffer: deque[Event] = deque()
         self._asked: dict[int, float] = {}
         self._serial = 0

@@ -32,8 +32,6 @@ _streams: weakref.WeakSet[RankLines] = weakref.WeakSet()
 class RankLines(io.TextIOWrapper):
     """A text stream that puts out complete lines, each with its rank in front. Safe for threads and in forks."""
 
-    tty = False
-
     def __init__(self, rank: int) -> None:
         self._prefix = f"[{rank}] ".encode()
         super().__init__(_Bytes(self), "utf-8", "replace", write_through=True)  # type: ignore[arg-type]  # it has no name
@@ -61,8 +59,7 @@ class RankLines(io.TextIOWrapper):
 
     def _finish_line(self) -> None:
         if self._part:
-            self._put(b"%s%s\n" % (self._prefix, self._part))
-            self._part = b""
+            RankLines._take(self, b"\n")
 
     def finish(self) -> None:
         """Put out the last line, which may be incomplete."""
@@ -77,11 +74,6 @@ class RankLines(io.TextIOWrapper):
         """Return the bytes, and stay: a log handler may have the stream."""
         self.flush()
         return self.buffer
-
-    @property
-    def descriptor(self) -> int:
-        """What child processes write to."""
-        raise io.UnsupportedOperation("fileno")
 
 
 class _Bytes(io.BufferedIOBase):
@@ -99,24 +91,11 @@ class _Bytes(io.BufferedIOBase):
         """Return True."""
         return True
 
-    def fileno(self) -> int:
-        """Return what child processes write to."""
-        return self._stream.descriptor
-
-    def isatty(self) -> bool:
-        """Return whether it stands for a terminal."""
-        return self._stream.tty
-
     def close(self) -> None:
         """Do nothing: it outlives streams that training code has made of it."""
 
 
-def _begin_in_fork() -> None:
-    for stream in list(_streams):
-        stream._begin()
-
-
-os.register_at_fork(after_in_child=_begin_in_fork)
+os.register_at_fork(after_in_child=lambda: [stream._begin() for stream in list(_streams)])
 
 
 class RankLog(RankLines):
@@ -128,9 +107,8 @@ class RankLog(RankLines):
         super().__init__(rank)
         self._also = also
 
-    @property
-    def descriptor(self) -> int:
-        """That of the log."""
+    def fileno(self) -> int:
+        """Return the log's descriptor."""
         return self._fd
 
     def _put(self, lines: bytes) -> None:
@@ -176,7 +154,7 @@ def bring_home(trial_dir: str, since: float, *, over: bool) -> None:
         logger.warning("What is in %s could not be brought to %s: %s", folder, shown(folder), error)
 
 
-def follow(old: Sequence[object], new: io.TextIOBase) -> list[tuple[logging.StreamHandler[Any], Any]]:
+def follow(old: Sequence[object], new: Any) -> list[tuple[logging.StreamHandler[Any], Any]]:
     """Let log handlers that write to one of ``old`` write to ``new``; return each with its old stream.
 
     A handler keeps the stream that was standard error when it was made: Lightning's is made at its import, in a fork
@@ -216,7 +194,7 @@ def redirected(output: RankLines, error: RankLines) -> Iterator[None]:
         sys.stdout, sys.stderr = saved
         for handler, old in moved:
             handler.setStream(old)
-        with contextlib.suppress(ValueError):  # what C has kept; its stream has another name on macOS
+        with contextlib.suppress(ValueError):  # what C has kept; it is named otherwise on macOS
             ctypes.pythonapi.fflush(ctypes.c_void_p.in_dll(ctypes.pythonapi, "stdout"))
         for number, descriptor in enumerate(descriptors, 1):
             os.dup2(descriptor, number)
@@ -237,10 +215,7 @@ def to_trial_log(trial_dir: str, rank: int, verbose: int, node: int = 0) -> cont
 
 @contextlib.contextmanager
 def to_driver(rank: int, terminal: Terminal, post: Callable[[Text], None]) -> Iterator[None]:
-    """Redirect what this process and its children print to the driver of a job.
-
-    Children write to files, which are followed: nobody can be kept waiting by them, as by a pipe whose reader stops.
-    """
+    """Redirect what this process and its children print, by files that never keep them waiting, to a job's driver."""
     streams = [RankStream(rank, terminal, post, error=error) for error in (False, True)]
     over = threading.Event()
 
@@ -273,19 +248,21 @@ class RankStream(RankLines):
     """What child processes print, and forks of this one (None: nobody follows them)."""
 
     def __init__(self, rank: int, terminal: Terminal, post: Callable[[Text], None], *, error: bool) -> None:
-        self.tty = terminal.tty
-        self._post, self._error, self._drawing = post, error, False
+        self._tty, self._post, self._error, self._drawing = terminal.tty, post, error, False
         self._process, self._read = os.getpid(), 0
         super().__init__(rank)
 
-    @property
-    def descriptor(self) -> int:
-        """That of the file."""
-        return int(super().descriptor if self.file is None else self.file.fileno())
+    def isatty(self) -> bool:
+        """Tell whether the driver's own stream is a terminal."""
+        return self._tty
+
+    def fileno(self) -> int:
+        """Return the file's descriptor."""
+        return int(super().fileno() if self.file is None else self.file.fileno())
 
     def look(self) -> None:
         """Post what was written to the file."""
-        while found := os.pread(self.descriptor, _AT_ONCE, self._read):
+        while found := os.pread(self.fileno(), _AT_ONCE, self._read):
             self._read += len(found)
             self.take(found)
         if self._read > _LONGEST:
@@ -294,7 +271,7 @@ class RankStream(RankLines):
 
     def _take(self, data: bytes) -> None:
         if os.getpid() != self._process:
-            os.write(self.descriptor, data)  # a fork: its parent posts it
+            os.write(self.fileno(), data)  # a fork: its parent posts it
         elif b"\r" in data or b"\x1b" in data or (self._drawing and not data.strip()):
             self._finish_line()
             self._drawing = not data.endswith(b"\n")

@@ -239,7 +239,7 @@ def hold(trainer: Any, kind: type[Callback], *, loggers: bool) -> None:
     data module, gives them back.
     """
     for logger in trainer.loggers if loggers else ():
-        logger.finalize = _finalized
+        logger.finalize = lambda _: None
     strategy, callbacks, data = trainer.strategy, trainer.callbacks, trainer.datamodule
 
     def on_exception(_: object) -> None:
@@ -257,10 +257,6 @@ def give_back(trainer: Any) -> None:
         vars(logger).pop("finalize", None)
     if (on_exception := vars(trainer.strategy).get("on_exception")) is not None:
         on_exception(None)
-
-
-def _finalized(status: str) -> None:
-    """Replace ``finalize`` of a logger that is finalized already."""
 
 
 def _exception_hooks(trainer: pl.Trainer, error: BaseException) -> None:

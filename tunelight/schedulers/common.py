@@ -64,18 +64,19 @@ class End:
     def __init__(self, max_t: float | None, counted_by: str = TRAINING_ITERATION) -> None:
         self._max_t = math.inf if max_t is None else max_t
         self._by_reports = counted_by == TRAINING_ITERATION
-        self._say_epochs: set[str] = set()
+        self._first_epochs: dict[str, float] = {}  # 0, as Lightning counts, or 1
         self.reason = f"trained on past max_t={self._max_t:.12g}"
         """Why a trial is stopped that trains on past the end, in words."""
 
     def past(self, trial_id: str, result: Mapping[str, Any], at: float) -> bool:
         """Tell whether a trial's report, ``at`` this progress, is one past the end."""
         epoch = number(result.get("epoch")) if self._by_reports else None
-        if epoch is not None:
-            self._say_epochs.add(trial_id)
+        first = self._first_epochs.get(trial_id)
+        if epoch is not None and first is None:
+            first = self._first_epochs[trial_id] = min(epoch, 1.0)
         if at <= self._max_t:
             return False
-        return trial_id not in self._say_epochs if epoch is None else epoch >= self._max_t
+        return first is None if epoch is None else epoch >= self._max_t + (first or 0.0)
 
     def bound(self, at: float) -> int | None:
         """Return the first report past the end, which needs an answer; None for a trial that is past it."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch.distributed as dist
+from torch import multiprocessing
 
 from tunelight.errors import StrategyError
 from tunelight.session.session import Session
@@ -16,9 +17,10 @@ from tunelight.session.session import Session
 def joined_group(session: Session) -> Iterator[None]:
     """Let ``init_process_group`` return the gang's group, which is there already, and outlives the script.
 
-    Another backend than the gang's is an error at that call.
+    Another backend than the gang's is an error at that call, and in a gang of several ranks so are processes that each
+    of them would start to train with.
     """
-    init, destroy = dist.init_process_group, dist.destroy_process_group
+    init, destroy, spawn = dist.init_process_group, dist.destroy_process_group, multiprocessing.spawn
 
     def join(backend: Any = None, *args: Any, **kwargs: Any) -> None:
         if not dist.is_initialized():
@@ -39,8 +41,18 @@ def joined_group(session: Session) -> Iterator[None]:
         if group not in (None, dist.group.WORLD):
             destroy(group)
 
+    def refuse(*_: Any, **__: Any) -> None:
+        raise StrategyError(
+            f"torch.multiprocessing.spawn would start processes in each of the trial's {session.context.world_size} "
+            "workers. Give the sweep workers=1, with the CPUs or GPUs that they need; or let the script train one rank "
+            "in each process, as under torchrun."
+        )
+
     dist.init_process_group, dist.destroy_process_group = join, leave
+    if session.context.world_size > 1:
+        multiprocessing.spawn = refuse
     try:
         yield
     finally:
         dist.init_process_group, dist.destroy_process_group = init, destroy
+        multiprocessing.spawn = spawn

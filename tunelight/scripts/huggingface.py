@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from tunelight.checkpoints.files import fetch_local
 from tunelight.lightning.state.loggers import inside
+from tunelight.scripts.logged import LoggedReports
 from tunelight.session.session import Session
 
 
 @contextlib.contextmanager
-def transformers_taken_in(session: Session, made_one: Callable[[], None]) -> Iterator[None]:
+def transformers_taken_in(session: Session, logged: LoggedReports | None) -> Iterator[None]:
     """Let every ``transformers.Trainer`` that is made meanwhile report, and write into the trial's folder.
 
-    ``made_one`` is called when one is made. Runs on: worker.
+    ``logged``: as for Lightning's Trainers. Runs on: worker.
     """
     try:
         from transformers import Trainer  # type: ignore[import-not-found]  # brought by the script
@@ -26,17 +27,26 @@ def transformers_taken_in(session: Session, made_one: Callable[[], None]) -> Ite
         return
     from tunelight.integrations.transformers import TuneReportCallback
 
+    class Reports(TuneReportCallback):
+        """Reports evaluations that have the sweep's metric, unless the script reports it itself."""
+
+        def _report(self, state: Any, checkpoint: Path | None) -> None:
+            if logged is None or logged.left_to_trainer(self._evaluated or ()):
+                super()._report(state, checkpoint)
+
     make, train = Trainer.__init__, Trainer.train
 
     @functools.wraps(make)
     def with_reports(self: Any, *args: Any, **kwargs: Any) -> None:
         make(self, *args, **kwargs)
-        made_one()
+        if logged is not None:
+            logged.hold()
         folder = self.args.output_dir
         if folder is None or not inside(folder, session.context):
             self.args.output_dir = str(Path(session.context.trial_dir, Path(folder or "trainer").name))
-        if not any(isinstance(one, TuneReportCallback) for one in self.callback_handler.callbacks):
-            self.add_callback(TuneReportCallback())
+        mine = any(isinstance(one, TuneReportCallback) for one in self.callback_handler.callbacks)
+        if logged is not None and not mine:
+            self.add_callback(Reports())
 
     @functools.wraps(train)
     def from_checkpoint(self: Any, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:

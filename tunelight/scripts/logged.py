@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import json
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from numbers import Number
 from pathlib import Path
 from typing import Any, Final
 
 from tunelight.errors import GangError
+from tunelight.gang.output import LOG, follow
+from tunelight.scripts.printed import Reader, name_of
 from tunelight.session.session import Session
 from tunelight.settings.dotted import flatten
 
@@ -65,15 +69,19 @@ class LoggedReports:
 
     A gang of one reports at once. In a larger one only rank 0 need log, and a report is for all ranks: they make it
     together before their next step of an optimizer, and what is left when the script has ended. What is printed counts
-    until a library has logged the metric.
+    until a library has logged the metric, and where a Trainer is made, which may report, once the script has ended.
+
+    ``written``: whether the script has the metric's name in its own text, so that it may log or print it itself.
     """
 
-    def __init__(self, session: Session, *, libraries: bool = False) -> None:
+    def __init__(self, session: Session, *, libraries: bool = False, written: bool = False) -> None:
         self._session, self._context = session, session.context
         self._metric = session.context.metric
         self._lead = session.context.rank == 0
         self._libraries = libraries
-        self._turn = self._made = 0
+        self._written = written
+        self._thread = threading.current_thread()
+        self._turn = self._made = self._asked = 0
         self._values: dict[str, Any] = {}
         self._summary: dict[str, Any] = {}
         self._pending: list[dict[str, Any]] = []
@@ -82,12 +90,40 @@ class LoggedReports:
         """The names of all that was logged, in order."""
         self.ends = False
         """True once the script reports by itself."""
+        self.held = False
+        """True while a Trainer may report."""
         self.depth = 0
         """How many calls that log are running: some call others."""
+        self.look: Callable[[bool], object] = lambda _: None
+        """Looks for what was printed elsewhere; ``last``: nothing more will be."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LoggedReports:
+        """Return these: a copy of a Trainer's callbacks belongs to the same trial."""
+        return self
 
     def stop(self) -> None:
         """Make no more reports: the script makes them by itself, or a Trainer of its."""
         self.ends = True
+
+    def hold(self) -> None:
+        """Make no reports until the script has ended: a Trainer may make them."""
+        self.held = True
+
+    def left_to_trainer(self, names: Iterable[str]) -> bool:
+        """Tell whether a Trainer that has these metrics makes the reports. Called on all ranks.
+
+        It does where the sweep's metric is among them, and where the script does not name that: the report is the error
+        that says so. Otherwise what the script logs or prints itself counts, such as a mean over several fits.
+        """
+        if not self.ends:
+            names = list(names)
+            mine = self._metric is None or self._metric in names or not self._written
+            self._asked += 1
+            if self._context.world_size > 1:
+                mine = self._session.boundary.agree(f"logged/trainer {self._asked}", str(int(mine))) == "1"
+            self.ends = mine
+            self.names |= dict.fromkeys(names)
+        return self.ends
 
     def log(self, metrics: Mapping[str, Any]) -> None:
         """Keep what was logged; with the sweep's metric among it, a report is due."""
@@ -115,11 +151,12 @@ class LoggedReports:
             self._at_once()
 
     def _at_once(self) -> None:
-        if self._context.world_size == 1:
+        if self._context.world_size == 1 and not self.held and threading.current_thread() is self._thread:
             self._report(self._total() - self._made)
 
     def _total(self) -> int:
         """Return how many reports there have to be by now."""
+        self.look(False)
         if self._printed:
             self._pending += self._printed
             self._printed.clear()
@@ -127,7 +164,7 @@ class LoggedReports:
 
     def agree(self, *_: Any) -> None:
         """Make the reports that are due on rank 0. Called on all ranks before each step of an optimizer."""
-        if self.ends:
+        if self.ends or self.held:
             return
         if self._context.world_size == 1:
             self._at_once()
@@ -147,6 +184,8 @@ class LoggedReports:
         """Make the reports that are left, and take rank 0's names. Called on all ranks once the script has ended."""
         if self.ends:
             return
+        self.held = False
+        self.look(True)
         if self._metric in self._summary and not self._total():
             self._pending.append(self._summary)
         if self._context.world_size == 1:
@@ -165,8 +204,6 @@ class LoggedReports:
         for _ in range(count):
             metrics = self._pending.pop(0) if self._pending else {}
             self._made += 1
-            if isinstance(epoch := metrics.get("epoch"), int):  # it may count from 1, and a whole one is Lightning's
-                metrics["epoch"] = float(epoch)
             self._context.report(metrics)
 
 
@@ -183,13 +220,14 @@ def _is_number(value: Any) -> bool:
 
 
 @contextlib.contextmanager
-def logged(session: Session, imported: set[str]) -> Iterator[LoggedReports]:
+def logged(session: Session, imported: set[str], texts: Iterable[str] = ()) -> Iterator[LoggedReports]:
     """Report what is logged meanwhile with a library that the script imports, or else what it prints.
 
-    A script that imports tunelight reports by itself.
+    A script that imports tunelight reports by itself. ``texts``: those in the script's own code.
     """
     libraries, metric = any(library in imported for library, *_ in _CALLS), session.context.metric
-    reports = LoggedReports(session, libraries=libraries)
+    written = metric is not None and any(map(name_of(metric).search, texts))
+    reports = LoggedReports(session, libraries=libraries, written=written)
     with contextlib.ExitStack() as stack:
         if "tunelight" in imported or metric is None:
             reports.stop()
@@ -203,39 +241,129 @@ def logged(session: Session, imported: set[str]) -> Iterator[LoggedReports]:
                     continue
                 stack.enter_context(_told(getattr(home, kind) if kind else home, name, read, reports))
         if session.context.rank == 0:
-            stack.enter_context(contextlib.redirect_stdout(_Printed(sys.stdout, metric, reports)))
+            stack.enter_context(_read_prints(metric, reports, session))
         from torch.optim.optimizer import register_optimizer_step_pre_hook
 
         stack.callback(register_optimizer_step_pre_hook(reports.agree).remove)
         yield reports
 
 
-class _Printed:
-    """Standard output that hands values of the metric, as in "val_loss: 0.43", to ``reports``."""
+@contextlib.contextmanager
+def _read_prints(metric: str, reports: LoggedReports, session: Session) -> Iterator[None]:
+    """Read the metric from what this process and its children print, and what it logs to standard error."""
+    reader = Reader(metric, reports.read, session.note)
+    before = (sys.stdout, sys.stderr)
+    streams = sys.stdout, sys.stderr = [_Printed(one, metric, reports, reader) for one in before]
+    moved = follow(before, streams[1])
+    children = _Children(Path(session.context.trial_dir, LOG), reader)
 
-    def __init__(self, stream: Any, metric: str, reports: LoggedReports) -> None:
-        self._stream, self._reports = stream, reports
-        name = r"\s+".join(map(re.escape, metric.split()))
-        self._value = re.compile(rf"(?<![\w./@-]){name}(?!\w)[\"']?\s*[:=]?\s*({_NUMBER})(?![\w.])", re.IGNORECASE)
-        self._thread, self._open = threading.current_thread(), ""
+    def look(last: bool) -> None:
+        if session.context.world_size == 1:
+            children.look(last)
+        if last:
+            for stream in streams:
+                stream.finish()
+            reader.end()
+
+    reports.look = look
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+        for handler, stream in moved:
+            handler.setStream(stream)
+
+
+class _Printed:
+    """A standard stream that hands values of the metric, as in "val_loss: 0.43", to ``reports``."""
+
+    def __init__(self, stream: Any, metric: str, reports: Any, reader: Reader | None = None) -> None:
+        self._stream, self._reports, self._open = stream, reports, ""
+        self._reader = reader or Reader(metric, reports.read)
 
     def write(self, text: str) -> int:
         self._stream.write(text)
-        if not self._reports.ends and threading.current_thread() is self._thread:
-            *lines, self._open = re.split(r"[\n\r]", self._open + text)
+        if not self._reports.ends:
+            *lines, self._open = (self._open + text).split("\n")
             self._open = self._open[-_LONGEST:]
             for line in lines:
-                if found := self._value.findall(line[:_LONGEST]):
-                    self._reports.read(float(found[-1]))
+                self._take(line.rstrip("\r"))
         return len(text)
+
+    def _take(self, line: str) -> None:
+        bars = [one for one in line.split("\r") if one.strip()]
+        if bars:
+            self._reader.take(bars[-1], self, bar="\r" in line)
+
+    def finish(self) -> None:
+        """Read the last line, which has no end."""
+        self._take(self._open)
+        self._open = ""
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    @property
+    def buffer(self) -> Any:
+        """What takes bytes."""
+        return _PrintedBytes(self)
+
+    def detach(self) -> Any:
+        return self.buffer
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
 
-_NUMBER: Final = r"[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|\.\d+(?:e[-+]?\d+)?|nan|inf)"
+class _PrintedBytes(io.BufferedIOBase):
+    """The bytes of a standard stream that is read."""
+
+    def __init__(self, text: _Printed) -> None:
+        self._text = text
+
+    def write(self, data: Any) -> int:
+        self._text.write(bytes(data).decode(errors="replace"))
+        return len(data)
+
+    def writable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Do nothing: it outlives streams that a script makes of it."""
+
+
+class _Children:
+    """The lines in a trial's log that child processes and libraries have written: they begin with no rank."""
+
+    def __init__(self, log: Path, reader: Reader) -> None:
+        self._log, self._reader, self._open, self._looked = log, reader, b"", 0.0
+        self._at = log.stat().st_size if log.exists() else 0
+
+    def look(self, last: bool) -> None:
+        """Read what has come, twice a second at most; a line without an end only at the ``last`` look."""
+        if not last and time.monotonic() - self._looked < _LOOK_S:
+            return
+        self._looked = time.monotonic()
+        try:
+            with self._log.open("rb") as file:
+                file.seek(self._at)
+                data = file.read()
+        except OSError:
+            return
+        self._at += len(data)
+        *lines, self._open = (self._open + data).split(b"\n")
+        if last:
+            lines.append(self._open)
+        for line in lines:
+            if not re.match(rb"\[\d+\] ", line):
+                *_, text = line.decode(errors="replace").rstrip("\r").split("\r")
+                self._reader.take(text, self, bar=b"\r" in line.rstrip(b"\r"))
+
+
+_LOOK_S: Final = 0.5
 _LONGEST: Final = 4000
-"""How much of a line is looked at."""
+"""How much of a line that has no end is kept."""
 
 
 @contextlib.contextmanager

@@ -17,7 +17,17 @@ from tunelight.scripts.checks import check_options, examples
 from tunelight.scripts.draft import draft_of
 from tunelight.scripts.files import VARIABLE
 from tunelight.scripts.options import Read, parses, read_options
-from tunelight.scripts.style import Option, find_style, imported_by, option_for, spell, spell_one, spell_within
+from tunelight.scripts.style import (
+    Option,
+    find_style,
+    imported_by,
+    option_for,
+    reports_itself,
+    spell,
+    spell_one,
+    spell_within,
+    texts_of,
+)
 from tunelight.scripts.wandb_agent import AGENTS, agent_words
 from tunelight.session.session import Session, get_session
 from tunelight.settings import Settings
@@ -237,12 +247,13 @@ class Script:
         if "hydra" in imported:
             words = [*words, *_hydra_folders(self.args, session.context.trial_dir)]
         with contextlib.ExitStack() as stack:
-            reports = stack.enter_context(logged(session, imported))
-            stack.enter_context(trainers_taken_in(session, reports.stop, checkpoints=self.checkpoints))
+            reports = stack.enter_context(logged(session, imported, texts_of(self.file)))
+            of_trainers = None if reports_itself(self.file) else reports
+            stack.enter_context(trainers_taken_in(session, of_trainers, checkpoints=self.checkpoints))
             stack.enter_context(joined_group(session))
             stack.enter_context(writers_inside(session.context.trial_dir, imported))
             if "transformers" in imported:
-                stack.enter_context(transformers_taken_in(session, reports.stop))
+                stack.enter_context(transformers_taken_in(session, of_trainers))
             _set_variables(session, imported, config)
             know_rank(session.context.rank)  # before its first Trainer
             stack.enter_context(files_watched(session, file.parent))

@@ -160,8 +160,29 @@ def imported_by(script: str) -> set[str]:
     return names | {name.partition(".")[0] for name in names}
 
 
+def reports_itself(script: str) -> bool:
+    """Tell whether a script, or a module beside it, calls tunelight's ``report``."""
+    return any(
+        "report" in set(_names(code)) and any(name.partition(".")[0] == "tunelight" for name in imports(code))
+        for _, code in script_code(script)
+    )
+
+
+def texts_of(script: str) -> Iterator[str]:
+    """Yield the texts in a script and the modules beside it."""
+    codes = [code for _, code in script_code(script)]
+    while codes:
+        for value in codes.pop().co_consts:
+            if isinstance(value, str):
+                yield value
+            elif isinstance(value, CodeType):
+                codes.append(value)
+            elif isinstance(value, tuple):
+                yield from (one for one in value if isinstance(one, str))
+
+
 def _names(code: CodeType) -> Iterator[str]:
-    for operation in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_ATTR", "IMPORT_FROM"):
+    for operation in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM"):
         yield from operands(code, operation)
 
 

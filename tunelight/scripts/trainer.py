@@ -10,9 +10,11 @@ from typing import Any, Final
 from tunelight.compat.lightning import ClusterEnvironment, DDPStrategy, ModelParallelStrategy, Strategy, pl
 from tunelight.errors import StrategyError
 from tunelight.lightning.callbacks import TuneReportCallback, TuneReportCheckpointCallback
+from tunelight.lightning.exact.generators import capture, restore
 from tunelight.lightning.recipe import callbacks_of, with_device
 from tunelight.lightning.state.loggers import inside
 from tunelight.lightning.strategies.base import GangStrategy
+from tunelight.scripts.logged import LoggedReports
 from tunelight.session.session import Session, get_session
 from tunelight.settings.backends import BACKENDS
 
@@ -29,17 +31,19 @@ _OF_DDP: Final = {
 
 
 @contextlib.contextmanager
-def trainers_taken_in(session: Session, made_one: Callable[[], None], *, checkpoints: bool) -> Iterator[None]:
+def trainers_taken_in(session: Session, logged: LoggedReports | None, *, checkpoints: bool) -> Iterator[None]:
     """Let every Trainer that is made meanwhile train on the gang. Runs on: worker.
 
-    ``made_one`` is called when one is made; ``checkpoints``: whether their reports write them.
+    ``logged``: the reports of what the script logs or prints itself (None: it reports by itself, its Trainers do not);
+    ``checkpoints``: whether a Trainer's reports write them.
     """
     made = pl.Trainer.__init__
 
     @functools.wraps(made)
     def make(self: Any, *args: Any, **kwargs: Any) -> None:
-        made(self, *args, **taken_in(kwargs, session, checkpoints=checkpoints))
-        made_one()
+        made(self, *args, **taken_in(kwargs, session, logged, checkpoints=checkpoints))
+        if logged is not None:
+            logged.hold()
         for callback in self.callbacks:
             if type(callback).__name__ == "SaveConfigCallback":
                 callback.overwrite = True  # of the start that this one continues
@@ -51,7 +55,9 @@ def trainers_taken_in(session: Session, made_one: Callable[[], None], *, checkpo
         pl.Trainer.__init__ = made  # type: ignore[method-assign]
 
 
-def taken_in(given: Mapping[str, Any], session: Session, *, checkpoints: bool) -> dict[str, Any]:
+def taken_in(
+    given: Mapping[str, Any], session: Session, logged: LoggedReports | None, *, checkpoints: bool
+) -> dict[str, Any]:
     """Return a Trainer's arguments as the gang needs them; notes what it replaces. Raises: StrategyError."""
     args, context = dict(given), session.context
     meant = {"devices": ("None", "auto", "-1", "1", str(context.world_size)), "num_nodes": ("None", "1")}
@@ -62,7 +68,11 @@ def taken_in(given: Mapping[str, Any], session: Session, *, checkpoints: bool) -
         replaced.append(f"accelerator={accelerator!r}")
     elif not isinstance(accelerator, str):
         args["accelerator"] = accelerator
-    strategy = the_gangs(args.pop("strategy", "auto"), context.backend)
+    asked = args.pop("strategy", "auto")
+    strategy = the_gangs(asked, context.backend)
+    if context.wanted == 1 and (asked in ("auto", None) or type(asked).__name__ == "SingleDeviceStrategy"):
+        args.setdefault("use_distributed_sampler", False)
+        strategy.setup_environment = functools.partial(_keep_drawing, strategy.setup_environment)
     # LightningCLI gives None, which hides the variable by which Lightning finds the trial's folder.
     root = args.get("default_root_dir") or context.trial_dir
     if "://" not in str(root) and not inside(root, context):
@@ -79,9 +89,16 @@ def taken_in(given: Mapping[str, Any], session: Session, *, checkpoints: bool) -
             "writes into the trial's folder."
         )
     callbacks = callbacks_of(args)
-    if not any(isinstance(one, TuneReportCallback) for one in callbacks):
-        callbacks.append(CheckpointedReports() if checkpoints else Reports())
+    if logged is not None and not any(isinstance(one, TuneReportCallback) for one in callbacks):
+        callbacks.append((CheckpointedReports if checkpoints else Reports)(logged))
     return with_device({**args, "callbacks": callbacks}, lambda: strategy, on_gpu=context.gpu is not None)
+
+
+def _keep_drawing(set_up: Callable[[], None]) -> None:
+    """Set up a gang of one with the random numbers of the script alone, where Lightning's DDP seeds anew."""
+    state = capture()
+    set_up()
+    restore(state)
 
 
 def the_gangs(asked: Any, backend: str) -> Any:
@@ -127,10 +144,18 @@ def _sharded(asked: Any, backend: str, ours: Callable[..., Any]) -> Any:
 
 
 class Reports(TuneReportCallback):
-    """Report after each validation; where there is none, at the end of each training epoch."""
+    """Report after each validation; where there is none, at the end of each training epoch.
 
-    def __init__(self) -> None:
+    A Trainer without the sweep's metric does not, where the script logs or prints that itself.
+    """
+
+    def __init__(self, logged: LoggedReports) -> None:
         super().__init__(on=["validation_end", "train_epoch_end"])
+        self._logged = logged
+
+    def _handle(self, trainer: pl.Trainer, epoch: int) -> None:
+        if self._logged.left_to_trainer(trainer.callback_metrics):
+            super()._handle(trainer, epoch)
 
     def _report(self, hook: str, trainer: pl.Trainer, *more: Any, **named: Any) -> None:
         wanted = hook == "on_validation_end" or not trainer.enable_validation

@@ -185,6 +185,7 @@ class Boundary:
         self._asked = self._meetings = 0
         """How often training code has asked whether it has to leave, and the ranks have met for that."""
         self._preempted = False
+        self._first_epoch: int | None = None
 
     def report(
         self,
@@ -216,7 +217,7 @@ class Boundary:
         self.progress.reports += 1
         self._arrive()
         if epoch is None and isinstance(plain.get("epoch"), int):
-            epoch = plain["epoch"]
+            epoch = self._from_zero(plain["epoch"])
         if self.progress.reports == 1 and self._lead:
             check_metric(self._task.metric, plain)
         info, self._offered, self._left_out = None, checkpoint, None
@@ -237,6 +238,13 @@ class Boundary:
         self._obey(plain, epoch, step)
         self._offered = None
         self._left_out = None if self.progress.fitting else self._left_out  # a fit trains on
+
+    def _from_zero(self, epoch: int) -> int:
+        """Return an epoch that training code counts, from 0 or from 1, as Lightning counts it."""
+        if self._first_epoch is None:
+            before = None if self._start.resume is None else self._start.resume.epoch
+            self._first_epoch = int(epoch > (0 if before is None else before + 1))
+        return epoch - self._first_epoch
 
     def _repeats(self) -> bool:
         """Return whether this report, which follows a fit, was made before the checkpoint was written."""

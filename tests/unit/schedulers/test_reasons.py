@@ -11,6 +11,7 @@ from tests.unit.schedulers.test_asha import STOP, TUNE, add, make_asha, report
 from tests.unit.schedulers.test_elastic import make
 from tests.unit.schedulers.test_pbt import Population
 from tests.unit.tune import Cluster, curves
+from tunelight.schedulers.common import End
 from tunelight.schedulers.until import Until
 
 
@@ -141,3 +142,10 @@ def test_until_says_where_a_trial_was_to_end():
     assert said == [None, "was to end at report 3"]
     until.on_trial_complete(TUNE, trial, {})
     assert until.reason("a") is None
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_trial_that_reports_twice_an_epoch_ends_by_its_epochs_wherever_it_counts_from(first: int) -> None:
+    end = End(8)
+    ended = [end.past("a", {"epoch": first + report // 2}, report + 1) for report in range(18)]
+    assert ended == [False] * 16 + [True] * 2

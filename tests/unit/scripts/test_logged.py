@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tunelight.scripts.logged import LoggedReports, _of_summary, _Printed
+from tunelight.errors import StrategyError
+from tunelight.scripts.group import joined_group
+from tunelight.scripts.logged import LoggedReports, _Children, _of_summary, _Printed
+from tunelight.scripts.printed import Reader
+from tunelight.scripts.style import reports_itself, texts_of
 
 
 class Session:
@@ -39,27 +44,49 @@ def test_a_report_is_made_of_each_step_that_has_the_metric() -> None:
         {"train": 1.0, "epoch": 0, "val.loss": 3, "val/loss": torch.tensor(0.5)},
         {"train": 2.0, "val/loss": 0.25},
     ]
-    assert isinstance(session.made[0]["epoch"], float)  # no count of epochs from 0, as Lightning's is
     reports.stop()
     reports.log({"val/loss": 0.1})
     assert len(session.made) == 2
 
 
-@pytest.mark.parametrize(
-    ("metric", "line", "value"),
-    [
-        ("val_loss", "epoch 3: val_loss 0.25", 0.25),
-        ("val_loss", "val_loss: 1e-3, acc: 0.9", 0.001),
-        ("val_loss", "{'val_loss': 0.25}", 0.25),
-        ("val_loss", "VAL_LOSS = -inf", float("-inf")),
-        ("loss", "val_loss 0.3", None),
-        ("loss", "loss 0.3.1", None),
-        ("loss", "loss lower", None),
-        ("* Acc@1", " *   Acc@1 12.500 Acc@5 50.0", 12.5),
-        ("Eval Loss", "[RANK0] Epoch 1 | Iter 0 | Eval Loss 4.5", 4.5),
-        ("loss", "loss 3 loss 2", 2.0),
-    ],
-)
+LINES: list[tuple[str, str, float | None]] = [
+    ("val_loss", "epoch 3: val_loss 0.25", 0.25),
+    ("val_loss", "val_loss: 1e-3, acc: 0.9", 0.001),
+    ("val_loss", "{'val_loss': 0.25}", 0.25),
+    ("val_loss", "VAL_LOSS = -inf", float("-inf")),
+    ("loss", "val_loss 0.3", None),
+    ("loss", "loss 0.3.1", None),
+    ("loss", "loss lower", None),
+    ("* Acc@1", " *   Acc@1 12.500 Acc@5 50.0", 12.5),
+    ("Eval Loss", "[RANK0] Epoch 1 | Iter 0 | Eval Loss 4.5", 4.5),
+    ("loss", "loss 3 loss 2", 2.0),
+    ("val_loss", "epoch 3 done, val_loss: 0.43.", 0.43),
+    ("val_loss", "val_loss 0.43 (0.39)", 0.43),
+    ("val_loss", "val_loss: 50.0%", 50.0),
+    ("val_loss", "val_loss: 15,000.5", 15000.5),
+    ("val_loss", "val_loss: 1,2", 1.0),
+    ("val_loss", "val_loss: 3ms", None),
+    ("val_loss", "val_loss tensor(0.43)", 0.43),
+    ("val_loss", "val_loss: tensor([0.4300], device='cuda:0', grad_fn=<X>)", 0.43),
+    ("val_loss", "{'epoch': 0, 'val_loss': np.float64(0.5)}", 0.5),
+    ("val_loss", "val_loss <tf.Tensor: shape=(), dtype=float32, numpy=0.43>", 0.43),
+    ("val_loss", "\x1b[32mval_loss\x1b[0m \u2502 \x1b[1m0.5\x1b[0m", 0.5),
+    ("val_loss", "**val_loss (mse)** is `0.5`", 0.5),
+    ("Accuracy", "Test set: Average loss: 0.03, Accuracy: 9903/10000 (99%)", 9903.0),
+    ("val loss", "step 250/1000: train loss 2.4, val loss 2.5", 2.5),
+    ("val_loss", "2026-11-29 00:12:03,123 INFO train.py:31 Epoch 1/3 val_loss 0.43", 0.43),
+    ("val_loss", "epoch 3: val_loss 0.43 (best val_loss 0.39)", 0.43),
+    ("val_loss", "Epoch 5 | Best epoch 3 | val_loss: 0.43", 0.43),
+    ("val_loss", "best so far 0.39, val_loss 0.43", 0.43),
+    ("val_loss", "best val_loss: 0.39", None),
+    ("val_loss", "val_loss (best): 0.39", None),
+    ("val_loss", "Best model: epoch 3, val_loss 0.39", None),
+    ("val_loss", "Epoch 3: val_loss improved from 0.43 to 0.39", None),
+    ("Best Acc", "Best Acc: 0.9", 0.9),
+]
+
+
+@pytest.mark.parametrize(("metric", "line", "value"), LINES)
 def test_a_printed_metric_is_found_in_its_line(metric: str, line: str, value: float | None) -> None:
     session: Any = Session(metric)
     stream = io.StringIO()
@@ -69,6 +96,101 @@ def test_a_printed_metric_is_found_in_its_line(metric: str, line: str, value: fl
     print(line[half:], file=printed)
     assert stream.getvalue() == f"{line}\n"
     assert session.made == ([] if value is None else [{metric: value}])
+
+
+def read(metric: str, lines: Iterable[str]) -> tuple[list[float], list[float]]:
+    """Return what is reported while these lines are printed, and what is by the end."""
+    made: list[float] = []
+    reader = Reader(metric, made.append)
+    for line in lines:
+        reader.take(line)
+    at_once = list(made)
+    reader.end()
+    return at_once, made
+
+
+BATCHES = [
+    [f"{what}\t[{batch}/5]\tAcc@1  {10 * epoch + batch} ( 9.9)" for batch in range(5)]
+    for epoch in range(3)
+    for what in (f"Epoch: [{epoch}]", "Test:")
+]
+
+
+def test_a_line_that_sums_a_validation_up_counts_and_its_batches_do_not() -> None:
+    lines = [line for part in BATCHES for line in (*part, *([" * Acc@1 50.5"] if "Test" in part[0] else []))]
+    assert read("Acc@1", lines) == ([50.5] * 3, [50.5] * 3)
+
+
+def test_without_such_a_line_the_last_batch_of_each_validation_counts() -> None:
+    at_once, made = read("Acc@1", [line for part in BATCHES for line in part])
+    assert made == [4.0, 14.0, 24.0]
+    assert at_once == made[:2]
+
+
+def test_a_progress_bar_is_as_its_last_state() -> None:
+    session: Any = Session("loss")
+    reports = LoggedReports(session)
+    printed: Any = _Printed(io.StringIO(), "loss", reports)
+    for epoch in range(3):
+        for batch in range(1, 11):
+            print(f"\r{10 * batch}%|###| {batch}/10 [00:01, 8it/s, loss={epoch}.{batch}]", end="", file=printed)
+        print(file=printed)
+    printed._reader.end()
+    assert [one["loss"] for one in session.made] == [0.10, 1.10, 2.10]
+
+
+def test_of_lines_that_repeat_their_epoch_the_last_counts() -> None:
+    lines = [f"epoch {epoch} loss {epoch}.{batch}" for epoch in (1, 2, 3) for batch in range(3)]
+    assert read("loss", lines) == ([1.0, 1.2, 2.2], [1.0, 1.2, 2.2, 3.2])  # the first is told before it is repeated
+
+
+def test_where_nothing_but_the_best_is_printed_it_counts_in_the_end() -> None:
+    assert read("loss", ["new best loss: 3", "new best loss: 2"]) == ([], [3.0, 2.0])
+
+
+def test_what_is_printed_and_logged_counts_once() -> None:
+    session: Any = Session("loss")
+    reports = LoggedReports(session)
+    reader = Reader("loss", reports.read)
+    for epoch in range(3):
+        for stream in ("stdout", "stderr"):
+            reader.take(f"epoch {epoch} loss {epoch}", stream)
+    assert len(session.made) == 3
+
+
+def test_what_children_write_to_the_log_is_read(tmp_path: Path) -> None:
+    session: Any = Session("loss")
+    log = tmp_path / "log.txt"
+    log.write_text("loss 5\n")  # of an earlier start
+    children = _Children(log, Reader("loss", LoggedReports(session).read))
+    with log.open("a") as file:
+        file.write("[0] loss 4\nloss 3\nloss 2")
+    children.look(False)
+    children.look(True)
+    assert [one["loss"] for one in session.made] == [3.0, 2.0]
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_a_trainer_without_the_metric_leaves_it_to_a_script_that_names_it(written: bool) -> None:
+    session: Any = Session("cv_loss")
+    reports = LoggedReports(session, written=written)
+    reports.hold()
+    assert reports.left_to_trainer(["val_loss"]) is not written, "the trainer's report is the error"
+    reports.read(0.5)
+    assert not session.made
+    reports.end()
+    assert session.made == ([{"cv_loss": 0.5}] if written else [])
+    assert "val_loss" in reports.names
+
+
+def test_a_trainer_with_the_metric_reports_and_what_is_printed_does_not_count() -> None:
+    session: Any = Session("val_loss")
+    reports = LoggedReports(session, written=True)
+    reports.hold()
+    reports.read(0.5)  # printed by a hook, before the trainer reports the same
+    assert reports.left_to_trainer(["val_loss"])
+    reports.end()
+    assert not session.made
 
 
 def test_what_is_printed_counts_until_a_library_has_logged_the_metric() -> None:
@@ -96,3 +218,34 @@ def test_a_summary_counts_where_the_metric_is_never_logged() -> None:
         reports.log(_of_summary({"loss": 0.5}))  # the last one
         reports.end()
         assert session.made == made
+
+
+def test_processes_of_its_own_are_refused_in_a_gang_of_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    session: Any = Session("loss")
+    started: list[Any] = []
+    monkeypatch.setattr(torch.multiprocessing, "spawn", started.append)
+    for session.world_size in (1, 2):
+        with joined_group(session):
+            if session.world_size == 1:
+                torch.multiprocessing.spawn("work")
+            else:
+                with pytest.raises(StrategyError, match=r"each of the trial's 2 workers.*workers=1"):
+                    torch.multiprocessing.spawn("work")
+    assert started == ["work"]
+
+
+@pytest.mark.parametrize(
+    ("code", "own"),
+    [
+        ("import tunelight as tl\ntl.report({})", True),
+        ("def f():\n    from tunelight import report\n    report({})", True),
+        ("import tunelight\ntunelight.get_context().report({})", True),
+        ("import tunelight\ntunelight.RayStrategy()", False),
+        ("from sklearn.metrics import report\nreport({})", False),
+    ],
+)
+def test_a_script_that_reports_itself_is_known_by_its_code(tmp_path: Path, code: str, own: bool) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(code + "\nprint(f'cv_loss: {1}')")
+    assert reports_itself(str(file)) is own
+    assert "cv_loss: " in set(texts_of(str(file)))

@@ -426,3 +426,17 @@ def test_the_checkpoint_of_a_trial_s_last_report_is_written_whatever_it_costs(
     for one in () if end else ranks.sessions:
         one.check_finished()
     assert [info.number for info in checkpoints.find(tmp_path)] == kept
+
+
+@pytest.mark.parametrize(
+    ("resumed", "told", "counted"),
+    [(None, [0, 1, 2], [0, 1, 2]), (None, [1, 1, 2], [0, 0, 1]), (4, [6, 7], [5, 6]), (4, [5, 6], [5, 6])],
+)
+def test_epochs_that_training_code_counts_from_one_are_counted_as_lightnings(
+    tmp_path: Path, resumed: int | None, told: list[int], counted: list[int]
+) -> None:
+    resume = None if resumed is None else CheckpointInfo("x", 5, epoch=resumed)
+    ranks = Ranks(tmp_path, size=1, until=None, resume=resume)
+    for epoch in told:
+        ranks.report({"loss": 1.0, "epoch": epoch})
+    assert [event.epoch for event in ranks.events] == counted

@@ -11,6 +11,7 @@ import csv
 import json
 import warnings
 import weakref
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ _LIGHTNINGS_NAME = "lightning_logs"
 """MLFlowLogger's default name of an experiment."""
 _given: weakref.WeakKeyDictionary[Checkpoint, Any] = weakref.WeakKeyDictionary()
 """Checkpoint callback -> the folder that it was given, if any."""
+_counted: weakref.WeakKeyDictionary[Any, tuple[str, int, int]] = weakref.WeakKeyDictionary()  # head, end, rows
 
 
 def go_on(trainer: pl.Trainer, session: Session, *, tuning: bool = False) -> None:
@@ -44,7 +46,8 @@ def go_on(trainer: pl.Trainer, session: Session, *, tuning: bool = False) -> Non
             continue
         key = f"{session.progress.fit + tuning} {number} {type(logger).__name__} {logger.name}"
         if logger._version is None:
-            logger._version = versions[key] if key in versions else _shared(logger, context, job=session.task.job)
+            new = None if key in versions or session.task.job else _shared(logger, context, versions.values())
+            logger._version = versions.get(key, new)
         if context.rank > 0:
             continue
         if key in versions and not tuning:
@@ -68,11 +71,12 @@ def _sweep(context: Context) -> str:
     return Path(context.trial_dir).parent.name
 
 
-def _shared(logger: CSVLogger | TensorBoardLogger, context: Context, *, job: bool) -> str | None:
-    """Return a version of the trial's own where trials share a folder and would take the same number, else None."""
-    if job or inside(logger.save_dir or ".", context):
+def _shared(logger: CSVLogger | TensorBoardLogger, context: Context, taken: Collection[Any]) -> str | None:
+    """Return a version that neither trials that share a folder nor others of this trial's loggers take, or None."""
+    if inside(logger.save_dir or ".", context):
         return None
-    return f"{_sweep(context)}-{context.trial_id}"
+    own = f"{_sweep(context)}-{context.trial_id}"
+    return next(name for name in (own, *(f"{own}-{n}" for n in range(2, len(taken) + 3))) if name not in taken)
 
 
 def inside(folder: Any, context: Context) -> bool:
@@ -115,6 +119,7 @@ def _read(logger: CSVLogger) -> list[dict[str, str]]:
 
 
 def _write(writer: Any, rows: list[dict[str, str]]) -> None:
+    _counted.pop(writer, None)
     names = sorted({name for row in rows for name in row})
     Path(writer.log_dir).mkdir(parents=True, exist_ok=True)
     with Path(writer.metrics_file_path).open("w", newline="") as file:
@@ -130,8 +135,22 @@ def rows(trainer: pl.Trainer) -> dict[int, int]:
     for number, logger in enumerate(trainer.loggers if trainer.is_global_zero else []):
         if isinstance(logger, CSVLogger) and logger._experiment is not None:
             logger.save()
-            counts[number] = len(_read(logger))
+            with contextlib.suppress(OSError):
+                counts[number] = _count(logger)
     return counts
+
+
+def _count(logger: CSVLogger) -> int:
+    """Return how many rows a logger's file has; those that were counted before are not read again."""
+    with Path(logger.log_dir, "metrics.csv").open(newline="") as file:
+        names = file.readline()
+        known, end, count = _counted.get(logger._experiment, ("", 0, 0))
+        if known != names:  # a new file, or one that was written anew for a new metric
+            end, count = file.tell(), 0
+        file.seek(end)
+        count += sum(map(bool, csv.reader(file.read().splitlines(keepends=True))))
+        _counted[logger._experiment] = names, file.tell(), count
+    return count
 
 
 def drop_lost(trainer: pl.Trainer, checkpoint: dict[str, Any], counts: dict[int, int]) -> None:

@@ -110,6 +110,35 @@ def test_a_shared_folders_run_is_gone_on_with(tmp_path: Path) -> None:
     assert [int(row["step"]) for row in csv.DictReader(text.splitlines())] == list(range(6))
 
 
+def test_each_fit_of_a_trial_has_a_run_of_its_own_in_a_shared_folder(tmp_path: Path) -> None:
+    """Lightning would delete the rows of the first fold."""
+    for resume in (False, True):  # a trial that starts again goes on with the same ones
+        session = session_of(tmp_path / "sweep" / "trial_0", resume=resume)
+        for fold in range(3):
+            write(take(CSVLogger(tmp_path / "all", "digits"), session), range(fold, fold + 1))
+            session.boundary.begin_fit("another")
+    written = {path.parent.name: path.read_text() for path in (tmp_path / "all" / "digits").glob("*/metrics.csv")}
+    assert {name: text.splitlines()[1] for name, text in written.items()} == {
+        "sweep-0": "0.0,0",
+        "sweep-0-2": "1.0,1",
+        "sweep-0-3": "2.0,2",
+    }
+
+
+def test_rows_that_were_counted_are_not_read_again(tmp_path: Path) -> None:
+    trainer, logger = start(tmp_path, resume=False)
+    write(logger, range(100))
+    assert loggers.rows(trainer) == {0: 100}
+    file = Path(logger.log_dir, "metrics.csv")
+    head, *lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(head + b" " * len(b"".join(lines)))
+    write(logger, range(100, 103))
+    assert loggers.rows(trainer) == {0: 103}
+    file.write_bytes(head + b"".join(lines))
+    write(logger, range(3), name="another")  # for which Lightning writes all of them anew
+    assert loggers.rows(trainer) == {0: 103}
+
+
 def test_a_version_that_was_given_stays(tmp_path: Path) -> None:
     logger = take(CSVLogger(tmp_path / "all", version="mine"), session_of(tmp_path / "sweep" / "trial_0"))
     assert logger.version == "mine"
