@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tunelight.cli.words import check_words, space_of_script
+from tunelight.cli.words import check_words, is_script, space_of_script
 from tunelight.compat.arguments import replacement
 from tunelight.errors import SettingsError, unknown
 
@@ -59,7 +59,7 @@ def load_space_and_settings(
         if name in options:
             option = "gpus" if name == "gpus_per_worker" else name.replace("_", "-")
             raise SettingsError(f"{name} is given by --set and by --{option}. Leave one of them out.")
-    if file.endswith(".py"):
+    if is_script(file):
         space = space_of_script(file, words, after)
     else:
         check_words(file, words, after)

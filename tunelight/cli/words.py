@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tunelight.errors import SettingsError, SpaceError
@@ -12,11 +13,28 @@ if TYPE_CHECKING:
 
 
 def spell_after_dashes(words: list[str]) -> list[str]:
-    """Return a command's words, with those after ``--`` as values of the hidden option ``--after``."""
-    if "--" not in words:
-        return words
-    at = words.index("--")
+    """Return a command's words, with those after ``--`` as values of the hidden option ``--after``.
+
+    ``-m pkg.train`` is a script that is run as a module, as by Python.
+    """
+    at = words.index("--") if "--" in words else len(words)
+    if "-m" in words[: at - 1]:
+        option = words.index("-m")
+        name = words[option + 1]
+        words = [*words[:option], name if "." in name else _whole_name(name), *words[option + 2 :]]
+        at -= 1
     return words[:at] + [f"--after={word}" for word in words[at + 1 :]]
+
+
+def _whole_name(module: str) -> str:
+    """Return the dotted name of a module's program, or its file: a package's program is its ``__main__``."""
+    return f"{module}.__main__" if Path(module).is_dir() else f"{module}.py"
+
+
+def is_script(file: str) -> bool:
+    """Tell whether what a command was given is a script: a Python file, or a module by its dotted name."""
+    is_module = "." in file and all(part.isidentifier() for part in file.split(".")) and not Path(file).exists()
+    return file.endswith(".py") or (is_module and not file.endswith((".yaml", ".yml", ".json")))
 
 
 def space_of_script(file: str, words: Sequence[str], after: Sequence[str]) -> SearchSpace:

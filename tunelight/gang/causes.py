@@ -12,6 +12,15 @@ from ray.exceptions import RayActorError
 from tunelight.errors import WorkerFailedError
 from tunelight.messages import WorkerError
 
+_ONCE = ("context has already been set", "interop threads", "already registered", "already been registered")
+"""Words of errors of calls that work once in a process."""
+
+
+def of_reuse(message: str) -> str:
+    """Return what to add to an error of a call that works once in a process, on a worker that has trained before."""
+    added = " (Workers train one trial after another. reuse_gangs=False gives each trial new ones.)"
+    return added if any(words in message for words in _ONCE) else ""
+
 
 def as_cause(error: WorkerFailedError) -> WorkerFailedError:
     """Return an error that is also an instance of the class of the worker's exception.

@@ -2,7 +2,8 @@
 
 Reset: environment, working directory, random generators (seeded anew), default dtype and device,
 deterministic, cudnn, matmul, attention and anomaly flags, thread count, the way tensors are shared, warning filters,
-logging levels, child processes, threads, CUDA memory, cycles that hold a Trainer, Accelerate's state, joblib's workers.
+logging levels, handlers that log to files, child processes, threads, CUDA memory, cycles that hold a Trainer,
+Accelerate's state, joblib's workers.
 Not reset, since they cannot be known from outside: module globals, class attributes, monkey patches
 (``reuse_gangs=False`` is for these).
 """
@@ -140,6 +141,7 @@ class CleanState:
         self._levels = {name: logging.getLogger(name).level for name in _LOGGERS}
         self._handlers = list(logging.getLogger().handlers)
         self._threads: set[threading.Thread] = set()
+        self._files: set[tuple[logging.FileHandler, logging.Logger]] = set()
         self._children: set[int] = set()
         self._trials = 0
         """How many trials there were since older objects were collected."""
@@ -154,7 +156,7 @@ class CleanState:
 
         ``gpu``: the device that the trial trains on; None for CPUs.
         """
-        self._threads = set(threading.enumerate())
+        self._threads, self._files = set(threading.enumerate()), _file_handlers()
         self._children = {child.pid for child in _children()}
         gc.freeze()  # only objects made from now on are scanned, so that a collection takes a millisecond
         os.environ.update(environ)
@@ -185,6 +187,9 @@ class CleanState:
         warnings._filters_mutated()  # type: ignore[attr-defined]
         for name, level in self._levels.items():
             logging.getLogger(name).setLevel(level)
+        for handler, logger in _file_handlers() - self._files:
+            logger.removeHandler(handler)
+            handler.close()
         logging.getLogger().handlers[:] = self._handlers
         sys.last_exc = sys.last_value = sys.last_traceback = None  # type: ignore[attr-defined]
         self._collect()  # with its owner, a loader's or a manager's process ends
@@ -234,6 +239,13 @@ class CleanState:
         if len(daemons) > _DAEMON_THREADS_LEFT:
             return (f"{len(daemons)} daemon threads, which have piled up over its trials",)
         return ()
+
+
+def _file_handlers() -> set[tuple[logging.FileHandler, logging.Logger]]:
+    """Return what writes a log to a file, and for which logger."""
+    loggers = [logging.getLogger(), *logging.Logger.manager.loggerDict.values()]
+    found = [(one, logger) for logger in loggers if isinstance(logger, logging.Logger) for one in logger.handlers]
+    return {(one, logger) for one, logger in found if isinstance(one, logging.FileHandler)}
 
 
 def _end_executors() -> None:

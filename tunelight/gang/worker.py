@@ -21,7 +21,7 @@ import ray
 from tunelight.compat.lightning import FABRIC, decide_in_worker, flavour, know_rank
 from tunelight.compat.torch import flight_records
 from tunelight.errors import TrainFunctionError, TrialStopped
-from tunelight.gang.causes import carried, lost_data
+from tunelight.gang.causes import carried, lost_data, of_reuse
 from tunelight.gang.compiled import Compiled
 from tunelight.gang.flight import Collective, latest
 from tunelight.gang.gpu_memory import GpuMemory
@@ -158,6 +158,7 @@ class GangWorker:
     """
 
     _ending_runs = False
+    _reused = False
     _stop_reason: str | None = None
     _trackers: Any = None
     _collective_limit_s = COLLECTIVE_LIMIT_S
@@ -251,6 +252,7 @@ class GangWorker:
         """
         if self._thread is not None:
             self._thread.join()  # at once: it has posted its last event
+        self._reused = task is None
         task = self._task = self._task if task is None else task
         assert task is not None  # a worker's first start brings one
         box = self._box(start.serial)
@@ -429,7 +431,7 @@ class GangWorker:
     def _describe(self, error: BaseException, *, secondary: bool, carry: bool = False) -> WorkerError:
         text = "".join(traceback.format_exception(error))
         name = type(error).__name__
-        message = str(error)
+        message = f"{error}{of_reuse(str(error)) if self._reused else ''}"
         _clear_frames(error)
         exception = carried(error) if carry else None
         node = os.uname().nodename

@@ -52,6 +52,13 @@ def run(file: Path, module: str | None, argv: list[str]) -> None:
             else:
                 runpy.run_path(str(file), run_name="__main__")
             _join(threads)
+        except ImportError as error:
+            if "no known parent package" not in str(error) or (name := _name_of(file)) is None:
+                raise
+            raise ScriptError(
+                f"{error}. {file.name} is a part of a package: give the script as its module, {name}, for which "
+                f"`python -m {name}` would run it."
+            ) from error
         except SystemExit as error:
             _check_exit(error.code, tail, file)
             _join(threads)
@@ -68,8 +75,21 @@ def _check_exit(code: object, tail: _Tail, file: Path) -> None:
     if code is None or code == 0:
         return
     said = "\n".join(tail.lines)
-    why = last_line(said) if isinstance(code, int) else str(code)
+    why = _last_words(said) if isinstance(code, int) else str(code)
     raise ScriptError(f"{file.name} exited with {code if isinstance(code, int) else 1}{f': {why}' if why else ''}")
+
+
+def _last_words(said: str) -> str:
+    """Return the last line of a text; of a box that rich has drawn, as typer has it, what is inside."""
+    last = last_line(said)
+    if not last.startswith(("╰", "└", "+-")):
+        return last
+    inside: list[str] = []
+    for line in reversed(said.rstrip().splitlines()[:-1]):
+        if not line.lstrip().startswith(("│", "|")):
+            break
+        inside.insert(0, line.strip(" │|"))
+    return " ".join(word for word in inside if word) or last
 
 
 class _Tail:
@@ -180,3 +200,12 @@ def _own_folder(file: Path, module: str | None) -> Path:
     """Return the folder of a script's own code: its own, or that of the package that it is a part of."""
     inside = 0 if module is None else module.count(".") - (file.name != "__main__.py")
     return file.resolve().parents[max(0, inside)]
+
+
+def _name_of(file: Path) -> str | None:
+    """Return the name of the module that a file of a package is; None for one of no package."""
+    names, folder = [file.stem], file.resolve().parent
+    while (folder / "__init__.py").is_file():
+        names.insert(0, folder.name)
+        folder = folder.parent
+    return ".".join(names) if names[1:] else None

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tunelight.cli import app
-from tunelight.cli.words import space_of_script
+from tunelight.cli.words import is_script, space_of_script, spell_after_dashes
 from tunelight.errors import SpaceError
 from tunelight.space.text import read_domain
 
@@ -88,3 +88,15 @@ def test_what_only_a_script_takes_is_refused_elsewhere(tmp_path: Path) -> None:
     said = check(str(tmp_path / "train.py"))
     assert said.exit_code == 2
     assert "There is nothing to search" in said.output
+
+
+def test_a_module_is_run_as_python_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "whole").mkdir()
+    monkeypatch.chdir(tmp_path)
+    after = ["lr=1", "--", "-m", "x"]
+    for given, script in (("pkg.train", "pkg.train"), ("train", "train.py"), ("whole", "whole.__main__")):
+        assert spell_after_dashes(["-m", given, *after]) == [script, "lr=1", "--after=-m", "--after=x"]
+    assert spell_after_dashes(["--name", "x", "-m", "pkg.train"]) == ["--name", "x", "pkg.train"]
+    assert [is_script(file) for file in ("train.py", "pkg.train", "space.yaml", "digits", "a/b.train")] == [
+        *(True, True, False, False, False)
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -118,3 +119,36 @@ def test_a_keyboard_interrupt_in_training_code_is_the_trial_s_error(worker: Any,
     assert error is not None
     assert (error.type_name, error.message) == ("KeyboardInterrupt", "enough")
     assert "heard of KeyboardInterrupt" in (tmp_path / "t" / "log.txt").read_text()
+
+
+def test_a_log_file_that_a_trial_opens_is_closed_at_its_end(worker: Any, tmp_path: Path) -> None:
+    def train(config: Any) -> None:
+        logger = logging.getLogger("tests.named")
+        logger.addHandler(logging.FileHandler("mine.log"))
+        logger.warning("trained")
+        logging.getLogger().addHandler(logging.FileHandler("root.log"))
+
+    for serial in (1, 2):
+        end_of(begin(worker, train, serial, tmp_path))
+        worker._thread.join()
+        assert worker._left == ()
+        assert logging.getLogger("tests.named").handlers == []
+        files = (one for one in logging.getLogger().handlers if isinstance(one, logging.FileHandler))
+        assert "root.log" not in {Path(one.baseFilename).name for one in files}
+    assert (tmp_path / "mine.log").read_text() == "trained\ntrained\n"
+
+
+@pytest.mark.parametrize("said", ["context has already been set", "'Net' is already registered in MODELS"])
+def test_an_error_of_a_call_that_works_once_in_a_process_says_that_workers_are_reused(
+    worker: Any, tmp_path: Path, said: str
+) -> None:
+    def train(config: Any) -> None:
+        raise RuntimeError(said)
+
+    first = end_of(begin(worker, train, 1, tmp_path)).error
+    worker._reused = True  # as ``start`` notes of a worker that has had the task
+    second = end_of(begin(worker, train, 2, tmp_path)).error
+    assert first is not None
+    assert second is not None
+    assert first.message == said
+    assert "reuse_gangs=False gives each trial new ones" in second.message

@@ -110,6 +110,33 @@ def test_an_exit_code_tells_of_an_error_with_the_script_s_own_words(play: Play, 
     assert str(error.value) == said
 
 
+BOX = """
+import sys
+print("Usage: train.py [OPTIONS]", file=sys.stderr)
+print("\u256d\u2500 Error \u2500\u256e", file=sys.stderr)
+print("\u2502 Invalid value for '--lr': 0.75 is not \u2502", file=sys.stderr)
+print("\u2502 in the range 0<=x<=0.5.               \u2502", file=sys.stderr)
+print("\u2570\u2500\u2500\u256f", file=sys.stderr)
+sys.exit(2)
+"""
+
+
+def test_words_in_a_box_are_told_without_the_box(play: Play) -> None:
+    with pytest.raises(ScriptError) as error:
+        play(BOX)
+    said = "train.py exited with 2: Invalid value for '--lr': 0.75 is not in the range 0<=x<=0.5."
+    assert str(error.value) == said
+
+
+def test_a_script_that_is_a_part_of_a_package_is_told_its_module(tmp_path: Path) -> None:
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "__init__.py").touch()
+    file = tmp_path / "pkg" / "train.py"
+    file.write_text("from . import model")
+    with pytest.raises(ScriptError, match=r"give the script as its module, pkg\.train"):
+        process.run(file, None, [str(file)])
+
+
 def test_an_error_and_a_stop_come_through(play: Play) -> None:
     with pytest.raises(ZeroDivisionError):
         play("1 / 0")
