@@ -22,6 +22,7 @@ from typing import Any
 
 from tests.differential import compare, grammar, render
 from tests.differential.explained import explained
+from tests.differential.reference import SIZES
 from tests.differential.ways import WAYS, by_lightning
 
 Plan = dict[str, list[grammar.Program]]
@@ -92,7 +93,7 @@ def run(plan: Plan, folder: Path, package: str) -> Differences:
         way: [folders[grammar.digest(one)] for one in programs if WAYS[way].allows(one)]
         for way, programs in plan.items()
     }
-    for reference in ("wanted", "one"):
+    for reference in SIZES:
         needed = {one: None for way, some in of.items() if WAYS[way].reference == reference for one in some}
         _timed(f"{len(needed)} programs by Lightning ({reference})", by_lightning, list(needed), package, reference)
     if not ray.is_initialized():

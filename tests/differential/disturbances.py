@@ -38,7 +38,8 @@ class Kill(Callback):
         self.flag = program / "killed-at"
 
     def reach(self, moment: str) -> None:
-        if moment != self.moment or tl.get_context().rank != self.rank or self.flag.exists():
+        me = tl.get_context()
+        if moment != self.moment or me.rank != self.rank % me.world_size or self.flag.exists():
             return
         self.count -= 1
         if self.count == 0:

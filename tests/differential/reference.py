@@ -2,7 +2,8 @@
 
 `python -m tests.differential.reference wanted FOLDER...`: each folder holds a program; its outcome goes to `wanted` in
 it, with two processes, and to `one` with one. DDP is asked for one process, too: it shuffles where a plain process does
-not. The processes are forks of this one, so that a program that fails costs no new imports.
+not, whose outcome goes to `process`. The processes are forks of this one, so that a program that fails costs no new
+imports.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import torch
 from tests.differential.observe import maker, observed
 from tunelight.compat.lightning import DDPStrategy
 
-SIZES: Final = {"wanted": 2, "one": 1}
+SIZES: Final = {"wanted": 2, "one": 1, "process": 1}
 """The folder of an outcome -> how many processes train."""
 LIMIT_S: Final = 60.0
 """How long one program may take."""
@@ -86,7 +87,7 @@ def _train(reference: str, folders: Sequence[Path], rank: int, port: int) -> Non
 
     def strategy(unused: bool) -> dict[str, Any]:
         ddp = DDPStrategy(find_unused_parameters=unused, timeout=timedelta(seconds=20))
-        return {"strategy": ddp, "devices": SIZES[reference]}
+        return {"devices": 1} if reference == "process" else {"strategy": ddp, "devices": SIZES[reference]}
 
     for folder in folders:
         wanted = folder / reference

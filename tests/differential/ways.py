@@ -36,7 +36,7 @@ class Way:
     Attributes:
         train: trains programs, given their folders and one for sweeps; outcomes go to the way's folder in each.
         reference: the folder with the outcome to compare with: "wanted" is that of Lightning's DDP with two processes,
-            "one" with one, others are ways.
+            "one" with one, "process" of a Trainer without a strategy, others are ways.
         on: what is compared: "ranks" is everything on each rank, "driver" what a program has on rank 0, "end" only the
             state that a disturbed training comes to.
         allows: tells whether a program can be trained in this way.
@@ -82,10 +82,12 @@ def _trial(config: dict[str, Any]) -> None:
     here.mkdir(exist_ok=True)
 
     def strategy(unused: bool) -> dict[str, Any]:
+        if way.startswith("single"):
+            return {"devices": 1}
         return {"strategy": tl.RayStrategy(find_unused_parameters=unused)}
 
     def extra() -> list[Callback]:
-        disturbs = {"killed": disturbances.Kill, "left": disturbances.Leave}.get(way)
+        disturbs = {"killed": disturbances.Kill, "left": disturbances.Leave}.get(way.removeprefix("single_"))
         return [Report()] if disturbs is None else [disturbs(program), Report()]
 
     raised = observed(load(program).main, maker(here, strategy, extra), here, lambda: tl.get_context().rank)
@@ -114,7 +116,8 @@ def by_trials(
             for stopped in ((True, False) if after_stopped else (False,))
         ]
         arguments: dict[str, Any] = {
-            "metric": "outcome", "mode": "max", "workers": 2, "num_samples": len(trials), "baselines": trials,
+            "metric": "outcome", "mode": "max", "num_samples": len(trials), "baselines": trials,
+            "workers": 1 if way.startswith("single") else 2,
             "scheduler": scheduler if isinstance(scheduler, str) else scheduler(), "storage": storage, "name": way,
             "failures": tl.FailurePolicy(max_failures=failures, hang_timeout_s=60, give_up_after=0), "seed": 1,
             "progress": False, "max_concurrent": 1, **settings,
@@ -274,6 +277,8 @@ WAYS: Final = {
     "resumed": Way(by_trials("resumed", callbacks=[disturbances.Cut()]), on="end"),
     "adopted": Way(by_trials("adopted", disturbances.AdoptOwn)),
     "tune": Way(by_tune),
+    "single": Way(by_trials("single"), reference="process"),
+    "single_killed": Way(by_trials("single_killed", failures=1), reference="process", on="end"),
     "parts": Way(by_parts, allows=_has_parts),
     "alone": Way(by_driver("alone", tl.RayStrategy, workers=1), reference="one", on="driver"),
     "horovod": Way(by_driver("horovod", tl.HorovodRayStrategy, unused=False), on="driver", allows=_asks_no_torch),
