@@ -28,6 +28,8 @@ def _callbacks(flavour: Flavour) -> list[Any]:
     session = None if sessions is None else sessions.current()
     if session is None:
         return []
-    from tunelight.lightning.strategy_check import guard_callbacks  # inside a trial alone
+    from tunelight.lightning.launcher import launch_by_gang  # inside a trial alone
+    from tunelight.lightning.strategy_check import guard_callbacks
 
+    launch_by_gang(session, sys._getframe(1))
     return guard_callbacks(session, flavour)

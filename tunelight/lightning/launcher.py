@@ -36,10 +36,13 @@ from tunelight.session.session import Session
 
 
 class GangLauncher(_Launcher):
-    """Runs a Trainer in this process, which is a worker of the gang already. Runs on: worker."""
+    """Runs a Trainer in this process, which is a worker of the gang already. Runs on: worker.
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    ``own``: the launcher of a strategy of Lightning's.
+    """
+
+    def __init__(self, session: Session, own: _Launcher | None = None) -> None:
+        self._session, self._own = session, own
         self.inner = False
         """True for a run inside the trial's fit, which is no fit of the trial, and is not given its checkpoint."""
 
@@ -69,6 +72,8 @@ class GangLauncher(_Launcher):
                 recovery.install(trainer, own=own is not None, tuning=tuning)
         try:
             with _known_rate(trainer) if own is not None else contextlib.nullcontext():
+                if self._own is not None:
+                    return self._own.launch(function, *args, trainer=trainer, **kwargs)
                 return function(*args, **kwargs)
         except _TunerExitException:
             raise  # Lightning leaves its tuner by it and continues with the fit
@@ -114,6 +119,24 @@ class GangLauncher(_Launcher):
 
     def kill(self, signum: int) -> None:
         """Do nothing: the head ends its workers."""
+
+
+def launch_by_gang(session: Session, frame: FrameType | None) -> None:
+    """Let the Trainer that is made in a frame of a trial of one worker go on from the trial's checkpoints.
+
+    It may have a strategy of Lightning's. Lightning does not say for which Trainer it asks for callbacks.
+    """
+    trainer = None
+    while frame is not None and not isinstance(trainer := frame.f_locals.get("self"), pl.Trainer):
+        frame = frame.f_back
+    if not isinstance(trainer, pl.Trainer) or session.context.wanted > 1:
+        return
+    strategy: Any = trainer.strategy
+    own = strategy._launcher
+    if isinstance(own, GangLauncher) and own._session is not session:
+        own = own._own  # of an earlier trial, whose strategy this process still has
+    if not isinstance(own, GangLauncher):
+        strategy._launcher = GangLauncher(session, own)
 
 
 @contextlib.contextmanager

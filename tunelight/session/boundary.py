@@ -16,7 +16,7 @@ from tunelight.checkpoints import files as checkpoints
 from tunelight.checkpoints.policy import CheckpointPolicy
 from tunelight.checkpoints.writer import CheckpointWriter, Writer
 from tunelight.compat.torch import compiled_graphs
-from tunelight.errors import TrialStopped
+from tunelight.errors import CheckpointError, TrialStopped
 from tunelight.messages import (
     FAILED,
     GOES_ON,
@@ -186,6 +186,13 @@ class Boundary:
         """How often training code has asked whether it has to leave, and the ranks have met for that."""
         self._preempted = False
         self._first_epoch: int | None = None
+        self._given = False
+        """Whether the training code was given the checkpoint that this start continues from."""
+
+    def given(self) -> CheckpointInfo | None:
+        """Return the checkpoint that this start continues from, to training code that loads it."""
+        self._given = True
+        return self._start.resume
 
     def report(
         self,
@@ -350,6 +357,13 @@ class Boundary:
         self._agreement.end(self.progress.number)
 
     def _arrive(self) -> None:
+        """Count a report. Raises: CheckpointError if training has begun anew, under numbers that go on."""
+        if self._lead and self._start.resume is not None and not self._given:
+            raise CheckpointError(
+                f"The trial goes on after report {self._start.number}, and its training code reports again without "
+                "having loaded the checkpoint of that, so that it has begun anew. Load "
+                "tunelight.get_checkpoint_path() where that is not None; a Trainer's fit does so by itself."
+            )
         self.progress.number += 1
         self.stopwatch.lap()
 

@@ -25,7 +25,6 @@ class Context:
         metric: the metric that the sweep judges trials by.
         backend: how the gang communicates: ``ddp``, ``sharded`` or ``horovod``.
         wanted: the gang's intended number of workers; an elastic gang may have fewer for a while.
-        resume: the checkpoint that this start continues from; None if it starts from scratch.
         repetition: which training of its configuration this is: 0 in the search, then 1, 2, ... (a sweep's
             ``repeats=``).
         folds: how many folds the sweep has, with ``repeats=tl.Folds(5)``; None without folds.
@@ -44,7 +43,6 @@ class Context:
     metric: str | None
     backend: str
     wanted: int
-    resume: CheckpointInfo | None
     _boundary: Boundary = field(repr=False, compare=False)
     repetition: int = 0
     folds: int | None = None
@@ -53,6 +51,11 @@ class Context:
     def fold(self) -> int | None:
         """The fold to validate on, from 0; None without folds."""
         return None if self.folds is None else self.repetition % self.folds
+
+    @property
+    def resume(self) -> CheckpointInfo | None:
+        """The checkpoint that this start continues from, and that training code loads; None if from scratch."""
+        return self._boundary.given()
 
     @property
     def number(self) -> int:

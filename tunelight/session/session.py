@@ -78,7 +78,6 @@ class Session:
             metric=task.metric,
             backend=place.backend,
             wanted=place.wanted or place.world_size,
-            resume=start.resume,
             repetition=start.repetition,
             folds=task.folds,
             _boundary=self.boundary,
@@ -125,6 +124,7 @@ class Session:
         """Return the checkpoint that the fit now starting continues from; None if it starts from scratch."""
         resume = self.start.resume
         if resume is not None and resume.fit == self.progress.fit >= 0:
+            self.boundary.given()
             return str(checkpoints.fetch_local(resume.path))
         return None
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,3 +67,36 @@ def test_the_best_and_the_last_report_are_written_whatever_that_costs(
     ended = trial(train, metric="loss")
     assert ended.error is None
     assert list(ended.checkpoints) == kept
+
+
+@pytest.mark.filterwarnings("ignore:It is recommended to use")  # as above
+def test_a_trainer_of_one_process_goes_on_from_the_trial_s_checkpoint(trial: Trial) -> None:
+    nets: list[Net] = []
+
+    def train() -> None:
+        nets.append(Net())
+        trainer(4, strategy="auto", devices=1).fit(nets[-1], loader(), loader())
+
+    whole = trial(train)
+    assert whole.error is None
+    again = trial(train, whole.checkpoints[2])
+    assert again.error is None
+    assert [net.epochs for net in nets] == [[0, 1, 2, 3], [2, 3]]
+    assert again.numbers == [3, 4]
+    assert again.values("val_loss") == whole.values("val_loss")[2:]
+
+
+def test_training_that_does_not_load_the_trial_s_checkpoint_fails(trial: Trial, tmp_path: Path) -> None:
+    def train(*, loads: bool) -> None:
+        begin = 0
+        if loads and (path := tl.get_checkpoint_path()) is not None:
+            begin = int(Path(path).read_text())
+        for step in range(begin, 3):
+            (tmp_path / "mine").write_text(str(step + 1))
+            tl.report({"step": step}, checkpoint=tmp_path / "mine")
+
+    whole = trial(partial(train, loads=True))
+    assert trial(partial(train, loads=True), whole.checkpoints[2]).values("step") == [2]
+    again = trial(partial(train, loads=False), whole.checkpoints[2])
+    assert again.numbers == []
+    assert "without having loaded the checkpoint" in str(again.error)

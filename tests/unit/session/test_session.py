@@ -221,6 +221,7 @@ def test_a_checkpoint_file_is_moved_into_the_trial_and_described(tmp_path: Path)
 
 def test_numbers_continue_after_a_restart(tmp_path: Path) -> None:
     ranks = Ranks(tmp_path, size=1, until=None, resume=CheckpointInfo("x", 5))
+    assert ranks.sessions[0].context.resume is not None
     ranks.report({"loss": 1})
     assert ranks.events[0].number == 6
 
@@ -282,6 +283,7 @@ def test_what_was_reported_after_a_fit_is_not_reported_again_when_the_trial_goes
     ranks = Ranks(tmp_path, size=1, until=None, resume=info)
     (one,) = ranks.sessions
     one.boundary.begin_fit("a")
+    assert one.checkpoint_for_fit() == info.path
     one.boundary.end_fit()
     for loss in (2, 1, 0):
         ranks.report({"loss": loss})
