@@ -62,6 +62,8 @@ class Report:
     restart they count on from the checkpoint's."""
     compiled: int = 0
     """How many graphs torch.compile has made on rank 0 since the trial, or its restart, began."""
+    savable: bool = True
+    """Whether the training code can write a checkpoint at this report."""
 
 
 @dataclass(frozen=True, slots=True)

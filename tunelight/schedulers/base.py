@@ -32,6 +32,8 @@ Change = Callable[[str, int, Mapping[str, Any], str | None, int | None], object]
 """Takes a trial's id, its report, its new configuration, and the id and report of the trial that it is taken from."""
 
 _CHANGE: Final = (PopulationBasedTraining, PopulationBasedTrainingReplay)
+PAUSING: Final = (*_CHANGE, HyperBandScheduler)
+"""Those of Ray's that pause trials, or start them again from others' checkpoints."""
 _NOT_REPLAYABLE: Final = (*_CHANGE, HyperBandScheduler, ResourceChangingScheduler)
 
 
@@ -138,6 +140,10 @@ class GangScheduler(FIFOScheduler):  # type: ignore[misc,unused-ignore]
 
         A scheduler that resizes gangs shrinks some; trials leave by themselves where that is not enough.
         """
+
+    def trains_on(self, tune_controller: TuneController, trial: Trial) -> bool:
+        """Take back a PAUSE: the trial writes no checkpoint, and could not go on. Return whether it is still judged."""
+        return True
 
     def reason(self, trial_id: str) -> str | None:
         """Return in words why the last decision on a trial was to stop or to pause it.
@@ -279,6 +285,11 @@ class _Adapted(GangScheduler):
     def mode(self) -> str | None:
         """The mode, if it has one already: Ray has no public name for it."""
         return getattr(self._inner, "_mode", getattr(self._inner, "mode", None))
+
+    def trains_on(self, tune_controller: TuneController, trial: Trial) -> bool:
+        """Leave the trial out from now on, as one that has ended: another library's scheduler takes it for paused."""
+        self._inner.on_trial_remove(tune_controller, trial)
+        return False
 
     @property
     def supports_buffered_results(self) -> bool:

@@ -20,7 +20,7 @@ from tunelight.compat.arguments import replacement
 from tunelight.compat.ray import schedulers_by_name
 from tunelight.errors import SettingsError, unknown
 from tunelight.schedulers.asha import ASHA
-from tunelight.schedulers.base import GangScheduler, SweepFacts, adapted
+from tunelight.schedulers.base import PAUSING, GangScheduler, SweepFacts, adapted
 from tunelight.schedulers.elastic import ElasticASHA
 from tunelight.schedulers.pbt import GangPBT
 from tunelight.settings.checks import check_grace
@@ -82,6 +82,12 @@ def build_scheduler(settings: Settings, domains: Mapping[str, Any] | None = None
             f"repeats= trains the best configurations again, and under {type(given).__name__} trials change their "
             "configuration while they train, so that none can be trained again from its start. Leave repeats out, or "
             "choose a scheduler that keeps configurations: 'asha', 'elastic_asha', 'fifo'."
+        )
+    parts = settings.model is not None or settings.script is not None
+    if settings.checkpoints is None and parts and (scheduler.pauses or isinstance(scheduler.inner, PAUSING)):
+        raise SettingsError(
+            f"{type(given).__name__} pauses trials, which go on from their checkpoints, and checkpoints=None has them "
+            "write none. Leave checkpoints out, or choose a scheduler that only stops trials: 'asha'."
         )
     workers = settings.workers[1] if isinstance(settings.workers, tuple) else None
     scheduler.prepare(SweepFacts(domains, workers, settings.room_for_data, **facts))

@@ -175,6 +175,15 @@ class ElasticASHA(GangScheduler):
         self._adjust(tune_controller, member)
         return TrialScheduler.CONTINUE
 
+    def trains_on(self, tune_controller: TuneController, trial: Trial) -> bool:
+        """Let a trial go on to its next rung that was to wait at this one."""
+        member = self._members[trial.trial_id]
+        self._promotion.went_on(member)
+        self._members.move(member, State.GOING)
+        self.explain(trial.trial_id, None)
+        self._tell_bound(member)
+        return True
+
     def on_trial_complete(self, tune_controller: TuneController, trial: Trial, result: Mapping[str, Any]) -> None:
         """File a last report that came with the end of its trial; Tune asks no decision about it."""
         member = self._members.get(trial.trial_id)

@@ -190,6 +190,13 @@ class GangPBT(GangScheduler):
             return TrialScheduler.PAUSE
         return self._go_on(trial, member, member.due)
 
+    def trains_on(self, tune_controller: TuneController, trial: Trial) -> bool:
+        """Let a member go on that was to give way to others."""
+        member = self._members[trial.trial_id]
+        self.explain(trial.trial_id, None)
+        self._go_on(trial, member, member.due)
+        return True
+
     def on_trial_end(self, trial: Trial) -> None:
         """Leave a member that has ended, or failed, out of comparisons."""
         super().on_trial_end(trial)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
@@ -14,6 +14,8 @@ from tunelight.compat.ray import TRAINING_ITERATION
 from tunelight.messages import RESULT_KEY, Continue
 from tunelight.schedulers.base import GangScheduler
 from tunelight.schedulers.common import began_at, tell
+
+_PAUSABLE: Final = f"{RESULT_KEY}/pausable"
 
 
 class SweepScheduler:
@@ -29,6 +31,7 @@ class SweepScheduler:
             trials (None: there are no such trials).
         has_room: whether another trial may run.
         can_pause: whether a trial could go on after a pause: it writes checkpoints.
+        note: called with a text on a trial, and its id.
 
     Runs on: driver.
     """
@@ -40,7 +43,11 @@ class SweepScheduler:
         ends_at: Callable[[str], float | None] | None = None,
         has_room: Callable[[], bool] = lambda: True,
         can_pause: Callable[[str], bool] = lambda _: True,
+        note: Callable[[str, str], object] = lambda *_: None,
     ) -> None:
+        self._note = note
+        self._trains_on: set[str] = set()
+        """Trials that the scheduler was to pause, and that write no checkpoints."""
         self.scheduler = scheduler
         self.can_pause = can_pause
         self.paused = False
@@ -76,7 +83,8 @@ class SweepScheduler:
 
     def _end(self, trial: Any) -> float | None:
         """Return the report at which a repetition is stopped; None for other trials."""
-        return None if self._ends_at is None else self._ends_at(trial.trial_id)
+        end = None if self._ends_at is None else self._ends_at(trial.trial_id)
+        return math.inf if end is None and trial.trial_id in self._spared else end
 
     def _pass_on(self, name: str, tune_controller: Any, trial: Any, *more: Any) -> None:
         """Call a method of the scheduler, but for a repetition."""
@@ -116,6 +124,8 @@ class SweepScheduler:
         end = self._end(trial)
         if end is None:
             decision = str(self._call("on_trial_result", tune_controller, trial, result))
+            if decision == TrialScheduler.PAUSE and not result.get(_PAUSABLE, True):
+                return self._go_on(tune_controller, trial)
         elif result.get(TRAINING_ITERATION, 0) >= end:
             decision = TrialScheduler.STOP
         else:
@@ -125,6 +135,16 @@ class SweepScheduler:
                 tell(trial, Continue(until=int(end) if math.isfinite(end) else None))
         goes_on = decision == TrialScheduler.CONTINUE and not self.scheduler.pauses
         return TrialScheduler.PAUSE if self.paused and goes_on and self.can_pause(trial.trial_id) else decision
+
+    def _go_on(self, tune_controller: Any, trial: Any) -> str:
+        """Let a trial train on that the scheduler has paused, and that could not go on after that."""
+        if trial.trial_id not in self._trains_on:
+            self._trains_on.add(trial.trial_id)
+            self._note("trains on in place of a pause: its training code writes no checkpoints", trial.trial_id)
+        if not self.scheduler.trains_on(tune_controller, trial):
+            self._spared[trial.trial_id] = trial
+            tell(trial, Continue(None))
+        return str(TrialScheduler.CONTINUE)
 
     def on_trial_yield(self, trial: Any, result: Mapping[str, Any]) -> bool:
         """Take a trial that leaves its gang to another one, so that Tune pauses it; return whether a result says so."""

@@ -239,9 +239,10 @@ class Boundary:
             made = compiled_graphs() - self._graphs
             self._post(
                 Report(
-                    number, plain, epoch=epoch, step=step, checkpoint=info, notes=notes, seconds=seconds, compiled=made
+                    number, plain, epoch=epoch, step=step, checkpoint=info, notes=notes, seconds=seconds, compiled=made,
+                    savable=checkpoint is not None or self.writer is not None,
                 )
-            )
+            )  # fmt: skip
         self._obey(plain, epoch, step)
         self._offered = None
         self._left_out = None if self.progress.fitting else self._left_out  # a fit trains on

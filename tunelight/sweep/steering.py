@@ -93,7 +93,7 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
         """By setting, [the value before, the value now]; and the configurations that were enqueued."""
         self._commands = CommandReader(record.folder, driver_of(record.folder))  # this process has taken the sweep
         self.scheduler = SweepScheduler(
-            scheduler, ends_at=search.ends_at, has_room=search.has_room, can_pause=self._can_pause
+            scheduler, ends_at=search.ends_at, has_room=search.has_room, can_pause=self._can_pause, note=record.note
         )
         """That of Tune's controller."""
         self._orders = orders = OrderBook()

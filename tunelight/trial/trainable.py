@@ -79,13 +79,15 @@ class GangTrainable(Trainable):
         self._take_gang()
         self._pausing = False
         """True where Tune has had a checkpoint written since the last step, which it does before a pause."""
+        self._pausable = True
+        """Whether the trial's code could write a checkpoint at its last report."""
         self._gang_log = GangLog()
         self._trial = self._new_trial(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Take another trial. Always returns True: errors are raised by ``step``, where Tune can handle them."""
         self._finish()
-        self._trial = self._new_trial(new_config)
+        self._trial, self._pausable = self._new_trial(new_config), True
         self._leave = reason_to_leave(self._gang, ordered=self._ordered)  # what the last trial was told is not its
         return True
 
@@ -175,6 +177,8 @@ class GangTrainable(Trainable):
         ended = trial.run.started and not trial.run.training
         if self.spec.task.passed_on and ended and (info is None or info.number == trial.passed):
             return nothing_saved(self._last_result or {})
+        if not self._pausable and info is None:
+            return nothing_saved(self._last_result or {})  # which no other trial takes over
         return super().save(checkpoint_dir)
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
@@ -288,6 +292,7 @@ class GangTrainable(Trainable):
 
     def _reported(self, report: Report) -> dict[str, Any]:
         trial = self._trial
+        self._pausable = report.savable or self.spec.task.passed_on
         trial.share_pieces()
         result = {
             **report.metrics,
@@ -349,6 +354,7 @@ class GangTrainable(Trainable):
             "error": None,
             "gang": self._gang_log.news(self._gang),
             "adopted": trial.adoption(),
+            "pausable": self._pausable or run.resume is not None,
         }
 
     # -- ends

@@ -7,17 +7,22 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray.tune.schedulers import FIFOScheduler, HyperBandScheduler, TrialScheduler
+from ray.tune.schedulers import FIFOScheduler, HyperBandScheduler, PopulationBasedTraining, TrialScheduler
 
 from tests.unit.schedulers.test_asha import STOP, TUNE, add, make_asha, report
 from tunelight.compat.ray import stub_trial
 from tunelight.errors import SettingsError
-from tunelight.messages import Continue
+from tunelight.messages import RESULT_KEY, Continue
 from tunelight.schedulers.base import GangScheduler, adapted
 from tunelight.schedulers.choose import build_scheduler
+from tunelight.schedulers.elastic import ElasticASHA
+from tunelight.schedulers.pbt import GangPBT
 from tunelight.schedulers.wrapper import SweepScheduler
 from tunelight.settings import Settings
 from tunelight.settings.repeats import Repeats
+
+JUDGED: dict[str, Any] = {"metric": "loss", "mode": "min"}
+MUTATING: dict[str, Any] = {**JUDGED, "perturbation_interval": 2, "hyperparam_mutations": {"x": [1]}}
 
 
 def spared(scheduler: Any, end: float = math.inf) -> Any:
@@ -125,3 +130,37 @@ def test_a_scheduler_that_pauses_trials_makes_room_for_a_branch_itself() -> None
     controller = SimpleNamespace(get_trials=lambda: [branch])
     sparing.on_trial_add(controller, branch)
     assert sparing.choose_trial_to_run(controller) is None
+
+
+@pytest.mark.parametrize(
+    "scheduler",
+    [
+        lambda: ElasticASHA(**JUDGED, max_t=9, reduction_factor=3),
+        lambda: GangPBT(**MUTATING, max_lead=1),
+        lambda: HyperBandScheduler(**JUDGED, max_t=5, reduction_factor=3),
+        lambda: PopulationBasedTraining("training_iteration", **MUTATING),
+    ],
+)
+def test_a_trial_that_writes_no_checkpoint_trains_on_where_it_was_to_pause(scheduler: Any) -> None:
+    told: list[tuple[str, str]] = []
+    outer = SweepScheduler(adapted(scheduler()), note=lambda *said: told.append(said))
+    trials = [stub_trial(name, {"x": 1}) for name in ("a", "b", "c", "d", "e", "f")]
+    tune: Any = SimpleNamespace(get_trials=lambda: trials, get_live_trials=lambda: trials, search_alg=None)
+    tune._resource_updater, tune._schedule_trial_save = None, lambda *_, **__: None
+    for trial in trials:
+        trial.status = "PENDING"
+        outer.on_trial_add(tune, trial)
+    first = trials[0]
+    first.status = "RUNNING"
+    for number in range(1, 9):
+        result = {"training_iteration": number, "loss": 9.0 - number, f"{RESULT_KEY}/pausable": False}
+        assert outer.on_trial_result(tune, first, result) == TrialScheduler.CONTINUE, number
+    assert told == [("trains on in place of a pause: its training code writes no checkpoints", "a")]
+    outer.on_trial_complete(tune, first, result)
+
+
+@pytest.mark.parametrize("name", ["elastic_asha", "gang_pbt", "hyperband"])
+def test_schedulers_that_pause_are_refused_where_no_checkpoints_are_written(name: str) -> None:
+    with pytest.raises(SettingsError, match="checkpoints=None has them write none"):
+        build_scheduler(Settings(metric="loss", model=dict, checkpoints=None, scheduler=name))
+    build_scheduler(Settings(metric="loss", model=dict, checkpoints=None, scheduler="asha"))

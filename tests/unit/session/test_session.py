@@ -439,6 +439,16 @@ def test_epochs_that_training_code_counts_from_one_are_counted_as_lightnings(
 ) -> None:
     resume = None if resumed is None else CheckpointInfo("x", 5, epoch=resumed)
     ranks = Ranks(tmp_path, size=1, until=None, resume=resume)
+    assert ranks.sessions[0].context.resume == resume
     for epoch in told:
         ranks.report({"loss": 1.0, "epoch": epoch})
     assert [event.epoch for event in ranks.events] == counted
+
+
+def test_a_report_says_whether_a_checkpoint_could_be_written(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, size=1, until=None)
+    ranks.report({"loss": 1.0})
+    ranks.report({"loss": 1.0}, checkpoint=lambda path: Path(path).write_text("weights"))
+    ranks.sessions[0].boundary.writer = lambda path: Path(path).write_text("weights")
+    ranks.report({"loss": 1.0})
+    assert [event.savable for event in ranks.events if isinstance(event, Report)] == [False, True, True]

@@ -57,6 +57,7 @@ def test_rank_0_counts_the_seconds_of_training_and_not_those_of_its_waits(tmp_pa
     one = session.Session(
         *task, Place(0, 1, 0, 1, 0, "x"), MemoryControl(), events.append, Answers(clock, 50.0), clock=clock
     )
+    assert one.context.resume == resume
     clock.now += 30.0  # the train function is fetched and unpickled
     one.begin()
     for _ in range(2):
