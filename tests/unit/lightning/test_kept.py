@@ -16,6 +16,8 @@ from tunelight.session.session import get_session
 
 __all__ = ["trial"]
 
+pytestmark = pytest.mark.usefixtures("every_checkpoint")
+
 
 @pytest.mark.filterwarnings("ignore:It is recommended to use")  # the tests' process group is none of this Trainer's
 @pytest.mark.parametrize("strategy", ["ray", "auto"])
