@@ -74,9 +74,9 @@ def test_plain_tune_gets_the_real_file_also_of_one_that_is_being_written(make: M
 
 
 def test_tune_saves_each_report_that_has_a_checkpoint(make: Make) -> None:
+    assert SHOULD_CHECKPOINT not in make(three).step()
     one = make(background)
     assert [one.step().get(SHOULD_CHECKPOINT) for _ in range(3)] == [True] * 3
-    assert SHOULD_CHECKPOINT not in make(three).step()
 
 
 def test_the_end_of_a_trial_gives_tune_no_checkpoint_twice(make: Make) -> None:
