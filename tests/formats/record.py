@@ -23,12 +23,12 @@ from pathlib import Path
 HERE = Path(__file__).parent
 THERE = Path("/tmp/sweep")
 NAMED = ("unshare", "--uts", "sh", "-c", 'hostname localhost && exec "$@"', "sh") if os.geteuid() == 0 else ()
-KEPT = ("*.yaml", "record*.jsonl", "notes.jsonl", "owners/*", "trial_*/*.json*", "trial_*/log.txt", "*/checkpoints/*")
+KEPT = ("*.yaml", "record*.jsonl", "owners/*", "trial_*/*.json*", "trial_*/log.txt", "*/checkpoints/*")
 LIMIT_S = 240
 
 
 def record() -> None:
-    """Run the sweep, interrupt its fourth trial after a report, and make notes."""
+    """Run the sweep, and interrupt its fourth trial after a report."""
     env = {
         "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
         "PYTHONPATH": str(THERE / "lib"),
@@ -46,7 +46,6 @@ def record() -> None:
     finally:
         child.send_signal(signal.SIGINT)
         child.wait(60)
-    subprocess.run([*command, "note", "recorded", "a line", "--storage", "runs"], cwd=THERE, env=env, check=False)
 
 
 def keep(target: Path) -> None:

@@ -26,7 +26,7 @@ from tests.waiting import until
 from tunelight import stores
 from tunelight.cli.app import app
 from tunelight.errors import CommandError, StorageError
-from tunelight.record import Notes, driver_of, record_of
+from tunelight.record import driver_of, record_of
 
 ROOT = Path(__file__).parents[2]
 URL = "s3://bucket/sweeps"
@@ -191,7 +191,6 @@ def test_a_sweep_is_steered_through_the_store(
         found = driver_of(stores.working(URL) / "live")
         assert found is not None
         assert found.alive
-        Notes(stores.working(URL) / "live").add("from another machine")
         began = time.monotonic()
         assert sweep.stop(0) == "stopped by command"
         assert sweep.enqueue({"lr": 0.0123}).startswith("enqueued")
@@ -207,6 +206,5 @@ def test_a_sweep_is_steered_through_the_store(
     results = tl.SweepResults.load(f"{URL}/live")
     assert results.trials[0].state == "STOPPED"
     assert results.ended == "stopped"
-    assert [note.text for note in results.notes] == ["from another machine"]
     names = [one["Key"] for one in bucket.list_objects_v2(Bucket="bucket", Prefix="sweeps/live/commands/")["Contents"]]
-    assert names == [f"sweeps/live/commands/{number}.json" for number in range(1, 5)]
+    assert names == [f"sweeps/live/commands/{number}.json" for number in range(1, 4)]

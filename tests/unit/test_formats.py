@@ -97,13 +97,6 @@ def test_it_is_reported_on_and_exported(folder, tmp_path):
     assert (tmp_path / "best.ckpt").is_file()
 
 
-def test_its_notes_are_read_and_new_ones_added(folder, version):
-    results = tl.SweepResults.load(folder)
-    results.note("still there")
-    known = [] if version == "0.1" else ["a line"]  # 0.1 had no notes
-    assert [note.text for note in tl.SweepResults.load(folder).notes] == [*known, "still there"]
-
-
 def test_it_is_resumed_where_it_was_cut_off(folder, monkeypatch):
     found: list[PreparedSweep] = []
     monkeypatch.setattr(sweeps, "connected", lambda _, reservation, *__: contextlib.nullcontext((reservation, None)))

@@ -43,7 +43,6 @@ _OTHER_NAMES: Final = {
     "plot": "report SWEEP --figures all",
     "simulate": "plan FILE --curves SWEEP",
     "dashboard": "report SWEEP --study FILE",
-    "tag": "note SWEEP --tag TAG",
     "watch": "show SWEEP --follow",
     "list": "ls",
     "delete": "rm SWEEP",

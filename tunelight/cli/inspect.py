@@ -15,7 +15,6 @@ from tunelight.cli.printing import (
     print_line,
     print_table,
     shown_path,
-    when,
     words,
 )
 from tunelight.errors import SettingsError
@@ -72,19 +71,12 @@ def show(
     typer.echo(results.summary())
     if not (about["ended"] or about["running"]):
         typer.echo(f"It was cut off: no process runs it. To resume: tunelight resume {shown_path(results.folder)}")
-    if results.tags:
-        typer.echo(f"Tags: {', '.join(results.tags)}")
-    for note in results.notes:
-        on = "" if note.trial is None else f" on trial {note.trial}"
-        typer.echo(f"Note{on} ({when(note.time)}): {note.text}")
     further = [metric for metric, _ in results.objectives[1:]]
-    tags = ["tags"] if any(each.tags for each in trials) else []
-    header = ["trial", "state", results.metric or "metric", *further, "reports", "time", *tags, "configuration"]
+    header = ["trial", "state", results.metric or "metric", *further, "reports", "time", "configuration"]
     rows = []
     for each in trials:
         values = [each.value, *results.further(each).values(), len(each.history), f"{each.seconds:.0f}s"]
-        tagged = [", ".join(each.tags) or None] if tags else []
-        rows.append([each.id, each.state, *values, *tagged, words(each.plain_config)])
+        rows.append([each.id, each.state, *values, words(each.plain_config)])
     print_table(header, rows)
 
 
@@ -100,10 +92,6 @@ def _show_trial(trial: TrialResult, json: bool) -> None:
     if trial.branch is not None:
         typer.echo(f"{'branch of':<11} {trial.branch.parent} after {trial.branch.where}")
     typer.echo(f"{'config':<11} {words(trial.plain_config)}")
-    if trial.tags:
-        typer.echo(f"{'tags':<11} {', '.join(trial.tags)}")
-    for note in trial.notes:
-        typer.echo(f"{'note':<11} {note.text} ({when(note.time)})")
     for run in trial.runs:
         git = run.get("git") or {}
         commit = f"  at {git['commit'][:12]}{' with changes' if git.get('dirty') else ''}" if git.get("commit") else ""

@@ -39,7 +39,7 @@ _ORDERS: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
 """What rows are sorted by, ascending; those with None come last."""
 
 
-@command("ls --sort best --tag good      tunelight ls 'digits-*' --state finished")
+@command("ls --sort best                 tunelight ls 'digits-*' --state finished")
 def ls(
     where: Annotated[
         str | None,
@@ -53,9 +53,6 @@ def ls(
     ] = "time",
     reverse: Annotated[bool, typer.Option("--reverse", help="The other way round.")] = False,
     state: Annotated[str | None, typer.Option("--state", help=f"Only sweeps that are: {', '.join(_STATES)}.")] = None,
-    tags: Annotated[
-        list[str], typer.Option("--tag", metavar="TAG", help="Only sweeps with this tag. Repeatable: with all.")
-    ] = [],
     storage: options.Storage = options.STORAGE,
     json: options.Json = False,
 ) -> None:
@@ -65,7 +62,7 @@ def ls(
     if state is not None and state not in _STATES:
         raise SettingsError(unknown("There is no state", state, _STATES))
     place, found = _found(where, storage)
-    rows = [row for one in found if (row := _row(one, tags)) is not None]
+    rows = [_row(one) for one in found]
     if state is not None:
         rows = [row for row in rows if row["state"] == state.replace("-", " ")]
     rows = _sorted(rows, _ORDERS[sort], reverse=reverse)
@@ -74,11 +71,9 @@ def ls(
     elif not found:
         typer.echo(f"No sweeps in {place}. {_NONE}.")
     elif not rows:
-        typer.echo(f"None of {len(found)} sweeps in {place} is such a one. Leave --state or --tag out to see them.")
+        typer.echo(f"None of {len(found)} sweeps in {place} is such a one. Leave --state out to see them.")
     else:
-        tagged = any(row["tags"] for row in rows)
-        columns = ["sweep", "trials", "state", "metric", "best", "written", *(["tags"] if tagged else [])]
-        print_table(columns, [_line(row)[: len(columns)] for row in rows])
+        print_table(["sweep", "trials", "state", "metric", "best", "written"], [_line(row) for row in rows])
 
 
 def _found(where: str | None, storage: str) -> tuple[str, list[Found]]:
@@ -110,22 +105,16 @@ def _found(where: str | None, storage: str) -> tuple[str, list[Found]]:
     return place, fitting
 
 
-def _row(found: Found, tags: list[str]) -> dict[str, Any] | None:
-    """Return a sweep as JSON has it; None for one without these tags."""
-    from tunelight.record import Notes
+def _row(found: Found) -> dict[str, Any]:
+    """Return a sweep as JSON has it."""
     from tunelight.results import SweepResults
     from tunelight.stores import shown
 
     row: dict[str, Any] = {"sweep": found.folder.name, "folder": shown(found.folder), "written": found.written}
-    known: list[str] = []
     try:
-        known = Notes(found.folder).tags(None)
-        if not set(tags) <= set(known):
-            return None
         row |= about_sweep(SweepResults.load(found.folder))
     except StorageError as error:  # one that cannot be read must not hide the others
-        row |= {"error": str(error), "state": "unreadable", "tags": known}
-        return row if set(tags) <= set(known) else None
+        return row | {"error": str(error), "state": "unreadable"}
     return row | {"state": row["ended"] or ("running" if row["running"] else "cut off")}
 
 

@@ -31,14 +31,6 @@ class Error(Printed):
     error: Failure
 
 
-class Note(Printed):
-    """A note on a sweep, or on a trial."""
-
-    time: float
-    text: str
-    trial: str | None
-
-
 class Branch(Printed):
     """Where a trial began with another one's state: after which report, and which step of training behind it."""
 
@@ -63,8 +55,6 @@ class Trial(Printed):
     seed: int | None
     checkpoint: str | None
     error: str | None
-    tags: list[str]
-    notes: list[Note]
     repeats: str | None = None
     repetition: int = 0
     branch: Branch | None = None
@@ -92,8 +82,6 @@ class _Sweep(Printed):
     objectives: list[list[str]]
     ended: str | None
     running: bool
-    tags: list[str]
-    notes: list[Note]
     states: dict[str, int]
     best: Trial | None
     repeated: list[dict[str, Any]] = []
@@ -127,7 +115,6 @@ class Unreadable(Printed):
     written: float
     error: str
     state: Literal["unreadable"]
-    tags: list[str]
 
 
 class Answer(Printed):
@@ -187,16 +174,6 @@ class TunedUp(Printed):
     search_s: float
     seconds: float
     notes: list[str]
-
-
-class Noted(Printed):
-    """Notes and tags of a sweep or a trial; of a sweep also its trials' tags."""
-
-    sweep: str
-    trial: str | None
-    notes: list[Note]
-    tags: list[str]
-    trials: dict[str, list[str]] = {}
 
 
 class Deleted(Printed):
@@ -291,7 +268,6 @@ COMMANDS: Final[dict[str, Any]] = {
     "ls": list[Listed | Unreadable],
     "show": SweepWithTrials | TrialInDetail,
     "show --follow": Event,
-    "note": Noted,
     "rm": list[Deleted],
     "best": BestTrial,
     "reproduce": Reproduced,

@@ -116,8 +116,6 @@ def about_sweep(results: SweepResults) -> dict[str, Any]:
         "objectives": results.objectives,
         "ended": results.ended,
         "running": results.ended is None and driver is not None and driver.alive,
-        "tags": results.tags,
-        "notes": results.notes,
         "trials": len(results),
         "states": Counter(trial.state for trial in results.every_trial),
         "best": None if best is None else about_trial(best),
@@ -142,8 +140,6 @@ def about_trial(trial: TrialResult) -> dict[str, Any]:
         "seed": trial.seed,
         "checkpoint": trial.address,
         "error": trial.error,
-        "tags": trial.tags,
-        "notes": trial.notes,
     }
 
 

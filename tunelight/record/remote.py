@@ -21,7 +21,6 @@ from tunelight.record.lease import Lease, is_driven_here, record_of
 from tunelight.record.names import (
     COMMANDS_FILE,
     EVENTS_END,
-    NOTES_FILE,
     SWEEP_FILE,
     why,
 )
@@ -40,7 +39,7 @@ _COMMANDS_S: Final = 0.75
 """Seconds between two looks for commands in a store."""
 _OF_TRIALS: Final = (f"*/events.out.tfevents*{EVENTS_END}",)
 """The files that the driver writes into trials' folders."""
-_OTHERS: Final = (NOTES_FILE, COMMANDS_FILE)
+_OTHERS: Final = (COMMANDS_FILE,)
 """Files in a sweep's folder that are uploaded when they are written."""
 
 _log = logging.getLogger("tunelight")

@@ -1,7 +1,7 @@
 """A file of JSON lines in a sweep's folder to which any process may append, also while the sweep runs.
 
 Object stores cannot append. There each line is an object, numbered in the order in which the store took them:
-``notes/1.json``, ``notes/2.json``, ... for ``notes.jsonl``. The file on a machine holds those that it has read.
+``commands/1.json``, ``commands/2.json``, ... for ``commands.jsonl``. A machine's file holds those that it has read.
 """
 
 from __future__ import annotations

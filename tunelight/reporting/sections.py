@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from tunelight.errors import first_of
-from tunelight.record import OUTCOMES, Note, read_sweep_file, view
+from tunelight.record import OUTCOMES, read_sweep_file, view
 from tunelight.record.view import plain, plain_pairs
 from tunelight.reporting.words import compact, elapsed
 from tunelight.results.logs import log_end
@@ -122,7 +122,6 @@ def _about(results: SweepResults) -> Section:
             blocks.append({"text": f"Each trial that has reported a number as {metric} has failed."})
     elif state.best is None:
         blocks.append({"text": f"No trial has reported a number as {metric} yet."})
-    blocks += _remarks(results.tags, [note for note in results.notes if note.trial is None])
     return {"blocks": [*blocks, how_it_was_run(results)]}
 
 
@@ -214,7 +213,6 @@ def trial_blocks(
                 _pairs("the best trial differs in", other, _VALUE),
             ]
         },
-        *_remarks(trial.tags, trial.notes),
         *_changes(trial),
         *_placement(state, begin),
     ]
@@ -341,14 +339,6 @@ def _pairs(title: str, rows: Mapping[str, Any] | Sequence[tuple[str, Any]], limi
 def _cut_items(items: list[str], most: int) -> Block:
     left = len(items) - most
     return {"items": [*([f"{left} earlier are left out."] if left > 0 else []), *items[-most:]]}
-
-
-def _remarks(tags: Sequence[str], notes: Sequence[Note]) -> Iterator[Block]:
-    """Yield the tags and notes that people gave to a sweep or a trial."""
-    if tags:
-        yield {"text": f"Tags: {', '.join(tags)}"}
-    if notes:
-        yield {"title": "Notes", "items": [f"{moment(note.time)}: {note.text}" for note in notes]}
 
 
 def cards(results: SweepResults) -> Block:

@@ -17,9 +17,9 @@ from tunelight import record as storage
 from tunelight import stores
 from tunelight.errors import NoResultError, SettingsError, first_of, guess, unknown
 from tunelight.machine.optional import need
-from tunelight.record import Note, Notes, Standing, SweepState
+from tunelight.record import Standing, SweepState
 from tunelight.results import repeats
-from tunelight.results.trial import Noted, TrialResult
+from tunelight.results.trial import TrialResult
 from tunelight.results.words import counted
 from tunelight.settings import Mode, paired
 from tunelight.settings.dotted import flatten
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _MOST_IDS: Final = 12
 
 
-class SweepResults(Noted):
+class SweepResults:
     """The results of a sweep, from ``tunelight.run`` or :meth:`load`. Iterates over the trials of its search.
 
     The best trial is the one with the best of all reports (not the best last report). NaN is never best; of equal
@@ -56,7 +56,6 @@ class SweepResults(Noted):
         self._settings = {**state.sweep, **settings}
         self._state = self.record = state
         """The recorded state: also where and when each trial was trained, and the remarks of the sweep itself."""
-        self._notes = Notes(self.folder)
         self._objects = objects
         now = state.updated or 0.0
         every = [
@@ -66,7 +65,6 @@ class SweepResults(Noted):
                 self.folder,
                 now,
                 [state.runs[number] for number in trial.runs],
-                notes=self._notes,
                 restored=self._restored,
             )
             for trial in sorted(state.trials.values(), key=lambda trial: trial.index)
@@ -241,11 +239,6 @@ class SweepResults(Noted):
         return [trial for trial in self.every_trial if trial.state == storage.ERROR]
 
     @property
-    def notes(self) -> list[Note]:
-        """The notes that people wrote on the sweep and on its trials (``note.trial``), in order."""
-        return self._notes.all
-
-    @property
     def num_stopped(self) -> int:
         """How many trials the scheduler stopped early."""
         return self._state.counts[storage.STOPPED]
@@ -290,9 +283,9 @@ class SweepResults(Noted):
         The metric's columns are ``best_<metric>`` and ``last_<metric>``. Further metrics of the sweep have both, too:
         their ``best_`` is the value in the same report, the best by the first metric. ``epochs`` is how many epochs it
         had trained at its last report (None where the reports do not say); a configuration key ``lr`` is the
-        column ``config.lr``, and nested ones are joined by dots. If any trial has tags, the column ``tags`` holds them,
-        joined by commas. If configurations were trained again, ``repeats`` is the trial whose configuration a trial
-        trains again (None for trials of the search), and ``repetition`` which training of it that is.
+        column ``config.lr``, and nested ones are joined by dots. If configurations were trained again, ``repeats`` is
+        the trial whose configuration a trial trains again (None for trials of the search), and ``repetition`` which
+        training of it that is.
         """
         import pandas as pd  # half a second that only this needs
 
@@ -310,8 +303,6 @@ class SweepResults(Noted):
         row["epochs"] = None if epoch is None else epoch + 1
         row["reports"] = len(trial.history)
         row["seconds"] = trial.seconds
-        if self._notes.tagged:
-            row["tags"] = ", ".join(trial.tags)
         config = {key: value for key, value in flatten(trial.plain_config, "config.").items() if value != {}}
         return row | config
 

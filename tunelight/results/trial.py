@@ -18,7 +18,7 @@ from tunelight.checkpoints import files as checkpoints
 from tunelight.compat.lightning import prefer
 from tunelight.errors import CheckpointError, ImportPathError, TrainFunctionError
 from tunelight.machine.optional import need
-from tunelight.record import Note, Notes, TrialState
+from tunelight.record import TrialState
 from tunelight.results.words import refused
 from tunelight.settings import SETTINGS, check_setting, load_object, paired
 from tunelight.settings.dotted import holder_of
@@ -34,32 +34,8 @@ _CARRIED: Final = (
 """Settings that the command of a trial names where they are not the defaults, beside its workers and its seed."""
 
 
-class Noted:
-    """The notes and tags of a sweep, or of the trial with the id ``_about``."""
-
-    _about: str | None = None
-    _notes: Notes
-
-    @property
-    def tags(self) -> list[str]:
-        """Its own tags."""
-        return self._notes.tags(self._about)
-
-    def note(self, text: str) -> None:
-        """Add a note, also while the sweep runs. Raises: SettingsError for an empty one; StorageError."""
-        self._notes.add(text, self._about)
-
-    def tag(self, *tags: str) -> None:
-        """Add tags, also while the sweep runs. Raises: SettingsError for what is no tag; StorageError."""
-        self._notes.tag(tags, self._about)
-
-    def untag(self, *tags: str) -> None:
-        """Remove tags. Raises: SettingsError for one that it does not have; StorageError."""
-        self._notes.untag(tags, self._about)
-
-
-class TrialResult(Noted):
-    """One trial of a sweep, read only but for its notes and tags.
+class TrialResult:
+    """One trial of a sweep, read only.
 
     Attributes:
         id, index: its id (str), and its number in order of creation (int, from 0).
@@ -95,10 +71,9 @@ class TrialResult(Noted):
         now: float,
         runs: Sequence[Mapping[str, Any]] = (),
         *,
-        notes: Notes | None = None,
         restored: Callable[[Mapping[str, Any]], dict[str, Any]] = dict,
     ) -> None:
-        self.id = self._about = state.id
+        self.id = state.id
         self.index = state.index
         self.state = state.state
         best = None if state.best is None else state.history[state.best]["training_iteration"]
@@ -125,7 +100,6 @@ class TrialResult(Noted):
         self._error = state.error
         self._why = state.why
         self._checkpoints = list(state.checkpoints)
-        self._notes = Notes(folder) if notes is None else notes
 
     @property
     def config(self) -> dict[str, Any]:
@@ -218,11 +192,6 @@ class TrialResult(Noted):
         that gives no reasons, as Ray's.
         """
         return self._why
-
-    @property
-    def notes(self) -> list[Note]:
-        """The notes that people wrote on it, in order."""
-        return self._notes.of(self.id)
 
     @property
     def error(self) -> str | None:

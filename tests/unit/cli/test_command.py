@@ -21,7 +21,7 @@ from tunelight.errors import GangError, HeadLostError, StorageError, TrialError,
 from tunelight.record import leased
 
 COMMANDS = [
-    "init", "check", "run", "resume", "ls", "show", "note", "rm", "best", "reproduce", "report", "serve", "plan",
+    "init", "check", "run", "resume", "ls", "show", "rm", "best", "reproduce", "report", "serve", "plan",
     "tune-up", "doctor", "stop", "pause", "enqueue", "branch", "set", "up", "down", "mcp",
 ]  # fmt: skip
 

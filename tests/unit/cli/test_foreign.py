@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import zlib
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from rich.console import Console
 from tests.unit.cli.test_command import call
 from tunelight.cli.app import BAD_INPUT
 from tunelight.errors import StorageError
-from tunelight.record import Notes, Record, read_sweep_file
+from tunelight.record import Record, read_sweep_file
 from tunelight.reporting import watch
 from tunelight.results import SweepResults
 
@@ -70,14 +69,12 @@ def test_export_copies_no_file_outside_of_the_sweep(tmp_path, named):
 
 def test_no_control_character_of_a_record_reaches_the_terminal(tmp_path):
     evil = foreign(tmp_path / "evil", text=ESCAPES)
-    (evil / "notes.jsonl").write_text(json.dumps({"kind": "note", "time": 1.0, "trial": None, "text": ESCAPES}) + "\n")
     stream = io.StringIO()
     watch(evil, console=Console(file=stream, width=300))
     shown = [call(*words).output for words in (("show", evil), ("show", evil, "1"), ("best", evil), ("ls", tmp_path))]
     for text in (stream.getvalue(), *shown):
         assert not [char for char in text if (char < " " and char not in "\n\t") or "\x7f" <= char <= "\x9f"], text
     assert r"\x1b]0;PWNED\x07" in shown[1]
-    assert Notes(evil).all[0].text.startswith(r"\x1b]0;PWNED")
     results = SweepResults.load(evil)
     assert results.best_config.popitem()[1] == f"relu{ESCAPES}"  # what was trained, to the last character
 

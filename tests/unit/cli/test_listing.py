@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.unit.cli.test_command import call
 from tests.unit.results.test_results import Writer
 from tunelight.cli.app import BAD_INPUT
-from tunelight.record import Notes, leased
+from tunelight.record import leased
 
 # name, trials' losses, how it ended, metric's mode; the last is the newest
 SWEEPS: tuple[tuple[str, list[float], str | None, str], ...] = (
@@ -86,18 +85,6 @@ def test_a_running_sweep_is_listed_as_such(runs):
         assert listed("--state", "running") == ["cut"]
 
 
-def test_tags_are_shown_and_chosen_by(runs):
-    assert "tags" not in call("ls").output
-    Notes(runs / "digits-a").tag(["good", "big"])
-    Notes(runs / "cut").tag(["good"])
-    Notes(runs / "other").tag(["big"], trial="00000")
-    assert listed("--tag", "good") == ["cut", "digits-a"]
-    assert listed("--tag", "good", "--tag", "big") == ["digits-a"]
-    assert "good, big" in call("ls").output
-    rows: dict[str, Any] = {row["sweep"]: row for row in json.loads(call("ls", "--json").stdout)}
-    assert (rows["digits-a"]["tags"], rows["other"]["tags"]) == (["good", "big"], [])
-
-
 @pytest.mark.parametrize(
     ("words", "names"),
     [
@@ -130,6 +117,6 @@ def test_what_cannot_be_listed_is_told(runs, words, message):
 
 
 def test_a_choice_that_fits_no_sweep_is_no_error(runs):
-    assert "None of 5 sweeps in tunelight_runs is such a one" in call("ls", "--tag", "x").output
+    assert "None of 5 sweeps in tunelight_runs is such a one" in call("ls", "--state", "gave-up").output
     Path("empty").mkdir()
     assert "No sweeps in empty" in call("ls", "empty").output

@@ -59,7 +59,6 @@ def test_every_command_that_takes_json_is_in_the_schema():
         ("show", ["show", "last", "0"]),
         ("show", ["show", "last", "2"]), ("best", ["best", "last"]),
         ("best", ["best", "last", "--export", "best.yaml"]),
-        ("note", ["note", "last", "good", "--tag", "a"]), ("note", ["note", "last/best"]),
         ("report", ["report", "last", "--out", "report.html"]), ("report", ["report", "last", "--study", "study.log"]),
         ("report", ["report", "last", "--figures", "history", "--format", "json"]),
         ("rm", ["rm", "last", "--checkpoints", "--yes"]), ("rm", ["rm", "last", "--yes"]), ("init", ["init", "new"]),

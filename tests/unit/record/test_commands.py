@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,3 +71,30 @@ def test_answers_are_in_the_record_and_a_paused_sweep_is_until_it_goes_on(tmp_pa
     assert [text.partition(":")[0] for _, text in read.notes] == ["pause", "set", "resume"]
     assert set(read.answers) == {pause, more, refused, on}
     sweep.callback.close()
+
+
+WRITE = """
+import sys
+from tunelight.record import send
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(50):
+    send(sys.argv[1], "stop", f"{sys.argv[2]}{number} {'x' * 500}")
+"""
+
+
+def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", WRITE, str(tmp_path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    writers = [subprocess.Popen([*words, name], text=True, **pipes) for name in "ab"]
+    for writer in writers:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.write("\n")
+        writer.stdin.flush()
+    for writer in writers:
+        writer.communicate(timeout=60)
+    found = [str(command.trial).split()[0] for command in CommandReader(tmp_path).news()]
+    assert sorted(found) == sorted(f"{name}{number}" for name in "ab" for number in range(50))

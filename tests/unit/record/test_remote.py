@@ -15,7 +15,6 @@ from tunelight import stores
 from tunelight.errors import SettingsError, StorageError
 from tunelight.record import (
     CommandReader,
-    Notes,
     Record,
     RecordFollower,
     create_sweep_folder,
@@ -342,15 +341,20 @@ def test_of_machines_that_write_at_the_same_moment_none_loses_its_line(storage, 
         assert [command.trial for command in reader.news()] == expected
 
 
+def stopped(folder: Path) -> list[str | None]:
+    """Return which trials the commands of a sweep name, as a machine reads them that has read none."""
+    remote_module.refresh(folder / COMMANDS_FILE, shared=True)
+    return [command.trial for command in CommandReader(folder).news()]
+
+
 def test_lines_of_a_sweep_that_was_deleted_are_not_those_of_the_next(storage, machine):
     for texts in (["first", "second"], ["third"], ["fourth", "fifth", "sixth"]):
         machine("first")
         folder = create_sweep_folder(storage(), "s")
-        notes = Notes(folder)
         for text in texts:
-            notes.add(text)
+            send(folder, "stop", text)
         machine("second")
-        assert [note.text for note in Notes(storage() / "s").all] == texts
+        assert stopped(storage() / "s") == texts
         machine("first")
         there(folder).delete(folder)
 
@@ -388,10 +392,10 @@ def test_an_object_whose_creation_was_sent_twice_is_ones_own(storage):
 
 def test_a_line_that_a_full_disk_has_torn_is_brought_again(storage, machine):
     folder = create_sweep_folder(storage(), "s")
-    Notes(folder).add("a note")
+    send(folder, "stop", "1")
     machine("second")
-    other = Notes(storage() / "s")
-    assert len(other.all) == 1
-    text = other.path.read_bytes()
-    other.path.write_bytes(text[:9])
-    assert len(Notes(storage() / "s").all) == 1
+    other = storage() / "s"
+    assert stopped(other) == ["1"]
+    path = other / COMMANDS_FILE
+    path.write_bytes(path.read_bytes()[:9])
+    assert stopped(other) == ["1"]

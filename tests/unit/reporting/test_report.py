@@ -287,17 +287,3 @@ def test_a_path_that_cannot_be_written_is_an_error(results: SweepResults, tmp_pa
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(StorageError, match="Choose a path that can be written"):
         report(results, tmp_path / "file" / "a.html")
-
-
-def test_notes_and_tags_that_people_gave_are_shown(tmp_path: Path) -> None:
-    found = record(tmp_path, trials=2)
-    found.note("the baseline")
-    found.tag("good")
-    found.trials[0].note("diverges later")
-    found.trials[0].tag("keep")
-    data = inlined(page(SweepResults.load(tmp_path)))
-    about, trial = "\n".join(strings(data["part-about"])), "\n".join(strings(data["trial-0"]))
-    assert "Tags: good" in about
-    assert ": the baseline" in about
-    assert "Tags: keep" in trial
-    assert ": diverges later" in trial

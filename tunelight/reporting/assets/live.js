@@ -326,8 +326,7 @@
         value: (row) => row.updated,
         show: (row) => (row.updated ? new Date(row.updated * 1000).toLocaleString() : ""),
       },
-      { name: "tags", value: (row) => (row.tags || []).join(", ") },
-      { name: "notes", value: (row) => row.error || (row.notes || []).join("; ") },
+      { name: "error", value: (row) => row.error || "" },
     ]);
     compare.addEventListener("click", () => {
       const query = new URLSearchParams([...chosen].map((name) => ["sweep", name]));

@@ -15,9 +15,7 @@ from typing import Any, Final
 from tunelight import stores
 from tunelight.errors import StorageError
 from tunelight.record import (
-    NOTES_FILE,
     Found,
-    Notes,
     RecordFollower,
     SweepState,
     TrialState,
@@ -275,7 +273,7 @@ class SweepList:
                 last = self._summaries.get(name)
             if known is None:
                 continue
-            stamp = max(known[1], _modified(known[0]))
+            stamp = known[1]
             live = last is not None and last[1].get("live")
             if last is not None and last[0] == stamp and not live:
                 found.append(last[1])
@@ -306,8 +304,6 @@ class SweepList:
             while not watch.whole and time.monotonic() < end:
                 watch.look()
             head = watch.head()
-            notes = Notes(watch.folder)
-            said = [note.text for note in notes.all if note.trial is None]
         except Exception as error:  # noqa: BLE001 - a sweep that cannot be read must not hide the others
             return {"name": name, "state": "unreadable", "error": view.plain(str(error), 400), "live": False}
         left_out = ("events", "rungs", "driver", "columns")
@@ -315,8 +311,6 @@ class SweepList:
         return {
             **{key: value for key, value in head.items() if key not in left_out},
             "best": best,
-            "tags": notes.tags(None),
-            "notes": [view.plain(text) for text in said[-3:]],
             "live": head["state"] in ("running", "paused") or head["read"] < 1.0,
         }
 
@@ -327,14 +321,6 @@ class SweepList:
             return any((found := driver_of(folder)) is not None and found.alive for folder in recent)
         except Exception:  # noqa: BLE001 - a store that does not answer now may do so at the next look
             return True
-
-
-def _modified(folder: Path) -> float:
-    """Return when the notes of a sweep were last written to; 0 where there are none."""
-    try:
-        return (folder / NOTES_FILE).stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def _is_text(name: str) -> bool:
