@@ -274,6 +274,9 @@ class Bench:
         for trial in trials:
             if trial.state != "FINISHED":
                 self.broken.append(f"{name}: trial {trial.id} ended {trial.state}: {str(trial.error).splitlines()[0]}")
+            metrics = _lines(trial.path / "metrics.jsonl")
+            if (written := [line["training_iteration"] for line in metrics]) != wanted:
+                self.broken.append(f"{name}: metrics.jsonl of trial {trial.id} has reports {written}")
             if numbers[trial.id] != wanted:
                 self.broken.append(f"{name}: the record has reports {numbers[trial.id]} of trial {trial.id}")
         if len(trials) != self._trials:
@@ -369,6 +372,14 @@ def _events(path: Path) -> list[dict[str, Any]]:
         with suppress(ValueError):
             found.append(json.loads(line))
     return found
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a file in a sweep's folder, from its store if it has one."""
+    from tunelight import stores
+
+    store = stores.store_of(path)
+    return [json.loads(line) for line in (store.read(path) if store else path.read_bytes()).splitlines()]
 
 
 def until(done: Callable[[], bool], limit_s: float = LIMIT_S) -> bool:

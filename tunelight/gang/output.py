@@ -20,7 +20,7 @@ from tunelight.messages import Terminal, Text
 from tunelight.stores import alone, delete_local, shown, store_of
 
 LOG = "log.txt"
-_DRIVERS = ".tunelight"
+_DRIVERS = ("metrics.jsonl", ".tunelight")
 """Endings of the names of files in a trial's folder that the driver writes and uploads itself."""
 
 logger = logging.getLogger(__name__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import math
 import os
 from pathlib import Path
@@ -62,6 +63,41 @@ def test_only_metrics_are_metrics(sweep):
     assert sweep.state.trials["00000"].history == [
         {"loss": 0.5, "acc": 0.9, "epoch": 0, "training_iteration": 1, "timestamp": 5.0}
     ]
+
+
+def test_reports_are_written_to_the_trials_folder_too(sweep):
+    trial = sweep.add()
+    sweep.start(trial)
+    sweep.report(trial, 1, 0.5)
+    sweep.report(trial, 2, 0.4)
+    written = (sweep.folder / "trial_00000" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in written] == sweep.state.trials["00000"].history
+
+
+@pytest.mark.parametrize(
+    "left", [b"", b'{"training_iteration":1}\n', b'{"training_iteration":1}\n{"training_iter', None], ids=str
+)
+def test_metrics_that_a_lost_driver_left_behind_the_record_are_written_anew(sweep, left):
+    trial = sweep.add()
+    sweep.start(trial)
+    sweep.report(trial, 1, 0.5)
+    sweep.report(trial, 2, 0.4)
+    path = sweep.folder / "trial_00000" / "metrics.jsonl"
+    whole = path.read_bytes()
+    path.unlink() if left is None else path.write_bytes(left)
+    RecordCallback(sweep.folder, metric="loss", mode="min")
+    assert path.read_bytes() == whole
+
+
+def test_metrics_that_are_ahead_of_the_record_are_cut(sweep):
+    trial = sweep.add()
+    sweep.start(trial)
+    sweep.report(trial, 1, 0.5)
+    path = sweep.folder / "trial_00000" / "metrics.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole.replace(b'"training_iteration":1', b'"training_iteration":2'))
+    RecordCallback(sweep.folder, metric="loss", mode="min")
+    assert path.read_bytes() == whole
 
 
 def test_trial_that_ends_by_itself_is_finished(sweep):
