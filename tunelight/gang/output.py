@@ -95,7 +95,12 @@ class _Bytes(io.BufferedIOBase):
         """Do nothing: it outlives streams that training code has made of it."""
 
 
-os.register_at_fork(after_in_child=lambda: [stream._begin() for stream in list(_streams)])
+def _begin_in_fork() -> None:
+    for stream in list(_streams):
+        stream._begin()
+
+
+os.register_at_fork(after_in_child=_begin_in_fork)
 
 
 class RankLog(RankLines):

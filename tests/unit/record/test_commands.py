@@ -85,8 +85,8 @@ for number in range(50):
 
 def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
     words = [sys.executable, "-c", WRITE, str(tmp_path)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    writers = [subprocess.Popen([*words, name], text=True, **pipes) for name in "ab"]
+    pipe = subprocess.PIPE
+    writers = [subprocess.Popen([*words, name], text=True, stdin=pipe, stdout=pipe) for name in "ab"]
     for writer in writers:
         assert writer.stdout is not None
         assert writer.stdout.readline() == "ready\n"
