@@ -129,5 +129,4 @@ def _sorted(
 
 def _line(row: dict[str, Any]) -> list[Any]:
     best = row["best"]["value"] if row.get("best") else None
-    tags = ", ".join(row["tags"]) or None
-    return [row["sweep"], row.get("trials"), row["state"], row.get("metric"), best, age(row["written"]), tags]
+    return [row["sweep"], row.get("trials"), row["state"], row.get("metric"), best, age(row["written"])]

@@ -117,6 +117,6 @@ def test_what_cannot_be_listed_is_told(runs, words, message):
 
 
 def test_a_choice_that_fits_no_sweep_is_no_error(runs):
-    assert "None of 5 sweeps in tunelight_runs is such a one" in call("ls", "--state", "gave-up").output
+    assert "None of 5 sweeps in tunelight_runs is such a one" in call("ls", "--state", "running").output
     Path("empty").mkdir()
     assert "No sweeps in empty" in call("ls", "empty").output
