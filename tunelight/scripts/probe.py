@@ -20,7 +20,7 @@ import sys
 import traceback
 import types
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +95,22 @@ class _Answer:
             self.give(why=why)
 
 
+@contextlib.contextmanager
+def _nothing_written() -> Iterator[None]:
+    """Raise where a file is opened to write: the type of an argument may empty the file that it names."""
+    inside = [True]
+
+    def refuse(event: str, args: tuple[Any, ...]) -> None:
+        if event == "open" and inside and args[2] & (os.O_WRONLY | os.O_RDWR):
+            raise RuntimeError(f"{args[0]} would be written")
+
+    sys.addaudithook(refuse)  # for good: no hook can be taken away
+    try:
+        yield
+    finally:
+        inside.clear()
+
+
 def _is_the_command_line(args: Any) -> bool:
     """Tell whether a parser that is given these arguments reads the script's own, rather than some of its making."""
     try:
@@ -134,11 +150,11 @@ def _replace_argparse(answer: _Answer) -> None:
         if by is not parser:
             return  # it is one that another parser makes while it parses
         strict = strict or _refuses_the_rest(outer)
-        if not strict and _parses_again(outer):
-            answer.keep(parsers.of_argparse(parser, sys.argv[1:]))
-            return
         with answer.aside():
             found = list(parsers.of_argparse(parser, sys.argv[1:]))
+        if not strict and _parses_again(outer):
+            answer.keep(found)
+            return
         refused = _refused_by_argparse(parser, strict=strict)
         answer.options(found, strict=strict, abbreviates=getattr(parser, "allow_abbrev", True), refused=refused)
 
@@ -172,8 +188,10 @@ def _refused_by_argparse(parser: argparse.ArgumentParser, *, strict: bool) -> st
         for group in one._mutually_exclusive_groups:
             group.required = False
         one.error = _refuse  # type: ignore[method-assign]
+    parse = argparse.ArgumentParser.parse_known_args.__wrapped__  # type: ignore[attr-defined]
     try:
-        _, rest = argparse.ArgumentParser.parse_known_args.__wrapped__(parser, sys.argv[1:])  # type: ignore[attr-defined]
+        with _nothing_written():
+            _, rest = parse(parser, sys.argv[1:])
     except (_RefusedError, argparse.ArgumentError) as error:
         return str(error)
     except BaseException:  # noqa: BLE001 - the script will say it
@@ -233,7 +251,8 @@ def _refused_by_click(command: Any, args: Sequence[str], parent: Any = None) -> 
             param.required, param.prompt = False, None
     group = hasattr(command, "get_command") and not getattr(command, "invoke_without_command", False)
     try:
-        context = command.make_context(None, list(args), parent=parent)
+        with _nothing_written():
+            context = command.make_context(None, list(args), parent=parent)
         rest = [*getattr(context, "_protected_args", ()), *context.args]
         inner = command.get_command(context, rest[0]) if group and rest else None
     except Exception as error:  # noqa: BLE001 - only what a command says of its usage counts

@@ -437,10 +437,27 @@ def test_a_type_that_is_tried_leaves_no_files(write: Write, tmp_path: Path) -> N
     file = write(
         "import argparse, os\np = argparse.ArgumentParser()\n"
         "p.add_argument('--out', type=lambda one: os.makedirs(one))\n"
-        "p.add_argument('--log', type=argparse.FileType('w'))\np.parse_args()"
+        "p.add_argument('--log', type=argparse.FileType('w'))\n"
     )
-    made(file, {"log": "x"})
-    assert [one.name for one in tmp_path.iterdir()] == ["train.py"]
+    two = "_, rest = p.parse_known_args()\nargparse.ArgumentParser().parse_args(rest)"
+    for name, end in (("one.py", "p.parse_args()"), ("two.py", two)):
+        made(write(file.read_text() + end, name), {"log": "x"})
+    assert {one.name for one in tmp_path.iterdir()} == {"train.py", "one.py", "two.py"}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--log', type=argparse.FileType('w'))\n"
+        "p.add_argument('--lr')\np.parse_args()",
+        "import click\n@click.command()\n@click.option('--log', type=click.File('w', lazy=False))\n"
+        "@click.option('--lr')\ndef main(**_): ...\nmain()",
+    ],
+)
+def test_a_file_that_args_name_is_not_emptied(write: Write, tmp_path: Path, source: str) -> None:
+    (tmp_path / "kept.txt").write_text("kept")
+    made(write(source), {"lr": "x"}, "--log", "kept.txt")
+    assert (tmp_path / "kept.txt").read_text() == "kept"
 
 
 def test_the_target_of_a_link_is_no_option(write: Write) -> None:
