@@ -95,7 +95,7 @@ def _trains_once(space: SearchSpace, settings: Settings) -> bool:
     name = scheduler if isinstance(scheduler, str) else type(scheduler).__name__
     if any(part in name.lower() for part in ("pbt", "pb2", "population")) or _is_foreign(settings.searcher):
         return False
-    return is_finite(space) or (settings.searcher == "grid" and not endless(space))
+    return is_finite(space) or (settings.searcher in ("grid", {"name": "grid"}) and not endless(space))
 
 
 def _is_foreign(searcher: Any) -> TypeGuard[Searcher]:

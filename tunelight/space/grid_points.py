@@ -16,14 +16,14 @@ Point = dict[str, Any]
 
 
 class Grid:
-    """The points of ``axes``, values by dotted key; the last axis moves first.
+    """The points of ``axes``, values by dotted key, those that are alike once; the last axis moves first.
 
     ``kept`` returns what is left of a point, or None if it is none; without it, every combination is one. Points that
     have become the same are one. Raises: SpaceError where there are too many combinations to go through.
     """
 
     def __init__(self, axes: Mapping[str, Sequence[Any]], kept: Callable[[Point], Point | None] | None = None) -> None:
-        self._axes = {key: list(values) for key, values in axes.items()}
+        self._axes = {key: list({alike(one): one for one in values}.values()) for key, values in axes.items()}
         self.size = math.prod(len(values) for values in self._axes.values())
         self._points: list[Point] | None = None
         self._indices: dict[str, int] = {}

@@ -177,6 +177,15 @@ def test_none_of_finitely_many_configurations_is_trained_twice(searcher: str, nu
     assert ("num_samples=9 would train some of them again" in said) is (num_samples == 9)
 
 
+@pytest.mark.parametrize("searcher", ["random", "auto", "tpe", "grid"])
+def test_a_value_that_stands_twice_in_a_grid_keeps_no_other_from_its_trial(searcher: str) -> None:
+    space = SearchSpace({"size": tl.grid([16, 32, 32, 64]), "drop": tl.choice([0])})
+    settings = Settings(**{**GIVEN, "searcher": searcher, "num_samples": 1})
+    built: Any = build_searcher(space, settings)
+    sizes = [built.suggest(f"{number:05d}")["size"] for number in range(count_trials(space, settings))]
+    assert sizes == [16, 32, 64]
+
+
 def test_a_population_may_begin_alike_and_a_single_configuration_is_trained_as_often_as_asked() -> None:
     for scheduler in ("gang_pbt", {"name": "population"}, GangPBT(hyperparam_mutations={"lr": tl.choice([0.1, 0.2])})):
         settings = Settings(**{**GIVEN, "scheduler": scheduler, "num_samples": 9})
@@ -213,6 +222,9 @@ def test_a_grid_is_every_configuration_once_in_order():
     space = SearchSpace({"a": tl.choice([1, 2]), "b": tl.randint(0, 3), "c": tl.quniform(0, 1, 0.5)})
     found = [tuple(config.values()) for config in walked(GridSearcher(space))]
     assert found == list(itertools.product([1, 2], [0, 1, 2], [0, 0.5, 1]))
+    for name in ("grid", {"name": "grid"}):
+        settings = Settings(**{**GIVEN, "searcher": name, "num_samples": 3})
+        assert count_trials(SearchSpace({"a": tl.grid_search([1, 2])}), settings) == 2
 
 
 def test_the_grid_axes_of_a_space_are_part_of_the_grid():

@@ -175,6 +175,7 @@ def test_a_grid_is_walked_through_once():
     points = [space.sample(rng(), index) for index in range(6)]
     assert [(p["a"], p["c"]) for p in points] == [(1, 3), (1, 4), (1, 5), (2, 3), (2, 4), (2, 5)]
     assert list(points[0]) == ["a", "b", "c"]
+    assert tl.SearchSpace({"a": tl.grid([16, 32, 32, 64]), "b": tl.grid([1, 1.0, True])}).grid_size == 6
     assert tl.SearchSpace(ALL | {"l": tune.choice([1])}).grid_size == 1
 
 
