@@ -161,11 +161,9 @@ class TrialResult:
 
     def _options(self) -> list[str]:
         """Return the options of ``tunelight train`` that say how it was trained."""
-        told, options = self._settings, []
-        if not told.get("resources_per_trial"):
-            gpus = told.get("gpus_per_worker")
-            options = ["--workers", str(self._workers), *(["--gpus", f"{gpus:g}"] if gpus else [])]
-        options += ["--seed", str(self.seed or 0)]
+        told, gpus = self._settings, self._settings.get("gpus_per_worker")
+        options = [] if told.get("resources_per_trial") else ["--workers", str(self._workers)]
+        options += [*(["--gpus", f"{gpus:g}"] if gpus else []), "--seed", str(self.seed or 0)]
         for name in _CARRIED:
             usual = "ddp" if name == "evaluation" else check_setting(name, SETTINGS[name].default)
             if name in told and told[name] != plain_setting(usual):
