@@ -445,15 +445,24 @@ def test_a_type_that_is_tried_leaves_no_files(write: Write, tmp_path: Path) -> N
     assert {one.name for one in tmp_path.iterdir()} == {"train.py", "one.py", "two.py"}
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--log', type=argparse.FileType('w'))\n"
-        "p.add_argument('--lr')\np.parse_args()",
-        "import click\n@click.command()\n@click.option('--log', type=click.File('w', lazy=False))\n"
-        "@click.option('--lr')\ndef main(**_): ...\nmain()",
-    ],
-)
+EMPTIES = """\
+import argparse
+p = argparse.ArgumentParser()
+p.add_argument("--log", type=argparse.FileType("w"))
+p.add_argument("--lr")
+p.parse_args()
+"""
+CLICK_EMPTIES = """\
+import click
+@click.command()
+@click.option("--log", type=click.File("w", lazy=False))
+@click.option("--lr")
+def main(**_): ...
+main()
+"""
+
+
+@pytest.mark.parametrize("source", [EMPTIES, CLICK_EMPTIES])
 def test_a_file_that_args_name_is_not_emptied(write: Write, tmp_path: Path, source: str) -> None:
     (tmp_path / "kept.txt").write_text("kept")
     made(write(source), {"lr": "x"}, "--log", "kept.txt")
