@@ -318,6 +318,12 @@ class GangTrainable(Trainable):
         if not trial.run.number and (stopped or self.spec.task.must_report):
             message = "the trial was stopped before its first report" if stopped else "the trial ended without a report"
             raise TrialError(head_error(GangError(message)))
+        if trial.run.number == trial.branched_at and self.spec.task.must_report and not stopped:
+            message = (
+                f"the branch ended without a report: its training ends (max_epochs, max_steps) with report "
+                f"{trial.run.number}, at which it began. Let it train for longer, or branch a trial before its end"
+            )
+            raise TrialError(head_error(GangError(message)))
         return {RESULT_DUPLICATE: True, DONE: True}
 
     def _failed(self, error: WorkerError) -> dict[str, Any]:

@@ -68,6 +68,8 @@ class Trial:
         """Why it cannot be resumed, if it cannot."""
         self._shared_pieces = 1
         """The number of pieces of a batch that other trials know of."""
+        self.branched_at: int | None = None
+        """The report with whose state it began in this start, as a branch of another trial."""
         self._adopted: str | None = None
         self._adopted_at: int | None = None
         """The report after which it adopted last, while that is in no checkpoint that was asked for."""
@@ -186,6 +188,7 @@ class Trial:
                 adoptions.unpin(self.folder.parent / adoption.folder, adoption.branch)
             if copy is None:
                 return None
+            self.branched_at = adoption.number
         self._forget_adoption()
         if copy is None:
             self.say(f"what it adopted after report {adoption.number} is in no checkpoint, and lost")

@@ -102,3 +102,33 @@ def test_training_that_does_not_load_the_trial_s_checkpoint_fails(trial: Trial, 
     again = trial(partial(train, loads=False), whole.checkpoints[2])
     assert again.numbers == []
     assert "without having loaded the checkpoint" in str(again.error)
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
+def test_a_branch_of_a_trial_that_was_stopped_early_trains_on_and_knows_the_best_so_far(
+    trial: Trial, tmp_path: Path
+) -> None:
+    """Patience counts from its beginning; its best file is its own, and that of its parent stays."""
+    losses: list[float] = [5, 4, 6, 6, 7, 7, 3, 9]
+    kept: list[Any] = []
+    begun: list[list[int]] = []
+
+    def train() -> None:
+        net = Costly(losses)
+        stops = pl.callbacks.EarlyStopping("loss", patience=2)
+        kept.append(pl.callbacks.ModelCheckpoint(tmp_path / "trial" / tl.get_context().trial_id, monitor="loss"))
+        options: dict[str, Any] = {"enable_checkpointing": True, "max_time": {"hours": 1}}
+        trainer(8, callbacks=[stops, kept[-1]], **options).fit(net, loader(), loader())
+        begun.append(net.epochs)
+
+    parent = trial(train)
+    assert parent.error is None
+    assert trial(train, parent.checkpoints[4]).error is None  # itself, which has ended
+    assert trial(train, parent.checkpoints[4], trial_id="00001").error is None
+    losses[4] = 2.0
+    assert trial(train, parent.checkpoints[4], trial_id="00002").error is None
+    assert begun == [[0, 1, 2, 3], [], [4, 5], [4, 5, 6]]
+    assert [float(one.best_model_score) for one in kept] == [4, 4, 4, 2]
+    assert all(Path(one.best_model_path).parent == Path(one.dirpath) for one in kept)
+    assert len({one.best_model_path for one in kept}) == 3
+    assert all(Path(one.best_model_path).exists() for one in kept)

@@ -35,7 +35,7 @@ def test_a_branch_begins_with_that_very_checkpoint_of_its_parent_which_is_releas
     assert (found.number, found.between, found.value, found.seconds) == (2, 7, None, 9.0)
     assert Path(found.path).parent.parent == tmp_path / "trial_00001"
     assert Path(found.path).read_text() == "weights of 2, 7"
-    assert trial.run.number == 2
+    assert trial.run.number == trial.branched_at == 2
     assert adoption.read_adoption(tmp_path / "trial_00001") is None
     assert checkpoints.pinned(tmp_path / "trial_00000") == set()
     again = Trial(trial.spec, "00001", trial.folder, {}, root="00000")

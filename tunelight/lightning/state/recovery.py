@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,17 +26,15 @@ from tunelight.compat.lightning import (
     move_data_to_device,
     pl,
 )
-from tunelight.errors import CheckpointError, last_line
 from tunelight.lightning.exact import epoch_metrics
 from tunelight.lightning.exact.eval_shards import batches_of
 from tunelight.lightning.exact.generators import Generators, State, same
 from tunelight.lightning.exact.train_batches import TrainingBatches
 from tunelight.lightning.state import gradients, loggers
 from tunelight.lightning.state.adoption import plain_values, put_values, set_trainable, trainable
+from tunelight.lightning.state.taken_over import KEY, take_over
 from tunelight.session.session import Session
 
-KEY = "tunelight"
-"""The key of Recovery's part of a Lightning checkpoint."""
 _AT_EPOCH_END = frozenset({"on_train_epoch_end"})
 _AT_VALIDATION_END = frozenset({"on_validation_epoch_end", "on_validation_end"})
 
@@ -207,6 +205,7 @@ class Recovery(Callback):
             **{name: [rank[name] for rank in ranks] for name in ("metrics", "logged", "gradients")},
             "rows": loggers.rows(trainer),
             "config": plain_values(self._session.context.config) if self._session is not None else None,
+            "trial": self._session.context.trial_id if self._session is not None else None,
             "trainable": trainable(pl_module),
             "ends": trainer.should_stop,
             "ending": self.ending,
@@ -234,6 +233,8 @@ class Recovery(Callback):
         if self.own and self._loaded is not None:  # before DDP wraps the module: it leaves out what is frozen
             self._at_start = trainable(pl_module)
             set_trainable(pl_module, self._loaded.get("trainable", {}))
+            if self._session is not None and self._loaded.get("trial") != self._session.context.trial_id:
+                take_over(trainer, checkpoint)
             trainer.should_stop = self._loaded.get("ends", False)  # a callback may have ended training with this epoch
         if self.own:
             loggers.drop_lost(trainer, checkpoint, {} if self._loaded is None else self._loaded["rows"])
@@ -402,28 +403,6 @@ class Recovery(Callback):
     def _of_mine(self, trainer: pl.Trainer, states: dict[int, State]) -> dict[int, State]:
         group, place = _sharing(trainer)
         return {number // group: state for number, state in states.items() if number % group == place} or states
-
-
-@contextlib.contextmanager
-def only_fitting_weights(checkpoint: Mapping[str, Any], config: Mapping[str, Any] | None) -> Iterator[None]:
-    """Say which values make the model another one, where a checkpoint's weights, of another trial, do not fit it.
-
-    Raises: CheckpointError.
-    """
-    try:
-        yield
-    except RuntimeError as error:  # torch's, for sizes and names
-        before = (checkpoint.get(KEY) or {}).get("config") or {}
-        now = {} if config is None else plain_values(config)
-        changed = [
-            f"{key}={now[key]!r}, not {before.get(key)!r}," for key in now if now[key] != before.get(key, now[key])
-        ]
-        if not changed:
-            raise
-        raise CheckpointError(
-            f"{' and '.join(changed)} makes another model, which the weights that it was to begin with do not fit: "
-            f"{last_line(error).rstrip('.')}. Change what leaves the weights as they are, or train it from scratch."
-        ) from error
 
 
 def _of_all(ranks: Sequence[dict[int, State]]) -> dict[int, State]:

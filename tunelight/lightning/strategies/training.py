@@ -32,7 +32,8 @@ from tunelight.lightning.exact.evaluation import ExactEvaluation
 from tunelight.lightning.exact.generators import draw_alike
 from tunelight.lightning.exact.pieces import can_be_cut, cut_or_whole
 from tunelight.lightning.exact.train_batches import DataParts, TrainingBatches, TurnLoader, groups_in_use
-from tunelight.lightning.state.recovery import Recovery, only_fitting_weights, recovery_of
+from tunelight.lightning.state.recovery import Recovery, recovery_of
+from tunelight.lightning.state.taken_over import only_fitting_weights
 from tunelight.lightning.strategies.base import GangStrategy
 from tunelight.lightning.strategies.own_time import OwnTime
 from tunelight.session.session import current
