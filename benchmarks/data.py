@@ -151,13 +151,13 @@ class ObjectStore:
 
     def _watch(self) -> None:
         import ray
-        from ray._private.internal_api import node_stats
+
+        from tunelight.compat.ray import object_store_bytes
 
         (node,) = ray.nodes()
         where = node["NodeManagerAddress"], node["NodeManagerPort"]
         while not self._over.wait(_SAMPLE_S):
-            store = node_stats(*where, include_memory_info=False).store_stats
-            self.peak = max(self.peak, int(store.object_store_bytes_used))
+            self.peak = max(self.peak, object_store_bytes(*where))
 
 
 def sweep(trials: int, epochs: int, folder: Path, cache: bool) -> tuple[float, float]:

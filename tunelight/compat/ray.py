@@ -107,7 +107,6 @@ INTERNALS: Final[Mapping[Part, tuple[Internal, ...]]] = {
         Internal("ray._private.worker", "_global_node"),
         Internal("ray._private.worker", "print_to_stdstream", takes="data"),
         Internal("ray._private.node", "Node.get_session_dir_path"),
-        Internal("ray._raylet", "setproctitle", takes="title"),
         Internal("ray.experimental.internal_kv", "_internal_kv_get"),
         Internal("ray.experimental.internal_kv", "_internal_kv_put", takes="namespace"),
         Internal("ray.experimental.internal_kv", "_internal_kv_list", takes="namespace"),
@@ -465,9 +464,19 @@ def session_folder() -> str:
 
 
 def set_process_title(title: str) -> None:
-    """Set what this process is called in lists of processes. Read in 2.60.0."""
-    raylet: Any = importlib.import_module("ray._raylet")
-    raylet.setproctitle(title)
+    """Set what this process is called in lists of processes, as Ray does: 2.60.0 itself, 2.43.0 by its own copy."""
+    for name in ("ray._raylet", "setproctitle"):
+        with contextlib.suppress(ImportError):
+            if (rename := getattr(importlib.import_module(name), "setproctitle", None)) is not None:
+                rename(title)
+                return
+
+
+def object_store_bytes(address: str, port: int) -> int:
+    """Return how much of a node's object store is in use. Read in 2.60.0."""
+    from ray._private.internal_api import node_stats
+
+    return int(node_stats(address, port, include_memory_info=False).store_stats.object_store_bytes_used)
 
 
 def runtime_env_fields() -> frozenset[str]:
