@@ -11,6 +11,8 @@ from tunelight.messages import RESULT_KEY
 
 _RESERVED = frozenset({"done", "should_checkpoint", RESULT_KEY})
 """Names that Tune gives a meaning to."""
+_EXACT: dict[type, Callable[[Any], Any]] = {bool: bool, int: int.__int__, float: float.__float__, str: str.__str__}
+"""Others cannot read values of classes that derive from these, such as a script's Enum."""
 
 
 def plain_metrics(metrics: Mapping[str, Any], note: Callable[[str], None]) -> dict[str, Any]:
@@ -37,23 +39,18 @@ def check_metric(metric: str | None, metrics: Mapping[str, Any]) -> None:
 
 
 def _plain(name: str, value: Any, note: Callable[[str], None]) -> Any:
-    if isinstance(value, bool | int | float | str) or value is None:
-        return value
+    for kind, exact in _EXACT.items():
+        if isinstance(value, kind):
+            return exact(value)
     if isinstance(value, Mapping):
         return {str(key): _plain(name, inner, note) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        inner = [_plain(name, item, note) for item in value]
-        return inner if isinstance(value, list) else tuple(inner)
+        return (list if isinstance(value, list) else tuple)(_plain(name, item, note) for item in value)
     if callable(getattr(value, "item", None)) and math.prod(getattr(value, "shape", ()) or (1,)) == 1:
         return value.item()
-    if type(value).__module__.partition(".")[0] == "numpy":
+    if value is None or type(value).__module__.partition(".")[0] == "numpy":
         return value
     if callable(getattr(value, "tolist", None)):
-        return _tuples(value.tolist())
+        return tuple(value.tolist())  # Tune's TensorBoard logger tries to draw a list
     note(f"The metric {name!r} is no number but a {type(value).__qualname__}: its text is recorded.")
     return repr(value)
-
-
-def _tuples(value: Any) -> Any:
-    """Return nested lists as tuples, which Tune's TensorBoard logger does not try to draw."""
-    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value

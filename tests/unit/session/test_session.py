@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import threading
+from enum import Enum, IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -330,6 +331,22 @@ def test_one_element_tensors_are_read_as_numbers(tmp_path: Path) -> None:
     assert ranks.events[0].metrics == {"loss": 0.125}
 
 
+class _Phase(str, Enum):  # noqa: UP042 - whose str() is "_Phase.VAL"
+    VAL = "val"
+
+
+class _Width(IntEnum):
+    WIDE = 8
+
+
+def test_values_of_a_script_s_own_classes_are_sent_as_what_they_derive_from(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, size=1, until=None)
+    ranks.report({"phase": _Phase.VAL, "width": [_Width.WIDE], "loss": type("Loss", (float,), {})(0.5), "last": True})
+    metrics = ranks.events[0].metrics
+    assert metrics == {"phase": "val", "width": [8], "loss": 0.5, "last": True}
+    assert [type(value) for value in (metrics["phase"], *metrics["width"], metrics["loss"])] == [str, int, float]
+
+
 class _OnGPU:
     """A tensor on a GPU, as one looks that has none: it can be sent, and cannot be read there."""
 
@@ -369,7 +386,7 @@ def test_every_metric_can_be_read_where_neither_torch_nor_a_gpu_is(tmp_path: Pat
         "loss": 1.0,
         "odd": "<odd>",
         "each": (0.25, 0.5),
-        "two": ((1.0, 1.0),),
+        "two": ([1.0, 1.0],),
         "of": {"a": [3], "1": ((0.25, 0.5),)},
     }
     assert ranks.events[0].notes == ("The metric 'odd' is no number but a _Odd: its text is recorded.",)
