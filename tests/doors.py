@@ -204,6 +204,7 @@ LIBRARIES: dict[str, Libraries] = {
     "scripts.files": Libraries(late=names("torch"), why="only workers watch files"),
     "scripts.overwritten": Libraries(names("ray.tune.Callback"), why="it is the driver's part of that"),
     "scripts.group": Libraries(names("torch"), why="only workers import it"),
+    "scripts.worker": Libraries(names("psutil"), why="it ends what a trial has started"),
     "scripts.logged": Libraries(late=names("torch"), why="for scripts that log and report nothing"),
     "scripts.huggingface": Libraries(late=names("transformers"), why="for scripts that use transformers"),
     "data": Libraries(late=names("ray ray.data pyarrow"), why="a sweep without datasets needs none of them"),

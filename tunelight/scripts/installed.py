@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import os
 import site
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -37,9 +38,12 @@ _OF_THE_START = {
 
 @functools.cache
 def _holds_libraries(folder: str) -> bool:
-    """Tell whether pip has installed into a folder: it leaves a description of each distribution."""
+    """Tell whether pip has installed into a folder: it leaves a description of each distribution.
+
+    An .egg-info is that of the sources of an editable installation, which change from trial to trial.
+    """
     try:
-        return any(name.endswith((".dist-info", ".egg-info")) for name in os.listdir(folder))  # noqa: PTH208 - quick
+        return any(name.endswith(".dist-info") for name in os.listdir(folder))  # noqa: PTH208 - quick
     except OSError:
         return False
 
@@ -96,16 +100,25 @@ class Imports:
             frame = frame.f_back
         return False
 
-    def found(self) -> tuple[str, ...]:
-        """Return the modules, in the order of their imports."""
-        names = []
+    def found(self) -> dict[str, str]:
+        """Return the modules and their files, in the order of their imports."""
+        files = {}
         for name, module in list(sys.modules.items()):
             spec, file = getattr(module, "__spec__", None), getattr(module, "__file__", None)
             if name in self._known or spec is None or spec.name != name or not isinstance(file, str):
                 continue
             if (self._then is None or name in self._then) and is_installed(file, self._own):
-                names.append(name)
-        return tuple(names)
+                files[name] = file
+        return files
+
+
+def version(modules: Mapping[str, str]) -> str:
+    """Return a short name for modules as their files are now."""
+    states: dict[str, tuple[int, int] | None] = dict.fromkeys(modules)
+    for name, file in modules.items():
+        with contextlib.suppress(OSError):  # inside an archive, or gone
+            states[name] = (found := Path(file).stat()).st_mtime_ns, found.st_size
+    return hashlib.sha256(repr(states).encode()).hexdigest()[:16]
 
 
 current: Imports | None = None

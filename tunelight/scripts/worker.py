@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import fcntl
-import hashlib
 import os
 import pickle
 import queue
@@ -18,11 +17,14 @@ import socket
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
+
+import psutil
 
 from tunelight.compat.ray import set_process_title
 from tunelight.errors import GangError
@@ -50,7 +52,7 @@ class ScriptWorker:
         self._home = home
         self._assigned = Assigned.here()
         self._hook: bytes | None = None
-        self._modules: tuple[str, ...] = ()
+        self._modules: dict[str, str] = {}
         self._process: _Process | None = None
 
     def arrive(self, hook: bytes | None) -> Location:
@@ -62,7 +64,7 @@ class ScriptWorker:
         """End the process, with all that it has started, and start another; return where that runs."""
         before = self._process
         if before is not None:
-            self._modules = before.end() or self._modules
+            self._modules |= before.end()
         self._process = _Process(self._modules)
         self._process.begin(self._home, dict(os.environ), self._assigned)
         if before is not None:
@@ -95,8 +97,8 @@ for _name in ("locate", "host", "join", "leave", "poll", "collectives", "answer"
 class _Process:
     """A process of one trial, as its actor sees it. Where it dies by itself, so does the actor."""
 
-    def __init__(self, modules: tuple[str, ...]) -> None:
-        self._calls: dict[int, Future[Any]] = {}
+    def __init__(self, modules: Mapping[str, str]) -> None:
+        self._calls: dict[int, Future[tuple[str, bytes]]] = {}
         self._lock = threading.Lock()
         self._number = 0
         self._ends = False
@@ -117,16 +119,16 @@ class _Process:
 
     def call(self, name: str, *args: Any) -> Any:
         """Return the result of a method of the process's rank."""
-        answer: Future[Any] = Future()
+        answer: Future[tuple[str, bytes]] = Future()
         with self._lock:
             self._number += 1
             self._calls[self._number] = answer
             self._link.send_bytes(pickle.dumps((self._number, name, args)))
-        return answer.result()
+        return _unpacked(*answer.result())
 
-    def end(self) -> tuple[str, ...]:
+    def end(self) -> dict[str, str]:
         """End the process and what it has started; return which modules another one may have from the beginning."""
-        found: tuple[str, ...] = ()
+        found: dict[str, str] = {}
         with contextlib.suppress(GangError):
             found = self.call("imported", _END_S)
         self._ends = True
@@ -139,27 +141,37 @@ class _Process:
         self._link.close()
 
     def _read(self) -> None:
-        with contextlib.suppress(EOFError, OSError):
-            while True:
-                number, result, error = pickle.loads(self._link.recv_bytes())  # noqa: S301 - from the process that it has started
-                answer = self._calls.pop(number)
-                if error is None:
-                    answer.set_result(result)
-                else:
-                    answer.set_exception(error)
-        if not self._ends:
-            os._exit(1)  # as if it had died itself: the gang knows what to do
-        for answer in self._calls.values():
-            answer.set_exception(GangError("the process has ended"))
+        try:
+            with contextlib.suppress(EOFError, OSError):
+                while True:
+                    number, answer = pickle.loads(self._link.recv_bytes())  # noqa: S301 - from the process that it has started
+                    self._calls.pop(number).set_result(answer)
+        finally:
+            if not self._ends:
+                os._exit(1)  # as if it had died itself: the gang knows what to do
+        for call in self._calls.values():
+            call.set_exception(GangError("the process has ended"))
 
 
-def _start(files: list[int], modules: tuple[str, ...]) -> None:
+def _unpacked(said: str, data: bytes) -> Any:
+    """Return the result in an answer, or raise its error. Raises: GangError for what this process cannot unpickle."""
+    try:
+        result, error = pickle.loads(data)  # noqa: S301 - from the process that it has started
+    except Exception as why:  # noqa: BLE001 - of a class that only the training code can import
+        text = said or f"a result of the trial's process cannot be read: {type(why).__name__}: {why}"
+        raise GangError(text, "exception") from None
+    if error is not None:
+        raise error
+    return result
+
+
+def _start(files: list[int], modules: Mapping[str, str]) -> None:
     """Start a process with these open files: as a fork where this one is a fork, else as a new Python."""
     forks = sys.modules.get("tunelight.machine.forkserver.setup_worker")
     if forks is not None:
-        template = f"with-{hashlib.sha256(repr(modules).encode()).hexdigest()[:16]}" if modules else ""
+        template = f"with-{installed.version(modules)}" if modules else ""
         with contextlib.suppress(OSError, EOFError, ValueError):
-            if forks.fork_beside([__file__], files, template, modules):
+            if forks.fork_beside([__file__], files, template, tuple(modules)):
                 return
     command = [sys.executable, "-c", _NEW_PYTHON.format(path=sys.path), *map(str, files[3:])]
     subprocess.Popen(command, stdin=files[0], pass_fds=files[3:], start_new_session=True)  # noqa: S603 - this Python
@@ -197,12 +209,16 @@ class _Rank(GangWorker):
         if (said := self._compiled.end()) and self._rank == 0:
             sys.stdout.write(f"{said}\n")
         atexit._run_exitfuncs()
+        for child in psutil.Process().children(recursive=True):
+            with contextlib.suppress(OSError, psutil.Error):
+                if os.getpgid(child.pid) != os.getpgrp():  # the others end with this process
+                    child.kill()
         return False
 
-    def imported(self, limit_s: float) -> tuple[str, ...]:
+    def imported(self, limit_s: float) -> dict[str, str]:
         """Return the installed modules that the trial has imported, once it has ended; none after ``limit_s``."""
         over = self.over.wait(limit_s)
-        return installed.current.found() if over and installed.current is not None else ()
+        return installed.current.found() if over and installed.current is not None else {}
 
 
 def main() -> None:
@@ -216,7 +232,10 @@ def main() -> None:
     home, environ, assigned = pickle.loads(link.recv_bytes())  # noqa: S301 - from its actor, as all that comes
     os.environ.clear()
     os.environ.update(environ)
-    rank = _Rank(home, assigned)
+    try:
+        rank = _Rank(home, assigned)
+    except BaseException as error:  # noqa: BLE001 - the answer to the first call
+        return _serve(link, error)
     threading.Thread(target=_serve, args=(link, rank), name="tunelight-calls", daemon=True).start()
     while True:
         rank.runs.get()()
@@ -231,27 +250,35 @@ def _end_with(life: int) -> None:
     fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)
 
 
-def _serve(link: Connection, rank: _Rank) -> None:
-    """Answer the actor's calls, several at a time."""
+def _packed(rank: _Rank | BaseException, name: str, args: tuple[Any, ...]) -> tuple[str, bytes]:
+    """Return the result of a rank's method, or its error, for ``_unpacked``. ``rank``: or why there is none."""
+    try:
+        if isinstance(rank, BaseException):
+            raise rank
+        return "", pickle.dumps((getattr(rank, name)(*args), None))
+    except BaseException as error:  # noqa: BLE001 - it is the caller's
+        said = "".join(traceback.format_exception(error))
+        with contextlib.suppress(Exception):  # of an error that does not pickle
+            return said, pickle.dumps((None, error)) if isinstance(error, Exception) else b""
+        return said, b""
+
+
+def _serve(link: Connection, rank: _Rank | BaseException) -> None:
+    """Answer the actor's calls, several at a time, until it is gone; then end this process."""
     lock = threading.Lock()
 
-    def answer(number: int, name: str, args: tuple[Any, ...]) -> None:
-        try:
-            data = pickle.dumps((number, getattr(rank, name)(*args), None))
-        except Exception as error:  # noqa: BLE001 - it is the caller's
-            try:
-                data = pickle.dumps((number, None, error))
-                pickle.loads(data)  # noqa: S301 - does it come back?
-            except Exception:  # noqa: BLE001 - of an error that does not pickle
-                data = pickle.dumps((number, None, GangError(f"{type(error).__name__}: {error}", "exception")))
+    def answer(number: int, *call: Any) -> None:
+        data = pickle.dumps((number, _packed(rank, *call)))
         with lock:
             link.send_bytes(data)
 
-    with contextlib.suppress(EOFError, OSError):
-        while True:
-            call = pickle.loads(link.recv_bytes())  # noqa: S301
-            threading.Thread(target=answer, args=call, name=f"tunelight-{call[1]}", daemon=True).start()
-    os.killpg(0, signal.SIGKILL)
+    try:
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                call = pickle.loads(link.recv_bytes())  # noqa: S301
+                threading.Thread(target=answer, args=call, name=f"tunelight-{call[1]}", daemon=True).start()
+    finally:
+        os.killpg(0, signal.SIGKILL)
 
 
 if __name__ == "__main__":

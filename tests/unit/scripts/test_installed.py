@@ -29,7 +29,7 @@ def found(script: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str
     monkeypatch.setattr(installed, "current", Imports())
     process.run(script, None, [str(script)])
     assert installed.current is not None
-    return installed.current.found()
+    return tuple(installed.current.found())
 
 
 def test_installed_are_python_s_own_the_environment_s_and_what_pip_has_put_on_the_path(libraries: Path) -> None:
@@ -38,6 +38,12 @@ def test_installed_are_python_s_own_the_environment_s_and_what_pip_has_put_on_th
     assert [is_installed(file, own) for file in (os.__file__, pytest.__file__, str(beside))] == [True, True, False]
     assert is_installed(str(libraries / "lib_one.py"), own)  # also where it lies in the script's folder
     assert not is_installed(str(libraries / "pkg" / "train.py"), str(libraries / "pkg"))  # a script that is installed
+
+
+def test_the_sources_of_an_editable_installation_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "src" / "mypkg.egg-info").mkdir(parents=True)  # as setuptools leaves it
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "src")])
+    assert not is_installed(str(tmp_path / "src" / "mypkg" / "model.py"), str(tmp_path / "scripts"))
 
 
 def test_a_script_s_own_modules_are_not_among_them(
