@@ -31,25 +31,10 @@ _TRIALS: Final = 20
 """How many trials note the names of what they have written: the others do the same."""
 _MEANT: Final = frozenset({"__pycache__", "mlruns", "wandb"})
 """Folders that several processes are meant to write into."""
-_PEOPLES: Final = frozenset(
-    {
-        ".cfg",
-        ".csv",
-        ".ini",
-        ".ipynb",
-        ".json",
-        ".log",
-        ".md",
-        ".out",
-        ".py",
-        ".sh",
-        ".so",
-        ".toml",
-        ".txt",
-        ".yaml",
-        ".yml",
-    }
-)
+_PEOPLES: Final = frozenset({
+    ".cfg", ".csv", ".ini", ".ipynb", ".json", ".log", ".md", ".out", ".py", ".sh", ".so",
+    ".toml", ".txt", ".yaml", ".yml",
+})  # fmt: skip
 """Endings of files that a person, or a shell, may write meanwhile: they count where a trial was seen to open them."""
 
 _watch: Watch | None = None

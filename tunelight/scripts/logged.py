@@ -6,6 +6,7 @@ import contextlib
 import functools
 import io
 import json
+import os
 import re
 import sys
 import threading
@@ -23,45 +24,28 @@ from tunelight.session.session import Session
 from tunelight.settings.dotted import flatten
 
 
-def _of_many(metrics: Mapping[str, Any], *_: Any, **__: Any) -> Mapping[str, Any]:
-    return metrics
-
-
-def _of_wandb(data: Mapping[str, Any], *_: Any, **__: Any) -> Mapping[str, Any]:
-    return data
-
-
 class _Summary(dict[str, Any]):
     """What a script writes into its run's summary, which counts where it has logged nothing."""
 
 
-def _of_summary(values: Mapping[str, Any], *_: Any, **__: Any) -> Mapping[str, Any]:
-    return _Summary(values)
-
-
-def _of_accelerate(values: Mapping[str, Any], *_: Any, **__: Any) -> Mapping[str, Any]:
-    return values
-
-
-def _of_mlflow(key: str, value: Any, *_: Any, **__: Any) -> Mapping[str, Any]:
-    return {key: value}
-
-
-def _of_writer(tag: str, scalar_value: Any, *_: Any, **__: Any) -> Mapping[str, Any]:
-    return {tag: scalar_value}
-
-
-_CALLS: Final[tuple[tuple[str, str, str, str, Callable[..., Mapping[str, Any]]], ...]] = (
-    ("wandb", "wandb.sdk.wandb_run", "Run", "log", _of_wandb),
-    ("wandb", "wandb.sdk.wandb_summary", "SummaryDict", "update", _of_summary),
-    ("mlflow", "mlflow", "", "log_metric", _of_mlflow),
-    ("mlflow", "mlflow", "", "log_metrics", _of_many),
-    ("torch.utils.tensorboard", "torch.utils.tensorboard", "SummaryWriter", "add_scalar", _of_writer),
-    ("tensorboardX", "tensorboardX", "SummaryWriter", "add_scalar", _of_writer),
-    ("accelerate", "accelerate", "Accelerator", "log", _of_accelerate),
+_CALLS: Final[tuple[tuple[str, str, str, str, tuple[str, ...]], ...]] = (
+    ("wandb", "wandb.sdk.wandb_run", "Run", "log", ("data",)),
+    ("wandb", "wandb.sdk.wandb_summary", "SummaryDict", "update", ("d",)),
+    ("mlflow", "mlflow", "", "log_metric", ("key", "value")),
+    ("mlflow", "mlflow", "", "log_metrics", ("metrics",)),
+    ("torch.utils.tensorboard", "torch.utils.tensorboard", "SummaryWriter", "add_scalar", ("tag", "scalar_value")),
+    ("tensorboardX", "tensorboardX", "SummaryWriter", "add_scalar", ("tag", "scalar_value")),
+    ("accelerate", "accelerate", "Accelerator", "log", ("values",)),
 )
-"""What a script imports, then the module, the class (or none) and the call that logs, and how its arguments tell of
-metrics."""
+"""What a script imports, then the module, the class (or none) and the call that logs, and its arguments that are a
+metric's name and value, or hold several."""
+
+
+def _metrics(kind: str, names: tuple[str, ...], *args: Any, **kwargs: Any) -> Mapping[str, Any]:
+    """Return what a call logs."""
+    given = {**kwargs, **dict(zip(names, args, strict=False))}
+    first, *value = (given[name] for name in names)
+    return {first: value[0]} if value else _Summary(first) if kind == "SummaryDict" else first
 
 
 class LoggedReports:
@@ -71,7 +55,8 @@ class LoggedReports:
     together before their next step of an optimizer, and what is left when the script has ended. What is printed counts
     until a library has logged the metric, and where a Trainer is made, which may report, once the script has ended.
 
-    ``written``: whether the script has the metric's name in its own text, so that it may log or print it itself.
+    ``written``: whether the script has the metric's name in its own text, so that it may log or print it itself. A
+    fork of the process makes none, whose copy of the session nobody hears; what it prints is read from the log.
     """
 
     def __init__(self, session: Session, *, libraries: bool = False, written: bool = False) -> None:
@@ -80,7 +65,7 @@ class LoggedReports:
         self._lead = session.context.rank == 0
         self._libraries = libraries
         self._written = written
-        self._thread = threading.current_thread()
+        self._thread, self._process = threading.current_thread(), os.getpid()
         self._turn = self._made = self._asked = 0
         self._values: dict[str, Any] = {}
         self._summary: dict[str, Any] = {}
@@ -101,6 +86,16 @@ class LoggedReports:
         """Return these: a copy of a Trainer's callbacks belongs to the same trial."""
         return self
 
+    @property
+    def forked(self) -> bool:
+        """Whether this is the copy of a forked child."""
+        return os.getpid() != self._process
+
+    @property
+    def from_log(self) -> bool:
+        """Whether what this process prints is read from the trial's log, as other children's."""
+        return self.forked and self._context.world_size == 1
+
     def stop(self) -> None:
         """Make no more reports: the script makes them by itself, or a Trainer of its."""
         self.ends = True
@@ -115,6 +110,8 @@ class LoggedReports:
         It does where the sweep's metric is among them, and where the script does not name that: the report is the error
         that says so. Otherwise what the script logs or prints itself counts, such as a mean over several fits.
         """
+        if self.forked:
+            return False
         if not self.ends:
             names = list(names)
             mine = self._metric is None or self._metric in names or not self._written
@@ -129,7 +126,7 @@ class LoggedReports:
         """Keep what was logged; with the sweep's metric among it, a report is due."""
         numbers = {str(name): value for name, value in flatten(metrics).items() if _is_number(value)}
         self.names |= dict.fromkeys(numbers)
-        if self.ends or not self._lead:
+        if self.ends or not self._lead or self.forked:
             return
         if isinstance(metrics, _Summary):
             self._summary |= numbers
@@ -143,7 +140,7 @@ class LoggedReports:
 
     def read(self, value: float) -> None:
         """Keep a value of the sweep's metric that was printed."""
-        if self._printed is None or self.ends or self._metric is None:
+        if self._printed is None or self.ends or self._metric is None or self.forked:
             return
         self._session.note(f"{self._metric} is read from what rank 0 prints.")
         self._printed.append({self._metric: value})
@@ -164,7 +161,7 @@ class LoggedReports:
 
     def agree(self, *_: Any) -> None:
         """Make the reports that are due on rank 0. Called on all ranks before each step of an optimizer."""
-        if self.ends or self.held:
+        if self.ends or self.held or self.forked:
             return
         if self._context.world_size == 1:
             self._at_once()
@@ -233,12 +230,13 @@ def logged(session: Session, imported: set[str], texts: Iterable[str] = ()) -> I
             reports.stop()
             yield reports
             return
-        for library, module, kind, name, read in _CALLS:
+        for library, module, kind, name, words in _CALLS:
             if library in imported:
                 try:
                     home = import_module(module)
                 except ImportError:  # the script will say so, if it needs it
                     continue
+                read = functools.partial(_metrics, kind, words)
                 stack.enter_context(_told(getattr(home, kind) if kind else home, name, read, reports))
         if session.context.rank == 0:
             stack.enter_context(_read_prints(metric, reports, session))
@@ -280,13 +278,20 @@ class _Printed:
     def __init__(self, stream: Any, metric: str, reports: Any, reader: Reader | None = None) -> None:
         self._stream, self._reports, self._open = stream, reports, ""
         self._reader = reader or Reader(metric, reports.read)
+        self._process = os.getpid()
 
     def write(self, text: str) -> int:
-        self._stream.write(text)
+        if self._process != os.getpid():
+            self._process, self._open = os.getpid(), ""  # a fork: that line is its parent's
+        from_log = self._reports.from_log and not self._reports.ends
+        if not from_log:
+            self._stream.write(text)
         if not self._reports.ends:
             *lines, self._open = (self._open + text).split("\n")
             self._open = self._open[-_LONGEST:]
-            for line in lines:
+            if from_log and lines:
+                os.write(1, "".join(f"{line}\n" for line in lines).encode(errors="replace"))  # without a rank
+            for line in [] if from_log else lines:
                 self._take(line.rstrip("\r"))
         return len(text)
 

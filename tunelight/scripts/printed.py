@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 _NUMBER: Final = (
-    r"[-+]?(?:\d{1,3}(?:[,_]\d{3})+(?![,_\d])(?:\.\d+)?|(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|nan|inf(?:inity)?)"
-    r"(?!\w)(?!\.\d)"
+    r"[-+]?(?:[1-9]\d{0,2}(?:[,_]\d{3})+(?![,_]?\d)(?:\.\d+)?|0,\d++(?!,\d)(?:e[-+]?\d+)?"
+    r"|(?:\d++(?!,\d)(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|nan|inf(?:inity)?)(?!\w)(?!\.\d)"
 )
+"""A number: "15,000.5" has groups, "0,43" a decimal comma, and "1,2", which may be either or two, is none."""
 _BETWEEN: Final = (
-    r"[\"'`*\]]*(?:\s*[(\[][^()\[\]\d]*[)\]])?[\"'`*]*\s*(?:[:=|│┃~≈]|=>|[-=]>|→|is\s|was\s|of\s|\.{2,}|-\s)?\s*"
-    r"(?:<tf\.Tensor:[^>]*?numpy=|(?:[a-z_][\w.]*\s*\()?[\[({<'\"`*$]*)\s*"
+    r"[\"'`*\]]*+(?:\s*+[(\[][^()\[\]\d]*[)\]])?[\"'`*]*+\s*+(?:[:=|│┃~≈]|=>|[-=]>|→|is\s|was\s|of\s|\.{2,}+|-\s)?\s*+"
+    r"(?:<tf\.Tensor:[^>]*?numpy=|(?:[a-z_][\w.]*+\s*+\()?[\[({<'\"`*$]*+)\s*+"
 )
 """What may stand between a name and its number: quotes, a unit in brackets, a sign of equality, `tensor(`."""
 _BEST: Final = re.compile(
@@ -78,7 +79,7 @@ class Reader:
 
     def take(self, line: str, source: Any = None, *, bar: bool = False) -> None:
         """Take a line. Once one ``source`` has reported, others, which may say the same, do not."""
-        line = _ESCAPES.sub("", line)[:_LONGEST]
+        line = re.sub(r"\s{2,}", "  ", _ESCAPES.sub("", line))[:_LONGEST]  # a table's columns may be far apart
         if self._source not in (None, source):
             return
         found = self._found(line)
@@ -121,7 +122,8 @@ class Reader:
             between = line[name.end() : value.start(1)]
             best = _BEST.search(before) is not None or _BEST.search(between) is not None or own
             if found is None or not best or found[1]:
-                found = float(re.sub("[,_]", "", value[1])), best, name.start()
+                number = re.sub("[,_]", "", re.sub(r"^(\D?0),", r"\1.", value[1]))
+                found = float(number), best, name.start()
         return found
 
     def _take_batch(self, value: float, label: str, at: int, of: int) -> None:
@@ -160,18 +162,20 @@ class Reader:
             self._runs = []
 
     def _take_epoch(self, value: float, line: str) -> None:
-        """Report a line's value; where lines repeat their epoch, the last of each."""
+        """Report a line's value; where lines repeat their epoch, the last of each: the first epoch shows whether."""
         epoch = _EPOCH.search(line)
         this = None if epoch is None else (re.sub(r"[\d.]+", "#", line.partition(epoch[0])[0]), epoch[1])
         if self._again is not None and this != self._epoch:
             self._report(self._again)
             self._again = None
-        if this is not None and (this == self._epoch or self._repeats):
-            self._repeats, self._again = True, value
+        if this is not None and this == self._epoch:
+            self._repeats = True
             self.note(
                 f"{self.metric} is printed several times in an epoch, of which the last counts. Call "
                 "tunelight.report(metrics) to say which does."
             )
+        if this is not None and (self._repeats or not self._reported):
+            self._again = value
         else:
             self._report(value)
         self._epoch = this

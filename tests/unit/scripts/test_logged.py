@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 
 from tunelight.errors import StrategyError
 from tunelight.scripts.group import joined_group
-from tunelight.scripts.logged import LoggedReports, _Children, _of_summary, _Printed
+from tunelight.scripts.logged import LoggedReports, _Children, _metrics, _Printed, _Summary
 from tunelight.scripts.printed import Reader
 from tunelight.scripts.style import reports_itself, texts_of
 
@@ -64,7 +65,13 @@ LINES: list[tuple[str, str, float | None]] = [
     ("val_loss", "val_loss 0.43 (0.39)", 0.43),
     ("val_loss", "val_loss: 50.0%", 50.0),
     ("val_loss", "val_loss: 15,000.5", 15000.5),
-    ("val_loss", "val_loss: 1,2", 1.0),
+    ("val_loss", "val_loss: 15,000, acc: 0,9", 15000.0),
+    ("val_loss", "val_loss: 0,4321, acc: 0,9", 0.4321),
+    ("val_loss", "val_loss: -0,432", -0.432),
+    ("val_loss", "val_loss: 0.432,0.9", 0.432),
+    ("val_loss", "val_loss: 12,5", None),  # a decimal, or two numbers
+    ("val_loss", "val_loss: 0,1,2", None),
+    ("val_loss", "| val_loss" + " " * 3000 + "|\t 0.43 |", 0.43),
     ("val_loss", "val_loss: 3ms", None),
     ("val_loss", "val_loss tensor(0.43)", 0.43),
     ("val_loss", "val_loss: tensor([0.4300], device='cuda:0', grad_fn=<X>)", 0.43),
@@ -91,11 +98,19 @@ def test_a_printed_metric_is_found_in_its_line(metric: str, line: str, value: fl
     session: Any = Session(metric)
     stream = io.StringIO()
     printed: Any = _Printed(stream, metric, LoggedReports(session))
+    print(first := f"{metric}: 7", file=printed)
     half = len(line) // 2
     print(line[:half], end="", file=printed)
     print(line[half:], file=printed)
-    assert stream.getvalue() == f"{line}\n"
-    assert session.made == ([] if value is None else [{metric: value}])
+    assert stream.getvalue() == f"{first}\n{line}\n"
+    assert session.made == [{metric: 7.0}, *([] if value is None else [{metric: value}])]
+
+
+@pytest.mark.timeout(5)
+@pytest.mark.parametrize("much", [" ", "\t ", "*", ".", "-", "=", "#", "1", "a", "[", "'"])
+def test_a_line_of_much_the_same_is_read_at_once(much: str) -> None:
+    rule = (much * 4000)[:3900]
+    assert read("loss", [f"| loss{rule}|", f"{rule} loss x", f"best {rule}x loss", f"loss {rule}x"])[0] == []
 
 
 def read(metric: str, lines: Iterable[str]) -> tuple[list[float], list[float]]:
@@ -141,7 +156,13 @@ def test_a_progress_bar_is_as_its_last_state() -> None:
 
 def test_of_lines_that_repeat_their_epoch_the_last_counts() -> None:
     lines = [f"epoch {epoch} loss {epoch}.{batch}" for epoch in (1, 2, 3) for batch in range(3)]
-    assert read("loss", lines) == ([1.0, 1.2, 2.2], [1.0, 1.2, 2.2, 3.2])  # the first is told before it is repeated
+    assert read("loss", lines) == ([1.2, 2.2], [1.2, 2.2, 3.2])
+
+
+def test_the_first_epoch_is_told_once_the_next_has_begun_and_later_ones_at_once_where_none_repeats() -> None:
+    lines = [f"epoch {epoch} loss {epoch}" for epoch in (1, 2, 3)]
+    assert [read("loss", lines[:count])[0] for count in (1, 2, 3)] == [[], [1.0, 2.0], [1.0, 2.0, 3.0]]
+    assert read("loss", lines[:1])[1] == [1.0]
 
 
 def test_where_nothing_but_the_best_is_printed_it_counts_in_the_end() -> None:
@@ -168,6 +189,43 @@ def test_what_children_write_to_the_log_is_read(tmp_path: Path) -> None:
     children.look(False)
     children.look(True)
     assert [one["loss"] for one in session.made] == [3.0, 2.0]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # torch may have threads
+def test_a_fork_makes_no_reports_and_what_it_prints_is_read_from_the_log(tmp_path: Path) -> None:
+    session: Any = Session("loss")
+    several: Any = Session("loss")
+    several.world_size = 2
+    reports, of_several = LoggedReports(session, written=True), LoggedReports(several)
+    stream, log = io.StringIO(), tmp_path / "log.txt"
+    printed: Any = _Printed(stream, "loss", reports)
+    print("loss 1", end="", file=printed)  # and the line goes on
+    with log.open("w") as file:
+        before = os.dup(1)
+        os.dup2(file.fileno(), 1)
+        children = _Children(log, Reader("loss", reports.read))
+        if not (child := os.fork()):
+            try:
+                print("loss 3", file=printed)
+                reports.log({"loss": 1})
+                of_several.agree()  # which would wait for the others
+                print(f"trainer {reports.left_to_trainer(['loss'])}, made {session.made}", file=printed)
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        os.dup2(before, 1)
+        os.close(before)
+    assert log.read_text() == "loss 3\ntrainer False, made []\n"
+    children.look(True)
+    print(".5", file=printed)
+    assert stream.getvalue() == "loss 1.5\n"
+    assert [one["loss"] for one in session.made] == [3.0, 1.5]
+
+
+def test_a_call_s_arguments_may_be_named() -> None:
+    assert _metrics("", ("key", "value"), "a", value=1, step=3) == {"a": 1}
+    assert _metrics("Run", ("data",), data={"a": 1}) == {"a": 1}
+    assert isinstance(_metrics("SummaryDict", ("d",), {"a": 1}), _Summary)
 
 
 @pytest.mark.parametrize("written", [False, True])
@@ -214,8 +272,8 @@ def test_a_summary_counts_where_the_metric_is_never_logged() -> None:
         reports = LoggedReports(session, libraries=True)
         for metrics in logged:
             reports.log(metrics)
-        reports.log(_of_summary({"loss": 0.75}))
-        reports.log(_of_summary({"loss": 0.5}))  # the last one
+        reports.log(_Summary({"loss": 0.75}))
+        reports.log(_Summary({"loss": 0.5}))  # the last one
         reports.end()
         assert session.made == made
 
