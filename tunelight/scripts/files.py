@@ -29,13 +29,18 @@ _MOST: Final = 5_000
 _NAMES: Final = 200
 _TRIALS: Final = 20
 """How many trials note the names of what they have written: the others do the same."""
-_MEANT: Final = frozenset({"__pycache__", "mlruns", "wandb"})
+_MEANT: Final = frozenset({"__pycache__", "joblib", "mlruns", "wandb"})
 """Folders that several processes are meant to write into."""
 _PEOPLES: Final = frozenset({
     ".cfg", ".csv", ".ini", ".ipynb", ".json", ".log", ".md", ".out", ".py", ".sh", ".so",
     ".toml", ".txt", ".yaml", ".yml",
 })  # fmt: skip
 """Endings of files that a person, or a shell, may write meanwhile: they count where a trial was seen to open them."""
+_STATES: Final = frozenset({
+    "", ".bin", ".ckpt", ".h5", ".joblib", ".json", ".keras", ".npz", ".pickle", ".pkl", ".pt", ".pth", ".safetensors",
+    ".tar", ".toml", ".txt", ".yaml", ".yml",
+})  # fmt: skip
+"""Endings of files of a state, which may be written only once. Others are a cache if a trial trains on after that."""
 
 _watch: Watch | None = None
 _hooked = False
@@ -45,8 +50,8 @@ _hooked = False
 def files_watched(session: Session, folder: Path) -> Iterator[None]:
     """Watch what a trial reads and writes in its working directory and in the script's ``folder``. Runs on: worker.
 
-    The block raises ScriptError where it opens a file that another trial of the sweep has written in its training:
-    it would train on from another trial's weights. What each writes is noted for the driver.
+    The block raises ScriptError where it opens a file that another trial of the sweep has written in its training,
+    before its own: it would train on from another trial's weights. What each writes is noted for the driver.
     """
     global _watch, _hooked  # noqa: PLW0603 - as the process's hook is
     from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -55,7 +60,7 @@ def files_watched(session: Session, folder: Path) -> Iterator[None]:
     if not _hooked:
         sys.addaudithook(_hear)  # for the life of the process
         _hooked = True
-    step = register_optimizer_step_post_hook(lambda *_: watch.trains())
+    step = register_optimizer_step_post_hook(lambda *_: watch.steps())
     _watch = watch
     try:
         yield
@@ -87,14 +92,14 @@ def read(file: Path) -> list[dict[str, Any]]:
 
 def overwritten(lines: list[dict[str, Any]]) -> str:
     """Return a note that names the files that more than one trial has written, and the ways out; empty for none."""
-    written: dict[str, dict[str, tuple[float, int]]] = {}
+    written: dict[str, dict[str, tuple[float, int, bool]]] = {}
     for line in lines:
         for file, seen in line.get("files", {}).items():
             written.setdefault(file, {})[line["trial"]] = seen
     again = [
         os.path.relpath(file)
         for file, seen in sorted(written.items())
-        if len({changed for changed, _ in seen.values()}) > 1 or sum(opened > 0 for _, opened in seen.values()) > 1
+        if len({changed for changed, *_ in seen.values()}) > 1 or sum(opened > 0 for _, opened, _ in seen.values()) > 1
     ]
     return (
         f"More than one trial has written {first_of(again)}: each overwrites or mixes with what the others wrote. "
@@ -116,11 +121,19 @@ class Watch:
         apart = sweep if any(one.is_relative_to(sweep.parent) for one in folders) else sweep.parent
         self._apart = str(apart)
         self._wrote: Counter[str] = Counter()
-        self._training = False
+        self._last: dict[str, int] = {}
+        self._step, self._training, self._reports = 0, False, session.progress.number
         self._note("began")
-        spans = {self._trial: (time.time(), math.inf, math.inf)} | self._spans()
-        self._first, self._began = min(began for began, *_ in spans.values()), spans[self._trial][0]
+        self._lines = read(self._file)
+        spans = {self._trial: (time.time(), math.inf, math.inf)} | _spans(self._lines)
+        self._first, self._began = min(began for began, *_ in spans.values()), spans.pop(self._trial)[0]
+        self._others = list(spans.values())
         self._before = self._times() if self._lead else {}
+
+    def steps(self) -> None:
+        """Take a step of an optimizer."""
+        self._step += 1
+        self.trains()
 
     def trains(self) -> None:
         """Note that training has begun: what is written from now on is no preparation of data."""
@@ -129,17 +142,25 @@ class Watch:
             self._note("training")
 
     def opened(self, path: Any, flags: int) -> None:
-        """Take a file that the process opens. Raises: ScriptError for one that another trial has trained."""
+        """Take a file that the process opens. Raises: ScriptError for another trial's state, before this one trains."""
         if not isinstance(path, str | bytes | os.PathLike) or (file := self._inside(os.fsdecode(path))) is None:
             return
         if flags & (os.O_WRONLY | os.O_RDWR):
             self._wrote[file] += 1
+            self._last[file] = self._step
             if self._session.progress.number:
                 self.trains()
-        elif self._is_anothers(file):
+        elif self._is_anothers(file) and not _loads_data():
+            name = os.path.relpath(file)
+            if self._training or self._session.progress.number > self._reports:
+                self._session.note(
+                    f"{name} was written by a trial while it trained, and is read by another one that trains: "
+                    f"right for a cache or a list of results only. {_WAYS} by one trial at a time (max_concurrent=1)."
+                )
+                return
             raise ScriptError(
-                f"{os.path.relpath(file)} was written by another trial of this sweep while it trained, and trial "
-                f"{self._trial} reads it: it would go on from another trial's state, under its own hyperparameters. "
+                f"{name} was written by another trial of this sweep while it trained, and trial {self._trial} reads it "
+                "before it trains: it would go on from another trial's state, under its own hyperparameters. "
                 f"{_WAYS} by one trial at a time (max_concurrent=1) that deletes it at its end."
             )
 
@@ -149,30 +170,31 @@ class Watch:
             self._note("ended")
             return
         files = {
-            file: (changed, self._wrote[file])
+            file: (changed, self._wrote[file], self._last.get(file, self._step) < self._step)
             for file, changed in self._times().items()
             if changed != self._before.get(file) and (self._wrote[file] or Path(file).suffix not in _PEOPLES)
         }
         self._note("ended", files=dict(list(files.items())[:_NAMES]))
 
     def _is_anothers(self, file: str) -> bool:
-        """Tell whether another trial wrote a file after its first step of training, and before this trial began."""
+        """Tell whether another trial wrote a state after its first step of training, and before this trial began."""
         try:
             written = Path(file).stat().st_mtime
         except OSError:
             return False
         if not self._first <= written < self._began:
             return False
-        lines = read(self._file)
-        opened = [
-            line["files"][file][1] for line in lines if line["trial"] != self._trial and file in line.get("files", {})
-        ]
-        if max(opened, default=0) > 1:
+        of_others = [line.get("files", {}) for line in self._lines if line["trial"] != self._trial]
+        seen = [files[file][1:] for files in of_others if file in files]
+        if any(opened > 1 for opened, _ in seen):
             return True
-        spans = [span for trial, span in self._spans(lines).items() if trial != self._trial]
-        then = [training for began, training, ended in spans if began <= written <= ended]
-        in_training = bool(then) and max(then) < written
-        return in_training and (any(opened) or Path(file).suffix not in _PEOPLES)
+        then = [training for began, training, ended in self._others if began <= written <= ended]
+        if not then or max(then) >= written:
+            return False
+        suffix = Path(file).suffix
+        if suffix in _PEOPLES:
+            return suffix in _STATES and any(opened for opened, _ in seen)
+        return suffix in _STATES or any(not (opened and trained_on) for opened, trained_on in seen)
 
     def _inside(self, path: str) -> str | None:
         """Return a path's absolute form; None for one outside of the folders, hidden, or of the sweep's own."""
@@ -208,10 +230,18 @@ class Watch:
                 now = os.fstat(file.fileno()).st_mtime  # by the clock of the file system, as all times here
                 file.write(f"{json.dumps({'trial': self._trial, what: now, **more})}\n")
 
-    def _spans(self, lines: list[dict[str, Any]] | None = None) -> dict[str, tuple[float, float, float]]:
-        """Return of each trial when it began, first trained and ended; infinite where it has not yet."""
-        spans: dict[str, tuple[float, float, float]] = {}
-        for line in read(self._file) if lines is None else lines:
-            began, training, _ = spans.get(line["trial"], (line.get("began", math.inf), math.inf, math.inf))
-            spans[line["trial"]] = began, min(training, line.get("training", math.inf)), line.get("ended", math.inf)
-        return spans
+
+def _spans(lines: list[dict[str, Any]]) -> dict[str, tuple[float, float, float]]:
+    """Return of each trial when it began, first trained and ended; infinite where it has not yet."""
+    spans: dict[str, tuple[float, float, float]] = {}
+    for line in lines:
+        began, training, _ = spans.get(line["trial"], (line.get("began", math.inf), math.inf, math.inf))
+        spans[line["trial"]] = began, min(training, line.get("training", math.inf)), line.get("ended", math.inf)
+    return spans
+
+
+def _loads_data() -> bool:
+    """Tell whether this process is a DataLoader's worker, which trains nothing."""
+    from torch.utils.data import get_worker_info
+
+    return get_worker_info() is not None

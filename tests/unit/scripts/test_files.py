@@ -24,6 +24,7 @@ class Trials:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.count = folder, 0
+        self.notes: list[str] = []
         self.file = folder / "tunelight_runs/s" / FILE
 
     def train(self, *, before: Act = bool, after: Act = bool, trial: int | None = None) -> None:
@@ -36,15 +37,17 @@ class Trials:
             trial_dir=str(self.folder / "tunelight_runs" / "s" / f"trial_{number:05d}"),
         )
         Path(context.trial_dir).mkdir(parents=True, exist_ok=True)
-        session: Any = SimpleNamespace(context=context, progress=SimpleNamespace(number=0))
+        progress = SimpleNamespace(number=0)
+        session: Any = SimpleNamespace(context=context, progress=progress, note=self.notes.append)
         if self.file.exists():
-            until_later(lambda: Path("tunelight_runs/tick").touch(), "tunelight_runs/tick")
+            wait()
         weight = torch.nn.Parameter(torch.zeros(1))
         optimizer = torch.optim.SGD([weight], lr=0.1)
         with files_watched(session, self.folder):
             before(number)
             weight.grad = torch.ones(1)
-            optimizer.step()
+            self.step = optimizer.step
+            self.step()
             after(number)
 
 
@@ -59,6 +62,19 @@ def until_later(write: Callable[[], object], file: str) -> None:
     write()
     while Path(file).stat().st_mtime <= Path("tunelight_runs/s/written.jsonl").stat().st_mtime:
         write()
+
+
+def wait() -> None:
+    """Wait until the clock of the file system has moved on since the trial's last note."""
+    until_later(lambda: Path("tunelight_runs/tick").touch(), "tunelight_runs/tick")
+
+
+def write_once(file: str) -> None:
+    """Write a file in training, unless it is there."""
+    wait()
+    if not Path(file).exists():
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
+        Path(file).write_bytes(b"3")
 
 
 def save(_: int) -> None:  # its writer is in C++: Python hears of no opened file
@@ -114,6 +130,53 @@ def test_data_that_the_first_trial_has_prepared_is_for_all(trials: Trials) -> No
     for _ in range(3):
         trials.train(before=prepare, after=lambda _: Path("older.pt").read_bytes())
     assert overwritten(read(trials.file)) == ""
+
+
+@pytest.mark.parametrize("file", ["cache/0.npy", "cache/joblib/f/output.pkl", "history.csv"])
+def test_a_cache_that_a_trial_has_filled_in_its_training_is_for_all(trials: Trials, file: str) -> None:
+    def fill(_: int) -> None:
+        write_once(file)
+        trials.step()
+
+    for _ in range(3):
+        trials.train(before=lambda number: number and Path(file).read_bytes(), after=fill)
+
+
+@pytest.mark.parametrize("file", ["weights.npy", "snapshot"])
+def test_what_a_trial_writes_once_at_its_end_is_a_state(trials: Trials, file: str) -> None:
+    trials.train(after=lambda _: write_once(file))
+    with pytest.raises(ScriptError, match=file):
+        trials.train(before=lambda _: Path(file).read_bytes())
+
+
+def test_what_is_read_after_training_is_noted(trials: Trials) -> None:
+    def append(number: int) -> None:
+        write_once("results.json")
+        Path("results.json").write_bytes(Path("results.json").read_bytes() + b"%d" % number)
+        load(number)
+        save(number)
+
+    for _ in range(2):
+        trials.train(after=append)
+    assert [note.partition(" was written by a trial")[0] for note in trials.notes] == ["results.json", "snapshot.pt"]
+    assert "${trial_dir}" in trials.notes[0]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # torch may have threads
+def test_a_dataloader_s_worker_may_read_what_another_trial_wrote(trials: Trials) -> None:
+    class Images(torch.utils.data.Dataset[int]):
+        def __len__(self) -> int:
+            return 1
+
+        def __getitem__(self, index: int) -> int:
+            return len(Path("0.pt").read_bytes())
+
+    def read_all(number: int) -> None:
+        loader = torch.utils.data.DataLoader(Images(), num_workers=1, multiprocessing_context="fork")
+        assert not number or [int(batch) for batch in loader] == [1]
+
+    for _ in range(2):
+        trials.train(before=read_all, after=lambda _: write_once("0.pt"))
 
 
 def test_what_each_trial_writes_and_reads_back_is_named_once(trials: Trials) -> None:
