@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from tunelight.checkpoints import files as checkpoints
 from tunelight.messages import Terminal, Text
@@ -104,37 +104,34 @@ os.register_at_fork(after_in_child=_begin_in_fork)
 
 
 class RankLog(RankLines):
-    """Writes to the trial's log, and to another stream if there is one."""
+    """Writes to the trial's log, and to other descriptors, which become its own; once finished, to nothing."""
 
-    def __init__(self, path: Path, rank: int, also: TextIO | None) -> None:
+    def __init__(self, path: Path, rank: int, *also: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._open = [os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644), *also]
         super().__init__(rank)
-        self._also = also
 
     def fileno(self) -> int:
-        """Return the log's descriptor."""
-        return self._fd
+        """Return the log's descriptor; this process's own output once that is closed."""
+        return next(iter(self._open), 1)
 
     def _put(self, lines: bytes) -> None:
-        try:
-            os.write(self._fd, lines)
-        except OSError:
-            return  # a full disk must not end a trial that only wanted to print
-        if self._also is not None:
-            self._also.write(lines.decode(errors="replace"))
+        for descriptor in self._open:
+            with contextlib.suppress(OSError):  # a full disk must not end a trial that only wanted to print
+                os.write(descriptor, lines)
 
     def finish(self) -> None:
-        """Write the last line, and close the log."""
+        """Write the last line, and close the log. A thread that is left may still print."""
         super().finish()
         with self._lock:
-            os.close(self._fd)
-            self._fd = os.open(os.devnull, os.O_WRONLY)  # a thread that is left may still print
+            self._close()
 
-    def __del__(self) -> None:
-        """Close the descriptor."""
-        with contextlib.suppress(OSError):
-            os.close(self._fd)
+    def _close(self) -> None:
+        while self._open:
+            with contextlib.suppress(OSError):
+                os.close(self._open.pop())
+
+    __del__ = _close
 
 
 def log_file(trial_dir: str, node: int) -> Path:
@@ -214,7 +211,7 @@ def to_trial_log(trial_dir: str, rank: int, verbose: int, node: int = 0) -> cont
     if store := store_of(path):
         with contextlib.suppress(OSError), alone(path):
             store.update(path)  # the trial may have run on another node before
-    log = RankLog(path, rank, sys.stdout if verbose else None)
+    log = RankLog(path, rank, *([os.dup(1)] if verbose else []))  # `redirected` gives 1 to the log itself
     return redirected(log, log)
 
 

@@ -101,28 +101,27 @@ def test_a_handler_has_its_stream_again_after_the_trial(tmp_path: Path, early: l
     assert early.handlers[0].stream is before  # type: ignore[attr-defined]
 
 
-class Slow(io.StringIO):
+class Slow(RankLog):
     """Keeps whoever writes "slow" until it is released."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, path: Path) -> None:
         self.entered, self.released = threading.Event(), threading.Event()
+        super().__init__(path, 0)
 
-    def write(self, text: str) -> int:
-        if "slow" in text:
+    def _put(self, lines: bytes) -> None:
+        super()._put(lines)
+        if b"slow" in lines:
             self.entered.set()
             self.released.wait(60)
-        return super().write(text)
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_process_that_is_forked_while_a_thread_prints_can_print(tmp_path: Path) -> None:
-    slow = Slow()
-    log = RankLog(tmp_path / "log.txt", 0, slow)
+    log = Slow(tmp_path / "log.txt")
     log.write("rather ")
     printing = threading.Thread(target=log.write, args=("slow\nhalf a line",))
     printing.start()
-    assert slow.entered.wait(10)
+    assert log.entered.wait(10)
     forked = multiprocessing.get_context("fork").Process(target=log.write, args=("from the fork\n",))
     forked.start()
     try:
@@ -131,7 +130,7 @@ def test_a_process_that_is_forked_while_a_thread_prints_can_print(tmp_path: Path
     finally:
         forked.kill()
         forked.join()
-        slow.released.set()
+        log.released.set()
         printing.join()
     log.finish()
     assert (tmp_path / "log.txt").read_text() == "[0] rather slow\n[0] from the fork\n[0] half a line\n"
@@ -188,6 +187,20 @@ def test_a_process_has_its_own_output_again_after_a_trial(tmp_path: Path) -> Non
     with to_trial_log(str(tmp_path), 0, verbose=0):
         assert os.fstat(1).st_ino == os.fstat(2).st_ino == (tmp_path / "log.txt").stat().st_ino
     assert [os.fstat(number).st_ino for number in (1, 2)] == before
+
+
+def test_what_is_printed_goes_to_the_log_once_and_to_the_process_s_own_output_and_stays_open_nowhere(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(Path("/proc/self/fd").iterdir())
+    with to_trial_log(str(tmp_path), 0, verbose=1):
+        sys.stdout.write("a line\n")
+        left = sys.stdout
+        os.write(1, b"a library's line\n")
+    left.write("from a thread that is left\n")
+    assert sorted(Path("/proc/self/fd").iterdir()) == before
+    assert (tmp_path / "log.txt").read_text() == "[0] a line\na library's line\n"
+    assert capfd.readouterr().out == "[0] a line\n"
 
 
 def test_the_last_words_of_a_process_that_dies_are_in_the_trial_s_log(tmp_path: Path) -> None:
