@@ -48,11 +48,9 @@ def go_on(trainer: pl.Trainer, session: Session, *, tuning: bool = False) -> Non
         if logger._version is None:
             new = None if key in versions or session.task.job else _shared(logger, context, versions.values())
             logger._version = versions.get(key, new)
-        if context.rank > 0:
-            continue
-        if key in versions and not tuning:
+        if context.rank == 0 and key in versions and not tuning:
             _keep(logger, scratch=session.checkpoint_for_fit() is None)
-        versions.setdefault(key, logger.version)
+        versions.setdefault(key, logger._version if context.rank else logger.version)  # rank 0 chooses the next number
     if versions != before and context.rank == 0:
         note.parent.mkdir(parents=True, exist_ok=True)
         note.write_text(json.dumps(versions))

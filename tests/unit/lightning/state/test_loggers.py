@@ -125,6 +125,16 @@ def test_each_fit_of_a_trial_has_a_run_of_its_own_in_a_shared_folder(tmp_path: P
     }
 
 
+def test_all_ranks_know_the_same_runs_of_two_loggers_in_a_shared_folder(tmp_path: Path) -> None:
+    versions = []
+    for rank in (1, 0):
+        both = [CSVLogger(tmp_path / "all", "digits") for _ in range(2)]
+        trainer: Any = SimpleNamespace(loggers=both, callbacks=[], is_global_zero=rank == 0)
+        loggers.go_on(trainer, session_of(tmp_path / "sweep" / "trial_0", rank=rank))
+        versions.append([logger.version for logger in both])
+    assert versions == [["sweep-0", "sweep-0-2"]] * 2
+
+
 def test_rows_that_were_counted_are_not_read_again(tmp_path: Path) -> None:
     trainer, logger = start(tmp_path, resume=False)
     write(logger, range(100))
