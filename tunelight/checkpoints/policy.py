@@ -26,7 +26,7 @@ class Checkpoints:
         share: and only while checkpoints block training for at most this share of the time (0.05), unless it is one of
             the best ``keep`` so far.
 
-    The last report's is written whatever these say.
+    A fit's last one, and that of a report at which the trial is stopped, is written whatever these say.
 
     Raises: SettingsError.
     """

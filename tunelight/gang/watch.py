@@ -89,7 +89,7 @@ def sign_of(progress: Progress | None, frame: FrameType | None) -> Sign:
     waits = waits_for_peers(frame)
     if progress is None:
         return Sign(waits=waits)
-    return Sign(progress.done, waits, progress.begun and not is_behind_loop(frame), progress.take_steps())
+    return Sign(progress.done, waits, bool(progress.begun) and not is_behind_loop(frame), progress.take_steps())
 
 
 def waits_for_peers(frame: FrameType | None) -> bool:

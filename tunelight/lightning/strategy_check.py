@@ -26,7 +26,7 @@ def guard_callbacks(session: Session, package: Flavour) -> list[Any]:
 
         def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
             check_strategy(trainer, session.context)
-            session.progress.begun, session.progress.batches = True, 0
+            session.progress.begun, session.progress.batches = session.progress.begun or trainer, 0
             if not session.task.verbose:  # a job's bar is drawn at the driver
                 for callback in trainer.callbacks:
                     if isinstance(callback, callbacks.ProgressBar):
@@ -34,11 +34,11 @@ def guard_callbacks(session: Session, package: Flavour) -> list[Any]:
 
         def _count(self, *_: Any, **__: Any) -> None:
             """Count a batch, as a sign that this rank does not hang."""
-            session.progress.begun = True  # a Trainer that ran in a hook has ended
             session.progress.batches += 1
 
-        def teardown(self, *_: Any, **__: Any) -> None:
-            session.progress.begun = False
+        def teardown(self, trainer: Any, *_: Any, **__: Any) -> None:
+            if session.progress.begun is trainer:  # and not one that has run in a hook of it
+                session.progress.begun = None
 
         on_exception = teardown
         on_train_batch_end = on_validation_batch_end = on_test_batch_end = on_predict_batch_end = _count

@@ -53,8 +53,8 @@ class Progress:
     """Reports of this start alone."""
     batches: int = 0
     """Batches of any kind, and ends of epochs and validations, since a Trainer was last set up."""
-    begun: bool = False
-    """True from a Trainer's set-up to its teardown."""
+    begun: Any = None
+    """The Trainer that runs, from its set-up to its teardown; of one inside another, the outer one."""
     steps: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=1000))
     """Of training steps that the head has not heard of: this rank's own seconds, and all of the step's."""
     fits: tuple[str, ...] = ()
@@ -181,7 +181,7 @@ class Boundary:
         self._offered: str | os.PathLike[str] | Writer | None = None
         """The checkpoint that came with the running report."""
         self._left_out: Callable[[], CheckpointInfo | None] | None = None
-        """Writes the last report's checkpoint, if it came with one that was not written."""
+        """Writes the running report's checkpoint, if it came with one that was not written."""
         self._asked = self._meetings = 0
         """How often training code has asked whether it has to leave, and the ranks have met for that."""
         self._preempted = False
@@ -244,8 +244,7 @@ class Boundary:
                 )
             )  # fmt: skip
         self._obey(plain, epoch, step)
-        self._offered = None
-        self._left_out = None if self.progress.fitting else self._left_out  # a fit trains on
+        self._offered = self._left_out = None  # training goes on, and changes what a function would write
 
     def _from_zero(self, epoch: int) -> int:
         """Return an epoch that training code counts, from 0 or from 1, as Lightning counts it."""
@@ -354,7 +353,6 @@ class Boundary:
 
     def end(self) -> None:
         """End the trial's reports: a rank that reports once more fails in place of waiting for rank 0."""
-        self._write_last()
         self._agreement.end(self.progress.number)
 
     def _arrive(self) -> None:
@@ -376,8 +374,9 @@ class Boundary:
             ):
                 if isinstance(decision, Stop):
                     self._stopped = decision
-                    if decision.reason not in _NOT_LAST and not decision.reason.startswith(FAILED):
-                        self._write_last()
+                    last = decision.reason not in _NOT_LAST and not decision.reason.startswith(FAILED)
+                    if last and self._left_out and (info := self._left_out()) is not None:
+                        self._answer(Wrote(info))
                     raise TrialStopped(decision.reason)
                 if isinstance(decision, Save):
                     self._save(decision, metrics, epoch, step)
@@ -412,7 +411,8 @@ class Boundary:
         if info is None:
             self._leaving = None
         self._left_out = None
-        self._answer(Saved(info, save.serial, info is None and writer is not None))
+        can = writer is not None or self.progress.fitting is not None  # a fit at another time than a Trainer in it
+        self._answer(Saved(info, save.serial, info is None and can))
 
     def _adopt(self, adopt: Adopt, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
         """Adopt another trial's state; return the metrics that hold for this training afterwards."""
@@ -435,12 +435,6 @@ class Boundary:
         return due and self._agreement.writes(
             number, lambda: planned or self._mailbox.saves or self.writing.admit(value, last=last)
         )
-
-    def _write_last(self) -> None:
-        """Write the checkpoint of the last report, if it came with one that was not written. Called on every rank."""
-        write, self._left_out = self._left_out, None
-        if write is not None and (info := write()) is not None:
-            self._answer(Wrote(info))
 
     def _value(self, metrics: Mapping[str, Any]) -> float | None:
         """Return the sweep's metric of a report."""

@@ -110,16 +110,20 @@ def test_a_class_that_derives_from_the_other_trainer_is_known(trial: Any) -> Non
 
 def test_in_a_gang_of_one_a_trainer_of_the_other_lightning_trains(trial: Any) -> None:
     one = trial(1)
-    (guard,) = factories()[f"{flavours.other()}.callbacks_factory"].load()()
-    trainer = other.Trainer(**QUIET, callbacks=[guard], max_steps=3, enable_model_summary=False)
+    guards = factories()[f"{flavours.other()}.callbacks_factory"].load()
+    boring = import_module(f"{flavours.other()}.demos.boring_classes").BoringModel
     begun: list[bool] = []
 
-    class Net(import_module(f"{flavours.other()}.demos.boring_classes").BoringModel):  # type: ignore[misc]
-        def on_train_batch_end(self, *_: Any) -> None:
-            begun.append(one.progress.begun)
+    def fit(model: Any, steps: int) -> None:
+        other.Trainer(**QUIET, callbacks=guards(), max_steps=steps, enable_model_summary=False).fit(model)
 
-    trainer.fit(Net())
-    assert begun == [True] * 3
+    class Net(boring):  # type: ignore[misc, valid-type]
+        def on_train_batch_end(self, *_: Any) -> None:
+            fit(boring(), 1)
+            begun.append(bool(one.progress.begun))
+
+    fit(Net(), 3)
+    assert begun == [True] * 3, "a Trainer that runs in a hook leaves the outer one watched"
     assert one.progress.batches >= 3
     assert not one.progress.begun, "what follows is not watched"
 
