@@ -44,10 +44,14 @@ _MACRO = re.compile(r"\$\{([\w.\-]+)\}")
 _ALL = ("args", "args_no_hyphens", "args_no_boolean_flags", "args_json", *AGENTS, "no_args")
 _EVERYTHING = tuple(f"${{{name}}}" for name in _ALL)
 """Macros that stand for all hyperparameters that no other one names, W&B's names; and for none of them."""
+_OVERRIDES = {"${args_no_hyphens}", "${args_append_hydra}", "${args_override_hydra}"}
+"""Macros whose words Hydra reads, if a script imports it."""
 _FOLDER = "trial_dir"
 """The macro that stands for the trial's folder."""
 _RECORDED = ("file", "module", "args", "style", "imported", "devices")
 _LIGHTNING = {"pytorch_lightning", "lightning"}
+_Early = dict[str, list[tuple[bool, list[str]]]]
+"""The words of options by the subcommand behind them, and whether they would take it for a value."""
 _LAUNCHED = {*_LIGHTNING, "accelerate", "transformers", "wandb"}
 """Libraries that a command has to tell of the workers, or of the configuration."""
 
@@ -93,7 +97,11 @@ class Script:
             **{name: getattr(self, name) for name in _RECORDED},
             "args": list(self.args),
             "imported": [name for name in self.imported if name in _LAUNCHED],
-            "options": [one.recorded() for one in self.options if any(map(one.means, (*keys, self.devices)))],
+            "options": [
+                one.recorded()
+                for one in self.options
+                if any(one.means(key) or one.key.startswith(f"{key}.") for key in (*keys, self.devices))
+            ],
         }
 
     def watched(self, folder: Path, note: Callable[[str], object]) -> Any:
@@ -123,23 +131,26 @@ class Script:
         """What it is called in messages."""
         return self.module or Path(self.file).name
 
+    @property
+    def _reads_overrides(self) -> bool:
+        """Whether Hydra reads its arguments; one that imports hydra may use its `instantiate` alone."""
+        return self.style == "hydra" or ("hydra" in self.imported and not _OVERRIDES.isdisjoint(self.args))
+
     def command(self, config: Mapping[str, Any], folder: str = ".") -> list[str]:
         """Return the arguments for a configuration, nested or dotted; ``folder``: what ``${trial_dir}`` stands for.
 
         A word of ``args`` that names a key which the configuration lacks is left out, with the option that it belongs
         to. Raises: SettingsError for a value that the script would read as another one.
         """
-        values: dict[str, Any] = {
-            key: one.replace(f"${{{_FOLDER}}}", folder) if isinstance(one, str) else one
-            for key, one in {_FOLDER: folder, **flatten(config)}.items()
-        }
+        config = _placed(config, folder)
+        values: dict[str, Any] = {_FOLDER: folder, **flatten(config)}
         words, named = self._fixed(values)
         named |= {_FOLDER} - config.keys()
         rest = {key: value for key, value in values.items() if key not in named}
         if not any(word in _EVERYTHING for word in words):
             words.append("${args}")
         done: list[str] = []
-        early: dict[str, list[str]] = {}
+        early: _Early = {}
         for word in words:
             if word not in _EVERYTHING:
                 done.append(word)
@@ -149,7 +160,13 @@ class Script:
                 done += self._spelt(rest, word, early)
         for command, options in early.items():
             at = done.index(command) if command in done else len(done)
-            done[at:at] = options
+            options.sort(key=lambda one: not one[0])  # behind several values the command would be one more
+            if options[-1][0] and at < len(done):
+                raise SettingsError(
+                    f"{self.name} would read {command!r} as one more value of {options[-1][1][0]}. "
+                    "Let args have an option with one value between them, or the search space a key for one."
+                )
+            done[at:at] = [word for _, spelt in options for word in spelt]
         return done
 
     def _fixed(self, values: Mapping[str, Any]) -> tuple[list[str], set[str]]:
@@ -160,26 +177,23 @@ class Script:
             keys = [key for key in _MACRO.findall(word) if key not in _ALL]
             alone = keys != [] and word == f"${{{keys[0]}}}"
             holder = words[-1] if alone and words and (_is_bare(words[-1]) or words[-1] == keys[0]) else ""
-            filled = self._filled(word, keys, holder, values)
-            if filled is not None:
-                words.append(filled)
-                named.update(keys)
-            elif holder:
+            if holder:
                 words.pop()
+            filled = self._filled(word, keys, holder, values)
+            words += filled
+            named.update(keys if filled else ())
         return words, named
 
-    def _filled(self, word: str, keys: list[str], holder: str, values: Mapping[str, Any]) -> str | None:
-        """Return a word with the values of its keys; None where one has none. ``holder``: the option before it."""
+    def _filled(self, word: str, keys: list[str], holder: str, values: Mapping[str, Any]) -> list[str]:
+        """Return a word with the values of its keys, behind ``holder``, the option before it; none where one lacks."""
         if any(key not in values for key in keys):
-            return None
+            return []
         before, _, after = word.partition(f"${{{keys[0]}}}" if keys else word)
         if keys and not after and (not before or before.endswith("=")):  # all of an option's value
-            name = before[:-1].lstrip("-") or holder.lstrip("-") or keys[0]
-            text = spell_within(self.style, name, values[keys[0]], self.options)
-            return None if text is None else before + text
-        return _MACRO.sub(lambda found: str(values.get(found[1], found[0])), word)
+            return spell_within(self.style, before or holder, keys[0], values[keys[0]], self.options)
+        return [_MACRO.sub(lambda found: str(values.get(found[1], found[0])), word)]
 
-    def _spelt(self, values: Mapping[str, Any], macro: str, early: dict[str, list[str]]) -> list[str]:
+    def _spelt(self, values: Mapping[str, Any], macro: str, early: _Early) -> list[str]:
         """Return the words for all values; ``early`` gets those that have to precede a subcommand of ``args``."""
         if macro == "${args_json}":
             return [json.dumps(dict(values))]
@@ -191,8 +205,11 @@ class Script:
         words: list[str] = []
         for key, value in values.items():
             option = option_for(key, value, options)
-            group = early.setdefault(option.before, []) if option is not None and option.before in self.args else words
-            group += spell_one(self.style, key, value, options)
+            spelt = spell_one(self.style, key, value, options)
+            if option is None or option.before not in self.args:
+                words += spelt
+            elif spelt:
+                early.setdefault(option.before, []).append((option.takes_more(spelt), spelt))
         return words
 
     def train(self, config: Mapping[str, Any], shown: str, options: Sequence[str]) -> list[str]:
@@ -244,8 +261,8 @@ class Script:
         session = get_session()
         imported = set(self.imported)
         words = self.command(config, session.context.trial_dir)
-        if "hydra" in imported:
-            words = [*words, *_hydra_folders(self.args, session.context.trial_dir)]
+        if self._reads_overrides:
+            words = [*words, *_hydra_folders(words, session.context.trial_dir)]
         with contextlib.ExitStack() as stack:
             reports = stack.enter_context(logged(session, imported, texts_of(self.file)))
             of_trainers = None if reports_itself(self.file) else reports
@@ -285,15 +302,27 @@ def _set_variables(session: Session, imported: set[str], config: Mapping[str, An
     if "wandb" in imported:  # its runs have the configuration, as under its agent
         file = Path(folder, "wandb", f"config-{session.context.rank}.yaml")
         file.parent.mkdir(exist_ok=True)
-        file.write_text(json.dumps({"wandb_version": 1} | {key: {"value": value} for key, value in config.items()}))
+        values = {key: {"value": value} for key, value in _placed(config, folder).items()}
+        file.write_text(json.dumps({"wandb_version": 1} | values))
         os.environ.setdefault("WANDB_SWEEP_PARAM_PATH", str(file))
 
 
-def _hydra_folders(args: tuple[str, ...], trial_dir: str) -> list[str]:
-    """Return overrides that let Hydra write into the trial's folder, unless the script's own say where."""
-    if any(word.startswith(("hydra.run.dir=", "hydra.sweep", "--multirun", "-m")) for word in args):
+def _hydra_folders(words: Sequence[str], trial_dir: str) -> list[str]:
+    """Return overrides that let Hydra write into the trial's folder, unless others say where."""
+    if any(word.lstrip("+").startswith(("hydra.run.dir=", "hydra.sweep", "--multirun", "-m")) for word in words):
         return []
     return [f"hydra.run.dir='{trial_dir}'"]
+
+
+def _placed(value: Any, folder: str) -> Any:
+    """Return a value with the trial's folder in its texts, at any depth."""
+    if isinstance(value, str):
+        return value.replace(f"${{{_FOLDER}}}", folder)
+    if isinstance(value, Mapping):
+        return {key: _placed(one, folder) for key, one in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_placed(one, folder) for one in value)
+    return value
 
 
 def _is_bare(word: str) -> bool:
@@ -331,6 +360,8 @@ def script_of(space: SearchSpace, settings: Settings) -> Script:
     domains = dict(space.domains)
     if style == "wandb":  # a group of parameters is one argument, and there are none where the command asks for none
         domains = {} if "${no_args}" in args else {key: space.domains.get(key) for key in space.describe()}
+    else:
+        domains = _flat(domains)
     read = options_of(replace(script, args=tuple(given)))
     check_options(script.name, read, domains, args, named, style=style)
     about = f"Arguments are written as {style} reads them: {why}."
@@ -345,6 +376,19 @@ def script_of(space: SearchSpace, settings: Settings) -> Script:
         unread = unread if spelt else ""
     known = replace(script, options=read.options or (), devices=_devices(script, read))
     return replace(known, about=about, unread=unread)
+
+
+def _flat(domains: Mapping[str, Any]) -> dict[str, Any]:
+    """Return domains by the keys of arguments: a mapping among the values is written as one argument for each key."""
+    found: dict[str, Any] = {}
+    for key, domain in domains.items():
+        values = examples(domain)
+        if not any(isinstance(one, Mapping) for one in values):
+            found[key] = domain
+            continue
+        for inner, value in (pair for one in values for pair in flatten({key: one}).items()):
+            found.setdefault(inner, {"grid_search": []})["grid_search"].append(value)
+    return found
 
 
 def _devices(script: Script, read: Read) -> str:

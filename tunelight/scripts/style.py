@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -120,6 +121,12 @@ class Option:
         """The key of a search space that sets it: its name, as an identifier."""
         return _identifier(self.name)
 
+    def takes_more(self, words: Sequence[str]) -> bool:
+        """Tell whether a word behind these, which give it values, would be one more value."""
+        several = self.kind == "many" or (self.kind == "again" and self.count is not None)
+        least, most = self.count or (0, None)
+        return several and least != most and (len(words) > 1 or words[0] in self.names)
+
     def means(self, key: str) -> bool:
         """Tell whether a key is one of its names, or that of its value."""
         return _identifier(key) in {_identifier(self.dest), *map(_identifier, self.names)}
@@ -213,21 +220,32 @@ def spell_one(style: Style, key: str, value: Any, options: tuple[Option, ...] = 
         raise SettingsError(f"{name} does not take {value!r}, a value of the key {key!r}: {error}.") from None
 
 
-def spell_within(style: Style, name: str, value: Any, options: tuple[Option, ...] = ()) -> str | None:
-    """Return a value as it stands behind the name of its option; None where the option is to be left out.
+def spell_within(style: Style, holder: str, key: str, value: Any, options: tuple[Option, ...] = ()) -> list[str]:
+    """Return what stands for a value behind ``holder``: "--name", "--name=" or nothing; none to leave both out.
 
-    Raises: SettingsError as `spell`.
+    Options that are known are spelt as by `spell_one`. Raises: SettingsError as `spell`.
     """
-    words = spell_one(style, name, value, options)
-    if len(words) == 1 and "=" in words[0]:
-        return words[0].partition("=")[2]
-    return _text(value) if words else None
+    name = holder.removesuffix("=").lstrip("-") or key
+    words, option = spell_one(style, name, value, options), option_for(name, value, options)
+    if style in ("hydra", "fire") or (style == "lightning" and option is not None and option.kind == "value"):
+        option = None  # they have the key before the value
+    if not words or (option is not None and holder.startswith("-")):
+        return words
+    if option is None and len(words) > 1 and holder.startswith("-"):
+        return [holder.removesuffix("="), *words[1:]]
+    before = f"{name}=" if style == "hydra" else f"--{name}=" if option is None else f"{option.name}="
+    text = words[0].removeprefix(before) if len(words) == 1 and words[0].startswith(before) else _text(value)
+    return [holder + text] if holder.endswith("=") else [holder, text] if holder else [text]
 
 
 def option_for(key: str, value: Any, options: Sequence[Option]) -> Option | None:
-    """Return the option that a key means; of several flags the one that sets the value."""
+    """Return the option that a key means; of several the flag that sets the value, or the first that takes it."""
     meant = [one for one in options if one.means(key)]
-    return next((one for one in meant if one.kind == "flag" and one.const == value), meant[0] if meant else None)
+    for one in sorted(meant, key=lambda one: one.kind != "flag" or one.const != value):
+        with contextlib.suppress(ValueError):
+            _SPELT[one.kind](key, value, one)
+            return one
+    return meant[0] if meant else None
 
 
 # --- argparse and its like --------------------------------------------------------------------------------

@@ -179,12 +179,13 @@ def _filled(word: str, program: Any) -> str:
         known = {"env": "/usr/bin/env", "interpreter": "python", "program": str(program)}
         if name in known and (name != "program" or program is not None):
             return known[name]
-        if name not in _ARGS:
+        if name not in (*_ARGS, "trial_dir"):
             raise unreadable(
                 _WANDB,
                 "command",
                 found[0],
-                "${program}, ${env}, ${interpreter}, ${envvar:NAME}, " + ", ".join(f"${{{one}}}" for one in _ARGS),
+                "${program}, ${env}, ${interpreter}, ${envvar:NAME}, ${trial_dir}, "
+                + ", ".join(f"${{{one}}}" for one in _ARGS),
             )
         return found[0]
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import tunelight as tl
 from tunelight.errors import SettingsError, SpaceError
-from tunelight.scripts.script import Script, script_of
+from tunelight.scripts.script import Script, _hydra_folders, _set_variables, script_of
 from tunelight.scripts.style import Option
 from tunelight.settings import Settings
 
@@ -39,8 +41,18 @@ def test_macros_stand_for_hyperparameters(args: list[str], words: list[str]) -> 
     assert Script("train.py", args=tuple(args)).command(CONFIG, "runs/3") == words
 
 
-def test_a_value_may_name_the_trial_s_folder() -> None:
-    assert Script("train.py").command({"out": "${trial_dir}/a", "lr": 1}, "runs/3") == ["--out=runs/3/a", "--lr=1"]
+def test_a_value_may_name_the_trial_s_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"out": "${trial_dir}/a", "lr": 1, "more": {"l": ["${trial_dir}"]}}
+    words = ["--out=runs/3/a", "--lr=1", "--more.l", "runs/3"]
+    assert Script("train.py").command(config, "runs/3") == words
+    agents = Script("train.py", args=("--log=${trial_dir}/log",), style="wandb").command(config, "runs/3")
+    assert agents == ["--log=runs/3/log", "--out=runs/3/a", "--lr=1", "--more={'l': ['runs/3']}"]
+    monkeypatch.setattr(os, "environ", {})
+    session: Any = SimpleNamespace(context=SimpleNamespace(trial_dir=str(tmp_path), rank=0))
+    _set_variables(session, {"wandb"}, config)
+    text = Path(os.environ["WANDB_SWEEP_PARAM_PATH"]).read_text()
+    assert text.count(f'"{tmp_path}') == 2
+    assert "${trial_dir}" not in text
     space = tl.SearchSpace({"lr": tl.uniform(0, 1)}, script=__file__, args=["--out", "${trial_dir}"])
     assert script_of(space, Settings(**space.settings)).command({"lr": 1}) == ["--out", ".", "--lr=1"]
 
@@ -58,6 +70,72 @@ def test_what_is_recorded_spells_the_same_commands() -> None:
     assert (recorded["imported"], recorded["devices"]) == (["lightning"], "devices")
     for config in ({"lr": 0.1, "amp": False}, {"lr": 1, "amp": True}):
         assert Script.of(recorded).command(config) == script.command(config)
+
+
+def read_script(folder: Path, source: str, space: dict[str, Any], **settings: Any) -> Script:
+    (folder / "train.py").write_text(source)
+    given = Settings(script=str(folder / "train.py"), metric="loss", **settings)
+    return script_of(tl.SearchSpace(space), given)
+
+
+@pytest.mark.parametrize(
+    ("style", "args", "words"),
+    [
+        ("hydra", (), ["a=1"]),
+        ("argparse", (), []),
+        ("wandb", ("${args}",), []),
+        ("wandb", ("${args_no_hyphens}",), ["a=1"]),
+    ],
+)
+def test_hydra_s_folder_is_an_argument_where_hydra_reads_them(style: Any, args: tuple[str, ...], words: Any) -> None:
+    script = Script("train.py", args=args, style=style, imported=("hydra",))
+    assert script._reads_overrides is bool(words)
+    assert _hydra_folders(words, "runs/3") == ["hydra.run.dir='runs/3'"]
+    assert _hydra_folders(["++hydra.run.dir=x"], "runs/3") == _hydra_folders(["hydra.sweep.dir=x"], "runs/3") == []
+
+
+ARGPARSE = "import argparse\np = argparse.ArgumentParser()\n"
+
+
+def test_keys_within_a_value_are_options(tmp_path: Path) -> None:
+    source = f"{ARGPARSE}p.add_argument('--model.lr')\np.add_argument('--model.n', type=int)\np.parse_args()"
+    space: dict[str, Any] = {"model": {"fixed": {"lr": 0.1, "n": 2.0}}}
+    script = read_script(tmp_path, source, space)
+    config = tl.SearchSpace(space).sample(None)  # type: ignore[arg-type]  # nothing is drawn
+    for one in (script, Script.of(script.recorded(["model"]))):
+        assert one.command(config) == ["--model.lr=0.1", "--model.n=2"]
+    with pytest.raises(SettingsError, match=r"no option for the key 'model\.r'"):
+        read_script(tmp_path, source, {"model": {"choice": [{"lr": 0.1}, {"r": 0.1}]}})
+
+
+def test_several_values_stand_before_other_options_where_a_subcommand_follows() -> None:
+    tags = Option(("--tags",), "tags", "many", count=(1, None), before="train")
+    script = Script("train.py", args=("train",), options=(tags, Option(("--lr",), "lr", before="train")))
+    words = ["--tags", "x", "y", "--lr=1", "train"]
+    assert script.command({"tags": ["x", "y"], "lr": 1}) == script.command({"lr": 1, "tags": ["x", "y"]}) == words
+    assert script.command({"tags": ["x"]}) == ["--tags=x", "train"]
+    with pytest.raises(SettingsError, match="'train' as one more value of --tags"):
+        script.command({"tags": ["x", "y"]})
+
+
+@pytest.mark.parametrize(
+    ("args", "config", "words"),
+    [
+        (("--sizes", "${sizes}"), {"sizes": ["1", "2"]}, ["--sizes", "1", "2"]),
+        (("--sizes=${sizes}",), {"sizes": ["1", "2"]}, ["--sizes", "1", "2"]),
+        (("--others", "${sizes}"), {"sizes": ["1", "2"]}, ["--others", "1", "2"]),
+        (("-n", "${n}"), {"n": "a=b"}, ["-na=b"]),
+        (("${n}",), {"n": "a=b"}, ["a=b"]),
+        (("--name=${n}",), {"n": "a=b"}, ["--name=a=b"]),
+        (("-o", "${n}"), {"n": "a=b"}, ["-o", "a=b"]),
+        (("-o", "${n}"), {"n": None}, []),
+        (("-n", "${n}"), {"n": None}, []),
+        (("--fast", "${fast}"), {"fast": True}, ["--fast"]),
+    ],
+)
+def test_a_macro_behind_an_option_is_what_the_option_reads(args: Any, config: Any, words: list[str]) -> None:
+    options = (Option(("--sizes",), "sizes", "many"), Option(("-n",), "n"), Option(("--fast",), "fast", "flag"))
+    assert Script("train.py", args=args, options=options).command(config) == words
 
 
 # --- W&B's files ------------------------------------------------------------------------------------------
@@ -102,6 +180,7 @@ def test_a_sweep_file_of_wandb_is_read_with_its_program(tmp_path: Path) -> None:
         ("[accelerate, launch, --num_processes, 2, \"${program}\", \"${args}\"]", ("${args}",)),
         ("python ${program} --data ${envvar:WHERE}", ("--data", "here", "${no_args}")),
         ("[python, train.py]", ("${no_args}",)),
+        ("[python, train.py, '--out=${trial_dir}']", ("--out=${trial_dir}", "${no_args}")),
     ],
 )  # fmt: skip
 def test_its_command_says_the_arguments(

@@ -97,6 +97,15 @@ def test_an_option_that_switches_off_is_known_by_its_value_and_by_its_name(
     assert spell("argparse", {key: value}, (Option(("--no-shuffle",), "shuffle", "off"),)) == words
 
 
+@pytest.mark.parametrize("default", [True, False])
+def test_of_two_switches_for_a_value_the_one_that_sets_it_is_written(default: bool) -> None:
+    on = Option(("--augment",), "augment", "flag", default=default)
+    off = Option(("--no-augment",), "augment", "off", default=default)
+    for options in ((on, off), (off, on)):
+        for value, word in ((True, "--augment"), (False, "--no-augment")):
+            assert spell("argparse", {"augment": value}, options) in ([word], [] if value is default else [word])
+
+
 def test_an_option_with_hyphens_is_known_by_its_identifier() -> None:
     option = Option(("-l", "--learning-rate"), "learning_rate")
     assert spell("argparse", {"learning_rate": 0.1}, (option,)) == ["--learning-rate=0.1"]
