@@ -301,6 +301,7 @@ class GangWorker:
 
     def _run(self, task: Task, start: Start, box: TrialBox) -> None:
         ended: Ended | None = None
+        self._clean.freeze()
         began, self._began_ns = time.time(), time.time_ns()
         post = box.events.put
         self._left, self._stop_reason = (), None

@@ -205,6 +205,17 @@ def test_an_error_that_is_kept_keeps_no_tensor_of_the_code_that_raised_it(trial:
     assert trial(fails) == ()
 
 
+def test_what_a_trial_holds_until_it_has_been_cleaned_up_goes_before_the_next(trial: Any, mine: Any) -> None:
+    mine.STREAMS = []
+
+    def trains(config: Any) -> None:
+        of_user().STREAMS.append(weakref.ref(sys.stdout))
+
+    for _ in range(3):
+        assert trial(trains) == ()
+    assert [one() is not None for one in mine.STREAMS[:2]] == [False, False]
+
+
 def test_a_global_that_each_trial_replaces_counts_once_although_it_is_a_cycle(trial: Any, mine: Any) -> None:
     """Garbage that an earlier trial made is not seen by the collections of a later one."""
     mine.cuda.get_device_properties = lambda device: SimpleNamespace(total_memory=30 * GB)
