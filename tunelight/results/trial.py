@@ -57,6 +57,7 @@ class TrialResult:
         value: the sweep's metric in the best report (float or None).
         seconds: how long it ran (pauses left out).
         batch_pieces: how many pieces each of its training batches was cut into, after it had run out of memory (1).
+        notes: what tunelight remarked on it, in order: a fault that it survived, a checkpoint that was not written.
         compiled: how many graphs torch.compile had made for it at its last report, since it last began or resumed.
         path: its folder.
         runs: what the sweep was run with while it trained, for each run of the driver: ``command`` (secrets masked),
@@ -89,6 +90,7 @@ class TrialResult:
         self.value = state.value
         self.seconds = state.elapsed(now)
         self.compiled = state.compiled
+        self.notes = [text for _, text in state.notes]
         self.batch_pieces = state.pieces
         self.path = folder / state.folder
         self.runs = [dict(run) for run in runs]

@@ -149,3 +149,16 @@ def test_what_a_failed_trial_is_and_why_is_its_text(ahead: SweepResults) -> None
     assert str(ahead.errors[0]) == "trial 00001 failed: rank 1 on a: ValueError: no such lr"
     assert "rank 1 on a: ValueError: no such lr" in repr(ahead.errors[0])
     assert str(ahead.trials[2]) == repr(ahead.trials[2])
+
+
+def test_a_trial_has_what_was_remarked_on_it(tmp_path: Path) -> None:
+    written = Writer(tmp_path)
+    trials = [written.trial(0.4), written.trial(0.5)]
+    for trial, text in (
+        (trials[0], "went on from report 1"),
+        (None, "a seed was drawn"),
+        (trials[0], "grew to 4 workers"),
+    ):
+        written.record.append("note", trial=trial, text=text)
+    read = SweepResults.load(written.folder)
+    assert [trial.notes for trial in read.trials] == [["went on from report 1", "grew to 4 workers"], []]
