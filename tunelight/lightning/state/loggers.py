@@ -44,9 +44,11 @@ def go_on(trainer: pl.Trainer, session: Session, *, tuning: bool = False) -> Non
             logger._experiment_name = _sweep(context)
         if not isinstance(logger, CSVLogger | TensorBoardLogger) or logger._experiment is not None:
             continue
-        key = f"{session.progress.fit + tuning} {number} {type(logger).__name__} {logger.name}"
+        kind = f"{type(logger).__name__} {logger.name}"
+        key = f"{session.progress.fit + tuning} {number} {kind}"
         if logger._version is None:
-            new = None if key in versions or session.task.job else _shared(logger, context, versions.values())
+            taken = [version for known, version in versions.items() if known.endswith(f" {kind}")]
+            new = None if key in versions or session.task.job else _shared(logger, context, taken)
             logger._version = versions.get(key, new)
         if context.rank == 0 and key in versions and not tuning:
             _keep(logger, scratch=session.checkpoint_for_fit() is None)
@@ -70,7 +72,7 @@ def _sweep(context: Context) -> str:
 
 
 def _shared(logger: CSVLogger | TensorBoardLogger, context: Context, taken: Collection[Any]) -> str | None:
-    """Return a version that neither trials that share a folder nor others of this trial's loggers take, or None."""
+    """Return a version that neither trials that share a folder nor others like it of this trial take, or None."""
     if inside(logger.save_dir or ".", context):
         return None
     own = f"{_sweep(context)}-{context.trial_id}"
