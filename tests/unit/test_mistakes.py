@@ -102,7 +102,7 @@ ON_THE_COMMAND_LINE: dict[str, tuple[str, str]] = {
     "--resume without a name": ("run space.yaml --resume", "--resume is given without --name"),
     "a format that is not one": (
         "best last --export best.txt",
-        ".yaml, .yml, .json, .py, .sh, or say --format",
+        ".yaml, .yml, .json, .sh, or say --format",
     ),
 }
 
