@@ -54,7 +54,9 @@
   }
 
   // The state of a trial; one that ran when its sweep's driver was killed runs no more.
-  const stateOf = (row, head) => (head.state === "cut off" && ["RUNNING", "STARTING"].includes(row.state) ? "INTERRUPTED" : row.state);
+  function stateOf(row, head) {
+    return head.state === "cut off" && ["RUNNING", "STARTING"].includes(row.state) ? "INTERRUPTED" : row.state;
+  }
 
   function trialCards(row, head, ahead) {
     const best = row.value === null ? [] : [card("best " + head.metric, compact(row.value))];
