@@ -139,8 +139,13 @@ class RayShardedStrategy(SizeInvariantTraining, ModelParallelStrategy):
 
     def on_train_start(self) -> None:
         """Refuse to train where ranks would come apart. Raises: StrategyError."""
+        from tunelight.compat.torch import FSDPModule
+
         super().on_train_start()
         assert self.model is not None  # Lightning's order
+        for module in self.model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()  # a validation before training leaves whole parameters
         if alone := unreduced(self.model, self.device_mesh["data_parallel"]):
             raise StrategyError(
                 f"The workers would train {', '.join(alone[:3])}{' and others' if alone[3:] else ''} each for itself: "
