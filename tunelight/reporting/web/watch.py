@@ -108,7 +108,7 @@ class SweepWatch:
         if line["kind"] == "report":
             value = view.finite(line["metrics"], self._state.sweep.get("metric"))
             self._curves.setdefault(trial.id, view.Curve()).add(line, value)
-        elif line["kind"] in ("trial", "config", "usage", "state"):
+        elif line["kind"] in ("trial", "config", "state"):
             self._seen.add(trial)
 
     def _ask_driver(self) -> None:
