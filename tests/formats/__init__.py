@@ -1,4 +1,4 @@
-"""Sweeps that released versions have recorded, by `record.py`, and what they trained."""
+"""A sweep that the newest released version has recorded, by `record.py`, and what it trained."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import shutil
 from pathlib import Path
 
 FORMATS = Path(__file__).parent
-VERSIONS = sorted(path.name for path in FORMATS.iterdir() if path.name[0].isdigit())
+(VERSION,) = (path.name for path in FORMATS.iterdir() if path.name[0].isdigit())
 
 
-def unpacked(version: str, storage: Path) -> Path:
-    """Return a copy of a version's sweep, with its checkpoints as they were."""
-    folder = Path(shutil.copytree(FORMATS / version / "sweep", storage / "recorded"))
+def unpacked(storage: Path) -> Path:
+    """Return a copy of the sweep, with its checkpoints as they were."""
+    folder = Path(shutil.copytree(FORMATS / VERSION / "sweep", storage / "recorded"))
     for path in folder.rglob("*.gz"):
         path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
         path.unlink()

@@ -2,7 +2,7 @@
 
     python tests/formats/record.py 0.3
 
-writes ``tests/formats/0.3``. ``--from FOLDER`` takes another version, installed there by ``pip install --no-deps
+writes ``tests/formats/0.3``, in place of the version before. ``--from FOLDER`` takes another version, installed there by ``pip install --no-deps
 --target FOLDER``. The sweep runs in /tmp/sweep, under the host name localhost where this process may set one, so that
 the record names nothing of the machine. Its first trial finishes, the second fails, the third is stopped by ASHA, and
 the fourth is cut off with a checkpoint; the fifth never begins.
@@ -51,7 +51,8 @@ def record() -> None:
 def keep(target: Path) -> None:
     """Copy what a later version reads, checkpoints compressed: of the first trial the last, of the fourth all."""
     sweep = THERE / "runs" / "recorded"
-    shutil.rmtree(target, ignore_errors=True)
+    for before in HERE.glob("[0-9]*"):
+        shutil.rmtree(before)
     for path in sorted(found for pattern in KEPT for found in sweep.glob(pattern) if found.stat().st_size):
         last = max((sweep / "trial_00000" / "checkpoints").iterdir()).stem
         if path.parent.name == "checkpoints" and path.parts[-3] != "trial_00003" and path.stem != last:

@@ -40,7 +40,8 @@ _WRITING_S = 1.0
 """How often ranks that should have ended are asked whether they are still writing a checkpoint."""
 _WRITING_LIMIT_S = 2.0
 """How long they may take to answer."""
-_POLL_S = 20.0
+_POLL_S = 5.0
+"""How long a rank waits for an event before it says how far it is: slow ranks are found by such answers."""
 _RECORDS_S = 5.0
 """How long the ranks of a gang that hangs have to say in which collectives they wait."""
 
