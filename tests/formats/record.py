@@ -2,10 +2,10 @@
 
     python tests/formats/record.py 0.3
 
-writes ``tests/formats/0.3``, in place of the version before. ``--from FOLDER`` takes another version, installed there by ``pip install --no-deps
---target FOLDER``. The sweep runs in /tmp/sweep, under the host name localhost where this process may set one, so that
-the record names nothing of the machine. Its first trial finishes, the second fails, the third is stopped by ASHA, and
-the fourth is cut off with a checkpoint; the fifth never begins.
+writes ``tests/formats/0.3``, in place of the version before. ``--from FOLDER`` takes another version, installed there
+by ``pip install --no-deps --target FOLDER``. The sweep runs in /tmp/sweep, under the host name localhost where this
+process may set one, so that the record names nothing of the machine. Its first trial finishes, the second fails, the
+third is stopped by ASHA, and the fourth is cut off with a checkpoint; the fifth never begins.
 """
 
 from __future__ import annotations
