@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal, ParamSpec, TypeVar
 
-from tunelight.errors import ArgumentError, guess
+from tunelight.errors import ArgumentError, SettingsError, SpaceError, guess
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -105,7 +105,7 @@ def known_arguments(topic: Topic = "other") -> Callable[[Callable[P, R]], Callab
     """Return a decorator for a public function, or an ``__init__``, that explains arguments which it does not take.
 
     The signature stays the same for editors and ``inspect``. The decorated function raises ArgumentError, which is a
-    TypeError too.
+    TypeError too. Errors of settings and spaces have the traceback of the caller, without tunelight's own frames.
     """
 
     def checked(function: Callable[P, R]) -> Callable[P, R]:
@@ -117,7 +117,10 @@ def known_arguments(topic: Topic = "other") -> Callable[[Callable[P, R]], Callab
                 signature.bind(*args, **kwargs)
             except TypeError as error:
                 raise ArgumentError(_wrong_call(function, signature, args, kwargs, topic, str(error))) from None
-            return function(*args, **kwargs)
+            try:
+                return function(*args, **kwargs)
+            except (SettingsError, SpaceError) as error:
+                raise error.with_traceback(None) from error.__cause__  # shown at the caller's line, and no deeper
 
         return call
 

@@ -16,7 +16,7 @@ from tunelight.compat.controller import add_trial, put_aside
 from tunelight.errors import SettingsError, TunelightError, unknown
 from tunelight.gang.orders import PLANNED, OrderBook, name_in_orders
 from tunelight.messages import CheckpointInfo
-from tunelight.record import RUNNING, Branch, Command, RecordCallback, TrialState
+from tunelight.record import FINISHED, RUNNING, Branch, Command, RecordCallback, TrialState
 from tunelight.schedulers.wrapper import SweepScheduler
 from tunelight.searchers import SweepSearch
 from tunelight.settings.dotted import flatten, holder_of
@@ -187,7 +187,8 @@ class Branches:
         how = f"with {', '.join(changed)}" if changed else "with nothing changed"
         kept = "; it trains to its end" if keep else ""
         begins = f"begins with the state of trial {parent.id} after {checkpoints.where(*at)}"
-        return f"trial {trial.trial_id} {begins}, {how}{kept}"
+        ended = f". Trial {parent.id} has finished: if nothing is left to train, {trial.trial_id} fails"
+        return f"trial {trial.trial_id} {begins}, {how}{kept}{ended if parent.state == FINISHED else ''}"
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from tunelight.cli.overrides import settings_of
 from tunelight.compat.arguments import TRAINER_ARGUMENTS, WORDS, replacement
 from tunelight.compat.lightning import pl
 from tunelight.digits import DigitsClassifier
-from tunelight.errors import ArgumentError, SettingsError, TunelightError
+from tunelight.errors import ArgumentError, SettingsError, SpaceError, TunelightError
 from tunelight.settings import NAMES
 
 API: Any = tl
@@ -175,3 +175,21 @@ def test_no_scheduler_is_fifo_and_no_searcher_random(tmp_path: Path) -> None:
         assert type(build_scheduler(settings).inner) is tune.schedulers.FIFOScheduler
         assert isinstance(build_searcher(space, settings), RandomSearcher)
     assert Settings().scheduler == "asha"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: run(num_samples=1, seed=-1),
+        lambda: run(num_samples=1, max_epochs="ten"),
+        lambda: tl.SearchSpace({"x": {"uniform": [1, 0]}}),
+        lambda: tl.ASHA(grace_period=0),
+        lambda: tl.plan(SPACE, train, metric="loss", num_samples=-1),
+    ],
+)
+def test_errors_of_settings_show_the_callers_line_and_none_of_what_tunelight_did_with_them(call):
+    with pytest.raises((SettingsError, SpaceError)) as caught:
+        call()
+    ours = [entry.name for entry in caught.traceback if Path(entry.path).is_relative_to(Path(tl.__file__).parent)]
+    assert len(ours) <= 1, ours
+    assert caught.value.__context__ is None or caught.value.__suppress_context__
