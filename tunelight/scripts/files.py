@@ -214,11 +214,11 @@ class Watch:
                 with contextlib.suppress(OSError), os.scandir(folders.popleft()) as entries:
                     for entry in entries:
                         seen += 1
-                        if entry.is_symlink() or self._inside(entry.path) is None or seen > _MOST:
+                        left_out = entry.name[0] == "." or entry.name in _MEANT or entry.path == self._apart
+                        if left_out or entry.is_symlink() or seen > _MOST:
                             continue
                         if entry.is_dir():
-                            if entry.path != self._apart:
-                                folders.append(entry.path)
+                            folders.append(entry.path)
                         elif not entry.name.endswith((".lock", ".db")):
                             times[entry.path] = entry.stat().st_mtime
         return times

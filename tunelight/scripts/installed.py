@@ -35,6 +35,9 @@ _OF_THE_START = {
 }
 """What Python has imported before any script, and this package."""
 
+_READ_LATER = (b"PL_", b"TUNELIGHT_")
+"""How variables begin that no library reads when it is imported: Lightning notes its seed by them."""
+
 
 @functools.cache
 def _holds_libraries(folder: str) -> bool:
@@ -78,10 +81,10 @@ class Imports:
         self._own = str(own)
         put, unset = os.putenv, os.unsetenv
 
-        def note(call: Callable[..., None], *args: Any) -> None:
-            if self._then is None and self._by_the_script(sys._getframe(2)):
+        def note(call: Callable[..., None], name: bytes, *value: bytes) -> None:
+            if self._then is None and not name.startswith(_READ_LATER) and self._by_the_script(sys._getframe(2)):
                 self._then = frozenset(sys.modules)
-            call(*args)
+            call(name, *value)
 
         os.putenv, os.unsetenv = functools.partial(note, put), functools.partial(note, unset)
         try:
@@ -103,9 +106,10 @@ class Imports:
     def found(self) -> dict[str, str]:
         """Return the modules and their files, in the order of their imports."""
         files = {}
-        for name, module in list(sys.modules.items()):
+        for name in [name for name in sys.modules if name not in self._known]:
+            module = sys.modules[name]
             spec, file = getattr(module, "__spec__", None), getattr(module, "__file__", None)
-            if name in self._known or spec is None or spec.name != name or not isinstance(file, str):
+            if spec is None or spec.name != name or not isinstance(file, str):
                 continue
             if (self._then is None or name in self._then) and is_installed(file, self._own):
                 files[name] = file

@@ -265,7 +265,7 @@ class Script:
             words = [*words, *_hydra_folders(words, session.context.trial_dir)]
         with contextlib.ExitStack() as stack:
             reports = stack.enter_context(logged(session, imported, texts_of(self.file)))
-            of_trainers = None if reports_itself(self.file) else reports
+            of_trainers = None if "tunelight" in imported and reports_itself(self.file) else reports
             stack.enter_context(trainers_taken_in(session, of_trainers, checkpoints=self.checkpoints))
             stack.enter_context(joined_group(session))
             stack.enter_context(writers_inside(session.context.trial_dir, imported))

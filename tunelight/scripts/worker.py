@@ -209,10 +209,12 @@ class _Rank(GangWorker):
         if (said := self._compiled.end()) and self._rank == 0:
             sys.stdout.write(f"{said}\n")
         atexit._run_exitfuncs()
-        for child in psutil.Process().children(recursive=True):
-            with contextlib.suppress(OSError, psutil.Error):
-                if os.getpgid(child.pid) != os.getpgrp():  # the others end with this process
-                    child.kill()
+        with contextlib.suppress(ChildProcessError):  # it has none
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            for child in psutil.Process().children(recursive=True):  # reads of all processes of the machine
+                with contextlib.suppress(OSError, psutil.Error):
+                    if os.getpgid(child.pid) != os.getpgrp():  # the others end with this process
+                        child.kill()
         return False
 
     def imported(self, limit_s: float) -> dict[str, str]:

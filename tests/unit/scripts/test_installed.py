@@ -63,11 +63,14 @@ def test_what_may_read_a_variable_that_the_script_has_set_is_not_among_them(
     monkeypatch.delenv("OF_A_LIBRARY", raising=False)
     monkeypatch.delenv("OF_THE_SCRIPT", raising=False)
     (libraries / "lib_one.py").write_text("import os\nos.environ['OF_A_LIBRARY'] = '1'")
-    for name in ("lib_two", "lib_three"):
-        (libraries / f"{name}.py").touch()
-    text = "import os, lib_one, lib_two\nos.environ.setdefault('OF_THE_SCRIPT', '1')\nimport lib_three"
+    (libraries / "lib_three.py").touch()
+    (libraries / "lib_two.py").write_text("import os\ndef seed(): os.environ['PL_GLOBAL_SEED'] = '1'")
+    text = (
+        "import lib_two; lib_two.seed()\n"  # as Lightning's seed_everything does
+        "import os, lib_one\nos.environ.setdefault('OF_THE_SCRIPT', '1')\nimport lib_three"
+    )
     try:
-        assert found(tmp_path / "own" / "train.py", text, monkeypatch) == ("lib_one", "lib_two")
+        assert found(tmp_path / "own" / "train.py", text, monkeypatch) == ("lib_two", "lib_one")
     finally:
-        for name in ("OF_A_LIBRARY", "OF_THE_SCRIPT"):
+        for name in ("OF_A_LIBRARY", "OF_THE_SCRIPT", "PL_GLOBAL_SEED"):
             del os.environ[name]
