@@ -12,7 +12,6 @@ import sysconfig
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 _PYTHON = (
     *(str(Path(path).resolve()) for path in {*site.getsitepackages(), site.getusersitepackages()}),
