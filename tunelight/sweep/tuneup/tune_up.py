@@ -242,11 +242,12 @@ def _foretell(
     say: Callable[[str], object],
 ) -> tuple[list[Foretold], list[str]]:
     """Return what the sweep would take with each gang's best setting, measured with as many gangs as it would have."""
+    from tunelight.searchers.choose import count_trials  # imports Ray Tune
     from tunelight.simulation import Costs, plan
 
     if settings.proxy is not None:
         return [], ["the sweep itself is not foretold, for it has a proxy"]
-    nodes, total = _nodes(), settings.num_samples * space.grid_size
+    nodes, total = _nodes(), count_trials(space, settings)
     best: dict[tuple[int, float], Setting] = {}
     for setting in sorted(search.measured, key=lambda one: -search.measured[one].speed):
         best.setdefault(setting.gang, setting)
