@@ -40,12 +40,6 @@ EXPLAINED: Final = (
         (("pruning", (True,)),),
     ),
     Explained(
-        r"(left|killed|paused|resumed|adopted) /(returned|fit|\d-fit|checkpoints|reports)",
-        "faults.md",
-        "DDP does not average the gradients of what is unfrozen later, until a restart",
-        (("finetuning", ("own", "backbone")),),
-    ),
-    Explained(
         r"(left|paused|resumed|killed) /fit-\d-\d/(schedules|callbacks/StochasticWeightAveraging)",
         "faults.md",
         "what callbacks make while a fit trains is not there after a restart behind it",

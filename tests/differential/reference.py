@@ -31,6 +31,18 @@ LIMIT_S: Final = 60.0
 """How long one program may take."""
 
 
+class Reference(DDPStrategy):
+    """Lightning's DDP, which is made anew where parameters were unfrozen: else its ranks train those apart."""
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        trained = [one.requires_grad for one in self.lightning_module.parameters()]
+        before, self.trained = getattr(self, "trained", trained), trained
+        if trained != before:
+            module = self.model.module
+            del self.model.reducer, self.model.logger
+            self.model = self._setup_model(module)
+
+
 def load(folder: Path) -> ModuleType:
     """Import a folder's program, as the module beside a script that it is."""
     if str(folder) not in sys.path:
@@ -86,7 +98,7 @@ def _train(reference: str, folders: Sequence[Path], rank: int, port: int) -> Non
     torch.set_num_threads(1)
 
     def strategy(unused: bool) -> dict[str, Any]:
-        ddp = DDPStrategy(find_unused_parameters=unused, timeout=timedelta(seconds=20))
+        ddp = Reference(find_unused_parameters=unused, timeout=timedelta(seconds=20))
         return {"devices": 1} if reference == "process" else {"strategy": ddp, "devices": SIZES[reference]}
 
     for folder in folders:

@@ -138,8 +138,7 @@ def _run(space: dict[str, Any], arguments: dict[str, Any]) -> tl.SweepResults:
     try:
         return tl.run(space, _trial, **arguments)
     except PreemptedError as error:
-        results: tl.SweepResults = error.results
-        return results
+        return error.results or tl.SweepResults.load(Path(arguments["storage"], arguments["name"]))
 
 
 NO_METRIC: Final = ("_tunelight", "time", "epoch", "config")
@@ -251,8 +250,8 @@ def _shardable(program: Program) -> bool:
 def _resizable(program: Program) -> bool:
     """Tell whether a program learns the same on one worker.
 
-    Not where ranks draw, keep, gather or return something of their own, where the batch cannot be split
-    (docs/faults.md), or where DDP does not reduce what is unfrozen after it was made.
+    Not where ranks draw, keep, gather or return something of their own, or where the batch cannot be split
+    (docs/faults.md).
     """
     return (
         program["net"] not in ("batchnorm", "buffer", "dropout", "encoder")
@@ -261,7 +260,6 @@ def _resizable(program: Program) -> bool:
         and program["train_data"] == "map"
         and program["sampler"] in (None, "shuffle")
         and program["optimization"] == "automatic"
-        and program["finetuning"] is None
         and program["gather"] not in ("validation_step", "validation_end")
         and program["runs"] != "predict"
     )

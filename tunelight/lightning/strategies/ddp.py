@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from tunelight.compat.arguments import check_keywords
@@ -50,6 +51,9 @@ class RayStrategy(SizeInvariantTraining, DDPStrategy):
 
     strategy_name = "tunelight"
     backend = "ddp"
+    _of_process = SizeInvariantTraining._of_process | {"_wrapped"}
+    _wrapped: tuple[tuple[torch.nn.Parameter, bool], ...] = ()
+    """The model's parameters, and which of them were trained, when DDP was made."""
 
     def __init__(
         self,
@@ -69,6 +73,23 @@ class RayStrategy(SizeInvariantTraining, DDPStrategy):
         environment = self._settle(gang, evaluation, idle_timeout_s=idle_timeout_s, failures=failures)
         super().__init__(cluster_environment=environment, parallel_devices=self._devices(), **ddp_kwargs)
         self._choose_accelerator()
+
+    def _setup_model(self, model: torch.nn.Module) -> DistributedDataParallel:
+        self._wrapped = tuple((one, one.requires_grad) for one in model.parameters())
+        return super()._setup_model(model)
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Make DDP anew where parameters were frozen or unfrozen: it reduces those that it began with, and no others.
+
+        Each rank would train what was unfrozen (by Lightning's BaseFinetuning, say) by gradients of its own.
+        """
+        super().on_train_batch_start(batch, batch_idx)
+        if any(one.requires_grad != trained for one, trained in self._wrapped):
+            wrapped = self.model
+            assert isinstance(wrapped, DistributedDataParallel)
+            del wrapped.reducer, wrapped.logger  # torch's hooks on the parameters live as long as these
+            self.model = self._setup_model(wrapped.module)
+            self._register_ddp_hooks()
 
     def on_exception(self, exception: BaseException) -> None:
         """Name tunelight's strategies where Lightning recommends its own for unused parameters."""

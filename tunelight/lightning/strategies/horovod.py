@@ -122,7 +122,7 @@ class HorovodRayStrategy(SizeInvariantTraining, HorovodCollectives):
 
     strategy_name = "tunelight_horovod"
     backend = "horovod"
-    _of_process = GangStrategy._of_process | {"_numbers", "_explicit"}
+    _of_process = GangStrategy._of_process | {"_numbers", "_explicit", "_hooked"}
 
     @known_arguments("strategy")
     def __init__(
@@ -153,6 +153,8 @@ class HorovodRayStrategy(SizeInvariantTraining, HorovodCollectives):
         self._compression = compression
         self._scale_lr = scale_lr
         self._passes = 1
+        self._hooked: set[torch.nn.Parameter] = set()
+        """Parameters of whose gradients Horovod hears."""
         self._numbers = itertools.count()
         self._explicit = contextlib.ExitStack()
 
@@ -179,6 +181,7 @@ class HorovodRayStrategy(SizeInvariantTraining, HorovodCollectives):
                 scale(trainer, self._session.context.wanted if self._session is not None else self.world_size)
             self.count_turns()
             self._passes = trainer.accumulate_grad_batches * self.turns
+            self._hooked = set()
             self.optimizers = [self._distributed(optimizer) for optimizer in self.optimizers]
             for config in self.lr_scheduler_configs:
                 _follow(config.scheduler, self.optimizers)
@@ -200,6 +203,7 @@ class HorovodRayStrategy(SizeInvariantTraining, HorovodCollectives):
         wrapped.defaults = optimizer.defaults  # Horovod leaves the class's own
         wrapped.state.update(optimizer.state)
         self._explicit.enter_context(wrapped.skip_synchronize())
+        self._hooked.update(wrapped._requires_update)
         _track_steps(wrapped)
         _open_to_wrappers(wrapped)
         return cast(Optimizer, wrapped)
@@ -231,6 +235,29 @@ class HorovodRayStrategy(SizeInvariantTraining, HorovodCollectives):
             reset_seed()
 
     # -- training
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Let Horovod reduce what is trained now: by itself it reduces what was when the fit began, all of it."""
+        super().on_train_batch_start(batch, batch_idx)
+        if not self.alone:
+            for optimizer in self.optimizers:
+                self._reduce_trained(optimizer)
+
+    def _reduce_trained(self, wrapped: Any) -> None:
+        trained = {one for group in wrapped.param_groups for one in group["params"] if one.requires_grad}
+        if trained == wrapped._requires_update:
+            return
+        assert self.lightning_module is not None
+        for name, one in self.lightning_module.named_parameters():
+            if one in trained and one not in wrapped._allreduce_delay:
+                wrapped._parameter_names[one], wrapped._allreduce_delay[one] = name, self._passes
+        groups, wrapped.param_groups = wrapped.param_groups, [{"params": trained - self._hooked}]
+        try:
+            wrapped._register_hooks()
+        finally:
+            wrapped.param_groups = groups
+        self._hooked |= trained
+        wrapped._requires_update = trained
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Run a training step; tell Horovod when the number of batches of an optimizer step changes."""
