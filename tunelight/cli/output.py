@@ -203,20 +203,6 @@ class Fitness(Printed):
     findings: list[dict[str, str]]
 
 
-class Up(Printed):
-    """The Ray that stands ready."""
-
-    pid: int
-    address: str
-    started: bool
-
-
-class Down(Printed):
-    """Whether there was a Ray to end."""
-
-    ended: bool
-
-
 class Serving(Printed):
     """Where a storage is served; the address holds the token."""
 
@@ -277,8 +263,6 @@ COMMANDS: Final[dict[str, Any]] = {
     "tune-up": TunedUp,
     "doctor": Fitness,
     **dict.fromkeys(("stop", "pause", "enqueue", "branch", "set"), Answer),
-    "up": Up,
-    "down": Down,
 }
 """What each command prints; a list is printed as one."""
 

@@ -33,14 +33,12 @@ from tunelight.compat.ray import (
 )
 from tunelight.errors import ResourceError, SettingsError, unknown
 from tunelight.machine.notebook import write
-from tunelight.machine.optional import look_up
 from tunelight.machine.versions import ADVICE
 from tunelight.messages import Text
 from tunelight.resources import Reservation, fitted, trials_at_once
 
 if TYPE_CHECKING:
     from tunelight.cluster.gcs_watch import GcsWatch
-    from tunelight.cluster.standing import Standing
     from tunelight.machine.signals import StopSignals
     from tunelight.settings import Settings
 
@@ -64,16 +62,9 @@ def connected(
     watch: GcsWatch | None = None
     mine: local.LocalRay | None = None
     done = False
-    stack = contextlib.ExitStack()
     threads, stays = local.threads_of(reservation.cpus_per_worker), settings.reuse_gangs is not False
     try:
-        there = _standing_for(settings) if ours else None
-        if there is not None:
-            with quiet(settings.verbose):
-                there.admit()
-            _init_ray(there.address, there.job(settings.runtime_env, threads), settings.verbose)
-            stack.enter_context(there.used())
-        elif ours and _remote(settings.address) is None:
+        if ours and _remote(settings.address) is None:
             kept_as_it_is = settings.datasets is not None
             with quiet(settings.verbose):
                 mine = local.start(settings.runtime_env, settings.verbose, threads, fork=stays, as_it_is=kept_as_it_is)
@@ -92,7 +83,6 @@ def connected(
         yield reservation, watch
         done = True
     finally:
-        stack.close()
         keep = mine is not None and done and stays and mine.lives and signals.received is None
         if mine is not None and (keep or mine.stays):
             mine.rest()
@@ -104,24 +94,6 @@ def connected(
         if ours and mine is None:
             for name in os.environ.keys() - environment.keys():  # RAY_AUTH_MODE, PYTHONBREAKPOINT: Ray's own
                 del os.environ[name]
-
-
-def _standing() -> Standing | None:
-    """Return the Ray of `tunelight up`, if there is one."""
-    standing = look_up("standing")
-    there: Standing | None = None if standing is None else standing.find()
-    return there
-
-
-def _standing_for(settings: Settings) -> Standing | None:
-    """Return the Ray of `tunelight up` that a sweep starts on, and say so; None if there is none for it."""
-    if settings.reuse_gangs is False or _remote(settings.address) is not None or local.kept() is not None:
-        return None
-    there = _standing()
-    if there is not None and settings.progress:
-        unused = f"Not using the Ray of `tunelight up`, for {there.misfit}.\n"
-        write(Text(unused if there.misfit else "Using the Ray of `tunelight up`.\n"))
-    return None if there is None or there.misfit else there
 
 
 def step_of(address: str | None) -> str:
@@ -162,12 +134,7 @@ def use_ray() -> None:
     import ray
 
     check_ray_internals("core")
-    here = not ray.is_initialized() and _remote(None) is None
-    if here and (there := _standing()) is not None and not there.misfit:
-        with quiet(0):
-            there.admit()
-        _init_ray(there.address, there.job(None, 1), 0)
-    elif here or local.kept() is not None:
+    if local.kept() is not None or (not ray.is_initialized() and _remote(None) is None):
         with quiet(0):
             local.start(None, 0, as_it_is=True, stays=True)
     elif not ray.is_initialized():

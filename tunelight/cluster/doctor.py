@@ -18,7 +18,6 @@ from typing import Final, Literal
 import psutil
 from packaging.requirements import Requirement
 
-from tunelight.cluster import standing
 from tunelight.cluster.connect import nodes_of
 from tunelight.compat.ray import HOW_TO_GET_RAY, missing_internals, untested
 from tunelight.machine.metadata import is_installed
@@ -52,7 +51,7 @@ class Finding:
 def examine() -> list[Finding]:
     """Run all checks. Nothing is started or changed; torch is imported, for its GPUs."""
     looks: tuple[Callable[[], Iterator[Finding]], ...] = (
-        _machine, _packages, _gpus, _horovod, _ray, _ready, _host, _disks, _shared_memory,
+        _machine, _packages, _gpus, _horovod, _ray, _host, _disks, _shared_memory,
     )  # fmt: skip
     findings: list[Finding] = []
     for look in looks:
@@ -140,23 +139,6 @@ def _ray() -> Iterator[Finding]:
     cluster, nodes = nodes_of(address)
     cpus, gpus = (sum(node.get(name, 0) for node in nodes) for name in ("CPU", "GPU"))
     yield Finding("Ray", "ok", f"{cluster}: {len(nodes)} nodes, {cpus:g} CPUs, {gpus:g} GPUs")
-
-
-def _ready() -> Iterator[Finding]:
-    kept = standing.find()
-    held = f"Ray of `tunelight up`, process {kept.pid}" if kept is not None else "no Ray of `tunelight up`"
-    servers = [process for process in psutil.process_iter(["cmdline", "uids"]) if _forks(process)]
-    size = sum(process.memory_full_info().pss for process in servers) / 1e6
-    held += f"; {len(servers)} processes that fork workers, {size:.0f} MB"
-    advice = f"Programs start a Ray of their own, for {kept.misfit}: tunelight down" if kept and kept.misfit else ""
-    yield Finding("ready processes", "note" if advice else "ok", held, advice)
-
-
-def _forks(process: psutil.Process) -> bool:
-    """Tell whether a process of this user's is a fork server, and no worker that was forked from one."""
-    uids, words = process.info["uids"], list(process.info["cmdline"] or ())
-    mine = uids is not None and uids.real == os.getuid()
-    return mine and any(word.endswith("forkserver/server.py") for word in words[1:2])
 
 
 def _host() -> Iterator[Finding]:

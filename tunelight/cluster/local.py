@@ -88,7 +88,7 @@ class LocalRay:
         with _LOCK:
             if self.timer is not threading.current_thread() or _Process.kept is not self:
                 return
-            if self.lives and in_use():
+            if self.lives and _in_use():
                 self.rest()
             else:
                 shutdown()
@@ -118,7 +118,6 @@ def start(
     fork: bool = True,
     as_it_is: bool = False,
     stays: bool = False,
-    server: ForkServer | None = None,
 ) -> LocalRay:
     """Start a Ray on this machine, or take the one that was kept, if it was started in the same way.
 
@@ -128,7 +127,6 @@ def start(
         fork: fork workers where that is possible.
         as_it_is: take a kept one however it was started, for the caller may have objects there.
         stays: keep a Ray that is started here until this process ends.
-        server: forks the workers (None: one of its own, if ``fork``).
 
     Raises: SettingsError if the kept Ray has to be taken, and its workers cannot have the ``runtime_env``.
     """
@@ -149,8 +147,7 @@ def start(
         variables = set(os.environ)
         os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's own is 15: beside other work a fraction of a core
         env = dict(runtime_env or {})
-        if server is None and fork:
-            server = fork_server(env, threads)
+        server = fork_server(env, threads) if fork else None
         try:
             if server is not None:
                 server.start(env.get("env_vars") or {})
@@ -198,12 +195,12 @@ def with_forks(runtime_env: Mapping[str, Any] | None, cpus: float) -> dict[str, 
     return env | {"py_executable": _Process.found[2].py_executable}
 
 
-def fork_server(runtime_env: Mapping[str, Any] | None, threads: int, **options: Any) -> ForkServer | None:
-    """Return a server (with fields ``options``) that forks workers; None where they cannot be forked."""
+def fork_server(runtime_env: Mapping[str, Any] | None, threads: int) -> ForkServer | None:
+    """Return a server that forks workers; None where they cannot be forked."""
     forks = look_up("forks")
     if forks is None or not forks.possible() or OTHER_PYTHON & (runtime_env or {}).keys():
         return None
-    server: ForkServer = forks.ForkServer((flavour(), FABRIC[flavour()]), threads, **options)
+    server: ForkServer = forks.ForkServer((flavour(), FABRIC[flavour()]), threads)
     return server
 
 
@@ -270,7 +267,7 @@ def shutdown() -> None:
             ended.server.remove()
 
 
-def in_use() -> bool:
+def _in_use() -> bool:
     """Tell whether anybody holds resources of this Ray, such as the user's own tasks."""
     import ray
 

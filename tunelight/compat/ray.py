@@ -442,19 +442,6 @@ def _id_of_a_fork() -> bytes:
     return drawn
 
 
-def use_token() -> None:
-    """Turn token authentication on in this process, if there is a token; nothing for a Ray that knows none.
-
-    Ray does so for a cluster that it finds by itself, not for one whose address it is given. Read in 2.60.0; it changes
-    the environment too.
-    """
-    try:
-        from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
-    except ImportError:
-        return
-    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
-
-
 def session_folder() -> str:
     """Return this node's folder of the running Ray. Read in 2.60.0."""
     from ray._private import worker

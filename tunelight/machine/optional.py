@@ -26,7 +26,6 @@ _OF_REPORTING = "reporting.page", "reporting.sections", "reporting.comparison", 
 OPTIONAL: Final = {
     "web": OptionalRoom("the live page", ("reporting.web", "cli.web"), "reporting.web.server"),
     "forks": OptionalRoom("forked workers", ("machine.forkserver",), "machine.forkserver.ready"),
-    "standing": OptionalRoom("`tunelight up`", ("cluster.standing", "cli.standing"), "cluster.standing"),
     "formats": OptionalRoom(
         "search spaces of other programs", ("space.formats", "space.wandb", "space.wandb_domain"), "space.formats"
     ),

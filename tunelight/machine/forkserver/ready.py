@@ -43,21 +43,19 @@ class ForkServer:
         modules: what is imported before a worker is forked, beside torch: the package of Lightning in use.
         threads: how many threads a worker's libraries use, which they decide when they are imported.
         folder: this user's own, and nobody else's; the servers make it.
-        idle_s: how long the first server stays without a worker of any job, while its Ray lives.
         setup_worker: in place of Ray's own script of this name, which imports Ray.
     """
 
     modules: tuple[str, ...] = ()
     threads: int = 1
     folder: str = field(default_factory=lambda: f"/tmp/tunelight-{os.geteuid()}-{secrets.token_hex(4)}")  # noqa: S108 - a socket's path has to be short, and is refused unless the folder is this user's alone
-    idle_s: float = 300.0
     setup_worker: ClassVar[Path] = Path(setup_worker.__file__)
 
     @property
     def _launcher(self) -> list[str]:
         python = [sys.executable, *setup_worker.PYTHON_OPTIONS, setup_worker.__file__]
         modules = ",".join([*_FIRST, *self.modules]), ",".join(_LATER)
-        return [*python, self.folder, str(self.threads), str(self.idle_s), *modules]
+        return [*python, self.folder, str(self.threads), *modules]
 
     @property
     def py_executable(self) -> str:

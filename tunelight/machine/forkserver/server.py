@@ -6,10 +6,10 @@ that shares the memory of all imports. For processes that need further modules i
 these.
 
 A server refuses to fork for another environment than its own, since libraries read variables when they are imported;
-the worker is then started as Ray would. Servers end with the job's raylet, after ``IDLE_S`` without a worker, and when
+the worker is then started as Ray would. Servers end with the job's raylet, after ``_IDLE_S`` without a worker, and when
 memory gets short. They are run as a script:
 
-    python server.py FOLDER THREADS IDLE_S MODULES LATER
+    python server.py FOLDER THREADS MODULES LATER
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tunelight.machine.processes import is_running
 
 sys.path.pop(0)
 
-IDLE_S = 300.0
+_IDLE_S = 300.0
 """How long a job's server without a living worker waits for the next."""
 _FIRST_S = 60.0
 """How long the first request may take, while Ray starts."""
@@ -60,7 +60,7 @@ _BAD_ADJUSTMENT = "1000"
 
 def main(argv: list[str]) -> Request | None:
     """Serve until the end; return what a fork of it, a worker, has to become."""
-    folder, threads, idle_s, modules, later = argv
+    folder, threads, modules, later = argv
     if not setup_worker.own(folder):
         return None
     if _scarce():
@@ -77,7 +77,7 @@ def main(argv: list[str]) -> Request | None:
     why = _prepare(modules)
     os.environ.clear()
     os.environ.update(mine)
-    server = Server(folder, [listener, lock], lambda env: not why and _same(env, mine), float(idle_s))
+    server = Server(folder, [listener, lock], lambda env: not why and _same(env, mine))
     request = server.serve_jobs(later)
     if request is None:
         shutil.rmtree(folder, ignore_errors=True)
@@ -87,10 +87,8 @@ def main(argv: list[str]) -> Request | None:
 class Server:
     """Forks a process for each request at a socket."""
 
-    def __init__(
-        self, folder: str, holds: Sequence[Any], takes: Callable[[Mapping[str, str]], bool], idle_s: float = IDLE_S
-    ) -> None:
-        self._folder, self._idle_s, self._takes = folder, idle_s, takes
+    def __init__(self, folder: str, holds: Sequence[Any], takes: Callable[[Mapping[str, str]], bool]) -> None:
+        self._folder, self._takes = folder, takes
         self._holds = holds  # its socket, and what else a fork closes
         self._listener: socket.socket = holds[0]
         self._children: dict[int, str] = {}
@@ -207,7 +205,7 @@ class Server:
             return True  # who has started it wants no more workers
         if self._raylet and not is_running(self._raylet):
             return "worker" in self._children.values() or not self._children  # a server of jobs outlives another Ray's
-        limit_s = self._idle_s if self._raylet or self._idle_s > IDLE_S else _FIRST_S
+        limit_s = _IDLE_S if self._raylet else _FIRST_S
         return (not self._children and time.monotonic() - self._last > limit_s) or _scarce()
 
 

@@ -3,7 +3,7 @@
 Ray runs this script in Python's place (``py_executable`` of a ``runtime_env``), without site-packages, for it must be
 fast:
 
-    python -I -S setup_worker.py FOLDER THREADS IDLE_S MODULES LATER default_worker.py ARGUMENTS...
+    python -I -S setup_worker.py FOLDER THREADS MODULES LATER default_worker.py ARGUMENTS...
 
 A Ray of tunelight's own runs it even before, in the place of Ray's script of this name, by which the raylet knows it.
 That one imports a part of Ray to read a few words of JSON, which takes longer than all else of a fork's start:
@@ -229,8 +229,8 @@ def in_python_s_place(argv: list[str]) -> tuple[list[str], dict[str, str]] | Non
 
 def launch(argv: list[str]) -> None:
     """Start the worker, and end; or become it. Without a worker's command start the server alone."""
-    folder, command = argv[0], argv[5:]
-    server = [sys.executable, os.path.join(os.path.dirname(__file__), "server.py"), *argv[:5]]
+    folder, command = argv[0], argv[4:]
+    server = [sys.executable, os.path.join(os.path.dirname(__file__), "server.py"), *argv[:4]]
     if not command:
         if own(folder):
             spawn(server)
