@@ -42,7 +42,7 @@ help:
 	@echo "make unit       the unit tests only (no Ray)"
 	@echo "make browser    the report and the live page in headless Chromium: TUNELIGHT_BROWSER, one on PATH, or one that is"
 	@echo "                fetched from Debian's or Ubuntu's packages and not installed"
-	@echo "make gpu        what needs a GPU: tests, benchmarks and tunelight doctor; without one their short modes on CPUs"
+	@echo "make gpu        what needs a GPU: tests and benchmarks; without one their short modes on CPUs"
 	@echo "make differential  N=500 random programs, each trained by Lightning's DDP and by tunelight"
 	@echo "                (SEED=; EACH=2: in how many ways; LIGHTNING=lightning: with that package)"
 	@echo "make lint       ruff and mypy"

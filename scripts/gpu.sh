@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What needs a GPU, in parts that take less than ten minutes each: gpu.sh PYTHON [PART ...]
 #   PYTHON  an interpreter with what `pip install -e '.[dev]'` installs (`make gpu` gives that of .venv)
-#   PART    some of: doctor training memory faults population copies example throughput eager compiled gangs
+#   PART    some of: training memory faults population copies example throughput eager compiled gangs
 #           (default: all)
 # Without a CUDA device the tests and the benchmark run on CPUs, small, which shows only that they run.
 set -uo pipefail
@@ -9,7 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=${1:?gpu.sh PYTHON [PART ...]}
 shift
 parts=("$@")
-((${#parts[@]})) || parts=(doctor training memory faults population copies example throughput eager compiled gangs)
+((${#parts[@]})) || parts=(training memory faults population copies example throughput eager compiled gangs)
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
 
 if ! gpus=$("$python" -c 'import torch; print(torch.cuda.device_count())'); then
@@ -30,7 +30,6 @@ failed=()
 for part in "${parts[@]}"; do
   echo "--- $part"
   case $part in
-    doctor) "$python" -m tunelight doctor ;;
     training | memory | faults | population) "$python" -m pytest -q -m gpu --durations=3 "tests/gpu/test_$part.py" ;;
     copies) "$python" -m pytest -q -m gpu tests/unit/checkpoints/test_writer.py tests/unit/lightning/test_transfer.py ;;
     example)

@@ -89,7 +89,7 @@ ROOMS: dict[str, Room] = {
     ),
     "cluster": Room(
         "find, start, ask and watch a Ray",
-        names("messages errors compat machine stores settings resources gang"),
+        names("messages errors compat machine stores settings resources"),
     ),
     "reporting": Room(
         "shows what the record says",
@@ -127,8 +127,7 @@ ROOMS: dict[str, Room] = {
     "cli": Room(
         "parses and calls",
         names(
-            "errors compat machine stores settings space record results simulation reporting",
-            "cluster sweep",
+            "errors compat machine stores settings space record results simulation reporting sweep",
         ),
     ),
     "__main__": Room("the command line by another name", names("cli")),
@@ -172,7 +171,7 @@ LIBRARIES: dict[str, Libraries] = {
     "gang.meeting": Libraries(names("ray psutil"), late=names("torch"), why=HEAD),
     "gang.meeting.horovod": Libraries(late=names("torch horovod"), why=HEAD),
     "trial": Libraries(names("cloudpickle numpy", TUNE), why=HEAD),
-    "cluster": Libraries(names("packaging psutil ray ray.tune.Callback"), late=names("torch horovod")),
+    "cluster": Libraries(names("ray ray.tune.Callback")),
     "schedulers": Libraries(names("numpy sortedcontainers", TUNE)),
     "searchers": Libraries(names("numpy optuna scipy threadpoolctl", TUNE)),
     "simulation": Libraries(names("numpy sortedcontainers", TUNE), why="it runs Tune's own controller"),

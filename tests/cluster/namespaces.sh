@@ -7,11 +7,10 @@
 # first, with RAY_ADDRESS set, and returns what it returns. Everything is removed again, whatever happened: processes,
 # namespaces and with them the links, and Ray's files. Needs root, iproute2, and a kernel that allows it.
 #
-# PYTHON names the interpreter (python3), CPUS a node's CPUs (2). ISOLATED=1: nodes reach the first, but not one
-# another. BLOCKED=all: nodes reach one another at Ray's own ports, and drop what is sent to any that the system
-# chooses, as behind a firewall; BLOCKED=later: but the first is reached, and reaches the others. PRIVATE=FOLDER gives
-# each node an empty folder of its own there. UNLIKE="NAME=VALUE ..." sets variables for the last node alone. Returns 75
-# where a node does not come up.
+# PYTHON names the interpreter (python3), CPUS a node's CPUs (2). BLOCKED=all: nodes reach one another at Ray's own
+# ports, and drop what is sent to any that the system chooses, as behind a firewall; BLOCKED=later: but the first is
+# reached, and reaches the others. PRIVATE=FOLDER gives each node an empty folder of its own there. UNLIKE="NAME=VALUE
+# ..." sets variables for the last node alone. Returns 75 where a node does not come up.
 set -euo pipefail
 
 ((EUID == 0)) || { echo "namespaces.sh needs root" >&2; exit 77; }
@@ -75,9 +74,6 @@ for number in $(seq "$nodes"); do
   ip -n "$name" address add "10.77.0.$number/24" dev tlnet0
   ip -n "$name" link set tlnet0 up
   ip -n "$prefix-switch" link set "port$number" master switch up
-  if [[ -n ${ISOLATED:-} ]] && ((number > 1)); then
-    ip -n "$prefix-switch" link set "port$number" type bridge_slave isolated on
-  fi
   if [[ -n ${BLOCKED:-} ]]; then
     [[ $BLOCKED == later ]] && ip -n "$name" rule add pref 1 from 10.77.0.1 lookup local
     # The ports of both sides, else an answer of Ray's would be dropped too.

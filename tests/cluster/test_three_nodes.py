@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 import tunelight
 from tests.cluster.scenes import read
-from tests.cluster.three import on_three_nodes
+from tests.cluster.three import another, on_three_nodes
 from tests.marks import needs_horovod
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -103,3 +104,14 @@ def test_a_trainers_gang_leaves_a_drained_node_too(tmp_path: Path) -> None:
     epochs = [epoch for rank, epoch, _ in told["seen"] if rank == 0]
     assert sorted(set(epochs)) == list(range(8))
     assert told["drained"] not in {node for _, epoch, node in told["seen"] if epoch > 4}
+
+
+def test_a_sweep_is_refused_before_its_first_trial_where_a_node_has_other_versions(tmp_path: Path) -> None:
+    # A node of another Ray joins no cluster; one whose environment was changed since it joined is like this one.
+    unlike = f"PYTHONPATH={another(tmp_path, 'torch', 'ray', 'pytorch-lightning')}"
+    told = read(on_three_nodes("tests.cluster.scenes", str(tmp_path), "refused", UNLIKE=unlike))["refused"]
+    assert told["kind"] == "ResourceError", told["error"]
+    for name in ("torch", "ray", "pytorch-lightning"):
+        assert re.search(rf"\b{name} is not the same on all nodes: [\d.]+ on this one[^;]*; 9\.9\.9 on", told["error"])
+    assert " lightning is not" not in told["error"]
+    assert told["trials"] == 0

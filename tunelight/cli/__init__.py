@@ -12,7 +12,7 @@ __all__ = ["app", "main"]
 # In the order of `tunelight --help`. Those of optional rooms (tunelight/machine/optional.py) may be missing.
 _FILES = (
     "sweeps", "listing", "inspect", "manage", "best", "reproduce", "figures", "web", "planning", "tuning",
-    "doctor", "steer", "mcp",
+    "steer", "mcp",
 )  # fmt: skip
 for _name in _FILES:
     if find_spec(f"{__name__}.{_name}") is not None:

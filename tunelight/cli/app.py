@@ -1,6 +1,6 @@
 """The frame of the command line: how commands are declared, errors and exit codes.
 
-Exit codes: 0 done, or stopped by command; 1 the sweep failed, metrics differ, or the doctor found something wrong;
+Exit codes: 0 done, or stopped by command; 1 the sweep failed, or metrics differ;
 2 bad input; 4 some trials failed; 75 SIGTERM, or Ray's head is lost; 130 Ctrl-C.
 """
 

@@ -194,15 +194,6 @@ class Report(Printed):
     sweeps: list[str] = []
 
 
-class Fitness(Printed):
-    """Whether a machine or cluster can run sweeps; ``findings`` have a name, a verdict, what was found, and advice."""
-
-    model_config = ConfigDict(extra="allow")
-
-    fit: bool
-    findings: list[dict[str, str]]
-
-
 class Serving(Printed):
     """Where a storage is served; the address holds the token."""
 
@@ -261,7 +252,6 @@ COMMANDS: Final[dict[str, Any]] = {
     "serve": Serving,
     "plan": Plan,
     "tune-up": TunedUp,
-    "doctor": Fitness,
     **dict.fromkeys(("stop", "pause", "enqueue", "branch", "set"), Answer),
 }
 """What each command prints; a list is printed as one."""

@@ -241,13 +241,6 @@ def draining_nodes() -> dict[str, int]:
     return dict(state.get_draining_nodes())
 
 
-def free_resources() -> dict[str, dict[str, float]]:
-    """Return what is free on each node, by its id. Read in 2.60.0."""
-    from ray._private.state import available_resources_per_node
-
-    return dict(available_resources_per_node())
-
-
 def has_autoscaler() -> bool:
     """Tell whether an autoscaler may add nodes: version 1 reports their types, 2 that it is there. Read in 2.60.0."""
     from ray.experimental.internal_kv import _internal_kv_get

@@ -66,5 +66,5 @@ def unreachable(who: str, whom: str, host: str, port: int, why: str) -> str:
     """Return the error for a rank that cannot reach another one."""
     return (
         f"{who} cannot reach {whom} at {host}, port {port}: {why}. Gangs meet at ports that the system chooses: let "
-        "the nodes reach one another at every port. `tunelight doctor --cluster` looks at each pair of nodes."
+        "the nodes reach one another at every port."
     )

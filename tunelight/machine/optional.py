@@ -32,7 +32,6 @@ OPTIONAL: Final = {
     "scripts": OptionalRoom("training scripts as they are", ("scripts",), "scripts.script"),
     "simulation": OptionalRoom("simulations and plans", ("simulation", "cli.planning")),
     "tuneup": OptionalRoom("measured settings", ("sweep.tuneup", "cli.tuning")),
-    "doctor": OptionalRoom("`tunelight doctor`", ("cluster.doctor", "cluster.survey", "cli.doctor")),
     "zoo": OptionalRoom("the models of the shipped search spaces", ("zoo", "digits")),
     "commands": OptionalRoom("the command line", ("cli", "__main__", "sweep.check", "record.upkeep")),
     "auto": OptionalRoom(

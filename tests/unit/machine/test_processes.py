@@ -64,7 +64,6 @@ def test_only_what_has_another_way_on_macos_reads_what_linux_alone_has():
     assert found == {
         ("data/cached.py", "/proc"),
         ("data/cached.py", "memfd_create"),
-        ("cluster/doctor.py", "/dev/shm"),
         ("machine/processes.py", "/proc"),
         ("machine/forkserver/server.py", "/proc"),  # workers are started one by one on macOS
         ("machine/forkserver/server.py", "sched_"),

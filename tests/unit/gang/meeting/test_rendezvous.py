@@ -115,7 +115,7 @@ def test_a_rank_that_cannot_reach_the_first_names_both_and_what_to_do(listener):
     port = listener.getsockname()[1]
     listener.close()
     place = Place(rank=1, world_size=2, local_rank=0, local_world_size=1, node_rank=1, interface="127.0.0.1")
-    with pytest.raises(GangError, match=rf"Rank 1 .* cannot reach rank 0 at 127.0.0.1, port {port}: .*doctor"):
+    with pytest.raises(GangError, match=rf"Rank 1 .* cannot reach rank 0 at 127.0.0.1, port {port}: .*at every port"):
         Rendezvous().join(Meeting("127.0.0.1", port, "gloo"), place)
 
 
