@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import os
 import re
-import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -205,9 +204,3 @@ def first_of(names: Sequence[str], most: int = 5) -> str:
 def last_line(text: object) -> str:
     """Return the last line of an error or a text that is not blank; empty where there is none."""
     return next((line.strip() for line in reversed(str(text).splitlines()) if line.strip()), "")
-
-
-def deprecated(what: str, instead: str, *, since: str, gone_in: str) -> None:
-    """Warn that ``what`` goes in version ``gone_in``, where the caller was called; its docstring says so as well."""
-    said = f"{what} is deprecated since tunelight {since} and goes in {gone_in}. Use {instead}."
-    warnings.warn(said, FutureWarning, stacklevel=3)

@@ -1,15 +1,12 @@
-"""What docs/versions.md promises: which names are public and stable, and how long a deprecated one stays."""
+"""What docs/versions.md promises: which names are public and stable, and which versions are supported."""
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import runpy
 import tomllib
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,15 +14,11 @@ import pytest
 import tunelight as tl
 from tests import docs
 from tests.doors import modules
-from tunelight.errors import deprecated
 
 reference = runpy.run_path(str(docs.ROOT / "scripts" / "reference.py"))
 NOW: dict[str, dict[str, Any]] = reference["names"]()
 LISTED: dict[str, dict[str, Any]] = json.loads(reference["NAMES"].read_text())
-BREAKS = (
-    "That breaks programs. Keep what there was, let it warn by tunelight.errors.deprecated, and take it away two minor "
-    "versions later; if that time is over, write it into CHANGELOG.md and run: make reference"
-)
+BREAKS = "That breaks programs. Say in CHANGELOG.md what to do instead, then run: make reference"
 TELL = "Write it into CHANGELOG.md, then run: make reference"
 
 
@@ -149,67 +142,3 @@ def test_the_oldest_versions_on_the_page_are_those_of_the_package(name):
     row = re.search(rf"^\| {name} \| ([\d.]+) \|", docs.read("docs/versions.md"), re.MULTILINE)
     assert row is not None
     assert row[1] == oldest
-
-
-# --- deprecations -----------------------------------------------------------------------------------------
-
-
-def overdue(source: str, running: str) -> list[str]:
-    """Return what is wrong with the calls of `deprecated` in a module, where this version runs."""
-    said = []
-    for call in (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)):
-        if ast.unparse(call.func).rpartition(".")[2] != "deprecated":
-            continue
-        what = ast.unparse(call.args[0])
-        since, gone_in = (
-            next(_minor(ast.literal_eval(each.value)) for each in call.keywords if each.arg == wanted)
-            for wanted in ("since", "gone_in")
-        )
-        if gone_in[0] == since[0] and (since[0] > 0 or gone_in[1] < since[1] + 2):
-            said.append(f"{what} goes too soon: two minor versions after {since}, from 1.0 on in a major one")
-        if _minor(running) >= gone_in:
-            said.append(f"{what} was to go in this version: take it away, with a line in CHANGELOG.md")
-    return said
-
-
-def _minor(version: str) -> tuple[int, int]:
-    major, minor = version.split(".")[:2]
-    return int(major), int(minor)
-
-
-def test_what_is_deprecated_has_not_outlived_its_time():
-    wrong = [
-        f"{module}: {each}" for module, path in modules().items() for each in overdue(path.read_text(), tl.__version__)
-    ]
-    assert not wrong, "\n".join(wrong)
-
-
-@pytest.mark.parametrize(
-    ("since", "gone_in", "running", "said"),
-    [
-        ("0.3", "0.5", "0.4.2", None),
-        ("0.3", "0.5", "0.5.0", "was to go in this version"),
-        ("0.3", "0.4", "0.3.0", "goes too soon"),
-        ("1.3", "1.5", "1.3.0", "goes too soon"),
-        ("0.9", "1.0", "0.9.0", None),
-        ("1.3", "2.0", "1.12.0", None),
-    ],
-)
-def test_a_deprecation_that_is_overdue_or_too_short_is_named(since, gone_in, running, said):
-    wrong = overdue(f"errors.deprecated('a=', 'b=', since={since!r}, gone_in={gone_in!r})", running)
-    assert len(wrong) == (said is not None)
-    assert all(said in each for each in wrong)
-
-
-def old_way() -> None:
-    deprecated("old_way()", "new_way()", since="0.3", gone_in="0.5")
-
-
-def test_a_deprecation_warns_on_the_line_that_uses_it():
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("default")
-        old_way()
-    (warning,) = caught
-    assert str(warning.message) == "old_way() is deprecated since tunelight 0.3 and goes in 0.5. Use new_way()."
-    assert warning.category is FutureWarning  # shown to those who run programs as well
-    assert Path(warning.filename).read_text().splitlines()[warning.lineno - 1].strip() == "old_way()"
