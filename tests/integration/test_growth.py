@@ -94,7 +94,7 @@ def run_or_fail(gang: Gang, tmp_path: Path) -> Any:
 
 
 def test_a_stopped_worker_is_noticed_and_really_ended(ray4: Any, tmp_path: Path) -> None:
-    with Gang.form(replace(spec(), failures=FailurePolicy(hang_timeout_s=0.5)), None) as gang:
+    with Gang.form(replace(spec(), failures=FailurePolicy(hang_timeout_s=2.0)), None) as gang:
         _, stopped = gang.locations
         process = psutil.Process(stopped.pid)
         process.suspend()
