@@ -35,12 +35,12 @@ class Reference(DDPStrategy):
     """Lightning's DDP, which is made anew where parameters were unfrozen: else its ranks train those apart."""
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        trained = [one.requires_grad for one in self.lightning_module.parameters()]
+        wrapped: Any = self.model
+        trained = [one.requires_grad for one in wrapped.parameters()]
         before, self.trained = getattr(self, "trained", trained), trained
         if trained != before:
-            module = self.model.module
-            del self.model.reducer, self.model.logger
-            self.model = self._setup_model(module)
+            del wrapped.reducer, wrapped.logger
+            self.model = self._setup_model(wrapped.module)
 
 
 def load(folder: Path) -> ModuleType:
