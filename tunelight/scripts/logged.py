@@ -51,8 +51,9 @@ def _metrics(kind: str, names: tuple[str, ...], *args: Any, **kwargs: Any) -> Ma
 class LoggedReports:
     """Makes a report of each step at which the sweep's metric is logged on rank 0. Runs on: worker.
 
-    A gang of one reports at once. In a larger one only rank 0 need log, and a report is for all ranks: they make it
-    together before their next step of an optimizer, and what is left when the script has ended. What is printed counts
+    Only rank 0 need log, and a report is for all ranks: they make it together before their next step of an optimizer,
+    and what is left when the script has ended. Until then it takes in what a script logs of the same step by calls of
+    their own. A gang of one reports at once what is printed, or logged with others by one call. What is printed counts
     until a library has logged the metric, and where a Trainer is made, which may report, once the script has ended.
 
     ``written``: whether the script has the metric's name in its own text, so that it may log or print it itself. A
@@ -131,12 +132,17 @@ class LoggedReports:
         if isinstance(metrics, _Summary):
             self._summary |= numbers
             return
-        self._values |= numbers
         if self._metric in numbers:
             self._printed = None
-            self._pending.append(self._values)
-            self._values = {}
             self._at_once()
+            self._pending.append(self._values | numbers)
+            self._values = {}
+            if len(metrics) > 1:
+                self._at_once()
+            return
+        for name, value in numbers.items():  # of that step, or else of the next one
+            late = self._pending and name not in self._pending[-1]
+            (self._pending[-1] if late else self._values)[name] = value
 
     def read(self, value: float) -> None:
         """Keep a value of the sweep's metric that was printed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ import torch
 
 from tunelight.errors import StrategyError
 from tunelight.scripts.group import joined_group
+from tunelight.scripts.huggingface import transformers_taken_in
 from tunelight.scripts.logged import LoggedReports, _Children, _metrics, _Printed, _Summary
 from tunelight.scripts.printed import Reader
 from tunelight.scripts.style import reports_itself, texts_of
+from tunelight.scripts.trainer import taken_in
 
 
 class Session:
@@ -41,6 +44,7 @@ def test_a_report_is_made_of_each_step_that_has_the_metric() -> None:
     reports.log({"val/loss": torch.tensor(0.5), "ok": True})
     reports.log({"train": 2.0})
     reports.log({"val/loss": 0.25})
+    reports.agree()
     assert session.made == [
         {"train": 1.0, "epoch": 0, "val.loss": 3, "val/loss": torch.tensor(0.5)},
         {"train": 2.0, "val/loss": 0.25},
@@ -48,6 +52,21 @@ def test_a_report_is_made_of_each_step_that_has_the_metric() -> None:
     reports.stop()
     reports.log({"val/loss": 0.1})
     assert len(session.made) == 2
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_what_is_logged_of_a_step_one_by_one_is_one_report_in_any_order(world_size: int) -> None:
+    session: Any = Session("val/loss")
+    session.world_size, session.boundary = world_size, session
+    session.agree = lambda _, words, **__: words
+    reports = LoggedReports(session)
+    for step in range(3):
+        reports.agree()  # an optimizer's step
+        for name in ("lr", "val/loss", "val/acc", "lr"):
+            reports.log({name: step})
+    assert session.made == [{"lr": step, "val/loss": step, "val/acc": step} for step in range(2)]
+    reports.end()
+    assert session.made[2:] == [{"lr": 2, "val/loss": 2, "val/acc": 2}]
 
 
 LINES: list[tuple[str, str, float | None]] = [
@@ -290,6 +309,24 @@ def test_processes_of_its_own_are_refused_in_a_gang_of_several(monkeypatch: pyte
                 with pytest.raises(StrategyError, match=r"each of the trial's 2 workers.*workers=1"):
                     torch.multiprocessing.spawn("work")
     assert started == ["work"]
+
+
+def test_a_script_s_error_does_not_name_a_library_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    session: Any = Session("loss")
+    with pytest.raises(KeyError) as failed, transformers_taken_in(session, None):
+        raise KeyError
+    assert failed.value.__context__ is None
+
+
+def test_a_gang_of_one_draws_its_data_as_one_process_does(tmp_path: Path) -> None:
+    session: Any = Session("loss")
+    session.wanted, session.backend, session.gpu, session.trial_dir = 1, "ddp", None, str(tmp_path)
+    of_cli = {"strategy": "auto", "use_distributed_sampler": True}  # LightningCLI gives all of a Trainer's defaults
+    for given in ({}, of_cli):
+        assert taken_in(given, session, None, checkpoints=False)["use_distributed_sampler"] is False
+    asked = taken_in({**of_cli, "strategy": "ddp"}, session, None, checkpoints=False)
+    assert asked["use_distributed_sampler"] is True
 
 
 @pytest.mark.parametrize(
