@@ -71,7 +71,7 @@ def taken_in(
     asked = args.pop("strategy", "auto")
     strategy = the_gangs(asked, context.backend)
     if context.wanted == 1 and (asked in ("auto", None) or type(asked).__name__ == "SingleDeviceStrategy"):
-        args.setdefault("use_distributed_sampler", False)
+        args["use_distributed_sampler"] = False  # LightningCLI gives its default, which one process ignores
         strategy.setup_environment = functools.partial(_keep_drawing, strategy.setup_environment)
     # LightningCLI gives None, which hides the variable by which Lightning finds the trial's folder.
     root = args.get("default_root_dir") or context.trial_dir
