@@ -20,9 +20,8 @@ def transformers_taken_in(session: Session, logged: LoggedReports | None) -> Ite
 
     ``logged``: as for Lightning's Trainers. Runs on: worker.
     """
-    try:
-        from transformers import Trainer  # type: ignore[import-not-found]  # brought by the script
-    except ImportError:  # without what a Trainer needs: the script has none
+    trainer = _trainer()
+    if trainer is None:
         yield
         return
     from tunelight.integrations.transformers import TuneReportCallback
@@ -34,7 +33,7 @@ def transformers_taken_in(session: Session, logged: LoggedReports | None) -> Ite
             if logged is None or logged.left_to_trainer(self._evaluated or ()):
                 super()._report(state, checkpoint)
 
-    make, train = Trainer.__init__, Trainer.train
+    make, train = trainer.__init__, trainer.train
 
     @functools.wraps(make)
     def with_reports(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -55,8 +54,17 @@ def transformers_taken_in(session: Session, logged: LoggedReports | None) -> Ite
             resume_from_checkpoint = str(fetch_local(resume.path))
         return train(self, resume_from_checkpoint, *args, **kwargs)
 
-    Trainer.__init__, Trainer.train = with_reports, from_checkpoint
+    trainer.__init__, trainer.train = with_reports, from_checkpoint
     try:
         yield
     finally:
-        Trainer.__init__, Trainer.train = make, train
+        trainer.__init__, trainer.train = make, train
+
+
+def _trainer() -> Any:
+    """Return the class, or None without what it needs: the script has none. A script's errors then do not name it."""
+    try:
+        from transformers import Trainer  # type: ignore[import-not-found]  # brought by the script
+    except ImportError:
+        return None
+    return Trainer
