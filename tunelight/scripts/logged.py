@@ -284,12 +284,12 @@ class _Printed:
     def __init__(self, stream: Any, metric: str, reports: Any, reader: Reader | None = None) -> None:
         self._stream, self._reports, self._open = stream, reports, ""
         self._reader = reader or Reader(metric, reports.read)
-        self._process = os.getpid()
+        self._process, self._forked = os.getpid(), False
 
     def write(self, text: str) -> int:
         if self._process != os.getpid():
-            self._process, self._open = os.getpid(), ""  # a fork: that line is its parent's
-        from_log = self._reports.from_log and not self._reports.ends
+            self._process, self._forked, self._open = os.getpid(), True, ""  # that line is its parent's
+        from_log = self._forked and self._reports.from_log and not self._reports.ends
         if not from_log:
             self._stream.write(text)
         if not self._reports.ends:
