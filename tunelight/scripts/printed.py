@@ -75,7 +75,7 @@ class Reader:
 
     def __post_init__(self) -> None:
         self._name = name_of(self.metric)
-        self._value = re.compile(f"{_BETWEEN}({_NUMBER})", re.IGNORECASE)
+        self._value = re.compile(rf"{_BETWEEN}({_NUMBER})(?:\s?\(\s?({_NUMBER})\s?\))?", re.IGNORECASE)
 
     def take(self, line: str, source: Any = None, *, bar: bool = False) -> None:
         """Take a line. Once one ``source`` has reported, others, which may say the same, do not."""
@@ -88,7 +88,7 @@ class Reader:
         elif found[1]:
             self._best.append(found[0])
         elif (batch := _batch(line, line[: found[2]], bar=bar)) is not None:
-            self._take_batch(found[0], *batch)
+            self._take_batch(found[3], *batch)
         else:
             self._runs, self._summed, self._source = [], self._summed or bool(self._runs), source
             self._take_epoch(found[0], line)
@@ -99,18 +99,20 @@ class Reader:
             self._report(self._again)
             self._again = None
         if self._runs and not self._summed:
-            self._settle()
-            for run in self._runs:
-                if run.label == self._label:
-                    self._report(run.value)
+            if self._label is None:
+                self._settle()
+            self._flush()
         if not self._reported:
             for value in self._best:
                 self._report(value)
         self._runs = []
 
-    def _found(self, line: str) -> tuple[float, bool, int] | None:
-        """Return a line's last value of the metric, whether it is only the best so far, and where its name begins."""
-        found: tuple[float, bool, int] | None = None
+    def _found(self, line: str) -> tuple[float, bool, int, float] | None:
+        """Return a line's last value of the metric, whether it is only the best so far, and where its name begins.
+
+        Last: the mean behind it, as in "12.5 (50.5)", of this batch and those before; else the value again.
+        """
+        found: tuple[float, bool, int, float] | None = None
         summary = re.match(r"\W*(?:(?:the|new|current|overall|loaded|saving|saved)\W+)*", line)
         begins = _BEST.match(line, summary.end() if summary else 0)
         for name in self._name.finditer(line):
@@ -122,8 +124,7 @@ class Reader:
             between = line[name.end() : value.start(1)]
             best = _BEST.search(before) is not None or _BEST.search(between) is not None or own
             if found is None or not best or found[1]:
-                number = re.sub("[,_]", "", re.sub(r"^(\D?0),", r"\1.", value[1]))
-                found = float(number), best, name.start()
+                found = _float(value[1]), best, name.start(), _float(value[2] or value[1])
         return found
 
     def _take_batch(self, value: float, label: str, at: int, of: int) -> None:
@@ -185,6 +186,10 @@ class Reader:
         self.report(value)
 
 
+def _float(number: str) -> float:
+    return float(re.sub("[,_]", "", re.sub(r"^(\D?0),", r"\1.", number)))
+
+
 def _batch(line: str, start: str, *, bar: bool) -> tuple[str, int, int] | None:
     """Return the beginning, the counter and the end of a line of a single batch; None for another line.
 
@@ -198,8 +203,8 @@ def _batch(line: str, start: str, *, bar: bool) -> tuple[str, int, int] | None:
         name = word[1].lower() if word is not None else ""
         if name.startswith(_EPOCHS):
             epoch = True
-        elif not words or (name.startswith(_STEPS) and not (epoch or _EPOCH.search(head))):
-            # "[1/3]" is of epochs, unless it is a progress bar's.
+        elif not (words or any(steps)) or (name.startswith(_STEPS) and not (epoch or _EPOCH.search(head))):
+            # "[1/3]" is of epochs, unless it is a progress bar's; of "[1/3][10/196]" the second is of batches.
             steps = int(counter[1]), int(counter[2])
         else:
             return " ".join(words), int(counter[1]), int(counter[2])

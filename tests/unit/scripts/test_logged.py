@@ -144,7 +144,7 @@ def read(metric: str, lines: Iterable[str]) -> tuple[list[float], list[float]]:
 
 
 BATCHES = [
-    [f"{what}\t[{batch}/5]\tAcc@1  {10 * epoch + batch} ( 9.9)" for batch in range(5)]
+    [f"{what}\t[{batch}/5]\tAcc@1  9.9 ( {10 * epoch + batch})" for batch in range(5)]
     for epoch in range(3)
     for what in (f"Epoch: [{epoch}]", "Test:")
 ]
@@ -157,8 +157,21 @@ def test_a_line_that_sums_a_validation_up_counts_and_its_batches_do_not() -> Non
 
 def test_without_such_a_line_the_last_batch_of_each_validation_counts() -> None:
     at_once, made = read("Acc@1", [line for part in BATCHES for line in part])
-    assert made == [4.0, 14.0, 24.0]
+    assert made == [4.0, 14.0, 24.0]  # the mean, behind the batch's own
     assert at_once == made[:2]
+
+
+def test_of_two_counters_without_a_word_the_second_is_of_batches() -> None:
+    lines = [f"[{epoch}/3][{batch}/4] Loss_G: {epoch}.{batch}" for epoch in range(3) for batch in range(4)]
+    assert read("Loss_G", lines)[1] == [0.3, 1.3, 2.3]
+
+
+def test_of_two_validations_in_an_epoch_the_first_one_counts_to_the_end() -> None:
+    kinds = {"Test": 1, "Test (EMA)": 2}
+    lines = [
+        f"{kind}: [{at}/1] loss: {3 * epoch + kinds[kind]}" for epoch in range(3) for kind in kinds for at in (0, 1)
+    ]
+    assert read("loss", lines)[1] == [1.0, 4.0, 7.0]
 
 
 def test_a_progress_bar_is_as_its_last_state() -> None:
