@@ -43,28 +43,6 @@ _WHERE = {
 }
 """Where each public name lies."""
 
-_ELSEWHERE = {
-    theirs: ours
-    for ours, names in {
-        "run": "Tuner TuneConfig RunConfig create_study sweep fit",
-        "uniform": "float suggest_float FloatDistribution",
-        "randint": "int suggest_int IntDistribution",
-        "choice": "categorical suggest_categorical CategoricalDistribution",
-        "RayStrategy": "RayPlugin RayAccelerator RayDDPStrategy",
-        "HorovodRayStrategy": "HorovodRayPlugin HorovodRayAccelerator",
-        "RayShardedStrategy": "RayShardedPlugin RayFSDPStrategy RayDeepSpeedStrategy",
-        "ASHA": "ASHAScheduler AsyncHyperBandScheduler",
-        "OptunaSearcher": "OptunaSearch TPESampler",
-        "GangPBT": "PopulationBasedTraining",
-        "FailurePolicy": "FailureConfig",
-        "Folds": "KFold StratifiedKFold",
-        "Checkpoints": "CheckpointConfig",
-        "TuneReportCheckpointCallback": "RayTrainReportCallback",
-    }.items()
-    for theirs in names.split()
-}
-"""Other programs' names, by ours."""
-
 __all__ = ["errors", *_WHERE]  # pyright: ignore[reportUnsupportedDunderAll]
 
 if TYPE_CHECKING:
@@ -123,9 +101,7 @@ def __getattr__(name: str) -> Any:
             for backend in BACKENDS.values():
                 if name == backend.strategy_name:
                     return backend.load_strategy()
-        ours = _ELSEWHERE.get(name)
-        near = f" Here that is tunelight.{ours}." if ours else errors.guess(name, __all__)
-        raise AttributeError(f"module 'tunelight' has no attribute {name!r}.{near}")
+        raise AttributeError(f"module 'tunelight' has no attribute {name!r}.{errors.guess(name, __all__)}")
     value = globals()[name] = getattr(import_module(_WHERE[name]), name)
     return value
 

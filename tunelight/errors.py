@@ -161,10 +161,12 @@ HOW_TO_GET_DATA = (
 def guess(name: Any, valid: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" for the valid name that is nearest to a wrong one; empty where none is near.
 
-    Near is also what one of them abbreviates: ``learning_rate`` and ``lr``.
+    Nearest is a name of which all words are in the wrong one: ``workers`` and ``num_workers``. Near is also what one of
+    them abbreviates: ``learning_rate`` and ``lr``.
     """
-    valid = list(valid)
-    close = difflib.get_close_matches(str(name), valid, n=1) or [one for one in valid if _abbreviates(one, str(name))]
+    valid, name = list(valid), str(name)
+    within = sorted((one for one in valid if f"_{one}_" in f"_{name}_"), key=len)[-1:]
+    close = within or difflib.get_close_matches(name, valid, n=1) or [one for one in valid if _abbreviates(one, name)]
     return f" Did you mean {close[0]!r}?" if close else ""
 
 

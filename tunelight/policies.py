@@ -95,7 +95,7 @@ COOLDOWN_S = 10.0
 _LONGEST_PAUSE_S = 60.0
 
 
-@known_fields("failures")
+@known_fields
 @dataclass(frozen=True, slots=True)
 class FailurePolicy:
     """What a trial survives: it goes on from its last checkpoint, on the workers that are left and new ones.

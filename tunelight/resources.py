@@ -210,7 +210,7 @@ def _derived(extra: Mapping[str, float], cpus_per_worker: float, gpus_per_worker
     return 1
 
 
-@known_arguments("strategy")
+@known_arguments
 def get_tune_resources(
     num_workers: int = 1,
     num_cpus_per_worker: float = 1,

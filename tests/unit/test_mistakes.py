@@ -69,8 +69,8 @@ IN_PYTHON: dict[str, tuple[Callable[[], Any], str]] = {
 
 IN_YAML: dict[str, tuple[str, str]] = {
     "a setting that is not one": (
-        LINES + "num_trials: 3\n",
-        "there is no key 'num_trials'. Here that is num_s",
+        LINES + "num_sample: 3\n",
+        "there is no key 'num_sample'. Did you mean 'num_samples'?",
     ),
     "a value of the wrong type": (LINES + "num_samples: many\n", "space.yaml:5:1: num_samples must be a whole number"),
     "a tab": ("space:\n\tmodel.lr: 0.1\n", "space.yaml:2:1: this is not valid YAML"),

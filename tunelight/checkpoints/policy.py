@@ -14,7 +14,7 @@ FREE_S = 1.0
 """Seconds for which checkpoints may block training before their share of the time counts: a short trial skips none."""
 
 
-@known_fields("checkpoints")
+@known_fields
 @dataclass(frozen=True)
 class Checkpoints:
     """Which checkpoints are kept, and when they are written.

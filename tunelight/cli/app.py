@@ -152,14 +152,11 @@ class TakesSettings(Command):
 
 
 def _instead(option: str | None) -> str:
-    """Return a hint for an unknown option that is a setting, or another program's name of one."""
-    from tunelight.compat.arguments import WORDS, replacement  # settings take a moment to import
-    from tunelight.settings import NAMES
+    """Return a hint for an unknown option that is a setting."""
+    from tunelight.settings import NAMES  # settings take a moment to import
 
     name = (option or "").lstrip("-").replace("-", "_")
-    if name in NAMES:
-        return f" Say --set {name}=VALUE."
-    return f"{replacement(name, NAMES)} Settings are given as --set NAME=VALUE." if name in WORDS["sweep"] else ""
+    return f" Say --set {name}=VALUE." if name in NAMES else ""
 
 
 @contextlib.contextmanager

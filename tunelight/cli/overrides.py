@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tunelight.cli.words import check_words, is_script, space_of_script
-from tunelight.compat.arguments import replacement
-from tunelight.errors import SettingsError, unknown
+from tunelight.errors import SettingsError, guess, unknown
 
 if TYPE_CHECKING:
     from tunelight.space import SearchSpace
@@ -36,7 +35,7 @@ def settings_of(sets: Mapping[str, Any]) -> dict[str, Any]:
 
     for name in sets:
         if name not in NAMES:
-            raise SettingsError(unknown("There is no setting", name, NAMES, replacement(name, NAMES)))
+            raise SettingsError(unknown("There is no setting", name, NAMES))
     return dict(sets)
 
 
@@ -74,7 +73,7 @@ def load_space_and_settings(
         if "." not in name and name not in space.domains:
             valid = [*space.domains, *NAMES]
             raise SettingsError(
-                f"--set {name}: that is neither a key of the space nor a setting.{replacement(name, valid)} The "
+                f"--set {name}: that is neither a key of the space nor a setting.{guess(name, valid)} The "
                 f"space has {', '.join(space.domains)}; settings are {', '.join(NAMES)}."
             )
     return (space.fixed(keys) if keys else space), {**settings, **options}

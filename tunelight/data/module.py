@@ -103,7 +103,7 @@ class RayDataModule(pl.LightningDataModule):
     Raises: SettingsError; DataError once the data is opened.
     """
 
-    @known_arguments()
+    @known_arguments
     def __init__(
         self,
         train: Dataset | str | None = "train",

@@ -37,7 +37,7 @@ class TuneReportCallback(Reporting):
     Lightning has not logged, TrialStopped when the trial ends at this report.
     """
 
-    @known_arguments()
+    @known_arguments
     def __init__(
         self, metrics: Metrics = None, on: str | Iterable[str] = "validation_end", *, every_n: int = 1
     ) -> None:
@@ -140,7 +140,7 @@ class TuneReportCheckpointCallback(TuneReportCallback):
     they are written. The file is written in the background, from a copy in rank 0's main memory.
     """
 
-    @known_arguments()
+    @known_arguments
     def __init__(
         self,
         metrics: Metrics = None,

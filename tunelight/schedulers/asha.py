@@ -68,7 +68,7 @@ class ASHA(GangScheduler):
     Raises: SettingsError, for a value out of range. Runs on: driver.
     """
 
-    @known_arguments("scheduler")
+    @known_arguments
     def __init__(  # noqa: PLR0917 - the order of the paper's and Ray's arguments is public
         self,
         metric: str | None = None,

@@ -16,7 +16,6 @@ from ray.tune.schedulers import (
     create_scheduler,
 )
 
-from tunelight.compat.arguments import replacement
 from tunelight.compat.ray import schedulers_by_name
 from tunelight.errors import SettingsError, unknown
 from tunelight.schedulers.asha import ASHA
@@ -44,20 +43,6 @@ _OURS_FOR = {
     "resource_changing": "tunelight's own, scheduler='elastic_asha' with workers=(1, 4), resizes gangs",
 }
 """What to use instead of Ray's schedulers that cannot be made by name alone."""
-_ELSEWHERE = {
-    "bohb": "hb_bohb",
-    "median": "median_stopping_rule",
-    "medianpruner": "median_stopping_rule",
-    "successive_halving": "asha",
-    "successivehalvingpruner": "asha",
-    "hyperbandpruner": "hyperband",
-    "asha_scheduler": "asha",
-    "population": "gang_pbt",
-    "population_based_training": "gang_pbt",
-    "none": "fifo",
-    "noppruner": "fifo",
-}
-"""Other libraries' names of schedulers -> ours."""
 
 
 def build_scheduler(settings: Settings, domains: Mapping[str, Any] | None = None, **facts: Any) -> GangScheduler:
@@ -98,12 +83,9 @@ def _by_name(name: str, options: dict[str, Any], settings: Settings) -> TrialSch
     """Return tunelight's or Ray's scheduler of this name. Ray ignores unknown options silently."""
     tunes = schedulers_by_name()
     if name not in _OURS and name not in tunes:
-        known = _ELSEWHERE.get(name.lower())
-        more = f"; {_OURS_FOR[known]}" if known in _OURS_FOR else ""
-        near = f" Here that is {known!r}{more}." if known else ""
         valid = [*_OURS, *(key for key in tunes if key not in _OURS)]
         raise SettingsError(
-            f"{unknown('There is no scheduler', name, valid, near or None)} Or pass a Ray Tune TrialScheduler object."
+            f"{unknown('There is no scheduler', name, valid)} Or pass a Ray Tune TrialScheduler object."
         )
     kind: Any = _OURS.get(name, tunes.get(name))
     try:
@@ -114,9 +96,7 @@ def _by_name(name: str, options: dict[str, Any], settings: Settings) -> TrialSch
         ) from error
     for option in options:
         if option not in valid:
-            raise SettingsError(
-                unknown(f"scheduler {name!r} has no", option, valid, replacement(option, valid, "scheduler"))
-            )
+            raise SettingsError(unknown(f"scheduler {name!r} has no", option, valid))
     if settings.max_epochs is not None and "max_t" in valid:
         options.setdefault("max_t", settings.max_epochs)
     if name in _OURS:
@@ -143,10 +123,9 @@ def _no_scheduler(given: Any) -> str:
             "arguments between the parentheses."
         )
     if kind.__module__.startswith("optuna."):
-        known = _ELSEWHERE.get(kind.__name__.lower(), "asha")
         return (
-            f"scheduler= takes no {kind.__name__} of Optuna's: trials are stopped by a scheduler here. The nearest is "
-            f"scheduler={known!r}."
+            f"scheduler= takes no {kind.__name__} of Optuna's: trials are stopped by a scheduler here, such as "
+            "scheduler='asha' or 'median_stopping_rule'."
         )
     return (
         "scheduler must be a name ('asha', 'fifo', ...), a name with options ({'name': 'asha', 'grace_period': 2}), or "

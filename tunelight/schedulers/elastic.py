@@ -70,7 +70,7 @@ class ElasticASHA(GangScheduler):
     resizes = True
     pauses = True
 
-    @known_arguments("scheduler")
+    @known_arguments
     def __init__(  # noqa: PLR0917 - metric and mode first, as in every scheduler of Tune
         self,
         metric: str | None = None,

@@ -88,7 +88,7 @@ class GangPBT(GangScheduler):
     pauses = True
     changes_configs = True
 
-    @known_arguments("scheduler")
+    @known_arguments
     def __init__(  # noqa: PLR0917 - the order follows Ray's PopulationBasedTraining
         self,
         metric: str | None = None,

@@ -28,18 +28,6 @@ _COUNTED = 10_000
 _BLIND = ("random", "grid")
 """tunelight's searchers that learn nothing, and take no options."""
 _OWN = (*_BLIND, "auto")
-_ELSEWHERE = {
-    **dict.fromkeys(("optuna", "hyperopt", "bohb", "tpesampler"), "tpe"),
-    **dict.fromkeys(
-        ("bayes", "bayesian", "bayesopt", "bayesian_optimization", "ax", "hebo", "skopt", "botorch", "gpsampler"), "gp"
-    ),
-    **dict.fromkeys(("cma-es", "cma_es", "cmaessampler"), "cmaes"),
-    **dict.fromkeys(("nevergrad", "zoopt", "evolution", "genetic", "nsga2", "nsga-ii", "nsgaiisampler"), "nsgaii"),
-    **dict.fromkeys(("grid_search", "gridsampler", "bruteforcesampler"), "grid"),
-    **dict.fromkeys(("mobster", "cqr", "automatic", "default", "best", "gaussian_process"), "auto"),
-    **dict.fromkeys(("random_search", "variant_generator", "basic_variant", "randomsampler", "none"), "random"),
-}
-"""Other libraries' names of searchers -> ours."""
 
 
 def build_searcher(space: SearchSpace, settings: Settings, folder: Path | None = None) -> Searcher:
@@ -253,9 +241,7 @@ def _no_searcher(given: Any, valid: list[str]) -> str:
             f"searcher must be a name ({', '.join(valid)}), a name with options ({{'name': 'tpe', 'n_startup_trials': "
             f"20}}), {others}, not {given!r}."
         )
-    known = _ELSEWHERE.get(given.lower())
-    hint = None if known is None else f" Here the nearest is {known!r}."
-    return f"{unknown('There is no searcher', given, valid, hint)} Or pass {others}."
+    return f"{unknown('There is no searcher', given, valid)} Or pass {others}."
 
 
 def _refuse_warm_start(settings: Settings, who: str) -> None:

@@ -189,7 +189,7 @@ def get_context() -> Context:
     return get_session().context
 
 
-@known_arguments()
+@known_arguments
 def report(metrics: Mapping[str, Any], checkpoint: str | os.PathLike[str] | Writer | None = None) -> None:
     """Report metrics from training code that has no callback; see :meth:`tunelight.session.context.Context.report`.
 

@@ -18,7 +18,6 @@ from typing import Any, cast, get_args
 
 from tunelight import stores
 from tunelight.checkpoints.policy import Checkpoints
-from tunelight.compat.arguments import Topic, replacement
 from tunelight.errors import SettingsError, unknown
 from tunelight.messages import Evaluation
 from tunelight.policies import FailurePolicy
@@ -107,12 +106,12 @@ def _list(name: str, value: Any) -> tuple[Any, ...]:
     return tuple(value)
 
 
-def _check_keys(name: str, keys: Iterable[Any], kind: type[Any], topic: Topic) -> None:
+def _check_keys(name: str, keys: Iterable[Any], kind: type[Any]) -> None:
     """Check that keys are arguments of a dataclass."""
     valid = [entry.name for entry in fields(kind)]
     for key in keys:
         if key not in valid:
-            raise SettingsError(unknown(f"{name} has no", key, valid, replacement(key, valid, topic)))
+            raise SettingsError(unknown(f"{name} has no", key, valid))
 
 
 # --- gangs and failures -------------------------------------------------------------------------------------
@@ -138,7 +137,7 @@ def failures(name: str, value: Any) -> FailurePolicy:
     if isinstance(value, FailurePolicy):
         return value
     if isinstance(value, Mapping):
-        _check_keys(name, value, FailurePolicy, "failures")
+        _check_keys(name, value, FailurePolicy)
         return FailurePolicy(**value)
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise SettingsError(
@@ -171,7 +170,7 @@ def checkpoints(name: str, value: Any) -> Checkpoints | None:
         return Checkpoints()
     if not isinstance(value, Mapping):
         raise SettingsError(f"{name} must be Checkpoints(keep=1, every=1), or None for none, not {value!r}.")
-    _check_keys(name, value, Checkpoints, "checkpoints")
+    _check_keys(name, value, Checkpoints)
     return Checkpoints(**value)
 
 

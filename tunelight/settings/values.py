@@ -15,7 +15,6 @@ from functools import cached_property, partial
 from typing import Any, Literal, get_args
 
 from tunelight.checkpoints.policy import Checkpoints
-from tunelight.compat.arguments import replacement
 from tunelight.compat.lightning import Flavour
 from tunelight.errors import ArgumentError, unknown
 from tunelight.messages import Evaluation
@@ -355,8 +354,7 @@ def check_names(names: Iterable[str], also: Sequence[str] = ()) -> None:
     """Raise SettingsError unless every name is that of a setting, or in ``also``."""
     for name in names:
         if name not in SETTINGS and name not in also:
-            valid = [*also, *SETTINGS]
-            raise ArgumentError(unknown("There is no setting", name, valid, replacement(name, valid)))
+            raise ArgumentError(unknown("There is no setting", name, [*also, *SETTINGS]))
 
 
 def check_setting(name: str, value: Any) -> Any:

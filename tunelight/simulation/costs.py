@@ -13,7 +13,7 @@ _NORMAL = NormalDist()
 _MASK = (1 << 64) - 1
 
 
-@known_fields("other")
+@known_fields
 @dataclass(frozen=True)
 class Costs:
     """The costs of a simulation, in seconds unless stated otherwise. Experimental.

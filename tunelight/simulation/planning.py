@@ -36,7 +36,7 @@ _COMPARED = ("asha", "elastic_asha")
 """Schedulers that the sweep's own is compared with."""
 
 
-@known_arguments("sweep")
+@known_arguments
 def plan(
     space: SearchSpace | Mapping[str, Any] | str | os.PathLike[str],
     *,

@@ -90,7 +90,7 @@ class SimSearch(SweepSearch):
         )
 
 
-@known_arguments("sweep")
+@known_arguments
 def simulate(
     curves: Any,
     scheduler: str | Mapping[str, Any] | TrialScheduler | None = "asha",

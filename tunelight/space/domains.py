@@ -47,19 +47,6 @@ ARGUMENTS: dict[str, Path] = {
 MODIFIERS = ("when", "around")
 """Keys that may accompany a domain's name: a condition, and the center of a prior."""
 
-_ELSEWHERE = {
-    name: f" Did you mean {ours!r}?"
-    for names, ours in (
-        ("values categorical options enum", "choice"),
-        ("float double q_uniform", "uniform"),
-        ("int integer int_uniform suggest_int", "randint"),
-        ("log log_uniform log_uniform_values logspace", "loguniform"),
-        ("normal gaussian", "randn"),
-        ("value constant const", "fixed"),
-    )
-    for name in names.split()
-}
-"""Other programs' names of domains, with ours."""
 _OTHER_BOUNDS = (("min", "max"), ("low", "high"), ("lower", "upper"))
 _BESIDE_BOUNDS = ("type", "distribution", "name", "log", "step", "q", "scale")
 
@@ -139,7 +126,7 @@ class DomainReader:
         if name not in ARGUMENTS:
             raise self._error(
                 path,
-                unknown("there is no domain", name, ARGUMENTS, _ELSEWHERE.get(str(name))),
+                unknown("there is no domain", name, ARGUMENTS),
                 inside=str(name),
             )
         domain = self._build(path, name, self._named(path, name, value[name]))

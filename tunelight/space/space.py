@@ -54,7 +54,7 @@ class SearchSpace:
     Raises: SpaceError, SettingsError.
     """
 
-    @known_arguments("sweep")
+    @known_arguments
     def __init__(self, domains: Mapping[str, Any], /, *, require: str | Sequence[str] = (), **settings: Any) -> None:
         check_names(settings, also=("require",))
         self._fill(domains, require, settings, None)

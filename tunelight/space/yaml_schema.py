@@ -22,8 +22,7 @@ from pydantic import (
     create_model,
 )
 
-from tunelight.compat.arguments import replacement
-from tunelight.errors import SettingsError, SpaceError, TunelightError
+from tunelight.errors import SettingsError, SpaceError, TunelightError, unknown
 from tunelight.settings import NAMES, SETTINGS, Settings, check_setting
 from tunelight.settings.values import Setting
 from tunelight.space.domains import ARGUMENTS, AROUND, MODIFIERS, OPTIONAL
@@ -191,5 +190,4 @@ def _told(file: YamlFile, kind: str, keys: tuple[int | str, ...], cause: Any) ->
     if isinstance(value, Mapping) and set(value) & set(ARGUMENTS):
         return SpaceError(f"{where}{name}: a domain must stand under `space:`, not beside it.")
     valid = ["space", "require", *NAMES]
-    near = replacement(name, valid)
-    return SettingsError(f"{where}there is no key {name!r}.{near} There are: {', '.join(valid)}.")
+    return SettingsError(f"{where}{unknown('there is no key', name, valid)}")

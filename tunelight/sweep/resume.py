@@ -29,7 +29,7 @@ _LEFT: Final = ("storage", "name", "address", "resume", "seed", "web")
 """Settings that are not read back: storage, name and seed follow from the folder, the others are today's."""
 
 
-@known_arguments("sweep")
+@known_arguments
 def resume(path: str | os.PathLike[str], **overrides: Any) -> SweepResults:
     """Resume the sweep in ``path``: ``run(..., resume=True)`` with the settings that it was run with.
 
@@ -43,7 +43,7 @@ def resume(path: str | os.PathLike[str], **overrides: Any) -> SweepResults:
     Raises: StorageError if ``path`` is not a sweep; SettingsError, ImportPathError, SpaceError if a part of it cannot
         be read back; then call ``run(..., resume=True)`` from the sweep's script. Runs on: driver.
     """
-    check_keywords("tl.resume()", overrides, [name for name in NAMES if name not in ("storage", "name")], "sweep")
+    check_keywords("tl.resume()", overrides, [name for name in NAMES if name not in ("storage", "name")])
     folder = stores.working(path).absolute()
     with reaching(folder):
         known = has_record(folder)

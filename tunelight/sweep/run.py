@@ -65,7 +65,7 @@ class _Unset:
 UNSET: Any = _Unset()
 
 
-@known_arguments("sweep")
+@known_arguments
 def run(
     search_space: SearchSpace | Mapping[str, Any] | str | os.PathLike[str],
     train: Callable[[dict[str, Any]], object] | None = UNSET,

@@ -19,7 +19,7 @@ from tunelight.trial.spec import TrialSpec
 from tunelight.trial.trainable import GangTrainable, make_trainable
 
 
-@known_arguments("trainable")
+@known_arguments
 def gang_trainable(
     train: Callable[..., object],
     *,

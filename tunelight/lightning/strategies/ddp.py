@@ -68,7 +68,7 @@ class RayStrategy(SizeInvariantTraining, DDPStrategy):
         evaluation: Evaluation | None = None,
         **ddp_kwargs: Any,
     ) -> None:
-        check_keywords("tl.RayStrategy", ddp_kwargs, _taken() if ddp_kwargs else (), "strategy")
+        check_keywords("tl.RayStrategy", ddp_kwargs, _taken() if ddp_kwargs else ())
         gang = (num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker)
         environment = self._settle(gang, evaluation, idle_timeout_s=idle_timeout_s, failures=failures)
         super().__init__(cluster_environment=environment, parallel_devices=self._devices(), **ddp_kwargs)

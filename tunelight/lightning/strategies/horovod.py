@@ -124,7 +124,7 @@ class HorovodRayStrategy(SizeInvariantTraining, HorovodCollectives):
     backend = "horovod"
     _of_process = GangStrategy._of_process | {"_numbers", "_explicit", "_hooked"}
 
-    @known_arguments("strategy")
+    @known_arguments
     def __init__(
         self,
         num_workers: NumWorkers = None,

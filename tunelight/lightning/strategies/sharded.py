@@ -56,7 +56,7 @@ class RayShardedStrategy(SizeInvariantTraining, ModelParallelStrategy):
     backend = "sharded"
     _of_process = GangStrategy._of_process | {"_device_mesh", "_data_parallel_size"}
 
-    @known_arguments("strategy")
+    @known_arguments
     def __init__(
         self,
         num_workers: NumWorkers = None,

@@ -33,7 +33,7 @@ class WiderModel(Callback):
     Raises: SettingsError for a module without these parameters, or with an optimizer of neither kind.
     """
 
-    @known_arguments()
+    @known_arguments
     def __init__(self, parameters: dict[str, dict[str, Any]], inputs: dict[str, float] | None = None) -> None:
         super().__init__()
         self.scales = Scales(
