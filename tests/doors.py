@@ -215,7 +215,6 @@ LIBRARIES: dict[str, Libraries] = {
     "sweep.tuneup": Libraries(names("numpy yaml ray"), why="only workers need torch and Lightning"),
     "sweep.tuneup.worker": Libraries(names("torch"), why="it runs on workers, and a driver only sends it"),
     "cli": Libraries(names("typer"), late=names("rich yaml"), why="each command imports what it needs"),
-    "cli.output": Libraries(names("pydantic"), why="only what makes the schema imports it"),
     "cli.mcp_server": Libraries(names("mcp pydantic"), why="an extra"),
     "cli.starter.train": Libraries(names(LIGHTNING), why="it is what a user could have written"),
     "": Libraries(why="`import tunelight` costs nothing that its user does not need"),

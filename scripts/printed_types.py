@@ -1,4 +1,4 @@
-"""What commands print with --json, as types: docs/output.schema.json is made of them.
+"""What commands print with --json, as types: scripts/reference.py makes docs/output.schema.json of them.
 
 A change that a reader of the older form would trip over raises `VERSION`; a new key does not.
 """
