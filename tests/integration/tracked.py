@@ -1,22 +1,19 @@
 """A program: eight trials on one gang of two workers log to experiment trackers, which are asked for their runs.
 
 Two trials are stopped, one fails, and one loses its rank 0 and is resumed. Usage: tracked.py FOLDER WAY...; a way is
-`loggers` (Lightning's for W&B, offline, MLflow with a database, CSV and TensorBoard, in one Trainer), `calls`
-(wandb.init and mlflow.start_run on rank 0), `comet` or `aim`, where these are installed. It prints a table and a line
-of JSON for each way.
+`loggers` (Lightning's for W&B, offline, MLflow with a database, CSV and TensorBoard, in one Trainer) or `calls`
+(wandb.init and mlflow.start_run on rank 0). It prints a table and a line of JSON for each way.
 """
 
 from __future__ import annotations
 
 import csv
-import io
 import json
 import os
 import signal
 import struct
 import sys
 import time
-import zipfile
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,19 +83,6 @@ def train(config: dict[str, Any]) -> None:
     if way == "loggers":
         files = CSVLogger(folder, "csv"), TensorBoardLogger(folder, "tensorboard")
         fit(config, [WandbLogger(project="p", save_dir=folder), MLFlowLogger(tracking_uri=store), *files])
-    elif way == "comet":
-        import comet_ml  # type: ignore[import-not-found,unused-ignore]
-
-        if context.rank == 0:
-            comet_ml.start(
-                project="p", online=False, experiment_config=comet_ml.ExperimentConfig(offline_directory=folder)
-            )
-        calls(config, lambda loss, step: comet_ml.get_running_experiment().log_metric("loss", loss, step=step))
-    elif way == "aim":
-        import aim  # type: ignore[import-not-found,unused-ignore]
-
-        run: Any = aim.Run(repo=folder, system_tracking_interval=None) if context.rank == 0 else None
-        calls(config, lambda loss, step: run.track(loss, name="loss", step=step))
     else:
         import mlflow  # type: ignore[import-not-found,unused-ignore]
         import wandb  # type: ignore[import-not-found,unused-ignore]
@@ -215,42 +199,9 @@ def of_tensorboard(folder: Path) -> dict[str, Any]:
     return runs
 
 
-def of_comet(folder: Path) -> dict[str, Any]:
-    runs: dict[str, Any] = {}
-    for path in sorted(folder.glob("*.zip"), key=lambda path: path.stat().st_mtime):
-        with zipfile.ZipFile(path) as archive:
-            key = json.loads(archive.read("experiment.json"))["offline_id"]
-            run = runs.setdefault(key, {"parts": 0, "tags": []})
-            run["parts"] += 1
-            for line in io.TextIOWrapper(archive.open("messages.json")):
-                payload = json.loads(line)["payload"]
-                metric, other = payload.get("metric") or {}, payload.get("log_other") or payload
-                if metric.get("metricName") == "loss":
-                    run["last"] = metric["metricValue"]
-                if other.get("key") in {"tunelight.state", "Name"}:
-                    run["state" if other["key"] != "Name" else "name"] = other.get("value", other.get("val"))
-                run["tags"] += payload.get("tags") or []
-    return {run.get("name", key): run for key, run in runs.items()}
-
-
-def of_aim(folder: Path) -> dict[str, Any]:
-    import aim  # type: ignore[import-not-found,unused-ignore]
-
-    return {
-        run.name: {
-            "state": run["tunelight_state"], "ended": not run.active, "group": run.experiment,
-            "last": next(iter(run.metrics())).values.values_list()[-1], "tags": run.tags,
-            "config": "score" in run["hparams"],
-        }
-        for run in aim.Repo(str(folder)).iter_runs()
-    }  # fmt: skip
-
-
 READERS: dict[str, dict[str, Any]] = {
     "loggers": {"W&B": of_wandb, "MLflow": of_mlflow, "CSV": of_csv, "TensorBoard": of_tensorboard},
     "calls": {"W&B": of_wandb, "MLflow": of_mlflow},
-    "comet": {"Comet": of_comet},
-    "aim": {"Aim": of_aim},
 }
 
 

@@ -1,8 +1,8 @@
-"""Experiment trackers: one run a trial, named and grouped by sweep, resumed with the trial and closed at its end.
+"""Runs of W&B and MLflow: one a trial, named and grouped by sweep, resumed with the trial and closed at its end.
 
 The calls by which runs are made get defaults; what the user passes, or has set in the environment, stays. They are
-wrapped when a tracker is imported, so that none is imported for this. Private names are as read in wandb 0.31,
-mlflow 3.17, comet_ml 3.58, aim 3.29 and clearml 2.1.
+wrapped when a tracker is imported, so that none is imported for this. Private names are as read in wandb 0.31
+and mlflow 3.17.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ class TrialRuns:
         self.sweep, self.trial, self.config, self.rank = folder.parent.name, trial_id, dict(config), rank
         self.mlflow: list[tuple[Any, str]] = []
         """The client and the id of each run of MLflow."""
-        self.aim: list[Any] = []
         self._note = folder / _NOTE
         self._counts: dict[str, int] = {}
         self._ids: dict[str, str] = {}
@@ -168,55 +167,6 @@ def _mlflow_run(create: Callable[..., Any], client: Any, *args: Any, **kwargs: A
     return run
 
 
-def _running(comet_ml: Any) -> Any:
-    experiment = comet_ml.get_running_experiment()  # also one that has ended
-    return None if getattr(experiment, "ended", False) else experiment
-
-
-def _comet_start(start: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    trial = _trial
-    bound = inspect.signature(start).bind(*args, **kwargs)
-    given = bound.arguments
-    if trial is None or trial.rank or _running(sys.modules["comet_ml"]) is not None:
-        return start(*args, **kwargs)
-    key, name, run_id = trial.next_run("comet")
-    own = given.get("experiment_key") is None and given.get("mode") is None and "COMET_EXPERIMENT_KEY" not in os.environ
-    if own:
-        given |= {"experiment_key": run_id or secrets.token_hex(20), "mode": "get_or_create"}
-        trial.keep(key, given["experiment_key"])
-    experiment = start(*bound.args, **bound.kwargs)
-    if getattr(given.get("experiment_config"), "name", None) is None:
-        experiment.set_name(name)
-    experiment.add_tag(trial.sweep)
-    if run_id is None:
-        experiment.log_parameters(trial.config)
-    return experiment
-
-
-def _aim_run(make: Callable[..., None], run: Any, run_hash: str | None = None, **kwargs: Any) -> None:
-    trial = _trial
-    if trial is None or kwargs.get("read_only") or run_hash is not None:
-        make(run, run_hash, **kwargs)
-        return
-    key, name, known = trial.next_run("aim")
-    try:
-        make(run, known, **kwargs, **({} if known is None else {"force_resume": True}))
-    except Exception:
-        if known is None:
-            raise
-        make(run, None, **kwargs)  # it is gone
-    trial.aim.append(run)
-    trial.keep(key, run.hash)
-    if run.hash == known:
-        return
-    run.name = name
-    if kwargs.get("experiment") is None:
-        run.experiment = trial.sweep
-    run.add_tag("tunelight")
-    if trial.config:
-        run["hparams"] = trial.config
-
-
 _SEAMS: Final[dict[str, tuple[tuple[str, str, Callable[..., Any]], ...]]] = {
     "wandb": (("", "init", _wandb_init),),
     "mlflow.tracking.client": (
@@ -224,8 +174,6 @@ _SEAMS: Final[dict[str, tuple[tuple[str, str, Callable[..., Any]], ...]]] = {
         ("MlflowClient", "create_experiment", _mlflow_experiment),
         ("MlflowClient", "create_run", _mlflow_run),
     ),
-    "comet_ml": (("", "start", _comet_start),),
-    "aim.sdk.run": (("Run", "__init__", _aim_run),),
 }
 """Module -> class (or none), the call that makes a run, and what to do in its place."""
 
@@ -305,37 +253,9 @@ def _end_mlflow(mlflow: Any, outcome: Outcome, trial: TrialRuns | None) -> None:
                 client.log_param(run_id, key, value)
 
 
-def _end_comet(comet_ml: Any, outcome: Outcome, _: TrialRuns | None) -> None:
-    experiment = _running(comet_ml)
-    if experiment is not None:
-        experiment.log_other("tunelight.state", outcome)  # it has no status that one could set
-        if outcome in ("stopped", "failed"):
-            experiment.add_tag(outcome)
-        experiment.end()
-
-
-def _end_aim(_: Any, outcome: Outcome, trial: TrialRuns | None) -> None:
-    for run in [] if trial is None else trial.aim:
-        run["tunelight_state"] = outcome
-        run.close()
-
-
-def _end_clearml(clearml: Any, outcome: Outcome, _: TrialRuns | None) -> None:
-    task = clearml.Task._Task__main_task  # current_task() would make one where a parent process has one
-    if task is not None:
-        if outcome == "failed":
-            task.mark_failed(status_reason="the trial failed")
-        elif outcome == "stopped":
-            task.mark_stopped(status_message="stopped by the sweep")
-        task.close()
-
-
 _ENDS: Final[dict[str, Callable[[Any, Outcome, TrialRuns | None], None]]] = {
     "mlflow": _end_mlflow,
     "wandb": _end_wandb,
-    "comet_ml": _end_comet,
-    "aim": _end_aim,
-    "clearml": _end_clearml,
 }
 
 
