@@ -44,7 +44,7 @@ from curve_tasks import TASKS
 from drawing import over_hours
 from figures import headline
 from live_curves import space_of, truth
-from search_rows import BASE, BASELINES, OURS, PEERS, RUNGS, Played, Row
+from search_rows import BASE, OURS, PEERS, RUNGS, Played, Row
 from warm_rows import VARIANTS, WARM
 
 SHARES = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
@@ -60,7 +60,6 @@ ALL: dict[str, Row] = {
     **OURS,
     **{name: row for name, (_, row) in PEERS.items()},
     **RUNGS,
-    **BASELINES,
     **WARM,
     **VARIANTS,
 }

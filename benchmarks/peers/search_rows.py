@@ -25,7 +25,6 @@ from live_curves import EPOCH_S, LiveCurves, space_of
 import tunelight as tl
 from tunelight.searchers import OptunaSearcher, RandomSearcher
 from tunelight.searchers.sweep import TrackingSearcher
-from tunelight.space.known import known_baselines
 
 
 @dataclass(frozen=True)
@@ -368,11 +367,6 @@ def _tpe(space: Any, seed: int) -> Any:
     return Begun(OptunaSearcher("tpe", space=space, metric="loss", mode="min", seed=seed), starts(space, seed))
 
 
-def _known(searcher: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
-    """Return the searcher, which begins with ``baselines="known"``."""
-    return lambda space, seed: Begun(searcher(space, seed), known_baselines(space))
-
-
 BASE = "ASHA, random"
 OURS: dict[str, Row] = {
     BASE: simulated(_random, "asha"),
@@ -384,11 +378,7 @@ OURS: dict[str, Row] = {
 RUNGS: dict[str, Row] = {
     f"ASHA by {factor}, random": simulated(_random, {"name": "asha", "reduction_factor": factor}) for factor in (2, 3)
 }
-BASELINES: dict[str, Row] = {
-    "ASHA, random, known": simulated(_known(_random), "asha"),
-    "ASHA, auto, known": simulated(_known(_auto), "asha"),
-}
-"""These and RUNGS are played when they are named."""
+"""Played when they are named."""
 PEERS: dict[str, tuple[str, Row]] = {
     "Optuna TPE, its ASHA": ("optuna", played_by(optuna_asha)),
     "Optuna GP, its ASHA": ("optuna", played_by(optuna_gp)),

@@ -39,7 +39,6 @@ OPTIONAL: Final = {
         ("searchers.auto", "searchers.surrogate", "searchers.encoding", "searchers.transfer"),
         "searchers.auto",
     ),
-    "known": OptionalRoom("baselines='known'", ("space.known",), "space.known"),
     "figures": OptionalRoom("figures of a sweep", ("results.figures",), "results.figures"),
     "report": OptionalRoom(
         "saved reports and comparisons",

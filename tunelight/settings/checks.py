@@ -273,11 +273,7 @@ def callbacks(name: str, value: Any) -> tuple[Any, ...]:
 
 
 def baselines(name: str, value: Any) -> Any:
-    """Check a list of configurations; "known" stands for those that the space makes of itself."""
-    if value == "known":
-        return value
-    if isinstance(value, str):
-        raise SettingsError(f"{name} must be a list of configurations, or 'known', not {value!r}.")
+    """Check a list of configurations."""
     for index, config in enumerate(_list(name, value)):
         if not isinstance(config, Mapping):
             raise SettingsError(f"{name}[{index}] must be a configuration, a dict, not {config!r}.")

@@ -245,9 +245,8 @@ class Settings:
     baselines: Sequence[Mapping[str, Any]] = _setting(
         (),
         checks.baselines,
-        "Configurations to try first; known for two or three that often do well.",
+        "Configurations to try first.",
         _array(_OBJECT),
-        {"const": "known", "type": "string"},
     )
     warm_start: WarmStart = _setting(
         (),

@@ -3,27 +3,12 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
-from typing import Any
 
 from tunelight.errors import SettingsError
-from tunelight.machine.optional import need
 from tunelight.settings import Settings, check_model
 from tunelight.space.space import SearchSpace
 
 _log = logging.getLogger("tunelight")
-
-
-def with_baselines(space: SearchSpace, settings: Settings) -> Settings:
-    """Return settings whose ``baselines`` are configurations, where they are "known" so far. Raises: SettingsError."""
-    told: Any = settings.baselines
-    if told != "known":
-        return settings
-    with space.placing(settings, "baselines"):
-        made = need("known").known_baselines(space)
-    if not made:
-        _log.warning("baselines='known': none of these configurations meets `require`, so there are no baselines.")
-    return replace(settings, baselines=made)
 
 
 def check_settings(space: SearchSpace, settings: Settings) -> None:

@@ -274,7 +274,7 @@ class SearchSpace:
         new._paths = {**{key: (key,) for key in values}, **self._paths}
         new._paths = {key: new._paths[key] for key in new.domains}
         new._grid = new._make_grid()
-        if self._has_baselines:
+        if "baselines" in self.settings:
             told = [self.dotted(config) for config in self.settings["baselines"]]
             told = [config | {key: fixed[key].categories[0] for key in fixed if key in config} for config in told]
             new.settings = {**self.settings, "baselines": tuple(self.written(config) for config in told)}
@@ -304,7 +304,7 @@ class SearchSpace:
         """Return a copy whose configurations hold plain data in place of objects, as the record does."""
         new = copy.copy(self)
         new._is_plain = True
-        if self._has_baselines:
+        if "baselines" in self.settings:
             new.settings = {**self.settings, "baselines": self.plain_configs(self.settings["baselines"])}
         return new
 
@@ -314,10 +314,6 @@ class SearchSpace:
             self._nested({key: self.objects.add(key, [value])[0] for key, value in self._values(config).items()})
             for config in configs
         )
-
-    @property
-    def _has_baselines(self) -> bool:
-        return not isinstance(self.settings.get("baselines", ""), str)
 
     def where(self, key: str) -> str:
         """Return "file:line:column: " of a key, or "" where the space comes from no file."""

@@ -14,7 +14,7 @@ from tunelight.errors import ResourceError
 from tunelight.resources import Reservation, fitted
 from tunelight.settings import NAMES, Settings
 from tunelight.space import SearchSpace
-from tunelight.space.check import check_settings, with_baselines
+from tunelight.space.check import check_settings
 from tunelight.sweep.building import build_parts
 from tunelight.sweep.run import run, run_sweep
 from tunelight.sweep.stages import Stages
@@ -58,7 +58,7 @@ def check(space: SearchSpace, overrides: Mapping[str, Any], samples: int = 5) ->
     ``overrides``: settings that override the space's. Raises: subclasses of TunelightError. Runs on: driver; connects
     to a Ray cluster only if an address or RAY_ADDRESS names one.
     """
-    settings = with_baselines(space, Settings(**{**space.settings, **overrides}))
+    settings = Settings(**{**space.settings, **overrides})
     check_settings(space, settings)
     reservation, code = build_parts(space, settings)[:2]
     if settings.runtime_env:

@@ -35,7 +35,7 @@ from tunelight.settings import Checkpoints, Mode, Settings
 from tunelight.settings.backends import Backend
 from tunelight.settings.code import Style
 from tunelight.space import SearchSpace
-from tunelight.space.check import check_settings, with_baselines
+from tunelight.space.check import check_settings
 from tunelight.stores import for_tune
 from tunelight.sweep.building import build_parts, served
 from tunelight.sweep.control import SweepControl
@@ -103,7 +103,7 @@ def run(
     name: str | None = UNSET,
     resume: bool | Literal["force"] = UNSET,
     seed: int | None = UNSET,
-    baselines: Sequence[Mapping[str, Any]] | Literal["known"] = UNSET,
+    baselines: Sequence[Mapping[str, Any]] = UNSET,
     warm_start: bool | str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Mapping[str, Any] = UNSET,
     callbacks: Sequence[Any] = UNSET,
     failures: FailurePolicy | Mapping[str, Any] | int = UNSET,
@@ -172,8 +172,7 @@ def run(
             ``max_epochs`` has grown. What is searched and trained must be unchanged; "force" resumes even so, and skips
             damaged lines of the record.
         seed: configurations and the trials' seeds follow from it (None: drawn, and kept by a resumed sweep).
-        baselines: configurations to try first (none). "known" makes two or three that often do well of the space's own
-            names and domains, with Adam, learning rates of 3e-4 and 1e-3, no dropout, and the middle of other domains.
+        baselines: configurations to try first (none).
         warm_start: earlier sweeps for the searcher to learn from, as far as their search spaces overlap: True for the
             last 20 in ``storage`` that trained the same code for the same metric, if there are any, or their folders; a
             folder that holds sweeps stands for the last 20 that reported the metric (none). Keys that have another name
@@ -197,7 +196,7 @@ def run(
     """
     given = {key: value for key, value in locals().items() if key != "search_space" and value is not UNSET}
     space = SearchSpace.of(search_space)
-    settings = with_baselines(space, Settings(**{**space.settings, **given}))
+    settings = Settings(**{**space.settings, **given})
     check_settings(space, settings)
     if settings.proxy is not None:
         return run_stages(space, settings, run_sweep, default_name(settings))

@@ -84,7 +84,6 @@ def test_the_core_and_its_commands_are_imported_without_an_optional_room(name: s
         ("simulation", "tl.simulate", "No module named 'tunelight.simulation'"),
         ("commands", "import tunelight.cli", "No module named 'tunelight.cli'"),
         ("auto", f"{RUN} searcher='auto')", "is without searcher='auto'"),
-        ("known", f"{RUN} baselines='known')", "is without baselines='known'"),
         ("figures", f"{RESULTS}.plot()", "This tunelight is without figures of a sweep"),
         ("report", "from tunelight import reporting; reporting.report", "No module named 'tunelight.reporting.page'"),
         ("export", f"{RESULTS}.trial('best').export('best.yaml')", "This tunelight is without exports of a trial"),

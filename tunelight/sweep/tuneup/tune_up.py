@@ -23,7 +23,7 @@ from tunelight.resources import Reservation, check_fits
 from tunelight.session.task import WithObjects
 from tunelight.settings import Settings, check_names, checks
 from tunelight.space import SearchSpace
-from tunelight.space.check import check_settings, with_baselines
+from tunelight.space.check import check_settings
 from tunelight.space.parts import split_config
 from tunelight.sweep.building import build_parts
 from tunelight.sweep.tuneup.figures import Figures, Setting, UnmeasuredError
@@ -90,7 +90,7 @@ def tune_up(
     budget_s = checks.seconds(budget)
     space = SearchSpace.of(search_space)
     check_names(settings)
-    told = with_baselines(space, Settings(**{**space.settings, **settings}))
+    told = Settings(**{**space.settings, **settings})
     with benched(space, told, tried) as (bench, choices, names):
         search = Search(bench, choices, budget_s, say=say)
         search.run()
