@@ -47,7 +47,6 @@ SCRIPT = "lr='loguniform(1e-3, 1)' hidden='randint(4, 64)' -n 20 --metric val_lo
 EXAMPLES = {
     "digits_asha": ("learning_curves", ["{python} {examples}/digits_asha.py"]),
     "digits_horovod": ("history", ["{python} {examples}/digits_horovod.py --num-samples 16"]),
-    "survive": ("timeline", ["{python} {examples}/survive.py"] * 2),
     "vit_cifar10": ("learning_curves", ["{python} {examples}/vit_cifar10.py --size tiny --steps 4"]),
     "argparse_trainer": ("contour", [f"{{python}} -m tunelight run {{examples}}/scripts/argparse_trainer.py {SCRIPT}"]),
 }

@@ -14,7 +14,7 @@ from tests.unit.web.serving import serving
 from tunelight.reporting import report
 from tunelight.results import SweepResults
 
-FIGURES = ("parallel", "history", "importances", "slices", "contour", "pareto", "timeline")
+FIGURES = ("parallel", "history", "importances", "slices", "contour", "pareto")
 SPOT = """() => {
     const plot = document.getElementById("canvas"), { _size: size, xaxis, yaxis } = plot._fullLayout;
     const trace = plot._fullData.find((one) => one.name.startsWith("finished")), box = plot.getBoundingClientRect();
@@ -195,7 +195,7 @@ def test_a_click_on_a_row_opens_its_trial_with_its_log(page: SweepPage) -> None:
 
 
 def test_each_figure_is_drawn(page: SweepPage) -> None:
-    mark = {"importances": ".barlayer .point", "parallel": ".parcoords .y-axis", "timeline": ".scatterlayer .js-line"}
+    mark = {"importances": ".barlayer .point", "parallel": ".parcoords .y-axis"}
     for name in FIGURES:
         figure = page.draw(name)
         assert figure.locator(mark.get(name, ".scatterlayer .point")).count() > 0, name

@@ -84,7 +84,7 @@ def test_sweeps_that_are_compared_fit_a_phone(chromium: Any, results: SweepResul
     other = record(tmp_path / ("long-name-" * 8), trials=6)
     window = opened(chromium, report([results, other], tmp_path), "phone")
     draw_all(window)
-    assert window.page.locator("#by_time .scatterlayer .js-line").count() == 2
+    assert window.page.locator("#by_trials .scatterlayer .js-line").count() == 2
     assert "Best: trial" in window.text("#sweep-0")
     window.fits()
     assert window.said == []
@@ -121,7 +121,7 @@ def test_what_others_wrote_is_shown_and_never_run(chromium: Any, tmp_path: Path)
     assert window.page.evaluate("window.evil") is None
     assert window.said == []
     assert EVIL in str(window.page.locator("#list thead").text_content())
-    for name in ("history", "slices", "parallel", "timeline"):
+    for name in ("history", "slices", "parallel"):
         if plot := window.page.query_selector(f"#{name} .plot"):
             shown = str(plot.text_content())
             assert EVIL[:20] in shown, name

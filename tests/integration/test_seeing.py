@@ -19,7 +19,6 @@ from tests.waiting import until
 from tunelight.cluster.connect import waits_for
 from tunelight.reporting import report
 from tunelight.resources import Reservation
-from tunelight.results.figures.timeline import holds_of
 
 WATCH = "import sys; from tunelight.reporting import watch; print(watch(sys.argv[1]).ended)"
 
@@ -39,12 +38,7 @@ def test_the_record_says_who_trained_on_what_and_whether_it_was_warm(ray4: Any, 
     assert [[gang["warm"] for gang in found] for found in gangs] == [[False], [True], [True]]
     assert len({gang["gang"] for found in gangs for gang in found}) == 1
     assert all(len(gang["nodes"]) == 2 for found in gangs for gang in found)
-    holds = holds_of(results.record)
-    cold = next(hold for hold in holds if hold.kind == "cold")
-    assert cold.end > cold.start  # two workers start and meet
-    for trial in results.record.trials.values():
-        spans = [hold for hold in holds if hold.trial == trial.index]
-        assert max(hold.end for hold in spans) - min(hold.start for hold in spans) == pytest.approx(trial.seconds)
+    assert gangs[0][0]["ready"] > gangs[0][0]["began"]  # two workers start and meet
     assert report(results, tmp_path / "report.html").stat().st_size > 4_000_000
 
 

@@ -51,7 +51,7 @@ def report(
 ) -> None:
     """Write a report of a sweep: one HTML file with all figures, a table of the trials and a section for each.
 
-    Of several sweeps, the file compares them: best values against time and worker-hours, and a table of the sweeps.
+    Of several sweeps, the file compares them: best values trial by trial, and a table of the sweeps.
     """
     if study is not None and (figures is not None or out is not None or open):
         raise SettingsError("--study writes a study alone, to where it says: leave out --figures, --out and --open.")

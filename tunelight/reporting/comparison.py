@@ -1,4 +1,4 @@
-"""Several sweeps side by side: their best values against what was spent, a table of them, and a section for each."""
+"""Several sweeps side by side: a table of them, their best values trial by trial, and a section for each."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from tunelight.record import OUTCOMES, view
 from tunelight.record.view import plain, plain_pairs
 from tunelight.reporting.sections import SETTINGS, Block, Section, cards, figure_section, how_it_was_run, settings_of
 from tunelight.reporting.words import age, compact, elapsed
-from tunelight.results.figures.compared import best_by_time, best_by_trials, best_by_workers, colour_of
-from tunelight.results.figures.spending import spending
+from tunelight.results.figures.compared import best_by_trials, colour_of
 from tunelight.results.words import counted
 from tunelight.settings.dotted import flatten
 
@@ -34,8 +33,6 @@ def compared(several: Sequence[SweepResults]) -> dict[str, Section]:
     sweeps = _named(several)
     return {
         "sweeps": {"title": "Sweeps", "blocks": [*_overview(sweeps)]},
-        "by_time": figure_section(best_by_time(sweeps)),
-        "by_workers": figure_section(best_by_workers(sweeps)),
         "by_trials": figure_section(best_by_trials(sweeps)),
         **{f"sweep-{number}": _sweep(number, name, sweeps[name]) for number, name in enumerate(sweeps)},
     }
@@ -83,14 +80,14 @@ def _overview(sweeps: Mapping[str, SweepResults]) -> Iterator[Block]:
     keys = _differing(known)
     better = "higher" if first.mode == "max" else "lower"
     yield {"text": f"Compared by {metric} ({better} is better). {_winner(sweeps, metric, first.mode)}"}
-    head = ["sweep", "trials", "states", f"best {metric}", "by trial", "time", "worker-hours"]
+    head = ["sweep", "trials", "states", f"best {metric}", "by trial", "time"]
     rows = [
         [*_row(number, name, results), *(plain(known[name].get(key)) for key in keys[:_MOST_KEYS])]
         for number, (name, results) in enumerate(sweeps.items())
     ]
     yield {"names": [*head, *keys[:_MOST_KEYS]], "rows": rows}
     if keys:
-        said = "Columns after the worker-hours: keys in which the best configurations differ."
+        said = "Columns after the time: keys in which the best configurations differ."
         yield {"text": said + _shown(_MOST_KEYS, keys)}
     settings = {
         name: {key: value for key, value in settings_of(results).items() if key in SETTINGS}
@@ -135,7 +132,6 @@ def _domain(described: Any) -> Any:
 def _row(number: int, name: str, results: SweepResults) -> list[Any]:
     state = results.record
     best = None if state.best is None else results.best
-    _, workers = spending(results).total
     words = {name: outcome.counted or outcome.verb or name.lower() for name, outcome in OUTCOMES.items()}
     states = [f"{count} {words[name]}" for name, count in state.counts.items() if count]
     return [
@@ -145,7 +141,6 @@ def _row(number: int, name: str, results: SweepResults) -> list[Any]:
         None if best is None else plain(best.value),
         None if best is None else best.index,
         f"{elapsed(age(state, state.updated or 0.0))}{'' if state.ended else ' so far'}",
-        workers / 3600,
     ]
 
 

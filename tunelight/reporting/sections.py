@@ -47,7 +47,6 @@ PARTS: Final = {
     "contour": "Contour",
     "learning_curves": "All learning curves",
     "pareto": "Pareto front",
-    "timeline": "Timeline",
     "failures": "What failed",
     "notes": "What was said on the way",
 }

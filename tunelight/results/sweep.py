@@ -400,7 +400,7 @@ class SweepResults:
 
         Args:
             figure: ``history`` (best value so far), ``learning_curves``, ``importances``, ``parallel``, ``slices``,
-                ``contour``, ``timeline`` or ``pareto``.
+                ``contour`` or ``pareto``.
             options: arguments of that function of ``tunelight.results.figures``: ``metric``, for example.
 
         Raises: SettingsError for a figure that is not one; MetricError for a metric that no trial has reported.

@@ -1,4 +1,4 @@
-"""Several sweeps in one report: what is compared, what is refused, and what each has spent by when."""
+"""Several sweeps in one report: what is compared, and what is refused."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from tunelight.reporting import report
 from tunelight.reporting.comparison import compared
 from tunelight.reporting.page import comparison
 from tunelight.results import SweepResults
-from tunelight.results.figures.compared import best_by_time, best_by_trials, best_by_workers, colour_of
-from tunelight.results.figures.spending import improvements, spending
+from tunelight.results.figures.compared import best_by_trials, colour_of
 
 
 def sweep_of(folder: Path, *trials: tuple[float, int, list[float]], mode: str = "min", **sweep: Any) -> SweepResults:
@@ -38,72 +37,38 @@ def sweep_of(folder: Path, *trials: tuple[float, int, list[float]], mode: str = 
     return SweepResults.load(folder)
 
 
-def test_time_counts_once_for_all_trials_and_worker_hours_for_each_worker(tmp_path: Path) -> None:
-    results = sweep_of(tmp_path, (10.0, 2, [1.0, 0.5]), (5.0, 4, [0.7, 0.2]))
-    assert spending(results).total == (30.0, 20 * 2 + 10 * 4)
-    found = [(step.value, step.trial, step.wall, step.workers) for step in improvements(results, "loss", "min")]
-    assert found == [(1.0, 0, 10.0, 20.0), (0.5, 0, 20.0, 40.0), (0.2, 1, 30.0, 80.0)]
-
-
-def test_trials_at_once_and_a_gap_between_runs(tmp_path: Path) -> None:
-    sweep = Sweep(tmp_path)
-    first, second = sweep.add(), sweep.add()
-    sweep.start(first)
-    sweep.clock.now += 2
-    sweep.start(second)
-    sweep.clock.now += 2
-    for trial in (first, second):
-        sweep.report(trial, 1, 1.0, timestamp=sweep.clock.now, own={"workers": 1})
-        sweep.complete(trial)
-    sweep.clock.now += 1000
-    third = sweep.add()
-    sweep.start(third)
-    sweep.clock.now += 3
-    sweep.report(third, 1, 0.5, timestamp=sweep.clock.now, own={"workers": 1})
-    sweep.complete(third)
-    sweep.end()
-    assert spending(SweepResults.load(tmp_path)).total == (7.0, 4 + 2 + 3)
-
-
-def test_failed_trials_make_no_best_and_a_clock_that_is_off_is_corrected(tmp_path: Path) -> None:
+def test_failed_trials_make_no_best(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path, mode="max")
-    for value, when, fails in ((0.9, None, True), (0.5, 5.0, False), (0.6, 1e12, False)):
+    for value, fails in ((0.9, True), (0.5, False), (0.4, False), (0.6, False)):
         trial = sweep.add()
         sweep.start(trial)
-        sweep.clock.now += 10
-        sweep.report(trial, 1, value, timestamp=when)
+        sweep.report(trial, 1, value)
         (sweep.fail if fails else sweep.complete)(trial)
     sweep.end()
-    found = improvements(SweepResults.load(tmp_path), "loss", "max")
-    assert [(step.value, step.wall) for step in found] == [(0.5, 10.0), (0.6, 30.0)]
+    (line,) = best_by_trials({"one": SweepResults.load(tmp_path)}).data
+    assert list(zip(line.x, line.y, strict=True)) == [(2, 0.5), (3, 0.5), (4, 0.6)]
 
 
-def test_each_sweep_is_a_line_of_its_colour_that_ends_with_it(tmp_path: Path) -> None:
+def test_each_sweep_is_a_line_of_its_colour(tmp_path: Path) -> None:
     sweeps = {
         "one": sweep_of(tmp_path / "one", (10.0, 2, [1.0, 0.5]), (10.0, 2, [0.9])),
         "two": sweep_of(tmp_path / "two", (5.0, 4, [0.7, 0.6])),
         "three": sweep_of(tmp_path / "three", (5.0, 4, [])),
     }
-    time = best_by_time(sweeps)
-    assert [line.name for line in time.data] == ["one", "two"]
-    assert [line.line.color for line in time.data] == [colour_of(0), colour_of(1)]
-    assert list(time.data[0].x) == [10.0, 20.0, 30.0]
-    assert list(time.data[0].y) == [1.0, 0.5, 0.5]
-    assert "without a value yet: three" in time.layout.title.text
-    trials = best_by_trials(sweeps)
-    assert list(trials.data[0].x) == [1, 1, 2]
-    assert trials.layout.xaxis.title.text == "trials begun"
-    hours = best_by_workers(sweeps)
-    assert list(hours.data[1].x) == pytest.approx([20 / 3600, 40 / 3600, 40 / 3600])
+    drawn = best_by_trials(sweeps)
+    assert [line.name for line in drawn.data] == ["one", "two"]
+    assert [line.line.color for line in drawn.data] == [colour_of(0), colour_of(1)]
+    assert (list(drawn.data[0].x), list(drawn.data[0].y)) == ([1, 2], [0.5, 0.5])
+    assert "without a value yet: three" in drawn.layout.title.text
 
 
 def test_the_page_has_a_row_and_a_section_for_each_sweep(tmp_path: Path) -> None:
     sweeps = [record(tmp_path / "a", trials=12), record(tmp_path / "b", trials=30, searcher="tpe")]
     path = report(sweeps, tmp_path / "both.html")
     sections = inlined(path.read_text())["comparison"]
-    assert list(sections) == ["sweeps", "by_time", "by_workers", "by_trials", "sweep-0", "sweep-1"]
+    assert list(sections) == ["sweeps", "by_trials", "sweep-0", "sweep-1"]
     table, settings = (block for block in sections["sweeps"]["blocks"] if "names" in block)
-    assert table["names"][:7] == ["sweep", "trials", "states", "best loss", "by trial", "time", "worker-hours"]
+    assert table["names"][:6] == ["sweep", "trials", "states", "best loss", "by trial", "time"]
     assert [(row[0]["text"], row[0]["href"], row[1]) for row in table["rows"]] == [
         ("a", "#sweep-0", 12),
         ("b", "#sweep-1", 30),
@@ -111,8 +76,8 @@ def test_the_page_has_a_row_and_a_section_for_each_sweep(tmp_path: Path) -> None
     assert table["rows"][0][2] == "2 finished, 6 stopped early, 2 diverged, 2 failed"
     best = [results.best for results in sweeps]
     assert [row[3:5] for row in table["rows"]] == [[one.value, one.index] for one in best]
-    assert table["names"][7:] == ["model.lr", "model.hidden"]  # opt is the same in both
-    assert [row[7] for row in table["rows"]] == [one.config["model"]["lr"] for one in best]
+    assert table["names"][6:] == ["model.lr", "model.hidden"]  # opt is the same in both
+    assert [row[6] for row in table["rows"]] == [one.config["model"]["lr"] for one in best]
     assert settings["names"] == ["sweep", "searcher", "num_samples"]
     assert "Best: trial" in str(sections["sweep-0"])
 

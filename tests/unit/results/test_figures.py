@@ -5,9 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-import sys
 import threading
-from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,9 +18,8 @@ from tests.unit.sweeps import record
 from tunelight.errors import MetricError, ReportError
 from tunelight.reporting import write_image
 from tunelight.results import SweepResults
-from tunelight.results.figures import FIGURES, history, learning_curves, pareto, timeline
+from tunelight.results.figures import FIGURES, history, learning_curves, pareto
 from tunelight.results.figures.style import is_wide
-from tunelight.results.figures.timeline import Hold, holds_of, rows_of
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +172,7 @@ def points_of(figure: Any) -> list[tuple[int, ...]]:
     return [tuple(int(row[0] if isinstance(row, list | tuple) else row) for row in rows) for rows in drawn]
 
 
-@pytest.mark.parametrize("name", ["history", "learning_curves", "parallel", "slices", "contour", "timeline", "pareto"])
+@pytest.mark.parametrize("name", ["history", "learning_curves", "parallel", "slices", "contour", "pareto"])
 def test_a_mark_names_its_trial_by_the_index(results: SweepResults, name: str) -> None:
     found = points_of(FIGURES[name](results))
     assert found
@@ -215,81 +212,6 @@ def test_the_front_is_that_of_the_results(tmp_path: Path) -> None:
     assert list(failed.customdata) == [4]
     assert list(trace(made, "others").customdata) == [3]
     assert [one.name for one in made.data] == ["failed: 1 trial", "others: 1 trial", "front: 4 trials"]
-
-
-# Who held which worker when
-
-
-def test_a_trial_first_starts_then_trains_and_says_whether_it_was_warm(results: SweepResults) -> None:
-    holds = [hold for hold in holds_of(results.record) if hold.trial == 0]
-    assert [(hold.kind, hold.workers, hold.node, hold.end - hold.start) for hold in holds] == [
-        ("cold", 2, "node0#a1b2c3", 6.0),
-        ("train", 2, "node0#a1b2c3", 16.0),
-    ]
-    later = [hold for hold in holds_of(results.record) if hold.trial == 6]
-    assert [(hold.kind, round(hold.end - hold.start, 3)) for hold in later] == [("warm", 0.3), ("train", 16.0)]
-
-
-def test_a_paused_trial_holds_nothing_meanwhile(results: SweepResults) -> None:
-    holds = [hold for hold in holds_of(results.record) if hold.trial == 5]
-    gaps = [later.start - hold.end for hold, later in pairwise(holds)]
-    assert max(gaps) == pytest.approx(2.0)
-    marks = trace(timeline(results), "pause")
-    assert "trial 5: paused" in marks.text
-
-
-def test_faults_are_marked_with_their_text_shown_as_it_is(results: SweepResults) -> None:
-    marks = trace(timeline(results), "fault")
-    assert "trial 3: failed on rank 1 (ActorDiedError: gone); going on from report 1" in marks.text
-    assert any("&lt;script&gt;" in said for said in marks.text)
-    assert not any("<script>" in said for said in marks.text)
-
-
-def test_a_gang_of_another_size_is_another_hold(tmp_path: Path) -> None:
-    sweep = Sweep(tmp_path)
-    trial = sweep.add()
-    sweep.start(trial)
-    for number, nodes in enumerate((["a#1"], ["a#1", "a#1", "b#1"]), start=1):
-        gang = {"gang": "g", "nodes": nodes, "warm": False, "began": sweep.clock.now, "ready": sweep.clock.now}
-        sweep.clock.now += 10
-        sweep.report(trial, number, 0.5, own={"gang": gang})
-    holds = holds_of(SweepResults.load(tmp_path).record)
-    assert [(one.node, one.workers, one.start - 1000, one.end - 1000) for one in holds] == [
-        ("a#1", 1, 0, 10),
-        ("a#1", 2, 10, 20),
-        ("b#1", 1, 10, 20),
-    ]
-    sweep.callback.close()
-
-
-def test_workers_are_placed_where_none_is_held_twice() -> None:
-    holds = [
-        Hold(0, "n", 2, 0, 10, "train", True),
-        Hold(1, "n", 1, 5, 20, "train", True),
-        Hold(0, "n", 2, 10, 12, "train", True),
-        Hold(2, "n", 2, 12, 20, "train", True),
-    ]
-    placed = rows_of(holds)
-    assert [(hold.trial, row) for hold, row in placed] == [(0, 0), (0, 1), (1, 2), (0, 0), (0, 1), (2, 0), (2, 1)]
-
-
-def test_in_a_very_large_sweep_a_row_is_several_workers(results: SweepResults, monkeypatch: Any) -> None:
-    from tunelight.results.figures import timeline as module
-
-    monkeypatch.setattr(sys.modules[module.__module__], "_MOST_BARS", 60)
-    holds = holds_of(results.record)
-    assert 60 < sum(hold.workers for hold in holds) <= 120
-    made = timeline(results)
-    assert "a row is 2 workers" in made.layout.title.text
-    assert len(made.layout.yaxis.ticktext) == 3
-
-
-def test_a_record_without_gangs_still_has_a_timeline(tmp_path: Path) -> None:
-    sweep = Sweep(tmp_path)
-    one_report(sweep)
-    made = timeline(SweepResults.load(tmp_path))
-    assert list(made.layout.yaxis.ticktext) == ["cluster 0", "cluster 1"]
-    sweep.callback.close()
 
 
 # Values and pictures

@@ -13,7 +13,6 @@ from typing import Any, Final
 from tunelight.results.figures.curves import history, learning_curves
 from tunelight.results.figures.parameters import contour, importances, parallel, slices
 from tunelight.results.figures.pareto import pareto
-from tunelight.results.figures.timeline import timeline
 
 __all__ = [
     "FIGURES",
@@ -24,11 +23,10 @@ __all__ = [
     "parallel",
     "pareto",
     "slices",
-    "timeline",
 ]
 
 FIGURES: Final[dict[str, Callable[..., Any]]] = {
-    draw.__name__: draw for draw in (history, learning_curves, importances, parallel, slices, contour, timeline, pareto)
+    draw.__name__: draw for draw in (history, learning_curves, importances, parallel, slices, contour, pareto)
 }
 """By name, in the order of a report. Each takes the results (``SweepResults``) and returns a ``Figure``; each draws
 also a sweep of one trial, or of none that has reported, and then says what is missing."""

@@ -1,4 +1,4 @@
-"""Figures that compare sweeps: the best value so far against what was spent for it."""
+"""The figure that compares sweeps: the best value so far, trial by trial."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import plotly.graph_objects as go
 
-from tunelight.results.figures.data import judged_by
-from tunelight.results.figures.spending import improvements, spending
+from tunelight.results.figures.data import failed_in, judged_by, values_of
 from tunelight.results.figures.style import PALETTE, axis_of, figure, nothing, text
-from tunelight.results.figures.timeline import unit_of
 
 if TYPE_CHECKING:
     from tunelight.results.figures.data import Sweep
 
 _DASHES: Final = ("solid", "dash", "dot", "dashdot")
-_HOUR: Final = 3600.0
 
 
 def colour_of(number: int) -> str:
@@ -25,52 +22,37 @@ def colour_of(number: int) -> str:
     return PALETTE[number % len(PALETTE)]
 
 
-def best_by_time(sweeps: Mapping[str, Sweep]) -> go.Figure:
-    """Draw each sweep's best value so far against the time in which its trials ran; ``sweeps`` are by their names."""
-    longest = max((spending(results).total[0] for results in sweeps.values()), default=0.0)
-    unit, seconds = unit_of(longest)
-    return _draw(sweeps, "against wall time", f"{unit} in which trials ran", "wall", seconds)
-
-
-def best_by_workers(sweeps: Mapping[str, Sweep]) -> go.Figure:
-    """Draw each sweep's best value so far against the worker-hours that its trials held."""
-    return _draw(sweeps, "against worker-hours", "worker-hours held", "workers", _HOUR)
-
-
 def best_by_trials(sweeps: Mapping[str, Sweep]) -> go.Figure:
-    """Draw each sweep's best value so far against the number of trials that had begun."""
-    return _draw(sweeps, "against trials", "trials begun", "trials", 1)
-
-
-def _draw(sweeps: Mapping[str, Sweep], what: str, axis: str, of: str, unit: float) -> go.Figure:
+    """Draw each sweep's best value so far against the number of its trials; ``sweeps`` are by their names."""
     metric, mode = judged_by(next(iter(sweeps.values())))
-    title = f"Best {text(metric)} so far, {what}"
-    steps = {name: improvements(results, metric, mode) for name, results in sweeps.items()}
-    if not any(steps.values()):
+    title = f"Best {text(metric)} so far, against trials"
+    values = {name: values_of(results, metric, mode) for name, results in sweeps.items()}
+    good = {name: np.isfinite(values[name]) & ~failed_in(results) for name, results in sweeps.items()}
+    if not any(known.any() for known in good.values()):
         return nothing(title, f"No trial that did not fail has reported a number as {text(metric)} yet.")
-    note = f"{'higher' if mode == 'max' else 'lower'} is better; a line ends where its sweep does"
-    if without := [name for name, found in steps.items() if not found]:
+    note = f"{'higher' if mode == 'max' else 'lower'} is better"
+    if without := [name for name, known in good.items() if not known.any()]:
         note += f"; without a value yet: {text(', '.join(without), 200)}"
-    made = figure(title, axis, text(metric), note)
-    made.update_yaxes(**axis_of([step.value for found in steps.values() for step in found]))
-    for number, (name, results) in enumerate(sweeps.items()):
-        found = steps[name]
-        if not found:
+    made = figure(title, "trials, in order of creation", text(metric), note)
+    made.update_yaxes(**axis_of(np.concatenate([values[name][known] for name, known in good.items()])))
+    for number, (name, known) in enumerate(good.items()):
+        if not known.any():
             continue
-        wall, workers = spending(results).total
-        end = {"wall": wall, "workers": workers, "trials": len(results.trials)}[of]
-        x = [getattr(step, of) for step in found] + [max(end, getattr(found[-1], of))]
-        dash = _DASHES[number // len(PALETTE) % len(_DASHES)]
+        first = int(np.argmax(known))
+        best = (np.fmax if mode == "max" else np.fmin).accumulate(np.where(known, values[name], np.nan))[first:]
         made.add_trace(
             go.Scatter(
-                x=np.array(x) / unit,
-                y=[*(step.value for step in found), found[-1].value],
-                customdata=[*(step.trial for step in found), found[-1].trial],
-                mode="lines+markers",
-                marker={"size": 5},
+                x=np.arange(first + 1, len(known) + 1),
+                y=best,
+                mode="lines",
                 name=text(name, 40),
-                line={"color": colour_of(number), "width": 2, "shape": "hv", "dash": dash},
-                hovertemplate="trial %{customdata} at %{x:.4g}: %{y:.5g}<extra>" + text(name) + "</extra>",
+                line={
+                    "color": colour_of(number),
+                    "width": 2,
+                    "shape": "hv",
+                    "dash": _DASHES[number // len(PALETTE) % len(_DASHES)],
+                },
+                hovertemplate="best of %{x} trials: %{y:.5g}<extra>" + text(name) + "</extra>",
             )
         )
     made.update_layout(showlegend=True)
