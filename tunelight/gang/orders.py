@@ -14,10 +14,8 @@ from typing import Any, Final
 
 from tunelight.compat.ray import keep_for_job, kept_for_job
 from tunelight.gang.gang import Gang
-from tunelight.messages import CheckpointInfo, Report, Save, Saved, Wrote
+from tunelight.messages import CheckpointInfo, Save, Saved
 
-PLANNED: Final = "planned"
-"""The name of a branch whose place is known from the start, as where one is trained again."""
 _FAILED: Final = "!"
 _MOST_TRIES: Final = 3
 _log: Final = logging.getLogger(__name__)
@@ -108,16 +106,14 @@ class BranchPoints:
     Args:
         orders: returns the driver's orders.
         give: called with a branch and its checkpoint (None: the ranks have written none).
-        planned: report and step of the checkpoint that they write for the branch ``PLANNED``.
     """
 
     def __init__(
         self,
         orders: Callable[[], Orders] = Orders,
         give: Callable[[str, CheckpointInfo | None], object] = lambda *_: None,
-        planned: tuple[int, int] | None = None,
     ) -> None:
-        self._orders, self._give, self._planned = orders, give, planned
+        self._orders, self._give = orders, give
         self._asked: dict[int, str] = {}
         self._given: set[str] = set()
         self._tries: Counter[str] = Counter()
@@ -134,17 +130,14 @@ class BranchPoints:
                 if at_step:
                     gang.hurry()
 
-    def take(self, event: Report | Saved | Wrote) -> None:
+    def take(self, event: Saved) -> None:
         """Pass on the checkpoint of an event, if that is a branch's."""
-        info = event.checkpoint
-        branch = self._asked.pop(event.answers, None) if isinstance(event, Saved) else None
-        if info is not None and (info.number, info.between) == self._planned and PLANNED not in self._given:
-            branch = PLANNED
+        branch = self._asked.pop(event.answers, None)
         if branch is None:
             return
         self._tries[branch] += 1
         try:
-            self._give(branch, info)
+            self._give(branch, event.checkpoint)
         except Exception:  # noqa: BLE001 - a storage or Ray that does not answer now must not cost the trial
             _log.warning("the checkpoint for branch %s could not be kept", branch, exc_info=True)
             if self._tries[branch] < _MOST_TRIES:  # it is asked for again

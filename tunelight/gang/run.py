@@ -128,7 +128,7 @@ class ResilientRun:
         Raises: TrialError when the gang cannot be formed, or has to leave its nodes.
         """
         self._orders, self._stops = orders, False
-        self._branches = BranchPoints(orders, self._branched, self.next.branch_at)
+        self._branches = BranchPoints(orders, self._branched)
         self.gang, self.started, self._leave = gang, True, leave or (lambda: None)
         self._phase, self._failures, self._met_at = Training(), FailureTally(self._policy), None
         self._queue, self._unheard = deque(self._unheard), ()
@@ -264,7 +264,7 @@ class ResilientRun:
             if isinstance(event, Saved):
                 self._saved(event.checkpoint)
             self._keep(event.checkpoint)
-        if isinstance(event, Report | Saved | Wrote):
+        if isinstance(event, Saved):
             self._branches.take(event)
         if isinstance(event, Wrote) and event.note is not None:
             self._say(event.note)

@@ -53,19 +53,6 @@ class SweepFacts:
     """To be called whenever a trial goes on with another configuration; without a parent: the last change failed."""
 
 
-@dataclass(frozen=True)
-class PlannedBranch:
-    """A trial that begins with the state of ``parent`` after its report ``number`` and ``step`` (0: at the report).
-
-    ``arguments``: of the command "branch".
-    """
-
-    parent: str
-    number: int
-    step: int
-    arguments: Mapping[str, Any]
-
-
 class GangScheduler(FIFOScheduler):  # type: ignore[misc,unused-ignore]
     """A Ray Tune scheduler for trials that are gangs. As it stands, it trains every trial to its end, in order.
 
@@ -95,8 +82,6 @@ class GangScheduler(FIFOScheduler):  # type: ignore[misc,unused-ignore]
     """Where trials end; None: not known."""
     grace_period: float | None = None
     """No trial is stopped or paused before it; None: not known."""
-    branches: PlannedBranch | None = None
-    """The branch that the sweep makes by itself, where a trial is trained again that was one."""
     sweep: SweepFacts = SweepFacts()
     """What ``prepare`` was given."""
 

@@ -9,22 +9,14 @@ from ray.tune.schedulers import TrialScheduler
 
 from tunelight.messages import Continue
 from tunelight.schedulers.base import GangScheduler
-from tunelight.schedulers.common import began_at
 
 
 class Until(GangScheduler):
-    """Stop every trial at its report ``number`` (from 1); ``new``: whether new trials may begin (True).
-
-    With a planned branch that is where it is stopped; its parent is with its next report after that.
-    """
+    """Stop every trial at its report ``number`` (from 1); ``new``: whether new trials may begin (True)."""
 
     def __init__(self, number: int, *, new: bool = True) -> None:
         super().__init__()
         self._number, self._new = number, new
-
-    @property
-    def _first(self) -> int:
-        return self._number if self.branches is None else self.branches.number + 1
 
     def admits(self) -> bool:
         """Tell whether a new trial may begin, beside those of an earlier run."""
@@ -32,11 +24,10 @@ class Until(GangScheduler):
 
     def initial_decision(self) -> Continue:
         """Let a trial run without answers to the report at which it ends."""
-        return Continue(until=min(self._number, self._first))
+        return Continue(until=self._number)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Stop the trial at the report."""
-        end = self._number if began_at(trial) is not None else self._first
-        done = result.get("training_iteration", 0) >= end
-        self.explain(trial.trial_id, f"was to end at report {end}" if done else None)
+        done = result.get("training_iteration", 0) >= self._number
+        self.explain(trial.trial_id, f"was to end at report {self._number}" if done else None)
         return TrialScheduler.STOP if done else TrialScheduler.CONTINUE

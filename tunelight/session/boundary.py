@@ -273,8 +273,7 @@ class Boundary:
     @property
     def hurried(self) -> bool:
         """Whether the gang may have to act at the end of a training step."""
-        planned = self._start.branch_at is not None and self._start.branch_at[0] == self.progress.number
-        return (self._mailbox.hurried or planned) and self.progress.continues
+        return self._mailbox.hurried and self.progress.continues
 
     def end_step(self, writer: Writer, *, epoch: int, step: int, batch: int = 0) -> None:
         """Reach the end of a training step, where a gang that has to write a checkpoint soon does so, and may leave.
@@ -282,12 +281,9 @@ class Boundary:
         Call it on every rank, with equal steps from 1 on, after equally many batches. Raises: TrialStopped when the
         gang leaves.
         """
-        planned = self._start.branch_at == (self.progress.number, step)
-        if planned or (self._mailbox.hurried and self._meet(step, batch, calls=self._mailbox.acts)):
+        if self._mailbox.hurried and self._meet(step, batch, calls=self._mailbox.acts):
             usual, self.writer, self._between = self.writer, writer, step
             self.stopwatch.lap()
-            if planned:
-                self._save(Save(), {}, epoch, step)
             self._obey({}, epoch, step)
             self.writer, self._between = usual, 0
 
@@ -430,10 +426,9 @@ class Boundary:
     def _writes_now(self, value: float | None = None, *, last: bool = False) -> bool:
         """Return whether this report writes a checkpoint, the same on every rank."""
         number = self.progress.number
-        planned = self._start.branch_at == (number, 0)
-        due = planned or last or number % self._task.checkpoints.every == 0
+        due = last or number % self._task.checkpoints.every == 0
         return due and self._agreement.writes(
-            number, lambda: planned or self._mailbox.saves or self.writing.admit(value, last=last)
+            number, lambda: self._mailbox.saves or self.writing.admit(value, last=last)
         )
 
     def _value(self, metrics: Mapping[str, Any]) -> float | None:

@@ -77,9 +77,6 @@ class Start:
     """The checkpoint to continue from (None: from the beginning)."""
     until: int | None = 1
     """The first report that waits for an answer (None: none does)."""
-    branch_at: tuple[int, int] | None = None
-    """The report, and the training step behind it (0: itself), at which a checkpoint is written for a branch, whatever
-    else is (None: at none)."""
     pieces: int = 1
     """How many pieces each training batch is cut into, after the trial has run out of memory."""
     token: str = field(default_factory=lambda: secrets.token_hex(4))

@@ -14,7 +14,7 @@ from tunelight.checkpoints import adoption
 from tunelight.checkpoints import files as checkpoints
 from tunelight.compat.controller import add_trial, put_aside
 from tunelight.errors import SettingsError, TunelightError, unknown
-from tunelight.gang.orders import PLANNED, OrderBook, name_in_orders
+from tunelight.gang.orders import OrderBook, name_in_orders
 from tunelight.messages import CheckpointInfo
 from tunelight.record import FINISHED, RUNNING, Branch, Command, RecordCallback, TrialState
 from tunelight.schedulers.wrapper import SweepScheduler
@@ -84,17 +84,10 @@ class Branches:
                 by_data = any(key.startswith(_OF_DATA) for key in flatten(command.arguments["config"]))
                 asked = _Asked(command, trial, self._clock())
                 self._orders.branch(asked.parent, command.id, at_step=not by_data)
-                self._wait_for(asked)
+                self._asked.append(asked)
+                self._search.branches_asked = len(self._asked)
                 return None
             return self._begin_with(self._pinned(state, command), command, trial)
-
-    def plan(self, command: Command, trials: Mapping[str, Any]) -> None:
-        """Take a command for a checkpoint that its parent writes by itself; :meth:`look` returns the answer to it."""
-        self._wait_for(_Asked(command, trials[str(command.trial)], self._clock()))
-
-    def _wait_for(self, asked: _Asked) -> None:
-        self._asked.append(asked)
-        self._search.branches_asked = len(self._asked)
 
     def look(self) -> Iterator[tuple[Command, str, bool]]:
         """Begin the branches whose checkpoints are written; yield the command, the answer, and whether it was done."""
@@ -124,8 +117,6 @@ class Branches:
                 return self._begin_with(written, command, asked.trial)
             if written is None and state.state == RUNNING:
                 return None
-            if command.id == PLANNED:
-                raise SettingsError(f"Trial {state.id} has not come to where it was branched ({state.state}).")
             return self._begin_with(self._pinned(state, command), command, asked.trial)
 
     def _parent(self, command: Command) -> TrialState:

@@ -93,26 +93,18 @@ def reproduce(
         overrides: settings of ``run`` that sweep.yaml could not hold (``train=`` of a script), or that differ today
             (``address=``, ``progress=``).
 
-    A branch is trained again with its parent, up to where it began.
-
-    Raises: NoResultError for an unknown trial or one without reports; SettingsError for one that took over weights
-        from another as it trained (population-based training); what ``resume`` raises. Runs on: driver.
+    Raises: NoResultError for an unknown trial or one without reports; SettingsError for one that has weights of
+        another, a branch or one of a population; what ``resume`` raises. Runs on: driver.
     """
-    from tunelight.schedulers.base import PlannedBranch  # imports Ray Tune
-    from tunelight.schedulers.until import Until
+    from tunelight.schedulers.until import Until  # imports Ray Tune
 
     first = sweep if isinstance(sweep, SweepResults) else SweepResults.load(sweep)
     chosen, ignore = first.trial(trial), tuple(ignore)
     # Settings that are overridden are left out, so that they are not compared with the old ones.
     sweep_file = {key: value for key, value in read_sweep_file(first.folder).items() if key not in overrides}
     _check(chosen, sweep_file, ignore)
-    begins = chosen if chosen.branch is None else first.trial(chosen.branch.parent)
-    _check_alone(begins, chosen)
-    folder = _prepare(first, chosen, begins, sweep_file)
+    folder = _prepare(first, chosen, sweep_file)
     until = Until(chosen.history[-1]["training_iteration"], new=False)
-    if (branch := chosen.branch) is not None:
-        arguments = {"config": chosen.plain_config, "keep": False}
-        until.branches = PlannedBranch(begins.id, branch.number, branch.step, arguments)
     try:
         again = resume(folder, **{"searcher": "random", "callbacks": (), **overrides, "scheduler": until})
     except BaseException:
@@ -123,10 +115,8 @@ def reproduce(
 
 
 def compare(first: SweepResults, trial: TrialResult, again: SweepResults, ignore: Iterable[str] = ()) -> Reproduction:
-    """Compare a trial's reports with those of its second run, the last trial of ``again``."""
-    second = again.every_trial[-1]
-    if trial.branch is not None and second.branch is None:
-        raise NoResultError(f"Trial {second.id}, with whose state {trial.id} began, ended before that: {second.error}")
+    """Compare a trial's reports with those of its second run, the only trial of ``again``."""
+    second = again.every_trial[0]
     left = {*_WHEN, *ignore}
     differences = [
         Difference(number, name, was.get(name), now.get(name))
@@ -155,6 +145,12 @@ def _check(trial: TrialResult, sweep_file: Mapping[str, Any], ignore: Iterable[s
     """Raise SettingsError, NoResultError or ImportPathError for a trial that cannot be run again alone."""
     if not trial.history:
         raise NoResultError(f"Trial {trial.id} made no report ({trial.state}), so there is nothing to compare.")
+    if trial.changes:  # of a branch, the first one is what it began with
+        after, parent = trial.changes[0]["training_iteration"], trial.changes[0]["parent"]
+        raise SettingsError(
+            f"Trial {trial.id} cannot be reproduced alone: after report {after} it had the weights of trial {parent}. "
+            "Run the whole sweep again with its seed, or train its last configuration from the parent's checkpoint."
+        )
     known = [name for name in dict.fromkeys(name for report in trial.history for name in report) if name not in _WHEN]
     for name in ignore:
         if name not in known:
@@ -170,26 +166,8 @@ def _check(trial: TrialResult, sweep_file: Mapping[str, Any], ignore: Iterable[s
             )
 
 
-def _check_alone(begins: TrialResult, trial: TrialResult) -> None:
-    """Raise SettingsError for a trial that has more of others' training than what it began with."""
-    later = trial.changes[trial.branch is not None :]
-    if begins is not trial:
-        later = begins.changes or later
-    if later:
-        change = later[0]
-        who = begins.id if begins.changes and begins is not trial else trial.id
-        raise SettingsError(
-            f"Trial {trial.id} cannot be reproduced alone: after report {change['training_iteration']} trial {who} had "
-            f"the weights of trial {change['parent']}. Run the whole sweep again with its seed, or train its last "
-            "configuration from the parent's checkpoint."
-        )
-
-
-def _prepare(sweep: SweepResults, trial: TrialResult, begins: TrialResult, sweep_file: Mapping[str, Any]) -> Path:
-    """Create a sweep folder whose only trial was cut off before its first report, to be resumed.
-
-    It is ``begins``: the trial itself, or the one with whose state it began.
-    """
+def _prepare(sweep: SweepResults, trial: TrialResult, sweep_file: Mapping[str, Any]) -> Path:
+    """Create a sweep folder whose only trial, this one, was cut off before its first report, to be resumed."""
     folder = create_sweep_folder(sweep.folder.parent, default=f"{sweep.name}-trial-{trial.id}")
     again = {key: value for key, value in sweep_file.items() if key not in _NOT_COPIED}
     again |= {"storage": str(folder.parent), "name": folder.name, "num_samples": 1, "searcher": "random"}
@@ -198,11 +176,11 @@ def _prepare(sweep: SweepResults, trial: TrialResult, begins: TrialResult, sweep
     write_sweep_file(folder, again)
     record = Record.open(folder)
     record.append("sweep", sweep={"name": folder.name, "metric": sweep.metric, "mode": sweep.mode})
-    about = {"config": begins.plain_config, "seed": begins.seed, "folder": f"trial_{begins.id}"}
+    about = {"config": trial.plain_config, "seed": trial.seed, "folder": f"trial_{trial.id}"}
     if sweep_file.get("repeats") is not None:  # as a repetition, it has its fold, and is not repeated itself
         about |= {"repeats": trial.repeats or trial.id, "repetition": trial.repetition}
-    record.append("trial", trial=begins.id, index=0, **about)
-    record.append("state", trial=begins.id, state=INTERRUPTED)
+    record.append("trial", trial=trial.id, index=0, **about)
+    record.append("state", trial=trial.id, state=INTERRUPTED)
     record.append("end", reason="interrupted")
     record.close()
     return folder

@@ -330,7 +330,6 @@ def _tune(
         runtime_env=env_of_workers(settings, sweep.reservation),
         lightning=sweep.sweep_file["lightning"],
         until=scheduler.initial_decision().until,
-        branch_at=(planned.number, planned.step) if (planned := scheduler.branches) else None,
         resizes=scheduler.resizes,
         actor=None if settings.script is None else sweep.code.actor(settings, scheduler),  # type: ignore[attr-defined]
     )

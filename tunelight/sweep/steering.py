@@ -11,12 +11,11 @@ from ray.tune import Callback
 
 from tunelight.compat.ray import trial_actor
 from tunelight.errors import SettingsError, StorageError, TunelightError, unknown
-from tunelight.gang.orders import PLANNED, OrderBook, name_in_orders
+from tunelight.gang.orders import OrderBook, name_in_orders
 from tunelight.machine.optional import look_up
 from tunelight.messages import Resize
 from tunelight.record import (
     PAUSED,
-    PENDING,
     RUNNING,
     STOPPED_BY_COMMAND,
     TERMINAL,
@@ -109,10 +108,7 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
         )
         """How many workers the sweep may have."""
         branching = look_up("branches")
-        self._planned = scheduler.branches
         self._branches: Any = branching and branching.Branches(search, record, space, orders, self.scheduler)
-        if self._planned is not None:
-            search.branches_asked = 1
         self._answered = answered
         self._clock, self._looked, self._allowed = clock, 0.0, 0.0
         self._carry_out: dict[str, Callable[[Command, dict[str, Any]], str | None]] = {
@@ -145,15 +141,7 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
             self._allowed = now
             self.allowance.look(trials)
 
-    def _plan(self, trials: list[Any]) -> None:
-        """Ask for the branch that the scheduler has planned, once its parent trains."""
-        planned = self._planned
-        if planned is not None and trials and self._record.state.trials[planned.parent].state != PENDING:
-            command, self._planned = Command(PLANNED, "branch", planned.parent, planned.arguments), None
-            self._branches.plan(command, {trial.trial_id: trial for trial in trials})
-
     def _carry_out_all(self, trials: list[Any]) -> None:
-        self._plan(trials)
         try:
             commands = [one for one in self._commands.news() if one.id not in self._record.state.answers]
         except OSError as error:

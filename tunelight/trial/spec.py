@@ -26,7 +26,6 @@ class TrialSpec:
             Otherwise ``step`` raises, as plain Tune expects.
         real_checkpoints: ``save_checkpoint`` gives Tune the checkpoint itself, beside the pointer to it.
         start: how many workers a trial has until a ``Resize`` (None: all that it can get, as they arrive).
-        branch_at: see :class:`~tunelight.session.task.Start`.
     """
 
     gang: GangSpec
@@ -36,7 +35,6 @@ class TrialSpec:
     soft_errors: bool = False
     real_checkpoints: bool = True
     start: int | None = None
-    branch_at: tuple[int, int] | None = None
 
 
 def spec_of_sweep(
@@ -49,7 +47,6 @@ def spec_of_sweep(
     lightning: str,
     until: int | None,
     resizes: bool,
-    branch_at: tuple[int, int] | None = None,
     actor: type[Any] | None = None,
 ) -> TrialSpec:
     """Return the spec of a sweep's trials. Runs on: driver.
@@ -63,7 +60,6 @@ def spec_of_sweep(
         lightning: the package of Lightning that the training code is written with.
         until: the first report of a new trial that waits for an answer.
         resizes: whether the scheduler changes the sizes of gangs.
-        branch_at: as in :class:`~tunelight.session.task.Start`.
         actor: as in :class:`~tunelight.gang.spec.GangSpec`.
     """
     home, judged = Home.here(), settings.judged_by
@@ -92,7 +88,6 @@ def spec_of_sweep(
         ),
         seed=settings.seed or 0,
         until=until,
-        branch_at=branch_at,
         soft_errors=True,
         real_checkpoints=False,
         start=reservation.least if resizes else None,

@@ -52,7 +52,7 @@ class Trial:
         seed = trial_seed(spec.seed, root or trial_id)
         self.run = ResilientRun(
             spec.task,
-            Start(trial_id, str(folder), config, seed, repetition, until=spec.until, branch_at=spec.branch_at),
+            Start(trial_id, str(folder), config, seed, repetition, until=spec.until),
             spec.gang.failures,
             say=self.say,
             keep=self.kept.add,

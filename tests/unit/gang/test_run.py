@@ -11,7 +11,7 @@ import pytest
 
 from tunelight.errors import GangError, TrialError
 from tunelight.gang.drain import YIELDS
-from tunelight.gang.orders import PLANNED, Orders, Reason
+from tunelight.gang.orders import Orders, Reason
 from tunelight.gang.run import ResilientRun
 from tunelight.gang.spec import GangSpec
 from tunelight.lightning.remote.driver import _listen
@@ -412,16 +412,6 @@ def test_a_branch_is_asked_for_again_of_ranks_that_start_anew() -> None:
     numbers(run)
     assert given == [("b", info(1))]
     assert gang.answers == [Save(), Save()]
-
-
-def test_a_planned_branch_gets_the_first_checkpoint_of_its_place() -> None:
-    gang = ScriptedGang([report(1), Saved(replace(info(1), between=7), 0), report(2), Ended(0)])
-    given: list[Any] = []
-    run, *_ = play(gang, branched=lambda *branch: given.append(branch), start=False)
-    run.next = replace(run.next, branch_at=(1, 7))
-    run.start(gang)  # type: ignore[arg-type]
-    numbers(run)
-    assert given == [(PLANNED, replace(info(1), between=7))]
 
 
 def test_a_trial_that_tune_has_ended_ends_at_once() -> None:

@@ -14,7 +14,7 @@ from tests.unit.session.test_session import Ranks
 from tunelight.checkpoints import files as checkpoints
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.errors import TrialStopped
-from tunelight.messages import Hurry, Report, Save, Saved, Stop, Wrote
+from tunelight.messages import Hurry, Report, Save, Saved, Stop
 from tunelight.session import agreement
 
 
@@ -214,17 +214,6 @@ def test_a_checkpoint_for_a_branch_is_no_reason_for_training_code_to_leave(tmp_p
     for mailbox in ranks.mailboxes:
         mailbox.put(Hurry())
     assert each(ranks, lambda _, boundary: [boundary.preempted() for _ in range(3)]) == [[False] * 3] * 2
-
-
-@pytest.mark.parametrize(("at", "found"), [((1, 2), (1, 2)), ((1, 0), (1, 0))])
-def test_a_planned_checkpoint_is_written_whatever_the_policy_says(
-    tmp_path: Path, at: tuple[int, int], found: tuple[int, int]
-) -> None:
-    ranks = Ranks(tmp_path, 2, until=None, branch_at=at, checkpoints=Checkpoints(every=5))
-    ranks.report({"loss": 0.5}, checkpoint=write)
-    assert [step(ranks, number) for number in (1, 2, 3)] == [[None, None]] * 3
-    infos = [event.checkpoint for event in ranks.events if isinstance(event, Saved | Report | Wrote)]
-    assert [(info.number, info.between) for info in infos if info is not None] == [found]
 
 
 def test_training_code_that_has_to_leave_hears_so_behind_an_order_for_a_branch(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def test_secrets_in_an_edited_file_are_not_shown(edited):
 
 def test_what_is_made_of_an_edited_file_holds_none(edited):
     trial = edited.trials[0]
-    found = _prepare(edited, trial, trial, read_sweep_file(edited.folder))
+    found = _prepare(edited, trial, read_sweep_file(edited.folder))
     for file in filter(Path.is_file, found.rglob("*")):
         assert SECRET not in file.read_text()
     write_sweep_file(edited.folder, yaml.safe_load((edited.folder / "sweep.yaml").read_text()))
