@@ -13,13 +13,6 @@ STORAGE = "tunelight_runs"
 
 Sweep = Annotated[str, typer.Argument(help="A sweep's folder or URL, its name in --storage, or 'last'.")]
 Sweeps = Annotated[list[str], typer.Argument(help="Sweeps: folders or URLs, names in --storage, or 'last'.")]
-SweepOrTrial = Annotated[
-    str,
-    typer.Argument(
-        help="A sweep's folder or URL, its name in --storage, or 'last'; with /TRIAL, a trial's id or number, or "
-        "'best', one of its trials."
-    ),
-]
 Trial = Annotated[str, typer.Argument(help="A trial's id or number, or 'best'.")]
 Open = Annotated[bool, typer.Option("--open", help="Open it in a browser.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
