@@ -32,6 +32,7 @@ _ESCAPES: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _EPOCHS: Final = ("ep", "round", "fold", "run", "trial", "gen", "cycle")
 _STEPS: Final = ("step", "iter", "it", "update")
 _VALIDATION: Final = re.compile(r"val|test|eval|dev", re.IGNORECASE)
+_TRAINING: Final = re.compile(r"(?<![a-z])train(?!\.py)", re.IGNORECASE)
 _LONGEST: Final = 4000
 """How much of a line is looked at."""
 
@@ -57,7 +58,8 @@ class Reader:
     """Finds the metric's values in lines, and hands those that count as reports to ``report``.
 
     A line of a single batch is no report: it has a counter ("[ 10/196]", not that of epochs), is a progress bar, or
-    repeats its epoch. Of such lines the last of each validation counts, unless another line sums them up.
+    repeats its epoch. Of such lines the last of each validation counts, unless another line sums them up. A value of
+    training, by its line or the heading above ("Train metrics:"), counts only where none of a validation follows.
     """
 
     metric: str
@@ -72,6 +74,9 @@ class Reader:
     _epoch: tuple[str, str] | None = None
     _again: float | None = None
     _repeats: bool = False
+    _heading: str = ""
+    _trained: tuple[float, str] | None = None
+    _validated: bool = False
 
     def __post_init__(self) -> None:
         self._name = name_of(self.metric)
@@ -85,16 +90,37 @@ class Reader:
         found = self._found(line)
         if found is None:
             self._close_run()
+            self._heading = line if line.rstrip().endswith(":") else self._heading
         elif found[1]:
             self._best.append(found[0])
         elif (batch := _batch(line, line[: found[2]], bar=bar)) is not None:
             self._take_batch(found[3], *batch)
         else:
             self._runs, self._summed, self._source = [], self._summed or bool(self._runs), source
-            self._take_epoch(found[0], line)
+            trains = self._trains(line[: found[2]])
+            self._validated |= self._trained is not None and not trains
+            self._release()
+            if trains:
+                self._trained = found[0], line
+            else:
+                self._take_epoch(found[0], line)
+
+    def _trains(self, start: str) -> bool:
+        """Tell whether a value is of training, by what stands before its name, or above; never where the name tells."""
+        if _TRAINING.search(self.metric) or _VALIDATION.search(self.metric):
+            return False
+        words = _CLAUSE.split(start)[-1] if re.search("[A-Za-z]", start) else self._heading
+        return _TRAINING.search(words) is not None and _VALIDATION.search(words) is None
+
+    def _release(self) -> None:
+        """Report a value of training, if none of a validation ever follows one."""
+        if self._trained is not None and not self._validated:
+            self._take_epoch(*self._trained)
+        self._trained = None
 
     def end(self) -> None:
         """Report what was held back: there is no line left that could sum it up."""
+        self._release()
         if self._again is not None:
             self._report(self._again)
             self._again = None

@@ -143,6 +143,23 @@ def read(metric: str, lines: Iterable[str]) -> tuple[list[float], list[float]]:
     return at_once, made
 
 
+@pytest.mark.parametrize(
+    ("lines", "reported"),
+    [
+        (
+            ["Epoch[1] - Train metrics:", "\tAccuracy: 0.9", "Epoch[1] - Test metrics:", "\tAccuracy: 0.5"] * 2,
+            [0.5, 0.5],
+        ),
+        (["Train accuracy: 0.9", "Val accuracy: 0.5"] * 2, [0.5, 0.5]),
+        (["Train accuracy: 0.9", "accuracy: 0.5", "Train accuracy: 0.8"], [0.5]),
+        (["Train accuracy: 0.7", "Train accuracy: 0.9"], [0.7, 0.9]),
+        (["Train/val accuracy: 0.7"], [0.7]),
+    ],
+)
+def test_values_of_training_count_where_none_of_a_validation_follows(lines: list[str], reported: list[float]) -> None:
+    assert read("accuracy", lines)[1] == reported
+
+
 BATCHES = [
     [f"{what}\t[{batch}/5]\tAcc@1  9.9 ( {10 * epoch + batch})" for batch in range(5)]
     for epoch in range(3)
