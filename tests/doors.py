@@ -99,6 +99,7 @@ ROOMS: dict[str, Room] = {
         "the same schedulers on virtual time",
         names("messages errors compat policies settings space resources record schedulers searchers"),
     ),
+    "extras": Room("what a sweep does without", names("errors compat settings space schedulers searchers")),
     "lightning": Room(
         "all that overrides Lightning",
         names(
@@ -121,21 +122,21 @@ ROOMS: dict[str, Room] = {
             "messages errors compat policies machine stores settings space record resources",
             "gang schedulers searchers results trial cluster reporting lightning",
             "checkpoints:sweep.branching",
-            "session:sweep.tuneup simulation:sweep.tuneup",
+            "session:sweep.tuneup extras:sweep.tuneup",
         ),
     ),
     "cli": Room(
         "parses and calls",
         names(
-            "errors compat machine stores settings space record results simulation reporting sweep",
+            "errors compat machine stores settings space record results extras reporting sweep",
         ),
     ),
     "__main__": Room("the command line by another name", names("cli")),
     "": Room(
         "the front door: every public name",
         names(
-            "errors compat policies settings session space resources schedulers searchers simulation results trial",
-            "lightning data cluster sweep",
+            "errors compat policies settings session space resources schedulers searchers simulation extras results",
+            "trial lightning data cluster sweep",
         ),
     ),
 }

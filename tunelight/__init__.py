@@ -29,7 +29,8 @@ _WHERE = {
         "session.session": "get_checkpoint_path get_context report",
         "settings": "Checkpoints",
         "settings.repeats": "Folds",
-        "simulation": "Costs Plan Simulation plan simulate",
+        "extras.plan": "Plan plan",
+        "simulation": "Costs Simulation simulate",
         "space": "SearchSpace choice grid grid_search lograndint loguniform ordinal qlograndint qloguniform qrandint "
         "qrandn quniform randint randn sample_from uniform",
         "sweep.attach": "attach",
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from tunelight.data.cached import cached
     from tunelight.data.module import RayDataModule
     from tunelight.data.shards import get_dataset_shard
+    from tunelight.extras.plan import Plan, plan
     from tunelight.lightning.callbacks import TuneReportCallback, TuneReportCheckpointCallback
     from tunelight.lightning.strategies import HorovodRayStrategy, RayShardedStrategy, RayStrategy
     from tunelight.lightning.widths.callback import WiderModel
@@ -79,7 +81,7 @@ if TYPE_CHECKING:
     from tunelight.session.session import get_checkpoint_path, get_context, report
     from tunelight.settings import Checkpoints
     from tunelight.settings.repeats import Folds
-    from tunelight.simulation import Costs, Plan, Simulation, plan, simulate
+    from tunelight.simulation import Costs, Simulation, simulate
     from tunelight.space import SearchSpace
     from tunelight.space.more_domains import ordinal
     from tunelight.sweep.attach import attach

@@ -41,7 +41,7 @@ _OTHER_NAMES: Final = {
     "extend": "resume SWEEP --num-samples N",
     "export": "best SWEEP [TRIAL] --export FILE",
     "plot": "report SWEEP --figures all",
-    "simulate": "plan FILE --curves SWEEP",
+    "simulate": "plan FILE",
     "dashboard": "report SWEEP --study FILE",
     "watch": "show SWEEP --follow",
     "list": "ls",

@@ -102,7 +102,7 @@ class Tools:
         settings: dict[str, Any] | None = None,
         deadline: str | None = None,
     ) -> str:
-        """Estimate a sweep's time and cost in simulation; cluster: nodes x slots per node (16x8); deadline: 8h, 90m."""
+        """Estimate a sweep's time and cost; cluster: nodes x slots per node (16x8); deadline: 8h, 90m."""
         path = self._below(space)
         words = [f"--cluster={cluster}", f"--seconds-per-epoch={seconds_per_epoch}"]
         words += _sets(settings, _space_in(path))

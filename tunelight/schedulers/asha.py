@@ -88,7 +88,7 @@ class ASHA(GangScheduler):
             self.max_t = max(_MAX_T, self._milestones[-1] + 1) if max_t is None else max_t
             grace_period = min(self._milestones[0], self.max_t)  # training may end before the first of them
         self.grace_period: float = grace_period
-        self._eta = reduction_factor
+        self.reduction_factor = eta = reduction_factor
         check_halving("ASHA", self.max_t, grace_period, reduction_factor)
         self.time_attr = _counted_by(time_attr, unit)
         self._end = End(max_t, self.time_attr)
@@ -98,7 +98,7 @@ class ASHA(GangScheduler):
                 f"The first rung of the last of brackets={brackets} would lie beyond max_t={self.max_t!r}, with "
                 f"grace_period={grace_period!r} and reduction_factor={reduction_factor!r}. Have fewer brackets."
             )
-        self._brackets = [ladder(grace_period * self._eta**s, self._eta, self.max_t) for s in range(brackets)]
+        self._brackets = [ladder(grace_period * eta**s, eta, self.max_t) for s in range(brackets)]
         if self._milestones is not None:
             self._brackets = [[Rung(milestone) for milestone in self._milestones if milestone < self.max_t]]
         self._credit = [0.0] * brackets
@@ -155,7 +155,7 @@ class ASHA(GangScheduler):
 
     def debug_string(self) -> str:
         """Return one line for each bracket: its rungs with their number of trials and the value to beat."""
-        brackets = (described(rungs, self._eta, self._mode, closed=True) for rungs in self._brackets)
+        brackets = (described(rungs, self.reduction_factor, self._mode, closed=True) for rungs in self._brackets)
         shown = "".join(f"\nBracket {number}: {rungs}" for number, rungs in enumerate(brackets))
         return f"Using ASHA: num_stopped={self.num_stopped}{shown}"
 
@@ -195,8 +195,8 @@ class ASHA(GangScheduler):
                 break
             if trial_id not in rung.filed:
                 rung.file(trial_id, loss)
-                if why is None and not rung.among_best(trial_id, self._eta, closed=True):
-                    why = rung.standing(trial_id, self._eta, closed=True, unit=self._unit)
+                if why is None and not rung.among_best(trial_id, self.reduction_factor, closed=True):
+                    why = rung.standing(trial_id, self.reduction_factor, closed=True, unit=self._unit)
         if past:
             return self._end.reason
         return None if time >= self.max_t else why
@@ -224,7 +224,7 @@ class ASHA(GangScheduler):
         A trial in a bracket of m halvings costs about (m + 1) / eta^m of a full one, so that with Hyperband's weights
         eta^m / (m + 1) all brackets get the same budget.
         """
-        weights = [self._eta ** len(rungs) / (len(rungs) + 1) for rungs in self._brackets]
+        weights = [self.reduction_factor ** len(rungs) / (len(rungs) + 1) for rungs in self._brackets]
         for bracket, weight in enumerate(weights):
             self._credit[bracket] += weight
         chosen = max(range(len(weights)), key=lambda bracket: self._credit[bracket])
@@ -252,7 +252,7 @@ class ASHA(GangScheduler):
             "time_attr": self.time_attr,
             "max_t": self.max_t,
             "grace_period": self.grace_period,
-            "reduction_factor": self._eta,
+            "reduction_factor": self.reduction_factor,
             "brackets": len(self._brackets),
             **({} if self._milestones is None else {"milestones": self._milestones}),
         }

@@ -93,6 +93,7 @@ class ElasticASHA(GangScheduler):
             checks.whole("ElasticASHA's max_workers", max_workers)
         checks.whole("ElasticASHA's cooldown", cooldown, least=0)
         self.grace_period: float = grace_period
+        self.reduction_factor: float = reduction_factor
         self._deadline_s = deadline_s
         self.clock = clock
         self._members = Members()

@@ -180,18 +180,18 @@ def time_budget(_name: str, value: Any) -> Any:
     return value
 
 
-def seconds(value: Any) -> float:
+def seconds(value: Any, name: str = "time_budget") -> float:
     """Return a duration in seconds: of a number of them, a timedelta, or text such as "2h" and "1h 30m"."""
     if isinstance(value, str):
         compact = value.replace(" ", "").lower()
         parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", compact)
         if not parts or "".join(map("".join, parts)) != compact:
             raise SettingsError(
-                f"time_budget must be seconds, a timedelta, or text such as '90s', '30m', '2h', '1h 30m' or "
+                f"{name} must be seconds, a timedelta, or text such as '90s', '30m', '2h', '1h 30m' or "
                 f"'1d', not {value!r}."
             )
         value = sum(float(count) * _UNITS[unit] for count, unit in parts)
-    return float(number("time_budget", value.total_seconds() if isinstance(value, timedelta) else value))
+    return float(number(name, value.total_seconds() if isinstance(value, timedelta) else value))
 
 
 # --- folders and names --------------------------------------------------------------------------------------

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from tunelight.simulation.costs import Costs
 from tunelight.simulation.curves import Curve, Curves
-from tunelight.simulation.planning import plan
-from tunelight.simulation.plans import Plan
 from tunelight.simulation.result import SimTrial, Simulation
 from tunelight.simulation.run import simulate
 from tunelight.simulation.sources import SweepCurves, TableCurves, recorded, tasks
 
 __all__ = [
-    "Costs", "Curve", "Curves", "Plan", "SimTrial", "Simulation", "SweepCurves", "TableCurves", "plan", "recorded",
-    "simulate", "tasks",
+    "Costs", "Curve", "Curves", "SimTrial", "Simulation", "SweepCurves", "TableCurves", "recorded", "simulate", "tasks",
 ]  # fmt: skip

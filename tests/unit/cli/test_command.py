@@ -339,7 +339,6 @@ def test_a_setting_that_is_given_twice_is_an_error(space):
         (["resume", "nothing"], "There is no sweep"),
         (["extend", "nothing"], "No such command 'extend'. Use: tunelight resume SWEEP --num-samples N"),
         (["reproduce", "nothing", "3"], "There is no sweep"),
-        ([*PLAN, "1x8", "--curves", "nothing"], "Recorded tasks are: "),
         ([*PLAN, "4"], "cluster"),
         ([*PLAN, "1x8", "--set", "metric=a"], "A plan does not"),
         (["show", "nothing", "--follow"], "There is no sweep"),
@@ -368,14 +367,6 @@ def test_plan_takes_a_script_with_what_is_searched_and_its_arguments(tmp_path):
     words = ["plan", str(script), "lr=loguniform(1e-4, 0.1)", *PLAN[2:], "1x8", "-n", "8", "--max-epochs", "4"]
     assert json.loads(call(*words, "--json", "--", "--epochs", "4").stdout)["num_samples"] == 8
     assert "nothing to search" in call("plan", str(script), *PLAN[2:], "1x8", code=BAD_INPUT).stderr
-
-
-def test_plan_takes_the_curves_of_a_recorded_task_or_a_sweep(space, runs):
-    from tunelight.simulation import tasks
-
-    words = [*PLAN, "1x8", "-n", "8", "--json", "--curves"]
-    found = [json.loads(call(*words, curves).stdout) for curves in (tasks()[0], "digits")]
-    assert [one["num_samples"] for one in found] == [8, 8]
 
 
 # What other rooms draw

@@ -58,7 +58,6 @@ def test_an_argument_that_there_is_not_is_answered(given: str, says: str) -> Non
         (lambda: API.SearchSpace(SPACE, n_trials=3), "no setting 'n_trials'. There are: "),
         (lambda: API.resume("nowhere", num_workers=3), r"tl.resume\(\) takes no num_workers=. Did you mean 'workers'"),
         (lambda: API.simulate("digits", n_trials=3), r"tl.simulate\(\) takes no n_trials=. It takes: "),
-        (lambda: API.plan(SPACE, n_trials=3), r"tl.plan\(\) takes no n_trials=. It takes: "),
         (lambda: API.FailurePolicy(fail_fast=True), r"tl\.FailurePolicy takes no fail_fast=. It takes: max_failures, "),
         (lambda: API.GangPBT(pertubation_intervall=2), "Did you mean 'perturbation_interval'"),
         (lambda: API.Costs(reserve=2), "Did you mean 'reserve_s'"),

@@ -40,7 +40,6 @@ _DDP = (25, False)
 """What DDP has by itself: ``bucket_cap_mb`` and ``gradient_as_bucket_view``."""
 _MOST_WORKERS = 8
 _MOST_AT_ONCE = 8
-_SEEDS = 3
 _FORETOLD_S = 6.0
 """How long a setting is measured at least to foretell the sweep, which takes its figures at their word: this, or half
 the budget where that is less."""
@@ -242,8 +241,8 @@ def _foretell(
     say: Callable[[str], object],
 ) -> tuple[list[Foretold], list[str]]:
     """Return what the sweep would take with each gang's best setting, measured with as many gangs as it would have."""
+    from tunelight.extras.plan import plan
     from tunelight.searchers.choose import count_trials  # imports Ray Tune
-    from tunelight.simulation import Costs, plan
 
     if settings.proxy is not None:
         return [], ["the sweep itself is not foretold, for it has a proxy"]
@@ -259,12 +258,11 @@ def _foretell(
         say(f"measuring {setting}, {gangs} at once")
         try:
             figures = bench.measure(setting, seconds, gangs, validate=True)
-            costs = Costs(start_cold_s=max(bench.cold_s[-gangs:]), start_warm_s=figures.start_s)
             cluster = len(slots), sum(slots) // len(slots)
             made = plan(
                 space, seconds_per_epoch=figures.epoch_s, cluster=cluster, workers=setting.workers,
                 num_samples=settings.num_samples, max_epochs=settings.max_epochs, scheduler=settings.scheduler,
-                costs=costs, seeds=_SEEDS,
+                start_s=max(bench.cold_s[-gangs:]), restart_s=figures.start_s,
             )  # fmt: skip
         except (SettingsError, ResourceError) as error:
             return [], [f"the sweep itself is not foretold: {error}"]
