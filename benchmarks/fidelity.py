@@ -8,8 +8,7 @@ what its trials reported, and nothing of when. Asked are
   decisions  told the reports again in the live order, the scheduler decides as it did
   makespan   from the first trial's birth to the last one's end, within 10 %
 
-All of it is done several times, probes and judged sweeps in turn, for the machine's own speed drifts; medians count. A
-whole run leaves the error beside the curves, where tl.simulate and tl.plan quote it.
+All of it is done several times, probes and judged sweeps in turn, for the machine's own speed drifts; medians count.
 
     python benchmarks/fidelity.py              # everything, 3 times: about 18 minutes on 2 cores
     python benchmarks/fidelity.py --short      # one probe and one judged sweep: does it all still run?
@@ -31,6 +30,7 @@ from statistics import mean, median
 from typing import Any, Literal
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fidelity_sweep import Live
 from figures import headline, show, table
@@ -38,9 +38,8 @@ from measure import run_peer
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
+from tests.world import Costs, Curve, Simulation, simulate
 from tunelight.record import PAUSED, RUNNING, TERMINAL, SweepState, TrialState, apply, read_lines, read_record
-from tunelight.simulation import Costs, Curve, Simulation, simulate
-from tunelight.simulation.run import FIDELITY
 
 LIMIT = 0.10
 SLOTS = 2
@@ -100,7 +99,6 @@ def main() -> int:
     report(rows, measured, args)
     if args.short:
         return 0 if all(row["same"] == row["reports"] for row in rows) else 1
-    leave(rows, measured)
     return 0 if all(row["same"] == row["reports"] and abs(row["error"]) <= LIMIT for row in rows) else 1
 
 
@@ -344,22 +342,6 @@ def report(rows: Sequence[Mapping[str, Any]], measured: Measured, args: argparse
     what, of = "makespan of a simulated sweep, error at most", f"n = {len(rows)} sweeps, median {median(errors):.3f}"
     headline(what, max(errors), "", of=of, most=LIMIT, digits=3)
     print(f"\nmakespan: {100 * median(errors):.1f} % in the median, {100 * max(errors):.1f} % at most (asked: 10 %)")
-
-
-def leave(rows: Sequence[Mapping[str, Any]], measured: Measured) -> None:
-    """Write the error where simulations quote it."""
-    errors = [abs(row["error"]) for row in rows]
-    trials, runs = rows[0]["trials"], len(rows[0]["errors"])
-    found = {
-        "sweeps": len(rows),
-        "where": f"{os.cpu_count()} cores, digits, {trials} trials each, medians of {runs} runs",
-        "largest_error": max(errors),
-        "median_error": median(errors),
-        "decisions_alike": all(row["same"] == row["reports"] for row in rows),
-        "costs": asdict(measured.costs),
-        "rows": [dict(row) for row in rows],
-    }
-    FIDELITY.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -35,14 +35,16 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from figures import headline
 
 import tunelight as tl
+from tests.world import simulate
+from tests.world.sources import read_table
 from tunelight.results.figures.data import Column, columns, same_epoch
 from tunelight.results.figures.importance import EVALUATORS, evaluate, importances_of
 from tunelight.searchers import RandomSearcher
-from tunelight.simulation.sources import read_table
 
 RUNGS = (1, 3, 9, 27, 81)
 FACTOR = 3
@@ -193,7 +195,7 @@ def without_effect(task: Any, searcher: str, seed: int) -> tuple[float, int]:
     chosen: Any = RandomSearcher(space, seed, "loss", "min")
     if searcher == "auto":
         chosen = tl.AutoSearcher(space=space, metric="loss", mode="min", seed=seed)
-    sweep = tl.simulate(curves, "asha", searcher=chosen, num_samples=100, cluster="1x8", seed=seed)
+    sweep = simulate(curves, "asha", searcher=chosen, num_samples=100, cluster="1x8", seed=seed)
     trials = [SimpleNamespace(plain_config=trial.config, history=_history(curves, trial)) for trial in sweep.trials]
     epoch, values = same_epoch(SimpleNamespace(trials=trials), "loss", "min")
     there = np.isfinite(values)

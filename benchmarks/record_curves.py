@@ -1,4 +1,4 @@
-"""Record learning curves of real training for the simulator: tunelight/simulation/tables/NAME.npz.
+"""Record learning curves of real training for the simulator: tests/world/tables/NAME.npz.
 
     python benchmarks/record_curves.py                            # all eight tasks of peers/curve_tasks.py: 20 minutes
     python benchmarks/record_curves.py --tasks wine-mlp           # one of them; others can be recorded beside it
@@ -27,12 +27,13 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from curve_tasks import TASKS, Task, rows_of
 from figures import table
 
 import tunelight as tl
-from tunelight.simulation.sources import FOLDER, Table, read_table, tasks, write_table
+from tests.world.sources import FOLDER, Table, read_table, tasks, write_table
 
 SEEDS = 2
 CONFIGS = 400

@@ -1,4 +1,4 @@
-"""Record the digits tasks' learning curves for the simulator: tunelight/simulation/tables/digits*.npz.
+"""Record the digits tasks' learning curves for the simulator: tests/world/tables/digits*.npz.
 
     python benchmarks/record_digits_curves.py            # all of it, about half an hour on one core
     python benchmarks/record_digits_curves.py --short    # three configurations a task, packed beside the parts, for CI
@@ -23,12 +23,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 import numpy as np
 import torch
 from torch import Tensor
 
+from tests.world.sources import FOLDER, LARGEST, Table, write_table
 from tunelight.digits import load_digits
-from tunelight.simulation.sources import FOLDER, LARGEST, Table, write_table
 
 SEEDS = 3
 EPOCHS = 81

@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import scheduling as peers
 from drawing import scatter, slots_over_time
@@ -39,9 +40,9 @@ from figures import headline, median, table
 from iqm import interval, iqm, shown
 from scheduling_targets import judge
 
+from tests.world import Costs, Simulation, simulate
+from tests.world.sources import TableCurves, read_table, recorded
 from tunelight.schedulers import ASHA, ElasticASHA
-from tunelight.simulation import Costs, Simulation, simulate
-from tunelight.simulation.sources import TableCurves, read_table, recorded
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 MAX_T = 81

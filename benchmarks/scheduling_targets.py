@@ -26,7 +26,7 @@ SCALE = """
 import resource, time
 from schedulers import curves, peers
 from tunelight.schedulers import ASHA, ElasticASHA
-from tunelight.simulation import simulate
+from tests.world import simulate
 import sys
 name = sys.argv[1]
 made = {"ASHA": lambda: ASHA(**peers.JUDGED, max_t=81, reduction_factor=3), "ElasticASHA": ElasticASHA}[name]()

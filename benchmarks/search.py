@@ -8,7 +8,7 @@
     python benchmarks/search.py --short               # one task, one seed, few epochs: does it all still run?
 
 Each row plays a task for so many worker-hours of virtual time, an epoch taking a minute on one worker; tunelight's rows
-run in ``tl.simulate`` with the real schedulers, searchers and controller, starts and idle gangs included, peers in
+run in ``simulate`` with the real schedulers, searchers and controller, starts and idle gangs included, peers in
 their own code without either. What is judged is the *true* loss of the configuration that would be chosen so far (by
 the best report): the mean over three trainings by seeds that no sweep has seen. Regret is its distance from the best
 truth that any row found for the task, as a share of the median random configuration's.
@@ -39,6 +39,7 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from curve_tasks import TASKS
 from drawing import over_hours

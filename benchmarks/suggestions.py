@@ -19,7 +19,10 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 import optuna
@@ -28,9 +31,10 @@ from iqm import interval, iqm, shown
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 import tunelight as tl
+from tests.world import simulate
+from tests.world.curves import KEY
+from tests.world.sources import TableCurves, recorded
 from tunelight.searchers import OptunaSearcher
-from tunelight.simulation.curves import KEY
-from tunelight.simulation.sources import TableCurves, recorded
 
 TASKS = ("digits", "digits-noisy", "digits-few")
 SPACE: dict[str, Any] = {
@@ -78,7 +82,7 @@ def alone(table: TableCurves, trials: int, seed: int, sampler: str) -> list[floa
 def through(table: TableCurves, trials: int, seed: int, at_once: int) -> list[float]:
     """Return what a simulated sweep finds, trial by trial."""
     searcher = OptunaSearcher("tpe", space=SPACE, metric="accuracy", mode="max", seed=seed)
-    ran = tl.simulate(
+    ran = simulate(
         table,
         "fifo",
         searcher=searcher,

@@ -10,7 +10,7 @@ Four tasks (``peers/transfer_tasks.py``) were trained narrow, eight times as wid
 the same configurations, from two seeds each (``peers/transfer/*.json``). A pair of sweeps draws the same configurations
 in the same order. Row A is ASHA with random search at full width, its trials on 2 workers. Row B is ``proxy=``: ASHA
 with random search over narrow trials on one worker, then the best five at full width, rescaled, under ASHA on 2
-workers. Both run in ``tl.simulate`` with the real scheduler and controller, gangs' starts included.
+workers. Both run in ``tests.world.simulate`` with the real scheduler and controller, gangs' starts included.
 
 Worker-hours are measured processor's seconds of an epoch, stretched so that the median wide epoch takes a minute on one
 worker; two workers take half of that. The coordinate check that ``proxy=`` makes first is a few steps long whatever an
@@ -40,6 +40,7 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from figures import headline, table
 from scipy.stats import spearmanr
@@ -48,8 +49,8 @@ from transfer_tables import CONFIGS, SEEDS, VARIANTS, Table, configurations, pac
 from transfer_tasks import EPOCHS, FACTOR, TASKS, Data, Net
 
 import tunelight as tl
-from tunelight.simulation import Curve
-from tunelight.simulation.curves import KEY, deal
+from tests.world import Curve, simulate
+from tests.world.curves import KEY, deal
 
 CLOSE = 0.02
 """What counts as the same regret."""
@@ -64,14 +65,13 @@ ASKED = 0.25
 
 
 class Recorded:
-    """One variant's curves for ``tl.simulate``, as trained from one seed; ``order``: of configurations."""
+    """One variant's curves for ``tests.world.simulate``, as trained from one seed; ``order``: of configurations."""
 
     metric = "loss"
     mode: Literal["min", "max"] = "min"
     epochs = EPOCHS
 
     def __init__(self, held: Table, variant: str, seed: int, stretch: float, order: Sequence[int]) -> None:
-        self.note = f"task {held.task!r}, {variant}, recorded"
         self.size = len(order)
         self._order = order
         self._losses = held.losses[variant][:, seed]
@@ -98,7 +98,7 @@ class Played(NamedTuple):
 
 def play(curves: Recorded, workers: int, seed: int) -> Played:
     """Simulate a sweep under ASHA on two slots."""
-    sweep = tl.simulate(curves, "asha", num_samples=curves.size, workers=workers, cluster="1x2", seed=seed, events=True)
+    sweep = simulate(curves, "asha", num_samples=curves.size, workers=workers, cluster="1x2", seed=seed, events=True)
     configs = {trial.id: int(trial.config[KEY]) for trial in sweep.trials}
     times = np.array([use.time for use in sweep.usage])
     held = np.array([use.held for use in sweep.usage], float)

@@ -38,7 +38,7 @@ LIMIT_S = 1800
 
 TEST_PACKAGES = ("pytest", "hypothesis", "pytest-timeout", "pytest-xdist", "jsonschema", "lightning")
 """What the tests import beside tunelight, the second package of Lightning too; with the ranges of the extra `dev`."""
-UNIT = ("compat", "searchers", "lightning", "trial", "schedulers", "simulation", "gang", "results", "sweep", "session")
+UNIT = ("compat", "searchers", "lightning", "trial", "schedulers", "world", "gang", "results", "sweep", "session")
 """Folders of tests/unit, by how near they are to other libraries; a short run takes the first of them."""
 SHORT_UNIT = 4
 LIVE = {

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tunelight.simulation import TableCurves
+from tests.world import TableCurves
 
 
 def tiny_table(configs: int = 40, seeds: int = 2, epochs: int = 27, seed: int = 0, **settings: Any) -> TableCurves:

@@ -95,10 +95,6 @@ ROOMS: dict[str, Room] = {
         "shows what the record says",
         names("errors machine stores settings record results space:reporting.web"),
     ),
-    "simulation": Room(
-        "the same schedulers on virtual time",
-        names("messages errors compat policies settings space resources record schedulers searchers"),
-    ),
     "extras": Room("what a sweep does without", names("errors compat settings space schedulers searchers")),
     "lightning": Room(
         "all that overrides Lightning",
@@ -135,7 +131,7 @@ ROOMS: dict[str, Room] = {
     "": Room(
         "the front door: every public name",
         names(
-            "errors compat policies settings session space resources schedulers searchers simulation extras results",
+            "errors compat policies settings session space resources schedulers searchers extras results",
             "trial lightning data cluster sweep",
         ),
     ),
@@ -175,7 +171,6 @@ LIBRARIES: dict[str, Libraries] = {
     "cluster": Libraries(names("ray ray.tune.Callback")),
     "schedulers": Libraries(names("numpy sortedcontainers", TUNE)),
     "searchers": Libraries(names("numpy optuna scipy threadpoolctl", TUNE)),
-    "simulation": Libraries(names("numpy sortedcontainers", TUNE), why="it runs Tune's own controller"),
     "results": Libraries(
         names("numpy pandas yaml"),
         late=names(LIGHTNING, "safetensors"),

@@ -30,7 +30,6 @@ _WHERE = {
         "settings": "Checkpoints",
         "settings.repeats": "Folds",
         "extras.plan": "Plan plan",
-        "simulation": "Costs Simulation simulate",
         "space": "SearchSpace choice grid grid_search lograndint loguniform ordinal qlograndint qloguniform qrandint "
         "qrandn quniform randint randn sample_from uniform",
         "sweep.attach": "attach",
@@ -81,7 +80,6 @@ if TYPE_CHECKING:
     from tunelight.session.session import get_checkpoint_path, get_context, report
     from tunelight.settings import Checkpoints
     from tunelight.settings.repeats import Folds
-    from tunelight.simulation import Costs, Simulation, simulate
     from tunelight.space import SearchSpace
     from tunelight.space.more_domains import ordinal
     from tunelight.sweep.attach import attach

@@ -52,14 +52,13 @@ class LiveCurve:
 
 
 class LiveCurves:
-    """A task's curves, for ``tl.simulate``; each configuration is trained from a seed of its own and the sweep's."""
+    """A task's curves, for ``simulate``; each configuration is trained from a seed of its own and the sweep's."""
 
     size = 10**9
 
     def __init__(self, task: Task, seed: int, metric: str = "loss", mode: Literal["min", "max"] = "min") -> None:
         self.task, self.metric, self.mode = task, metric, mode
         self.epochs = task.epochs
-        self.note = f"task {task.name!r}, trained as it was asked for"
         self._seed = seed
         self._made: dict[str, LiveCurve] = {}
 

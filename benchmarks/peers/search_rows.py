@@ -23,6 +23,7 @@ from curve_tasks import Task
 from live_curves import EPOCH_S, LiveCurves, space_of
 
 import tunelight as tl
+from tests.world import simulate
 from tunelight.searchers import OptunaSearcher, RandomSearcher
 from tunelight.searchers.sweep import TrackingSearcher
 
@@ -95,11 +96,11 @@ class Begun(TrackingSearcher):
 
 
 def simulated(searcher: Callable[[Any, int], Any], scheduler: Any) -> Row:
-    """Return a row that runs tunelight's own objects through ``tl.simulate``."""
+    """Return a row that runs tunelight's own objects through ``tests.world.simulate``."""
 
     def play(task: Task, seed: int, slots: int, hours: float) -> Played:
         curves = LiveCurves(task, seed)
-        sweep = tl.simulate(
+        sweep = simulate(
             curves,
             scheduler,
             searcher=searcher(space_of(task), seed),

@@ -15,6 +15,7 @@ from live_curves import EPOCH_S, LiveCurves, space_of
 from search_rows import Played, Row, simulated
 
 import tunelight as tl
+from tests.world import simulate
 from tunelight.searchers import OptunaSearcher, RandomSearcher
 from tunelight.searchers.earlier import Earlier
 
@@ -37,7 +38,7 @@ def earlier_sweep(
     count = TRIALS if hours is None else int(hours * 3600 / EPOCH_S)
     budget = None if hours is None else hours / slots * 3600
     searcher = RandomSearcher(space_of(task), seed, curves.metric, curves.mode)
-    sweep = tl.simulate(
+    sweep = simulate(
         curves,
         "asha",
         searcher=searcher,

@@ -59,7 +59,7 @@ TRIAL_ID: Final = "trial_id"
 
 # --- the installed version --------------------------------------------------------------------------------
 
-Part = Literal["core", "tune", "data", "simulation"]
+Part = Literal["core", "tune", "data"]
 
 
 @dataclass(frozen=True)
@@ -148,23 +148,6 @@ INTERNALS: Final[Mapping[Part, tuple[Internal, ...]]] = {
     "data": (
         Internal("ray.data.dataset", "MaterializedDataset"),
         Internal("ray.data._internal.iterator.stream_split_iterator", "StreamSplitDataIterator", sets="_coord_actor"),
-    ),
-    "simulation": (
-        Internal(_CONTROLLER, "_FutureTrainingResult.resolve", takes="block"),
-        Internal(_CONTROLLER, "TuneController", takes="resource_manager_factory"),
-        Internal(
-            _CONTROLLER,
-            "TuneController",
-            sets=(
-                "_actor_cache _actor_manager _actor_failed _actor_started _actor_stopped _actor_to_trial "
-                "_cleanup_stopping_actors _create_checkpoint_manager _mark_trial_to_checkpoint "
-                "_max_pending_trials _maybe_reuse_cached_actor _on_saving_result _on_trial_reset "
-                "_paused_trials _pending_trials _print_trial_errors _resetting_trials _running_trials "
-                "_schedule_trial_actor _schedule_trial_reset _schedule_trial_save _schedule_trial_task "
-                "_search_alg _set_trial_status _trial_task_failure _trial_to_actor _update_trial_queue "
-                "_validate_result_metrics _wrapped"
-            ),
-        ),
     ),
 }
 """Every private or undocumented name of Ray, by the part of tunelight that needs it."""

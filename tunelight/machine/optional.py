@@ -30,7 +30,6 @@ OPTIONAL: Final = {
         "search spaces of other programs", ("space.formats", "space.wandb", "space.wandb_domain"), "space.formats"
     ),
     "scripts": OptionalRoom("training scripts as they are", ("scripts",), "scripts.script"),
-    "simulation": OptionalRoom("simulations", ("simulation",)),
     "plan": OptionalRoom("plans", ("extras", "cli.planning")),
     "tuneup": OptionalRoom("measured settings", ("sweep.tuneup", "cli.tuning")),
     "zoo": OptionalRoom("the models of the shipped search spaces", ("zoo", "digits")),

@@ -48,7 +48,7 @@ class SweepFacts:
     data_cpus: float = 0.0
     """CPUs that trials leave free, for preprocessing datasets."""
     clock: Callable[[], float] | None = None
-    """Returns seconds that only grow, virtual ones in the simulator; None: the scheduler's own clock."""
+    """Returns seconds that only grow, virtual ones in simulations of tests; None: the scheduler's own clock."""
     on_change: Change = lambda *_: None
     """To be called whenever a trial goes on with another configuration; without a parent: the last change failed."""
 

@@ -57,10 +57,8 @@ def test_an_argument_that_there_is_not_is_answered(given: str, says: str) -> Non
         (lambda: API.SearchSpace(lr=API.uniform(0, 1)), "Domains belong to the search space.*{'lr': ...}"),
         (lambda: API.SearchSpace(SPACE, n_trials=3), "no setting 'n_trials'. There are: "),
         (lambda: API.resume("nowhere", num_workers=3), r"tl.resume\(\) takes no num_workers=. Did you mean 'workers'"),
-        (lambda: API.simulate("digits", n_trials=3), r"tl.simulate\(\) takes no n_trials=. It takes: "),
         (lambda: API.FailurePolicy(fail_fast=True), r"tl\.FailurePolicy takes no fail_fast=. It takes: max_failures, "),
         (lambda: API.GangPBT(pertubation_intervall=2), "Did you mean 'perturbation_interval'"),
-        (lambda: API.Costs(reserve=2), "Did you mean 'reserve_s'"),
         (lambda: API.RayStrategy(find_unused_paramters=1), "Did you mean 'find_unused_parameters'"),
         (lambda: API.TuneReportCallback(metric="loss"), "Did you mean 'metrics'"),
         (lambda: API.RayDataModule(batchsize=3), "Did you mean 'batch_size'"),
@@ -131,7 +129,7 @@ def test_no_scheduler_is_fifo_and_no_searcher_random(tmp_path: Path) -> None:
         lambda: run(num_samples=1, max_epochs="ten"),
         lambda: tl.SearchSpace({"x": {"uniform": [1, 0]}}),
         lambda: tl.ASHA(grace_period=0),
-        lambda: API.plan(SPACE, train, metric="loss", num_samples=-1),
+        lambda: tl.plan(SPACE, cluster="1x1", seconds_per_epoch=1, num_samples=-1),
     ],
 )
 def test_errors_of_settings_show_the_callers_line_and_none_of_what_tunelight_did_with_them(call):

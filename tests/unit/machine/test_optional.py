@@ -81,7 +81,7 @@ def test_the_core_and_its_commands_are_imported_without_an_optional_room(name: s
             "This tunelight is without the live page",
         ),
         ("formats", "tl.SearchSpace.from_format({}, 'wandb')", "without search spaces of other programs"),
-        ("simulation", "tl.simulate", "No module named 'tunelight.simulation'"),
+        ("plan", "tl.plan", "No module named 'tunelight.extras'"),
         ("commands", "import tunelight.cli", "No module named 'tunelight.cli'"),
         ("auto", f"{RUN} searcher='auto')", "is without searcher='auto'"),
         ("figures", f"{RESULTS}.plot()", "This tunelight is without figures of a sweep"),

@@ -15,6 +15,7 @@ from ray.tune.experiment import Trial
 
 import tunelight as tl
 from tests.unit.recording import Sweep
+from tests.world import simulate
 from tunelight.compat.optuna import constraints_of
 from tunelight.errors import SettingsError
 from tunelight.messages import RESULT_KEY
@@ -374,7 +375,7 @@ def test_without_a_space_or_metric_it_says_what_is_missing():
 def test_it_searches_the_simulators_curves():
     space = {"lr": tl.loguniform(1e-4, 1.0)}
     searcher = OptunaSearcher("tpe", space=space, metric="loss", mode="min", seed=2)
-    first, second = (tl.simulate("digits", searcher=searcher, num_samples=30, seed=1) for _ in range(2))
+    first, second = (simulate("digits", searcher=searcher, num_samples=30, seed=1) for _ in range(2))
     assert [trial.config for trial in first.trials] == [trial.config for trial in second.trials]
 
 

@@ -11,10 +11,10 @@ import pytest
 import tunelight as tl
 from tests.unit.recording import Sweep
 from tests.unit.searchers.test_optuna import FLAT, counts, searcher
+from tests.world import Costs, run
+from tests.world.controller import SimController, StubTrial
 from tunelight.record import RecordCallback, read_lines
 from tunelight.searchers import OptunaSearcher
-from tunelight.simulation import run
-from tunelight.simulation.controller import SimController, StubTrial
 from tunelight.sweep.replay import replay_searcher
 
 
@@ -48,7 +48,7 @@ def test_under_tunes_own_controller_ends_are_told_as_they_are_recorded(tmp_path,
     one = Kept("tpe", space=space, metric="loss", mode="min", seed=2, n_startup_trials=5)
     run.simulate(
         "digits", scheduler, searcher=one, num_samples=24, seed=1, max_failures=1,
-        costs=tl.Costs(node_failures=failures), metric="loss", mode="min",
+        costs=Costs(node_failures=failures), metric="loss", mode="min",
     )  # fmt: skip
     record.close()
     told = {"FINISHED": "COMPLETE", "STOPPED": "PRUNED", "ERROR": "FAIL"}

@@ -17,6 +17,7 @@ from tests import tasks
 from tests.fakes import FakeGang, MemoryControl
 from tests.heads import Heads, heads_in
 from tests.unit.recording import Sweep
+from tests.world import Costs, Curve, simulate
 from tunelight.checkpoints import files as checkpoints
 from tunelight.compat.ray import stub_trial
 from tunelight.messages import RESULT_KEY, CheckpointInfo, Continue, Place
@@ -25,7 +26,6 @@ from tunelight.schedulers import ASHA
 from tunelight.searchers import ResumedTrial, SweepSearch
 from tunelight.session import session
 from tunelight.session.mailbox import Mailbox
-from tunelight.simulation import Costs, Curve, simulate
 from tunelight.sweep.replay import replay_scheduler
 from tunelight.trial.trainable import GangTrainable, make_trainable
 

@@ -20,7 +20,7 @@ from tunelight.sweep.tuneup.figures import Figures, Setting
 class Foretold:
     """What the sweep would take under a setting.
 
-    ``at_once``: how many gangs trained while its speed was measured; ``makespan_s``: the median of its simulations.
+    ``at_once``: how many gangs trained while its speed was measured; ``makespan_s``: the median of its plan's draws.
     """
 
     setting: Setting

@@ -6,17 +6,15 @@ import math
 from dataclasses import dataclass, fields
 from statistics import NormalDist
 
-from tunelight.compat.arguments import known_fields
 from tunelight.errors import SettingsError
 
 _NORMAL = NormalDist()
 _MASK = (1 << 64) - 1
 
 
-@known_fields
 @dataclass(frozen=True)
 class Costs:
-    """The costs of a simulation, in seconds unless stated otherwise. Experimental.
+    """The costs of a simulation, in seconds unless stated otherwise.
 
     Starts and resizes default to what two CPU workers took on one 2-core machine; ``reserve_s``, ``disk_mb_s`` and
     ``node_repair_s`` are assumed, and the rest is not charged. ``benchmarks/fidelity.py`` measures yours.

@@ -10,8 +10,8 @@ from typing import Any
 
 from ray.exceptions import ActorDiedError
 
-from tunelight.simulation.sim_gang import SimGang
-from tunelight.simulation.world import RESOURCE, STATE, TASK, Event, World
+from tests.world.sim_gang import SimGang
+from tests.world.world import RESOURCE, STATE, TASK, Event, World
 
 
 def slots_of(request: Any) -> list[int]:

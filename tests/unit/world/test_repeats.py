@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-import tunelight as tl
-from tunelight.simulation.curves import SEED_KEY, SteadyCurves
-from tunelight.simulation.sources import recorded
+from tests.world import simulate
+from tests.world.curves import SEED_KEY, SteadyCurves
+from tests.world.sources import recorded
 
 
 @pytest.mark.parametrize("scheduler", ["asha", "elastic_asha", "fifo", "hyperband", "median_stopping_rule"])
 def test_the_best_are_trained_to_the_end_with_the_other_recorded_seeds(scheduler: str) -> None:
-    plain = tl.simulate("digits", scheduler, num_samples=20, seed=1)
-    found = tl.simulate("digits", scheduler, num_samples=20, seed=1, repeats={"top": 3, "repeats": 3})
+    plain = simulate("digits", scheduler, num_samples=20, seed=1)
+    found = simulate("digits", scheduler, num_samples=20, seed=1, repeats={"top": 3, "repeats": 3})
     searched = [trial for trial in found.trials if trial.repeats is None]
     again = [trial for trial in found.trials if trial.repeats is not None]
     assert [(one.id, one.reports, one.best) for one in searched] == [
@@ -44,13 +44,12 @@ def test_a_recorded_seed_is_chosen_by_number_and_a_repetition_gets_the_next() ->
     assert others[0] != others[1]
 
 
-def test_curves_with_a_single_training_of_each_configuration_say_so() -> None:
-    found = tl.simulate(SteadyCurves(4, 1.0), "fifo", num_samples=3, repeats=2)
-    assert any("repetitions report the same again" in note for note in found.notes)
+def test_curves_with_a_single_training_of_each_configuration_repeat_it() -> None:
+    found = simulate(SteadyCurves(4, 1.0), "fifo", num_samples=3, repeats=2)
     assert [one.chance for one in found.repeated] == [1.0, 0.0, 0.0]
 
 
 def test_the_time_budget_ends_repetitions_too() -> None:
-    whole = tl.simulate("digits", "fifo", num_samples=8, repeats=3)
-    cut = tl.simulate("digits", "fifo", num_samples=8, repeats=3, time_budget=whole.makespan_s * 0.4)
+    whole = simulate("digits", "fifo", num_samples=8, repeats=3)
+    cut = simulate("digits", "fifo", num_samples=8, repeats=3, time_budget=whole.makespan_s * 0.4)
     assert len(cut.trials) < len(whole.trials)

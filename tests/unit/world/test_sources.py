@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 import tunelight as tl
-from tests.curves import tiny_table
-from tests.unit.recording import Sweep
+from tests.world import TableCurves, recorded, tasks
+from tests.world.sources import FOLDER, Table, read_table, write_table
 from tunelight.errors import SettingsError
-from tunelight.simulation import SweepCurves, TableCurves, recorded, simulate, tasks
-from tunelight.simulation.sources import FOLDER, Table, read_table, write_table
 
 # --- the recorded table -----------------------------------------------------------------------------------
 
@@ -116,56 +114,3 @@ def test_a_table_that_comes_along_is_complete(task: str):
 def test_the_tables_that_come_along_are_small():
     assert {"digits", "digits-few", "digits-noisy", "digits-sum"} <= set(tasks())
     assert sum(path.stat().st_size for path in FOLDER.glob("*.npz")) < 12e6
-
-
-def test_the_page_on_schedulers_lists_the_recorded_tasks():
-    page = (Path(__file__).parents[3] / "docs" / "schedulers.md").read_text()
-    for task in tasks():
-        count, seeds, epochs = read_table(task).metrics["loss"].shape
-        (row,) = [line for line in page.splitlines() if line.startswith("| `") and f"`{task}`" in line]
-        assert row.endswith(f" | {count}, {seeds}, {epochs} |")
-
-
-def test_more_trials_than_curves_are_said_to_come_more_than_once():
-    run = simulate(tiny_table(), num_samples=50, cluster="2x4")
-    assert any("50 trials were drawn from 40 curves" in note for note in run.notes)
-    assert not any("drawn from" in note for note in simulate(tiny_table(), num_samples=5).notes)
-
-
-# --- sweeps that were run ---------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def finished(tmp_path: Path) -> Path:
-    """A sweep of three trials with gangs of two: four reports, four reports, and one that was stopped at its first."""
-    sweep = Sweep(tmp_path, name="digits")
-    for number, reports in enumerate((4, 4, 1)):
-        trial = sweep.add(lr=number)
-        sweep.step()
-        sweep.start(trial)
-        for report in range(1, reports + 1):
-            sweep.clock.now += 3.0
-            sweep.report(trial, report, 1.0 / report + number, timestamp=sweep.clock.now)
-        sweep.call("on_trial_complete", trial=trial)
-    sweep.callback.close()
-    return tmp_path
-
-
-def test_a_sweep_that_was_run_is_simulated_from_its_folder(finished: Path):
-    run = simulate(finished, scheduler="fifo", num_samples=3, workers=2, cluster="1x2", max_epochs=4)
-    assert [trial.config["lr"] for trial in run.trials] == [0, 1, 2]
-    assert run.best == 0.25
-    assert [trial.extrapolated for trial in run.trials] == [False, False, True]
-    assert any("of whose 3 trials" in note for note in run.notes)
-    curve = SweepCurves(finished).curve(SweepCurves(finished).config(2, 0))
-    assert curve.seconds == 6.0  # of one worker: two took 3 s, and the third trial's own is not known
-    assert curve.epochs == 1
-
-
-def test_a_folder_without_a_report_is_refused(tmp_path: Path):
-    sweep = Sweep(tmp_path, name="empty")
-    sweep.add(lr=1)
-    sweep.step()
-    sweep.callback.close()
-    with pytest.raises(SettingsError, match="holds no report"):
-        simulate(tmp_path)

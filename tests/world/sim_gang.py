@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from tests.world.cluster import Bundle
+from tests.world.costs import uniform
 from tunelight.compat.ray import DONE, RESULT_DUPLICATE, TRAINING_ITERATION
 from tunelight.messages import RESULT_KEY, Resize, Stop
 from tunelight.policies import Divergence
-from tunelight.simulation.cluster import Bundle
-from tunelight.simulation.costs import uniform
 
 if TYPE_CHECKING:
-    from tunelight.simulation.world import World
+    from tests.world.world import World
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tunelight.simulation.cluster import Cluster
-from tunelight.simulation.costs import Costs
+from tests.world.cluster import Cluster
+from tests.world.costs import Costs
 
 if TYPE_CHECKING:
-    from tunelight.simulation.curves import Curve
+    from tests.world.curves import Curve
 
 
 RESOURCE, STATE, TASK = range(3)

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.world import Costs
+from tests.world.cluster import Cluster
+from tests.world.curves import deal
+from tests.world.world import RESOURCE, TASK, Clock
 from tunelight.errors import SettingsError
-from tunelight.simulation import Costs
-from tunelight.simulation.cluster import Cluster
-from tunelight.simulation.curves import deal
-from tunelight.simulation.world import RESOURCE, TASK, Clock
 
 STRATEGIES = ("PACK", "STRICT_PACK", "SPREAD", "STRICT_SPREAD")
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from tunelight.simulation.costs import uniform
+from tests.world.costs import uniform
 
 KEY = "_curve"
 """The key of a simulated configuration that names its curve."""
@@ -18,7 +18,7 @@ SEED_KEY = "_seed"
 class Curve:
     """The reports of a training, ``metrics[name][epoch]``; ``seconds``: of an epoch on a single worker.
 
-    A trial that trains past ``epochs`` goes on reporting the last value, which the simulation notes.
+    A trial that trains past ``epochs`` goes on reporting the last value.
     """
 
     metrics: Mapping[str, Sequence[float]]
@@ -39,8 +39,6 @@ class Curves(Protocol):
     epochs: int
     size: int
     """How many different curves there are; with more trials than that, some come again."""
-    note: str
-    """What they are, for notes beside simulated figures."""
 
     def config(self, number: int, seed: int) -> dict[str, Any]:
         """Return the configuration of trial ``number`` (from 0) of a simulation with this seed."""
@@ -72,7 +70,6 @@ class SteadyCurves:
 
     metric = "loss"
     mode: Literal["min", "max"] = "min"
-    note = "no curves are recorded here: it was assumed that the order of trials never changes as they train"
 
     def __init__(self, epochs: int, epoch_s: float, size: int = 1000) -> None:
         self.epochs = epochs

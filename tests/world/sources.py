@@ -1,24 +1,20 @@
-"""Sources of curves: the recorded tables, one file for each task in the folder ``tables``, or a sweep's record."""
+"""The recorded curves: one file for each task in the folder ``tables``."""
 
 from __future__ import annotations
 
 import functools
-import itertools
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any, Literal
 
 import numpy as np
 
+from tests.world.costs import uniform
+from tests.world.curves import KEY, SEED_KEY, Curve, Curves, deal
 from tunelight.errors import SettingsError, guess, unknown
-from tunelight.record import FINISHED, TrialState, is_folder, metric_value, read_record
-from tunelight.simulation.costs import Costs, uniform
-from tunelight.simulation.curves import KEY, SEED_KEY, Curve, Curves, deal
 from tunelight.space.space import SearchSpace
 
 FOLDER = Path(__file__).with_name("tables")
@@ -120,7 +116,6 @@ class TableCurves:
         *,
         metric: str = "loss",
         mode: Literal["min", "max"] = "min",
-        note: str | None = None,
         epochs: int | None = None,
         epoch_s: float | None = None,
         space: Mapping[str, Any] | None = None,
@@ -139,7 +134,6 @@ class TableCurves:
         self._index = [min(i if self.epochs <= recorded else i * recorded // self.epochs, recorded - 1)
                        for i in range(self.epochs)]  # fmt: skip
         self._epoch_s = epoch_s
-        self.note = note or f"curves of task {task!r}: {self.size} configurations, {self._seeds} seeds each"
         self._made: dict[tuple[int, int], Curve] = {}
 
     @functools.cached_property
@@ -260,90 +254,7 @@ _OWN = ("epoch", "training_iteration", "timestamp")
 """Parts of a report that are no metrics."""
 
 
-class SweepCurves:
-    """What a sweep's trials reported, in its own order of trials.
-
-    A trial that trains further in a simulation than it did goes on reporting its last value, and the simulation says
-    so. An epoch takes the median time between two of the trial's reports (with a single report: the median of all
-    trials); ``costs.speedup`` converts that to one worker.
-
-    Args:
-        costs: how gangs of another size compare (``Costs()``).
-        seconds: an epoch on one worker (None: as recorded).
-
-    Raises: SettingsError where nothing was reported; StorageError where there is no sweep.
-    """
-
-    def __init__(
-        self, folder: str | os.PathLike[str], *, costs: Costs | None = None, seconds: float | None = None
-    ) -> None:
-        state = read_record(folder)
-        trials = [trial for trial in state.searched if trial.history]
-        if not trials:
-            raise SettingsError(f"The sweep in {folder} holds no report, so there is no curve to simulate with.")
-        self.metric = str(state.sweep.get("metric"))
-        self.mode: Literal["min", "max"] = "max" if state.sweep.get("mode") == "max" else "min"
-        self.size = len(trials)
-        self.epochs = max(len(trial.history) for trial in trials)
-        early = sum(trial.state != FINISHED for trial in trials)
-        self.note = f"curves of the sweep {Path(folder).name!r}, of whose {self.size} trials {early} ended early"
-        self._configs = [trial.config for trial in trials]
-        speed = costs or Costs()
-        own = [seconds if seconds is not None else _alone_s(trial, speed) for trial in trials]
-        measured = [alone_s for alone_s in own if alone_s is not None]
-        if not measured:
-            raise SettingsError(
-                f"No trial of the sweep in {folder} reported twice, so how long an epoch takes is not known. "
-                "Make SweepCurves(folder, seconds=...)."
-            )
-        usual = median(measured)
-        self._curves = [
-            Curve(_metrics(trial.history), usual if alone_s is None else alone_s, len(trial.history))
-            for trial, alone_s in zip(trials, own, strict=True)
-        ]
-
-    def config(self, number: int, seed: int) -> dict[str, Any]:
-        """Return the configuration of trial ``number``: the sweep's own order, then shuffled ones."""
-        index = number if number < self.size else deal(number, self.size, seed)
-        return {**self._configs[index], KEY: index}
-
-    def curve(self, config: Mapping[str, Any]) -> Curve:
-        """Return the curve of one of the sweep's configurations."""
-        if KEY not in config:
-            raise SettingsError(
-                f"The configuration {dict(config)!r} is none that the sweep has run, so its curve is not known. "
-                "Simulate without searcher=."
-            )
-        return self._curves[int(config[KEY])]
-
-
-def _alone_s(trial: TrialState, costs: Costs) -> float | None:
-    times = [report["timestamp"] for report in trial.history]
-    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
-    return median(gaps) * costs.speedup(trial.workers or 1) if gaps else None
-
-
-def _metrics(history: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    names = dict.fromkeys(name for report in history for name in report if name not in _OWN)
-    columns = {name: [metric_value(report, name) for report in history] for name in names}
-    return {
-        name: [math.nan if value is None else value for value in values]
-        for name, values in columns.items()
-        if any(value is not None for value in values)
-    }
-
-
 def curves_of(given: Any) -> Curves:
-    """Return curves by a task's name, a sweep's folder or results, or as they are. Raises: SettingsError."""
-    if all(hasattr(given, name) for name in ("config", "curve", "epochs", "size")):
-        curves: Curves = given
-        return curves
-    if isinstance(given, str) and given in tasks():
-        return recorded(given)
-    folder = getattr(given, "folder", given)
-    if isinstance(folder, str | os.PathLike) and is_folder(folder):
-        return SweepCurves(folder)
-    raise SettingsError(
-        f"curves must be a recorded task ({', '.join(tasks()) or 'there are none'}), a sweep's folder, SweepResults, "
-        f"or an object with the methods of tunelight.simulation.Curves, not {given!r}."
-    )
+    """Return curves by a task's name, or as they are. Raises: SettingsError."""
+    curves: Curves = recorded(given) if isinstance(given, str) else given
+    return curves

@@ -29,11 +29,11 @@ from ray.tune.schedulers import (
 )
 
 from tests.curves import tiny_table
+from tests.world import Costs, simulate
+from tests.world.run import CurveSearcher
 from tunelight.schedulers import ASHA, ElasticASHA
 from tunelight.schedulers.base import SweepFacts, adapted
 from tunelight.searchers import SweepSearch
-from tunelight.simulation import Costs, simulate
-from tunelight.simulation.run import CurveSearcher
 
 TRIALS, EPOCHS, WORKERS = 50, 27, 2
 CURVES = tiny_table(epochs=EPOCHS)

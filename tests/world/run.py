@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import gc
 import inspect
-import json
 import logging
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import PopulationBasedTraining, ResourceChangingScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
-from tunelight.compat.arguments import known_arguments
-from tunelight.compat.ray import check_ray_internals
+from tests.world.actors import slots_of
+from tests.world.cluster import Cluster
+from tests.world.controller import SimController, StubTrial
+from tests.world.costs import Costs
+from tests.world.curves import Curves
+from tests.world.result import Simulation, SimulationLog
+from tests.world.sources import curves_of
+from tests.world.world import Clock, World
 from tunelight.errors import SettingsError, unknown
 from tunelight.resources import reserve
 from tunelight.schedulers.base import GangScheduler
@@ -29,21 +32,9 @@ from tunelight.searchers import Repetitions, SweepSearch
 from tunelight.searchers.choose import build_searcher
 from tunelight.settings import Settings, check_setting
 from tunelight.settings.repeats import Folds
-from tunelight.simulation.actors import slots_of
-from tunelight.simulation.cluster import Cluster
-from tunelight.simulation.controller import SimController, StubTrial
-from tunelight.simulation.costs import Costs
-from tunelight.simulation.curves import Curves
-from tunelight.simulation.result import Simulation, SimulationLog
-from tunelight.simulation.sources import curves_of
-from tunelight.simulation.world import Clock, World
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
-
-
-FIDELITY: Final = Path(__file__).with_name("fidelity.json")
-"""The error of simulated sweeps, as benchmarks/fidelity.py measured it."""
 
 
 class CurveSearcher(Searcher):
@@ -90,7 +81,6 @@ class SimSearch(SweepSearch):
         )
 
 
-@known_arguments
 def simulate(
     curves: Any,
     scheduler: str | Mapping[str, Any] | TrialScheduler | None = "asha",
@@ -113,16 +103,16 @@ def simulate(
     max_pending: int = 1,
     events: bool = False,
 ) -> Simulation:
-    """Run a sweep on virtual time and return what it cost and found. Deterministic for a seed. Experimental.
+    """Run a sweep on virtual time and return what it cost and found. Deterministic for a seed.
 
     Scheduler, searcher and Tune's controller are the real ones; gangs, nodes and time are simulated.
 
     Args:
-        curves: what trials report: the name of a recorded task, a sweep's folder, its SweepResults, or a Curves.
+        curves: what trials report: the name of a recorded task, or a Curves.
         scheduler: as ``tunelight.run`` takes it; an object is copied. Its ``clock``, if it has one, is set.
         searcher: as ``tunelight.run`` takes it; the recorded configuration nearest to a suggestion is trained (None:
-            the recorded configurations). The curves of a sweep take none.
-        num_samples: trials (100); if there are fewer curves, some are drawn again, and ``notes`` says so.
+            the recorded configurations).
+        num_samples: trials (100); if there are fewer curves, some are drawn again.
         repeats: as ``tunelight.run`` takes it (None). Curves recorded with several seeds are used in turn.
         workers: of a trial (1); (least, most) is a gang that a scheduler can resize.
         cluster: nodes x slots a node ("1x8"); a worker takes one slot.
@@ -140,7 +130,6 @@ def simulate(
 
     Raises: subclasses of TunelightError. Runs on: driver, without Ray.
     """
-    check_ray_internals("tune", "simulation")
     table = curves_of(curves)
     settings = Settings(
         **_judged_by(metric, mode, table),
@@ -190,7 +179,6 @@ def simulate(
     return log.simulation(
         controller,
         time.perf_counter() - began,
-        _notes(table, controller, settings),
         search.repetition_of,
         () if again is None else again.standings(),
     )
@@ -260,32 +248,6 @@ def _searcher(given: Any, table: Curves, settings: Settings) -> Searcher:
         if "config" in inspect.signature(searcher.set_search_properties).parameters:
             searcher.set_search_properties(**settings.judged_by, config={})
     return searcher
-
-
-def _notes(table: Curves, controller: SimController, settings: Settings) -> list[str]:
-    """Return the notes that belong beside every figure."""
-    notes = [table.note]
-    trials: list[Any] = controller.get_trials()
-    if settings.num_samples > table.size:
-        notes.append(f"{len(trials)} trials were drawn from {table.size} curves, so some came more than once")
-    if settings.repeats is not None and not hasattr(table, "again"):
-        notes.append("the curves hold one training of each configuration, so that repetitions report the same again")
-    past = sum(trial.reported > trial.curve.epochs for trial in trials)
-    if past:
-        notes.append(f"{past} trials trained past the end of their curve, and went on reporting its last value")
-    return [*notes, fidelity_note()]
-
-
-@functools.cache
-def fidelity_note(path: Path = FIDELITY) -> str:
-    """Return the sentence that belongs beside every simulated figure."""
-    if not path.is_file():
-        return "not calibrated: benchmarks/fidelity.py has not been run here"
-    measured = json.loads(path.read_text(encoding="utf-8"))
-    return (
-        f"makespans of {measured['sweeps']} live sweeps ({measured['where']}) were met within "
-        f"{100 * measured['largest_error']:.0f} %, {100 * measured['median_error']:.0f} % in the median"
-    )
 
 
 @contextlib.contextmanager

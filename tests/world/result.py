@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from ray.tune import Callback
 
+from tests.world.world import Happened, Use, World
 from tunelight.compat.ray import TRAINING_ITERATION
 from tunelight.messages import RESULT_KEY
 from tunelight.record import FAILED, Standing
-from tunelight.simulation.world import Happened, Use, World
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class SimTrial:
 
 @dataclass(frozen=True)
 class Simulation:
-    """The cost and the findings of a simulated sweep, in virtual time. Experimental.
+    """The cost and the findings of a simulated sweep, in virtual time.
 
     Args:
         makespan_s: from the start to the end of the last trial.
@@ -51,7 +51,6 @@ class Simulation:
         scheduler_cpu_s: CPU time of the calls to the scheduler; ``calls``: their number.
         wall_s: real time of the simulation.
         events: the log, if ``events=True``.
-        notes: what must be said beside its figures.
         repeated: as ``SweepResults.repeated()`` returns it.
     """
 
@@ -67,7 +66,6 @@ class Simulation:
     scheduler_cpu_s: float
     calls: int
     wall_s: float
-    notes: Sequence[str] = ()
     events: Sequence[Happened] = field(default=(), repr=False)
     repeated: Sequence[Standing] = ()
 
@@ -163,7 +161,6 @@ class SimulationLog(Callback):
         self,
         controller: Any,
         wall_s: float,
-        notes: Sequence[str],
         repetition_of: Callable[[str], tuple[str, int] | None],
         repeated: Sequence[Standing],
     ) -> Simulation:
@@ -183,7 +180,6 @@ class SimulationLog(Callback):
             scheduler_cpu_s=controller.timed.seconds,
             calls=controller.timed.calls,
             wall_s=wall_s,
-            notes=notes,
             events=world.happened,
             repeated=repeated,
         )

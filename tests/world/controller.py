@@ -1,7 +1,7 @@
 """Ray Tune's TuneController over simulated gangs, so that its steps come in the same order as in a live sweep.
 
 Overridden is what would leave the process (files, Ray, the wall clock), and what would make ten thousand trials slow.
-``tests/unit/simulation/test_conformance.py`` compares it with the class as Ray ships it.
+``tests/unit/world/test_conformance.py`` compares it with the class as Ray ships it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from ray.tune.execution.tune_controller import TuneController, _FutureTrainingRe
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
 
+from tests.world.actors import Actors
+from tests.world.costs import uniform
+from tests.world.curves import Curves
+from tests.world.sim_gang import Saved, SimGang
+from tests.world.world import World
 from tunelight.compat.ray import TRAINING_ITERATION, TRIAL_ID
 from tunelight.errors import TunelightError
 from tunelight.schedulers.base import GangScheduler
 from tunelight.schedulers.wrapper import SweepScheduler
-from tunelight.simulation.actors import Actors
-from tunelight.simulation.costs import uniform
-from tunelight.simulation.curves import Curves
-from tunelight.simulation.sim_gang import Saved, SimGang
-from tunelight.simulation.world import World
 
 _PATIENCE = 100
 """How many steps in a row may pass without an event."""
