@@ -208,7 +208,9 @@ LIBRARIES: dict[str, Libraries] = {
     ),
     "data.cached": Libraries(names("joblib filelock")),
     "sweep": Libraries(names("cloudpickle numpy rich yaml", TUNE), why="only workers need torch and Lightning"),
-    "sweep.tuneup": Libraries(names("numpy yaml ray"), why="only workers need torch and Lightning"),
+    "sweep.tuneup": Libraries(
+        names("numpy yaml ray"), late=names("ruamel.yaml"), why="only workers need torch and Lightning"
+    ),
     "sweep.tuneup.worker": Libraries(names("torch"), why="it runs on workers, and a driver only sends it"),
     "cli": Libraries(names("typer"), late=names("rich yaml"), why="each command imports what it needs"),
     "cli.mcp_server": Libraries(names("mcp pydantic"), why="an extra"),

@@ -151,4 +151,4 @@ def test_precision_is_marked_as_changing_results(ray4):
     result = tuned(try_workers=[1], try_precision=["bf16-true"], trainer_args={"accelerator": "cpu"})
     marked = [setting for setting in result.measured if setting.changes_results]
     assert [setting.precision for setting in marked] == ["bf16-true"]
-    assert any(row[0].endswith("*") for row in result.rows())
+    assert any(row["setting"].endswith("*") for row in result.table())

@@ -78,7 +78,8 @@ def tune_up(
     if json:
         print_json(made.asdict())
     else:
-        print_table(made.columns, made.rows())
+        rows = made.table()
+        print_table(list(rows[0]), [list(row.values()) for row in rows])
         typer.echo(str(made))
     if write:
         made.write(file)

@@ -19,7 +19,7 @@ from tunelight.policies import FailurePolicy
 from tunelight.resources import Reservation
 from tunelight.session.task import Home, Start, Task
 from tunelight.settings import Settings
-from tunelight.sweep.tuneup.figures import Figures, Setting, UnmeasuredError
+from tunelight.sweep.tuneup.search import Figures, Setting, UnmeasuredError
 from tunelight.sweep.tuneup.worker import Measure
 
 _LONGEST_S = 600.0

@@ -13,7 +13,7 @@ import yaml
 from tunelight.errors import SettingsError, TunelightError
 from tunelight.space import SearchSpace
 from tunelight.stores.atomic import replacing
-from tunelight.sweep.tuneup.figures import Figures, Setting
+from tunelight.sweep.tuneup.search import Figures, Setting
 
 
 @dataclass(frozen=True)
@@ -95,126 +95,82 @@ class TuneUp:
             keys[loaders] = setting.loader_workers
         return {**made, **({"trainer_args": args} if args else {}), **({"space": keys} if keys else {})}
 
-    def yaml(self, setting: Setting | None = None) -> str:
-        """Return :meth:`settings` as YAML to paste into a search space."""
-        return yaml.safe_dump(self.settings(setting), sort_keys=False)
-
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the best setting into a search space's file; comments and all else stay.
 
-        Raises: SettingsError where that file is not written by hand as tunelight's own are; OSError.
+        Raises: SettingsError for a file that would be no search space then; OSError.
         """
-        text = Path(path).read_text(encoding="utf-8")
-        made = self.settings()
-        for name in ("trainer_args", "space"):
-            for key, value in made.pop(name, {}).items():
-                text = with_value(text, (name, key), value)
+        from ruamel.yaml import YAML
+
+        editor, made = YAML(), self.settings()
+        editor.preserve_quotes, editor.width = True, 10_000
+        document = editor.load(Path(path).read_text(encoding="utf-8"))
         for name, value in made.items():
-            text = with_value(text, (name,), value)
+            if isinstance(value, dict) and document.get(name):
+                for key, one in value.items():
+                    if key in document[name]:
+                        document[name][key] = one
+                    else:
+                        document[name].insert(0, key, one)  # at the end it would come behind blank lines and comments
+            else:
+                document[name] = value
         try:
             with replacing(path) as draft:
-                draft.write_text(text, encoding="utf-8")
+                editor.dump(document, draft)
                 SearchSpace.load(draft)  # else the file stays as it was
         except TunelightError as error:
             raise SettingsError(f"{path} cannot be edited: {error} Paste the settings into it.") from error
 
     def asdict(self) -> dict[str, Any]:
         """Return plain data."""
-        rows = []
-        for setting, figures in sorted(self.measured.items(), key=lambda pair: -pair[1].speed):
-            low, rate, high = figures.rates
-            row = {"steps_per_s": rate, "quartiles": [low, high], "cost_s_per_sample": self.cost(setting)}
-            row |= {"data_share": figures.data_s / figures.step_s, "wait_share": figures.wait_s / figures.step_s}
-            rows.append({**asdict(setting), **row, "changes_results": setting.changes_results})
         names = ("now", "fastest", "cheapest", "for_sweep")
+        lists = {name: getattr(self, name) for name in ("global_batch", "limit", "search_s", "seconds", "notes")}
         return {
-            **{name: asdict(one) if (one := getattr(self, name)) is not None else None for name in names},
+            **{name: None if getattr(self, name) is None else asdict(getattr(self, name)) for name in names},
             "settings": self.settings(),
-            "measured": rows,
+            "measured": [
+                {**asdict(setting), "steps_per_s": rate, "quartiles": [low, high]}
+                | {"cost_s_per_sample": self.cost(setting), "changes_results": setting.changes_results}
+                | {"data_share": figures.data_s / figures.step_s, "wait_share": figures.wait_s / figures.step_s}
+                for setting, figures in self._fastest_first()
+                for low, rate, high in [figures.rates]
+            ],
             "failed": [{**asdict(setting), "why": why} for setting, why in self.failed.items()],
             "foretold": [asdict(each) for each in self.foretold],
-            "global_batch": self.global_batch,
-            "limit": self.limit,
-            "search_s": self.search_s,
-            "seconds": self.seconds,
-            "notes": list(self.notes),
+            **lists,
         }
 
-    def rows(self) -> list[list[str]]:
-        """Return the table of measured settings, the fastest first."""
-        rows = []
-        for setting, figures in sorted(self.measured.items(), key=lambda pair: -pair[1].speed):
-            low, rate, high = figures.rates
-            mark = " *" if setting.changes_results else ""
-            shares = (figures.data_s / figures.step_s, figures.wait_s / figures.step_s)
-            speed = f"{rate:.3g} ({low:.3g} to {high:.3g})"
-            rows.append(
-                [f"{setting}{mark}", speed, f"{1e3 * self.cost(setting):.3g} ms", *(f"{s:.0%}" for s in shares)]
-            )
-        return rows
+    def _fastest_first(self) -> list[tuple[Setting, Figures]]:
+        return sorted(self.measured.items(), key=lambda pair: -pair[1].speed)
 
     @property
-    def columns(self) -> list[str]:
-        """The table's columns."""
-        held = "GPU" if self.gpus_per_worker else "CPU"
-        return ["setting", "steps/s (quartiles)", f"{held} time a sample", "waits for data", "for workers"]
+    def _held(self) -> str:
+        return "GPU" if self.gpus_per_worker else "CPU"
+
+    def table(self) -> list[dict[str, str]]:
+        """Return a row for each measured setting, the fastest first, with what is recommended and foretold of it."""
+        told = {each.setting: f"{each.makespan_s:.3g} s, {each.at_once} at once" for each in self.foretold}
+        return [
+            {
+                "setting": f"{setting}{' *' * setting.changes_results}",
+                "steps/s (quartiles)": "{1:.3g} ({0:.3g} to {2:.3g})".format(*figures.rates),
+                f"{self._held} time a sample": f"{1e3 * self.cost(setting):.3g} ms",
+                "waits for data": f"{figures.data_s / figures.step_s:.0%}",
+                "for workers": f"{figures.wait_s / figures.step_s:.0%}",
+                "the sweep": told.get(setting, ""),
+            }
+            for setting, figures in self._fastest_first()
+        ]
 
     def __str__(self) -> str:
-        low, rate, high = self.measured[self.fastest].rates
-        own = self.measured[self.now].speed if self.now in self.measured else None
-        against = (
-            f", {self.measured[self.fastest].speed / own:.2f} times now's" if own and self.fastest != self.now else ""
-        )
-        held = "GPU" if self.gpus_per_worker else "CPU"
+        figures, own = self.measured[self.fastest], self.measured.get(self.now)
+        against = f", {figures.speed / own.speed:.2f} times now's" if own and self.fastest != self.now else ""
         lines = [
             f"{len(self.measured)} settings measured in {self.search_s:.0f} s, {self.global_batch} samples a step.",
-            f"Fastest for one trial: {self.fastest}: {rate:.3g} steps/s ({low:.3g} to {high:.3g}){against}.",
-            f"  It is {self.limit}",
-            f"Cheapest: {self.cheapest}: {1e3 * self.cost(self.cheapest):.3g} ms of {held} time a sample.",
+            f"Fastest for one trial: {self.fastest}: {figures.rates[1]:.3g} steps/s{against}. It is {self.limit}",
+            f"Cheapest: {self.cheapest}: {1e3 * self.cost(self.cheapest):.3g} ms of {self._held} time a sample.",
         ]
         lines += [] if self.for_sweep is None else [f"Best for this sweep: {self.for_sweep}."]
-        lines += [
-            f"  {each.setting}: it takes {each.makespan_s:.3g} s, with {each.at_once} at once and "
-            f"{each.seconds_per_epoch:.3g} s an epoch"
-            for each in self.foretold
-        ]
         lines += [f"Not possible: {setting}: {why}" for setting, why in self.failed.items()]
         lines += [f"- {note}" for note in self.notes]
-        return "\n".join([*lines, "", self.yaml().rstrip()])
-
-
-# -- editing YAML by its own text
-
-
-def with_value(text: str, path: tuple[str, ...], value: Any) -> str:
-    """Return YAML's text with the value at a path of keys replaced or added; all else, comments too, stays as it is."""
-    written = yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("\n").removesuffix("\n...")
-    node: Any = yaml.compose(text, yaml.SafeLoader)
-    for depth, name in enumerate(path):
-        if not isinstance(node, yaml.MappingNode):
-            raise SettingsError(f"{'.'.join(path[:depth]) or 'the file'} has no keys. Paste the settings into it.")
-        child = next((child for key, child in node.value if key.value == name), None)
-        if child is None:
-            for part in reversed(path[depth + 1 :]):
-                written = f"{{{part}: {written}}}"
-            return _added(text, node, f"{name}: {written}", top=depth == 0)
-        node = child
-    return text[: node.start_mark.index] + written + text[_end(node) :]
-
-
-def _added(text: str, node: yaml.MappingNode, line: str, *, top: bool) -> str:
-    if top:
-        return f"{text.rstrip()}\n{line}\n"
-    if node.flow_style:
-        comma = ", " if node.value else ""
-        return f"{text[: node.start_mark.index + 1]}{line}{comma}{text[node.start_mark.index + 1 :]}"
-    first = node.value[0][0].start_mark
-    return f"{text[: first.index]}{line}\n{' ' * first.column}{text[first.index :]}"
-
-
-def _end(node: Any) -> int:
-    """Return where a value ends: PyYAML counts comments behind a block to it."""
-    if isinstance(node, yaml.ScalarNode) or node.flow_style:
-        return int(node.end_mark.index)
-    last = node.value[-1]
-    return _end(last[1] if isinstance(last, tuple) else last)
+        return "\n".join([*lines, "", yaml.safe_dump(self.settings(), sort_keys=False).rstrip()])

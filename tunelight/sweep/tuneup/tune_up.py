@@ -26,9 +26,8 @@ from tunelight.space import SearchSpace
 from tunelight.space.check import check_settings
 from tunelight.space.parts import split_config
 from tunelight.sweep.building import build_parts
-from tunelight.sweep.tuneup.figures import Figures, Setting, UnmeasuredError
 from tunelight.sweep.tuneup.result import Foretold, TuneUp
-from tunelight.sweep.tuneup.search import Choices, Search, bottleneck
+from tunelight.sweep.tuneup.search import Choices, Figures, Search, Setting, UnmeasuredError, bottleneck
 
 if TYPE_CHECKING:
     from tunelight.sweep.tuneup.bench import Bench
@@ -98,8 +97,26 @@ def tune_up(
         search_s = time.monotonic() - began
         each_s = max(min(_FORETOLD_S, budget_s / 2), search.seconds)
         foretold, notes = _foretell(space, told, search, bench, seconds=each_s, say=say)
-    seconds = time.monotonic() - began
-    return _result(told, space, search, names, foretold=foretold, search_s=search_s, seconds=seconds, notes=notes)
+    figures = search.measured[search.fastest]
+    made = TuneUp(
+        now=search.choices.start(search.choices.gangs[0]),
+        fastest=search.fastest,
+        cheapest=search.fastest,
+        for_sweep=foretold[0].setting if foretold else None,
+        measured=search.measured,
+        failed=search.failed,
+        foretold=foretold,
+        global_batch=figures.samples,
+        limit=bottleneck(figures, adjustable=names["num_workers"] is not None),
+        search_s=search_s,
+        seconds=time.monotonic() - began,
+        notes=[*notes, *_notes(told, space, search, names, figures)],
+        gpus_per_worker=told.gpus_per_worker,
+        names=names,
+        fixed=names["batch_size"] not in space.domains or space.is_fixed(str(names["batch_size"])),
+        trainer_args=told.trainer_args or {},
+    )
+    return replace(made, cheapest=min(made.measured, key=made.cost))
 
 
 @contextlib.contextmanager
@@ -273,70 +290,25 @@ def _foretell(
     return sorted(foretold, key=lambda each: each.makespan_s), []
 
 
-def _result(
-    settings: Settings,
-    space: SearchSpace,
-    search: Search,
-    names: Mapping[str, str | None],
-    *,
-    foretold: Sequence[Foretold],
-    search_s: float,
-    seconds: float,
-    notes: Sequence[str],
-) -> TuneUp:
-    measured, now = search.measured, search.choices.start(search.choices.gangs[0])
-    fastest = search.fastest
-    figures = measured[fastest]
-    made = TuneUp(
-        now=now,
-        fastest=fastest,
-        cheapest=fastest,
-        for_sweep=foretold[0].setting if foretold else None,
-        measured=measured,
-        failed=search.failed,
-        foretold=foretold,
-        global_batch=figures.samples,
-        limit=bottleneck(figures, adjustable=names["num_workers"] is not None),
-        search_s=search_s,
-        seconds=seconds,
-        notes=[*notes, *_notes(settings, space, search, names, figures)],
-        gpus_per_worker=settings.gpus_per_worker,
-        names=names,
-        fixed=names["batch_size"] not in space.domains or space.is_fixed(str(names["batch_size"])),
-        trainer_args=settings.trainer_args or {},
-    )
-    return replace(made, cheapest=min(measured, key=made.cost))
-
-
 def _notes(
     settings: Settings, space: SearchSpace, search: Search, names: Mapping[str, str | None], figures: Figures
 ) -> list[str]:
     """Return what a user has to know of the figures."""
-    where = "data" if settings.data is not None else "model"
-    lacks = {"batch_size": "workers and pieces were", "num_workers": "the DataLoader's workers were"}
-    notes = [
-        f"{what} not varied: give {where} an argument {name}" for name, what in lacks.items() if names[name] is None
-    ]
-    batch = names["batch_size"]
-    if batch in space.domains and not space.is_fixed(str(batch)):
-        notes.append(f"{batch} is searched: with another number of workers or pieces, divide its values accordingly")
-    if figures.batch_norm:
-        notes.append(
-            "the model has BatchNorm, whose result depends on the samples of a forward: "
-            + (
-                "workers and pieces change it"
-                if search.choices.regroups
-                else "only settings with the same were measured"
-            )
-        )
+    where, batch = "data" if settings.data is not None else "model", str(names["batch_size"])
+    same = "workers and pieces change it" if search.choices.regroups else "only settings with the same were measured"
+    spared = f"{search.spared} more settings were not measured, for they could not be faster"
     if search.out_of_time:
-        notes.append(f"the budget ended the search: {search.spared} settings were not measured. Give a larger budget")
-    elif search.spared:
-        notes.append(f"{search.spared} more settings were not measured, for they could not be faster")
-    if any(setting.changes_results for setting in search.measured):
-        notes.append("* changes results: precision and torch.compile round otherwise")
-    if any(setting.compiled for setting in search.measured):
-        notes.append("torch.compile is no setting: call self.compile() at the end of the model's __init__")
-    if figures.left_out:
-        notes.append(f"callbacks that take no part in a step were left out: {', '.join(figures.left_out)}")
-    return notes
+        spared = f"the budget ended the search: {search.spared} settings were not measured. Give a larger budget"
+    searched, measured = batch in space.domains and not space.is_fixed(batch), search.measured
+    differ, compiled = any(one.changes_results for one in measured), any(one.compiled for one in measured)
+    said = {
+        f"workers and pieces were not varied: give {where} an argument batch_size": names["batch_size"] is None,
+        f"the DataLoader's workers were not varied: give {where} an argument num_workers": names["num_workers"] is None,
+        f"{batch} is searched: with another number of workers or pieces, divide its values accordingly": searched,
+        f"the model has BatchNorm, whose result depends on the samples of a forward: {same}": figures.batch_norm,
+        spared: search.out_of_time or search.spared,
+        "* changes results: precision and torch.compile round otherwise": differ,
+        "torch.compile is no setting: call self.compile() at the end of the model's __init__": compiled,
+        f"callbacks that take no part in a step were left out: {', '.join(figures.left_out)}": figures.left_out,
+    }
+    return [note for note, holds in said.items() if holds]

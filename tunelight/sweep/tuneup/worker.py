@@ -17,7 +17,7 @@ from tunelight.compat.lightning import Callback, Checkpoint, Profiler, pl
 from tunelight.lightning.recipe import Recipe, built, callbacks_of, with_device
 from tunelight.session.session import get_session
 from tunelight.settings.backends import BACKENDS
-from tunelight.sweep.tuneup.figures import Figures, Setting
+from tunelight.sweep.tuneup.search import Figures, Setting
 
 SLICES = 5
 _WARM_STEPS = 3
