@@ -36,7 +36,7 @@ BROUGHT_BY_USERS = {
 
 MOST_FLOORS = 12
 MOST_CORE_LINES = 36_150
-"""90 more than in 0.3.0, for checks of Trainers inside fits, of one process, and of errors that were forgiven."""
+"""As many as there are: what is added takes as much away."""
 LIGHTNING_FLOORS = (
     ("exact", "transfer"),
     ("state",),
