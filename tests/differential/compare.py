@@ -30,7 +30,7 @@ def outcome(folder: Path) -> dict[str, Any]:
     tables = [csv.DictReader(path.read_text().splitlines()) for path in files.rglob("metrics.csv")]
     rows = [{name: float(value) for name, value in row.items() if value} for table in tables for row in table]
     # Of all fits, in whatever folder each logs.
-    found["rows"] = sorted(rows, key=lambda row: (row["step"], row["epoch"], sorted(row), sorted(row.items())))
+    found["rows"] = sorted(rows, key=lambda row: (row["step"], row.get("epoch", -1), sorted(row), sorted(row.items())))
     found["checkpoints"] = {name: _checkpoint(path) for name, path in named.items() if path.suffix == ".ckpt"}
     return found
 
