@@ -112,3 +112,4 @@ def _train(reference: str, folders: Sequence[Path], rank: int, port: int) -> Non
 
 if __name__ == "__main__":
     main(sys.argv[1], [Path(one) for one in sys.argv[2:]])
+    os._exit(0)  # what its forks shared may wait for them at the interpreter's end
