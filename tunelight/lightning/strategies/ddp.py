@@ -87,6 +87,7 @@ class RayStrategy(SizeInvariantTraining, DDPStrategy):
         if any(one.requires_grad != trained for one, trained in self._wrapped):
             wrapped = self.model
             assert isinstance(wrapped, DistributedDataParallel)
+            self.model = wrapped.module  # for the teardown, if another rank is lost now
             del wrapped.reducer, wrapped.logger  # torch's hooks on the parameters live as long as these
             self.model = self._setup_model(wrapped.module)
             self._register_ddp_hooks()
