@@ -193,7 +193,7 @@ class _Sweep:
     def _searched(self, chance: random.Random) -> Iterator[int]:
         """Yield each trial's last epoch: the n-th at a rung goes on if it is among the best n / eta there, or the best.
 
-        Where trials pause, of fewer than eta only the first goes on: for the one that is promoted later.
+        Where trials pause, only the first of fewer than eta goes on: it stands for the one that is promoted later.
         """
         filed: dict[int, list[float]] = {rung: [] for rung in self.rungs}
         for _ in range(self.told.num_samples):
