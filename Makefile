@@ -56,7 +56,7 @@ help:
 	@echo "make sbom       what the wheel in dist/ brings with it, as CycloneDX, into build/tunelight.cdx.json"
 	@echo "make docs       the site, into build/docs (open build/docs/index.html)"
 	@echo "make site       the same as one version of several, on the branch gh-pages (VERSION=0.3)"
-	@echo "make reference  write docs/settings.md, docs/commands, the schemas and the conda recipe"
+	@echo "make reference  write docs/settings.md, docs/commands.md, the schemas and the conda recipe"
 	@echo "make dist       the wheel and the sdist, into dist"
 	@echo "make wheel-test install the wheel in dist into a new environment, and run there what a first reader types"
 	@echo "make clean      remove caches and built files (sweeps and .venv stay)"

@@ -1,4 +1,4 @@
-"""Write what follows from the code: docs/settings.md, docs/commands/, the schemas, llms.txt, and tests/names.json.
+"""Write what follows from the code: docs/settings.md, docs/commands.md, the schemas, llms.txt, and tests/names.json.
 
 Run it after a change of a setting, of the docstring of ``tunelight.run``, of a command, or of another public name;
 tests compare the files with what it would write.
@@ -40,11 +40,7 @@ _WORDS = {
 
 def pages() -> dict[Path, str]:
     """Return the text of each page by its path."""
-    group: Any = typer.main.get_command(app)
-    commands = {name: command for name, command in group.commands.items() if not command.hidden}
-    made = {DOCS / "commands" / f"{name}.md": _command(name, command) for name, command in commands.items()}
-    made[DOCS / "commands" / "README.md"] = _list_of(commands, group)
-    path = DOCS / "settings.md"
+    path, made = DOCS / "settings.md", {DOCS / "commands.md": _commands(typer.main.get_command(app))}
     before, _, rest = path.read_text().partition(BEGIN)
     made[path] = f"{before}{BEGIN}\n{_settings()}\n{END}{rest.partition(END)[2]}"
     made[DOCS.parent / "searchspaces" / "schema.json"] = json.dumps(schema(), indent=1) + "\n"
@@ -159,38 +155,39 @@ def _type(schema: Any) -> str:
 # --- commands ---------------------------------------------------------------------------------------------
 
 
-def _list_of(commands: dict[str, Any], group: Any) -> str:
-    rows = [f"| [{name}]({name}.md) | {_cell(_first(command))} |" for name, command in commands.items()]
-    intro = "The pages show what `tunelight COMMAND --help` prints. What commands have in common, such as exit codes,"
-    return "\n".join(
-        [
-            *(
-                "# Commands",
-                "",
-                intro,
-                "`--set` and `--json`, is described in [the command line](../command-line.md).",
-                "",
-            ),
-            *("| Command | |", "| --- | --- |", *rows, ""),
-            *_table("Option of every command", group, ("debug", "version", "help")),
-        ]
-    )
+def _commands(group: Any) -> str:
+    """Return the page of all commands: a list of them, and a section for each."""
+    commands = {name: command for name, command in group.commands.items() if not command.hidden}
+    lines = [
+        "# Commands",
+        "",
+        "What `tunelight COMMAND --help` prints, for each. [The command line](command-line.md) has the rest: exit",
+        "codes, `--set` and `--json`.",
+        "",
+        *("| Command | |", "| --- | --- |"),
+        *(f"| [{name}](#tunelight-{name}) | {_cell(_first(command))} |" for name, command in commands.items()),
+        "",
+        *_table("Option of every command", group, ("debug", "version", "help")),
+    ]
+    for name, command in commands.items():
+        lines += _command(name, command)
+    return "\n".join(lines)
 
 
-def _command(name: str, command: Any) -> str:
-    """Return the page of a command: description, usage, arguments, options, and its example."""
+def _command(name: str, command: Any) -> list[str]:
+    """Return the section of a command: description, usage, arguments, options, and its example."""
     context = typer.Context(command, info_name=f"tunelight {name}")
     usage = re.sub(r"\{(\w+)\}", lambda match: match[1].upper(), command.get_usage(context).removeprefix("Usage: "))
     kinds: dict[str, list[str]] = {"argument": [], "option": []}
     for each in command.get_params(context):
         kinds[each.param_type_name].append(each.name)
-    lines = [f"# tunelight {name}", "", _paragraphs(command.help), "", "```text", usage, "```", ""]
-    lines += _table("Argument", command, kinds["argument"]) + _table("Option", command, kinds["option"])
+    lines = [f"## tunelight {name}", "", _paragraphs(command.help), "", "```text", usage, "```", ""]
+    lines += _table("Argument", command, kinds["argument"])
+    lines += _table("Option", command, [option for option in kinds["option"] if option != "help"])
     if isinstance(command, TakesSettings):
-        lines += ["`--set` takes every [setting](../settings.md), and keys of the search space.", ""]
+        lines += ["`--set` takes every [setting](settings.md), and keys of the search space.", ""]
     examples = re.split(" {3,}", (command.epilog or "").removeprefix("Example: "))
-    lines += ["```console", *examples, "```", ""]
-    return "\n".join(lines)
+    return [*lines, "```console", *examples, "```", ""]
 
 
 def _table(title: str, command: Any, names: Sequence[str]) -> list[str]:
@@ -308,14 +305,10 @@ def _import(path: str) -> Any:
 
 
 def main() -> None:
-    """Write the pages and the names, and delete the pages of commands that are gone."""
-    made = pages()
+    """Write the pages and the names."""
     lines = [f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in names().items()]
     NAMES.write_text("{\n" + ",\n".join(lines) + "\n}\n")
-    (DOCS / "commands").mkdir(exist_ok=True)
-    for path in set((DOCS / "commands").glob("*.md")) - made.keys():
-        path.unlink()
-    for path, text in made.items():
+    for path, text in pages().items():
         path.write_text(text)
 
 

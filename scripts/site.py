@@ -22,13 +22,9 @@ LEFT_OUT = frozenset({"README.md"})
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """List the page of each command under Reference, Commands, and offer the other versions where mike builds."""
+    """Offer the other versions where mike builds."""
     if "MIKE_DOCS_VERSION" in os.environ:  # elsewhere there is no list of versions that could be fetched
         config.extra["version"] = {"provider": "mike", "alias": True}
-    commands = sorted(path.name for path in Path(config.docs_dir, "commands").glob("*.md") if path.stem != "README")
-    reference = next(entry["Reference"] for entry in config.nav or () if "Reference" in entry)
-    section = next(entry["Commands"] for entry in reference if "Commands" in entry)
-    section += [f"docs/commands/{name}" for name in commands]
     return config
 
 

@@ -160,7 +160,7 @@ def test_the_site_builds_without_a_warning_and_needs_no_network(tmp_path: Path) 
     }
     assert {page.replace("README.md", "index.md").replace(".md", ".html") for page in pages} <= built.keys()
     assert "Is this for me?" in built["index.html"]
-    assert "docs/commands/run.html" in built["index.html"]
+    assert "docs/commands.html" in built["index.html"]
     for page, text in built.items():
         fetched = re.findall(
             r"<(?:script|img|iframe)[^>]*\ssrc=\"?(https?:[^\s\">]*)|<link[^>]*href=\"?(https?:[^\s\">]*)", text
