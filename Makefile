@@ -6,12 +6,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.tunelight-setup
 HOROVOD_STAMP := $(VENV)/.tunelight-horovod
-BENCHMARKS := turnaround leak strategies gpu chaos recovery pbt schedulers fidelity search transfer suggestions importances reporting data nodes ready compile web resumed leaving branching coordinates tune_up
+BENCHMARKS := turnaround leak strategies gpu chaos recovery pbt schedulers fidelity search transfer suggestions reporting data nodes ready web leaving branching coordinates tune_up
 # Of these `make test` runs no short mode, which takes minutes; the nightly workflow does, by `make bench-short LONG=`.
-LONG ?= recovery resumed leaving branching pbt data nodes strategies fidelity compile gpu search record_digits_curves chaos-cluster turnaround-peers
+LONG ?= recovery leaving branching pbt data nodes strategies fidelity gpu search chaos-cluster turnaround-peers
 # Of these there is no whole run but on a GPU: `make gpu`.
 ON_GPUS := gpu
-SHORT := $(BENCHMARKS) chaos-cluster turnaround-peers record_curves record_digits_curves
+SHORT := $(BENCHMARKS) chaos-cluster turnaround-peers record_curves
 # Each is `NAME.py --short`, but for these.
 SHORT_chaos-cluster := chaos.py --cluster
 SHORT_turnaround := turnaround.py --only a,b,f

@@ -8,8 +8,8 @@
 
 Each task has a sample of its search space, drawn with a fixed seed, and each configuration is trained from two seeds
 on one thread. It can be stopped and started again: what is in ``--parts`` stays. With all parts of a task there, its
-table is written. The task mnist1d-cnn needs the package mnist1d, which generates its data. The digits tasks are
-recorded by record_digits_curves.py.
+table is written. The task mnist1d-cnn needs the package mnist1d, which generates its data. The tables of the digits
+are older: `git show 9f84c912:benchmarks/record_digits_curves.py` recorded them.
 """
 
 from __future__ import annotations
