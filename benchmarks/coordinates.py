@@ -22,7 +22,7 @@ from figures import headline
 
 from tests.integration.compared_widths import Trained
 from tests.integration.test_widths import SENTENCES, VECTORS, mlp, transformer
-from tunelight.lightning.widths.check import FACTORS, Layer, measure
+from tunelight.extras.widths.check import FACTORS, Layer, measure
 
 BASE = 32
 MODELS = {"mlp": (mlp, VECTORS, "An MLP"), "transformer": (transformer, SENTENCES, "A transformer")}

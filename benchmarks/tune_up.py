@@ -73,9 +73,9 @@ def measured(bench: Any, settings: list[Any], passes: int) -> dict[Any, float]:
 
 def searched(name: str, *, short: bool) -> tuple[list[str], bool]:
     """Return a row on the search for a training's fastest setting, and whether it is near and soon enough."""
+    from tunelight.extras.tuneup.search import Search
+    from tunelight.extras.tuneup.tune_up import benched
     from tunelight.settings import Settings
-    from tunelight.sweep.tuneup.search import Search
-    from tunelight.sweep.tuneup.tune_up import benched
 
     space = space_of(name)
     tried = {**(FEW if short else TRIED), "precision": (), "compiled": [False]}

@@ -24,7 +24,7 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler
 
 import tunelight as tl
-from tunelight.zoo import Cifar10Data, VisionTransformer, write_parquet
+from tunelight.extras.zoo import Cifar10Data, VisionTransformer, write_parquet
 
 if TYPE_CHECKING:
     from ray.data import Dataset

@@ -15,8 +15,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tunelight.machine.optional import OPTIONAL
-
 PACKAGE = Path(__file__).parents[1] / "tunelight"
 
 
@@ -61,9 +59,8 @@ ROOMS: dict[str, Room] = {
     "settings": Room(
         "what a sweep can be told, value by value", names("messages errors compat policies stores checkpoints")
     ),
-    "zoo": Room("models and data of the search spaces that come along", names("errors compat digits")),
     "session": Room("a worker's own context and its reports", names("messages errors compat checkpoints")),
-    "space": Room("what is searched, and settings checked against it", names("errors compat machine settings")),
+    "space": Room("what is searched, and settings checked against it", names("errors compat settings")),
     "resources": Room("workers to one reservation", names("messages errors compat settings")),
     "record": Room(
         "what happened, on disk, read without Ray", names("messages errors machine checkpoints stores settings")
@@ -77,11 +74,11 @@ ROOMS: dict[str, Room] = {
     ),
     "searchers": Room(
         "suggest configurations",
-        names("messages errors compat machine checkpoints settings space record"),
+        names("messages errors compat checkpoints settings space record"),
     ),
     "results": Room(
         "best, table and export, from the record alone",
-        names("errors compat machine stores checkpoints settings space record resources"),
+        names("errors compat stores checkpoints settings space record"),
     ),
     "trial": Room(
         "one trial of Tune as one gang",
@@ -93,49 +90,84 @@ ROOMS: dict[str, Room] = {
     ),
     "reporting": Room(
         "shows what the record says",
-        names("errors machine stores settings record results space:reporting.web"),
+        names("machine stores settings record results"),
     ),
-    "extras": Room("what a sweep does without", names("errors compat settings space schedulers searchers")),
     "lightning": Room(
         "all that overrides Lightning",
         names(
-            "messages errors compat policies machine checkpoints settings session space resources gang",
-            "stores:lightning.remote cluster:lightning.remote",
+            "messages errors compat policies settings session space gang",
         ),
     ),
-    "scripts": Room(
-        "runs a training script as it is, on a worker, and reads its options",
-        names("errors compat checkpoints settings session space gang schedulers lightning integrations"),
-    ),
-    "data": Room(
-        "datasets and caches for training code",
-        names("messages errors compat settings session gang lightning"),
-    ),
-    "integrations": Room("reports from the training loops of other libraries", names("errors session")),
     "sweep": Room(
         "run, resume, reproduce, check: wires the rooms",
         names(
             "messages errors compat policies machine stores settings space record resources",
             "gang schedulers searchers results trial cluster reporting lightning",
             "checkpoints:sweep.branching",
-            "session:sweep.tuneup extras:sweep.tuneup",
         ),
     ),
     "cli": Room(
         "parses and calls",
         names(
-            "errors compat machine stores settings space record results extras reporting sweep",
+            "errors compat stores settings space record results reporting sweep",
         ),
     ),
     "__main__": Room("the command line by another name", names("cli")),
     "": Room(
         "the front door: every public name",
         names(
-            "errors compat policies settings session space resources schedulers searchers extras results",
-            "trial lightning data cluster sweep",
+            "errors compat policies settings session space resources schedulers searchers results",
+            "trial lightning cluster sweep",
         ),
     ),
 }
+
+# What a sweep does without. Each may import all of the first storey, which imports one of these only inside a function,
+# at the places of `STAIRS`.
+EXTRAS: dict[str, Room] = {
+    "extras.figures": Room("figures of a sweep"),
+    "extras.report": Room("saved reports and comparisons", names("extras.figures")),
+    "extras.web": Room("the live page", names("extras.report")),
+    "extras.export": Room("exports of a trial"),
+    "extras.study": Room("a sweep as an Optuna study"),
+    "extras.reproduce": Room("a trial, trained again and compared"),
+    "extras.mcp": Room("`tunelight mcp`", names("cli")),
+    "extras.plan": Room("how long a sweep will take"),
+    "extras.tuneup": Room("measured settings", names("extras.plan")),
+    "extras.spaces": Room("search spaces of other programs"),
+    "extras.zoo": Room("models and data of the search spaces that come along"),
+    "extras.transformers": Room("reports from the Trainer of transformers"),
+    "extras.scripts": Room(
+        "training scripts as they are, their options and what they log", names("extras.transformers")
+    ),
+    "extras.data": Room("datasets and caches for training code"),
+    "extras.standalone": Room("fits outside of a sweep"),
+    "extras.widths": Room("wide models with what narrow ones have found"),
+}
+STAIRS = {
+    "cli.best": "extras.export",
+    "cli.figures": "extras.figures",
+    "cli.mcp": "extras.mcp",
+    "cli.planning": "extras.plan",
+    "cli.reproduce": "extras.reproduce",
+    "cli.starter": "extras.scripts",
+    "cli.tuning": "extras.tuneup",
+    "cli.web": "extras.web",
+    "lightning.recipe": "extras.scripts extras.widths",
+    "lightning.strategies.base": "extras.standalone",
+    "results.sweep": "extras.figures extras.study",
+    "results.trial": "extras.export extras.scripts extras.widths",
+    "space.domains": "extras.spaces",
+    "space.space": "extras.spaces",
+    "sweep.building": "extras.data",
+    "sweep.live_page": "extras.web",
+    "sweep.stages": "extras.widths",
+}
+"""Modules of the first storey that import an extra inside a function, and which."""
+FIRST_STOREY = ROOMS.keys() - {"cli", "__main__", ""}
+"""The rooms that any extra may import."""
+ROOMS |= EXTRAS
+ROOMS["extras"] = Room("what a sweep does without")
 
 TUNE = "ray ray.tune"
 LIGHTNING = "pytorch_lightning lightning_fabric torch"
@@ -152,11 +184,11 @@ LIBRARIES: dict[str, Libraries] = {
     "stores.tune": Libraries(names("fsspec pyarrow"), why="it is Tune's side of a store, imported where there is one"),
     "settings": Libraries(names("packaging yaml")),
     "space": Libraries(names("numpy pydantic yaml", TUNE)),
-    "space.wandb_domain": Libraries(names("scipy", TUNE), why="it draws as W&B does"),
+    "extras.spaces.wandb_domain": Libraries(names("scipy", TUNE), why="it draws as W&B does"),
     "space.distributions": Libraries(names("optuna"), why="only what asks Optuna imports it"),
     "resources": Libraries(late=names(TUNE)),
     "digits": Libraries(names("numpy", LIGHTNING), late=names("sklearn"), why="it is what a user could have written"),
-    "zoo": Libraries(names("numpy", LIGHTNING), late=names("pyarrow PIL"), why="as digits"),
+    "extras.zoo": Libraries(names("numpy", LIGHTNING), late=names("pyarrow PIL"), why="as digits"),
     "record": Libraries(
         names("numpy yaml ray.tune.Callback"), why="what is on disk outlives every version of Tune that wrote it"
     ),
@@ -176,44 +208,48 @@ LIBRARIES: dict[str, Libraries] = {
         late=names(LIGHTNING, "safetensors"),
         why="results are read where neither Ray nor torch is installed",
     ),
-    "results.study": Libraries(late=names("optuna"), why="it makes a study, when one is asked for"),
-    "results.figures": Libraries(
+    "extras.study": Libraries(late=names("optuna"), why="it makes a study, when one is asked for"),
+    "extras.figures": Libraries(
         names("numpy plotly"), late=names("optuna"), why="it draws, when a figure is asked for"
     ),
     "reporting": Libraries(names("numpy plotly rich tensorboard ray.tune.Callback"), late=names("IPython optuna")),
-    "reporting.web": Libraries(names("starlette uvicorn"), why="an extra"),
+    "extras.export": Libraries(late=names("torch safetensors"), why="only weights need them"),
+    "extras.report": Libraries(late=names("plotly"), why="a report draws when it is looked at"),
+    "extras.spaces": Libraries(late=names(TUNE)),
+    "extras.widths": Libraries(names("torch"), why="only workers scale models"),
+    "extras.web": Libraries(names("starlette uvicorn"), why="an extra"),
     "lightning": Libraries(names("cloudpickle numpy", LIGHTNING), late=names("torchmetrics horovod")),
     "lightning.guard": Libraries(why="every Trainer of the environment loads it, whatever its Lightning"),
     "lightning.strategy_check": Libraries(late=names(LIGHTNING), why="a Trainer of either Lightning loads it"),
     "lightning.recipe": Libraries(
         late=names(LIGHTNING, "jsonargparse"), why="a driver makes it, and only workers carry it out"
     ),
-    "lightning.remote": Libraries(names("numpy cloudpickle ray", LIGHTNING), why="it finds a Ray and forms gangs"),
-    "lightning.remote.tune": Libraries(
+    "extras.standalone": Libraries(names("numpy cloudpickle ray", LIGHTNING), why="it finds a Ray and forms gangs"),
+    "extras.standalone.tune": Libraries(
         names(TUNE), why="the way to Tune for a gang inside a function trainable, in the trial's process"
     ),
-    "integrations.transformers": Libraries(
+    "extras.transformers": Libraries(
         names("transformers torch"), why="only training code that uses transformers imports it"
     ),
-    "scripts": Libraries(names("yaml"), why="a driver makes a Script, and only workers run it"),
-    "scripts.files": Libraries(late=names("torch"), why="only workers watch files"),
-    "scripts.overwritten": Libraries(names("ray.tune.Callback"), why="it is the driver's part of that"),
-    "scripts.group": Libraries(names("torch"), why="only workers import it"),
-    "scripts.worker": Libraries(names("psutil"), why="it ends what a trial has started"),
-    "scripts.logged": Libraries(late=names("torch"), why="for scripts that log and report nothing"),
-    "scripts.huggingface": Libraries(late=names("transformers"), why="for scripts that use transformers"),
-    "data": Libraries(late=names("ray ray.data pyarrow"), why="a sweep without datasets needs none of them"),
-    "data.module": Libraries(
+    "extras.scripts": Libraries(names("yaml"), why="a driver makes a Script, and only workers run it"),
+    "extras.scripts.files": Libraries(late=names("torch"), why="only workers watch files"),
+    "extras.scripts.overwritten": Libraries(names("ray.tune.Callback"), why="it is the driver's part of that"),
+    "extras.scripts.group": Libraries(names("torch"), why="only workers import it"),
+    "extras.scripts.worker": Libraries(names("psutil"), why="it ends what a trial has started"),
+    "extras.scripts.logged": Libraries(late=names("torch"), why="for scripts that log and report nothing"),
+    "extras.scripts.huggingface": Libraries(late=names("transformers"), why="for scripts that use transformers"),
+    "extras.data": Libraries(late=names("ray ray.data pyarrow"), why="a sweep without datasets needs none of them"),
+    "extras.data.module": Libraries(
         names("numpy", LIGHTNING), late=names("ray.data"), why="it is Lightning's side of a dataset"
     ),
-    "data.cached": Libraries(names("joblib filelock")),
+    "extras.data.cached": Libraries(names("joblib filelock")),
     "sweep": Libraries(names("cloudpickle numpy rich yaml", TUNE), why="only workers need torch and Lightning"),
-    "sweep.tuneup": Libraries(
+    "extras.tuneup": Libraries(
         names("numpy yaml ray"), late=names("ruamel.yaml"), why="only workers need torch and Lightning"
     ),
-    "sweep.tuneup.worker": Libraries(names("torch"), why="it runs on workers, and a driver only sends it"),
+    "extras.tuneup.worker": Libraries(names("torch"), why="it runs on workers, and a driver only sends it"),
     "cli": Libraries(names("typer"), late=names("rich yaml"), why="each command imports what it needs"),
-    "cli.mcp_server": Libraries(names("mcp pydantic"), why="an extra"),
+    "extras.mcp.server": Libraries(names("mcp pydantic"), why="an extra"),
     "cli.starter.train": Libraries(names(LIGHTNING), why="it is what a user could have written"),
     "": Libraries(why="`import tunelight` costs nothing that its user does not need"),
 }
@@ -294,8 +330,9 @@ def imports_of(module: str, path: Path) -> list[Import]:
 
 
 def room_of(module: str) -> str:
-    """Return the room that a module lies in: "gang" for gang.worker."""
-    return module.split(".", maxsplit=1)[0]
+    """Return the room that a module lies in: "gang" for gang.worker, "extras.web" for extras.web.app."""
+    parts = module.split(".")
+    return ".".join(parts[: 1 + (parts[0] == "extras")])
 
 
 def target(name: str, known: dict[str, Path]) -> str | None:
@@ -332,7 +369,7 @@ def opened(module: str) -> set[str]:
         room, _, part = entry.partition(":")
         if _within(module, [part or room_of(module)]):
             rooms.add(room)
-    return rooms
+    return rooms | FIRST_STOREY if is_extra(module) else rooms
 
 
 def forced(module: str, found: Import, known: dict[str, Path]) -> str | None:
@@ -346,10 +383,12 @@ def forced(module: str, found: Import, known: dict[str, Path]) -> str | None:
     if inside is not None:
         if inside == "":
             return f"{where} imports the front door for `{found.name}`: {called} must name a room that exists."
-        if (without := optional_room(inside)) is not None and not found.typing and optional_room(module) is None:
-            return f"{where} imports {inside}, but {called} has to work without {OPTIONAL[without].gives}: look it up."
         if room_of(inside) == room or room_of(inside) in opened(module):
             return None
+        if is_extra(inside) and not is_extra(module):
+            if found.typing or (found.late and room_of(inside) in STAIRS.get(module, "").split()):
+                return None
+            return f"{where} imports {inside}: a sweep does without it, and only `STAIRS` may ask {room_of(inside)}."
         allowed = ", ".join(sorted(opened(module))) or "no other room"
         return f"{where} forces the door from {called} to {inside}: it may import {allowed} ({ROOMS[room].rule})."
     libraries = libraries_of(module)
@@ -364,43 +403,9 @@ def forced(module: str, found: Import, known: dict[str, Path]) -> str | None:
     return f"{where} forces the door from {called} to {found.name}: it may import {allowed}{because}."
 
 
-@functools.cache
-def optional_room(module: str) -> str | None:
-    """Return the name of the optional room that a module belongs to (tunelight/machine/optional.py)."""
-    room_of_part = {part: name for name, room in OPTIONAL.items() for part in room.parts}
-    parts = module.split(".")
-    longest = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
-    return next((room_of_part[part] for part in longest if part in room_of_part), None)
-
-
-def without(name: str) -> set[str]:
-    """Return the optional rooms that go with ``name``: itself, and all that import it."""
-    known, gone = modules(), {name}
-    while True:
-        more = {
-            room
-            for module, found in every_import()
-            if (room := optional_room(module)) is not None
-            and (inside := target(found.name, known)) is not None
-            and optional_room(inside) in gone
-        }
-        if more <= gone:
-            return gone
-        gone |= more
-
-
-def look_ups() -> list[str]:
-    """Return the name of an optional room for each place in the core that looks it up."""
-    found = []
-    for module, path in modules().items():
-        if optional_room(module) is None:
-            calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
-            found += [
-                str(call.args[0].value)
-                for call in calls
-                if (_dotted(call.func) or "") in {"look_up", "need"} and isinstance(call.args[0], ast.Constant)
-            ]
-    return found
+def is_extra(module: str) -> bool:
+    """Tell whether a module lies on the second storey, which a sweep does without."""
+    return module.split(".", maxsplit=1)[0] == "extras"
 
 
 def floors() -> dict[str, int]:

@@ -6,8 +6,7 @@ import textwrap
 from collections import defaultdict
 from html import escape
 
-from tests.doors import PACKAGE, ROOMS, floors, optional_room
-from tunelight.machine.optional import OPTIONAL
+from tests.doors import EXTRAS, PACKAGE, ROOMS, floors, is_extra
 
 PICTURE = PACKAGE.parent / "docs" / "images" / "rooms.svg"
 _WIDTH, _HEIGHT, _GAP, _MARGIN, _COLUMNS = 180, 76, 8, 16, 5
@@ -22,14 +21,19 @@ _CALLED = {"": "__init__"}
 def drawn() -> str:
     """Return the picture as SVG: the ground floor at the bottom, each room on the first floor that it can stand on.
 
-    Optional rooms come last, in a row of their own.
+    The second storey comes first.
     """
     by_floor: dict[int, list[str]] = defaultdict(list)
     for room, floor in floors().items():
-        if optional_room(room) is None:
+        if not is_extra(room):
             by_floor[floor].append(room)
-    parts: list[str] = []
-    top = _MARGIN
+    parts = [f'<text class="floor" x="{_MARGIN + 24}" y="{_MARGIN + 12}">extras/: a sweep runs without them</text>']
+    top = _MARGIN + 24
+    for index, (room, extra) in enumerate(EXTRAS.items()):
+        row, column = divmod(index, _COLUMNS)
+        left, upper = _MARGIN + 24 + column * (_WIDTH + _GAP), top + row * (_HEIGHT + _GAP)
+        parts += _box(room.partition(".")[2], extra.rule, left, upper, dashed=True)
+    top += (1 + (len(EXTRAS) - 1) // _COLUMNS) * (_HEIGHT + _GAP) + 2 * _GAP
     for floor in sorted(by_floor, reverse=True):
         rooms = sorted(by_floor[floor])
         parts.append(f'<text class="floor" x="{_MARGIN}" y="{top + _HEIGHT // 2}">{floor}</text>')
@@ -39,13 +43,6 @@ def drawn() -> str:
             name = _CALLED.get(room, room) + loose
             parts += _box(name, ROOMS[room].rule, _MARGIN + 24 + column * (_WIDTH + _GAP), top + row * (_HEIGHT + _GAP))
         top += (1 + (len(rooms) - 1) // _COLUMNS) * (_HEIGHT + _GAP)
-    top += 2 * _GAP
-    parts.append(f'<text class="floor" x="{_MARGIN + 24}" y="{top}">Optional: a sweep runs without them</text>')
-    for index, optional in enumerate(OPTIONAL.values()):
-        row, column = divmod(index, _COLUMNS)
-        left, upper = _MARGIN + 24 + column * (_WIDTH + _GAP), top + _GAP + row * (_HEIGHT + _GAP)
-        parts += _box(optional.parts[0].replace(".", "/"), optional.gives, left, upper, dashed=True)
-    top += _GAP + (1 + (len(OPTIONAL) - 1) // _COLUMNS) * (_HEIGHT + _GAP)
     width = 2 * _MARGIN + 24 + _COLUMNS * (_WIDTH + _GAP)
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {top + _MARGIN}" role="img">'
     title = "<title>The rooms of tunelight: each imports only rooms on floors below its own</title>"

@@ -15,11 +15,11 @@ _WHERE = {
     for module, names in {
         "cluster.local": "ready shutdown",
         "compat.lightning": "use",
-        "data.cached": "cached",
-        "data.module": "RayDataModule",
-        "data.shards": "get_dataset_shard",
+        "extras.data.cached": "cached",
+        "extras.data.module": "RayDataModule",
+        "extras.data.shards": "get_dataset_shard",
         "lightning.callbacks": "TuneReportCallback TuneReportCheckpointCallback",
-        "lightning.widths.callback": "WiderModel",
+        "extras.widths.callback": "WiderModel",
         "lightning.strategies": "HorovodRayStrategy RayShardedStrategy RayStrategy",
         "policies": "FailurePolicy",
         "resources": "get_tune_resources",
@@ -33,11 +33,11 @@ _WHERE = {
         "space": "SearchSpace choice grid grid_search lograndint loguniform ordinal qlograndint qloguniform qrandint "
         "qrandn quniform randint randn sample_from uniform",
         "sweep.attach": "attach",
-        "sweep.reproduce": "reproduce",
+        "extras.reproduce": "reproduce",
         "sweep.resume": "resume",
         "sweep.run": "run",
         "trial.plain_tune": "gang_trainable",
-        "sweep.tuneup.tune_up": "tune_up",
+        "extras.tuneup.tune_up": "tune_up",
     }.items()
     for name in names.split()
 }
@@ -65,13 +65,15 @@ if TYPE_CHECKING:
 
     from tunelight.cluster.local import ready, shutdown
     from tunelight.compat.lightning import use
-    from tunelight.data.cached import cached
-    from tunelight.data.module import RayDataModule
-    from tunelight.data.shards import get_dataset_shard
+    from tunelight.extras.data.cached import cached
+    from tunelight.extras.data.module import RayDataModule
+    from tunelight.extras.data.shards import get_dataset_shard
     from tunelight.extras.plan import Plan, plan
+    from tunelight.extras.reproduce import reproduce
+    from tunelight.extras.tuneup.tune_up import tune_up
+    from tunelight.extras.widths.callback import WiderModel
     from tunelight.lightning.callbacks import TuneReportCallback, TuneReportCheckpointCallback
     from tunelight.lightning.strategies import HorovodRayStrategy, RayShardedStrategy, RayStrategy
-    from tunelight.lightning.widths.callback import WiderModel
     from tunelight.policies import FailurePolicy
     from tunelight.resources import get_tune_resources
     from tunelight.results import SweepResults, TrialResult
@@ -83,10 +85,8 @@ if TYPE_CHECKING:
     from tunelight.space import SearchSpace
     from tunelight.space.more_domains import ordinal
     from tunelight.sweep.attach import attach
-    from tunelight.sweep.reproduce import reproduce
     from tunelight.sweep.resume import resume
     from tunelight.sweep.run import run
-    from tunelight.sweep.tuneup.tune_up import tune_up
     from tunelight.trial.plain_tune import gang_trainable
 
 

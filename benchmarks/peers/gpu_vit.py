@@ -19,7 +19,7 @@ import torch
 import torch._dynamo.utils
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
-from tunelight.zoo import VisionTransformer
+from tunelight.extras.zoo import VisionTransformer
 
 IMAGES = 10_000
 

@@ -17,8 +17,8 @@ import torch
 from transfer_tasks import EPOCHS, Data, Net, Task
 
 from tunelight.compat.lightning import pl
-from tunelight.lightning.widths.callback import WiderModel
-from tunelight.lightning.widths.wider import Wider
+from tunelight.extras.widths.callback import WiderModel
+from tunelight.extras.widths.wider import Wider
 
 WORST = 100.0
 """The loss of a model that has none, and the most that is written down."""

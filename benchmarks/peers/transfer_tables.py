@@ -19,7 +19,7 @@ from transfer_fits import plain_fit
 from transfer_tasks import EPOCHS, TASKS, Data, Net, Task
 
 import tunelight as tl
-from tunelight.lightning.widths.check import measure
+from tunelight.extras.widths.check import measure
 
 FOLDER = Path(__file__).with_name("transfer")
 SEEDS = 2

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from tunelight.compat.lightning import pl
 from tunelight.digits import DigitsClassifier
-from tunelight.zoo import VisionTransformer
+from tunelight.extras.zoo import VisionTransformer
 
 SAMPLES = 8192
 __all__ = ["DigitsClassifier", "Images", "SlowImages", "VisionTransformer"]

@@ -40,7 +40,7 @@ def train(config: dict[str, Any]) -> None:
         TrainingArguments,
     )
 
-    from tunelight.integrations.transformers import TuneReportCallback
+    from tunelight.extras.transformers import TuneReportCallback
 
     shape = BertConfig(vocab_size=64, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64)
     arguments = TrainingArguments(

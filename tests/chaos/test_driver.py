@@ -23,7 +23,7 @@ from tests.integration.training import Line, LineData
 from tests.processes import family
 from tunelight import errors
 from tunelight.compat.lightning import pl
-from tunelight.lightning.remote import driver
+from tunelight.extras.standalone import driver
 
 
 class Killed(Small):

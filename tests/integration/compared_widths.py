@@ -18,8 +18,8 @@ from torch.nn import functional
 
 from tunelight.compat.lightning import pl
 from tunelight.errors import SettingsError
-from tunelight.lightning.widths.check import measure, refuse
-from tunelight.lightning.widths.rules import Scale, derive
+from tunelight.extras.widths.check import measure, refuse
+from tunelight.extras.widths.rules import Scale, derive
 
 BASE, WIDE = 32, 256
 CLASSES = 10

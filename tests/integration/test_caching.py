@@ -19,7 +19,7 @@ def keeping(config: dict[str, Any]) -> None:
 
     import torch
 
-    from tunelight.data.cached import _kept
+    from tunelight.extras.data.cached import _kept
 
     place = tl.get_context()
 

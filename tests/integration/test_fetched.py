@@ -9,8 +9,8 @@ import pytest
 
 from tests.integration.test_strategies import Small, data, trainer
 from tunelight.compat.lightning import pl
-from tunelight.lightning.remote import disks
-from tunelight.lightning.remote import driver as drivers
+from tunelight.extras.standalone import disks
+from tunelight.extras.standalone import driver as drivers
 
 pytestmark = pytest.mark.usefixtures("warm_gangs")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import tunelight as tl
-from tests.unit.zoo.test_zoo import cifar, mnist
+from tests.unit.extras.zoo.test_zoo import cifar, mnist
 
 slow = pytest.mark.slow
 

@@ -18,7 +18,7 @@ import tunelight as tl
 from tests import flavours
 from tunelight import errors
 from tunelight.compat.lightning import pl
-from tunelight.lightning.remote import driver as drivers
+from tunelight.extras.standalone import driver as drivers
 
 pytestmark = pytest.mark.usefixtures("warm_gangs")
 
@@ -256,7 +256,7 @@ def test_checkpoints_reach_nodes_with_other_disks_and_come_back(
 ) -> None:
     """The file is gone from its path when a worker looks, as it would be on another node."""
     monkeypatch.setattr(drivers, "_elsewhere", lambda gang: True)
-    from tunelight.lightning.remote.disks import read
+    from tunelight.extras.standalone.disks import read
 
     def take(paths: Any) -> Any:
         found = read(paths)

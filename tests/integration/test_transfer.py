@@ -14,8 +14,8 @@ import __main__
 import tunelight as tl
 from tests.integration.parity import Boring, loader, trainer
 from tunelight import errors
+from tunelight.extras.standalone.transfer import copy_into
 from tunelight.gang.parcel import Packed, pack, pack_state, unpack, unpack_view
-from tunelight.lightning.transfer import copy_into
 
 MB = 2**20
 

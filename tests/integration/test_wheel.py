@@ -25,7 +25,7 @@ import pytest
 import yaml
 
 from tests import docs, flavours
-from tests.unit.web.serving import serving
+from tests.unit.extras.web.serving import serving
 from tests.waiting import PROGRAM_S
 
 install = runpy.run_path(str(docs.ROOT / "scripts" / "install.py"))["install"]

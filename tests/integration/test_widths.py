@@ -12,7 +12,7 @@ from torch import nn
 
 from tests.integration.compared_widths import Trained, batch
 from tunelight.errors import SettingsError
-from tunelight.lightning.widths.check import MOST, CoordinateCheck, Layer, measure, refuse
+from tunelight.extras.widths.check import MOST, CoordinateCheck, Layer, measure, refuse
 
 CLASSES, INPUTS, WORDS, LENGTH = 10, 20, 50, 12
 
@@ -159,7 +159,7 @@ def test_first_outputs_that_are_larger_the_narrower_the_model_are_no_reason_to_r
         return Trained(deep(width), 0.001, "SGD")
 
     refuse(measure(slow, VECTORS, 64))
-    monkeypatch.setattr("tunelight.lightning.widths.check._QUIET", 1.0)
+    monkeypatch.setattr("tunelight.extras.widths.check._QUIET", 1.0)
     with pytest.raises(SettingsError, match="change less"):
         refuse(measure(slow, VECTORS, 64))
 

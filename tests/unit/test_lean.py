@@ -10,11 +10,11 @@ import pytest
 from tests.doors import PACKAGE
 from tests.lean import DRIVER_ONLY
 
-HEAD = "tunelight.trial.trainable tunelight.trial.plain_tune tunelight.cluster.nodes tunelight.data.server"
+HEAD = "tunelight.trial.trainable tunelight.trial.plain_tune tunelight.cluster.nodes tunelight.extras.data.server"
 WORKER = (
     "tunelight.gang.worker tunelight.lightning.recipe tunelight.lightning.strategies tunelight.lightning.callbacks "
-    "tunelight.lightning.guard tunelight.lightning.remote.job tunelight.data.module tunelight.data.cached "
-    "tunelight.digits"
+    "tunelight.lightning.guard tunelight.extras.standalone.job tunelight.extras.data.module "
+    "tunelight.extras.data.cached tunelight.digits"
 )
 
 

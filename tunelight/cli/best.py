@@ -14,7 +14,6 @@ from tunelight.cli.app import command
 from tunelight.cli.inspect import load
 from tunelight.cli.printing import about_trial, print_json, short, words
 from tunelight.errors import SettingsError
-from tunelight.machine.optional import need
 
 
 @command("best last --export best.yaml --checkpoint      tunelight best last 3 --export trial.yaml")
@@ -38,7 +37,9 @@ def best(
     chosen = results.best if trial == "best" else results.trial(trial)
     written = None
     if export is not None:
-        written = need("export").format_of(export, format, parts=chosen.has_parts)
+        from tunelight.extras.export import format_of
+
+        written = format_of(export, format, parts=chosen.has_parts)
         chosen.export(export, written, checkpoint=checkpoint)
     if json:
         print_json(about_trial(chosen) | {"exported": written})

@@ -84,7 +84,7 @@ def report(
 def _write_figures(results: Any, names: str, out: Path, format: str) -> list[Path]:
     """Write figures of a sweep, one file each. Raises: StorageError; ReportError without kaleido."""
     from tunelight import reporting
-    from tunelight.results.figures import FIGURES
+    from tunelight.extras.figures import FIGURES
 
     chosen = list(FIGURES) if names == "all" else [name.strip() for name in names.split(",")]
     for name in chosen:

@@ -30,7 +30,7 @@ def mcp(
     if not folder.is_dir():
         raise SettingsError(f"There is no folder {folder}. Give the one that holds your search spaces.")
     try:
-        from tunelight.cli.mcp_server import serve
+        from tunelight.extras.mcp.server import serve
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in {"mcp", "mcp_types"}:
             raise

@@ -29,7 +29,7 @@ def reproduce(
     from tunelight.record import find_sweep
 
     folder = find_sweep(sweep, storage)
-    from tunelight.sweep.reproduce import reproduce as run_again
+    from tunelight.extras.reproduce import reproduce as run_again
 
     comparison = run_again(folder, trial, ignore=ignore, progress=False, **options.given(address=address))
     print_either(comparison, str(comparison), as_json=json)

@@ -60,7 +60,7 @@ def tune_up(
     space, settings = load_space_and_settings(file, sets, options.given(address=address))
     if write and not Path(file).is_file():
         raise SettingsError(f"--write needs a file of your own, and {file} is none. Copy the space into one first.")
-    from tunelight.sweep.tuneup.tune_up import tune_up as measure
+    from tunelight.extras.tuneup.tune_up import tune_up as measure
 
     def say(text: str) -> None:
         typer.echo(f"tunelight: {text}", err=True)

@@ -17,7 +17,7 @@ from tunelight.cli.app import command
 from tunelight.cli.printing import print_line
 
 if TYPE_CHECKING:
-    from tunelight.reporting.web.server import Serving
+    from tunelight.extras.web.server import Serving
 
 _OPENED_S: Final = 60.0
 """How long a browser may take to read the file that it is sent to."""
@@ -53,7 +53,7 @@ def serve(
 
     The address that is printed holds a token, without which nothing is shown.
     """
-    from tunelight.reporting.web.server import serve as run
+    from tunelight.extras.web.server import serve as run
 
     def say(own: Serving) -> None:
         if json:

@@ -20,7 +20,6 @@ from tunelight.cluster.runtime_env import OTHER_PYTHON, for_workers, refuse_loca
 from tunelight.compat.lightning import FABRIC, flavour
 from tunelight.compat.ray import LOCAL_RAY, is_client, setup_worker
 from tunelight.errors import SettingsError
-from tunelight.machine.optional import look_up
 
 if TYPE_CHECKING:
     from tunelight.machine.forkserver.ready import ForkServer
@@ -197,11 +196,11 @@ def with_forks(runtime_env: Mapping[str, Any] | None, cpus: float) -> dict[str, 
 
 def fork_server(runtime_env: Mapping[str, Any] | None, threads: int) -> ForkServer | None:
     """Return a server that forks workers; None where they cannot be forked."""
-    forks = look_up("forks")
-    if forks is None or not forks.possible() or OTHER_PYTHON & (runtime_env or {}).keys():
+    from tunelight.machine.forkserver.ready import ForkServer, possible
+
+    if not possible() or OTHER_PYTHON & (runtime_env or {}).keys():
         return None
-    server: ForkServer = forks.ForkServer((flavour(), FABRIC[flavour()]), threads)
-    return server
+    return ForkServer((flavour(), FABRIC[flavour()]), threads)
 
 
 def threads_of(cpus: float) -> int:

@@ -230,7 +230,7 @@ def decide_in_worker() -> None:
     """Decide as the environment says; where this is a fork of a process that did otherwise, import tunelight's anew."""
     chosen = asked() or flavour()
     if _process.decided not in (None, chosen):
-        for name in [name for name in sys.modules if name.startswith("tunelight.lightning")]:
+        for name in [name for name in sys.modules if name.startswith(("tunelight.lightning", "tunelight.extras"))]:
             del sys.modules[name]
         for name in ("pl", *DOCUMENTED, *UNDOCUMENTED):
             globals().pop(name, None)

@@ -18,6 +18,7 @@ from typing import Any
 
 import ray
 
+from tunelight.compat import trackers
 from tunelight.compat.lightning import FABRIC, decide_in_worker, flavour, know_rank
 from tunelight.compat.torch import flight_records
 from tunelight.errors import TrainFunctionError, TrialStopped
@@ -35,7 +36,6 @@ from tunelight.gang.reset import CleanState
 from tunelight.gang.watch import Sign, sign_of
 from tunelight.machine.imports import collector_resting
 from tunelight.machine.metadata import ensure_entry_points
-from tunelight.machine.optional import look_up
 from tunelight.machine.versions import installed
 from tunelight.messages import (
     CACHE_VARIABLE,
@@ -160,7 +160,6 @@ class GangWorker:
     _ending_runs = False
     _reused = False
     _stop_reason: str | None = None
-    _trackers: Any = None
     _collective_limit_s = COLLECTIVE_LIMIT_S
 
     def __init__(self, home: Home, environ: dict[str, str], assigned: Assigned | None = None) -> None:
@@ -186,9 +185,7 @@ class GangWorker:
         self._place: Place | None = None
         self._left: tuple[str, ...] = ()
         self._began_ns = 0
-        self._trackers = look_up("trackers")
-        if self._trackers is not None:
-            self._trackers.install(Path(os.environ[CACHE_VARIABLE]))
+        trackers.install(Path(os.environ[CACHE_VARIABLE]))
 
     def locate(self) -> Location:
         """Return where this worker runs. It answers once its imports are done."""
@@ -327,15 +324,11 @@ class GangWorker:
 
         Before the head hears of a failure, for it may end this process then.
         """
-        if self._trackers is None:
-            return ()
         why = self._stop_reason
-        ended = "finished" if why is None else "paused" if why in GOES_ON else "stopped"
+        ended: trackers.Outcome = "finished" if why is None else "paused" if why in GOES_ON else "stopped"
         self._ending_runs = True
         try:
-            return self._trackers.end_runs(  # type: ignore[no-any-return]
-                "failed" if failed or why == "diverged" else ended, limit_s=_RUNS_LIMIT_S
-            )
+            return trackers.end_runs("failed" if failed or why == "diverged" else ended, limit_s=_RUNS_LIMIT_S)
         finally:
             self._ending_runs = False
 
@@ -383,8 +376,8 @@ class GangWorker:
             self._session = session
             train = _load(task.train)
             session.begin(train.restored if isinstance(train, WithObjects) else dict)
-            if self._trackers is not None and not task.job:
-                self._trackers.begin(start.trial_dir, start.trial_id, start.config, rank=self._place.rank)
+            if not task.job:
+                trackers.begin(start.trial_dir, start.trial_id, start.config, rank=self._place.rank)
             train(start.config)
             session.check_finished()
         except TrialStopped as stop:

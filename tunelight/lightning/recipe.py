@@ -11,7 +11,7 @@ from tunelight.errors import SettingsError
 from tunelight.session.task import WithObjects
 from tunelight.settings import Settings, check_model, check_train
 from tunelight.settings.backends import BACKENDS
-from tunelight.space.parts import scripts, split_config, widths
+from tunelight.space.parts import split_config
 
 if TYPE_CHECKING:
     from tunelight.space import SearchSpace
@@ -49,7 +49,11 @@ class Recipe:
         callbacks = callbacks_of(args)
         args.setdefault("enable_checkpointing", any(isinstance(one, Checkpoint) for one in callbacks))
         report = TuneReportCheckpointCallback() if self.checkpoints else TuneReportCallback()
-        wider = [] if not self.base_width else widths().Wider(self.model, self.base_width).callbacks(parts["model"])
+        wider: list[Any] = []
+        if self.base_width:
+            from tunelight.extras.widths import Wider
+
+            wider = Wider(self.model, self.base_width).callbacks(parts["model"])
         args["callbacks"] = [*callbacks, *wider, report]
         module = self.model(**parts["model"])
         data = self.data(**parts["data"]) if self.data is not None else None
@@ -119,7 +123,9 @@ def training_code(space: SearchSpace, settings: Settings) -> Callable[[dict[str,
 
     with space.placing(settings, training_setting(settings)):
         if settings.script is not None:
-            return scripts().script_of(space, settings)  # type: ignore[no-any-return]  # the room is optional
+            from tunelight.extras.scripts.script import script_of
+
+            return script_of(space, settings)
         if settings.model is None:
             check_train(settings.train)
         else:

@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from tunelight.reporting.images import write_image
-    from tunelight.reporting.page import report
+    from tunelight.extras.report.images import write_image
+    from tunelight.extras.report.page import report
     from tunelight.reporting.progress import ProgressCallback
     from tunelight.reporting.steps import Steps
     from tunelight.reporting.tensorboard import TensorBoardCallback
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 __all__ = ["ProgressCallback", "Steps", "TensorBoardCallback", "report", "watch", "write_image"]
 
 _WHERE: Final = {
-    "ProgressCallback": "progress",
-    "Steps": "steps",
-    "TensorBoardCallback": "tensorboard",
-    "report": "page",
-    "watch": "watching",
-    "write_image": "images",
+    "ProgressCallback": "tunelight.reporting.progress",
+    "Steps": "tunelight.reporting.steps",
+    "TensorBoardCallback": "tunelight.reporting.tensorboard",
+    "report": "tunelight.extras.report.page",
+    "watch": "tunelight.reporting.watching",
+    "write_image": "tunelight.extras.report.images",
 }
 
 
@@ -32,6 +32,6 @@ def __getattr__(name: str) -> Any:
     """Import a part at its first use."""
     if name not in _WHERE:
         raise AttributeError(f"module 'tunelight.reporting' has no attribute {name!r}")
-    value = getattr(import_module(f"tunelight.reporting.{_WHERE[name]}"), name)
+    value = getattr(import_module(_WHERE[name]), name)
     globals()[name] = value
     return value

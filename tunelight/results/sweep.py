@@ -16,7 +16,6 @@ import numpy as np
 from tunelight import record as storage
 from tunelight import stores
 from tunelight.errors import NoResultError, SettingsError, first_of, guess, unknown
-from tunelight.machine.optional import need
 from tunelight.record import Standing, SweepState
 from tunelight.results import repeats
 from tunelight.results.trial import TrialResult
@@ -319,10 +318,9 @@ class SweepResults:
 
         Raises: StorageError if it cannot be written; SettingsError if it holds another study of that name.
         """
-        study: optuna.Study = need("study").study_of(
-            self._state, self.folder, self.objectives, self._settings.get("space") or {}, storage
-        )
-        return study
+        from tunelight.extras.study import study_of
+
+        return study_of(self._state, self.folder, self.objectives, self._settings.get("space") or {}, storage)
 
     def export_best(
         self,
@@ -401,14 +399,15 @@ class SweepResults:
         Args:
             figure: ``history`` (best value so far), ``learning_curves``, ``importances``, ``parallel``, ``slices``,
                 ``contour`` or ``pareto``.
-            options: arguments of that function of ``tunelight.results.figures``: ``metric``, for example.
+            options: arguments of that function of ``tunelight.extras.figures``: ``metric``, for example.
 
         Raises: SettingsError for a figure that is not one; MetricError for a metric that no trial has reported.
         """
-        figures = need("figures").FIGURES  # imports plotly
-        if figure not in figures:
-            raise SettingsError(unknown("There is no figure", figure, figures))
-        return figures[figure](self, **options)
+        from tunelight.extras.figures import FIGURES  # imports plotly
+
+        if figure not in FIGURES:
+            raise SettingsError(unknown("There is no figure", figure, FIGURES))
+        return FIGURES[figure](self, **options)
 
     def __repr__(self) -> str:
         best = storage.winner(self._state)

@@ -17,13 +17,11 @@ from tunelight import stores
 from tunelight.checkpoints import files as checkpoints
 from tunelight.compat.lightning import prefer
 from tunelight.errors import CheckpointError, ImportPathError, TrainFunctionError
-from tunelight.machine.optional import need
 from tunelight.record import TrialState
 from tunelight.results.words import refused
 from tunelight.settings import SETTINGS, check_setting, load_object, paired
 from tunelight.settings.dotted import holder_of
 from tunelight.settings.plain import plain_setting
-from tunelight.space.parts import scripts, widths
 from tunelight.space.plain import references
 
 _PREFIX: Final = "model."
@@ -131,7 +129,9 @@ class TrialResult:
         """
         if (call := self._settings.get("call")) is None:
             return None
-        words: list[str] = scripts().Script.of(call).train(self.plain_config, self._shown(call), self._options())
+        from tunelight.extras.scripts.script import Script
+
+        words: list[str] = Script.of(call).train(self.plain_config, self._shown(call), self._options())
         return words
 
     @property
@@ -145,7 +145,9 @@ class TrialResult:
         gpus = told.get("gpus_per_worker") or 0
         if call is None or told.get("backend") not in (None, "ddp") or gpus not in (0, 1):
             return None
-        script, shown = scripts().Script.of(call), self._shown(call)
+        from tunelight.extras.scripts.script import Script
+
+        script, shown = Script.of(call), self._shown(call)
         words: list[str] | None = script.launch(
             self.plain_config, shown, self._workers, self.seed or 0, gpus=bool(gpus)
         )
@@ -313,7 +315,9 @@ class TrialResult:
                     raise
                 loaded = cls.load_from_checkpoint(path, map_location="cpu", weights_only=False, **arguments).eval()
             if base := self._settings.get("base_width"):
-                widths().Wider(cls, base).prepare(loaded, self._model_arguments(cls))
+                from tunelight.extras.widths import Wider
+
+                Wider(cls, base).prepare(loaded, self._model_arguments(cls))
             return loaded
         except pickle.UnpicklingError as error:
             raise CheckpointError(
@@ -334,7 +338,9 @@ class TrialResult:
         checkpoint: bool = False,
     ) -> Path:
         """Write this trial's configuration to a file; see :meth:`SweepResults.export_best`."""
-        target, exports = Path(path), need("export")
+        from tunelight.extras import export as exports
+
+        target = Path(path)
         chosen = exports.format_of(target, format, parts=self.has_parts)
         copied = exports.copy_checkpoint(self._own_checkpoint(), target).absolute() if checkpoint else self.address
         exports.export(self._facts(copied), self._settings, target, chosen)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tunelight.machine.optional import need
 from tunelight.searchers.grid import GridSearcher
 from tunelight.searchers.random import RandomSearcher
 from tunelight.searchers.repeating import Repetitions
@@ -33,7 +32,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import on demand what is slow to import: Optuna takes half a second, SciPy's optimizers a quarter."""
     if name == "AutoSearcher":
-        return need("auto").AutoSearcher
+        from tunelight.searchers.auto import AutoSearcher
+
+        return AutoSearcher
     if name == "OptunaSearcher":
         from tunelight.searchers.optuna import OptunaSearcher
 

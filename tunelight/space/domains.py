@@ -16,7 +16,6 @@ from typing import Any
 from tunelight.errors import SpaceError, TunelightError, guess, unknown
 from tunelight.settings import load_object
 from tunelight.space.conditions import When, check_when, read_when
-from tunelight.space.parts import formats
 from tunelight.space.plain import Objects, to_plain_config
 
 Path = tuple[str, ...]
@@ -216,7 +215,9 @@ class DomainReader:
 
         self._check(path, name, arguments)
         if name == "wandb_parameter":
-            return self._tried(path, formats().wandb_domain(arguments["parameter"]))
+            from tunelight.extras.spaces.formats import wandb_domain
+
+            return self._tried(path, wandb_domain(arguments["parameter"]))
         if name in ("grid", "grid_search"):
             return {"grid_search": self._plain(path, arguments["values"])}
         if name == "fixed":

@@ -8,23 +8,7 @@ from typing import Any
 
 from tunelight.compat.lightning import loaded
 from tunelight.errors import SettingsError, SpaceError, guess, unknown
-from tunelight.machine.optional import need
 from tunelight.settings import PARTS, Settings, check_trainer_argument
-
-
-def scripts() -> Any:
-    """Return what a sweep of a script needs. Raises: SettingsError where that has been taken out."""
-    return need("scripts")
-
-
-def formats() -> Any:
-    """Return what reads other programs' search spaces. Raises: SettingsError where that has been taken out."""
-    return need("formats")
-
-
-def widths() -> Any:
-    """Return what scales wide models. Raises: SettingsError where that has been taken out."""
-    return need("widths")
 
 
 def split_config(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

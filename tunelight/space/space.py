@@ -18,7 +18,7 @@ from tunelight.space.constraints import Constraint, read_constraint
 from tunelight.space.domains import DomainReader, describe
 from tunelight.space.files import YamlFile, importable
 from tunelight.space.grid_points import Grid
-from tunelight.space.parts import check_part, check_trainer_value, formats
+from tunelight.space.parts import check_part, check_trainer_value
 from tunelight.space.shipped import find
 
 if TYPE_CHECKING:
@@ -167,7 +167,9 @@ class SearchSpace:
 
         Raises: SpaceError, which names what tunelight has no equivalent of.
         """
-        domains, keywords = formats().read_format(given, format)
+        from tunelight.extras.spaces.formats import read_format
+
+        domains, keywords = read_format(given, format)
         return cls(domains, **keywords)
 
     @property
@@ -463,11 +465,13 @@ def _is_of_wandb(data: Any) -> bool:
 
 def _of_wandb(file: YamlFile) -> dict[str, Any]:
     """Return a sweep configuration of W&B as an outline: ``space`` and settings, its script among them."""
-    reads = formats()
-    with reads.written_as("wandb"):
-        domains, settings = reads.wandb.read(file.data, lambda *keys: file.where(keys))
-        settings |= reads.wandb.script(file.data, lambda *keys: file.where(keys))
-    file.words = reads.wandb.WORDS
+    from tunelight.extras.spaces import wandb
+    from tunelight.extras.spaces.formats import written_as
+
+    with written_as("wandb"):
+        domains, settings = wandb.read(file.data, lambda *keys: file.where(keys))
+        settings |= wandb.script(file.data, lambda *keys: file.where(keys))
+    file.words = wandb.WORDS
     return {"space": domains, **settings}
 
 

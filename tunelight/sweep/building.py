@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from tunelight.compat.lightning import decide
 from tunelight.compat.ray import check_ray_internals
 from tunelight.lightning.recipe import training_code, training_setting
-from tunelight.machine.optional import need
 from tunelight.messages import DatasetHandle
 from tunelight.resources import Reservation, reserve
 from tunelight.settings import Settings
@@ -22,16 +21,14 @@ if TYPE_CHECKING:
     from tunelight.schedulers.base import GangScheduler
 
 
-def _data() -> Any:
-    return need("data")
-
-
 def served(settings: Settings, reservation: Reservation) -> contextlib.AbstractContextManager[DatasetHandle | None]:
     """Serve the datasets of a sweep to its trials, if it has any."""
     if not settings.datasets:
         return contextlib.nullcontext()
     least = reservation.least or reservation.workers
-    return _data().served(settings, least)  # type: ignore[no-any-return]  # the room is optional
+    from tunelight.extras.data.server import served as serve
+
+    return serve(settings, least)
 
 
 def build_parts(
@@ -49,7 +46,9 @@ def build_parts(
         )
     with space.placing(settings, "datasets"):
         if settings.datasets:
-            _data().check_sources(settings.datasets, reservation.least or reservation.workers)
+            from tunelight.extras.data.server import check_sources
+
+            check_sources(settings.datasets, reservation.least or reservation.workers)
     code = training_code(space, settings)
     from tunelight.schedulers.choose import build_scheduler, check_company  # imports Ray Tune
     from tunelight.searchers.choose import build_searcher

@@ -5,19 +5,14 @@ from __future__ import annotations
 import importlib.util
 import threading
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 from tunelight.errors import ReportError, SettingsError
 from tunelight.machine.notebook import write
-from tunelight.machine.optional import need
 from tunelight.messages import Text
 
 _WAIT_S: Final = 35.0
-
-
-def _server() -> Any:
-    return need("web")
 
 
 def check_web() -> None:
@@ -25,7 +20,6 @@ def check_web() -> None:
     missing = [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]
     if missing:
         raise SettingsError(f"web=True needs {' and '.join(missing)}: pip install 'tunelight[web]', or leave web= out.")
-    _server()
 
 
 class LivePage:
@@ -41,8 +35,10 @@ class LivePage:
         self._thread.start()
 
     def _start(self) -> None:
+        from tunelight.extras.web.server import start
+
         try:
-            place, token = _server().start(self._folder.parent).split("/?", 1)
+            place, token = start(self._folder.parent).split("/?", 1)
             self._said = f"Live page: {place}/sweep/{quote(self._folder.name, safe='')}?{token}"
         except (ReportError, OSError) as error:
             self._said = f"The live page could not be started, and the sweep goes on without: {error}"

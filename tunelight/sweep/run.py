@@ -21,7 +21,6 @@ from tunelight.compat.arguments import known_arguments
 from tunelight.compat.ray import announced
 from tunelight.errors import PreemptedError, SweepFailedError
 from tunelight.lightning.recipe import training_setting
-from tunelight.machine.optional import look_up
 from tunelight.machine.signals import grace_s
 from tunelight.messages import DatasetHandle, Evaluation
 from tunelight.policies import FailurePolicy
@@ -381,7 +380,7 @@ def _parts(
     from tunelight.cluster.gcs_watch import GcsCallback
     from tunelight.gang.parcel import heavy
     from tunelight.record import RecordCallback
-    from tunelight.reporting import ProgressCallback
+    from tunelight.reporting import ProgressCallback, TensorBoardCallback
     from tunelight.searchers import TrackingSearcher
     from tunelight.sweep.failfast import FailFast
     from tunelight.sweep.neighbours import Neighbours
@@ -412,8 +411,7 @@ def _parts(
         lease=sweep.lease,
         run={**sweep.sweep_file["run"], "versions": sweep.sweep_file["versions"]},
     )
-    tensorboard = look_up("tensorboard")
-    written = [record] if tensorboard is None else [record, tensorboard.TensorBoardCallback(folder, record.state)]
+    written: tuple[Any, ...] = (record, TensorBoardCallback(folder, record.state))
     waits = functools.partial(waits_for, sweep.reservation)
     of_script = bool(settings.progress) and not sweep.space.domains
     progress = False if of_script else settings.progress

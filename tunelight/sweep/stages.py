@@ -21,7 +21,7 @@ from tunelight.settings import Settings, WarmStart
 from tunelight.settings.plain import plain_setting
 from tunelight.settings.proxy import Proxy
 from tunelight.space import SearchSpace
-from tunelight.space.parts import split_config, widths
+from tunelight.space.parts import split_config
 
 _SUFFIX: Final = "-proxy"
 _OF_ONE: Final = (
@@ -143,7 +143,9 @@ class Stages:
 
         Raises: SettingsError for a model whose layers do not move alike at all widths; it names the layer.
         """
-        layers = widths().check_widths(self.space, self.settings, self.examples, self.base_width, run_one)
+        from tunelight.extras.widths.check import check_widths
+
+        layers = check_widths(self.space, self.settings, self.examples, self.base_width, run_one)
         return [(layer.name, layer.power) for layer in layers]
 
     def cheap(self, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -219,7 +221,9 @@ def _grows(space: SearchSpace, settings: Settings, config: Mapping[str, Any]) ->
     assert settings.proxy is not None
     if settings.model is None or not _of_model(settings.proxy):
         return False
-    wider = widths().Wider(settings.model, settings.proxy.values)
+    from tunelight.extras.widths import Wider
+
+    wider = Wider(settings.model, settings.proxy.values)
     return bool(wider.grows(split_config(space.objects.restored(config))["model"]))
 
 

@@ -12,7 +12,6 @@ from ray.tune import Callback
 from tunelight.compat.ray import trial_actor
 from tunelight.errors import SettingsError, StorageError, TunelightError, unknown
 from tunelight.gang.orders import OrderBook, name_in_orders
-from tunelight.machine.optional import look_up
 from tunelight.messages import Resize
 from tunelight.record import (
     PAUSED,
@@ -34,6 +33,7 @@ from tunelight.searchers import SweepSearch
 from tunelight.settings import check_setting
 from tunelight.space import SearchSpace
 from tunelight.sweep.allowance import Allowance
+from tunelight.sweep.branching import Branches
 from tunelight.sweep.control import SweepControl
 from tunelight.sweep.neighbours import Neighbours
 
@@ -107,8 +107,7 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
             order=orders.leave,
         )
         """How many workers the sweep may have."""
-        branching = look_up("branches")
-        self._branches: Any = branching and branching.Branches(search, record, space, orders, self.scheduler)
+        self._branches = Branches(search, record, space, orders, self.scheduler)
         self._answered = answered
         self._clock, self._looked, self._allowed = clock, 0.0, 0.0
         self._carry_out: dict[str, Callable[[Command, dict[str, Any]], str | None]] = {
@@ -118,7 +117,7 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
             "enqueue": self._enqueue,
             "set": self._set,
             "resize": self._resize,
-            **({"branch": self._branches.ask} if self._branches else {}),
+            "branch": self._branches.ask,
         }
 
     def look(self) -> None:
@@ -134,7 +133,7 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
             return
         self._looked = now = self._clock()
         self._carry_out_all(trials)
-        while self._branches and self._branches.soon and self._clock() - now < _TURN_S:  # sooner than Tune's next step
+        while self._branches.soon and self._clock() - now < _TURN_S:  # sooner than Tune's next step
             time.sleep(_TURN_S / 10)
             self._begin_branches()
         if self.scheduler.waiting_branches or abs(now - self._allowed) >= _ALLOW_S:
@@ -162,7 +161,7 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
 
     def _begin_branches(self) -> None:
         before = self._search.total_samples
-        for command, answer, ok in self._branches.look() if self._branches else ():
+        for command, answer, ok in self._branches.look():
             self._answer(command, answer, ok=ok, before=before)
             before = self._search.total_samples
 

@@ -13,8 +13,8 @@ from tests.unit.cli.test_command import call
 from tests.unit.results.test_results import ERROR, Writer
 from tunelight.cli.app import BAD_INPUT, FAILED, INTERRUPTED, OK, SOME_FAILED
 from tunelight.errors import SettingsError
+from tunelight.extras.reproduce import compare
 from tunelight.results import SweepResults
-from tunelight.sweep.reproduce import compare
 
 FILE = "space.yaml"
 
@@ -156,7 +156,7 @@ def test_reproduce_says_whether_metrics_match(tmp_path, monkeypatch, again, code
     cut_off = code == INTERRUPTED
     first = swept(tmp_path / "tunelight_runs", *([0.5, 0.4] if cut_off else [0.5]))
     second = swept(tmp_path / "again", again, reason="interrupted" if cut_off else "finished")
-    seen = taking(monkeypatch, "tunelight.sweep.reproduce.reproduce", compare(first, first.trials[0], second))
+    seen = taking(monkeypatch, "tunelight.extras.reproduce.reproduce", compare(first, first.trials[0], second))
     assert said in call("reproduce", "digits", "0", "--ignore", "time", code=code).output
     assert json.loads(call("reproduce", "digits", "0", "--json", code=code).stdout)["same"] is (code == OK)
     assert seen[0] == ((first.folder, "0"), {"ignore": ["time"], "progress": False})

@@ -18,10 +18,10 @@ from typer.testing import CliRunner
 from tests.unit import sweeps
 from tests.unit.cli.conftest import SPACE
 from tunelight.cli import app
-from tunelight.cli.mcp_server import make_server
-from tunelight.cli.mcp_tools import _HARMLESS, _sets
 from tunelight.cli.overrides import read_sets
 from tunelight.errors import SettingsError
+from tunelight.extras.mcp.server import make_server
+from tunelight.extras.mcp.tools import _HARMLESS, _sets
 from tunelight.settings import SETTINGS
 
 
@@ -246,7 +246,7 @@ def test_calls_at_the_same_time_are_answered(recorded):
 
 def test_without_the_package_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "mcp.server.mcpserver", None)
-    monkeypatch.delitem(sys.modules, "tunelight.cli.mcp_server", raising=False)
+    monkeypatch.delitem(sys.modules, "tunelight.extras.mcp.server", raising=False)
     done = CliRunner().invoke(app, ["mcp", str(tmp_path)])
     assert done.exit_code == 2
     assert "pip install 'tunelight[mcp]'" in done.output

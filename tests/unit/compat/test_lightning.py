@@ -129,7 +129,7 @@ def test_only_the_lightning_room_and_models_import_names_of_lightning_at_once():
     """A fork that changes its flavour imports the lightning room anew, and nothing else may have kept such a name."""
     kept = {f"tunelight.compat.lightning.{name}" for name in ("pl", *names.DOCUMENTED, *names.UNDOCUMENTED)}
     keep = {path.relative_to(PACKAGE).parts[0] for path in PACKAGE.rglob("*.py") if top_level_imports(path) & kept}
-    assert keep == {"lightning", "data", "digits.py", "scripts", "sweep", "zoo"}  # sweep: what tune-up sends to workers
+    assert keep == {"lightning", "digits.py", "extras"}
 
 
 A_FORK = """

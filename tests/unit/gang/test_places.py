@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from tunelight.errors import ResourceError
+from tunelight.extras.standalone.driver import _first_bundle
 from tunelight.gang.gpus import visible_gpus
 from tunelight.gang.meeting.group import Meeting
 from tunelight.gang.meeting.horovod import environment
 from tunelight.gang.placement import Location, arrange, layout
 from tunelight.gang.spec import GangSpec
-from tunelight.lightning.remote.driver import _first_bundle
 from tunelight.resources import Reservation, check_fits
 
 

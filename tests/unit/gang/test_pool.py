@@ -12,11 +12,11 @@ from typing import Any, cast
 import pytest
 
 from tunelight.errors import GangError
+from tunelight.extras.standalone import driver as drivers
+from tunelight.extras.standalone.driver import DriverLauncher
 from tunelight.gang import pool as pools
 from tunelight.gang.pool import Held, Pool
 from tunelight.gang.spec import GangSpec
-from tunelight.lightning.remote import driver as drivers
-from tunelight.lightning.remote.driver import DriverLauncher
 from tunelight.resources import Reservation
 from tunelight.session.task import Home
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from tunelight.extras.standalone.job import Globals
 from tunelight.gang.reset import UNREADABLE, read_flags, torch_flags, write_flags
-from tunelight.lightning.remote.job import Globals
 
 BACKENDS: Any = torch.backends
 NEWER = hasattr(BACKENDS.cuda.matmul, "fp32_precision")

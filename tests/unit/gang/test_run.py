@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tunelight.errors import GangError, TrialError
+from tunelight.extras.standalone.driver import _listen
 from tunelight.gang.drain import YIELDS
 from tunelight.gang.orders import Orders, Reason
 from tunelight.gang.run import ResilientRun
 from tunelight.gang.spec import GangSpec
-from tunelight.lightning.remote.driver import _listen
 from tunelight.messages import (
     CheckpointInfo,
     Continue,

@@ -12,8 +12,8 @@ from torch import nn
 from torchmetrics import MeanMetric
 
 from tests.unit.gang.test_parcel import LOCK, MANY, Holder, as_stored, tied
+from tunelight.extras.standalone.transfer import copy_into, find_unpicklable
 from tunelight.gang.parcel import pack, pack_state, unpack_view
-from tunelight.lightning.transfer import copy_into, find_unpicklable
 
 # --- weights into a model ---------------------------------------------------------------------------------
 

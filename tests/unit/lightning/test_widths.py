@@ -12,9 +12,9 @@ from torch import nn
 
 from tunelight.compat.lightning import pl
 from tunelight.errors import SettingsError
-from tunelight.lightning.widths.callback import WiderModel, plain
-from tunelight.lightning.widths.check import MOST, measure, refuse
-from tunelight.lightning.widths.rules import Kind, Rows, Scale, Scales, derive, kind_of
+from tunelight.extras.widths.callback import WiderModel, plain
+from tunelight.extras.widths.check import MOST, measure, refuse
+from tunelight.extras.widths.rules import Kind, Rows, Scale, Scales, derive, kind_of
 
 
 def near(value: float) -> Any:

@@ -11,12 +11,12 @@ from tests.unit.recording import Sweep
 from tests.unit.reporting.test_report import EVIL, Page, evil, inlined, strings
 from tests.unit.sweeps import record
 from tunelight.errors import SettingsError
+from tunelight.extras.figures.compared import best_by_trials, colour_of
+from tunelight.extras.report.comparison import compared
+from tunelight.extras.report.page import comparison
 from tunelight.record import write_sweep_file
 from tunelight.reporting import report
-from tunelight.reporting.comparison import compared
-from tunelight.reporting.page import comparison
 from tunelight.results import SweepResults
-from tunelight.results.figures.compared import best_by_trials, colour_of
 
 
 def sweep_of(folder: Path, *trials: tuple[float, int, list[float]], mode: str = "min", **sweep: Any) -> SweepResults:

@@ -15,10 +15,10 @@ import pytest
 from tests.unit.recording import Sweep
 from tests.unit.sweeps import record
 from tunelight.errors import StorageError
+from tunelight.extras.report.page import page
+from tunelight.extras.report.sections import PARTS
 from tunelight.record import write_sweep_file
 from tunelight.reporting import report
-from tunelight.reporting.page import page
-from tunelight.reporting.sections import PARTS
 from tunelight.results import SweepResults
 from tunelight.schedulers.base import GangScheduler
 

@@ -14,11 +14,11 @@ from tests.unit.reporting.test_report import inlined
 from tests.unit.results.test_results import ERROR, Writer
 from tunelight.cli import app
 from tunelight.errors import NoResultError
+from tunelight.extras.figures import history, learning_curves, pareto
+from tunelight.extras.report.page import page
 from tunelight.record import read_record
-from tunelight.reporting.page import page
 from tunelight.reporting.words import best_line, end_line, summary
 from tunelight.results import SweepResults
-from tunelight.results.figures import history, learning_curves, pareto
 
 FAILED = ("ERROR", "OOM", "DIVERGED")
 

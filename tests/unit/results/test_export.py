@@ -12,8 +12,8 @@ import yaml
 
 from tests.unit.results.test_results import Writer
 from tunelight.errors import CheckpointError, SettingsError, StorageError
+from tunelight.extras import export as formats
 from tunelight.policies import FailurePolicy
-from tunelight.results import formats
 from tunelight.settings.plain import plain_setting
 
 CONFIG = {"model.lr": 1e-05, "model.hidden": 64, "data.batch_size": 32, "trainer.gradient_clip_val": 0.5}

@@ -16,10 +16,10 @@ import pytest
 from tests.unit.recording import Sweep
 from tests.unit.sweeps import record
 from tunelight.errors import MetricError, ReportError
+from tunelight.extras.figures import FIGURES, history, learning_curves, pareto
+from tunelight.extras.figures.style import is_wide
 from tunelight.reporting import write_image
 from tunelight.results import SweepResults
-from tunelight.results.figures import FIGURES, history, learning_curves, pareto
-from tunelight.results.figures.style import is_wide
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +148,7 @@ def test_learning_curves_are_grouped_by_state_where_no_rung_is_known(tmp_path: P
 
 
 def test_many_points_are_thinned_but_keep_best_and_last(results: SweepResults, monkeypatch: Any) -> None:
-    from tunelight.results.figures import curves
+    from tunelight.extras.figures import curves
 
     monkeypatch.setattr(curves, "_MOST_POINTS", 20)
     made = learning_curves(results)
@@ -282,7 +282,7 @@ def test_a_picture_without_kaleido_says_what_to_install(
 
 
 def test_a_browser_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: Any) -> None:
-    from tunelight.reporting import images
+    from tunelight.extras.report import images
 
     over = threading.Event()
     stuck = SimpleNamespace(write_image=lambda *_, **__: over.wait(30), layout=SimpleNamespace(height=None))

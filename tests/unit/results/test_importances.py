@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from tests.unit.recording import Sweep
+from tunelight.extras.figures import importances
+from tunelight.extras.figures.data import same_epoch
 from tunelight.results import SweepResults
-from tunelight.results.figures import importances
-from tunelight.results.figures.data import same_epoch
 
 RUNGS = (1, 3, 9, 27)
 
@@ -104,7 +104,7 @@ def test_without_scikit_learn_it_says_what_to_install(tmp_path: Path, monkeypatc
 
 
 def test_of_very_many_trials_some_are_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tunelight.results.figures.parameters.MOST", 40)
+    monkeypatch.setattr("tunelight.extras.figures.parameters.MOST", 40)
     made = importances(searched(tmp_path, 70, 0))
     assert "40 of 70 trials" in made.layout.title.text
     assert all(said.endswith("of 40 trials") for said in made.data[0].hovertext)

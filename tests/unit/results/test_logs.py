@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tunelight.results.logs import log_end
+from tunelight.extras.report.sections import log_end
 
 
 def test_it_is_the_last_lines(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ from tests.unit.recording import Sweep
 from tests.unit.results.test_figures import points_of
 from tests.unit.sweeps import record
 from tunelight.errors import SettingsError
+from tunelight.extras.figures import contour, importances, parallel, slices
+from tunelight.extras.figures.data import columns
+from tunelight.extras.figures.style import is_wide
 from tunelight.record import write_sweep_file
 from tunelight.results import SweepResults
-from tunelight.results.figures import contour, importances, parallel, slices
-from tunelight.results.figures.data import columns
-from tunelight.results.figures.style import is_wide
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_a_contour_is_of_the_keys_that_decide(tmp_path: Path) -> None:
 
 
 def test_a_contour_of_many_trials_stays_small(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("tunelight.results.figures.parameters._MOST_POINTS", 10)
+    monkeypatch.setattr("tunelight.extras.figures.parameters._MOST_POINTS", 10)
     heat, points = contour(sphere(tmp_path)).data
     assert len(points.x) == 10
     assert max(heat.z.shape) <= 12
@@ -171,7 +171,7 @@ def test_the_best_line_is_the_brightest(tmp_path: Path, mode: str) -> None:
 
 
 def test_many_points_are_drawn_by_webgl(results: SweepResults, monkeypatch: Any) -> None:
-    monkeypatch.setattr("tunelight.results.figures.style.GL_FROM", 50)
+    monkeypatch.setattr("tunelight.extras.figures.style.GL_FROM", 50)
     made = slices(results)
     assert {one.type for one in made.data} == {"scattergl"}
     assert len(points_of(made)) == 4

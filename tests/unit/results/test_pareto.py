@@ -18,10 +18,10 @@ from tests.unit.recording import Sweep
 from tests.unit.reporting.test_report import inlined
 from tunelight.cli import app
 from tunelight.errors import MetricError, SettingsError
+from tunelight.extras.figures import pareto
+from tunelight.extras.report.page import page
 from tunelight.record import write_sweep_file
-from tunelight.reporting.page import page
 from tunelight.reporting.screen import SweepView
-from tunelight.results.figures import pareto
 from tunelight.results.sweep import front
 from tunelight.settings import Settings
 

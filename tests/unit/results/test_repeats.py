@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 from tests.unit.reporting.test_report import inlined
 from tests.unit.results.test_results import ERROR, Writer
 from tunelight.cli import app
+from tunelight.extras.figures.data import values_of
+from tunelight.extras.report.page import page
 from tunelight.record import read_record
-from tunelight.reporting.page import page
 from tunelight.reporting.words import best_line, counts, end_line, summary
 from tunelight.results import SweepResults
-from tunelight.results.figures.data import values_of
 from tunelight.searchers.earlier import read_earlier
 
 TWICE = {"repeats": 2, "top": 2}

@@ -85,8 +85,8 @@ def test_a_class_that_this_process_can_import_anyway_needs_no_trust(tmp_path):
 
 
 def test_reading_in_python_runs_none_of_it(theirs, marker, tmp_path, monkeypatch):
-    from tunelight.reporting.page import page
-    from tunelight.results.figures import FIGURES
+    from tunelight.extras.figures import FIGURES
+    from tunelight.extras.report.page import page
 
     monkeypatch.delitem(sys.modules, MODULE, raising=False)
     found = tl.SweepResults.load(theirs.folder)

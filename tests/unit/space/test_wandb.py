@@ -12,14 +12,14 @@ import pytest
 
 import tunelight as tl
 from tunelight.errors import SettingsError
+from tunelight.extras.scripts.script import Script
+from tunelight.extras.spaces.wandb import script
+from tunelight.extras.spaces.wandb_domain import OfWandb
 from tunelight.schedulers.choose import build_scheduler
-from tunelight.scripts.script import Script
 from tunelight.searchers.choose import build_searcher, count_trials
 from tunelight.searchers.encoding import axis_of
 from tunelight.settings import Settings
 from tunelight.space import SearchSpace
-from tunelight.space.wandb import script
-from tunelight.space.wandb_domain import OfWandb
 
 HERE = Path(__file__).parent
 SWEEPS = (HERE / "wandb_sweeps.yaml").read_text(encoding="utf-8").partition("\n")[2].partition("\n")[2].split("---\n")

@@ -15,15 +15,15 @@ from tests.unit.recording import Sweep
 from tests.unit.results.test_results import Writer
 from tunelight.cli import app
 from tunelight.errors import SettingsError
+from tunelight.extras.report.page import page
+from tunelight.extras.reproduce import _prepare
 from tunelight.record import read_sweep_file, write_sweep_file
-from tunelight.reporting.page import page
 from tunelight.results import SweepResults
 from tunelight.settings import Settings
 from tunelight.stores.masking import masked, masked_command, masked_settings
 from tunelight.sweep.control import SweepControl
 from tunelight.sweep.past import open_saved_sweep
 from tunelight.sweep.prepared import claimed
-from tunelight.sweep.reproduce import _prepare
 from tunelight.sweep.run import _prepare as prepare
 
 SECRET = "hunter2"

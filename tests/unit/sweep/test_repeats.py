@@ -14,6 +14,7 @@ from tests.unit.recording import Sweep
 from tests.unit.results.test_results import Writer
 from tests.unit.sweep.test_reproduce import StoppedBeforeRayError, stop_before_ray
 from tunelight.errors import SettingsError
+from tunelight.extras.reproduce import reproduce
 from tunelight.record import read_lines, write_sweep_file
 from tunelight.resources import reserve
 from tunelight.schedulers import ASHA
@@ -25,7 +26,6 @@ from tunelight.sweep import run as sweeps
 from tunelight.sweep.control import SweepControl
 from tunelight.sweep.past import open_saved_sweep, sweep_file_of
 from tunelight.sweep.replay import replay_scheduler
-from tunelight.sweep.reproduce import reproduce
 
 SPACE = SearchSpace({"x": tl.uniform(0, 1)})
 

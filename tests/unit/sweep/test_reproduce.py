@@ -15,11 +15,11 @@ from ray.tune.schedulers import TrialScheduler
 from tests.unit.results.test_results import ERROR, Writer
 from tunelight import record as storage
 from tunelight.errors import ImportPathError, NoResultError, SettingsError, SpaceError
+from tunelight.extras.reproduce import _prepare, compare, reproduce
 from tunelight.results import SweepResults
 from tunelight.schedulers.until import Until
 from tunelight.settings import Settings
 from tunelight.sweep.past import open_saved_sweep
-from tunelight.sweep.reproduce import _prepare, compare, reproduce
 from tunelight.trial.trial import trial_seed
 
 

@@ -8,7 +8,6 @@ from typing import Final
 
 from tunelight.compat.lightning import flavour
 from tunelight.errors import StorageError
-from tunelight.machine.optional import need
 
 FILES: Final = ("train.py", "space.yaml", "README.md")
 
@@ -53,7 +52,9 @@ def write_space(script: Path) -> Path:
     again = f"{path} exists already, and nothing is overwritten. Rename it, and run this again."
     if path.exists():
         raise StorageError(again)
-    text = need("scripts").draft(script)
+    from tunelight.extras.scripts.script import draft
+
+    text = draft(script)
     try:
         with path.open("x", encoding="utf-8") as stream:
             stream.write(text)

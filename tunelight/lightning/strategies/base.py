@@ -37,13 +37,12 @@ from tunelight.lightning.state.recovery import recovery_of
 from tunelight.lightning.state.snapshot import write_later
 from tunelight.lightning.strategies.environment import GangEnvironment, GpusOfWorkers
 from tunelight.lightning.workers import workers
-from tunelight.machine.optional import need
 from tunelight.messages import Evaluation, Place
 from tunelight.session.session import Session, current
 from tunelight.settings import check_setting
 
 if TYPE_CHECKING:
-    from tunelight.lightning.remote.driver import DriverLauncher
+    from tunelight.extras.standalone.driver import DriverLauncher
 
 _LIGHTNING = ((2, 5), (2, 7))
 """The first version of pytorch-lightning that the strategies are made for, and the first that they are not."""
@@ -63,9 +62,10 @@ check_lightning(pl.__version__)
 
 
 def _driver_launcher() -> type[DriverLauncher]:
-    """Import the launcher of fits outside of a sweep, which imports Ray. Raises: SettingsError without it."""
-    launcher: type[DriverLauncher] = need("remote").DriverLauncher
-    return launcher
+    """Import the launcher of fits outside of a sweep, which imports Ray.."""
+    from tunelight.extras.standalone.driver import DriverLauncher
+
+    return DriverLauncher
 
 
 def _assigned(resource: str) -> float:

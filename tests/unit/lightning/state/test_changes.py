@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 from tunelight.compat.lightning import pl
+from tunelight.extras.standalone import changes
+from tunelight.extras.standalone.changes import SharedParts
+from tunelight.extras.standalone.transfer import copy_into
 from tunelight.gang.parcel import pack, pack_state, unpack, unpack_view
-from tunelight.lightning.state import changes
-from tunelight.lightning.state.changes import SharedParts
-from tunelight.lightning.transfer import copy_into
 
 
 class Net(pl.LightningModule):

@@ -227,7 +227,7 @@ def test_one_strategy_may_serve_trainers_with_plugins_one_after_another(kind: An
 def test_a_strategy_ends_the_workers_of_an_earlier_trainer_too(monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[Any] = []
     monkeypatch.setattr(
-        "tunelight.lightning.remote.driver.pool", SimpleNamespace(end=lambda held, lease: closed.append((held, lease)))
+        "tunelight.extras.standalone.driver.pool", SimpleNamespace(end=lambda held, lease: closed.append((held, lease)))
     )
     with tl.RayStrategy(num_workers=2) as strategy:
         first = vars(no_trainer(strategy=strategy).strategy.launcher)

@@ -1,0 +1,238 @@
+"""tl.cached: one load, kept, shared through memory, and never changed by who gets it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tunelight as tl
+from tunelight.errors import DataError
+from tunelight.extras.data.cached import _kept
+from tunelight.messages import CACHE_VARIABLE
+
+
+class Calls(list[Any]):
+    """No data that a load depends on: it cannot be pickled."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("a record of calls")
+
+
+calls = Calls()
+
+
+def forget() -> None:
+    while _kept:
+        _kept.popitem()[1].close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept() -> Iterator[None]:
+    forget()
+    calls.clear()
+    yield
+    forget()
+
+
+def load(size: int, factor: int = 1) -> dict[str, Any]:
+    calls.append(size)
+    return {"x": torch.arange(size) * factor, "y": np.arange(size), "name": "digits"}
+
+
+def test_the_same_call_is_carried_out_once():
+    cached = tl.cached(load)
+    one, two = cached(1000), cached(size=1000, factor=1)
+    assert calls == [1000]
+    assert torch.equal(one["x"], two["x"])
+    assert one["name"] == "digits"
+    assert cached(2000)["y"].shape == (2000,)
+    assert calls == [1000, 2000]
+
+
+def test_where_no_file_lies_in_memory_a_process_keeps_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on macOS."""
+    monkeypatch.delattr(os, "memfd_create")
+    cached = tl.cached(load)
+    one, two = cached(1000), cached(1000)
+    assert calls == [1000]
+    one["x"].zero_()
+    assert torch.equal(two["x"], cached(1000)["x"])
+    assert torch.equal(two["x"], torch.arange(1000))
+
+
+def test_it_is_a_decorator_too_and_keeps_the_functions_name():
+    @tl.cached
+    def answer() -> int:
+        """Tell."""
+        return 42
+
+    assert (answer(), answer.__name__, answer.__doc__) == (42, "answer", "Tell.")
+
+
+def test_a_change_in_place_is_the_callers_alone():
+    cached = tl.cached(load)
+    one = cached(5000)
+    one["x"][0] = one["y"][0] = -1
+    two = cached(5000)
+    assert (int(two["x"][0]), int(two["y"][0])) == (0, 0)
+    assert int(one["x"][0]) == -1
+
+
+def test_other_code_or_another_captured_value_is_another_call():
+    def make(captured: int) -> Any:
+        @tl.cached
+        def told() -> int:
+            calls.append(captured)
+            return captured
+
+        return told
+
+    assert [make(1)(), make(2)(), make(1)()] == [1, 2, 1]
+    assert calls == [1, 2]
+
+
+class Loader:
+    def __init__(self, split: str) -> None:
+        self.split = split
+
+    def __call__(self) -> str:
+        return self.split
+
+    def load(self) -> str:
+        return self.split
+
+
+def of(split: str, size: int = 1) -> str:
+    return split
+
+
+SPLIT = "train"
+
+
+def of_a_global() -> str:
+    return SPLIT
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda split: functools.partial(of, split),
+        lambda split: functools.partial(of, split=split),
+        lambda split: functools.partial(functools.partial(of, split), 2),
+        Loader,
+        lambda split: Loader(split).load,
+        lambda split: functools.partial(of, split, size=frozenset({1})),  # type: ignore[arg-type]
+        {
+            "train": lambda: "train" if "a" in {"a", "b"} else "val",
+            "val": lambda: "train" if "a" in {"b", "c"} else "val",
+        }.get,
+    ],
+    ids=["partial", "keyword", "partial of a partial", "object", "method", "frozenset", "constant"],
+)
+def test_functions_that_differ_in_any_way_are_different_calls(make: Any):
+    assert [tl.cached(make(split))() for split in ("train", "val", "train")] == ["train", "val", "train"]
+    assert len(_kept) == 2
+
+
+def test_a_global_that_the_function_reads_belongs_to_the_call(monkeypatch: pytest.MonkeyPatch):
+    load = tl.cached(of_a_global)
+    first = load()
+    monkeypatch.setitem(globals(), "SPLIT", "val")
+    assert (first, load()) == ("train", "val")
+
+
+def test_a_set_is_the_same_call_in_every_process(tmp_path: Path):
+    program = """if True:
+        import tunelight as tl
+        from tunelight.extras.data.cached import _kept
+        tl.cached(lambda: "x" in {"a", "b", "c", "d"})()
+        print(*_kept)"""
+    keys = {
+        subprocess.run(
+            [sys.executable, "-c", program], env={**os.environ, "PYTHONHASHSEED": seed}, check=True,
+            capture_output=True, text=True, timeout=60,
+        ).stdout
+        for seed in ("1", "2")
+    }  # fmt: skip
+    assert len(keys) == 1
+
+
+def test_what_was_least_used_goes_first(monkeypatch: pytest.MonkeyPatch):
+    memory = {"SC_PHYS_PAGES": 560_000, "SC_PAGE_SIZE": 1}  # of which it keeps a quarter
+    monkeypatch.setattr(os, "sysconf", memory.__getitem__)
+    cached = tl.cached(load)
+    for size in (3000, 4000, 3000, 5000):  # 16 bytes an entry: with the last, it is too much by one
+        cached(size)
+    assert calls == [3000, 4000, 5000]
+    cached(3000)
+    cached(4000)
+    assert calls == [3000, 4000, 5000, 4000]
+    memory["SC_PHYS_PAGES"] = 40
+    assert len(cached(1000)["y"]) == 1000
+
+
+def test_what_cannot_be_pickled_is_named():
+    with pytest.raises(DataError, match="cannot keep the result, of generator: cannot pickle"):
+        tl.cached(lambda: (number for number in range(3)))()
+    with pytest.raises(DataError, match="its arguments cannot be pickled"):
+        tl.cached(load)(size=(number for number in range(3)))  # type: ignore[arg-type]
+
+
+def test_another_process_of_the_node_gets_it_without_loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    tl.cached(load)(100_000)
+    program = """if True:
+        import tunelight as tl
+        from tests.unit.extras.data import test_cached as here
+        print(int(tl.cached(here.load)(100_000)["x"].sum()), here.calls)"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == [str(sum(range(100_000))), "[]"]
+
+
+@pytest.mark.slow
+def test_what_was_loaded_stays_when_the_process_that_did_so_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    program = """if True:
+        import sys
+        import tunelight as tl
+        from tests.unit.extras.data import test_cached as here
+        tl.cached(here.load)(1000)
+        print(here.calls, flush=True)
+        sys.stdin.read()"""
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "[1000]\n"
+        tl.cached(load)(1000)
+        other.communicate(timeout=60)
+    done = subprocess.run(command, input="", capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"
+    assert calls == []
+
+
+def half(value: Any, file: Any) -> None:
+    file.write(b"half")
+    raise MemoryError("no memory")
+
+
+def test_what_was_let_go_or_could_not_be_kept_is_loaded_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    cached = tl.cached(load)
+    cached(1000)
+    forget()
+    with monkeypatch.context() as broken:
+        broken.setattr("joblib.dump", half)
+        with pytest.raises(DataError, match="no memory") as caught:
+            cached(1000)
+    assert caught.tb is not None  # it still refers to the file
+    assert len(cached(1000)["x"]) == 1000
+    assert calls == [1000, 1000, 1000]

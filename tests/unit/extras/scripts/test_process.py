@@ -1,0 +1,160 @@
+"""A script as the main program of a process: what it sees of it, how it ends, and what it leaves."""
+
+from __future__ import annotations
+
+import atexit
+import signal
+import statistics  # noqa: F401 - has to be imported by then
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tunelight.errors import ScriptError, TrialStopped
+from tunelight.extras.scripts import process
+
+Play = Callable[..., Any]
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Play:
+    """Run a script in a thread, as a worker does; raise what it raises."""
+
+    def run(source: str, *args: str, **beside: str) -> None:
+        for name, text in beside.items():
+            (tmp_path / f"{name}.py").write_text(text)
+        file = tmp_path / "train.py"
+        file.write_text(source)
+        raised: list[BaseException] = []
+
+        def body() -> None:
+            try:
+                process.run(file, None, [str(file), *args])
+            except BaseException as error:  # noqa: BLE001 - raised again below
+                raised.append(error)
+
+        thread = threading.Thread(target=body)
+        thread.start()
+        thread.join(20)
+        assert not thread.is_alive()
+        if raised:
+            raise raised[0]
+
+    return run
+
+
+def test_a_script_is_main_and_sees_its_arguments_and_the_modules_beside_it(play: Play, tmp_path: Path) -> None:
+    before = [*sys.argv], [*sys.path], sys.modules["__main__"]
+    play(
+        "import sys, beside, pathlib\n"
+        "assert __name__ == '__main__' and sys.modules['__main__'].__dict__ is globals()\n"
+        "assert sys.path[0] == str(pathlib.Path(__file__).parent)\n"
+        "pathlib.Path(__file__).with_name('seen').write_text(repr(sys.argv[1:]) + beside.X)",
+        "--lr=1",
+        beside="X = '!'",
+    )
+    assert (tmp_path / "seen").read_text() == "['--lr=1']!"
+    assert ([*sys.argv], [*sys.path], sys.modules["__main__"]) == before
+    del sys.modules["beside"]
+
+
+def test_modules_beside_the_script_win_over_those_of_python_in_its_process_alone(play: Play, tmp_path: Path) -> None:
+    before, path = sys.modules["statistics"], list(sys.path)
+    try:
+        play(
+            "import statistics, pathlib\npathlib.Path(__file__).with_name('seen').write_text(statistics.X)",
+            statistics="X = 'mine'",
+        )
+    finally:
+        sys.modules["statistics"] = before
+    assert (tmp_path / "seen").read_text() == "mine"
+    assert sys.path == path
+
+
+def test_threads_and_executors_of_a_script_end_their_work_before_it_ends(play: Play, tmp_path: Path) -> None:
+    play(
+        "import pathlib, threading, time\nfrom concurrent.futures import ThreadPoolExecutor\n"
+        "def work(name):\n    time.sleep(0.05)\n    pathlib.Path(__file__).with_name(name).touch()\n"
+        "threading.Thread(target=work, args=('thread',)).start()\n"
+        "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+        "ThreadPoolExecutor(1).submit(work, 'executor')\n"
+    )
+    assert {"thread", "executor"} <= {one.name for one in tmp_path.iterdir()}
+
+
+@pytest.mark.parametrize(
+    "source", ["import sys; sys.exit()", "raise SystemExit(0)", "exit(0)", "import os; os._exit(0)", ""]
+)
+def test_a_script_ends_well(play: Play, source: str) -> None:
+    play(source)
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("exit(3)", "train.py exited with 3"),
+        ("import os; os._exit(4)", "train.py exited with 4"),
+        ("import sys; sys.exit('no data')", "train.py exited with 1: no data"),
+        (
+            "import argparse\np = argparse.ArgumentParser()\np.add_argument('--lr')\np.parse_args()",
+            "train.py exited with 2: train.py: error: unrecognized arguments: --rl=1",
+        ),
+    ],
+)
+def test_an_exit_code_tells_of_an_error_with_the_script_s_own_words(play: Play, source: str, said: str) -> None:
+    with pytest.raises(ScriptError) as error:
+        play(source, "--rl=1")
+    assert str(error.value) == said
+
+
+BOX = """
+import sys
+print("Usage: train.py [OPTIONS]", file=sys.stderr)
+print("\u256d\u2500 Error \u2500\u256e", file=sys.stderr)
+print("\u2502 Invalid value for '--lr': 0.75 is not \u2502", file=sys.stderr)
+print("\u2502 in the range 0<=x<=0.5.               \u2502", file=sys.stderr)
+print("\u2570\u2500\u2500\u256f", file=sys.stderr)
+sys.exit(2)
+"""
+
+
+def test_words_in_a_box_are_told_without_the_box(play: Play) -> None:
+    with pytest.raises(ScriptError) as error:
+        play(BOX)
+    said = "train.py exited with 2: Invalid value for '--lr': 0.75 is not in the range 0<=x<=0.5."
+    assert str(error.value) == said
+
+
+def test_a_script_that_is_a_part_of_a_package_is_told_its_module(tmp_path: Path) -> None:
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "__init__.py").touch()
+    file = tmp_path / "pkg" / "train.py"
+    file.write_text("from . import model")
+    with pytest.raises(ScriptError, match=r"give the script as its module, pkg\.train"):
+        process.run(file, None, [str(file)])
+
+
+def test_an_error_and_a_stop_come_through(play: Play) -> None:
+    with pytest.raises(ZeroDivisionError):
+        play("1 / 0")
+    stop = "from tunelight.errors import TrialStopped\ntry:\n    raise TrialStopped('so')\nexcept Exception:\n    pass"
+    with pytest.raises(TrialStopped):
+        play(stop)
+
+
+def test_what_the_next_script_would_stumble_over_is_set_back(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+    play(
+        "import atexit, signal, sys\n"
+        "atexit.register(print, 'never: it is a library s')\n"
+        "@atexit.register\ndef last():\n    print('last words')\n"
+        "old = signal.signal(signal.SIGTERM, lambda *_: None)\n"
+        "assert signal.signal(signal.SIGTERM, old) is not old\n"
+        "sys.excepthook = None\n"
+    )
+    assert sys.excepthook is not None
+    assert signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, signal.default_int_handler)
+    atexit.unregister(print)
+    assert "last words" in capsys.readouterr().out

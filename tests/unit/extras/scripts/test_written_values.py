@@ -1,0 +1,465 @@
+"""Values as the parsers that scripts use read them back from the words that are written for them."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import enum
+import io
+import json
+import math
+import random
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import yaml
+
+from tunelight.compat.lightning import pl
+from tunelight.errors import SettingsError
+from tunelight.extras.scripts import parsers
+from tunelight.extras.scripts.style import Option, spell, spell_one
+from tunelight.settings.code import Style
+
+VALUES = 2000
+TEXTS = [
+    "sgd", "a b", " x ", "", "it's", "say \"x\"", "a\\b", "a\\", "\\'", "1e-3", "1", "-5", "-1e-05", "01",
+    "1_000", "0x10", "true", "False", "None", "null", "~", "yes", "nan", "inf", ".inf", "[1,2]", "{a: 1}", "a: b",
+    "#c", "a #b", "&x", "*x", "!x", "%x", "@x", "- x", "-x", "--x", "--", "-", "a=b", "=", "a,b", "a;b", "x:y",
+    "é", "ünï", "日本", "😀", "a\nb", "\t", "../p", "C:\\p", "$x", "?", "|", ">", "(x)", "f(1)", "2020-01-01",
+    "lambda", "a-b", "a/b.pt", "'x'", "\"x\"", "x'y\\'z", "{}", "[]", "\x7f",
+]  # fmt: skip
+CHARACTERS = "ab1.-_ =,'\"\\#{}[]:$é"
+
+
+class Values:
+    """Draws values of all kinds."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
+
+    def text(self) -> str:
+        if self._rng.random() < 0.5:
+            return self._rng.choice(TEXTS)
+        return "".join(self._rng.choices(CHARACTERS, k=self._rng.randint(1, 6)))
+
+    def whole(self) -> int:
+        return self._rng.choice([0, 1, -1, 7, 10**12, self._rng.randint(-999, 999)])
+
+    def real(self) -> float:
+        drawn = self._rng.gauss(0, 1) * 10.0 ** self._rng.randint(-9, 9)
+        return self._rng.choice([0.1, 1e-05, -1e-05, 1e22, 8.0, -0.5, math.inf, -math.inf, math.nan, drawn])
+
+    def truth(self) -> bool:
+        return self._rng.random() < 0.5
+
+    def several(self, draw: Callable[[], Any]) -> list[Any]:
+        return [draw() for _ in range(self._rng.randint(0, 3))]
+
+    def any(self) -> Any:
+        plain: list[Callable[[], Any]] = [self.text, self.whole, self.real, self.truth, lambda: None]
+        lists = [lambda: self.several(self._rng.choice(plain)), lambda: [self.several(self.whole)]]
+        draw: Callable[[], Any] = self._rng.choice([*plain, *lists])
+        return draw()
+
+    def of(self, kind: str) -> Any:
+        """Draw for "int", "float", "str", "bool" or "object"; before it "list", or "none" where it may be None."""
+        first, _, rest = kind.partition(" ")
+        if first == "list":
+            return self.several(lambda: self.of(rest))
+        if first == "none":
+            return None if self._rng.random() < 0.3 else self.of(rest)
+        kinds = {"int": self.whole, "float": self.real, "str": self.text, "bool": self.truth, "object": self.any}
+        return kinds[kind]()
+
+
+def same(value: Any, got: Any) -> bool:
+    """Tell whether a script has a value: a number may be text, and one value a list, where its option has such."""
+    if isinstance(got, enum.Enum):
+        got = got.value
+    if isinstance(got, tuple | list):
+        if isinstance(value, str):
+            return True  # the script's own way to write a list
+        values = value if isinstance(value, list) else [value]
+        return len(values) == len(got) and all(map(same, values, got))
+    if value is None or got is None:
+        return value is got
+    if isinstance(value, bool) or isinstance(got, bool):
+        return type(got) in (bool, int, float) and type(value) in (bool, int, float) and bool(value == got)
+    if "nan" in (str(value), str(got)):
+        return str(value) == str(got)
+    if isinstance(value, str) is isinstance(got, str):
+        return bool(value == got)
+    return isinstance(value, int | float | str) and _number(str(value)) == _number(str(got))
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text.replace("_", ""))
+    except ValueError:
+        return None
+
+
+def check(
+    kinds: Mapping[str, str],
+    read: Callable[[list[str]], Mapping[str, Any]],
+    options: Iterable[Mapping[str, Any]],
+    style: Style = "argparse",
+    *,
+    refused: float = 0.3,
+) -> None:
+    """Write and read 2,000 values of the options' own kinds, all options at a time, and 200 of any kind, one at a time.
+
+    The latter may be refused by the parser, but not read as other ones. ``refused``: the share of the former that
+    nobody can write for this parser, at most.
+    """
+    known, values = tuple(map(Option.of, options)), Values(7)
+    wrong: list[Any] = []
+    left = drawn = 0
+    while drawn < VALUES:
+        config = {}
+        for key, kind in kinds.items():
+            value = values.of(kind)
+            drawn += 1
+            if _is_written(style, key, value, known):
+                config[key] = value
+        left += len(kinds) - len(config)
+        if (got := _read(read, spell(style, config, known))) is not None:
+            wrong += [(key, value, got[key]) for key, value in config.items() if not same(value, got[key])]
+        else:  # which one?
+            alone = {key: spell(style, {key: value}, known) for key, value in config.items()}
+            wrong += [(key, config[key], words) for key, words in alone.items() if _read(read, words) is None] or [
+                config
+            ]
+    assert not wrong, f"{len(wrong)} mismatches: {wrong[:12]}"
+    assert left <= refused * drawn, left
+    for _ in range(200 // len(kinds)):
+        for key in kinds:
+            value = values.any()
+            if _is_written(style, key, value, known):
+                got = _read(read, words := spell(style, {key: value}, known))
+                assert got is None or same(value, got[key]), (key, value, words, got and got[key])
+
+
+def _is_written(style: Style, key: str, value: Any, known: tuple[Option, ...]) -> bool:
+    try:
+        spell_one(style, key, value, known)
+    except SettingsError as error:
+        assert "does not take" in str(error)  # noqa: PT017 - whether it is raised is the question
+        return False
+    return True
+
+
+def kinds_of(text: str) -> dict[str, str]:
+    pairs = (one.partition("=") for one in text.split(", "))
+    return {key: kind for key, _, kind in pairs}
+
+
+def _read(read: Callable[[list[str]], Mapping[str, Any]], words: list[str]) -> Mapping[str, Any] | None:
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+        try:
+            return read(words)
+        except (SystemExit, Exception):  # noqa: BLE001 - whatever a parser raises
+            return None
+
+
+# --- argparse and its like --------------------------------------------------------------------------------
+
+
+def truth(text: str) -> bool:
+    if text.lower() in ("yes", "true", "1"):
+        return True
+    if text.lower() in ("no", "false", "0"):
+        return False
+    raise argparse.ArgumentTypeError(text)
+
+
+def or_none(text: str) -> int | None:
+    return None if text == "none" else int(text)
+
+
+def commas(text: str) -> list[int]:
+    return [int(one) for one in text.split(",")]
+
+
+def test_argparse() -> None:
+    p = argparse.ArgumentParser()
+    p.add_argument("--int", type=int, default=3)
+    p.add_argument("-f", type=float)
+    p.add_argument("--learning-rate", "-l", type=float, default=0.1)
+    p.add_argument("--text", default="x")
+    p.add_argument("--bool", type=bool, default=True)
+    p.add_argument("--untyped", default=False)
+    p.add_argument("--truth", type=truth, nargs="?", const=True, default=False)
+    p.add_argument("--none", type=or_none, default=3)
+    p.add_argument("--json", type=json.loads, default=[64])
+    p.add_argument("--python", type=ast.literal_eval, default=(1,))
+    p.add_argument("--yaml", type=yaml.safe_load)
+    p.add_argument("--commas", type=commas)
+    p.add_argument("--ints", type=int, nargs="+")
+    p.add_argument("--floats", type=float, nargs="*", default=[1.0])
+    p.add_argument("--texts", nargs="*")
+    p.add_argument("--pair", type=float, nargs=2)
+    p.add_argument("--again", action="append")
+    p.add_argument("--added", type=int, action="append", default=[])
+    p.add_argument("--fast", action="store_true")
+    p.add_argument("--no-shuffle", dest="shuffle", action="store_false")
+    p.add_argument("--warm", action=argparse.BooleanOptionalAction)
+    p.add_argument("-v", "--verbose", action="count", default=0)
+    p.add_argument("--size", action="store_const", const=5, default=2)
+    p.add_argument("--choice", choices=["True", "False"])
+    kinds = kinds_of(
+        "int=int, f=float, learning_rate=float, text=str, bool=bool, untyped=bool, truth=bool, none=none int, "
+        "json=object, python=object, yaml=object, commas=list int, ints=list int, floats=list float, "
+        "texts=list str, pair=list float, again=list str, added=list int, fast=bool, shuffle=bool, warm=bool, "
+        "verbose=int, size=int, choice=bool"
+    )
+    check(kinds, lambda words: _truths(vars(p.parse_args(words))), parsers.of_argparse(p, []))
+
+
+def _truths(found: dict[str, Any]) -> dict[str, Any]:
+    """Return values as a script uses them that asks an option without a type whether it is true."""
+    untyped = {"True": True, "": False}
+    choice = {"True": True, "False": False}
+    return {**found, "untyped": untyped.get(*[found["untyped"]] * 2), "choice": choice.get(*[found["choice"]] * 2)}
+
+
+def test_click() -> None:
+    import click
+
+    @click.command()
+    @click.option("--int", type=int, default=3)
+    @click.option("-f", type=float)
+    @click.option("--text", default="x")
+    @click.option("--bool", type=bool)
+    @click.option("--size", nargs=2, type=float)
+    @click.option("--again", multiple=True)
+    @click.option("--pairs", multiple=True, nargs=2, type=int)
+    @click.option("--warm/--cold", default=True)
+    @click.option("--fast", is_flag=True)
+    @click.option("--upper", "case", flag_value="upper", default=None)
+    @click.option("--lower", "case", flag_value="lower")
+    @click.option("-v", "--verbose", count=True)
+    @click.option("--choice", type=click.Choice(["True", "False"]))
+    def main(**_: Any) -> None: ...
+
+    kinds = kinds_of(
+        "int=int, f=float, text=str, bool=bool, size=list float, again=list str, warm=bool, pairs=list list "
+        "int, fast=bool, verbose=int"
+    )
+
+    def read(words: list[str]) -> dict[str, Any]:
+        return main.make_context("main", words).params
+
+    check(kinds, read, parsers.of_click(main, [], []))
+    options = tuple(map(Option.of, parsers.of_click(main, [], [])))
+    assert read(spell("argparse", {"case": "lower"}, options))["case"] == "lower"
+    assert read(spell("argparse", {"case": "upper", "choice": True}, options))["case"] == "upper"
+
+
+class Optimizer(enum.StrEnum):
+    a = "adam"
+    s = "sgd"
+
+
+def test_typer() -> None:
+    import typer
+
+    app = typer.Typer(add_completion=False)
+
+    @app.command()
+    def main(  # noqa: PLR0917 - options of a command
+        whole: int = 3,
+        real: float = 0.1,
+        text: str = "x",
+        opt: Optimizer = Optimizer.a,
+        warm: bool = True,
+        fast: bool = typer.Option(False, "--fast"),
+        maybe: int | None = None,
+        tags: list[str] = [],  # noqa: B006 - typer copies it
+        pair: tuple[int, float] = (1, 2.0),
+        verbose: int = typer.Option(0, "-v", count=True),
+    ) -> None: ...
+
+    command = typer.main.get_command(app)
+    kinds = kinds_of(
+        "whole=int, real=float, text=str, warm=bool, fast=bool, maybe=none int, tags=list str, pair=list int, "
+        "verbose=int"
+    )
+    check(kinds, lambda words: command.make_context("main", words).params, parsers.of_click(command, [], []))
+
+
+def test_absl() -> None:
+    from absl import flags
+
+    found = flags.FlagValues()  # type: ignore[no-untyped-call] # absl's
+    flags.DEFINE_integer("int", 3, "", flag_values=found)
+    flags.DEFINE_float("real", 0.1, "", flag_values=found)
+    flags.DEFINE_string("text", "x", "", flag_values=found, short_name="t")
+    flags.DEFINE_bool("truth", True, "", flag_values=found)
+    flags.DEFINE_list("rows", ["32"], "", flag_values=found)
+    flags.DEFINE_spaceseplist("words", None, "", flag_values=found)
+    flags.DEFINE_multi_integer("many", [1], "", flag_values=found)
+    flags.DEFINE_multi_string("texts", None, "", flag_values=found)
+    kinds = kinds_of(
+        "int=int, real=float, text=str, truth=bool, rows=list str, words=list str, many=list int, texts=list str"
+    )
+
+    def read(words: list[str]) -> Mapping[str, Any]:
+        found.unparse_flags()
+        for name in found:
+            found[name].unparse()
+        found(["script", *words])
+        return found.flag_values_dict()
+
+    check(kinds, read, parsers.of_absl(found))
+
+
+@dataclass
+class Config:
+    whole: int = 3
+    real: float = 0.1
+    text: str = "x"
+    warm: bool = True
+    fast: bool = False
+    widths: tuple[int, ...] = (8,)
+    names: list[str] = field(default_factory=list)
+    pair: tuple[float, float] = (1.0, 2.0)
+    maybe: float | None = None
+    maybe_text: str | None = "x"
+
+
+KINDS = kinds_of(
+    "whole=int, real=float, text=str, warm=bool, fast=bool, widths=list int, names=list str, pair=list "
+    "float, maybe=none float, maybe_text=none str"
+)
+
+
+def test_tyro() -> None:
+    tyro = pytest.importorskip("tyro")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        parser = tyro.extras.get_parser(Config)
+    read = lambda words: vars(tyro.cli(Config, args=words, console_outputs=False))  # noqa: E731
+    check(KINDS, read, parsers.of_tyro(parser, []))
+
+
+def test_simple_parsing() -> None:
+    simple_parsing = pytest.importorskip("simple_parsing")
+
+    def parser() -> Any:
+        made = simple_parsing.ArgumentParser()
+        made.add_arguments(Config, dest="config")
+        return made
+
+    declared = parser()
+    declared._preprocessing([])
+    read = lambda words: vars(parser().parse_args(words).config)  # noqa: E731
+    check(KINDS, read, parsers.of_argparse(declared, []))
+
+
+# --- literals ---------------------------------------------------------------------------------------------
+
+HINTS: dict[str, tuple[Any, str]] = {
+    "text": (str, "str"),
+    "int": (int, "int"),
+    "real": (float, "float"),
+    "truth": (bool, "bool"),
+    "maybe": (float | None, "none float"),
+    "maybe_text": (str | None, "none str"),
+    "either": (str | int, "str"),
+    "other": (int | str, "str"),
+    "any": (Any, "object"),
+    "ints": (list[int], "list int"),
+    "texts": (list[str], "list str"),
+    "nested": (list[list[int]], "list list int"),
+    "maybe_list": (list[str] | None, "none list str"),
+}
+
+
+def test_jsonargparse() -> None:
+    from jsonargparse import ArgumentParser
+
+    parser = ArgumentParser(exit_on_error=False)
+    for name, (hint, _) in HINTS.items():
+        parser.add_argument(f"--{name}", type=hint)
+    kinds = {name: kind for name, (_, kind) in HINTS.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check(
+            kinds,
+            lambda words: vars(parser.parse_args(words)),
+            parsers.of_jsonargparse(parser, []),
+            "lightning",
+            refused=0.5,
+        )
+
+
+class Model(pl.LightningModule):
+    def __init__(  # noqa: PLR0917 - arguments of a model
+        self,
+        real: float = 0.1,
+        text: str = "x",
+        maybe: str | None = None,
+        sizes: list[int] | None = None,
+        names: tuple[str, ...] = (),
+        fast: bool = False,
+        rate: float = 1.0,
+        label: str = "",
+    ) -> None:
+        """Be declared, and never made."""
+
+
+def test_lightning_cli() -> None:
+    from pytorch_lightning.cli import LightningArgumentParser
+
+    parser, fit = LightningArgumentParser(exit_on_error=False), LightningArgumentParser(exit_on_error=False)
+    fit.add_lightning_class_args(Model, "model")
+    fit.add_argument("--trainer.devices", type=int | str, default="auto")
+    parser.add_subcommands().add_subcommand("fit", fit)
+    kinds = kinds_of(
+        "model.real=float, model.text=str, model.maybe=none str, model.sizes=none list int, model.names=list str, "
+        "model.fast=bool, model.rate=float, model.label=str, trainer.devices=int"
+    )
+
+    def read(words: list[str]) -> dict[str, Any]:
+        found = parser.parse_args(["fit", *words]).fit
+        return {key: found[key] for key in kinds}
+
+    check(kinds, read, parsers.of_jsonargparse(parser, ["fit"]), "lightning")
+
+
+def test_hydra() -> None:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    parser = OverridesParser.create()
+
+    def read(words: list[str]) -> dict[str, Any]:
+        overrides = parser.parse_overrides(words)
+        return {one.key_or_group: _plain(one.value()) for one in overrides}
+
+    check(
+        dict.fromkeys(("a", "b.c", "d"), "object") | {"text": "str", "real": "float", "rows": "list str"},
+        read,
+        (),
+        "hydra",
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return getattr(value, "text", value)
+
+
+def test_fire() -> None:
+    fire = pytest.importorskip("fire")
+    kinds = kinds_of("a=object, b=object, text=str, real=float, rows=list str")
+
+    def main(**found: Any) -> dict[str, Any]:
+        return found
+
+    check(kinds, lambda words: fire.Fire(main, words, serialize=lambda _: None), (), "fire")

@@ -1,0 +1,374 @@
+"""The server of the live page as programs, pages of others and attackers meet it: `tunelight serve`, really served."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.server
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.unit.extras.web.serving import Served, serving
+from tests.unit.recording import Sweep
+from tests.unit.sweeps import record
+from tunelight.extras.web import patience
+from tunelight.extras.web.server import _file, _token, running
+
+EVIL = "<script>alert(1)</script>"
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    record(folder / "digits", trials=12)
+    record(folder / "other", trials=6)
+    (folder / EVIL.replace("/", "_")).mkdir()
+    evil = Sweep(folder / EVIL.replace("/", "_"))
+    trial = evil.add(**{EVIL: EVIL, "long": "x" * 1_000_000})
+    evil.step()
+    evil.start(trial)
+    evil.report(trial, 1, 0.5)
+    evil.callback.note(EVIL, trial.trial_id)
+    evil.fail(trial, message=EVIL)
+    log = folder / "digits" / "trial_00000" / "log.txt"
+    log.write_text("".join(f"line {number}\n" for number in range(20_000)) + "postgres://me:hidden@host/x\n")
+    (folder / "secret.txt").write_text("secret")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def served(storage: Path) -> Iterator[Served]:
+    with serving(storage) as found:
+        yield found
+
+
+def test_it_listens_on_this_machine_alone_and_its_token_is_for_its_user(served: Served, storage: Path) -> None:
+    (listener,) = [one for one in psutil.Process(served.process.pid).net_connections() if one.status == "LISTEN"]
+    assert listener.laddr.ip == "127.0.0.1"
+    assert _file(storage).stat().st_mode & 0o777 == 0o600
+    assert running(storage).address == served.address  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/sweep/digits", "/api/sweeps", "/api/sweep/digits/events", "/static/x/page.js", "/nowhere", "/api/act"],
+)
+@pytest.mark.parametrize("token", [None, "wrong", "x" * 5000])
+def test_nothing_is_said_without_the_token(served: Served, path: str, token: str | None) -> None:
+    found = served.ask(path, token=token)
+    assert found.status == 401
+    assert "needs the whole address that tunelight printed" in found.text
+    assert served.ask(f"{path}?token=wrong", token=None).status == 401
+
+
+def test_a_browser_keeps_the_token_as_a_cookie_and_drops_it_from_the_address(served: Served) -> None:
+    found = served.ask(f"/sweep/digits?token={served.token}&x=1", token=None)
+    assert found.status == 303
+    assert found.headers["location"] == "/sweep/digits?x=1"
+    cookie = found.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=lax" in cookie
+    assert served.ask("/sweep/digits", token=None, Cookie=cookie.partition(";")[0]).status == 200
+    assert served.ask(f"//evil.example/?token={served.token}", token=None).headers.get("location", "/")[:2] != "//"
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8642", "127.0.0.1.evil.example", "", "[::1"])
+def test_a_name_of_somebody_elses_that_points_here_is_refused(served: Served, host: str) -> None:
+    assert served.ask("/", Host=host).status in (400, 421)
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:9999", "[::1]:80", "192.0.2.7"])
+def test_this_machine_by_its_own_names_or_behind_a_tunnel_is_answered(served: Served, host: str) -> None:
+    assert served.ask("/", Host=host).status == 200
+
+
+class TestActions:
+    BODY = json.dumps({"sweep": "digits", "do": "stop"}).encode()
+
+    def cookie(self, served: Served) -> str:
+        return f"tunelight_{hashlib.sha256(served.token.encode()).hexdigest()[:12]}={served.token}"
+
+    def test_a_page_of_another_site_cannot_act(self, served: Served) -> None:
+        for origin in (
+            "http://evil.example",
+            "null",
+            "http://127.0.0.1:1",
+            f"http://127.0.0.1:{served.port}.evil.example",
+        ):
+            found = served.ask(
+                "/api/act",
+                method="POST",
+                body=self.BODY,
+                token=None,
+                Cookie=self.cookie(served),
+                Origin=origin,
+                Content_Type="application/json",
+            )
+            assert found.status == 403, origin
+        sent: dict[str, Any] = {"Cookie": self.cookie(served), "Content_Type": "application/json"}
+        assert served.ask("/api/act", method="POST", body=self.BODY, token=None, **sent).status == 403  # no Origin
+
+    def test_a_form_or_a_link_cannot_act(self, served: Served) -> None:
+        own: dict[str, Any] = {"Cookie": self.cookie(served), "Origin": f"http://127.0.0.1:{served.port}"}
+        for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
+            found = served.ask("/api/act", method="POST", body=self.BODY, token=None, Content_Type=kind, **own)
+            assert found.status == 415
+        assert served.ask("/api/act?sweep=digits&do=stop").status == 405
+        assert served.ask("/api/act", method="DELETE").status == 405
+
+    def test_a_page_of_the_server_is_told_why_a_command_is_refused(self, served: Served) -> None:
+        own: dict[str, Any] = {"Cookie": self.cookie(served), "Origin": f"http://127.0.0.1:{served.port}"}
+        found = served.ask(
+            "/api/act", method="POST", body=self.BODY, token=None, Content_Type="application/json", **own
+        )
+        said = "No process runs the sweep digits, so it cannot be told to stop."
+        assert (found.status, json.loads(found.text)) == (200, {"ok": False, "said": said})
+
+    @pytest.mark.parametrize(
+        ("body", "status"),
+        [
+            (b"{", 400),
+            (b"[]", 400),
+            (b"[" * 60_000, 400),
+            (b'{"sweep": "digits", "do": "explode"}', 400),
+            (b'{"sweep": "digits", "do": ["stop"]}', 400),
+            (b'{"sweep": "digits", "do": "stop", "trial": "../1"}', 400),
+            (b'{"sweep": "digits", "do": "stop", "trial": 99}', 404),
+            (b'{"sweep": "../digits", "do": "stop"}', 404),
+            (b'{"sweep": "digits", "do": "stop", "arguments": {"x": 1}}', 400),
+            (b'{"sweep": "digits", "do": "enqueue", "arguments": {"config": "lr"}}', 400),
+            (b'{"sweep": "digits", "do": "enqueue", "arguments": {"config": "lr=[1"}}', 400),
+            (b'{"sweep": "digits", "do": "enqueue", "arguments": {"config": "lr=\'1"}}', 400),
+            (b'{"sweep": "digits", "do": "enqueue", "arguments": {"config": "' + b"x" * 70_000 + b'"}}', 413),
+        ],
+    )
+    def test_a_command_that_makes_no_sense_is_refused(self, served: Served, body: bytes, status: int) -> None:
+        assert served.ask("/api/act", method="POST", body=body, Content_Type="application/json").status == status
+
+    def test_a_server_that_only_shows_takes_none(self, storage: Path) -> None:
+        with serving(storage, "--read-only") as found:
+            answer = found.act("digits", "stop")
+            assert (answer.status, "--read-only" in answer.text) == (403, True)
+            assert '"readOnly": true' in found.ask("/sweep/digits").text.replace("&quot;", '"')
+
+
+@pytest.mark.parametrize(
+    "name", ["..%2fsecret.txt", "%2e%2e", "..%2f..%2fetc", "digits%2f..%2fdigits", "%00", "a%2e", "~"]
+)
+def test_no_parameter_leads_out_of_the_folder(served: Served, name: str) -> None:
+    for path in (
+        f"/sweep/{name}",
+        f"/sweep/digits/trial/{name}",
+        f"/api/sweep/{name}/events",
+        f"/api/sweep/{name}/trial/0/log",
+        f"/api/sweep/digits/part/{name}",
+        f"/api/sweep/digits/trial/0/log?from={name}",
+        f"/api/compare?sweep=digits&sweep={name}",
+        f"/static/x/{name}",
+        f"/static/{name}/..%2fserver.py",
+    ):
+        found = served.ask(path)
+        assert found.status in (400, 404), path
+        assert "root:" not in found.text
+        assert "secret" not in found.text.replace("secret.txt", "")
+
+
+def test_a_log_that_lies_elsewhere_is_not_shown(tmp_path: Path) -> None:
+    record(tmp_path / "runs" / "digits", trials=2)
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "log.txt").write_text("secret")
+    folder = tmp_path / "runs" / "digits" / "trial_00000"
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+    folder.symlink_to(tmp_path / "outside")
+    with serving(tmp_path / "runs") as found:
+        text = found.ask("/api/sweep/digits/trial/0/log").text
+    assert "secret" not in text
+    assert "outside of the sweep's" in text
+
+
+def test_what_others_wrote_is_text_and_no_script_runs_but_the_pages_own(served: Served) -> None:
+    name = EVIL.replace("/", "_").replace("<", "%3C").replace(">", "%3E")
+    for path in ("/", f"/sweep/{name}", f"/sweep/{name}/trial/0", f"/api/sweep/{name}/trial/0"):
+        found = served.ask(path)
+        assert found.status == 200, path
+        if path.startswith("/api"):
+            assert found.headers["content-type"] == "application/json"  # which the page shows as text
+        else:
+            assert "<script>alert" not in found.text
+        policy = found.headers["content-security-policy"]
+        assert "default-src 'none'; script-src 'self' 'unsafe-eval';" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert found.headers["x-content-type-options"] == "nosniff"
+        assert found.headers["cache-control"] == "no-store"
+    assert len(served.ask(f"/api/sweep/{name}/trial/0").text) < 50_000  # of a value of a megabyte
+
+
+def test_a_long_log_comes_in_parts_and_without_passwords(served: Served) -> None:
+    end = json.loads(served.ask("/api/sweep/digits/trial/0/log").text)
+    assert end["to"] == end["size"] > 200_000
+    assert len(end["text"]) < 70_000
+    assert end["from"] > 100_000
+    assert "hidden" not in end["text"]
+    assert end["text"].endswith("@host/x\n")
+    assert json.loads(served.ask(f"/api/sweep/digits/trial/0/log?from={end['to']}").text)["text"] == ""
+    skipped = json.loads(served.ask("/api/sweep/digits/trial/0/log?from=5").text)
+    assert skipped["from"] == end["from"]  # and not a part of the middle, for ever behind
+
+
+def test_streams_tell_of_the_sweep_and_of_all_sweeps(served: Served) -> None:
+    anew, first = served.messages("/api/sweep/digits/events", 2)
+    assert anew == {"anew": True}  # whoever comes back may have rows of another record
+    assert first["head"]["state"] == "finished"
+    assert len(first["rows"]) == 12
+    assert first["curves"]["0"][0] == list(range(1, 17))
+    _, one = served.messages("/api/sweep/digits/events?trial=3", 2)
+    assert [row["i"] for row in one["rows"]] == [3]
+    assert served.messages("/api/sweep/digits/events?trial=99", 2)[1] == {"error": "digits has no trial 99."}
+    (all_of_them,) = served.messages("/api/sweeps")
+    assert {row["name"] for row in all_of_them["rows"]} == {"digits", "other", EVIL.replace("/", "_")}
+
+
+def test_figures_and_comparisons_are_drawn_by_a_process_of_their_own(served: Served) -> None:
+    # The process that draws gives way to others, and here both cores are busy with other tests.
+    part = json.loads(served.ask("/api/sweep/digits/part/history", limit_s=50).text)
+    assert part["figure"]["data"]
+    assert json.loads(served.ask("/api/sweep/digits/part/learning_curves", limit_s=50).text) is None
+    compared = served.ask("/api/compare?sweep=digits&sweep=other", limit_s=50)
+    assert json.loads(compared.text)["sweeps"]["title"] == "Sweeps"
+    children = psutil.Process(served.process.pid).children()
+    assert children == []
+    assert served.ask("/compare?sweep=digits").status == 400
+
+
+def test_connections_that_say_nothing_keep_nobody_out_and_are_closed(served: Served) -> None:
+    silent = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(200)]
+    try:
+        silent[0].sendall(b"GET / HTTP/1.1\r\nHost: local")  # slowly
+        assert served.ask("/").status == 200
+        began = time.monotonic()
+        for one in silent:
+            one.settimeout(patience.FIRST_S + 5)
+            with contextlib.suppress(ConnectionResetError):
+                assert one.recv(1) == b""
+        assert time.monotonic() - began < patience.FIRST_S + 5
+    finally:
+        for one in silent:
+            one.close()
+    assert served.ask("/").status == 200
+
+
+def test_as_many_pages_are_open_as_it_says_and_no_more(served: Served) -> None:
+    open_ones = []
+    path, key = "/api/sweep/digits/events", f"Authorization: Bearer {served.token}"
+    request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{key}\r\n\r\n"
+    try:
+        statuses = []
+        for _ in range(36):
+            one = socket.create_connection(("127.0.0.1", served.port), timeout=10)
+            one.sendall(request.encode())
+            statuses.append(int(one.recv(12)[9:12]))
+            open_ones.append(one)
+        assert statuses == [200] * 32 + [503] * 4
+    finally:
+        for one in open_ones:
+            one.close()
+    end = time.monotonic() + 10
+    while served.ask("/api/sweep/digits/events?trial=x", method="HEAD").status == 503 and time.monotonic() < end:
+        time.sleep(0.2)  # until it has seen that they are closed
+    assert served.messages("/api/sweep/digits/events")
+
+
+def test_a_record_that_ends_within_a_line_or_is_damaged_is_shown_up_to_there_and_takes_no_time(tmp_path: Path) -> None:
+    for name in ("torn", "damaged"):
+        record(tmp_path / name, trials=6)
+    with (tmp_path / "torn" / "record.jsonl").open("ab") as stream:
+        stream.write(b'{"kind":"report","trial":"00001","tim')
+    with (tmp_path / "damaged" / "record.jsonl").open("ab") as stream:
+        stream.write(b'{"kind":"note"}\n')
+    with serving(tmp_path) as found:
+        assert len(found.messages("/api/sweep/torn/events", 2)[1]["rows"]) == 6
+        _, rows, wrong = found.messages("/api/sweep/damaged/events", 3)
+        assert len(rows["rows"]) == 6
+        assert "is damaged" in wrong["error"]
+        for name in ("torn", "damaged"):
+            assert found.ask(f"/api/sweep/{name}/trial/3/log").status == 200
+            assert "configuration" in found.ask(f"/api/sweep/{name}/trial/3").text
+        process = psutil.Process(found.process.pid)
+        before = process.cpu_times().user
+        time.sleep(1)
+        assert process.cpu_times().user - before < 0.5
+
+
+def test_a_figure_says_whether_it_is_current(tmp_path: Path) -> None:
+    record(tmp_path / "digits", trials=6)
+    with serving(tmp_path) as found:
+        assert found.ask("/api/sweep/digits/part/history", limit_s=50).headers["x-current"] == "yes"
+        sweep = Sweep(tmp_path / "digits")
+        sweep.add(lr=1)
+        sweep.step()
+        found.messages("/api/sweep/digits/events", 2)
+        assert found.ask("/api/sweep/digits/part/history").headers["x-current"] == "no"  # drawn a moment ago
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_it_cleans_up_however_it_is_told_to_end_while_a_page_is_open(tmp_path: Path, number: signal.Signals) -> None:
+    record(tmp_path / "digits", trials=3)
+    with serving(tmp_path) as found, socket.create_connection(("127.0.0.1", found.port)) as page:
+        key = f"Authorization: Bearer {found.token}"
+        page.sendall(f"GET /api/sweep/digits/events HTTP/1.1\r\nHost: localhost\r\n{key}\r\n\r\n".encode())
+        assert page.recv(12)[9:12] == b"200"
+        found.process.send_signal(number)
+        assert found.process.wait(10) == 0
+        assert json.loads(_file(tmp_path).read_text())["pid"] == 0
+
+
+def test_a_name_with_signs_of_an_address_is_found_after_the_token_was_taken(tmp_path: Path) -> None:
+    record(tmp_path / "a#b%20c?", trials=1)
+    with serving(tmp_path) as found:
+        location = found.ask(f"/sweep/a%23b%2520c%3F?token={found.token}").headers["location"]
+        assert location == "/sweep/a%23b%2520c%3F"
+        assert found.ask(location).status == 200
+
+
+def test_a_token_outlives_its_server_and_is_not_taken_from_a_file_that_others_can_read(tmp_path: Path) -> None:
+    with serving(tmp_path) as first:
+        token = first.token
+    assert running(tmp_path) is None
+    with serving(tmp_path) as second:
+        assert second.token == token
+    _file(tmp_path).chmod(0o644)
+    assert _token(tmp_path) != token
+
+
+def test_an_address_in_a_file_that_others_can_write_is_not_found(tmp_path: Path) -> None:
+    asked: list[Any] = []
+
+    class Attacker(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.headers)
+            self.send_response(200)
+            self.end_headers()
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Attacker) as attacker:
+        threading.Thread(target=attacker.serve_forever, daemon=True).start()
+        where = {"host": "127.0.0.1", "port": attacker.server_port, "pid": os.getpid(), "machine": socket.gethostname()}
+        _file(tmp_path).write_text(json.dumps({**where, "token": "x" * 32}))
+        _file(tmp_path).chmod(0o600)
+        assert running(tmp_path) is not None  # as one of this user's own would be
+        asked.clear()
+        _file(tmp_path).chmod(0o666)
+        assert running(tmp_path) is None
+        assert not asked
+        attacker.shutdown()

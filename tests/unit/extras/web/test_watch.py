@@ -1,0 +1,248 @@
+"""What the live page hears: rows and curves that changed, in bounded memory, of sweeps that exist."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.recording import Sweep
+from tests.unit.sweeps import record
+from tunelight.extras.web.log import log_part
+from tunelight.extras.web.watch import SweepList, SweepWatch
+from tunelight.record import Record, leased, list_sweeps, mirrored, read_record, read_trial, view, write_sweep_file
+from tunelight.record.follow import RecordFollower
+
+
+def watched(folder: Path) -> SweepWatch:
+    found = SweepWatch(folder)
+    found.look()
+    while not found.whole:
+        found.look()
+    return found
+
+
+def again(watch: SweepWatch) -> None:
+    watch._looked = -1e9  # without the quarter of a second
+    watch.look()
+
+
+def test_a_brief_follower_keeps_the_best_and_the_last_report_and_judges_as_a_whole_one(tmp_path: Path) -> None:
+    record(tmp_path, trials=12)
+    whole, brief = read_record(tmp_path), RecordFollower(tmp_path, brief=True)
+    while brief.look(limit=500):
+        pass
+    assert brief.state.best == whole.best
+    assert brief.state.counts == whole.counts
+    for trial in brief.state.trials.values():
+        full = whole.trials[trial.id]
+        assert len(trial.history) <= 2
+        assert trial.history[-1] == full.history[-1] or str(trial.history[-1]) == str(full.history[-1])
+        assert trial.value == full.value
+        assert (
+            trial.history[trial.best or 0]["training_iteration"] == full.history[full.best or 0]["training_iteration"]
+        )
+
+
+def test_a_line_longer_than_what_is_read_at_a_time_is_read_whole(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path)
+    sweep.add(text="x" * 5000)
+    sweep.step()
+    follower = RecordFollower(tmp_path)
+    seen = 0
+    while found := follower.look(limit=100):
+        assert len(found) == 1
+        seen += 1
+    assert seen == 2
+    assert follower.read == follower.size
+
+
+def test_one_trial_is_read_without_the_others(tmp_path: Path) -> None:
+    record(tmp_path, trials=12)
+    whole, alone = read_record(tmp_path), read_trial(tmp_path, "00003")
+    assert list(alone.trials) == ["00003"]
+    assert str(alone.trials["00003"]) == str(whole.trials["00003"])
+    assert alone.sweep == whole.sweep
+
+
+def test_a_torn_last_line_is_left_out_of_one_trial(tmp_path: Path) -> None:
+    record(tmp_path, trials=3)
+    with (tmp_path / "record.jsonl").open("ab") as stream:
+        stream.write(b'{"kind":"report","trial":"00001","tim')
+    assert str(read_trial(tmp_path, "00001").trials["00001"]) == str(read_record(tmp_path).trials["00001"])
+
+
+def test_only_what_changed_comes_again(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, num_samples=4)
+    trials = [sweep.add(lr=0.1 * number) for number in range(3)]
+    sweep.step()
+    for trial in trials:
+        sweep.start(trial)
+        sweep.report(trial, 1, 1.0)
+    watch = watched(tmp_path)
+    assert [row["i"] for row in watch.rows(0)] == [0, 1, 2]
+    seen, sent = watch.version, dict[int, int]()
+    assert watch.curves(sent)["curves"].keys() == {0, 1, 2}
+    sweep.report(trials[1], 2, 0.5)
+    again(watch)
+    (row,) = watch.rows(seen)
+    assert (row["i"], row["value"], row["last"], row["at"]) == (1, 0.5, 0.5, 2)
+    assert watch.curves(sent)["curves"] == {1: ([1, 2], [1.0, 0.5])}
+    assert watch.rows(watch.version) == []
+    head = watch.head()
+    assert (head["best"]["trial"], head["best"]["value"]) == (1, 0.5)
+    assert head["state"] == "cut off"  # no process holds its lock
+    assert head["total"] == 4
+
+
+def test_of_many_trials_the_best_curves_and_those_that_run_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view, "MOST_CURVES", 2)
+    sweep = Sweep(tmp_path)
+    trials = [sweep.add(lr=number) for number in range(6)]
+    sweep.step()
+    for number, trial in enumerate(trials):
+        sweep.start(trial)
+        sweep.report(trial, 1, float(number))
+        if number < 5:
+            trial.status = "TERMINATED"
+            sweep.call("on_trial_complete", trial=trial)
+    watch, sent = watched(tmp_path), dict[int, int]()
+    found = watch.curves(sent)
+    assert found["curves"].keys() == {0, 1, 5}
+    assert found["of"] == 6
+    sweep.report(trials[5], 2, -1.0)
+    again(watch)
+    assert watch.curves(sent) == {"curves": {5: ([1, 2], [5.0, -1.0])}, "gone": [1], "of": 6}
+
+
+def test_rows_are_those_of_the_latest_trials_and_the_head_says_how_many_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view, "MOST_ROWS", 3)
+    record(tmp_path, trials=8)
+    watch = watched(tmp_path)
+    assert {row["i"] for row in watch.rows(0)} == {5, 6, 7}
+    assert watch.head()["more"] == 5
+
+
+def test_the_head_says_how_keys_were_searched_and_how_long_all_runs_took(tmp_path: Path) -> None:
+    space = {"lr": {"loguniform": [1e-4, 1]}, "model": {"width": {"qrandint": [1, 999, 2]}}, "opt": {"choice": ["a"]}}
+    write_sweep_file(tmp_path, {"space": space})
+    clock = iter((1000.0, 1050.0, 9000.0, 9050.0))
+    record = Record(tmp_path, lambda: next(clock))
+    for _ in range(2):  # it was killed, and resumed
+        record.append("sweep", sweep={"metric": "loss", "mode": "min"})
+        record.append("note", trial=None, text="")
+    record.close()
+    head = watched(tmp_path).head()
+    assert head["even"] == {"lr": False, "model.width": True}
+    assert head["seconds"] == 100.0
+
+
+def test_a_record_that_is_written_anew_in_place_begins_anew(tmp_path: Path) -> None:
+    record(tmp_path / "a", trials=2)
+    record(tmp_path / "b", trials=6)
+    watch = watched(tmp_path / "a")
+    with (tmp_path / "a" / "record.jsonl").open("r+b") as stream:  # file systems give a number of a file out again
+        stream.write((tmp_path / "b" / "record.jsonl").read_bytes())
+    again(watch)
+    assert watch.generation == 1
+    assert {row["i"] for row in watch.rows(0)} == set(range(6))
+
+
+def test_a_brief_view_does_not_grow_with_what_trials_do(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path)
+    trial = sweep.add(lr=0.1)
+    sweep.step()
+    sweep.start(trial)
+    for number in range(300):
+        sweep.callback.record.append("checkpoint", trial="00000", path=f"c{number}", training_iteration=number)
+        sweep.callback.note(f"note {number}", "00000")
+    state = watched(tmp_path).state
+    known = state.trials["00000"]
+    assert [one["path"] for one in known.checkpoints][-1] == "c299"
+    assert max(len(known.checkpoints), len(known.notes)) <= 8
+    assert len(state.notes) <= 100
+
+
+def test_a_record_that_is_replaced_begins_anew(tmp_path: Path) -> None:
+    record(tmp_path / "a", trials=6)
+    record(tmp_path / "b", trials=2)
+    watch = watched(tmp_path / "a")
+    (tmp_path / "b" / "record.jsonl").replace(tmp_path / "a" / "record.jsonl")
+    again(watch)
+    assert watch.generation == 1
+    assert [row["i"] for row in watch.rows(0)] == [0, 1]
+
+
+def test_values_are_cut_and_no_row_holds_what_json_cannot(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path)
+    trial = sweep.add(text="x" * 1_000_000, big=1 << 70, odd=float("inf"), deep={"a": [1, 2]})
+    sweep.step()
+    sweep.start(trial)
+    sweep.report(trial, 1, float("nan"))
+    (row,) = watched(tmp_path).rows(0)
+    assert len(json.dumps(row, allow_nan=False)) < 1000
+    assert row["last"] == "nan"
+    assert row["config"]["odd"] == "inf"
+    assert row["config"]["deep.a"] == "[1, 2]"
+
+
+def test_a_row_says_why_a_trial_was_stopped(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path)
+    trial = sweep.add(lr=0.1)
+    sweep.step()
+    sweep.start(trial)
+    sweep.callback.record.append("state", trial="00000", state="PAUSED", why="place 2 of 2 at rung 1")
+    (row,) = watched(tmp_path).rows(0)
+    assert (row["state"], row["why"]) == ("PAUSED", "place 2 of 2 at rung 1")
+
+
+def test_the_list_has_all_sweeps_reads_those_that_changed_and_names_what_cannot_be_read(tmp_path: Path) -> None:
+    record(tmp_path / "good", trials=6)
+    record(tmp_path / "bad", trials=3)
+    with (tmp_path / "bad" / "record.jsonl").open("r+b") as stream:
+        stream.seek(100)
+        stream.write(b"????")
+    sweeps = SweepList(lambda: list_sweeps(tmp_path), every_s=0)
+    found = {one["name"]: one for one in sweeps.summaries()[0]}
+    assert found["good"]["state"] == "finished"
+    assert found["good"]["trials"] == 6
+    assert found["bad"]["state"] == "unreadable"
+    assert "damaged" in found["bad"]["error"]
+    before = found["good"]
+    assert next(one for one in sweeps.summaries()[0] if one["name"] == "good") is before
+    os.utime(tmp_path / "good" / "record.jsonl")
+    assert next(one for one in sweeps.summaries()[0] if one["name"] == "good") is not before
+
+
+@pytest.mark.parametrize("name", ["../good", "good/../good", "/etc", "", ".", "good/", "good\0"])
+def test_a_name_that_is_no_sweeps_finds_nothing(tmp_path: Path, name: str) -> None:
+    record(tmp_path / "good", trials=1)
+    sweeps = SweepList(lambda: list_sweeps(tmp_path), every_s=0)
+    assert sweeps.watch(name) is None
+    assert sweeps.watch("good") is not None
+
+
+def test_a_sweep_in_a_store_is_followed_from_another_machine(machine: Any, storage: Any) -> None:
+    folder = storage() / "digits"
+    folder.mkdir(parents=True)
+    with leased(folder) as lease, mirrored(folder, lease):
+        record(folder, trials=3)
+    machine("second")
+    sweeps = SweepList(lambda: list_sweeps(storage()), every_s=0)
+    (summary,) = sweeps.summaries()[0]
+    assert (summary["name"], summary["state"], summary["trials"]) == ("digits", "finished", 3)
+    watch = sweeps.watch("digits")
+    assert watch is not None
+    assert {row["i"] for row in watch.rows(0)} == {0, 1, 2}
+    assert read_trial(watch.folder, "00001").trials["00001"].history
+    assert (
+        log_part(watch.folder, watch.state.trials["00001"], None)["note"]
+        == "Its log is in the store; nothing but the record is fetched from there."
+    )

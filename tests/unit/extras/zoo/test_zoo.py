@@ -1,0 +1,255 @@
+"""The models and data of the search spaces that come along."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tunelight.digits import DigitsCNN, load_digits
+from tunelight.errors import CheckpointError, TunelightError
+from tunelight.extras.zoo import (
+    Cifar10Data,
+    DigitsFineTuner,
+    DigitsGAN,
+    ImageMLP,
+    ImagesMissingError,
+    MnistData,
+    VisionTransformer,
+)
+from tunelight.extras.zoo.gan import discrepancy
+
+SMALL = {"hidden": 16, "layers": 2, "heads": 2, "mlp": 16}
+
+
+def images(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    x, y = load_digits()[0].tensors
+    return x[:count], y[:count]
+
+
+# --- models -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [
+        (ImageMLP(size=8, hidden=8, layers=3), (1, 8, 8)),
+        (VisionTransformer(patch=8, **SMALL), (3, 32, 32)),
+        (DigitsFineTuner(channels=2), (1, 8, 8)),
+    ],
+)
+def test_classifiers_map_a_batch_to_ten_logits(model, shape):
+    assert model(torch.zeros(5, *shape)).shape == (5, 10)
+
+
+def test_a_transformer_sees_where_a_patch_lies():
+    torch.manual_seed(0)
+    model = VisionTransformer(size=8, channels=1, patch=4, **SMALL).eval()
+    x = torch.rand(1, 1, 8, 8)
+    assert not torch.allclose(model(x), model(x.roll(4, dims=3)), atol=1e-4)
+    with torch.no_grad():
+        evaluated = model(x)
+    assert torch.allclose(model.train()(x), evaluated, atol=1e-5), "torch evaluates by other kernels than it trains"
+
+
+@pytest.mark.parametrize(("given", "message"), [({"patch": 5}, "patch=5 must divide size=32"), ({"heads": 7}, "heads")])
+def test_a_transformer_that_cannot_be_built_says_why(given, message):
+    with pytest.raises(ValueError, match=message):
+        VisionTransformer(**given)
+
+
+def test_forty_steps_of_a_transformer_lower_the_loss():
+    torch.manual_seed(0)
+    model = VisionTransformer(lr=5e-3, size=8, channels=1, patch=4, **SMALL)
+    optimizer = model.configure_optimizers()
+    x, y = images(128)
+    losses = []
+    for _ in range(40):
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.6 * losses[0]
+
+
+# --- the GAN ----------------------------------------------------------------------------------------------
+
+
+def gan(monkeypatch) -> DigitsGAN:
+    torch.manual_seed(0)
+    model = DigitsGAN(hidden=16)
+    monkeypatch.setattr(model, "log", lambda *_, **__: None)
+    monkeypatch.setattr(model, "log_dict", lambda *_, **__: None)
+    return model
+
+
+def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return the gradients of a model's parameters, which are set to zero."""
+    found = {name: part.grad.clone() for name, part in model.named_parameters() if part.grad is not None}
+    model.zero_grad()
+    return found
+
+
+def test_one_backward_pass_gives_both_networks_their_own_gradients(monkeypatch):
+    """Those that each would have if it were trained by itself, as GANs are."""
+    model = gan(monkeypatch)
+    x, y = images(32)
+    torch.manual_seed(1)
+    model.training_step((x, y), 0).backward()
+    together = gradients(model)
+    torch.manual_seed(1)
+    drawn = model(torch.randn(32, 16))
+    judge = torch.nn.functional.binary_cross_entropy_with_logits
+    ones, zeros = torch.ones(32, 1), torch.zeros(32, 1)
+    judge(model.discriminator(drawn), ones).backward()
+    alone = {name: part for name, part in gradients(model).items() if name.startswith("generator")}
+    fooled = judge(model.discriminator(x.flatten(1)), ones) + judge(model.discriminator(drawn.detach()), zeros)
+    (fooled / 2).backward()
+    torch.testing.assert_close(together, {**alone, **gradients(model)}, atol=1e-6, rtol=1e-5)
+
+
+def test_a_gan_is_judged_by_noise_that_depends_on_the_images_alone(monkeypatch):
+    model = gan(monkeypatch)
+    logged = []
+    monkeypatch.setattr(model, "log", lambda name, value, **_: logged.append((name, value.item())))
+    drawn: list[torch.Tensor] = []
+    model.generator.register_forward_pre_hook(lambda _, given: drawn.append(given[0]))
+    for count, number in ((32, 0), (32, 1), (31, 0)):
+        model.validation_step(images(count), number)
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0][:31], drawn[2])
+    assert logged[0] == logged[1] != logged[2]
+    assert {name for name, _ in logged} == {"val_loss"}
+
+
+def test_what_is_alike_lies_near():
+    x = images(200)[0].flatten(1)
+    assert discrepancy(x, x).item() == pytest.approx(0, abs=1e-5)
+    assert discrepancy(x[:100], x[100:]) < 0.05 < discrepancy(x, torch.rand_like(x))
+
+
+# --- fine-tuning ------------------------------------------------------------------------------------------
+
+
+def test_the_body_knows_five_digits_and_is_the_same_in_every_process():
+    from tunelight.extras.zoo.finetune import _learned
+
+    model = DigitsCNN(channels=4)
+    model.load_state_dict(_learned(4))
+    x, y = images(400)
+    known = y < 5
+    assert (model(x[known]).argmax(1) == y[known]).float().mean() > 0.8
+    state = torch.get_rng_state()
+    _learned.cache_clear()
+    assert all(torch.equal(model.state_dict()[name], value) for name, value in _learned(4).items())
+    assert torch.equal(torch.get_rng_state(), state), "and no generator has moved"
+
+
+def test_each_part_has_its_learning_rate_and_a_frozen_body_none():
+    gan = DigitsGAN(lr=0.1, discriminator_lr=0.2)
+    assert [group["lr"] for group in gan.configure_optimizers().param_groups] == [0.1, 0.2]
+    free = DigitsFineTuner(lr=0.1, head_lr=0.2, channels=2)
+    assert [group["lr"] for group in free.configure_optimizers().param_groups] == [0.2, 0.1]
+    frozen = DigitsFineTuner(frozen=True, channels=2)
+    assert len(frozen.configure_optimizers().param_groups) == 1
+    assert not any(part.requires_grad for part in frozen.body.parameters())
+
+
+def test_a_checkpoint_can_be_fine_tuned(tmp_path):
+    model = DigitsCNN(channels=2)
+    torch.save({"state_dict": model.state_dict()}, tmp_path / "model.ckpt")
+    tuned = DigitsFineTuner(channels=2, checkpoint=str(tmp_path / "model.ckpt"))
+    assert torch.equal(tuned.body.state_dict()["0.weight"], model.state_dict()["net.0.weight"])
+    for path, channels in (("model.ckpt", 4), ("absent.ckpt", 2)):
+        with pytest.raises(CheckpointError, match=rf"{path}' gives no DigitsCNN of {channels} channels"):
+            DigitsFineTuner(channels=channels, checkpoint=str(tmp_path / path))
+
+
+# --- data on disk -----------------------------------------------------------------------------------------
+
+
+def idx(path: Path, values: np.ndarray, packed: bool = False) -> None:
+    data = bytes([0, 0, 8, values.ndim]) + struct.pack(f">{values.ndim}I", *values.shape) + values.tobytes()
+    path.write_bytes(gzip.compress(data) if packed else data)
+
+
+def mnist(folder: Path, packed: bool = False) -> Path:
+    end = ".gz" if packed else ""
+    for part, count in (("train", 40), ("t10k", 10)):
+        pixels = np.arange(count * 784, dtype=np.uint32).astype(np.uint8).reshape(count, 28, 28)
+        idx(folder / f"{part}-images-idx3-ubyte{end}", pixels, packed)
+        idx(folder / f"{part}-labels-idx1-ubyte{end}", np.arange(count, dtype=np.uint8) % 10, packed)
+    return folder
+
+
+def cifar(folder: Path, binary: bool) -> Path:
+    for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
+        labels = np.arange(8, dtype=np.uint8)
+        pixels = np.full((8, 3072), 51, np.uint8)
+        if binary:
+            (folder / f"{name}.bin").write_bytes(np.hstack([labels[:, None], pixels]).tobytes())
+        else:
+            (folder / name).write_bytes(pickle.dumps({b"data": pixels, b"labels": labels.tolist()}, protocol=2))
+    return folder
+
+
+@pytest.mark.parametrize(("packed", "below"), [(False, ""), (True, "MNIST/raw")])
+def test_mnist_is_read_as_it_is_published(tmp_path, packed, below):
+    (tmp_path / below).mkdir(parents=True, exist_ok=True)
+    mnist(tmp_path / below, packed)
+    data = MnistData(tmp_path, batch_size=4)
+    data.setup()
+    assert (len(data.train), len(data.val), len(data.test)) == (36, 4, 10)
+    x, y = data.on_after_batch_transfer(next(iter(data.val_dataloader())), 0)
+    assert (x.shape, x.dtype, y.tolist()) == ((4, 1, 28, 28), torch.float32, [6, 7, 8, 9])
+    assert x[0, 0, 0, :3].mul(255).round().tolist() == [(36 * 784 + step) % 256 for step in range(3)]
+    assert ImageMLP(hidden=8)(x).shape == (4, 10)
+
+
+@pytest.mark.parametrize(("binary", "below"), [(False, True), (True, False)])
+def test_cifar_is_read_as_it_is_published(tmp_path, binary, below):
+    folder = tmp_path / f"cifar-10-batches-{'bin' if binary else 'py'}" if below else tmp_path
+    folder.mkdir(exist_ok=True)
+    cifar(folder, binary)
+    data = Cifar10Data(tmp_path, batch_size=4)
+    data.setup()
+    assert (len(data.train), len(data.val), len(data.test)) == (36, 4, 8)
+    x, y = data.on_after_batch_transfer(next(iter(data.val_dataloader())), 0)
+    assert (x.shape, y.tolist()) == ((4, 3, 32, 32), [4, 5, 6, 7])
+    assert torch.allclose(x, torch.tensor(0.2))
+
+
+def test_missing_images_say_what_and_where_to_get_it(tmp_path):
+    with pytest.raises(ImagesMissingError, match=r"is no.* train-images-idx3-ubyte \(or .*\.gz\). Fetch .*data.root"):
+        MnistData(tmp_path)
+    with pytest.raises(TunelightError, match=r"CIFAR-10 is not in .* data_batch_1.bin \(or data_batch_1, or train\*"):
+        Cifar10Data(tmp_path)
+    (mnist(tmp_path) / "t10k-labels-idx1-ubyte").unlink()
+    with pytest.raises(ImagesMissingError, match="there is no t10k-labels-idx1-ubyte"):
+        MnistData(tmp_path)
+
+
+def test_damaged_images_are_told(tmp_path):
+    (mnist(tmp_path) / "train-images-idx3-ubyte").write_bytes(b"no images")
+    with pytest.raises(ImagesMissingError, match=r"train-images-idx3-ubyte is no IDX file.*Fetch and unpack"):
+        MnistData(tmp_path).setup()
+    idx(tmp_path / "train-images-idx3-ubyte", np.zeros((3, 28, 28), np.uint8))
+    with pytest.raises(ImagesMissingError, match="holds 3 images, and train-labels-idx1-ubyte 40 labels"):
+        MnistData(tmp_path).setup()
+
+
+def test_a_batch_that_would_run_code_is_refused(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return (Path.touch, (tmp_path / "ran",))
+
+    (cifar(tmp_path, binary=False) / "data_batch_3").write_bytes(pickle.dumps(Evil()))
+    with pytest.raises(ImagesMissingError, match="which no batch of images does"):
+        Cifar10Data(tmp_path).setup()
+    assert not (tmp_path / "ran").exists()

@@ -1,0 +1,305 @@
+"""Exports of a trial: its configuration as YAML or JSON, for LightningCLI, or as a command."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import re
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tunelight import record as storage
+from tunelight.checkpoints import files as checkpoints
+from tunelight.errors import CheckpointError, SettingsError, StorageError, unknown
+from tunelight.record import to_yaml
+from tunelight.resources import reserve
+from tunelight.results.words import refused
+from tunelight.settings import PARTS
+from tunelight.settings.backends import BACKENDS
+from tunelight.settings.dotted import holder_of
+from tunelight.space.parts import split_config
+from tunelight.stores.masking import MASK
+
+_YAML: Final = (".yaml", ".yml")
+FORMATS: Final = {
+    "yaml": _YAML,
+    "json": (".json",),
+    "lightning-cli": _YAML,
+    "shell": (".sh",),
+}
+"""Formats of exports, and the suffixes of their files."""
+_BY_SUFFIX: Final = {".yaml": "yaml", ".yml": "yaml", ".json": "json", ".sh": "shell"}
+_PATH: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+_WIDER: Final = "tunelight.WiderModel"
+_MAX_FAILURES: Final = 3
+"""The default of ``failures``, which needs no word."""
+_BESIDE: Final = ("logger", "profiler")
+"""Arguments of a Trainer that training does not depend on."""
+
+
+def export(facts: Mapping[str, Any], settings: Mapping[str, Any], path: Path, chosen: str) -> None:
+    """Write a trial to ``path`` in the format ``chosen``.
+
+    Args:
+        facts: its configuration and where that came from, as ``TrialResult`` collects them.
+        settings: those of its sweep, as in sweep.yaml.
+        path: the file; folders are made.
+        chosen: one of ``FORMATS``.
+    """
+    if chosen == "json":
+        text = json.dumps(storage.to_json_types(facts), indent=2) + "\n"
+    elif chosen == "yaml":
+        text = storage.to_yaml(facts)
+    else:
+        write = {"lightning-cli": lightning_cli, "shell": shell}[chosen]
+        text = write(storage.to_json_types(facts), settings, path.name)
+    storage.write_text(path, text)
+    if chosen == "shell":
+        path.chmod(path.stat().st_mode | 0o111)
+
+
+def format_of(path: Path, asked: str | None, *, parts: bool = False) -> str:
+    """Return the format that is asked for, else the one that the suffix says. Raises: SettingsError, StorageError.
+
+    A YAML file without a format is LightningCLI's where the sweep had ``parts``, model and data, to be told of.
+    """
+    suffix = path.suffix.lower()
+    if asked is None:
+        if suffix not in _BY_SUFFIX:
+            raise StorageError(
+                f"The format follows from the file's suffix, but {str(path)!r} has {suffix or 'none'!r}. Use one of "
+                f"{', '.join(_BY_SUFFIX)}, or say format=: {', '.join(FORMATS)}."
+            )
+        return "lightning-cli" if parts and suffix in _YAML else _BY_SUFFIX[suffix]
+    if asked not in FORMATS:
+        raise SettingsError(unknown("There is no format", asked, FORMATS))
+    if suffix not in FORMATS[asked]:
+        raise StorageError(
+            f"A file of format {asked!r} ends in {' or '.join(FORMATS[asked])}, but {str(path)!r} in "
+            f"{suffix or 'nothing'!r}."
+        )
+    return asked
+
+
+def copy_checkpoint(source: Path, path: Path) -> Path:
+    """Copy a checkpoint beside ``path``, as NAME.ckpt, and its weights as safetensors; return the copy.
+
+    Raises: CheckpointError, StorageError.
+    """
+    if torn := checkpoints.describe_torn(source):
+        raise CheckpointError(torn)
+    target = path.with_suffix(".ckpt")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, dirs_exist_ok=True)
+            return target
+        shutil.copyfile(source, target)
+    except OSError as error:
+        raise StorageError(f"{target} cannot be written: {error.strerror}. Choose another path.") from error
+    _write_weights(source, path.with_suffix(".safetensors"))
+    return target
+
+
+def _write_weights(source: Path, target: Path) -> None:
+    """Write the tensors of a checkpoint's ``state_dict`` as safetensors; shared memory is copied."""
+    import torch  # whoever only reads results need not wait for torch
+    from safetensors.torch import save_file
+
+    try:
+        saved = torch.load(source, map_location="cpu", weights_only=True, mmap=True)
+        found = saved.get("state_dict", saved)
+        weights = {name: value.clone().contiguous() for name, value in found.items() if isinstance(value, torch.Tensor)}
+        save_file(weights, target, metadata={"format": "pt"})
+        shutil.copymode(source, target)  # safetensors leaves a file that its owner alone may read
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(
+            f"{source} was copied, but its weights were not written to {target}: it holds more than weights and plain "
+            f"data, and opening it would run code ({refused(error)}). load_model(weights_only=False) opens it."
+        ) from error
+    except (OSError, RuntimeError, ValueError, AttributeError) as error:  # no checkpoint of torch's; a full disk
+        raise CheckpointError(f"The weights in {source} cannot be written to {target}: {error}") from error
+
+
+def lightning_cli(facts: Mapping[str, Any], told: Mapping[str, Any], name: str) -> str:
+    """Return a config file for a LightningCLI that was made with the model's and data module's classes.
+
+    Raises: SettingsError for a sweep whose training such a file cannot describe.
+    """
+    if told.get("model") is None:
+        wanted, other = ("tuned a script", "'shell' or 'yaml'") if told.get("script") else ("has no model=", "'yaml'")
+        raise SettingsError(
+            f"The format lightning-cli describes a sweep with model=, and this one {wanted}: the file would not train "
+            f"as its trials did. Use format={other}."
+        )
+    if told.get("datasets"):
+        raise SettingsError(
+            "The sweep served datasets= to its trials, which a file for LightningCLI cannot. Use format='yaml'."
+        )
+    parts, notes = _parts(facts, told)
+    kind, arguments = _strategy(told)
+    parts["trainer"].setdefault("strategy", {"class_path": f"tunelight.{kind}", "init_args": arguments})
+    head = [f"Train it with a train.py that calls LightningCLI(Model, Data): python train.py fit --config {name}"]
+    if facts["checkpoint"]:
+        head.append(f"Validate it: python train.py validate --config {name} --ckpt_path {facts['checkpoint']}")
+    sections = {"seed_everything": facts["seed"], **parts}
+    return _head(facts, told, [*head, *notes]) + to_yaml(
+        {key: value for key, value in sections.items() if value not in (None, {})}
+    )
+
+
+def shell(facts: Mapping[str, Any], told: Mapping[str, Any], name: str) -> str:
+    """Return a shell script that trains the configuration by the script that was tuned.
+
+    Raises: SettingsError for a sweep of other training code.
+    """
+    if (command := facts.get("command")) is None:
+        other = "'yaml'" if told.get("model") is None else "'lightning-cli' or 'yaml'"
+        raise SettingsError(
+            f"The sweep did not tune a script, so that there is no command to export. Use format={other}."
+        )
+    lines = [f"Run it: ./{name}", "What is given to it is added to the command."]
+    if plain := facts.get("plain_command"):
+        lines.append(f"Without tunelight: {shlex.join(plain)}")
+    if any(MASK in word for word in command):
+        lines.append(f"A secret was masked when the sweep was recorded. Put it in the place of {MASK}.")
+    folder = (told.get("run") or {}).get("cwd")
+    return "\n".join(
+        [
+            f"#!/usr/bin/env bash\n{_head(facts, told, lines)}set -euo pipefail",
+            *([f"cd -- {shlex.quote(folder)}"] if folder else []),
+            f'exec {shlex.join(command)} "$@"\n',
+        ]
+    )
+
+
+def _expressed(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration with objects in LightningCLI's words. Raises: SettingsError where it has none."""
+    config: dict[str, Any] = copy.deepcopy(facts["config"])
+    for key, one in (facts.get("objects") or {}).items():
+        holder, last = holder_of(config, key)
+        if one is None or not all(_PATH.fullmatch(path) and path.split(":")[0] != "__main__" for path in _paths(one)):
+            raise SettingsError(
+                f"The configuration's {key} is {holder[last]!r}, an object that cannot be imported from a module, so "
+                "that this format cannot name it. Define it in a module, or use format='yaml'."
+            )
+        holder[last] = _named(one)
+    return config
+
+
+def _paths(described: Any) -> Iterator[str]:
+    """Yield the import paths in the reference to an object."""
+    match described:
+        case str():
+            yield described
+        case {"enum": path, "name": name}:
+            yield f"{path}.{name}"
+        case {"dataclass": path, "fields": parts}:
+            yield from (path, *_paths({"dict": parts}))
+        case {"tuple": parts} | {"list": parts}:
+            yield from (path for one in parts for path in _paths(one))
+        case {"dict": parts}:
+            yield from (path for one in parts.values() for path in _paths(one))
+
+
+def _named(described: Any) -> Any:
+    """Return an object in LightningCLI's words."""
+    match described:
+        case str():
+            return described.replace(":", ".")
+        case {"enum": _, "name": name}:
+            return name
+        case {"dataclass": _, "fields": parts} | {"dict": parts}:
+            return {key: _named(one) for key, one in parts.items()}
+        case {"tuple": parts} | {"list": parts}:
+            return [_named(one) for one in parts]
+    return described["value"]
+
+
+def _parts(facts: Mapping[str, Any], told: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Return a configuration as arguments of model, data and Trainer, and what had to be left out.
+
+    Raises: SettingsError where keys do not say whose they are, and for objects that training depends on.
+    """
+    config = _expressed(facts)
+    for key in config:
+        part, dot, _ = key.partition(".")
+        if part not in PARTS or not (dot or isinstance(config[key], Mapping)):
+            raise SettingsError(
+                f"The configuration's key {key!r} does not say whose argument it is: keys begin with "
+                f"{', '.join(f'{name}.' for name in PARTS)} in a sweep with model=. Use format='yaml' or 'json'."
+            )
+    parts = split_config(config)
+    given = dict(told.get("trainer_args") or {})
+    objects = [key for key, value in given.items() if _holds_object(value)]
+    if needed := [key for key in objects if key not in _BESIDE]:
+        raise SettingsError(
+            f"trainer_args {', '.join(needed)} held objects, which a file cannot name, and without which it would not "
+            "train as the trials did. Give them as class_path and init_args, or use format='yaml'."
+        )
+    own = {key: value for key, value in given.items() if key not in objects}
+    epochs = {} if told.get("max_epochs") is None else {"max_epochs": told["max_epochs"]}
+    # With GPUs the strategy finds out for itself: the process that starts the workers may have none.
+    device = {} if told.get("gpus_per_worker") else {"accelerator": "cpu"}
+    trainer = parts["trainer"] = {**epochs, **device, **own, **parts["trainer"]}
+    if wider := facts.get("wider"):
+        known = trainer.get("callbacks") or []
+        ours = {"class_path": _WIDER, "init_args": wider}
+        trainer["callbacks"] = [*(known if isinstance(known, list) else [known]), ours]
+    notes = [f"Left out, for they are objects: trainer_args {', '.join(objects)}."] if objects else []
+    return parts, notes
+
+
+def _strategy(told: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the strategy that trains with the sweep's workers, and its arguments where they are not the defaults."""
+    workers = told.get("workers") or 1
+    one = reserve(
+        tuple(workers) if isinstance(workers, list) else workers,
+        told.get("cpus_per_worker", 1),
+        told.get("gpus_per_worker", 0),
+        told.get("resources_per_trial"),
+    )
+    more = dict(one.resources_per_worker)
+    if one.gpus_per_worker not in (0, 1):
+        more["GPU"] = one.gpus_per_worker
+    failures = (told.get("failures") or {}).get("max_failures", _MAX_FAILURES)
+    arguments = {
+        "num_workers": one.workers if one.least is None else [one.least, one.workers],
+        "num_cpus_per_worker": None if one.cpus_per_worker == 1 else one.cpus_per_worker,
+        "use_gpu": bool(one.gpus_per_worker) or None,
+        "resources_per_worker": more or None,
+        "failures": None if failures == _MAX_FAILURES else failures,
+        "evaluation": None if told.get("evaluation", one.evaluation) == one.evaluation else told["evaluation"],
+    }
+    kept = {name: value for name, value in arguments.items() if value is not None}
+    return BACKENDS[str(told.get("backend") or "ddp")].strategy_name, kept
+
+
+def _holds_object(value: Any) -> bool:
+    """Tell whether sweep.yaml had no word for a value, or for a part of it."""
+    if isinstance(value, Mapping):
+        return value.keys() == {"object"} or any(_holds_object(part) for part in value.values())
+    return isinstance(value, list) and any(_holds_object(part) for part in value)
+
+
+def _words(facts: Mapping[str, Any], told: Mapping[str, Any]) -> list[str]:
+    """Return where a configuration came from, in words."""
+    when = f"report {facts['training_iteration']}" if facts["training_iteration"] is not None else "no report"
+    metric = facts["metric"][0] if isinstance(facts["metric"], list) else facts["metric"]
+    value = "nothing comparable" if facts["value"] is None else f"{metric}={facts['value']:.6g}"
+    lines = [f"Trial {facts['trial']} of the sweep {facts['sweep']['name']}: {value} at {when}."]
+    if facts.get("changes"):
+        lines.append(
+            "Its configuration changed on the way (population-based training): this is that of its best report."
+        )
+    if (folds := ((told.get("repeats") or {}).get("folds"))) is not None:
+        lines.append(f"Its sweep trained on {folds} folds, of which code knows within a sweep alone.")
+    return lines
+
+
+def _head(facts: Mapping[str, Any], told: Mapping[str, Any], more: list[str]) -> str:
+    return "".join(f"# {' '.join(line.split())}\n" for line in [*_words(facts, told), *more])

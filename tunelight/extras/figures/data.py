@@ -1,0 +1,237 @@
+"""The data of figures, read from results: reported values, and values of hyperparameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+
+from tunelight.errors import MetricError, unknown
+from tunelight.extras.figures.style import Values, is_wide, text
+from tunelight.record import SweepState, is_better, metric_value
+from tunelight.settings.dotted import flatten
+
+if TYPE_CHECKING:
+    from tunelight.results.trial import TrialResult
+
+WHEN: Final = frozenset({"epoch", "training_iteration", "timestamp"})
+"""Keys of a report that are not the user's metrics."""
+_MOST_TRIALS: Final = 2 / 3
+"""The share of trials that must have reached the epoch at which they are compared."""
+MISSING: Final = object()
+"""The value of a key that a configuration lacks, because it is conditional."""
+_LOG_DOMAINS: Final = frozenset({"loguniform", "qloguniform", "lograndint", "qlograndint"})
+_EVEN_DOMAINS: Final = frozenset({"uniform", "quniform", "randint", "qrandint", "randn", "qrandn"})
+
+
+class Sweep(Protocol):
+    """The part of :class:`tunelight.results.SweepResults` that figures read; that class draws them itself."""
+
+    @property
+    def folder(self) -> Path:
+        """The sweep's folder."""
+
+    @property
+    def trials(self) -> Sequence[TrialResult]:
+        """The trials of the search, in order of creation."""
+
+    @property
+    def record(self) -> SweepState:
+        """The recorded state."""
+
+    @property
+    def metric(self) -> str | None:
+        """The metric that trials are judged by; the first of several."""
+
+    @property
+    def mode(self) -> str:
+        """Which values are better: min or max."""
+
+    @property
+    def objectives(self) -> Sequence[tuple[str, str]]:
+        """All metrics that trials are judged by, each with its mode."""
+
+
+def judged_by(results: Sweep) -> tuple[str, str]:
+    """Return the sweep's metric and mode; of several, the first."""
+    return results.metric or "metric", results.mode
+
+
+def metrics_of(results: Sweep) -> list[str]:
+    """Return the names of all reported numbers, in order; nested ones as ``outer/inner``."""
+    names: dict[str, None] = {}
+    for trial in list(results.record.trials.values()):
+        for report in (trial.history[0], trial.history[-1]) if trial.history else ():
+            names.update(dict.fromkeys(_numbers(report)))
+    return [name for name in names if name not in WHEN]
+
+
+def _numbers(report: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in report.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{prefix}{key}/")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield f"{prefix}{key}"
+
+
+def chosen_metric(results: Sweep, metric: str | None) -> str:
+    """Return a metric that was reported or that the sweep is judged by, by default the first. Raises: MetricError."""
+    first, _ = judged_by(results)
+    if metric in (None, first):
+        return first
+    valid = metrics_of(results)
+    if metric not in valid and metric not in dict(results.objectives):
+        raise MetricError(
+            unknown(f"No trial of {results.folder.name} reported a number as", metric, valid, listed="Reported were")
+        )
+    return str(metric)
+
+
+def values_of(results: Sweep, metric: str | None = None, mode: str | None = None) -> Values:
+    """Return each trial's best value of a metric (default: the sweep's); NaN if there is none."""
+    first, how = judged_by(results)
+    if metric is None or (metric == first and mode in (None, how)):
+        return np.array([math.nan if trial.value is None else trial.value for trial in results.trials], dtype=float)
+    return np.array([_best_of(trial.history, metric, mode or how) for trial in results.trials], dtype=float)
+
+
+def _best_of(history: Iterable[Mapping[str, Any]], metric: str, mode: str) -> float:
+    best = math.nan
+    for report in history:
+        value = _finite(report, metric)
+        if value is not None and (math.isnan(best) or is_better(value, best, mode)):
+            best = value
+    return best
+
+
+def _finite(report: Mapping[str, Any], metric: str) -> float | None:
+    value = metric_value(report, metric)
+    return value if value is not None and math.isfinite(value) else None
+
+
+def same_epoch(results: Sweep, metric: str, mode: str) -> tuple[int, Values]:
+    """Return the last epoch that most trials reached, and each trial's best value up to it; NaN for those that did not.
+
+    A trial that was stopped early had less time to improve than others, so that values of different epochs would tell
+    of the scheduler rather than of the configurations. Epochs are counted from 1; reports without one count themselves.
+    """
+    curves = [
+        [(progress(report), value) for report in trial.history if (value := _finite(report, metric)) is not None]
+        for trial in results.trials
+    ]
+    reached = sorted((curve[-1][0] for curve in curves if curve), reverse=True)
+    if not reached:
+        return 0, np.full(len(curves), math.nan)
+    epoch = reached[math.ceil(_MOST_TRIALS * len(reached)) - 1]
+    choose = max if mode == "max" else min
+    best = [
+        choose(value for at, value in curve if at <= epoch) if curve and curve[-1][0] >= epoch else math.nan
+        for curve in curves
+    ]
+    return epoch, np.array(best, dtype=float)
+
+
+def failed_in(results: Sweep) -> Values:
+    """Return which trials failed, as booleans; those are never the best."""
+    return np.array([trial.failed for trial in results.trials], dtype=bool)
+
+
+def progress(report: Mapping[str, Any]) -> int:
+    """Return how many epochs were trained at a report; if it does not say, its number."""
+    epoch = report.get("epoch")
+    return epoch + 1 if isinstance(epoch, int) else int(report.get("training_iteration") or 0)
+
+
+def rung_names(results: Sweep) -> list[str]:
+    """Return the rungs as a legend names them: "rung 2 of 3 (epoch 4)"; none if they are not known."""
+    rungs = results.record.sweep.get("rungs") or {}
+    by, at = str(rungs.get("by")), rungs.get("at") or []
+    if by == "training_iteration":
+        last = [trial.history[-1] for trial in results.trials if trial.history]
+        by = "epoch" if all(progress(one) == one.get(by) and one.get("epoch") is not None for one in last) else "report"
+    return [f"rung {number} of {len(at)} ({text(by)} {place:g})" for number, place in enumerate(at, start=1)]
+
+
+def rung_reached(results: Sweep, history: Sequence[Mapping[str, Any]]) -> int | None:
+    """Return how many rungs a trial with this history has reached; None if that is unknown."""
+    rungs = results.record.sweep.get("rungs")
+    if not rungs or not rungs["at"]:
+        return None
+    if not history:
+        return 0
+    done = history[-1].get(rungs["by"])
+    return None if not isinstance(done, int | float) else sum(done >= milestone for milestone in rungs["at"])
+
+
+@dataclass(frozen=True)
+class Column:
+    """One key of the search space, with its value in each of some trials."""
+
+    key: str
+    raw: tuple[Any, ...]
+    """MISSING if a configuration lacks the key."""
+    numeric: bool
+    even: bool | None = None
+    """Whether it was searched evenly (True) or on a logarithmic scale (False); None if that is not known."""
+
+    @property
+    def log(self) -> bool:
+        """Tell whether its axis is logarithmic: as it was searched, else by its values."""
+        numbers = [value for value in self.raw if value is not MISSING] if self.numeric else []
+        return is_wide(numbers) if self.even is None else not self.even and min(numbers, default=0) > 0
+
+    @property
+    def there(self) -> Values:
+        """For which trials it is set, as booleans."""
+        return np.array([value is not MISSING for value in self.raw], dtype=bool)
+
+    @property
+    def values(self) -> list[Any]:
+        """The values as numbers, or else as text; MISSING stays."""
+        shown = float if self.numeric else _label
+        return [value if value is MISSING else shown(value) for value in self.raw]
+
+    @property
+    def differs(self) -> bool:
+        """Tell whether trials have different values."""
+        return len({value for value in self.values if value is not MISSING}) > 1
+
+    def some(self, at: Values) -> Column:
+        """Return the column for some of the trials, by their positions or as booleans."""
+        places = np.arange(len(self.raw))[at]
+        return Column(self.key, tuple(self.raw[place] for place in places), self.numeric, self.even)
+
+
+def columns(trials: Iterable[TrialResult], space: Mapping[str, Any] | None = None) -> list[Column]:
+    """Return the keys that differ between trials, in the order of their names, which is Optuna's.
+
+    ``space`` is the search space as ``sweep.yaml`` has it.
+    """
+    configs = [flatten(trial.plain_config) for trial in trials]
+    keys = sorted({key for config in configs for key in config})
+    domains = [path.rpartition(".") for path in flatten(space or {})]
+    even = {key: name in _EVEN_DOMAINS for key, _, name in domains if name in _EVEN_DOMAINS | _LOG_DOMAINS}
+    made = []
+    for key in keys:
+        raw = tuple(config.get(key, MISSING) for config in configs)
+        numeric = all(value is MISSING or _is_number(value) for value in raw)
+        if len({value if value is MISSING else _label(value) for value in raw}) > 1:
+            made.append(Column(key, raw, numeric, even.get(key)))
+    return made
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def _label(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,290 @@
+"""Figures of how results depend on hyperparameters. Optuna draws slices and contours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import plotly.graph_objects as go
+
+from tunelight.errors import first_of
+from tunelight.extras.figures.data import MISSING, Column, chosen_metric, columns, same_epoch, values_of
+from tunelight.extras.figures.importance import MOST, ROUGH, Evaluator, Importance, importances_of, is_there
+from tunelight.extras.figures.studies import study_of
+from tunelight.extras.figures.style import (
+    SCALE,
+    Values,
+    axis_of,
+    clip_text,
+    figure,
+    is_wide,
+    nothing,
+    smooth,
+    styled,
+    text,
+)
+from tunelight.record import read_sweep_file
+from tunelight.results.words import counted
+
+if TYPE_CHECKING:
+    from tunelight.extras.figures.data import Sweep
+
+MOST_AXES: Final = 14
+_MOST_SLICES: Final = 12
+_ROW: Final = 4
+_MOST_NAMES: Final = 16
+"""Names that an axis of parallel coordinates shows."""
+_MOST_POINTS: Final = 150
+"""Trials in a contour, whose grid has a row and a column for each."""
+_NAMES: Final = {"pedanova": "PED-ANOVA", "fanova": "fANOVA"}
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """The trials that have a finite value, with the keys in which they differ."""
+
+    metric: str
+    mode: str
+    whole: int
+    """How many trials the sweep has."""
+    index: Values
+    values: Values
+    columns: list[Column]
+    said: str
+    """Which value is a trial's."""
+
+    def some(self, at: Values) -> _Judged:
+        """Return some of the trials, by their positions or as booleans."""
+        few = [column.some(at) for column in self.columns]
+        return replace(self, index=self.index[at], values=self.values[at], columns=few)
+
+    def at_most(self, count: int) -> _Judged:
+        """Return so many of the trials, evenly by rank, the best and the worst among them; all if they are no more."""
+        if len(self.values) <= count:
+            return self
+        places = np.linspace(0, len(self.values) - 1, count).astype(int)
+        return self.some(np.sort(np.argsort(self.values, kind="stable")[places]))
+
+    @property
+    def missing(self) -> str:
+        """The reason why there is nothing to compare; empty if there is something."""
+        if len(self.values) == 0:
+            return f"No trial has reported a number as {text(self.metric)} yet."
+        if len(self.values) == 1:
+            return "Only one trial has a value yet: there is nothing to compare it with."
+        return "" if self.columns else "All trials have the same configuration."
+
+
+def _judge(results: Sweep, metric: str | None, *, at_same_epoch: bool = False) -> _Judged:
+    metric, mode = chosen_metric(results, metric), results.mode
+    epoch, values = same_epoch(results, metric, mode) if at_same_epoch else (0, values_of(results, metric, mode))
+    there = np.isfinite(values)
+    trials = [trial for trial, has_value in zip(results.trials, there, strict=True) if has_value]
+    index = np.array([trial.index for trial in trials], dtype=np.int32)
+    space = read_sweep_file(results.folder).get("space")
+    varied = columns(trials, space if isinstance(space, Mapping) else None)
+    epochs = all(isinstance(report.get("epoch"), int) for trial in trials for report in trial.history[-1:])
+    said = f"by their best {text(metric, 24)}" + (f" up to {'epoch' if epochs else 'report'} {epoch}" if epoch else "")
+    return _Judged(metric, mode, len(there), index, values[there], varied, said)
+
+
+def _by_optuna(draw: str, judged: _Judged, shown: Sequence[Column], name: str, values: Values) -> go.Figure:
+    """Return a figure that Optuna's function ``draw`` makes of these keys and values."""
+    from optuna import visualization  # a second that only these figures need
+
+    escaped = {column.key: list(map(_names(column).get, column.values, column.values)) for column in shown}
+    log = [column.key for column in shown if column.log]
+    with study_of(values[:, None], [judged.mode], escaped, log=log) as study:
+        made: go.Figure = getattr(visualization, draw)(study, target_name=name)
+    return made
+
+
+def _names(column: Column) -> dict[str, str]:
+    """Return a short text for each different value that is text: escaped, and no other's."""
+    names: dict[str, str] = {}
+    for value in sorted({value for value in column.values if isinstance(value, str)}):
+        name = text(value, 24)
+        names[value] = f"{name} ({len(names)})" if name in names.values() else name
+    return names
+
+
+def _scaled(judged: _Judged) -> tuple[str, Values]:
+    """Return name and values of what Optuna draws on a linear scale only: their logarithm if they are far apart."""
+    name = text(judged.metric, 24)
+    return (f"log10 of {name}", np.log10(judged.values)) if is_wide(judged.values) else (name, judged.values)
+
+
+def _note(judged: _Judged, most: int, *hints: str) -> str:
+    """Return what a figure says below its title: hints, and the trials and keys that it leaves out."""
+    count, more = len(judged.values), len(judged.columns) - most
+    lacking = {column.key: count - sum(column.there) for column in judged.columns[:most]}
+    keys = [f"{text(key, 24)} in {number} of {counted(count, 'trial')}" for key, number in lacking.items() if number]
+    without = f"without {judged.whole - count} of {counted(judged.whole, 'trial')}, which reported no number"
+    parts = [
+        *hints,
+        f"not set: {first_of(keys)}" if keys else "",
+        without if count < judged.whole else "",
+        f"{more} more keys are left out" if more > 0 else "",
+    ]
+    return "; ".join(filter(None, parts))
+
+
+def parallel(results: Sweep, metric: str | None = None) -> go.Figure:
+    """Draw each trial as a line through the values of its configuration and its best value. Raises: MetricError.
+
+    A part of an axis can be selected, which Optuna 5's own figure cannot. A trial that lacks a key passes below its
+    axis's values.
+    """
+    judged = _judge(results, metric)
+    title = f"Parallel coordinates: configurations and their best {text(judged.metric)}"
+    if judged.missing:
+        return nothing(title, judged.missing)
+    made = figure(title, note=_note(judged, MOST_AXES, "drag along an axis to select"))
+    target = _axis(judged.metric, judged.values.tolist(), log=is_wide(judged.values))
+    axes = [_axis(column.key, column.values, log=column.log) for column in judged.columns[:MOST_AXES]]
+    line = {"color": target["values"], "colorscale": SCALE, "reversescale": judged.mode == "min", "showscale": False}
+    made.add_trace(go.Parcoords(dimensions=[*axes, target], line=line, labelangle=-15, customdata=judged.index))
+    return made.update_layout(height=520, margin={"t": 140, "l": 90, "r": 90, "b": 40})
+
+
+def _axis(name: str, values: Sequence[Any], *, log: bool) -> dict[str, Any]:
+    """Return an axis of parallel coordinates, which has no logarithmic type and knows no markup."""
+    known = [value for value in values if value is not MISSING]
+    if any(isinstance(value, str) for value in known):
+        names = sorted(set(known))
+        places = {value: float(place) for place, value in enumerate(names)}
+        step = -(-len(names) // _MOST_NAMES)
+        ticks, said = (
+            [float(place) for place in range(len(names))][::step],
+            [clip_text(value, 16) for value in names[::step]],
+        )
+    else:
+        places = {value: math.log10(value) if log else value for value in known}
+        few = sorted(set(places.values()))
+        ticks = few if len(few) <= 6 else np.linspace(few[0], few[-1], 5).tolist()
+        said = [f"{10**tick if log else tick:.3g}" for tick in ticks]
+    low, high = min(places.values()), max(places.values())
+    span = (high - low) or 1.0
+    below = low - span * 0.15
+    if len(known) < len(values):
+        ticks, said, low = [below, *ticks], ["(not set)", *said], below
+    shown = np.array([places.get(value, below) for value in values], dtype=np.float32)
+    limits = [low - span * 0.02, high + span * 0.02]
+    return {"label": clip_text(name, 24), "values": shown, "tickvals": ticks, "ticktext": said, "range": limits}
+
+
+def slices(results: Sweep, metric: str | None = None) -> go.Figure:
+    """Draw each trial's best value over the value of each key that it has. Raises: MetricError."""
+    judged = _judge(results, metric)
+    title = f"Slices: best {text(judged.metric)} over each key by itself"
+    if judged.missing:
+        return nothing(title, judged.missing)
+    shown = judged.columns[:_MOST_SLICES]
+    made = smooth(_by_optuna("plot_slice", judged, shown, text(judged.metric, 30), judged.values))
+    styled(made, title, _note(judged, _MOST_SLICES, "the later a trial, the brighter"))
+    wide = min(_ROW, len(shown))
+    rows = -(-len(shown) // wide)
+    axes = zip(shown, made.data, made.select_xaxes(), made.select_yaxes(), strict=True)
+    for place, (column, trace, x, y) in enumerate(axes):
+        numbers = list(trace.marker.color)
+        index = judged.index[numbers]
+        trace.update(customdata=index, hovertemplate="trial %{customdata}: %{x}, %{y:.5g}<extra></extra>")
+        trace.marker = {"size": 6, "color": index, "colorscale": SCALE, "opacity": 0.8}
+        row, left = divmod(place, wide)
+        x.update(domain=[(left + 0.04) / wide, (left + 0.96) / wide], title={"text": text(column.key, 30)})
+        y.update(domain=[1 - (row + 0.7) / rows, 1 - row / rows], showticklabels=not left, **axis_of(judged.values))
+        y.title.text = "" if left else text(judged.metric, 30)
+        if column.numeric:
+            x.update(_ticks(column))
+        else:  # Optuna 5 puts the names in quotation marks
+            names = _names(column)
+            trace.x, x.categoryarray = [names[column.values[number]] for number in numbers], list(names.values())
+    return made.update_layout(height=170 + 250 * rows, margin={"t": 100, "b": 50}, showlegend=False)
+
+
+def _ticks(column: Column) -> dict[str, Any]:
+    """Return how a small axis is marked: each power of ten, each of a few numbers, or as plotly does it."""
+    numbers = np.unique([value for value in column.values if value is not MISSING])
+    if column.log and numbers[-1] >= 10 * numbers[0]:
+        return {"dtick": 1, "exponentformat": "power"}
+    return {"tickvals": numbers.tolist()} if len(numbers) <= 5 else {"nticks": 6}
+
+
+def contour(results: Sweep, metric: str | None = None) -> go.Figure:
+    """Draw the values over the two most important keys that trials have at once. Raises: MetricError.
+
+    Trials are compared, and keys weighed, as in :func:`importances`; without scikit-learn by PED-ANOVA.
+    """
+    evaluator: Evaluator = "fanova" if is_there("fanova") else "pedanova"
+    judged, weights, why = _weighed(results, metric, evaluator)
+    title = f"Contour: {text(judged.metric)} over the two most important keys"
+    if why:
+        return nothing(title, why)
+    by_key = {column.key: column for column in judged.columns}
+    for keys in combinations([one.key for one in weights], 2):
+        some = judged.some(np.all([by_key[key].there for key in keys], axis=0)).at_most(_MOST_POINTS)
+        x, y = [column for column in some.columns if column.key in keys]
+        if x.differs and y.differs:
+            break
+    else:
+        return nothing(title, "No two keys differ within the same trials.")
+    name, values = _scaled(some)
+    made = _by_optuna("plot_contour", some, [x, y], name, values)
+    hint = f"by {_NAMES[evaluator]}; {len(values)} of {counted(judged.whole, 'trial')}, {judged.said}"
+    styled(made, title, hint).update_layout(xaxis_title_text=text(x.key), yaxis_title_text=text(y.key))
+    heat, points = made.data = made.data[:2]  # the third trace is for trials that broke a constraint
+    heat.update(hoverinfo="skip", colorscale=SCALE, z=heat.z.astype(np.float32), colorbar={"title": {"text": name}})
+    points.update(
+        customdata=[list(row) for row in zip(some.index.tolist(), some.values.tolist(), strict=True)],
+        hovertemplate="trial %{customdata[0]}: %{x}, %{y}: %{customdata[1]:.5g}<extra></extra>",
+        marker={"size": 5, "color": "white", "line": {"width": 1, "color": "#2a3442"}},
+    )
+    return made
+
+
+def importances(results: Sweep, metric: str | None = None, evaluator: Evaluator = "fanova") -> go.Figure:
+    """Draw how much of the differences between trials each key explains, by Optuna.
+
+    Trials are compared at the same epoch: by their best value up to the last one that most of them came to. The figure
+    says which that is, and how many trials it rests on: a thousand of them at most, evenly by rank.
+
+    Args:
+        metric: by default the sweep's. Raises: MetricError for one that nobody reported.
+        evaluator: "fanova" (fANOVA, Hutter et al. 2014: shares of the variance; needs scikit-learn) or "pedanova"
+            (PED-ANOVA, Watanabe et al. 2023: what sets the best tenth apart, which is another question).
+    """
+    judged, weights, why = _weighed(results, metric, evaluator)
+    title = f"Importances for {text(judged.metric)}, by {_NAMES[evaluator]}"
+    if why:
+        return nothing(title, why)
+    note = f"{len(judged.values)} of {counted(judged.whole, 'trial')}, {judged.said}"
+    if len(judged.values) < ROUGH:
+        note += f"; rough: with fewer than {ROUGH} trials, chance has its share"
+    if any(one.partial for one in weights):
+        note += "; * judged among the trials that have the key"
+    made = figure(title, "importance", "", note)
+    made.add_trace(
+        go.Bar(
+            x=[one.value for one in weights],
+            y=[f"{text(one.key)}{'*' if one.partial else ''}" for one in weights],
+            text=[f"{one.value:.2f}" for one in weights],
+            hovertext=[f"{one.value:.3f}, of {one.trials} trials" for one in weights],
+            orientation="h",
+            marker={"color": "#6c8ebf"},
+            hovertemplate="%{y}: %{hovertext}<extra></extra>",
+        )
+    )
+    made.update_xaxes(range=[0, max(1.05, 1.05 * weights[0].value)])
+    made.update_yaxes(autorange="reversed")
+    return made.update_layout(height=160 + 30 * len(weights))
+
+
+def _weighed(results: Sweep, metric: str | None, evaluator: Evaluator) -> tuple[_Judged, list[Importance], str]:
+    """Return the trials as importances compare them, the importances, largest first, and why there are none."""
+    judged = _judge(results, metric, at_same_epoch=True).at_most(MOST)
+    weights, why = importances_of(judged.columns, judged.values, judged.mode, evaluator)
+    return judged, sorted(weights, key=lambda one: -one.value), judged.missing or why

@@ -1,0 +1,1 @@
+"""`tunelight mcp`: what an agent can ask of sweeps."""

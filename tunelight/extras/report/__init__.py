@@ -1,0 +1,1 @@
+"""Saved reports of a sweep, or of several."""

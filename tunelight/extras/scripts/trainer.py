@@ -1,0 +1,167 @@
+"""A script's Trainers, made anywhere in it: they train on the gang, report to the sweep, and write checkpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from tunelight.compat.lightning import ClusterEnvironment, DDPStrategy, ModelParallelStrategy, Strategy, pl
+from tunelight.errors import StrategyError
+from tunelight.extras.scripts.logged import LoggedReports
+from tunelight.lightning.callbacks import TuneReportCallback, TuneReportCheckpointCallback
+from tunelight.lightning.exact.generators import capture, restore
+from tunelight.lightning.recipe import callbacks_of, with_device
+from tunelight.lightning.state.loggers import inside
+from tunelight.lightning.strategies.base import GangStrategy
+from tunelight.session.session import Session, get_session
+from tunelight.settings.backends import BACKENDS
+
+_REPLACED: Final = ("auto", "ddp", "ddp_spawn", "ddp_fork", "ddp_notebook")
+_UNUSED: Final = {"_find_unused_parameters_true": True, "_find_unused_parameters_false": False}
+_SHARDED: Final = ("fsdp", "model_parallel")
+_OF_DDP: Final = {
+    "_ddp_comm_state": "ddp_comm_state",
+    "_ddp_comm_hook": "ddp_comm_hook",
+    "_ddp_comm_wrapper": "ddp_comm_wrapper",
+    "_model_averaging_period": "model_averaging_period",
+}
+"""What a DDPStrategy keeps of its arguments, beside those of torch's class."""
+
+
+@contextlib.contextmanager
+def trainers_taken_in(session: Session, logged: LoggedReports | None, *, checkpoints: bool) -> Iterator[None]:
+    """Let every Trainer that is made meanwhile train on the gang. Runs on: worker.
+
+    ``logged``: the reports of what the script logs or prints itself (None: it reports by itself, its Trainers do not);
+    ``checkpoints``: whether a Trainer's reports write them.
+    """
+    made = pl.Trainer.__init__
+
+    @functools.wraps(made)
+    def make(self: Any, *args: Any, **kwargs: Any) -> None:
+        made(self, *args, **taken_in(kwargs, session, logged, checkpoints=checkpoints))
+        if logged is not None:
+            logged.hold()
+        for callback in self.callbacks:
+            if type(callback).__name__ == "SaveConfigCallback":
+                callback.overwrite = True  # of the start that this one continues
+
+    pl.Trainer.__init__ = make  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        pl.Trainer.__init__ = made  # type: ignore[method-assign]
+
+
+def taken_in(
+    given: Mapping[str, Any], session: Session, logged: LoggedReports | None, *, checkpoints: bool
+) -> dict[str, Any]:
+    """Return a Trainer's arguments as the gang needs them; notes what it replaces. Raises: StrategyError."""
+    args, context = dict(given), session.context
+    meant = {"devices": ("None", "auto", "-1", "1", str(context.world_size)), "num_nodes": ("None", "1")}
+    replaced = [f"{name}={args[name]!r}" for name in meant if str(args.get(name)) not in meant[name]]
+    args = {name: value for name, value in args.items() if name not in meant}
+    accelerator = args.pop("accelerator", "auto")
+    if isinstance(accelerator, str) and accelerator not in ("auto", "gpu" if context.gpu is not None else "cpu"):
+        replaced.append(f"accelerator={accelerator!r}")
+    elif not isinstance(accelerator, str):
+        args["accelerator"] = accelerator
+    asked = args.pop("strategy", "auto")
+    strategy = the_gangs(asked, context.backend)
+    if context.wanted == 1 and (asked in ("auto", None) or type(asked).__name__ == "SingleDeviceStrategy"):
+        args["use_distributed_sampler"] = False  # LightningCLI gives its default, which one process ignores
+        strategy.setup_environment = functools.partial(_keep_drawing, strategy.setup_environment)
+    # LightningCLI gives None, which hides the variable by which Lightning finds the trial's folder.
+    root = args.get("default_root_dir") or context.trial_dir
+    if "://" not in str(root) and not inside(root, context):
+        replaced.append(f"default_root_dir={str(root)!r}")
+        root = context.trial_dir
+    args["default_root_dir"] = root
+    if isinstance(plugins := args.get("plugins"), Sequence):
+        args["plugins"] = [one for one in plugins if not isinstance(one, ClusterEnvironment)]
+    elif isinstance(plugins, ClusterEnvironment):
+        args["plugins"] = None
+    if replaced:
+        session.note(
+            f"The script's Trainer asks for {', '.join(replaced)}. It trains on the trial's workers instead, and "
+            "writes into the trial's folder."
+        )
+    callbacks = callbacks_of(args)
+    if logged is not None and not any(isinstance(one, TuneReportCallback) for one in callbacks):
+        callbacks.append((CheckpointedReports if checkpoints else Reports)(logged))
+    return with_device({**args, "callbacks": callbacks}, lambda: strategy, on_gpu=context.gpu is not None)
+
+
+def _keep_drawing(set_up: Callable[[], None]) -> None:
+    """Set up a gang of one with the random numbers of the script alone, where Lightning's DDP seeds anew."""
+    state = capture()
+    set_up()
+    restore(state)
+
+
+def the_gangs(asked: Any, backend: str) -> Any:
+    """Return the gang's strategy for one that a script asks for, with its arguments. Raises: StrategyError."""
+    ours: Callable[..., Any] = BACKENDS[backend].load_strategy()
+    if isinstance(asked, GangStrategy):
+        return asked
+    if isinstance(asked, str):
+        if asked.startswith("ray"):
+            return asked  # one of tunelight's, by its registered name
+        name = asked.lower()
+        unused = next((end for end in _UNUSED if name.endswith(end)), "")
+        if name.removesuffix(unused) in _REPLACED:
+            return ours(find_unused_parameters=_UNUSED[unused]) if unused and backend == "ddp" else ours()
+        if name.startswith(_SHARDED):
+            return _sharded(asked, backend, ours)
+    elif asked is None or (isinstance(asked, Strategy) and type(asked).__name__ == "SingleDeviceStrategy"):
+        return ours()
+    elif isinstance(asked, DDPStrategy):
+        if backend != "ddp":
+            return ours()
+        kept = {name: value for own, name in _OF_DDP.items() if (value := getattr(asked, own, None)) is not None}
+        return ours(**asked._ddp_kwargs, **kept)
+    elif isinstance(asked, ModelParallelStrategy) or type(asked).__name__ == "FSDPStrategy":
+        return _sharded(asked, backend, ours)
+    name = asked if isinstance(asked, str) else type(asked).__name__
+    raise StrategyError(
+        f"The script's Trainer asks for strategy {name!r}, which cannot train on a trial's workers. Those that can are "
+        "auto, ddp, fsdp and model_parallel, and tunelight's own."
+    )
+
+
+def _sharded(asked: Any, backend: str, ours: Callable[..., Any]) -> Any:
+    name = asked if isinstance(asked, str) else type(asked).__name__
+    if backend != "sharded":
+        raise StrategyError(
+            f"The script's Trainer asks for strategy {name!r}, which shards the model over the workers, and the "
+            f"sweep's backend is {backend!r}. Give the sweep backend='sharded'."
+        )
+    size = getattr(asked, "_tensor_parallel_size", 1)
+    kept = getattr(asked, "_save_distributed_checkpoint", getattr(asked, "_state_dict_type", "full") == "sharded")
+    return ours(tensor_parallel_size=size if isinstance(size, int) else 1, save_distributed_checkpoint=bool(kept))
+
+
+class Reports(TuneReportCallback):
+    """Report after each validation; where there is none, at the end of each training epoch.
+
+    A Trainer without the sweep's metric does not, where the script logs or prints that itself.
+    """
+
+    def __init__(self, logged: LoggedReports) -> None:
+        super().__init__(on=["validation_end", "train_epoch_end"])
+        self._logged = logged
+
+    def _handle(self, trainer: pl.Trainer, epoch: int) -> None:
+        if self._logged.left_to_trainer(trainer.callback_metrics):
+            super()._handle(trainer, epoch)
+
+    def _report(self, hook: str, trainer: pl.Trainer, *more: Any, **named: Any) -> None:
+        wanted = hook == "on_validation_end" or not trainer.enable_validation
+        if wanted and not get_session().within_fit(trainer):
+            super()._report(hook, trainer, *more, **named)
+
+
+class CheckpointedReports(Reports, TuneReportCheckpointCallback):
+    """The same, with a checkpoint at each report."""

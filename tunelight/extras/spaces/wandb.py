@@ -1,0 +1,384 @@
+"""Sweep configurations of Weights & Biases.
+
+https://docs.wandb.ai/guides/sweeps/sweep-config-keys
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from tunelight.errors import SpaceError, guess
+from tunelight.space.grid_points import alike
+
+_WANDB = "W&B"
+_CALL = ("program", "command")
+"""Keys that say which script is run, and how; :func:`script` reads them."""
+_OF_OTHERS = ("name", "project", "entity", "description", "controller", "job", "image_uri", "apiVersion", "kind")
+"""Keys that say where W&B keeps a sweep, which tunelight does in its own way."""
+WORDS = {
+    "space": "parameters",
+    "script": "program",
+    "args": "command",
+    "searcher": "method",
+    "scheduler": "early_terminate",
+    "num_samples": "run_cap",
+    "mode": "metric",
+}
+"""What W&B calls settings of tunelight's."""
+_METHODS = ("random", "grid", "bayes")
+_MODES = {"minimize": "min", "maximize": "max"}
+
+_ENDS, _BELL, _SHAPE = ("min", "max"), ("mu", "sigma"), ("a", "b")
+_TAKES = {
+    "constant": ("value",),
+    "categorical": ("values",),
+    "categorical_w_probabilities": ("values", "probabilities"),
+    "int_uniform": _ENDS,
+    "uniform": _ENDS,
+    "log_uniform": _ENDS,
+    "log_uniform_values": _ENDS,
+    "inv_log_uniform": _ENDS,
+    "inv_log_uniform_values": _ENDS,
+    "q_uniform": (*_ENDS, "q"),
+    "q_log_uniform": (*_ENDS, "q"),
+    "q_log_uniform_values": (*_ENDS, "q"),
+    "normal": _BELL,
+    "log_normal": _BELL,
+    "q_normal": (*_BELL, "q"),
+    "q_log_normal": (*_BELL, "q"),
+    "beta": _SHAPE,
+    "q_beta": (*_SHAPE, "q"),
+}
+"""What each distribution takes."""
+_DEFAULTS = {"mu": 0.0, "sigma": 1.0, "q": 1.0, "a": 1, "b": 1}
+_POSITIVE = ("sigma", "q", "a", "b")
+_FEW = 1000
+"""Up to how many reports stopping points are listed where W&B's have no end."""
+
+
+def unreadable(program: str, key: str, what: str, valid: str) -> SpaceError:
+    """Return the error for something of another program that tunelight does not support."""
+    return SpaceError(f"{key}: tunelight has no equivalent of {program}'s {what}. It reads: {valid}.")
+
+
+def read(given: Mapping[str, Any], at: Callable[..., str] = lambda *_: "") -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the domains of a sweep configuration, and its metric, searcher, scheduler and number of trials.
+
+    ``at`` returns what errors about the value at a path of keys begin with.
+    """
+    read_keys = ("method", "metric", "parameters", "early_terminate", "run_cap")
+    for key in given:
+        if key not in (*read_keys, *_CALL, *_OF_OTHERS):
+            raise SpaceError(
+                f"{at(key)}tunelight does not read the key {key!r} of a {_WANDB} sweep.{guess(key, read_keys)} It "
+                f"reads: {', '.join(read_keys)}; and leaves out {', '.join(_OF_OTHERS)}."
+            )
+    parameters = given.get("parameters")
+    if not isinstance(parameters, Mapping):
+        raise SpaceError(f"{at()}A {_WANDB} sweep holds `parameters:`, a mapping, not {parameters!r}.")
+    method = given.get("method", "random")
+    with _placed(at, "method"):
+        if method not in _METHODS:
+            raise unreadable(_WANDB, "method", repr(method), ", ".join(_METHODS))
+    domains = {}
+    for key, parameter in _in_order(parameters, sort=method == "grid"):
+        with _placed(at, "parameters", key):
+            domains[key] = _read(str(key), parameter, method == "grid")
+    written: dict[str, Any] = {}
+    if method == "bayes":
+        written["searcher"] = "gp"
+    cap = given.get("run_cap")
+    if cap is not None:
+        written["num_samples"] = cap
+    if method == "grid" and (cap is None or not isinstance(cap, int) or cap >= _size(domains)):
+        written["num_samples"] = 1
+    elif method == "grid":  # its first configurations, in W&B's order
+        written["searcher"], domains = "grid", _ungridded(domains)
+    with _placed(at, "metric"):
+        written |= _metric(given.get("metric"))
+    with _placed(at, "early_terminate"):
+        written |= _early(given.get("early_terminate"))
+    return domains, written
+
+
+@contextlib.contextmanager
+def _placed(at: Callable[..., str], *keys: str) -> Iterator[None]:
+    """Begin errors with the place of the value that they are about."""
+    try:
+        yield
+    except SpaceError as error:
+        raise SpaceError(f"{at(*keys)}{error}") from error
+
+
+# --- the script -------------------------------------------------------------------------------------------
+
+_MACRO = re.compile(r"\$\{(\w+)(?::(\w+))?\}")
+_LAUNCHERS = ("/usr/bin/env", "env", "torchrun", "accelerate", "launch", "-m", "-u")
+"""What stands before a program and does not matter here, beside a Python and the options of a launcher."""
+_ARGS = (
+    "args",
+    "args_no_equals",
+    "args_no_hyphens",
+    "args_no_boolean_flags",
+    "args_append_hydra",
+    "args_override_hydra",
+    "args_json",
+)
+"""Macros that stand for all hyperparameters; ``tunelight.extras.scripts`` puts them in."""
+_NONE = "${no_args}"
+"""Where a command holds none of these, the script gets none: it reads them from its run's configuration."""
+
+
+def script(given: Mapping[str, Any], at: Callable[..., str] = lambda *_: "") -> dict[str, Any]:
+    """Return the settings ``script``, ``args`` and ``style`` that a sweep's program and command say; {} without these.
+
+    Raises: SpaceError for a command that does not run a Python script.
+    """
+    program, command = given.get("program"), given.get("command")
+    if isinstance(command, str):
+        command = shlex.split(command)
+    if command is None:
+        return {} if program is None else {"script": str(program), "args": ["${args}"], "style": "wandb"}
+    with _placed(at, "command"):
+        if not isinstance(command, Sequence):
+            raise SpaceError(f"command: a {_WANDB} sweep lists the words of its command, not {command!r}.")
+        words = [_filled(str(word), program) for word in command]
+        place = next((index for index, word in enumerate(words) if _is_script(word, program)), None)
+        if place is None:
+            raise SpaceError(
+                f"command: none of its words is a Python script: {shlex.join(words)}. Name one as program:, and say "
+                "${program} where it stands."
+            )
+        before = words[:place]
+        takes_next = [False, *(word.startswith("--") and "=" not in word for word in before)]  # the 2 of "--nproc 2"
+        if other := [
+            word for word, value in zip(before, takes_next, strict=False) if not value and not _may_come_first(word)
+        ]:
+            raise SpaceError(
+                f"command: tunelight runs {words[place]} on a trial's workers by itself, and knows no {other[0]!r} "
+                "before it. Leave that out; the environment of workers is set by runtime_env."
+            )
+        after = words[place + 1 :]
+        asked = any(f"${{{name}}}" in after for name in _ARGS)
+        return {"script": words[place], "args": after if asked else [*after, _NONE], "style": "wandb"}
+
+
+def _filled(word: str, program: Any) -> str:
+    def value(found: re.Match[str]) -> str:
+        name, variable = found[1], found[2]
+        if name == "envvar" and variable:
+            if variable not in os.environ:
+                raise SpaceError(f"command: {found[0]} names a variable that is not set here. Set {variable}.")
+            return os.environ[variable]
+        known = {"env": "/usr/bin/env", "interpreter": "python", "program": str(program)}
+        if name in known and (name != "program" or program is not None):
+            return known[name]
+        if name not in (*_ARGS, "trial_dir"):
+            raise unreadable(
+                _WANDB,
+                "command",
+                found[0],
+                "${program}, ${env}, ${interpreter}, ${envvar:NAME}, ${trial_dir}, "
+                + ", ".join(f"${{{one}}}" for one in _ARGS),
+            )
+        return found[0]
+
+    return _MACRO.sub(value, word)
+
+
+def _is_script(word: str, program: Any) -> bool:
+    return word.endswith(".py") or word == program
+
+
+def _may_come_first(word: str) -> bool:
+    return word in _LAUNCHERS or word.startswith("--") or re.fullmatch(r"(.*/)?python[\d.]*", word) is not None
+
+
+# --- the rest ---------------------------------------------------------------------------------------------
+
+
+def _metric(written: Any) -> dict[str, Any]:
+    if written is None:
+        return {}
+    if not isinstance(written, Mapping) or "name" not in written:
+        raise SpaceError(f"metric: a {_WANDB} sweep says {{name: ..., goal: minimize}}, not {written!r}.")
+    goal = written.get("goal", "minimize")
+    if goal not in _MODES:
+        raise unreadable(_WANDB, "metric", f"goal {goal!r}", ", ".join(_MODES))
+    for key in written:
+        if key not in ("name", "goal", "impute", "impute_while_running"):
+            raise unreadable(_WANDB, "metric", repr(key), "name, goal")
+    return {"metric": written["name"], "mode": _MODES[goal]}
+
+
+def _early(written: Any) -> dict[str, Any]:
+    """Return W&B's Hyperband as ASHA with its stopping points, where runs are compared by what they reported there.
+
+    A sweep without early termination trains all its runs to their end.
+    """
+    if written is None:
+        return {"scheduler": "fifo"}
+    given = written if isinstance(written, Mapping) else {}
+    try:
+        if given.get("type") != "hyperband" or not given.keys() <= {
+            "type",
+            "min_iter",
+            "max_iter",
+            "s",
+            "eta",
+            "strict",
+        }:
+            raise KeyError("type")
+        bands = _bands(given)
+    except (KeyError, TypeError, ZeroDivisionError, OverflowError, ValueError) as error:
+        readable = "{type: hyperband, min_iter: ..., eta: ...} and {type: hyperband, max_iter: ..., s: ..., eta: ...}"
+        raise unreadable(_WANDB, "early_terminate", repr(written), f"{readable}; else say scheduler='asha'") from error
+    return {"scheduler": {"name": "asha", "milestones": bands, "reduction_factor": given.get("eta", 3)}}
+
+
+def _bands(given: Mapping[str, Any]) -> list[int]:
+    """Return the reports at which W&B stops runs: its own computation. Raises: ValueError where there is none."""
+    eta = given.get("eta", 3)
+    if not eta > 1:
+        raise ValueError("eta")
+    bands: list[int] = []
+    if "max_iter" in given:
+        band = given["max_iter"]
+        for _ in range(int(given["s"])):
+            band /= eta
+            if band < 1:
+                break
+            bands.append(int(band))
+    else:
+        band = given.get("min_iter", 1)
+        while not bands or band < _FEW:
+            bands.append(int(band))
+            band *= eta
+    found = sorted({band for band in bands if band >= 1})
+    if not found:
+        raise ValueError("no band")
+    return found
+
+
+def _size(domains: Mapping[str, Any]) -> int:
+    """Return how many configurations the grid over domains has."""
+    sizes = (len(one["grid_search"]) if "grid_search" in one else _size(one) for one in domains.values() if _inner(one))
+    return math.prod(sizes)
+
+
+def _ungridded(domains: Mapping[str, Any]) -> dict[str, Any]:
+    """Return domains with choices for the axes of a grid."""
+    return {
+        key: {"choice": one["grid_search"]} if "grid_search" in one else _ungridded(one) if _inner(one) else one
+        for key, one in domains.items()
+    }
+
+
+def _inner(domain: Mapping[str, Any]) -> bool:
+    """Tell whether this is an axis of a grid, or a group of parameters."""
+    return "fixed" not in domain
+
+
+def _read(key: str, written: Any, grid: bool) -> Any:
+    if not isinstance(written, Mapping):
+        raise SpaceError(
+            f"{key}: a parameter of a {_WANDB} sweep is a mapping, {{value: ...}} for one, not {written!r}."
+        )
+    if "parameters" in written:
+        if not isinstance(written["parameters"], Mapping):
+            raise SpaceError(f"{key}.parameters: a mapping of parameters, not {written['parameters']!r}.")
+        parts = _in_order(written["parameters"], sort=grid)
+        return {inner: _read(f"{key}.{inner}", part, grid) for inner, part in parts}
+    kind = written.get("distribution") or _implied(written)
+    if kind == "categorical" and "probabilities" in written:
+        kind = "categorical_w_probabilities"
+    if not isinstance(kind, str) or kind not in _TAKES:
+        raise unreadable(_WANDB, key, f"distribution {kind!r}", ", ".join(_TAKES))
+    for name in written:
+        if name not in ("distribution", *_TAKES[kind]):
+            raise unreadable(_WANDB, key, f"{name!r} of {kind}", ", ".join(_TAKES[kind]))
+    try:
+        given = {name: written[name] if name in written else _DEFAULTS[name] for name in _TAKES[kind]}
+    except KeyError as error:
+        raise SpaceError(f"{key}: {kind} lacks its {error}.") from error
+    _check(key, kind, given)
+    if grid and kind != "constant":
+        return {"grid_search": _values(key, kind, given)}
+    return _domain(kind, given)
+
+
+def _in_order(parameters: Mapping[Any, Any], *, sort: bool) -> list[tuple[Any, Any]]:
+    """Return parameters as W&B goes through a grid of them, or as they are written."""
+    return sorted(parameters.items(), key=lambda one: str(one[0])) if sort else list(parameters.items())
+
+
+def _check(key: str, kind: str, given: Mapping[str, Any]) -> None:
+    """Raise SpaceError for what W&B refuses, too."""
+    numbers = {name: value for name, value in given.items() if name not in ("value", "values", "probabilities")}
+    for name, value in (*numbers.items(), *(("probabilities", one) for one in given.get("probabilities", ()))):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise SpaceError(f"{key}: {name} of {kind} must be a number, not {value!r}.")
+        if name in _POSITIVE and value <= 0:
+            raise SpaceError(f"{key}: {name} of {kind} must be more than 0, not {value!r}.")
+    if "min" in given and given["min"] >= given["max"]:
+        raise SpaceError(f"{key}: min must be below max, not {given['min']!r} and {given['max']!r}.")
+    if kind.endswith("_values") and given["min"] <= 0:
+        raise SpaceError(f"{key}: min of {kind} must be more than 0, not {given['min']!r}.")
+    if "values" in given and (not isinstance(given["values"], list) or not given["values"]):
+        raise SpaceError(f"{key}: values is a list of one or more, not {given['values']!r}.")
+    shares = given.get("probabilities", [1.0] * len(given.get("values", "1")))
+    if "probabilities" in given and (len(shares) != len(given["values"]) or abs(sum(shares) - 1) > 1e-5):
+        raise SpaceError(f"{key}: probabilities are as many as values, and sum up to 1, not {shares!r}.")
+
+
+def _implied(written: Mapping[str, Any]) -> str | None:
+    """Return the distribution that a parameter has which names none."""
+    if "value" in written:
+        return "constant"
+    if "values" in written:
+        return "categorical"
+    if "min" in written and "max" in written:
+        whole = all(isinstance(written[end], int) and not isinstance(written[end], bool) for end in ("min", "max"))
+        return "int_uniform" if whole else "uniform"
+    return None
+
+
+def _domain(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a domain of Ray Tune's that is the same, or the parameter as W&B has it."""
+    low, high = given.get("min"), given.get("max")
+    match kind:
+        case "constant":
+            return {"fixed": given["value"]}
+        case "categorical":
+            return {"choice": given["values"]}
+        case "uniform":
+            return {"uniform": [low, high]}
+        case "int_uniform":
+            return {"randint": [low, given["max"] + 1]}
+        case "log_uniform_values" | "inv_log_uniform_values":
+            return {"loguniform": [low, high]}
+        case "log_uniform":  # of exponents
+            return {"loguniform": [math.exp(given["min"]), math.exp(given["max"])]}
+        case "inv_log_uniform":
+            return {"loguniform": [math.exp(-given["max"]), math.exp(-given["min"])]}
+        case "normal":
+            return {"randn": [given["mu"], given["sigma"]]}
+    return {"wandb_parameter": {"distribution": kind, **given}}
+
+
+def _values(key: str, kind: str, given: Mapping[str, Any]) -> list[Any]:
+    """Return the values of a grid search."""
+    if kind == "categorical":
+        return list({alike(value): value for value in given["values"]}.values())
+    low, high = given.get("min", 0), given.get("max", 0)
+    if kind == "int_uniform":
+        return list(range(low, high + 1))
+    if kind == "q_uniform":  # without max
+        return [low + index * given["q"] for index in range(math.ceil((high - low) / given["q"]))]
+    raise unreadable(_WANDB, key, f"grid over {kind}", "grids over constant, categorical, int_uniform, q_uniform")

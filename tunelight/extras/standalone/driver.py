@@ -1,0 +1,430 @@
+"""The driver's launcher: sends a Trainer's run to a gang and brings its results back."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import ray
+import torch
+from ray import cloudpickle
+
+from tunelight.checkpoints import files as checkpoints
+from tunelight.checkpoints.policy import Checkpoints
+from tunelight.cluster.connect import check_cluster, use_ray
+from tunelight.cluster.local import with_forks
+from tunelight.compat.lightning import VARIABLE, Callback, Checkpoint, Precision, _Launcher, pl
+from tunelight.compat.ray import is_client, without_hints_on_deaths
+from tunelight.errors import ResourceError, StrategyError, WorkerFailedError, guess
+from tunelight.extras.standalone import job
+from tunelight.extras.standalone.disks import Files, read
+from tunelight.gang.causes import as_cause
+from tunelight.gang.drain import DRAINED, Reason, reason_to_leave
+from tunelight.gang.gang import Gang
+from tunelight.gang.parcel import Packed, arrives, unpack
+from tunelight.gang.pool import Held, current_group, pool
+from tunelight.gang.run import ResilientRun
+from tunelight.gang.spec import GangSpec
+from tunelight.lightning.launcher import give_back, hold
+from tunelight.lightning.workers import Workers
+from tunelight.machine.notebook import is_terminal, shown, write
+from tunelight.messages import CheckpointInfo, Continue, Report, Terminal, Text
+from tunelight.resources import Reservation, check_devices
+from tunelight.session.task import Home, Start, Task
+
+if TYPE_CHECKING:
+    from tunelight.extras.standalone.tune import TrialReporter
+
+_serials = itertools.count(1)
+_runs = itertools.count(1)
+_SAFE = ".tunelight"
+SAFE_EVERY_S = 5.0
+"""Seconds between the checkpoints that a run writes to survive a lost worker, at least."""
+_LOOK_S = 1.0
+"""Seconds after which the driver of an elastic gang looks again whether workers have arrived."""
+_PASSED_ON = ("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "HOROVOD_")
+"""Prefixes of environment variables that workers get from the driver: interfaces, protocols, time limits."""
+_NO_STATES = (
+    "The optimizers' states are gone with the workers that held them: there was no fit, its workers have ended, or "
+    "another job has run on them since. Ask for them right after fit."
+)
+
+
+class DriverStrategy(Protocol):
+    """The strategy of a Trainer on a driver, as far as its launcher uses it."""
+
+    backend: ClassVar[str]
+    workers: Workers
+
+    @property
+    def launcher(self) -> _Launcher | None:
+        """What launches the Trainer's runs."""
+
+    @property
+    def precision_plugin(self) -> Precision:
+        """The precision of its Trainer."""
+
+
+class DriverLauncher(_Launcher):
+    """Runs fit, validate, test and predict of one Trainer on a gang. Runs on: driver."""
+
+    def __init__(self, strategy: DriverStrategy, before: _Launcher | None) -> None:
+        self.trainer: pl.Trainer
+        self._strategy = strategy
+        self._busy = threading.Lock()
+        self._held: Held | None = None
+        self._lease = 0
+        if isinstance(before, DriverLauncher):
+            self._busy, self._held, self._lease = before._busy, before._held, before._lease
+        self._trained: tuple[Held, int] | None = None
+        self._stopped = False
+        """True where Tune has stopped the trial of this process in the last run: its ranks have ended it by then."""
+
+    @property
+    def is_interactive_compatible(self) -> bool:
+        """Return True: it works in notebooks."""
+        return True
+
+    def launch(self, function: Callable[..., Any], *args: Any, trainer: pl.Trainer | None = None, **kwargs: Any) -> Any:
+        """Run ``function``, a method of the Trainer, on the gang; return its result.
+
+        Raises: WorkerFailedError if a rank failed, also an instance of the rank's exception; StrategyError,
+            ResourceError, TrainFunctionError or SettingsError before any worker starts; GangError if workers do not
+            start.
+        """
+        if trainer is None:
+            return function(*args, **kwargs)
+        self._check(trainer)
+        if not self._busy.acquire(blocking=False):
+            raise StrategyError(
+                f"This {type(self._strategy).__name__} is running another Trainer's job. Give each Trainer a strategy "
+                "of its own."
+            )
+        try:
+            self.trainer = trainer
+            give_back(trainer)
+            self._stopped = False
+            for logger in trainer.loggers:
+                _ = logger.version  # fixes the folder, once for all ranks
+            sent = job.pack_run(trainer, function.__name__, args, kwargs)
+            needed = job.needed_checkpoints(trainer, function.__name__, args, kwargs)
+            handed_in = self._run(job.run_on_rank, run=sent.run, files=needed, folder=_safe_folder(trainer))
+        except BaseException as error:
+            # A checkpoint would be of the driver's weights: the ranks' callbacks have written the trained ones.
+            hold(trainer, Callback if self._stopped else Checkpoint, loggers=self._stopped)
+            if isinstance(error, WorkerFailedError):
+                error = as_cause(error)
+                if isinstance(error, job.NotUnpickledError):
+                    error = job.unsent(trainer, args, kwargs, error, arrives)
+                raise error from None
+            raise
+        finally:
+            self._busy.release()
+        return job.recover(trainer, sent, handed_in, (*args, *kwargs.values()), self._fetch)
+
+    def kill(self, signum: int) -> None:
+        """End the workers."""
+        self.shutdown()
+
+    def shutdown(self) -> None:
+        """End this strategy's workers, unless another strategy has taken them since."""
+        if self._held is not None:
+            pool.end(self._held, self._lease)
+            self._held = self._trained = None
+
+    def training_state(self, *, missing_ok: bool = False) -> dict[str, Any]:
+        """Fetch the optimizers' and schedulers' states of the last fit. Raises: StrategyError if they are gone."""
+        held, serial = self._trained or (None, 0)
+        if held is None or held.closed or held.gang.trials != serial:
+            if missing_ok:
+                return {}
+            raise StrategyError(_NO_STATES)
+        (packed,) = self._run(job.hand_in_training_state).values()
+        state = unpack(ray.get(packed))
+        if state is None and not missing_ok:
+            raise StrategyError(_NO_STATES)
+        return dict(state or {})
+
+    def _fetch(self, paths: list[str]) -> Files:
+        """Fetch checkpoints from rank 0's disk."""
+        (reference,) = self._run(job.hand_in_files, paths=paths).values()
+        files: Files = ray.get(reference)
+        return files
+
+    # -- checks before anything starts
+
+    def _check(self, trainer: pl.Trainer) -> None:
+        strategy, wanted = self._strategy, self._strategy.workers
+        name = type(strategy).__name__
+        if trainer._accelerator_connector.precision_plugin is not strategy.precision_plugin or (
+            strategy.launcher is not self
+        ):
+            raise StrategyError(
+                f"This {name} has been given to another Trainer since: a strategy belongs to one Trainer. Make one "
+                "for each; they share warm workers all the same."
+            )
+        _check_group(getattr(strategy, "_process_group_backend", None))
+        connector = trainer._accelerator_connector
+        flag = connector._devices_flag
+        devices = len(flag) if isinstance(flag, list | tuple) else int(flag)
+        nodes = connector._num_nodes_flag
+        automatic = (1, torch.cuda.device_count())  # what Lightning makes of devices="auto"
+        if (nodes > 1 and devices * nodes != wanted.number) or (
+            nodes == 1 and devices not in (*automatic, wanted.number)
+        ):
+            raise StrategyError(
+                f"Trainer(devices={devices}, num_nodes={nodes}) contradicts {name}(num_workers={wanted.number}): leave "
+                "devices and num_nodes out, the strategy says how many workers there are."
+            )
+
+    # -- a job on the gang
+
+    def _run(
+        self,
+        function: Callable[[dict[str, Any]], None],
+        *,
+        run: Packed | None = None,
+        files: Sequence[str] = (),
+        paths: Sequence[str] = (),
+        folder: Path | None = None,
+    ) -> dict[int, Any]:
+        """Run ``function`` on every rank; return their results by rank.
+
+        Args:
+            run: a packed Trainer's run.
+            files: checkpoints that it may load.
+            paths: files to fetch from rank 0.
+            folder: where a run writes checkpoints to survive a lost worker; deleted after it.
+        """
+        folder = folder or Path.cwd()
+        held = self._take(runs_code=run is not None)
+        config: dict[str, Any] = {"paths": list(paths)}
+        if files and _elsewhere(held.gang):
+            config["files"] = ray.put(read(files))
+        reporter = _reporter()
+        spares: list[CheckpointInfo] = []
+
+        def keep(info: CheckpointInfo) -> None:
+            spares[:] = checkpoints.keep_spares([*spares, info])
+
+        def with_run(start: Start) -> Start:
+            # Put into Ray's store at each start, so that Ray may free it once all ranks have it.
+            return start if run is None else replace(start, config={**start.config, "run": ray.put(run)})
+
+        start = Start(
+            trial_id=f"job-{next(_serials)}",
+            trial_dir=reporter.folder if reporter else str(folder),
+            config=config,
+            until=1 if reporter else None,
+        )
+        task = Task(
+            train=cloudpickle.dumps(function),
+            home=Home.here(),
+            verbose=1,
+            terminal=Terminal(is_terminal(sys.stdout), shutil.get_terminal_size().columns),
+            job=True,
+            evaluation="ddp" if self._strategy.workers.least is None else "exact",
+            passed_on=reporter is not None,
+            checkpoints=Checkpoints(every_s=0.0 if reporter else SAFE_EVERY_S),
+        )
+        steady = ResilientRun(
+            task,
+            start,
+            self._strategy.workers.failures,
+            say=lambda text: _say(f"tunelight: {text}"),
+            keep=keep if reporter is None else lambda _: None,  # else it keeps what it has not passed on
+            newest=None if reporter else lambda _: _newest(folder),  # else of this run's own reports
+            fresh=with_run,
+        )
+        while True:
+            leave = None if reporter or run is None else reason_to_leave(held.gang, with_head=False)
+            try:
+                with without_hints_on_deaths():
+                    return self._finished(steady, held, leave, reporter, folder)
+            except WorkerFailedError as error:
+                if error.error.type_name != DRAINED:
+                    raise
+                _say(f"tunelight: {error.error.message}; going on elsewhere")
+            pool.close(held)
+            held = self._take(runs_code=run is not None)
+
+    def _finished(
+        self,
+        steady: ResilientRun,
+        held: Held,
+        leave: Callable[[], Reason | None] | None,
+        reporter: TrialReporter | None,
+        folder: Path,
+    ) -> dict[int, Any]:
+        """Run a job to its end; return the ranks' results. Gives the gang back or closes it, unless it must move."""
+        try:
+            steady.start(held.gang, leave)
+            handed_in = _listen(steady, reporter)
+        except WorkerFailedError as error:
+            if error.error.type_name == DRAINED:
+                raise
+            if (last := _newest(folder)) is not None:
+                error.add_note(f"Its last checkpoint is {last.path}: fit(..., ckpt_path=...) continues from there.")
+            else:
+                _forget(folder)  # a run without checkpoints leaves a note of its loggers there
+            self._give_back(held, reporter)
+            raise
+        except BaseException as error:  # Ctrl-C, or a stop by Tune: the ranks' next boundary is not waited for
+            if isinstance(error, SystemExit) and reporter is not None:
+                self._stopped = True
+                held.gang.finish(reason="stopped")
+                self._give_back(held, reporter)
+            else:
+                pool.close(held)
+            raise
+        _forget(folder)
+        self._trained = held, held.gang.trials  # later requests leave its states as they are
+        self._give_back(held, reporter)
+        return handed_in
+
+    def _give_back(self, held: Held, reporter: TrialReporter | None) -> None:
+        if reporter is not None:
+            reporter.close()
+        pool.give_back(held, self._strategy.workers.idle_timeout_s)
+
+    def _take(self, *, runs_code: bool) -> Held:
+        """Return a gang: this strategy's, another warm one like it, or a new one; see :meth:`Pool.take`."""
+        wanted, strategy = self._strategy.workers, self._strategy
+        timeout: timedelta | None = getattr(strategy, "_timeout", None)
+        check_devices(wanted.gpus, wanted.resources or {}, "resources_per_worker['GPU']")
+        group = current_group()
+        custom = dict(wanted.resources or {})
+        each = Reservation(wanted.number, wanted.cpus, wanted.gpus, resources_per_worker=custom, least=wanted.least)
+        first, per_bundle, reservation = 0, 1, each
+        if group is not None:
+            first = _first_bundle(group.bundle_specs, each, type(strategy).__name__)
+        else:
+            use_ray()
+            if wanted.hosts is not None:
+                per_bundle = wanted.number // wanted.hosts
+                reservation = Reservation(
+                    wanted.hosts,
+                    wanted.cpus * per_bundle,
+                    wanted.gpus * per_bundle,
+                    resources_per_worker={name: amount * per_bundle for name, amount in custom.items()},
+                )
+            who = f"{type(strategy).__name__}(num_workers={wanted.number})"
+            reservation = check_cluster(reservation, who=who, spread=wanted.hosts is not None)
+        spec = GangSpec(
+            replace(each, workers=reservation.workers * per_bundle, most=wanted.number),
+            wanted.failures,
+            runtime_env=with_forks(None, each.cpus_per_worker),
+            backend=strategy.backend,
+            first_bundle=first,
+            workers_per_bundle=per_bundle,
+            process_group=getattr(strategy, "_process_group_backend", None),
+            timeout_s=None if timeout is None else timeout.total_seconds(),
+            environ={
+                **{name: value for name, value in os.environ.items() if name.startswith(_PASSED_ON)},
+                VARIABLE: pl.__name__,
+            },
+            init_hook=None if wanted.init_hook is None else cloudpickle.dumps(wanted.init_hook),
+            home=Home.here(),
+        )
+        self._held = pool.take(spec, reservation, group, spread=wanted.hosts is not None, say=_say, runs_code=runs_code)
+        self._lease = self._held.lease
+        return self._held
+
+
+def _check_group(backend: str | None) -> None:
+    """Raise StrategyError for a ``process_group_backend`` that torch does not have, before workers start."""
+    known = torch.distributed.Backend.backend_list if torch.distributed.is_available() else []
+    for name in [] if backend is None or not known else [part.split(":")[-1] for part in backend.split(",")]:
+        if name.lower() not in known:
+            raise StrategyError(
+                f"torch.distributed has no process_group_backend={name!r}, only {', '.join(known)}."
+                f"{guess(name, known)} Leave it out (nccl for GPUs, else gloo), or import the module that registers it "
+                "here too."
+            )
+
+
+def _listen(run: ResilientRun, reporter: TrialReporter | None) -> dict[int, Any]:
+    """Follow a job to its end; return the ranks' results of its last start. Raises: TrialError with the cause."""
+    elastic = run.gang.spec.elastic
+    with shown() as show:
+        while run.running:
+            event = run.next_event(_LOOK_S if elastic else None)
+            run.resize_if_due()
+            if isinstance(event, Text):
+                show(event)
+            elif isinstance(event, Report) and reporter is not None:
+                for note in event.notes:
+                    _say(note)
+                reporter(event)
+                run.answer(Continue(until=event.number + 1))
+    return run.handed_in
+
+
+def _safe_folder(trainer: pl.Trainer) -> Path:
+    """Return the folder of a run's own checkpoints; a gang on several nodes needs it on all of them."""
+    name = f"{socket.gethostname()}-{os.getpid()}-{next(_runs)}"
+    return Path(trainer.default_root_dir, _SAFE, name).absolute()
+
+
+def _newest(folder: Path) -> CheckpointInfo | None:
+    """Return the checkpoint that a run continues from, if there is one."""
+    info, warning = checkpoints.resume_point(folder)
+    if warning is not None:
+        _say(f"tunelight: {warning}")
+    return info
+
+
+def _forget(folder: Path) -> None:
+    """Delete the folder of a run's own checkpoints."""
+    if folder.parent.name == _SAFE:
+        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            folder.parent.rmdir()  # unless another run's is in it
+
+
+def _elsewhere(gang: Gang) -> bool:
+    """Return whether a rank runs on another node than this process, perhaps with another disk."""
+    if is_client():
+        return True  # the node that Ray names is its server's: nothing says where this process is
+    here = ray.get_runtime_context().get_node_id()
+    return any(location.node_id != here for location in gang.locations)
+
+
+def _say(text: str) -> None:
+    write(Text(f"{text}\n", error=True))
+
+
+def _first_bundle(bundles: Sequence[Mapping[str, float]], each: Reservation, name: str) -> int:
+    """Return the index of worker 0's bundle in a trial's reservation. Raises: ResourceError if it is too small."""
+    first = len(bundles) - each.workers
+    enough = first >= 0 and all(
+        bundle.get(resource, 0) + 1e-9 >= amount
+        for bundle in bundles[first:]
+        for resource, amount in each.worker.items()
+    )
+    if not enough:
+        raise ResourceError(
+            f"{name}(num_workers={each.workers}) needs {each}, one bundle each, but this trial has reserved {bundles}: "
+            "its workers would never start. Pass resources_per_trial=tunelight.get_tune_resources(num_workers="
+            f"{each.workers}, ...) to Ray Tune."
+        )
+    return first
+
+
+def _reporter() -> TrialReporter | None:
+    """Return the reporter to the Tune trial that this process runs; None outside of one."""
+    if "ray.tune" not in sys.modules:
+        return None
+    from tunelight.extras.standalone.tune import trial_reporter  # Ray Tune is imported already
+
+    return trial_reporter()

@@ -1,0 +1,259 @@
+"""Measures training on every rank of a gang: the seconds of its steps, and what each step waits for."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parallel import DistributedDataParallel
+
+from tunelight.compat.lightning import Callback, Checkpoint, Profiler, pl
+from tunelight.extras.tuneup.search import Figures, Setting
+from tunelight.lightning.recipe import Recipe, built, callbacks_of, with_device
+from tunelight.session.session import get_session
+from tunelight.settings.backends import BACKENDS
+
+SLICES = 5
+_WARM_STEPS = 3
+_WARM_SHARE = 0.2
+_FEW_BATCHES = 8
+"""How many batches of the validation are measured."""
+_EPOCHS = 10**6
+_NOT_USED = (
+    "logger", "enable_checkpointing", "fast_dev_run", "profiler", "max_time", "max_steps", "min_steps", "min_epochs",
+    "limit_val_batches", "val_check_interval", "check_val_every_n_epoch", "enable_progress_bar", "enable_model_summary",
+    "num_sanity_val_steps",
+)  # fmt: skip
+"""Arguments of the Trainer without effect on a step of training."""
+_NO_PART = ("EarlyStopping", "LearningRateMonitor", "DeviceStatsMonitor", "ProgressBar", "ModelSummary", "Timer")
+"""Callbacks, and Checkpoint's, that take no part in a training step."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A train function that measures ``config["setting"]`` for ``config["seconds"]``. Runs on: worker.
+
+    ``arguments``: those of model, data and Trainer, ``model.lr`` and so on. ``names``: the arguments for the batch size
+    and for the DataLoader's workers, such as ``data.batch_size``, where there are any.
+    """
+
+    recipe: Recipe
+    arguments: Mapping[str, Mapping[str, Any]]
+    batch: int
+    names: Mapping[str, str | None]
+
+    def __call__(self, config: Mapping[str, Any]) -> None:
+        """Train, and hand in the figures of rank 0."""
+        began, session = time.perf_counter(), get_session()
+        setting: Setting = config["setting"]
+        recipe, parts = self.recipe, self._arguments(setting)
+        told = {**recipe.trainer_args, **parts["trainer"]}
+        args, left_out = _trainer_args(setting, told)
+        module: Any = recipe.model(**parts["model"])
+        data = recipe.data(**parts["data"]) if recipe.data is not None else None
+        clock = _Clock(config["seconds"], setting.pieces, began)
+        trainer = pl.Trainer(**{**args, "callbacks": [clock, *args["callbacks"]], "profiler": clock.loading})
+        compiled: Any = torch.compile(module) if setting.compiled else module
+        trainer.fit(compiled, datamodule=data)
+        val_s = _validation_s(trainer, module, data, told) if config.get("validate") else None
+        if session.context.rank == 0:
+            norm = any(isinstance(layer, _BatchNorm) for layer in module.modules())
+            each = getattr(trainer.train_dataloader, "batch_size", None) or 1
+            samples = self.batch or each * setting.workers
+            figures = replace(clock.figures(), samples=samples, val_s=val_s, batch_norm=norm, left_out=left_out)
+            session.hand_in(figures)
+
+    def _arguments(self, setting: Setting) -> dict[str, dict[str, Any]]:
+        parts = {part: dict(self.arguments.get(part, {})) for part in ("model", "data", "trainer")}
+        values = {"batch_size": self.batch // (setting.workers * setting.pieces), "num_workers": setting.loader_workers}
+        for name, value in values.items():
+            if self.names[name] is not None and value is not None:
+                part, _, argument = str(self.names[name]).partition(".")
+                parts[part][argument] = value
+        return parts
+
+
+def _trainer_args(setting: Setting, told: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the Trainer's arguments, and the names of the callbacks that are left out."""
+    context = get_session().context
+    args = built({name: value for name, value in told.items() if name not in _NOT_USED})
+    strategy: Any = BACKENDS[context.backend].load_strategy()
+    ddp = {"bucket_cap_mb": setting.bucket_mb, "gradient_as_bucket_view": setting.view}
+    ddp = {name: value for name, value in ddp.items() if value is not None}
+    args = with_device(args, lambda: strategy(**ddp), on_gpu=context.gpu is not None)
+    if setting.precision is not None:
+        args["precision"] = setting.precision
+    if setting.pieces > 1:
+        args["accumulate_grad_batches"] = setting.pieces * args.get("accumulate_grad_batches", 1)
+        if isinstance(limit := args.get("limit_train_batches"), int):
+            args["limit_train_batches"] = limit * setting.pieces
+    given = callbacks_of(args)
+    args["callbacks"] = [each for each in given if takes_part(each)]
+    args |= {"max_epochs": _EPOCHS, "limit_val_batches": 0, "logger": False, "enable_checkpointing": False}
+    args |= {"enable_progress_bar": False, "enable_model_summary": False}
+    return args, tuple(type(each).__name__ for each in given if not takes_part(each))
+
+
+def takes_part(callback: Any) -> bool:
+    """Tell whether a callback may be a part of the training step."""
+    names = {kind.__name__ for kind in type(callback).__mro__}
+    return not isinstance(callback, Checkpoint) and not names & set(_NO_PART)
+
+
+class _Loading(Profiler):
+    """Adds up how long the training loop waits for its loader, by Lightning's name of that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds = self._began = 0.0
+
+    def start(self, action_name: str) -> None:
+        if action_name.endswith("train_dataloader_next"):
+            self._began = time.perf_counter()
+
+    def stop(self, action_name: str) -> None:
+        if action_name.endswith("train_dataloader_next"):
+            self.seconds += time.perf_counter() - self._began
+
+
+class _Clock(Callback):
+    """Measures slices of training after a warm-up, and ends the fit.
+
+    All ranks do the same number of steps: rank 0 says how many, once the warm-up has shown how long one takes. On a GPU
+    the process waits for it only at the end of a slice, and at each step of a last slice, which shows what waits.
+    """
+
+    def __init__(self, seconds: float, pieces: int, began: float) -> None:
+        self.loading = _Loading()
+        self._seconds, self._pieces, self._began = seconds, pieces, began
+        self._batches = 0
+        """Those of the slice, or of the warm-up."""
+        self._size = 0
+        """Batches of a slice; 0 in the warm-up."""
+        self._first = True
+        """True until an epoch's first batch has ended, which is no usual step."""
+        self._last = began
+        self._spent = self._loaded = self._start_s = self._longest = 0.0
+        self._steps: list[float] = []
+        self._shares = (0.0, 0.0)
+        self._waits: list[float] = []
+        self._gaps: list[float] = []
+        self._epoch = 1
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Train without schedulers that wait for a validation's metric, for there is none."""
+        strategy = trainer.strategy
+        strategy.lr_scheduler_configs = [one for one in strategy.lr_scheduler_configs if not one.reduce_on_plateau]
+        self._cuda = strategy.root_device.type == "cuda"
+        together = strategy.world_size > 1 and isinstance(strategy.model, DistributedDataParallel)
+        self._ddp = strategy.model if together else None
+        self._last = time.perf_counter()
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        """Note the number of batches."""
+        self._epoch, self._first = int(trainer.num_training_batches), True
+
+    def on_train_batch_start(self, *args: Any) -> None:
+        """Note how long an epoch's first batch was waited for."""
+        if self._first:
+            self._gaps.append(time.perf_counter() - self._last)
+
+    def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
+        """Count a batch."""
+        detail = len(self._steps) == SLICES
+        if self._cuda and (detail or self._first or self._batches + 1 >= self._size):
+            torch.cuda.synchronize()
+        now = time.perf_counter()
+        passed, loaded = now - self._last, self.loading.seconds
+        self._last, self.loading.seconds = now, 0.0
+        self._start_s = self._start_s or now - self._began
+        usual, self._first = not self._first or self._epoch == 1, False
+        if not usual:
+            return
+        if detail:
+            self._waits.append(self._waited())
+        self._longest = max(self._longest, passed)
+        self._batches, self._spent, self._loaded = self._batches + 1, self._spent + passed, self._loaded + loaded
+        if self._size == 0:
+            self._warm(trainer)
+        elif self._batches == self._size:
+            self._end_slice(trainer, detail=detail)
+
+    def _warm(self, trainer: Any) -> None:
+        ready = self._batches >= _WARM_STEPS * self._pieces and self._spent >= _WARM_SHARE * self._seconds
+        usual = (self._spent - self._longest) / max(1, self._batches - 1)  # without the first, which may compile
+        each = usual or self._spent
+        count = max(1, round(self._seconds * (1 - _WARM_SHARE) / SLICES / each / self._pieces)) * self._pieces
+        self._size = int(trainer.strategy.broadcast(count if ready else 0))
+        if self._size:
+            self._begin_slice()
+
+    def _begin_slice(self) -> None:
+        self._batches, self._spent, self._loaded = 0, 0.0, 0.0
+
+    def _end_slice(self, trainer: Any, *, detail: bool) -> None:
+        step = self._spent / self._batches * self._pieces
+        load = self._loaded / self._batches * self._pieces
+        if detail:
+            self._shares = load, min(median(self._waits), step - load)
+        else:
+            self._steps.append(step)
+            self._shares = self._shares[0] + load / SLICES, 0.0
+        if len(self._steps) == SLICES and self._ddp is not None:
+            self._ddp._set_ddp_runtime_logging_sample_rate(1)  # it costs time, and is for the last slice
+        self._begin_slice()
+        trainer.should_stop = detail or (len(self._steps) == SLICES and not self._cuda and self._ddp is None)
+
+    def _waited(self) -> float:
+        """Return how long the last step waited for the all-reduce, by DDP's timers: what no backward has hidden."""
+        stats = {} if self._ddp is None else self._ddp._get_ddp_logging_data()
+        waited = stats.get("backward_comm_time", 0) - stats.get("backward_compute_comm_overlap_time", 0)
+        return max(0.0, float(waited) / 1e9)
+
+    def figures(self) -> Figures:
+        """Return what was measured."""
+        gaps = self._gaps[1:] or self._gaps  # the first starts loader workers that may stay
+        return Figures(
+            steps=tuple(self._steps),
+            data_s=self._shares[0],
+            wait_s=self._shares[1],
+            gap_s=max(0.0, median(gaps) - self._shares[0] / self._pieces) if self._epoch > 1 else 0.0,
+            batches=max(1, round(self._epoch / self._pieces)),
+            start_s=self._start_s,
+            samples=0,
+        )
+
+
+def _validation_s(trainer: Any, module: Any, data: Any, args: Mapping[str, Any]) -> float:
+    """Return the seconds an epoch of validation, of which at most the first batches are run.
+
+    ``args``: the Trainer's, as the sweep has them.
+    """
+    limit, every = args.get("limit_val_batches", 1.0), args.get("check_val_every_n_epoch") or 1
+    if not limit or not trainer.fit_loop.epoch_loop.val_loop._data_source.is_defined():
+        return 0.0
+    marks: list[float] = []
+
+    class Marks(Callback):
+        def on_validation_batch_end(self, *args: Any) -> None:
+            marks.append(time.perf_counter())
+
+    trainer.callbacks = [*trainer.callbacks, Marks()]
+    trainer.limit_val_batches = min(limit, _FEW_BATCHES) if isinstance(limit, int) else _FEW_BATCHES
+    began = time.perf_counter()
+    trainer.validate(module, datamodule=data, verbose=False)
+    ended, loaders = time.perf_counter(), trainer.val_dataloaders
+    lengths = [len(loader) for loader in (loaders if isinstance(loaders, list | tuple) else [loaders])]
+    total = sum(min(limit, length) if isinstance(limit, int) else int(length * limit) for length in lengths)
+    if not marks:
+        return 0.0
+    between = [later - earlier for earlier, later in itertools.pairwise(marks)] or [0.0]
+    interval = args.get("val_check_interval") or 1.0
+    often = 1 / interval if isinstance(interval, float) else 1.0
+    return (ended - began + median(between) * max(0, total - len(marks))) * often / every
