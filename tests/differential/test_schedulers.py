@@ -78,6 +78,7 @@ def test_asha_decides_as_the_rule_in_any_order_and_after_any_resume(tmp_path: Pa
     rule = Rule(settings["mode"], settings["reduction_factor"], rungs, settings["max_t"])
     trials: dict[str, Any] = {}
     at: dict[str, float] = {}
+    bracket: dict[str, int] = {}
     stopped, added = 0, 0
     for event in range(300):
         kind = rng.choice(["add", "report", "report", "report", "report", "error", "resume"])
@@ -103,11 +104,11 @@ def test_asha_decides_as_the_rule_in_any_order_and_after_any_resume(tmp_path: Pa
         elif kind == "report" and trials:
             trial = rng.choice(list(trials))
             at[trial] += rng.choice([1, 1, 1, 2, 5]) * (1 if unit == "epochs" else rng.choice([0.5, 1, 1.7]))
-            value = rng.choice([rng.random(), round(rng.random(), 1), math.nan, -math.inf, None, "text"])
+            value = rng.choice([rng.random(), round(rng.random(), 1), math.nan, math.inf, -math.inf, None, "text", [1]])
             value = rng.random() if rng.random() < 0.7 else value
             result = {name: at[trial], "loss": value, "training_iteration": event}
             result |= {"training_iteration": at[trial]} if unit == "epochs" else {}
-            wanted = rule.goes_on(asha.bracket_of(trial), trial, at[trial], value)
+            wanted = rule.goes_on(bracket.setdefault(trial, asha.bracket_of(trial)), trial, at[trial], value)
             got = asha.on_trial_result(TUNE, trials[trial], result)
             assert (got == "CONTINUE") is wanted, (event, trial, at[trial], value)
             told = trials[trial].temporary_state.ray_actor.told
@@ -239,8 +240,10 @@ class Elastic:
         self.rng, self.folder = rng, folder
         eta, max_t, grace = rng.choice([1.5, 2, 3, 4]), rng.choice([1, 9, 30, 64]), rng.choice([1, 1, 2])
         grace = min(grace, max_t)
+        self.sign = rng.choice([1, -1])
         self.settings: Any = {
-            "metric": "loss", "mode": "min", "reduction_factor": eta, "max_t": max_t, "grace_period": grace,
+            "metric": "loss", "mode": "min" if self.sign == 1 else "max", "reduction_factor": eta, "max_t": max_t,
+            "grace_period": grace,
         }  # fmt: skip
         self.scheduler = ElasticASHA(**self.settings)
         rungs = [grace * eta**power for power in range(20) if grace * eta**power < max_t]
@@ -288,7 +291,7 @@ class Elastic:
         name = self.rng.choice(self.going)
         self.at[name] += self.rng.choice([1, 1, 1, 2, 5])
         value = self.rng.choice([self.rng.random(), self.rng.random(), round(self.rng.random(), 1), math.nan])
-        result = {"training_iteration": self.at[name], "loss": value}
+        result = {"training_iteration": self.at[name], "loss": self.sign * value}
         got = self.scheduler.on_trial_result(self.controller, self.trials[name], result)
         assert got == self.rule.report(name, self.at[name], value), (name, result)
         self.decided.add(got)
@@ -383,8 +386,10 @@ class Members:
     def __init__(self, rng: random.Random, folder: Path) -> None:
         self.rng, self.folder = rng, folder
         interval, quantile = rng.choice([1, 2, 4]), rng.choice([0.1, 0.25, 0.5])
+        self.sign = rng.choice([1, -1])
         self.settings: Any = {
-            "metric": "loss", "mode": "min", "perturbation_interval": interval, "quantile_fraction": quantile,
+            "metric": "loss", "mode": "min" if self.sign == 1 else "max",
+            "perturbation_interval": interval, "quantile_fraction": quantile,
             "hyperparam_mutations": {"lr": tune.loguniform(1e-4, 1.0)}, "max_lead": 10**6, "seed": rng.randrange(99),
             "max_t": rng.choice([None, 12]),
         }  # fmt: skip
@@ -423,12 +428,12 @@ class Members:
     def report(self) -> None:
         name = self.rng.choice(list(self.trials))
         self.at[name] += self.rng.choice([1, 1, 1, 2])
-        value: Any = self.rng.choice([self.rng.random(), self.rng.random(), 0.5, math.nan, "text", None])
+        value: Any = self.rng.choice([self.rng.random(), self.rng.random(), 0.5, math.nan, math.inf, "text", None])
         actor = self.trials[name].temporary_state.ray_actor
         actor.told.clear()
         offers = actor.offers
         did, parents = self.rule.report(name, self.at[name], value)
-        result = {"training_iteration": self.at[name], "loss": value}
+        result = {"training_iteration": self.at[name], "loss": self.sign * value if isinstance(value, float) else value}
         assert self.pbt.on_trial_result(TUNE, self.trials[name], result) == "CONTINUE"
         adopted = [one for one in actor.told if isinstance(one, Adopt)]
         assert len(adopted) <= (did in ("adopts", "may adopt")), (name, did)

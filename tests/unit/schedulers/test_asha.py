@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from types import SimpleNamespace
 from typing import Any
 
@@ -46,58 +45,6 @@ def report(asha: ASHA, trial: Any, t: int, value: Any) -> str:
     return asha.on_trial_result(TUNE, trial, {"training_iteration": t, "loss": value})
 
 
-def test_the_papers_rule_by_brute_force_on_random_sequences():
-    for seed in range(30):
-        rng = random.Random(seed)
-        mode = rng.choice(["min", "max"])
-        eta, grace, max_t = rng.choice([2, 3, 4]), rng.choice([1, 2]), rng.choice([9, 30, 64])
-        asha = make_asha(mode=mode, max_t=max_t, grace_period=grace, reduction_factor=eta)
-        milestones = [grace * eta**k for k in range(10) if grace * eta**k < max_t]
-        assert asha.milestones() == milestones
-        rungs: dict[float, list[tuple[str, float]]] = {m: [] for m in milestones}
-        trials = {f"t{i}": add(asha, f"t{i}") for i in range(40)}
-        at = dict.fromkeys(trials, 0)
-        while trials:
-            name = rng.choice(list(trials))
-            at[name] += rng.choice([1, 1, 1, 2, 5])
-            value = rng.choice([rng.random(), round(rng.random(), 1), math.nan, math.inf, -math.inf])
-            worth = (value if mode == "min" else -value) if math.isfinite(value) else math.inf
-            expect = math.isfinite(value) or at[name] < milestones[0]
-            for m in milestones:
-                if at[name] < m or name in dict(rungs[m]):
-                    continue
-                rungs[m].append((name, worth))
-                order = sorted(rungs[m], key=lambda filed: filed[1])  # stable: of equals the earlier first
-                best = order[: max(1, len(order) // eta)]
-                expect = expect and (name, worth) in best
-            expect = (expect or at[name] >= max_t) and at[name] <= max_t
-            got = report(asha, trials[name], at[name], value)
-            assert got == (CONTINUE if expect else STOP), (seed, name, at[name], value)
-            if got == STOP or at[name] >= max_t:
-                del trials[name]
-
-
-def test_a_trial_alone_goes_on_to_its_end():
-    asha = make_asha(max_t=16, reduction_factor=2)
-    trial = add(asha, "a")
-    assert [report(asha, trial, t, 10.0 + t) for t in range(1, 17)] == [CONTINUE] * 16
-
-
-def test_the_second_of_two_must_beat_the_first():
-    asha = make_asha()
-    assert report(asha, add(asha, "a"), 1, 0.5) == CONTINUE
-    assert report(asha, add(asha, "b"), 1, 0.6) == STOP
-    assert report(asha, add(asha, "c"), 1, 0.4) == CONTINUE
-    assert asha.num_stopped == 1
-
-
-def test_of_equals_the_earlier_wins():
-    asha = make_asha(reduction_factor=2)
-    answers = [report(asha, add(asha, name), 1, 0.5) for name in "abcd"]
-    # n // 2 places: one for the first three, two for the fourth, and the first arrivals hold them
-    assert answers == [CONTINUE, STOP, STOP, STOP]
-
-
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, np.float32("nan"), 10**400])
 @pytest.mark.parametrize("mode", ["min", "max"])
 def test_nan_and_both_infinities_stop(value, mode):
@@ -106,81 +53,9 @@ def test_nan_and_both_infinities_stop(value, mode):
     assert report(asha, add(asha, "second"), 1, 3.0) == CONTINUE
 
 
-def test_nan_stops_between_rungs_and_after_the_last_one():
-    asha = make_asha(max_t=8, reduction_factor=2)
-    trial, other = add(asha, "a"), add(asha, "b")
-    assert [report(asha, trial, t, 0.1) for t in (1, 2)] == [CONTINUE, CONTINUE]
-    assert report(asha, trial, 3, math.nan) == STOP
-    assert [report(asha, other, t, 0.01) for t in (1, 2, 4, 5)] == [CONTINUE] * 4
-    assert report(asha, other, 6, math.inf) == STOP
-
-
-def test_nothing_stops_within_the_grace_period():
-    asha = make_asha(grace_period=3)
-    report(asha, add(asha, "good"), 3, 0.0)
-    trial = add(asha, "bad")
-    assert [report(asha, trial, t, v) for t, v in ((1, math.nan), (2, 9.0), (3, 9.0))] == [
-        CONTINUE,
-        CONTINUE,
-        STOP,
-    ]
-
-
-def test_nan_counts_as_the_worst_of_its_rung():
-    asha = make_asha(reduction_factor=2)
-    for name in ("n1", "n2", "n3"):
-        assert report(asha, add(asha, name), 1, math.nan) == STOP
-    assert report(asha, add(asha, "a"), 1, 5.0) == CONTINUE  # 1st of 4
-    assert report(asha, add(asha, "b"), 1, 6.0) == CONTINUE  # 2nd of 5: two places
-
-
-@pytest.mark.parametrize("result", [{}, {"loss": None}, {"loss": "high"}, {"loss": [1, 2]}])
-def test_a_report_without_the_metric_decides_nothing(result):
-    asha = make_asha()
-    report(asha, add(asha, "a"), 1, 0.5)
-    trial = add(asha, "b")
-    assert asha.on_trial_result(TUNE, trial, {"training_iteration": 1, **result}) == CONTINUE
-    assert report(asha, trial, 2, 0.9) == STOP  # the first report with it is the one that is filed
-
-
 def test_a_report_without_the_time_decides_nothing():
     asha = make_asha()
     assert asha.on_trial_result(TUNE, add(asha, "a"), {"loss": math.nan}) == CONTINUE
-
-
-def test_skipped_milestones_are_filed_at_each_rung():
-    asha = make_asha(reduction_factor=2, max_t=16)
-    assert report(asha, add(asha, "leaps"), 5, 0.5) == CONTINUE  # past 1, 2 and 4
-    slow = add(asha, "slow")
-    assert report(asha, slow, 1, 0.4) == CONTINUE
-    assert report(asha, slow, 2, 0.45) == CONTINUE
-    assert report(asha, slow, 4, 0.6) == STOP
-    assert report(asha, add(asha, "late"), 7, 0.43) == STOP  # best at 2 and 4, not at 1
-
-
-def test_a_trial_is_filed_once_a_rung():
-    asha = make_asha(reduction_factor=2)
-    trial = add(asha, "a")
-    report(asha, trial, 1, 0.5)
-    report(asha, trial, 1, 0.1)
-    assert report(asha, add(asha, "b"), 1, 0.3) == CONTINUE
-
-
-def test_a_trial_at_max_t_is_never_stopped():
-    asha = make_asha(max_t=4, reduction_factor=2)
-    report(asha, add(asha, "good"), 3, 0.1)
-    assert report(asha, add(asha, "bad"), 4, 0.9) == CONTINUE
-    assert report(asha, add(asha, "nan"), 4, math.nan) == CONTINUE
-    assert asha.milestones() == [1, 2]
-
-
-@pytest.mark.parametrize("brackets", [1, 2])
-def test_a_trial_that_does_not_end_by_itself_is_stopped_at_its_first_report_past_max_t(brackets):
-    asha, handle = make_asha(max_t=4, reduction_factor=2, brackets=brackets), FakeHandle()
-    trial = add(asha, "a", handle)
-    assert [report(asha, trial, t, 0.5) for t in (1, 2, 3, 4, 5)] == [CONTINUE] * 4 + [STOP]
-    assert handle.decisions[-2:] == [Continue(until=5), Stop("asha")], "its gang runs no further unasked"
-    assert asha.num_stopped == 1
 
 
 def test_a_trial_that_reports_more_often_than_once_an_epoch_is_not_cut_off_before_its_last_epoch():
@@ -200,25 +75,6 @@ def test_a_report_without_an_epoch_after_the_last_one_does_not_cut_off_what_come
         asha.on_trial_result(TUNE, trial, {"training_iteration": t, "epoch": t - 1, "loss": 0.5})
     tested = {"training_iteration": 4, "epoch": None, "loss": 0.5, "test_acc": 0.9}
     assert asha.on_trial_result(TUNE, trial, tested) == CONTINUE
-
-
-def test_where_nobody_says_how_long_trials_are_none_is_stopped_for_its_length():
-    asha = make_asha()
-    assert asha.milestones() == [1, 4, 16, 64]
-    trial = add(asha, "a", FakeHandle())
-    assert {report(asha, trial, t, 0.5) for t in range(1, 300)} == {CONTINUE}
-    assert trial.temporary_state.ray_actor.decisions[-1] == Continue(until=None)
-
-
-@pytest.mark.parametrize(("unit", "name"), [("seconds", "time_total_s"), ("samples", "samples")])
-def test_past_max_t_is_counted_in_the_unit(unit, name):
-    asha = make_asha(unit=unit, max_t=60, grace_period=60)
-    trial = add(asha, "a")
-    told = [
-        asha.on_trial_result(TUNE, trial, {name: at, "training_iteration": n, "epoch": n - 1, "loss": 0.5})
-        for n, at in enumerate((20, 60, 60.5), start=1)
-    ]
-    assert told == [CONTINUE, CONTINUE, STOP]
 
 
 def test_a_fractional_reduction_factor_counts_exactly():
@@ -253,65 +109,6 @@ def test_brackets_start_later_and_share_the_trials_by_weight():
     for bracket, weight in enumerate(weights):
         assert dealt.count(bracket) == pytest.approx(232 * weight / sum(weights), abs=1)
     assert set(dealt[:8]) == {0, 1, 2}  # interleaved, not in blocks
-
-
-def test_trials_are_compared_within_their_bracket_only():
-    asha = make_asha(brackets=2, max_t=16)
-    trials = [add(asha, str(i)) for i in range(6)]
-    by_bracket = {asha.bracket_of(t.trial_id): t for t in trials}
-    assert report(asha, by_bracket[0], 4, 0.1) == CONTINUE
-    assert report(asha, by_bracket[1], 4, 0.9) == CONTINUE
-
-
-def test_the_same_reports_give_the_same_decisions():
-    def run() -> list[str]:
-        rng = random.Random(3)
-        asha = make_asha(brackets=2, reduction_factor=2)
-        trials = [add(asha, str(i)) for i in range(50)]
-        return [report(asha, t, n, rng.random()) for n in (1, 2, 4) for t in trials]
-
-    assert run() == run()
-
-
-def test_it_draws_no_random_number(monkeypatch):
-    monkeypatch.setattr(np.random, "choice", None)
-    monkeypatch.setattr(random, "random", None)
-    asha = make_asha(brackets=2)
-    assert report(asha, add(asha, "a"), 1, 0.5) == CONTINUE
-
-
-def test_save_and_restore_go_on_where_it_was(tmp_path):
-    rng = random.Random(5)
-    one = make_asha(mode="max", brackets=2, reduction_factor=3)
-    for i in range(30):
-        report(one, add(one, f"a{i}"), 1 + i % 4, rng.choice([rng.random(), math.nan]))
-    one.save(str(tmp_path / "asha"))
-    two = make_asha(mode=None, metric=None, brackets=2, reduction_factor=3)
-    two.restore(str(tmp_path / "asha"))
-    assert two.debug_string() == one.debug_string()
-    for i in range(30):
-        value, t = rng.random(), 1 + i % 4
-        assert report(one, add(one, f"b{i}"), t, value) == report(two, add(two, f"b{i}"), t, value)
-    assert two.num_stopped == one.num_stopped
-    assert [p.name for p in tmp_path.iterdir()] == ["asha"]
-
-
-def test_restoring_under_other_settings_is_an_error(tmp_path):
-    make_asha(reduction_factor=3).save(str(tmp_path / "asha"))
-    with pytest.raises(SettingsError, match=r"reduction_factor=4 \(saved: 3\)"):
-        make_asha().restore(str(tmp_path / "asha"))
-
-
-def test_a_trial_that_comes_back_after_an_error_keeps_its_filings():
-    asha = make_asha(brackets=2)
-    trial = add(asha, "a")
-    bracket = asha.bracket_of("a")
-    report(asha, trial, 1, 0.5)
-    asha.on_trial_error(TUNE, trial)
-    asha.on_trial_add(TUNE, trial)
-    assert asha.bracket_of("a") == bracket
-    assert report(asha, trial, 1, 0.9) == CONTINUE  # decided at this rung before
-    assert "1 filed" in asha.debug_string()
 
 
 def test_metric_and_mode_may_come_from_tune():
@@ -354,22 +151,20 @@ def test_it_takes_one_result_at_a_time():
     assert make_asha().supports_buffered_results is False
 
 
-def test_a_gang_is_told_how_far_it_may_run():
-    asha, handle = make_asha(max_t=16, reduction_factor=2), FakeHandle()
+@pytest.mark.parametrize(
+    ("settings", "until"),
+    [
+        ({"max_t": 16, "reduction_factor": 2}, [1, 2, 4, 8, 17]),
+        ({"grace_period": 4}, [4, 16, 64, None]),  # where nobody says how long trials are
+    ],
+)
+def test_a_gang_is_told_how_far_it_may_run(settings, until):
+    asha, handle = make_asha(**settings), FakeHandle()
     trial = add(asha, "a", handle)
-    assert asha.initial_decision() == Continue(until=1)
-    for t in range(1, 13):
+    assert asha.initial_decision() == Continue(until[0])
+    for t in range(1, until[-2] + 5):
         report(asha, trial, t, 0.5)
-    assert handle.decisions == [Continue(2), Continue(4), Continue(8), Continue(17)]
-
-
-def test_a_gang_is_not_told_what_it_knows_already():
-    asha, handle = make_asha(grace_period=4), FakeHandle()
-    trial = add(asha, "a", handle)
-    assert asha.initial_decision() == Continue(until=4)
-    report(asha, trial, 1, 0.5)
-    report(asha, trial, 2, 0.5)
-    assert handle.decisions == []
+    assert handle.decisions == [Continue(one) for one in until[1:]]
 
 
 def test_a_later_bracket_runs_on_from_its_first_report():
@@ -389,12 +184,6 @@ def test_a_restarted_trials_new_gang_is_told_anew():
     asha.on_trial_add(TUNE, trial)
     report(asha, trial, 1, 0.5)
     assert trial.temporary_state.ray_actor.decisions == [Continue(until=4)]
-
-
-def test_a_stop_is_sent_to_the_gang_at_once():
-    asha, handle = make_asha(), FakeHandle()
-    assert report(asha, add(asha, "a", handle), 1, math.nan) == STOP
-    assert handle.decisions == [Stop("asha")]
 
 
 def test_with_another_time_the_gang_always_asks():
@@ -469,3 +258,11 @@ def test_where_time_is_not_reports_a_branch_begins_at_their_share_of_it():
     asha.on_trial_add(TUNE, branch)
     asha.on_trial_result(TUNE, branch, {"training_iteration": 4, "samples": 40, "loss": 0.1})
     assert [len(rung.filed) for rung in asha._brackets[0]] == [0, 0, 1, 0]  # 10, 20, 40, 80; it began at 30
+
+
+def test_a_unit_and_another_time_attr_contradict():
+    assert make_asha(unit="seconds", time_attr="time_total_s").initial_decision() == Continue(until=1)
+    with pytest.raises(SettingsError, match="unit='samples', which counts 'samples', and time_attr='steps'"):
+        make_asha(unit="samples", time_attr="steps")
+    with pytest.raises(SettingsError, match=r"is 'sample'. Did you mean 'samples'"):
+        make_asha(unit="sample")

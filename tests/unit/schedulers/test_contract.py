@@ -138,5 +138,7 @@ def test_a_state_is_not_restored_under_another_metric(kind: Any, tmp_path: Any) 
     path = str(tmp_path / "state.json")
     kind(metric="loss", mode="min").save(path)
     kind().restore(path)
-    with pytest.raises(SettingsError, match=f"was saved by {kind.__name__} with other settings .*metric='accuracy'"):
+    assert [one.name for one in tmp_path.iterdir()] == ["state.json"]
+    said = rf"was saved by {kind.__name__} with other settings .*metric='accuracy' \(saved: 'loss'\)"
+    with pytest.raises(SettingsError, match=said):
         kind(metric="accuracy", mode="min").restore(path)

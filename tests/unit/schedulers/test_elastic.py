@@ -241,18 +241,6 @@ def reported(elastic: ElasticASHA, trial: Any, at: int, loss: float) -> str:
     return answer
 
 
-def test_a_rung_is_not_closed_while_the_best_of_a_lower_one_is_still_to_go_on():
-    elastic = make()
-    first = rung_trial(elastic, "first")
-    assert reported(elastic, first, 1, 0.5) == "CONTINUE"  # nobody else is known
-    better, failing = rung_trial(elastic, "better"), rung_trial(elastic, "failing")
-    assert reported(elastic, better, 1, 0.1) == "PAUSE"
-    elastic.on_trial_error(nobody(), failing)
-    assert reported(elastic, first, 3, 0.5) == "PAUSE"
-    assert elastic.choose_trial_to_run(nobody()) is better
-    assert reported(elastic, better, 3, 0.1) == "CONTINUE"
-
-
 def test_a_trial_whose_gang_is_lost_while_it_writes_the_checkpoint_of_its_pause_does_not_pass_the_rung():
     elastic = make()
     better, worse = rung_trial(elastic, "better"), rung_trial(elastic, "worse")
@@ -280,13 +268,3 @@ def test_where_nobody_says_how_long_trials_are_none_is_stopped_for_its_length():
     cluster = Cluster(ElasticASHA("loss", "min", grace_period=1, reduction_factor=3), max_t=90)
     cluster.run(curves(2))
     assert max(cluster.reached(number) for number in range(2)) == 90
-
-
-def test_a_trial_that_does_not_end_by_itself_is_stopped_at_its_first_report_past_max_t():
-    elastic = ElasticASHA("loss", "min", max_t=3, grace_period=1, reduction_factor=3)
-    cluster = Cluster(elastic, max_t=50)
-    cluster.run(curves(5))
-    ends = [entry for entry in cluster.log if len(entry) == 4 and entry[2] == "STOP"]
-    assert ends
-    assert all(at == 4 for at, *_ in ends)
-    assert max(cluster.reached(number) for number in range(5)) == 4

@@ -117,58 +117,11 @@ def test_it_is_asked_at_its_interval_only() -> None:
     assert population.offers()[0] == 1
 
 
-def test_nobody_adopts_from_its_equal() -> None:
-    population = Population()
-    for number in range(1, 9):
-        population.round(number, [0.5] * 4)
-    assert population.pbt.num_exploits == 0
-
-
-def test_more_is_better_where_the_mode_says_so() -> None:
-    population = Population(mode="max")
-    population.round(2, [0.9, 0.8, 0.7, 0.1])
-    assert len(population.adopted(3)) == 1
-    assert population.offers()[0] == 1
-
-
-def test_nan_is_the_worst_and_no_one_learns_from_it() -> None:
-    population = Population()
-    population.round(2, [0.5, 0.2, 0.3, math.nan])
-    assert len(population.adopted(3)) == 1
-    lost = Population()
-    lost.round(2, [math.nan, math.inf, -math.inf, math.nan])
-    assert (lost.pbt.num_exploits, lost.offers()) == (0, [0] * 4)
-
-
 def test_a_report_without_the_metric_compares_nobody_and_the_gang_still_hears_how_far_it_may_run() -> None:
     population = Population()
     population.round(2, [0.1, 0.2, 0.3, None])
     assert population.pbt.num_exploits == 0
     assert population.trials[3].temporary_state.ray_actor.told == [Continue(until=4)]
-
-
-def test_skipped_reports_are_compared_when_they_come() -> None:
-    population = Population(max_lead=10)
-    population.round(2, [0.3] * 4)
-    assert population.adopted(3) == []
-    population.report(0, 5, 0.1)
-    population.report(3, 7, 0.9)
-    assert population.adopted(3)[-1].until == 9
-
-
-def test_one_trial_alone_trains_to_its_end() -> None:
-    population = Population(1)
-    assert [population.report(0, number, 1.0) for number in range(1, 9)] == [CONTINUE] * 8
-    assert population.pbt.num_exploits == 0
-
-
-def test_a_member_that_adopted_offers_nothing_of_its_own_until_it_is_compared_again() -> None:
-    population = Population(2)
-    population.report(0, 2, 0.1)
-    population.report(1, 2, 0.2)
-    assert population.adopted(1)[0].weights == "00000/1"
-    population.report(0, 4, 0.9)  # worse than what 1 took over, which has offered nothing
-    assert population.adopted(0) == []
 
 
 def test_who_ended_or_failed_is_learned_from_no_more() -> None:
@@ -181,18 +134,6 @@ def test_who_ended_or_failed_is_learned_from_no_more() -> None:
         population.report(1, 4, 0.2)
         population.report(3, 4, 0.9)
         assert population.adopted(3)[-1].parent == "00001"
-
-
-def test_a_hundred_errors_leave_a_population_that_trains() -> None:
-    population = Population(101)
-    for trial in population.trials[:100]:
-        population.pbt.on_trial_error(population.controller, trial)
-    assert population.report(100, 2, 0.5) == CONTINUE
-    for trial in population.trials[:100]:
-        population.pbt.on_trial_add(population.controller, trial)
-    population.round(2, [0.1] * 100)
-    assert population.report(100, 4, 0.9) == CONTINUE
-    assert len(population.adopted(100)) == 1
 
 
 def test_a_trial_without_an_actor_or_with_a_dead_one_ends_nothing() -> None:
@@ -278,12 +219,6 @@ def test_it_knows_where_it_was_after_save_and_restore(tmp_path: Path) -> None:
         rest.report(*one)
     assert half.changes + rest.changes == whole.changes
     assert json.loads((tmp_path / "state").read_text())["members"]
-
-
-def test_it_refuses_a_state_of_other_settings(tmp_path: Path) -> None:
-    Population().pbt.save(str(tmp_path / "state"))
-    with pytest.raises(SettingsError, match="perturbation_interval=3 \\(saved: 2\\)"):
-        Population(perturbation_interval=3).pbt.restore(str(tmp_path / "state"))
 
 
 @pytest.mark.parametrize(
