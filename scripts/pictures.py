@@ -29,8 +29,8 @@ from typing import Any
 
 from rich.console import Console
 
+from tests.kit.recording import Sweep
 from tests.unit.extras.web.serving import serving
-from tests.unit.recording import Sweep
 from tunelight.record import SweepState, leased, write_sweep_file
 from tunelight.reporting import report
 from tunelight.reporting.screen import SweepView

@@ -19,7 +19,7 @@ from hypothesis import settings
 
 from tests.flavours import PACKAGES
 from tests.gpu.device import gpus, on_cpus
-from tests.waiting import PROGRAM_S
+from tests.kit.waiting import PROGRAM_S
 from tunelight.compat.lightning import FABRIC, VARIABLE, flavour
 from tunelight.machine.forkserver.ready import ForkServer, possible
 
@@ -51,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 # Their asserts then say what was compared, as those in test files do.
-pytest.register_assert_rewrite("tests.contract", "tests.fakes")
+pytest.register_assert_rewrite("tests.kit.contract", "tests.kit.fakes")
 
 # The cores are shared with whatever else a test started: a deadline would measure that.
 settings.register_profile("tunelight", deadline=None, derandomize=bool(os.environ.get("CI")))

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.browser.test_web import SCREENS, SIZES, Window
+from tests.kit.sweeps import record
 from tests.unit.extras.web.serving import serving
-from tests.unit.sweeps import record
 from tunelight.reporting import report
 from tunelight.results import SweepResults
 

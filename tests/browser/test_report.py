@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.browser.test_web import SIZES, Window
+from tests.kit.sweeps import record
 from tests.unit.reporting.test_report import EVIL, evil
-from tests.unit.sweeps import record
 from tunelight.reporting import report
 from tunelight.results import SweepResults
 

@@ -16,8 +16,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from tests.kit.sweeps import record
 from tests.unit.extras.web.serving import Served, serving
-from tests.unit.sweeps import record
 from tunelight.record import read_record
 from tunelight.results import SweepResults
 

@@ -19,7 +19,7 @@ import torch
 import tunelight as tl
 from tests import flavours
 from tests.integration.test_strategies import Small, data, trainer
-from tests.integration.training import Line, LineData
+from tests.kit.training import Line, LineData
 from tests.processes import family
 from tunelight import errors
 from tunelight.compat.lightning import pl

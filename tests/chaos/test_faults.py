@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 import tunelight as tl
-from tests.integration.training import Line, LineData, trainer
+from tests.kit.training import Line, LineData, trainer
 from tunelight.record import read_record
 
 EPOCHS = 4

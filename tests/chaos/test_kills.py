@@ -16,7 +16,7 @@ import pytest
 
 import tunelight as tl
 from tests.integration.test_steering import steered, wait
-from tests.integration.training import plain
+from tests.kit.training import plain
 from tests.processes import family
 
 ROOT = Path(__file__).parents[2]

@@ -20,8 +20,8 @@ from ray.core.generated.autoscaler_pb2 import DrainNodeReason  # type: ignore[at
 from ray.tune import Callback
 
 import tunelight as tl
-from tests.integration.training import Line, LineData, trainer
-from tests.waiting import until
+from tests.kit.training import Line, LineData, trainer
+from tests.kit.waiting import until
 from tunelight import stores
 from tunelight.compat.lightning import pl
 from tunelight.record import read_lines

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 import tunelight as tl
-from tests.integration.training import trainer
+from tests.kit.training import trainer
 from tunelight.digits import DigitsClassifier, load_digits
 
 PARTS = ("train", "val")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import tunelight as tl
-from tests.waiting import until
+from tests.kit.waiting import until
 from tunelight.errors import CommandError
 from tunelight.record import driver_of
 

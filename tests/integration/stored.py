@@ -16,7 +16,7 @@ from typing import Any
 from ray.tune import Callback
 
 import tunelight as tl
-from tests.integration.training import Line, LineData, trainer
+from tests.kit.training import Line, LineData, trainer
 from tunelight import stores
 from tunelight.record import lease
 

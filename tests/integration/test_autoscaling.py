@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests import flavours
-from tests.waiting import PROGRAM_S, until
+from tests.kit.waiting import PROGRAM_S, until
 
 HEAD, HEAD_KIND = "f" * 56, "ray.head.default"
 """What Ray's provider of played machines calls its head, and the head's type."""

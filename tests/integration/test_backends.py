@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tunelight as tl
-from tests.integration.training import Line, LineData, plain, saving, trainer
+from tests.kit.training import Line, LineData, plain, saving, trainer
 
 BACKENDS = pytest.mark.parametrize("backend", ["horovod", pytest.param("sharded", marks=pytest.mark.slow)])
 

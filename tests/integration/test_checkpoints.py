@@ -12,7 +12,7 @@ import torch
 
 import tunelight as tl
 from tests.integration.test_sweep import sweep
-from tests.integration.training import Line, LineData, trainer
+from tests.kit.training import Line, LineData, trainer
 from tunelight.session.session import get_session
 
 

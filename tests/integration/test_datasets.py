@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import tunelight as tl
 from tests.conftest import share_holdings
 from tests.integration.feeding import data_module, digits, notes, seen, to_batch, write_digits
-from tests.integration.training import trainer
+from tests.kit.training import trainer
 from tunelight.cli import app
 from tunelight.errors import DataError, ResourceError
 from tunelight.messages import RESULT_KEY, Resize

@@ -14,7 +14,7 @@ from ray.tune.schedulers import TrialScheduler
 import tunelight as tl
 from tests.integration.test_growth import groups
 from tests.integration.test_resume import Cut
-from tests.integration.training import Line, LineData, states, trainer
+from tests.kit.training import Line, LineData, states, trainer
 from tunelight.messages import RESULT_KEY, Resize
 from tunelight.schedulers.base import GangScheduler
 from tunelight.session.session import get_session

@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from tests import tasks
 from tests.conftest import share_holdings
 from tests.integration.evaluating import CASES, Case, Finding, Model, Split, Stream, Updated, Usual, loader, numbers
+from tests.kit import tasks
 from tunelight.compat.lightning import BasePredictionWriter, DDPStrategy, pl
 from tunelight.errors import StrategyError
 from tunelight.gang.gang import Gang

@@ -10,7 +10,7 @@ import pytest
 from ray.tune.search import Searcher
 
 import tunelight as tl
-from tests.integration.training import Line, LineData, trainer
+from tests.kit.training import Line, LineData, trainer
 
 
 def fragile(config: dict[str, Any]) -> None:

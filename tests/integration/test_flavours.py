@@ -13,8 +13,8 @@ import pytest
 
 import tunelight as tl
 from tests import flavours
-from tests.integration.training import Line, LineData, plain
-from tests.waiting import PROGRAM_S
+from tests.kit.training import Line, LineData, plain
+from tests.kit.waiting import PROGRAM_S
 from tunelight.compat.lightning import FABRIC, VARIABLE, flavour
 from tunelight.errors import SettingsError, TrainFunctionError
 

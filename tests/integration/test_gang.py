@@ -12,9 +12,9 @@ import cloudpickle
 import psutil
 import pytest
 
-from tests import tasks
 from tests.conftest import share_holdings
-from tests.contract import GangContract
+from tests.kit import tasks
+from tests.kit.contract import GangContract
 from tunelight.gang.gang import Gang
 from tunelight.gang.spec import GangSpec
 from tunelight.messages import Ended, Report

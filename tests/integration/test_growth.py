@@ -11,9 +11,9 @@ import cloudpickle
 import psutil
 import pytest
 
-from tests import tasks
 from tests.integration.test_gang import collective, run, spec
-from tests.waiting import until
+from tests.kit import tasks
+from tests.kit.waiting import until
 from tunelight.gang.gang import Gang
 from tunelight.gang.seat import sweep_seats
 from tunelight.messages import Ended

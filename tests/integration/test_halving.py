@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tunelight as tl
-from tests.integration.training import Line, LineData, trainer
+from tests.kit.training import Line, LineData, trainer
 from tunelight.compat.ray import keep_for_job
 from tunelight.record import read_record
 from tunelight.trial import fitting

@@ -22,7 +22,7 @@ def train(config):
     import importlib.util
     import pytorch_lightning as pl
     from tests.lean import DRIVER_ONLY
-    from tests.integration.training import Line, LineData
+    from tests.kit.training import Line, LineData
     there = [name for name in DRIVER_ONLY if importlib.util.find_spec(name)]
     assert not there, there
     callbacks = [tl.TuneReportCheckpointCallback()]

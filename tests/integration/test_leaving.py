@@ -17,7 +17,7 @@ from ray.tune import Callback
 
 import tunelight as tl
 from tests.integration.leaving import EPOCHS, SPACE, loop, settings
-from tests.waiting import until
+from tests.kit.waiting import until
 from tunelight.errors import PreemptedError
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ import pytest
 import tunelight as tl
 from tests import flavours
 from tests.integration import library
-from tests.integration.training import Line, LineData, trainer
+from tests.kit.training import Line, LineData, trainer
 from tunelight.compat.lightning import TorchCheckpointIO
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import tunelight as tl
 from tests.integration.test_growth import groups
-from tests.integration.training import states
+from tests.kit.training import states
 from tunelight.digits import DigitsClassifier, DigitsData
 
 EPOCHS = 9

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import tunelight as tl
-from tests.waiting import PROGRAM_S
+from tests.kit.waiting import PROGRAM_S
 
 Said = tuple[Path, list[tuple[str, str]]]
 

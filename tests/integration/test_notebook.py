@@ -18,7 +18,7 @@ from nbclient import NotebookClient
 
 from tests import docs, flavours
 from tests.docs_checks import check_command
-from tests.waiting import until
+from tests.kit.waiting import until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "quickstart.ipynb"
 LIMIT_S = 180

@@ -12,7 +12,7 @@ import pytest
 
 from tests import flavours
 from tests.doors import PACKAGE
-from tests.waiting import PROGRAM_S
+from tests.kit.waiting import PROGRAM_S
 
 SWEEP = """
 import sys

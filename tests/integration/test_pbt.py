@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import tunelight as tl
-from tests.integration.training import Line, LineData, trainer
+from tests.kit.training import Line, LineData, trainer
 from tunelight.compat.lightning import Callback, pl
 from tunelight.digits import DigitsClassifier, DigitsData
 from tunelight.record import read_record

@@ -10,7 +10,7 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining, TrialScheduler
 
 import tunelight as tl
-from tests.integration.training import plain, saving
+from tests.kit.training import plain, saving
 
 
 @pytest.fixture(autouse=True)

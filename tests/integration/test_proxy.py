@@ -17,7 +17,7 @@ from torch import nn
 import tunelight as tl
 from tests import flavours
 from tests.integration.test_resume import Cut
-from tests.integration.training import LineData
+from tests.kit.training import LineData
 from tunelight.compat.lightning import pl
 from tunelight.errors import SettingsError, StorageError
 

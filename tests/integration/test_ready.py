@@ -17,7 +17,7 @@ import pytest
 
 import tunelight as tl
 from tests import flavours
-from tests.waiting import PROGRAM_S
+from tests.kit.waiting import PROGRAM_S
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,8 +13,8 @@ import cloudpickle
 import pytest
 import torch
 
-from tests import tasks
 from tests.conftest import share_holdings
+from tests.kit import tasks
 from tunelight.checkpoints.files import FOLDER, file_name
 from tunelight.gang.gang import Gang
 from tunelight.gang.spec import GangSpec

@@ -52,7 +52,7 @@ def sweep(tmp_path: Path, train: Any = counting, space: Any = None, **kwargs: An
 
 
 def model_sweep(tmp_path: Path, **kwargs: Any) -> tl.SweepResults:
-    from tests.integration.training import Line, LineData  # workers of the other tests need no torch
+    from tests.kit.training import Line, LineData  # workers of the other tests need no torch
 
     settings: dict[str, Any] = {
         "metric": "val_loss", "num_samples": 4, "seed": 1, "storage": tmp_path, "name": "m", "progress": False,

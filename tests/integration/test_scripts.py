@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import tunelight as tl
-from tests.waiting import until
+from tests.kit.waiting import until
 from tunelight.cli import app
 from tunelight.results import SweepResults, TrialResult
 

@@ -17,7 +17,7 @@ import ray
 
 import tunelight as tl
 from tests.integration.test_resume import Cut
-from tests.integration.training import plain
+from tests.kit.training import plain
 from tunelight.digits import DigitsClassifier, DigitsData
 
 SPACE = {"lr": tl.loguniform(1e-3, 1e-1)}

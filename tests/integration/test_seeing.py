@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 import tunelight as tl
-from tests.integration.training import Line, LineData
-from tests.waiting import until
+from tests.kit.training import Line, LineData
+from tests.kit.waiting import until
 from tunelight.cluster.connect import waits_for
 from tunelight.reporting import report
 from tunelight.resources import Reservation

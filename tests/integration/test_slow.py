@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import tunelight as tl
-from tests.integration.training import Line, LineData, trainer
+from tests.kit.training import Line, LineData, trainer
 
 
 def hampered(config: dict[str, Any]) -> None:

@@ -14,8 +14,8 @@ import pytest
 
 import tunelight as tl
 from tests.integration.person import with_person
-from tests.integration.training import Line, LineData
-from tests.waiting import until
+from tests.kit.training import Line, LineData
+from tests.kit.waiting import until
 from tunelight.errors import CommandError
 
 wait = functools.partial(until, limit_s=40, every_s=0.1)

@@ -10,7 +10,7 @@ import pytest
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 import tunelight as tl
-from tests.integration.training import Line, LineData, states
+from tests.kit.training import Line, LineData, states
 from tunelight.checkpoints import files as checkpoints
 from tunelight.messages import Continue
 from tunelight.schedulers.base import GangScheduler

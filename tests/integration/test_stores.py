@@ -21,8 +21,8 @@ from typer.testing import CliRunner
 
 import tunelight as tl
 from tests.integration.stored import EPOCHS
-from tests.integration.training import Line
-from tests.waiting import until
+from tests.kit.training import Line
+from tests.kit.waiting import until
 from tunelight import stores
 from tunelight.cli.app import app
 from tunelight.errors import CommandError, StorageError

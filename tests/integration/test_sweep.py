@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import tunelight as tl
-from tests.integration.training import Line, LineData, plain, saving
+from tests.kit.training import Line, LineData, plain, saving
 from tunelight.errors import MetricError, ResourceError, StorageError
 
 SPACE = {"lr": tl.loguniform(1e-3, 1e-1)}
@@ -86,7 +86,7 @@ def test_a_yaml_is_a_whole_sweep(ray4: Any, tmp_path: Path) -> None:
     space = tmp_path / "line.yaml"
     space.write_text(
         "space:\n  model.lr: {loguniform: [1e-3, 1e-1]}\n"
-        "model: tests.integration.training:Line\ndata: tests.integration.training:LineData\n"
+        "model: tests.kit.training:Line\ndata: tests.kit.training:LineData\n"
         "metric: val_loss\nmax_epochs: 2\nnum_samples: 2\nworkers: 2\n"
     )
     results = tl.run(str(space), storage=tmp_path, num_samples=1, progress=False)
@@ -131,7 +131,7 @@ def test_a_metric_that_is_not_synced_is_warned_about(
             self.log("val_loss", self.net(batch[0]).mean(), on_epoch=True)
 
     def train(config: dict[str, Any]) -> None:
-        from tests.integration.training import trainer
+        from tests.kit.training import trainer
 
         trainer(1).fit(Unsynced(), datamodule=LineData())
 
@@ -144,7 +144,7 @@ def test_a_failed_trial_is_tried_again_from_its_last_checkpoint(ray4: Any, tmp_p
     def fragile(config: dict[str, Any]) -> None:
         context = tl.get_context()
         if tl.get_checkpoint_path() is None:
-            from tests.integration.training import trainer
+            from tests.kit.training import trainer
 
             trainer(2, tl.TuneReportCheckpointCallback({"loss": "val_loss"})).fit(Line(), datamodule=LineData())
             raise OSError("the network went away")

@@ -13,7 +13,7 @@ from ray.util import placement_group_table
 
 import tunelight as tl
 from tests.integration import test_strategies
-from tests.integration.training import Line, LineData, trainer
+from tests.kit.training import Line, LineData, trainer
 
 
 def messy(config: dict[str, Any]) -> None:

@@ -25,8 +25,8 @@ import pytest
 import yaml
 
 from tests import docs, flavours
+from tests.kit.waiting import PROGRAM_S
 from tests.unit.extras.web.serving import serving
-from tests.waiting import PROGRAM_S
 
 install = runpy.run_path(str(docs.ROOT / "scripts" / "install.py"))["install"]
 pytestmark = pytest.mark.apart

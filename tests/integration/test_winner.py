@@ -15,7 +15,7 @@ import torch
 import tunelight as tl
 from tests import flavours
 from tests.integration.test_elastic import Halve
-from tests.integration.training import Line, LineData, saving
+from tests.kit.training import Line, LineData, saving
 from tunelight import record as storage
 from tunelight.digits import DigitsClassifier, DigitsData
 

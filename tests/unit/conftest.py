@@ -1,4 +1,4 @@
-"""Machines that share nothing but a store, played by one process; fixtures."""
+"""Fixtures: a sweep of fake trials; machines that share nothing but a store, played by one process."""
 
 from __future__ import annotations
 
@@ -12,8 +12,17 @@ from typing import Any
 import fsspec
 import pytest
 
+from tests.kit.recording import Sweep
 from tunelight import stores
 from tunelight.checkpoints import policy
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Iterator[Sweep]:
+    """Return a sweep whose trials are fake, with its recorder."""
+    made = Sweep(tmp_path)
+    yield made
+    made.callback.close()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.waiting import until
+from tests.kit.waiting import until
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 with pytest.MonkeyPatch.context() as patch:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.results.test_results import ERROR, Writer
+from tests.kit.recording import ERROR, Writer
 
 SPACE = """\
 space:

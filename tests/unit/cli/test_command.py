@@ -14,7 +14,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from tests.unit.results.test_results import Writer
+from tests.kit.recording import Writer
 from tunelight.cli import app
 from tunelight.cli.app import AGAIN, BAD_INPUT, FAILED, INTERRUPTED, OK
 from tunelight.errors import GangError, HeadLostError, StorageError, TrialError, WorkerError
@@ -422,7 +422,7 @@ def test_report_writes_a_study_instead(runs, tmp_path):
 
 
 def test_report_of_several_sweeps_goes_into_the_working_directory(runs, monkeypatch, tmp_path):
-    from tests.unit.sweeps import record
+    from tests.kit.sweeps import record
 
     other = record(runs.parent / "other").folder
     monkeypatch.chdir(tmp_path)
@@ -432,7 +432,7 @@ def test_report_of_several_sweeps_goes_into_the_working_directory(runs, monkeypa
 
 
 def test_report_of_sweeps_with_other_metrics_is_refused_before_it_is_written(runs, monkeypatch, tmp_path):
-    from tests.unit.recording import Sweep
+    from tests.kit.recording import Sweep
 
     (tmp_path / "other").mkdir()
     Sweep(tmp_path / "other", metric="acc", mode="max").end()

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from tests.kit.recording import ERROR, Writer
 from tests.unit.cli.conftest import SPACE
 from tests.unit.cli.test_command import call
-from tests.unit.results.test_results import ERROR, Writer
 from tunelight.cli.app import BAD_INPUT, FAILED, INTERRUPTED, OK, SOME_FAILED
 from tunelight.errors import SettingsError
 from tunelight.extras.reproduce import compare

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.recording import Writer
 from tests.unit.cli.test_command import call
-from tests.unit.results.test_results import Writer
 from tunelight.cli.app import BAD_INPUT
 from tunelight.record import leased
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.recording import ERROR, Writer
 from tests.unit.cli.test_command import call
-from tests.unit.results.test_results import ERROR, Writer
 from tunelight.cli.app import BAD_INPUT, INTERRUPTED, OK
 from tunelight.record import leased, write_sweep_file
 from tunelight.results import SweepResults

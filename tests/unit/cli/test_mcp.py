@@ -15,7 +15,7 @@ from mcp import Client
 from mcp.types import TextContent
 from typer.testing import CliRunner
 
-from tests.unit import sweeps
+from tests.kit import sweeps
 from tests.unit.cli.conftest import SPACE
 from tunelight.cli import app
 from tunelight.cli.overrides import read_sets

@@ -15,8 +15,8 @@ import typer
 from typer.testing import CliRunner
 
 from tests import docs
-from tests.unit import sweeps
-from tests.unit.recording import Sweep
+from tests.kit import sweeps
+from tests.kit.recording import Sweep
 from tunelight.cli import app
 from tunelight.cli.events import events
 from tunelight.cli.printing import print_answer

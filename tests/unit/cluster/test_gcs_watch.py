@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.waiting import until
+from tests.kit.waiting import until
 from tunelight.cluster import gcs_watch as headwatch
 from tunelight.cluster.gcs_watch import EXIT_CODE, GcsCallback, GcsWatch
 from tunelight.errors import HeadLostError

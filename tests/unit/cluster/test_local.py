@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import tunelight as tl
-from tests.waiting import until
+from tests.kit.waiting import until
 from tunelight.cluster import local
 from tunelight.errors import SettingsError
 

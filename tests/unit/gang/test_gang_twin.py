@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.contract import GangContract
-from tests.fakes import FakeGang
+from tests.kit.contract import GangContract
+from tests.kit.fakes import FakeGang
 from tunelight.gang.spec import GangSpec
 
 

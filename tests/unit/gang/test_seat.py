@@ -13,8 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests import tasks
-from tests.waiting import until
+from tests.kit import tasks
+from tests.kit.waiting import until
 from tunelight.gang import seat
 from tunelight.gang.placement import Location
 from tunelight.gang.seat import Seat, _kill, _remains, await_ends

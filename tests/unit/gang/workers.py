@@ -9,7 +9,7 @@ from typing import Any
 
 import cloudpickle
 
-from tests import tasks
+from tests.kit import tasks
 from tunelight.gang.compiled import Compiled
 from tunelight.gang.gpu_memory import GpuMemory
 from tunelight.gang.meeting.group import Meeting

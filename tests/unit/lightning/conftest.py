@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests import tasks
-from tests.fakes import MemoryControl
+from tests.kit import tasks
+from tests.kit.fakes import MemoryControl
 from tunelight.compat.lightning import rank_zero_only
 from tunelight.messages import Place
 from tunelight.session import session

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests import flavours, tasks
-from tests.fakes import MemoryControl
+from tests import flavours
+from tests.kit import tasks
+from tests.kit.fakes import MemoryControl
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.compat.lightning import TrainerFn, pl
 from tunelight.errors import MetricError, SettingsError, StrategyError

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests import flavours, tasks
-from tests.fakes import MemoryControl
+from tests import flavours
+from tests.kit import tasks
+from tests.kit.fakes import MemoryControl
 from tunelight.compat.lightning import FABRIC, flavour, pl
 from tunelight.errors import StrategyError
 from tunelight.messages import Place

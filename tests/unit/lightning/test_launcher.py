@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from tests import tasks
-from tests.fakes import MemoryControl
+from tests.kit import tasks
+from tests.kit.fakes import MemoryControl
 from tunelight.compat.lightning import CSVLogger, pl
 from tunelight.errors import TrialStopped
 from tunelight.lightning.launcher import GangLauncher

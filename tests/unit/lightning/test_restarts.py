@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, TensorDataset
 
 import tunelight as tl
-from tests import tasks
-from tests.fakes import MemoryControl
+from tests.kit import tasks
+from tests.kit.fakes import MemoryControl
 from tunelight.checkpoints import files as checkpoints
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.compat.lightning import pl

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.recording import Sweep
+from tests.kit.recording import Sweep
 from tunelight.errors import StorageError
 from tunelight.record import CommandReader, Owner, read_record, send
 from tunelight.record.names import COMMANDS_FILE

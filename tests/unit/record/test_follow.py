@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
-from tests.unit.recording import Sweep
+from tests.kit.recording import Sweep
 from tunelight.record import RecordCallback, read_record
 from tunelight.schedulers.base import GangScheduler
 
 GANG = {"gang": "g1", "nodes": ["a#1", "b#2"], "warm": True, "began": 1000.0, "ready": 1001.0}
-
-
-@pytest.fixture
-def sweep(tmp_path: Path) -> Iterator[Sweep]:
-    made = Sweep(tmp_path)
-    yield made
-    made.callback.close()
 
 
 def test_a_gang_is_recorded_each_time_that_it_is_told(sweep: Sweep) -> None:

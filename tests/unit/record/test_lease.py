@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.recording import overtaken
-from tests.waiting import until
+from tests.kit.recording import overtaken
+from tests.kit.waiting import until
 from tunelight.errors import StorageError
 from tunelight.machine.processes import born, process_table
 from tunelight.record import RecordCallback, RecordFollower, driver_of, leased, read_lines, record_of

@@ -12,7 +12,7 @@ from ray import tune
 from ray.tune.experiment import Trial
 
 import tunelight as tl
-from tests.unit.recording import Sweep
+from tests.kit.recording import Sweep
 from tunelight.record import read_lines, read_record
 from tunelight.schedulers import GangPBT
 from tunelight.schedulers.base import SweepFacts

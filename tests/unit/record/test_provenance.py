@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.recording import Sweep
+from tests.kit.recording import Sweep
 from tunelight import record as storage
 from tunelight.record.provenance import git_state
 from tunelight.results import SweepResults

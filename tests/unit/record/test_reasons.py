@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ray.tune.schedulers import FIFOScheduler
 
-from tests.unit.recording import Sweep, lines
+from tests.kit.recording import Sweep, lines
 from tunelight.record import read_record
 from tunelight.results import SweepResults
 from tunelight.schedulers.base import GangScheduler, adapted

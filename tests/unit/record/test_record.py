@@ -11,18 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.recording import Clock, Sweep, lines
+from tests.kit.recording import Clock, Sweep, lines
 from tunelight import record as storage
 from tunelight.errors import StorageError
 from tunelight.record import Record, read_record
-
-
-@pytest.fixture
-def sweep(tmp_path):
-    made = Sweep(tmp_path)
-    yield made
-    made.callback.close()
-
 
 # The record as a file
 

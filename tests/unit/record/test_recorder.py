@@ -11,19 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.unit.recording import Clock, Sweep, lines
+from tests.kit.recording import Clock, Sweep, lines
 from tunelight import record as storage
 from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import StorageError
 from tunelight.record import Record, RecordCallback, read_record
-
-
-@pytest.fixture
-def sweep(tmp_path):
-    made = Sweep(tmp_path)
-    yield made
-    made.callback.close()
-
 
 # What Tune's callbacks become
 

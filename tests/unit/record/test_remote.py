@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.recording import overtaken
-from tests.waiting import until
+from tests.kit.recording import overtaken
+from tests.kit.waiting import until
 from tunelight import stores
 from tunelight.errors import SettingsError, StorageError
 from tunelight.record import (

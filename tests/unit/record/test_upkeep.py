@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.results.test_results import Writer
+from tests.kit.recording import Writer
 from tunelight.errors import StorageError
 from tunelight.record import create_sweep_folder, find_sweep, leased, list_sweeps, write_sweep_file
 from tunelight.record.upkeep import (

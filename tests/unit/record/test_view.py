@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.recording import Sweep
-from tests.unit.sweeps import record
+from tests.kit.recording import Sweep
+from tests.kit.sweeps import record
 from tunelight.record import SweepState, apply, read_record, view
 from tunelight.record.view import Curve, Seen, plain
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.unit.recording import Sweep
+from tests.kit.recording import Sweep
+from tests.kit.sweeps import record
 from tests.unit.reporting.test_report import EVIL, Page, evil, inlined, strings
-from tests.unit.sweeps import record
 from tunelight.errors import SettingsError
 from tunelight.extras.figures.compared import best_by_trials, colour_of
 from tunelight.extras.report.comparison import compared

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.recording import Sweep
-from tests.unit.sweeps import record
+from tests.kit.recording import Sweep
+from tests.kit.sweeps import record
 from tunelight.errors import StorageError
 from tunelight.extras.report.page import page
 from tunelight.extras.report.sections import PARTS

@@ -7,7 +7,7 @@ import time
 
 from rich.console import Console
 
-from tests.waiting import until
+from tests.kit.waiting import until
 from tunelight.reporting.steps import AFTER_S, Steps
 
 

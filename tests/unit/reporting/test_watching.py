@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tests.unit.recording import Sweep
+from tests.kit.recording import Sweep
 from tunelight.errors import StorageError
 from tunelight.machine.processes import process_table
 from tunelight.record import RECORD_FILE, RecordFollower, driver_of, leased, read_record

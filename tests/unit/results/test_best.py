@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tests.unit.recording import Sweep
+from tests.kit.recording import ERROR, Sweep, Writer
 from tests.unit.reporting.test_report import inlined
-from tests.unit.results.test_results import ERROR, Writer
 from tunelight.cli import app
 from tunelight.errors import NoResultError
 from tunelight.extras.figures import history, learning_curves, pareto

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.results.test_results import ERROR, Fake, Writer
+from tests.kit.recording import ERROR, Writer
+from tests.unit.results.test_results import Fake
 from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import CheckpointError
 from tunelight.messages import CheckpointInfo

@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 
-from tests.unit.results.test_results import Writer
+from tests.kit.recording import Writer
 from tunelight.errors import CheckpointError, SettingsError, StorageError
 from tunelight.extras import export as formats
 from tunelight.policies import FailurePolicy

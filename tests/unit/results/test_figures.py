@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.recording import Sweep
-from tests.unit.sweeps import record
+from tests.kit.recording import Sweep
+from tests.kit.sweeps import record
 from tunelight.errors import MetricError, ReportError
 from tunelight.extras.figures import FIGURES, history, learning_curves, pareto
 from tunelight.extras.figures.style import is_wide

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.recording import Sweep
+from tests.kit.recording import Sweep
 from tunelight.extras.figures import importances
 from tunelight.extras.figures.data import same_epoch
 from tunelight.results import SweepResults

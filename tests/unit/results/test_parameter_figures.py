@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.recording import Sweep
+from tests.kit.recording import Sweep
+from tests.kit.sweeps import record
 from tests.unit.results.test_figures import points_of
-from tests.unit.sweeps import record
 from tunelight.errors import SettingsError
 from tunelight.extras.figures import contour, importances, parallel, slices
 from tunelight.extras.figures.data import columns

@@ -14,7 +14,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import tunelight as tl
-from tests.unit.recording import Sweep
+from tests.kit.recording import Sweep
 from tests.unit.reporting.test_report import inlined
 from tunelight.cli import app
 from tunelight.errors import MetricError, SettingsError

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.kit.recording import ERROR, Writer
 from tests.unit.reporting.test_report import inlined
-from tests.unit.results.test_results import ERROR, Writer
 from tunelight.cli import app
 from tunelight.extras.figures.data import values_of
 from tunelight.extras.report.page import page

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tunelight import record as storage
+from tests.kit.recording import ERROR, Writer
 from tunelight.errors import (
     CheckpointError,
     ImportPathError,
@@ -22,65 +22,7 @@ from tunelight.errors import (
     StorageError,
     TrainFunctionError,
 )
-from tunelight.record import Record
 from tunelight.results import SweepResults, TrialResult
-
-ERROR = {"rank": 1, "node": "a", "type_name": "ValueError", "message": "no such lr", "traceback": "Traceback"}
-
-
-class Writer:
-    """Writes a sweep's folder line by line, at one second a line."""
-
-    def __init__(self, folder: Path, **told: Any) -> None:
-        self.folder = Path(folder, "digits")
-        self.folder.mkdir()
-        self.now = 0.0
-        self.record = Record(self.folder, self._clock)
-        self.told = {"metric": "loss", "mode": "min", **told}
-        storage.write_sweep_file(self.folder, self.told)
-        self.record.append("sweep", sweep=self.told)
-        self.count = 0
-
-    def _clock(self) -> float:
-        self.now += 1
-        return self.now
-
-    def trial(self, *losses: float, state: str = "FINISHED", config: Any = None, error: Any = None, **more: Any) -> str:
-        trial, index = f"{self.count:05d}", self.count
-        self.count += 1
-        given = {"lr": 10.0**-index} if config is None else config
-        again: dict[str, Any] = {name: more.pop(name) for name in ("repeats", "repetition") if name in more}
-        about: dict[str, Any] = {"config": given, "seed": index, "folder": f"trial_{trial}", **again}
-        self.record.append("trial", trial=trial, index=index, **about)
-        self.record.append("state", trial=trial, state="RUNNING")
-        for number, loss in enumerate(losses, start=1):
-            self.record.append(
-                "report",
-                trial=trial,
-                training_iteration=number,
-                epoch=number - 1,
-                timestamp=float(number),
-                metrics={"loss": loss, "acc": 1 - loss},
-                decision="CONTINUE",
-            )
-        if state != "RUNNING":
-            self.record.append("state", trial=trial, state=state, error=error, **more)
-        return trial
-
-    def checkpoint(self, trial: str, number: int, value: Any, there: bool = True) -> Path:
-        path = f"trial_{trial}/checkpoints/report-{number:06d}.ckpt"
-        if there:
-            file = self.folder / path
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.touch()
-        self.record.append(
-            "checkpoint", trial=trial, training_iteration=number, epoch=number - 1, path=path, value=value
-        )
-        return self.folder / path
-
-    def load(self) -> SweepResults:
-        self.record.close()
-        return SweepResults.load(self.folder)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from optuna.trial import TrialState
 
 import tunelight as tl
-from tests.unit.recording import Sweep
+from tests.kit.recording import Sweep
 from tunelight.compat.optuna import constraints_of
 from tunelight.errors import SettingsError, StorageError
 from tunelight.results import SweepResults

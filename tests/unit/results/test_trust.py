@@ -12,7 +12,7 @@ import pytest
 
 import tunelight as tl
 from tests import flavours
-from tests.unit.results.test_results import Writer
+from tests.kit.recording import Writer
 from tunelight.errors import CheckpointError, ImportPathError
 
 MODULE = "somebody_s_model"

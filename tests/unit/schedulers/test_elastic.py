@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ray.tune.experiment import Trial
 
-from tests.unit.tune import Cluster, curves
+from tests.kit.controller import Cluster, curves
 from tunelight.messages import Resize
 from tunelight.schedulers import ElasticASHA
 from tunelight.schedulers.growth import Growth

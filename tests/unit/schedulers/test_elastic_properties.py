@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ray.tune.experiment import Trial
 
-from tests.unit.tune import Cluster
+from tests.kit.controller import Cluster
 from tunelight.schedulers import ElasticASHA
 from tunelight.schedulers.common import top_count
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.kit.controller import Cluster, curves
 from tests.unit.schedulers.test_asha import STOP, TUNE, add, make_asha, report
 from tests.unit.schedulers.test_elastic import make
 from tests.unit.schedulers.test_pbt import Population
-from tests.unit.tune import Cluster, curves
 from tunelight.schedulers.common import End
 from tunelight.schedulers.until import Until
 

@@ -14,7 +14,7 @@ from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, HyperBandScheduler, MedianStoppingRule
 
-from tests.unit.tune import Cluster, curves
+from tests.kit.controller import Cluster, curves
 from tunelight.schedulers import ASHA, ElasticASHA, GangPBT
 
 TIME: dict[str, Any] = {"time_attr": "training_iteration", "metric": "loss", "mode": "min"}

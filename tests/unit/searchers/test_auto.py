@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import optimize
 
 import tunelight as tl
-from tests.unit.recording import Sweep
+from tests.kit.recording import Sweep
 from tunelight.errors import SettingsError
 from tunelight.record import read_lines
 from tunelight.searchers.auto import AutoSearcher

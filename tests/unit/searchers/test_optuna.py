@@ -14,7 +14,7 @@ from optuna.trial import TrialState
 from ray.tune.experiment import Trial
 
 import tunelight as tl
-from tests.unit.recording import Sweep
+from tests.kit.recording import Sweep
 from tests.world import simulate
 from tunelight.compat.optuna import constraints_of
 from tunelight.errors import SettingsError

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import tunelight as tl
-from tests.unit.recording import Sweep
+from tests.kit.recording import Sweep
 from tests.unit.searchers.test_optuna import FLAT, counts, searcher
 from tests.world import Costs, run
 from tests.world.controller import SimController, StubTrial

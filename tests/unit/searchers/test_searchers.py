@@ -14,7 +14,7 @@ from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 
 import tunelight as tl
-from tests.unit.recording import Sweep
+from tests.kit.recording import Sweep
 from tests.unit.searchers.test_optuna import FLAT, counts, report
 from tunelight.compat.optuna import constraints_of
 from tunelight.errors import SettingsError, StorageError

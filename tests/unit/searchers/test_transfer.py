@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tunelight as tl
-from tests.unit.recording import Sweep
+from tests.kit.recording import Sweep
 from tests.unit.searchers.test_auto import SPACE, in_space, loss_of, made, report, sweep
 from tunelight.errors import SettingsError, StorageError
 from tunelight.searchers.auto import AutoSearcher

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import tunelight as tl
-from tests.unit.recording import Sweep
+from tests.kit.recording import Sweep
 from tunelight.cli.overrides import load_space_and_settings
 from tunelight.errors import SettingsError
 from tunelight.record import read_sweep_file, trained_alike, write_sweep_file

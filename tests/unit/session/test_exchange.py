@@ -6,8 +6,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from tests import tasks
-from tests.fakes import MemoryControl, MemoryStore
+from tests.kit import tasks
+from tests.kit.fakes import MemoryControl, MemoryStore
 from tunelight.messages import Adopt, Adopted, Continue, Offer, Offered, Place, Report, Save, Saved, Stop
 from tunelight.session import session
 from tunelight.session.exchange import Exchange

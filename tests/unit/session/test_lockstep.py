@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes import MemoryControl
+from tests.kit.fakes import MemoryControl
 from tunelight.errors import TrialStopped
 from tunelight.messages import Place
 from tunelight.session.lockstep import Lockstep

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests import tasks
-from tests.fakes import MemoryControl
+from tests.kit import tasks
+from tests.kit.fakes import MemoryControl
 from tunelight.checkpoints import files as checkpoints
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.errors import ContextError, GangError, MetricError, TrialStopped

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes import MemoryControl
+from tests.kit.fakes import MemoryControl
 from tunelight.errors import DataError, TrialStopped
 from tunelight.session.shared import MadeByRankZero
 

@@ -11,8 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 import tunelight as tl
-from tests.unit.recording import Sweep
-from tests.unit.results.test_results import Writer
+from tests.kit.recording import Sweep, Writer
 from tunelight.cli import app
 from tunelight.errors import SettingsError
 from tunelight.extras.report.page import page

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.recording import Sweep
+from tests.kit.recording import Sweep
 from tunelight.errors import SettingsError
 from tunelight.machine.signals import GRACE_VARIABLE, grace_s
 from tunelight.record import Branch

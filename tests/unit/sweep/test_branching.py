@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import tunelight as tl
-from tests.unit.recording import written_checkpoint as written
+from tests.kit.recording import written_checkpoint as written
 from tests.unit.sweep.test_steering import Driver
 from tunelight.checkpoints import adoption
 from tunelight.checkpoints import files as checkpoints

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import tunelight as tl
-from tests.unit.recording import Sweep
+from tests.kit.recording import Sweep
 from tunelight.errors import SettingsError, SweepFailedError, WorkerFailedError
 from tunelight.messages import WorkerError
 from tunelight.policies import FirstTrials, signature

@@ -10,8 +10,7 @@ import pytest
 import ray
 
 import tunelight as tl
-from tests.unit.recording import Sweep
-from tests.unit.results.test_results import Writer
+from tests.kit.recording import Sweep, Writer
 from tests.unit.sweep.test_reproduce import StoppedBeforeRayError, stop_before_ray
 from tunelight.errors import SettingsError
 from tunelight.extras.reproduce import reproduce

@@ -21,7 +21,7 @@ from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 
 import tunelight as tl
-from tests.unit.recording import Sweep, written_checkpoint
+from tests.kit.recording import Sweep, written_checkpoint
 from tunelight.compat.ray import flattened
 from tunelight.errors import SettingsError
 from tunelight.messages import RESULT_KEY

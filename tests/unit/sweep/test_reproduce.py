@@ -12,7 +12,7 @@ import pytest
 import yaml
 from ray.tune.schedulers import TrialScheduler
 
-from tests.unit.results.test_results import ERROR, Writer
+from tests.kit.recording import ERROR, Writer
 from tunelight import record as storage
 from tunelight.errors import ImportPathError, NoResultError, SettingsError, SpaceError
 from tunelight.extras.reproduce import _prepare, compare, reproduce

@@ -12,7 +12,7 @@ import pytest
 import ray
 
 import tunelight as tl
-from tests.unit.recording import Sweep
+from tests.kit.recording import Sweep
 from tunelight.errors import ImportPathError, SettingsError, SpaceError, StorageError
 from tunelight.record import read_sweep_file, write_sweep_file
 from tunelight.searchers import SweepSearch

@@ -10,7 +10,7 @@ import pytest
 from torch import nn
 
 import tunelight as tl
-from tests.unit.results.test_results import Writer
+from tests.kit.recording import Writer
 from tunelight.compat.lightning import pl
 from tunelight.errors import SettingsError, SpaceError, StorageError
 from tunelight.record import plan

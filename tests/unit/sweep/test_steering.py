@@ -14,7 +14,7 @@ import pytest
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 import tunelight as tl
-from tests.unit.recording import Sweep
+from tests.kit.recording import Sweep
 from tunelight.errors import CommandError
 from tunelight.record import leased, read_sweep_file, send
 from tunelight.record.names import COMMANDS_FILE

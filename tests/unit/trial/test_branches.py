@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.tasks import trial_spec
-from tests.unit.recording import written_checkpoint as written
+from tests.kit.recording import written_checkpoint as written
+from tests.kit.tasks import trial_spec
 from tunelight.checkpoints import adoption
 from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import TrialError

@@ -9,8 +9,8 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from tests import tasks
-from tests.heads import Heads, heads_in
+from tests.kit import tasks
+from tests.kit.heads import Heads, heads_in
 from tunelight.checkpoints import files as checkpoints
 from tunelight.messages import RESULT_KEY, Adopt
 from tunelight.policies import FailurePolicy

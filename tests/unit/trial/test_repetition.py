@@ -8,8 +8,8 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from tests import tasks
-from tests.heads import heads_in
+from tests.kit import tasks
+from tests.kit.heads import heads_in
 from tunelight.messages import name_of_trial, repetition_in
 from tunelight.trial.trainable import make_trainable
 

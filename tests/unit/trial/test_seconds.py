@@ -13,10 +13,10 @@ import cloudpickle
 import pytest
 from ray.tune.schedulers.trial_scheduler import TrialScheduler
 
-from tests import tasks
-from tests.fakes import FakeGang, MemoryControl
-from tests.heads import Heads, heads_in
-from tests.unit.recording import Sweep
+from tests.kit import tasks
+from tests.kit.fakes import FakeGang, MemoryControl
+from tests.kit.heads import Heads, heads_in
+from tests.kit.recording import Sweep
 from tests.world import Costs, Curve, simulate
 from tunelight.checkpoints import files as checkpoints
 from tunelight.compat.ray import stub_trial

@@ -12,9 +12,9 @@ import cloudpickle
 import pytest
 from ray.tune.result import RESULT_DUPLICATE
 
-from tests import tasks
-from tests.fakes import FakeGang
-from tests.heads import Heads, heads_in
+from tests.kit import tasks
+from tests.kit.fakes import FakeGang
+from tests.kit.heads import Heads, heads_in
 from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import CheckpointError, GangError, TrialError
 from tunelight.messages import RESULT_KEY, Stop

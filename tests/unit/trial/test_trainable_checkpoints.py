@@ -7,7 +7,7 @@ from typing import Any
 
 from ray.tune.result import RESULT_DUPLICATE, SHOULD_CHECKPOINT
 
-from tests.heads import Heads
+from tests.kit.heads import Heads
 from tests.unit.trial.test_trainable import RETRY, Make, background, folder, heads, make, saving, three
 from tunelight.checkpoints import files as checkpoints
 from tunelight.messages import RESULT_KEY

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.heads import Heads
+from tests.kit.heads import Heads
 from tests.unit.trial.test_trainable import Make, background, folder, heads, make, saving, three
 from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import CheckpointError

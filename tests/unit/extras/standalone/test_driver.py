@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import tunelight as tl
-from tests.fakes import FakeGang
+from tests.kit.fakes import FakeGang
 from tunelight.checkpoints import files as checkpoints
 from tunelight.compat.lightning import pl
 from tunelight.errors import SettingsError

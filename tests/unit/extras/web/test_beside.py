@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.unit.sweeps import record
+from tests.kit.sweeps import record
 from tunelight.errors import ReportError, SettingsError
 from tunelight.extras.web import server
 from tunelight.sweep import live_page

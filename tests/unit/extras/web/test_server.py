@@ -18,9 +18,9 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.kit.recording import Sweep
+from tests.kit.sweeps import record
 from tests.unit.extras.web.serving import Served, serving
-from tests.unit.recording import Sweep
-from tests.unit.sweeps import record
 from tunelight.extras.web import patience
 from tunelight.extras.web.server import _file, _token, running
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.recording import Sweep
-from tests.unit.sweeps import record
+from tests.kit.recording import Sweep
+from tests.kit.sweeps import record
 from tunelight.extras.web.log import log_part
 from tunelight.extras.web.watch import SweepList, SweepWatch
 from tunelight.record import Record, leased, list_sweeps, mirrored, read_record, read_trial, view, write_sweep_file

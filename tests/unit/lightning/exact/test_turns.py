@@ -13,8 +13,9 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import tunelight as tl
-from tests import flavours, tasks
-from tests.fakes import MemoryControl
+from tests import flavours
+from tests.kit import tasks
+from tests.kit.fakes import MemoryControl
 from tunelight.compat.lightning import Callback, pl
 from tunelight.messages import Place
 from tunelight.session import session

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests import tasks
+from tests.kit import tasks
 from tunelight.compat.lightning import CSVLogger, MLFlowLogger, TensorBoardLogger, pl
 from tunelight.lightning.state import loggers
 from tunelight.messages import CheckpointInfo, Place

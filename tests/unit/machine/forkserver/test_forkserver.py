@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.waiting import until
+from tests.kit.waiting import until
 from tunelight.cluster.local import fork_server
 from tunelight.machine.forkserver import setup_worker
 from tunelight.machine.forkserver.ready import VARIABLE, ForkServer, possible

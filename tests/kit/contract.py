@@ -10,7 +10,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from tests import tasks
+from tests.kit import tasks
 from tunelight.errors import GangError
 from tunelight.messages import Continue, Ended, Report, Saved, Stop, Wrote
 from tunelight.session.task import Home, Start, Task

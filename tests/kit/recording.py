@@ -1,4 +1,4 @@
-"""Fake Tune trials that drive a RecordCallback, as Tune's controller does."""
+"""Records that no sweep made: by fake Tune trials that drive a RecordCallback, or line by line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ import pytest
 from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import StorageError
 from tunelight.messages import CheckpointInfo
-from tunelight.record import Lease, RecordCallback, SweepState, leased
+from tunelight.record import Lease, Record, RecordCallback, SweepState, leased, write_sweep_file
+from tunelight.results import SweepResults
+
+ERROR = {"rank": 1, "node": "a", "type_name": "ValueError", "message": "no such lr", "traceback": "Traceback"}
+"""A trial's error, as a record holds it."""
 
 
 class Clock:
@@ -104,6 +108,61 @@ class Sweep:
 
     def states(self) -> list[str]:
         return [trial.state for trial in self.state.trials.values()]
+
+
+class Writer:
+    """Writes a sweep's folder line by line, at one second a line."""
+
+    def __init__(self, folder: Path, **told: Any) -> None:
+        self.folder = Path(folder, "digits")
+        self.folder.mkdir()
+        self.now = 0.0
+        self.record = Record(self.folder, self._clock)
+        self.told = {"metric": "loss", "mode": "min", **told}
+        write_sweep_file(self.folder, self.told)
+        self.record.append("sweep", sweep=self.told)
+        self.count = 0
+
+    def _clock(self) -> float:
+        self.now += 1
+        return self.now
+
+    def trial(self, *losses: float, state: str = "FINISHED", config: Any = None, error: Any = None, **more: Any) -> str:
+        trial, index = f"{self.count:05d}", self.count
+        self.count += 1
+        given = {"lr": 10.0**-index} if config is None else config
+        again: dict[str, Any] = {name: more.pop(name) for name in ("repeats", "repetition") if name in more}
+        about: dict[str, Any] = {"config": given, "seed": index, "folder": f"trial_{trial}", **again}
+        self.record.append("trial", trial=trial, index=index, **about)
+        self.record.append("state", trial=trial, state="RUNNING")
+        for number, loss in enumerate(losses, start=1):
+            self.record.append(
+                "report",
+                trial=trial,
+                training_iteration=number,
+                epoch=number - 1,
+                timestamp=float(number),
+                metrics={"loss": loss, "acc": 1 - loss},
+                decision="CONTINUE",
+            )
+        if state != "RUNNING":
+            self.record.append("state", trial=trial, state=state, error=error, **more)
+        return trial
+
+    def checkpoint(self, trial: str, number: int, value: Any, there: bool = True) -> Path:
+        path = f"trial_{trial}/checkpoints/report-{number:06d}.ckpt"
+        if there:
+            file = self.folder / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.touch()
+        self.record.append(
+            "checkpoint", trial=trial, training_iteration=number, epoch=number - 1, path=path, value=value
+        )
+        return self.folder / path
+
+    def load(self) -> SweepResults:
+        self.record.close()
+        return SweepResults.load(self.folder)
 
 
 def written_checkpoint(folder: Path, number: int, between: int = 0) -> CheckpointInfo:

@@ -19,7 +19,7 @@ from ray.tune.experiment import Trial
 from ray.tune.experiment.trial import _TrialInfo
 from ray.tune.result import TRIAL_INFO
 
-from tests.fakes import FakeGang
+from tests.kit.fakes import FakeGang
 from tunelight.checkpoints import policy
 from tunelight.messages import name_of_trial
 from tunelight.trial import trainable

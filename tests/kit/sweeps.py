@@ -1,4 +1,4 @@
-"""Recorded sweeps that never ran, for what reads them: trials with curves, pauses, faults and all ways to end."""
+"""Sweeps: small ones that train, and recorded ones that never ran, with curves, pauses, faults and all ways to end."""
 
 from __future__ import annotations
 
@@ -7,11 +7,22 @@ import random
 from pathlib import Path
 from typing import Any
 
-from tests.unit.recording import Sweep
+import tunelight as tl
+from tests.kit.recording import Sweep
 from tunelight.record import write_sweep_file
 from tunelight.results import SweepResults
 
 RUNGS = {"by": "training_iteration", "at": [1, 4, 16]}
+
+
+def run(space: Any, train: Any, storage: Path, configs: Any = 2, **settings: Any) -> SweepResults:
+    """Train these configurations, or so many that are drawn, in gangs of two workers without early stops."""
+    count, baselines = (configs, []) if isinstance(configs, int) else (len(configs), configs)
+    given: dict[str, Any] = {
+        "metric": "loss", "num_samples": count, "baselines": baselines, "workers": 2, "seed": 7, "scheduler": "fifo",
+        "storage": storage, "name": "s", "progress": False,
+    }  # fmt: skip
+    return tl.run(space, train, **(given | settings))
 
 
 class Slots:
