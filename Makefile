@@ -6,9 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.tunelight-setup
 HOROVOD_STAMP := $(VENV)/.tunelight-horovod
-BENCHMARKS := turnaround leak strategies gpu chaos recovery pbt schedulers fidelity search transfer suggestions reporting data nodes ready web leaving branching coordinates tune_up
+BENCHMARKS := turnaround leak strategies gpu chaos recovery pbt schedulers fidelity search transfer suggestions reporting data nodes ready web leaving coordinates tune_up
 # Of these `make test` runs no short mode, which takes minutes; the nightly workflow does, by `make bench-short LONG=`.
-LONG ?= recovery leaving branching pbt data nodes strategies fidelity gpu search chaos-cluster turnaround-peers
+LONG ?= recovery leaving pbt data nodes strategies fidelity gpu search chaos-cluster turnaround-peers
 # Of these there is no whole run but on a GPU: `make gpu`.
 ON_GPUS := gpu
 SHORT := $(BENCHMARKS) chaos-cluster turnaround-peers record_curves

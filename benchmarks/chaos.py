@@ -22,30 +22,29 @@ undisturbed ones (bitwise), more than one report of a trial was trained again, o
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import sys
 import tempfile
 import threading
 import time
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 from faults import KINDS, MOMENTS, Events, Fault, Resizer, draw, training
-from figures import NAN, headline, median, show, spread, table
-from measure import is_alive
+from figures import NAN, headline, median, middle_and_most, spread, table
+from leak import alive, left_in_ray, outlived, settle
+from measure import options
 from ray.tune import Callback
 
 HANG_S = 3.0
 ROUNDS = 4
 """How often faults that hit nothing are injected again."""
-SETTLE_S = 15.0
-"""Seconds in which what the sweeps held has to be gone."""
 SHORT = ("sigkill", "exception", "stuck", "head", "exception", "abort")
 
 
@@ -76,23 +75,28 @@ class Outcome:
 
 def main() -> int:
     """Run the sweeps, print the tables, and return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--faults", type=int, default=100, help="faults that hit, in all (default 100)")
-    parser.add_argument("--seed", type=int, default=1, help="which faults are drawn (default 1)")
-    parser.add_argument("--backend", choices=("ddp", "horovod"), default="ddp", help="how the ranks meet")
-    parser.add_argument("--kinds", default=",".join(KINDS), help="only these, comma-separated")
-    parser.add_argument("--moments", default=",".join(MOMENTS), help="only these, comma-separated")
-    parser.add_argument("--short", action="store_true", help="6 faults that are quick to recover from")
-    parser.add_argument("--cluster", action="store_true", help="kill whole clusters")
-    parser.add_argument("--folder", action="store_true", help="with --cluster: the storage is a folder, not S3")
-    args = parser.parse_args()
-    if args.cluster:
-        return whole_clusters(args)
+    more: dict[str, Any] = {
+        "faults": (100, "faults that hit, in all"),
+        "seed": (1, "which faults are drawn"),
+        "backend": (("ddp", "horovod"), "how the ranks meet"),
+        "kinds": (",".join(KINDS), "only these, comma-separated"),
+        "moments": (",".join(MOMENTS), "only these, comma-separated"),
+        "cluster": (False, "kill whole clusters"),
+        "folder": (False, "with --cluster: the storage is a folder, not S3"),
+    }
+    args = options(__doc__, "6 faults that are quick to recover from", **more)
+    faults = whole_clusters(args) if args.cluster else single_faults(args)
+    print("\n".join(f"FAULT: {fault}" for fault in faults) or "every trial came to its end as if nothing had been")
+    return 1 if faults else 0
+
+
+def single_faults(args: Namespace) -> list[str]:
+    """Run trials with a fault each, print the table, and return which promises were broken."""
     kinds, moments = args.kinds.split(","), args.moments.split(",")
     if args.short:
         kinds, moments = [*SHORT], [one for one in moments if one != "resize"]  # a gang grows after its cool-down only
     if wrong := [one for one in kinds if one not in KINDS] + [one for one in moments if one not in MOMENTS]:
-        parser.error(f"there is no {', '.join(wrong)}; kinds are {', '.join(KINDS)}, moments {', '.join(MOMENTS)}")
+        raise SystemExit(f"there is no {', '.join(wrong)}; kinds are {', '.join(KINDS)}, moments {', '.join(MOMENTS)}")
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ.pop("RAY_ADDRESS", None)
     if args.short:
@@ -104,49 +108,42 @@ def main() -> int:
         with cluster(nodes="node" in kinds) as nodes:
             bench = Bench(Path(folder), args.backend, args.seed, nodes)
             outcomes = bench.all(plan)
-            left = settle()
-        left += outlived(bench.pids)
+            left = settle(left_in_ray)
+        left += outlived([*psutil.Process().children(recursive=True), *alive(bench.pids)])
     print(f"chaos: {len(plan)} faults in {time.time() - began:.0f} s ({args.backend}, seed {args.seed})\n")
-    print(by_kind(outcomes, bench) + "\n\n" + by_moment(outcomes) + "\n")
-    faults = [said for one in outcomes for said in one.broken(bench.near(one.fault))] + left
+    head = ["fault", "injected", "hit", "detected in s", "max", "recovered in s", "max", "repeated", "differ", "failed"]
+    print(table(head, [bench.line(name, outcomes) for name in (*KINDS, *MOMENTS, "all")]) + "\n")
+    broken = {id(one): one.broken(bench.near(one.fault)) for one in outcomes}
     if (hits := sum(one.hit for one in outcomes)) < len(plan):
-        faults.append(f"only {hits} of {len(plan)} faults hit anything")
-    survived = sum(one.hit and not one.broken(bench.near(one.fault)) for one in outcomes)
+        left.append(f"only {hits} of {len(plan)} faults hit anything")
+    survived = sum(one.hit and not broken[id(one)] for one in outcomes)
     of, times = f"{survived} of {len(plan)}", [one.recovered_s for one in outcomes]
     headline("faults survived, with the undisturbed metrics", survived / len(plan), "", of=of, least=1)
     headline(f"recovery from a fault, a hang being one after {HANG_S:g} s", median(times), "s", of=spread(times))
-    print("\n".join(f"FAULT: {fault}" for fault in faults) or "every trial came to its end, and nothing is left")
-    return 1 if faults else 0
+    return [said for found in broken.values() for said in found] + left
 
 
-def whole_clusters(args: argparse.Namespace) -> int:
-    """Kill whole clusters, print the table, and return the exit status."""
+def whole_clusters(args: Namespace) -> list[str]:
+    """Kill whole clusters, print the table, and return which promises were broken."""
     from cluster_faults import REPORTS, TRIALS, Bench, Fault, storage
     from cluster_faults import draw as draw_clusters
 
     plan = [Fault("upload", 2)] if args.short else draw_clusters(args.faults, args.seed)
     size = (1, 3) if args.short else (TRIALS, REPORTS)
-    lease = (0.5, 4.0) if args.short else None
     began = time.time()
     with (
         tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as folder,
         storage(Path(folder), shared=args.folder) as place,
     ):
-        bench = Bench(Path(folder), place, *size, lease)
+        bench = Bench(Path(folder), place, *size, (0.5, 4.0) if args.short else None)
         bench.run(plan)
     hits = sum(world.hit for world in bench.worlds)
     where = "a shared folder" if args.folder else "S3"
     print(
-        f"\nchaos: {hits} clusters lost in {time.time() - began:.0f} s, storage on {where}, seed {args.seed}; ", end=""
+        f"\nchaos: {hits} clusters lost in {time.time() - began:.0f} s, storage on {where}, seed {args.seed}; "
+        f"{bench.sweeps} sweeps of {size[0]} trials of 2 workers, {size[1]} reports each\n\n{bench.table()}\n"
     )
-    print(f"{bench.sweeps} sweeps of {size[0]} trials of 2 workers, {size[1]} reports each\n")
-    print(bench.table() + "\n")
-    broken = bench.verdict(timed=not args.short)
-    bench.declare(where)
-    print(
-        "\n".join(f"FAULT: {said}" for said in broken) or "no trial was lost, and every metric is the undisturbed one"
-    )
-    return 1 if broken else 0
+    return bench.verdict(where, timed=not args.short)
 
 
 @contextmanager
@@ -173,19 +170,26 @@ def cluster(nodes: bool) -> Iterator[Any]:
         made.shutdown()
 
 
-class Outside(threading.Thread):
-    """Does from the driver what a rank cannot do to itself: takes nodes away, and kills the heads of trials."""
+class Outside(Callback):  # type: ignore[misc,unused-ignore]
+    """Does from the driver what a rank cannot do to itself: takes nodes away, and kills the heads of trials.
+
+    Lost nodes are replaced as soon as Tune comes round.
+    """
 
     def __init__(self, events: Events, nodes: Any) -> None:
-        super().__init__(name="outside", daemon=True)
         self.errors: list[str] = []
         self._events = events
         self._nodes = nodes
         self._over = threading.Event()
         self._done = self._lost = 0
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
 
-    def run(self) -> None:
-        """Look for faults that are to come from outside."""
+    def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """Look whether a node is missing."""
+        self._refill()
+
+    def _watch(self) -> None:
         while not self._over.wait(0.02):
             for line in [one for one in self._events.read() if one["what"] == "fault"][self._done :]:
                 self._done += 1
@@ -202,27 +206,16 @@ class Outside(threading.Thread):
         self._nodes.remove_node(node, allow_graceful=False)
         self._lost += 1
 
-    def refill(self) -> None:
-        """Start a fresh node for each lost one. Runs on: the main thread, for Ray sets signal handlers there."""
+    def _refill(self) -> None:
         while self._lost:
             self._lost -= 1
             self._nodes.add_node(wait=False, num_cpus=1)
 
     def close(self) -> None:
-        """Stop."""
+        """Stop, with all nodes there. Runs on: the main thread, for Ray sets signal handlers there."""
         self._over.set()
-        self.join()
-
-
-class Refill(Callback):  # type: ignore[misc,unused-ignore]
-    """Has lost nodes replaced as soon as Tune comes round."""
-
-    def __init__(self, outside: Outside) -> None:
-        self._outside = outside
-
-    def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Look whether one is missing."""
-        self._outside.refill()
+        self._thread.join()
+        self._refill()
 
 
 def head_pid() -> int:
@@ -245,6 +238,20 @@ class Bench:
     def near(self, fault: Fault) -> float:
         """Return how far a trial's reports may lie from those of the undisturbed one."""
         return 1e-5 if fault.elastic else 1e-6 if self._backend == "horovod" else 0.0
+
+    def line(self, name: str, outcomes: Sequence[Outcome]) -> list[str]:
+        """Return the line of a table on one kind of fault, one moment, or all."""
+        some = [one for one in outcomes if name in (one.fault.kind, one.fault.moment, "all")]
+        tried = sum(name in (one.kind, one.moment, "all") for one in self.tried)
+        detected, recovered = ([getattr(one, what) for one in some] for what in ("detected_s", "recovered_s"))
+        repeated = [one.repeated for one in some]
+        differ = sum(not one.difference <= self.near(one.fault) for one in some)
+        return [
+            *(name, str(tried), str(sum(one.hit for one in some))),
+            *(*middle_and_most(detected), *middle_and_most(recovered)),
+            f"{sum(repeated)} (at most {max(repeated, default=0)})",
+            *(str(differ), str(sum(one.state != "FINISHED" for one in some))),
+        ]
 
     def all(self, plan: Sequence[Fault]) -> list[Outcome]:
         """Return an outcome for each fault of the plan: trials of a fixed size, then elastic ones."""
@@ -278,7 +285,6 @@ class Bench:
 
         events = Events(self._folder / f"{name}.jsonl")
         outside = Outside(events, self._nodes)
-        outside.start()
         indices = [index if fault is not None else -1 for index, fault in enumerate(faults)]
         try:
             results = tl.run(
@@ -296,7 +302,7 @@ class Bench:
                 storage=self._folder,
                 name=name,
                 progress=False,
-                callbacks=[Refill(outside)],
+                callbacks=[outside],
                 failures=tl.FailurePolicy(
                     max_failures=8,
                     retry_exceptions=True,
@@ -307,7 +313,6 @@ class Bench:
             )
         finally:
             outside.close()
-            outside.refill()
         if outside.errors:
             raise RuntimeError("; ".join(outside.errors))
         told = events.read()
@@ -334,61 +339,6 @@ def judge(fault: Fault, trial: Any, wanted: Any, events: Sequence[dict[str, Any]
         trained = [event["time"] - at for event in after if event["what"] == "batch" and event["time"] > began]
         outcome.detected_s, outcome.recovered_s = min(noticed, default=NAN), min(trained, default=NAN)
     return outcome
-
-
-def by_kind(outcomes: Sequence[Outcome], bench: Bench) -> str:
-    """Return the table of kinds of faults."""
-    head = ["fault", "injected", "hit", "detected in s", "max", "recovered in s", "max", "repeated", "differ", "failed"]
-    lines = []
-    for kind in [one for one in KINDS if any(outcome.fault.kind == one for outcome in outcomes)] + ["all"]:
-        some = [one for one in outcomes if kind in (one.fault.kind, "all")]
-        tried = [one for one in bench.tried if kind in (one.kind, "all")]
-        differ = sum(not one.difference <= bench.near(one.fault) for one in some)
-        failed = sum(one.state != "FINISHED" for one in some)
-        repeated = f"{sum(one.repeated for one in some)} (at most {max(one.repeated for one in some)})"
-        lines.append([kind, str(len(tried)), str(sum(one.hit for one in some)), *_times(some), repeated])
-        lines[-1] += [str(differ), str(failed)]
-    return table(head, lines, markdown=False)
-
-
-def by_moment(outcomes: Sequence[Outcome]) -> str:
-    """Return the table of moments."""
-    head = ["moment", "hit", "detected in s", "max", "recovered in s", "max"]
-    lines = []
-    for moment in [one for one in MOMENTS if any(outcome.fault.moment == one for outcome in outcomes)]:
-        some = [one for one in outcomes if one.fault.moment == moment]
-        lines.append([moment, str(sum(one.hit for one in some)), *_times(some)])
-    return table(head, lines, markdown=False)
-
-
-def _times(outcomes: Sequence[Outcome]) -> list[str]:
-    cells = []
-    for name in ("detected_s", "recovered_s"):
-        values = [value for one in outcomes if (value := getattr(one, name)) == value]
-        cells += [show(median(values)), show(max(values, default=NAN))]
-    return cells
-
-
-def settle() -> list[str]:
-    """Wait until actors and placement groups are gone; return what is not, before Ray ends."""
-    from leak import left_in_ray
-
-    deadline = time.monotonic() + SETTLE_S
-    while (left := left_in_ray()) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    return left
-
-
-def outlived(pids: set[int]) -> list[str]:
-    """Return workers, and this process's children, that are alive some seconds after Ray was shut down."""
-    found = psutil.Process().children(recursive=True)
-    for pid in pids:
-        with suppress(psutil.Error):
-            process = psutil.Process(pid)
-            if "GangWorker" in " ".join(process.cmdline()):
-                found.append(process)
-    psutil.wait_procs(found, timeout=SETTLE_S)
-    return [f"process {one.pid} is left: {' '.join(one.cmdline())[:80]}" for one in set(found) if is_alive(one)]
 
 
 if __name__ == "__main__":

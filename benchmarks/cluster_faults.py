@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 import random
 import shutil
@@ -25,10 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from figures import NAN, headline, median, show, spread, table
+from figures import NAN, headline, median, middle_and_most, show, spread, table
 from measure import PEERS, environment, is_alive
-
-sys.path.insert(0, str(PEERS))
 
 MOMENTS = {
     "random": "at any moment of training",
@@ -51,6 +48,8 @@ READY_S = 15.0
 """How long after Ray is up training may take to start, apart from waiting for the lost driver's lease."""
 LIMIT_S = 180.0
 """How long a cluster may take to start, or a sweep to do anything."""
+STEPS = ("imported", "leased", "start", "batch")
+"""Events that are printed of each cluster."""
 MARK = "TUNELIGHT_BENCHMARK_CLUSTER"
 """The environment variable that all processes of a cluster have."""
 
@@ -247,11 +246,7 @@ class Bench:
     def _say(self, world: World) -> None:
         at = "to its end" if not world.hit or world.fault is None else f"lost: {world.fault.moment}"
         again = ", ".join(f"{number} of {trial}" for trial, number in world.repeated.items()) or "none"
-        steps = ", ".join(
-            f"{what} {world.steps[what]:.1f}"
-            for what in ("imported", "leased", "start", "batch")
-            if what in world.steps
-        )
+        steps = ", ".join(f"{what} {second:.1f}" for what, second in world.steps.items() if what in STEPS)
         print(
             f"{world.sweep}, cluster {world.number}, {at}; ready in {show(world.ready_s, 1)} s, the lease in "
             f"{show(world.waited_s, 1)} s ({steps}); reports trained again: {again}",
@@ -274,9 +269,6 @@ class Bench:
         for trial in trials:
             if trial.state != "FINISHED":
                 self.broken.append(f"{name}: trial {trial.id} ended {trial.state}: {str(trial.error).splitlines()[0]}")
-            metrics = _lines(trial.path / "metrics.jsonl")
-            if (written := [line["training_iteration"] for line in metrics]) != wanted:
-                self.broken.append(f"{name}: metrics.jsonl of trial {trial.id} has reports {written}")
             if numbers[trial.id] != wanted:
                 self.broken.append(f"{name}: the record has reports {numbers[trial.id]} of trial {trial.id}")
         if len(trials) != self._trials:
@@ -293,15 +285,23 @@ class Bench:
         if untrained:
             self.broken.append(f"{name}: reports were recorded that nobody trained: {sorted(untrained)}")
 
-    def verdict(self, *, timed: bool) -> list[str]:
-        """Return which promises were broken; with ``timed``, also those about time."""
-        found = list(self.broken)
-        for world in self.worlds:
-            found += [
-                f"{world.sweep}, cluster {world.number}: {number} reports of trial {trial} were trained again"
-                for trial, number in world.repeated.items()
-                if number > 1
-            ]
+    def verdict(self, where: str, *, timed: bool) -> list[str]:
+        """Declare the figures by which this benchmark is known, and return which promises were broken.
+
+        ``timed``: also those about time.
+        """
+        after = [world for _, world in self._pairs()]
+        ready, again = [world.ready_s for world in after], [max((0, *world.repeated.values())) for world in after]
+        what, of = f"a whole cluster lost, the storage on {where}:", f"n = {len(after)}"
+        headline(f"{what} broken promises", len(self.broken), "", of=of, most=0, digits=0)
+        headline(f"{what} most reports of a trial trained again", max(again, default=NAN), "", of=of, most=1, digits=0)
+        headline(f"{what} start of the driver to the first batch", median(ready), "s", of=spread(ready, 1), digits=1)
+        found = self.broken + [
+            f"{world.sweep}, cluster {world.number}: {number} reports of trial {trial} were trained again"
+            for world in self.worlds
+            for trial, number in world.repeated.items()
+            if number > 1
+        ]
         late = [world.ready_s for world in self.worlds if world.ready_s > READY_S]
         if timed and late:
             found.append(
@@ -309,20 +309,16 @@ class Bench:
             )
         return found
 
-    def declare(self, where: str) -> None:
-        """Declare the figures by which this benchmark is known."""
-        after = [
-            world for lost, world in zip(self.worlds, self.worlds[1:], strict=False)
-            if lost.hit and world.sweep == lost.sweep
-        ]  # fmt: skip
-        ready, again = [world.ready_s for world in after], [max((0, *world.repeated.values())) for world in after]
-        what, of = f"a whole cluster lost, the storage on {where}:", f"n = {len(after)}"
-        headline(f"{what} broken promises", len(self.broken), "", of=of, most=0, digits=0)
-        headline(f"{what} most reports of a trial trained again", max(again, default=NAN), "", of=of, most=1, digits=0)
-        headline(f"{what} start of the driver to the first batch", median(ready), "s", of=spread(ready, 1), digits=1)
+    def _pairs(self) -> list[tuple[str, World]]:
+        """Return the moment of each fault, and the cluster after it, on which is seen what it costs."""
+        return [
+            (world.fault.moment, after)
+            for world, after in zip(self.worlds, self.worlds[1:], strict=False)
+            if world.hit and world.fault is not None and after.sweep == world.sweep
+        ]
 
     def table(self) -> str:
-        """Return the table of moments. What a fault costs is seen on the cluster after it."""
+        """Return the table of moments."""
         head = [
             "killed",
             "faults",
@@ -333,20 +329,15 @@ class Bench:
             "lease waited for in s",
             "max",
         ]
-        pairs = [
-            (world.fault.moment, after)
-            for world, after in zip(self.worlds, self.worlds[1:], strict=False)
-            if world.hit and world.fault is not None and after.sweep == world.sweep
-        ]
         lines = []
         for moment in [*MOMENTS, "all"]:
-            some = [after for known, after in pairs if moment in (known, "all")]
+            some = [after for known, after in self._pairs() if moment in (known, "all")]
             if some:
                 again = [number for world in some for number in (*world.repeated.values(), 0)]
-                times = [_times([getattr(world, name) for world in some]) for name in ("ready_s", "waited_s")]
+                times = [middle_and_most([getattr(one, name) for one in some], 1) for name in ("ready_s", "waited_s")]
                 what = MOMENTS.get(moment, "all")
                 lines.append([what, str(len(some)), str(max(again)), str(sum(again)), *times[0], *times[1]])
-        return table(head, lines, markdown=False)
+        return table(head, lines)
 
 
 def _next(left: list[Fault], first: bool) -> Fault | None:
@@ -360,11 +351,6 @@ def _next(left: list[Fault], first: bool) -> Fault | None:
     return Fault("random", delay_s=1.0) if first and left else None  # those left need a sweep that was cut off
 
 
-def _times(values: Sequence[float]) -> list[str]:
-    known = [value for value in values if not math.isnan(value)]
-    return [show(median(known), 1), show(max(known, default=NAN), 1)]
-
-
 def _events(path: Path) -> list[dict[str, Any]]:
     """Return the events so far; a line that was being written when its process was killed is left out."""
     found = []
@@ -372,14 +358,6 @@ def _events(path: Path) -> list[dict[str, Any]]:
         with suppress(ValueError):
             found.append(json.loads(line))
     return found
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a file in a sweep's folder, from its store if it has one."""
-    from tunelight import stores
-
-    store = stores.store_of(path)
-    return [json.loads(line) for line in (store.read(path) if store else path.read_bytes()).splitlines()]
 
 
 def until(done: Callable[[], bool], limit_s: float = LIMIT_S) -> bool:
@@ -411,11 +389,13 @@ def _is_marked(process: psutil.Process, mark: str) -> bool:
 
 @contextmanager
 def storage(folder: Path, *, shared: bool) -> Iterator[str]:
-    """Yield a storage that no fault reaches: a shared folder, or a bucket of an S3 server in this process."""
-    variables = {"XDG_CACHE_HOME": str(folder / "cache")}
+    """Yield a storage that no fault reaches: a shared folder, or a bucket of an S3 server in this process.
+
+    Variables of this process's environment, which its clusters inherit, say where it is.
+    """
+    os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
     if shared:
-        with _set(variables):
-            yield str(folder / "shared")
+        yield str(folder / "shared")
         return
     import boto3
     from moto.server import ThreadedMotoServer
@@ -425,21 +405,13 @@ def storage(folder: Path, *, shared: bool) -> Iterator[str]:
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it tells of each request
     try:
         host, port = server.get_host_and_port()
-        variables |= {"AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_DEFAULT_REGION": "us-east-1"}
-        variables |= {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "x"}
-        with _set(variables):
-            boto3.client("s3").create_bucket(Bucket="bucket")
-            yield "s3://bucket/sweeps"
+        os.environ |= {
+            "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "x",
+        }
+        boto3.client("s3").create_bucket(Bucket="bucket")
+        yield "s3://bucket/sweeps"
     finally:
         server.stop()
-
-
-@contextmanager
-def _set(variables: dict[str, str]) -> Iterator[None]:
-    before = dict(os.environ)
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)

@@ -13,10 +13,8 @@ Ray's object store was in use. Ray has 4 logical CPUs: 2 for the trial's workers
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
-import statistics
 import sys
 import tempfile
 import threading
@@ -26,7 +24,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from figures import headline, spread, table
+from figures import headline, median, spread, table
+from jobs import local_ray
+from measure import options
 
 PARTS = ("feed", "cache")
 BATCH = 128
@@ -192,73 +192,50 @@ def _check(results: Any) -> None:
 # --- tables -----------------------------------------------------------------------------------------------
 
 
-def show_feed(images: int, repeats: int, folder: Path, markdown: bool) -> bool:
+def show_feed(images: int, repeats: int, folder: Path) -> bool:
     """Print the first table; return whether its target is met."""
     reports = feed(images, repeats, folder)
-    rates = {name: statistics.median(one[name] for one in reports) for name in reports[0]}
-    ratios = [one["RayDataModule"] / one["plain"] for one in reports]
-    ratio = statistics.median(ratios)
-    what = "images a second into 2 ranks, RayDataModule / Ray Data's streaming_split"
-    headline(what, ratio, of=spread(ratios), least=LEAST_FEED)
+    rates = {name: median(one[name] for one in reports) for name in reports[0]}
     titles = {"plain": "Ray Data's streaming_split, plain", "DataLoader": "torch's DataLoader, no worker processes"}
     print(f"\n{images:,} images into 2 ranks, batches of {BATCH}; medians of {repeats} passes\n")
     rows = [[titles.get(name, name), f"{rate:,.0f}", f"{rate / rates['plain']:.2f}"] for name, rate in rates.items()]
-    print(table(["loader", "images a second", "of plain"], rows, markdown))
-    met = ratio >= LEAST_FEED
-    print(f"\nRayDataModule at least {LEAST_FEED:g} of plain (median of ratios): {ratio:.2f}, {_word(met)}")
-    return met
+    print(table(["loader", "images a second", "of plain"], rows) + "\n")
+    ratios = [one["RayDataModule"] / one["plain"] for one in reports]
+    what = "images a second into 2 ranks, RayDataModule / Ray Data's streaming_split"
+    return headline(what, median(ratios), of=spread(ratios), least=LEAST_FEED)
 
 
-def show_cache(trials: int, epochs: int, folder: Path, markdown: bool) -> bool:
+def show_cache(trials: int, epochs: int, folder: Path) -> bool:
     """Print the second table; return whether its target is met."""
     took = {cache: sweep(trials, epochs, folder, cache) for cache in (False, True)}
     print(f"\n{trials} trials of {epochs} epochs, 2 ranks; preprocessing is half of an epoch's processor time\n")
-    rows = [
-        ["cache=True" if cache else "cache=False", f"{seconds:.1f} s", f"{peak:.0f} MB"]
-        for cache, (seconds, peak) in took.items()
-    ]
-    print(table(["", "the sweep", "object store at most"], rows, markdown))
-    ratio = took[False][0] / took[True][0]
+    rows = [[f"cache={cache}", f"{seconds:.1f} s", f"{peak:.0f} MB"] for cache, (seconds, peak) in took.items()]
+    print(table(["", "the sweep", "object store at most"], rows) + "\n")
     of = f"{took[False][0]:.1f} and {took[True][0]:.1f} s"
     what = f"{trials} trials whose dataset is preprocessed, without cache=True / with"
-    headline(what, ratio, of=of, least=LEAST_CACHE)
-    met = ratio >= LEAST_CACHE
-    print(f"\ncached at least {LEAST_CACHE:g} times faster: {ratio:.2f}, {_word(met)}")
-    return met
-
-
-def _word(met: bool) -> str:
-    return "not judged" if "--short" in sys.argv else "met" if met else "MISSED"
+    return headline(what, took[False][0] / took[True][0], of=of, least=LEAST_CACHE)
 
 
 def main() -> int:
     """Print the tables, and return the exit status: 1 where a target is missed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--short", action="store_true", help="4,000 images, 2 trials; nothing is judged")
-    parser.add_argument("--only", choices=PARTS, help="one table")
-    parser.add_argument("--repeats", type=int, default=5, help="passes over the images (5)")
-    parser.add_argument("--markdown", action="store_true", help="tables for a document")
-    given = parser.parse_args()
+    args = options(__doc__, "4,000 images, 2 trials; nothing is judged", rows=PARTS, repeats=5)
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     import ray
 
-    quiet = logging.ERROR
-    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level=quiet)
-    logging.getLogger("ray.data").setLevel(quiet)
-    ray.data.DataContext.get_current().enable_progress_bars = False
     met = []
-    try:
-        with tempfile.TemporaryDirectory() as scratch:
-            folder = Path(scratch)
-            if given.only in (None, "feed"):
-                images, repeats = (4000, 2) if given.short else (20_000, given.repeats)
-                met.append(show_feed(images, repeats, folder, given.markdown))
-            if given.only in (None, "cache"):
-                trials, epochs = (2, 1) if given.short else (10, EPOCHS)
-                met.append(show_cache(trials, epochs, folder, given.markdown))
-    finally:
-        ray.shutdown()
-    return 0 if given.short or all(met) else 1
+    with (
+        local_ray(4, include_dashboard=False, logging_level=logging.ERROR),
+        tempfile.TemporaryDirectory() as scratch,
+    ):
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        if "feed" in args.only:
+            images, repeats = (4000, 2) if args.short else (20_000, args.repeats)
+            met.append(show_feed(images, repeats, Path(scratch)))
+        if "cache" in args.only:
+            trials, epochs = (2, 1) if args.short else (10, EPOCHS)
+            met.append(show_cache(trials, epochs, Path(scratch)))
+    return 0 if args.short or all(met) else 1
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Three plain charts as PNG, drawn with Pillow, which TensorBoard brings."""
+"""Plain charts as PNG, drawn with Pillow, which TensorBoard brings."""
 
 from __future__ import annotations
 
@@ -40,21 +40,6 @@ class Chart:
             self._draw.line((BOX[0], at[1], BOX[2], at[1]), "#eeeeee")
             self._draw.text((14, at[1] - 7), f"{tick:g}", "black", self._small)
 
-    def point(self, name: str, x: Sequence[float], y: Sequence[float]) -> None:
-        """Draw a value with its interval, (value, low, high) each way."""
-        colour = self._colour(name)
-        centre = self._place(x[0], y[0])
-        self._draw.line((*self._place(x[1], y[0]), *self._place(x[2], y[0])), colour, 2)
-        self._draw.line((*self._place(x[0], y[1]), *self._place(x[0], y[2])), colour, 2)
-        self._draw.ellipse((centre[0] - 5, centre[1] - 5, centre[0] + 5, centre[1] + 5), colour)
-
-    def steps(self, name: str, points: Sequence[tuple[float, float]]) -> None:
-        """Draw a value that holds until the next one."""
-        colour, line = self._colour(name), list[tuple[float, float]]()
-        for (x, y), (then, _) in zip(points, [*points[1:], points[-1]], strict=True):
-            line += [self._place(x, y), self._place(then, y)]
-        self._draw.line(line, colour, 2)
-
     def line(self, name: str, points: Sequence[tuple[float, float]]) -> None:
         """Draw a line from point to point."""
         self._draw.line([self._place(*point) for point in points], self._colour(name), 2)
@@ -88,25 +73,6 @@ class Chart:
         step = next(step * n for n in (1, 2, 5, 10) if (span[1] - span[0]) / (step * n) <= 8)
         first = math.ceil(span[0] / step)
         return [round(n * step, 10) for n in range(first, math.floor(span[1] / step) + 1)]
-
-
-def scatter(path: Path, title: str, points: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> None:
-    """Draw makespan (minutes) against regret, (value, low, high) each, by name."""
-    xs, ys = [x for x, _ in points.values()], [y for _, y in points.values()]
-    across = (min(x[1] for x in xs) * 0.8, max(x[2] for x in xs) * 1.25)
-    chart = Chart(title, "makespan [minutes]", "regret", across, (0.0, max(y[2] for y in ys) * 1.1), log_x=True)
-    for name, (x, y) in points.items():
-        chart.point(name, x, y)
-    chart.save(path)
-
-
-def slots_over_time(path: Path, title: str, lines: Mapping[str, Sequence[tuple[float, float]]], slots: int) -> None:
-    """Draw how many slots were at work over time (minutes), by name."""
-    end = max(points[-1][0] for points in lines.values())
-    chart = Chart(title, "minutes", "slots at work", (0.0, end), (0.0, slots * 1.05))
-    for name, points in lines.items():
-        chart.steps(name, points)
-    chart.save(path)
 
 
 def over_hours(path: Path, title: str, hours: Sequence[float], regrets: Mapping[str, Sequence[float]]) -> None:

@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fidelity_sweep import Live
 from figures import headline, show, table
-from measure import run_peer
+from measure import Peer, run_peer
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
@@ -144,10 +144,12 @@ def run_live(
     folder = parent / f"{seed}-{workers}-{scheduler}"
     folder.mkdir()
     trials = max(3, round(args.trials * share))
-    live = Live(scheduler, workers, trials, args.epochs, seed, args.repeats, str(folder))
-    (folder / "job.json").write_text(json.dumps(asdict(live)))
+    live = Live(
+        folder=str(folder), ranks=workers, scheduler=scheduler, trials=trials, epochs=args.epochs, seed=seed,
+        repeats=args.repeats,
+    )  # fmt: skip
     print(f"live: {scheduler}, {workers} workers, {trials} trials ...", file=sys.stderr, flush=True)
-    run = run_peer("fidelity_sweep.py", ["--config-file", str(folder / "job.json")], folder, 600.0, memory=False)
+    run = run_peer(Peer(scheduler, "fidelity_sweep.py", "sweep"), live, 600.0)
     if run.error:
         raise RuntimeError(run.error)
     return live
@@ -174,12 +176,12 @@ def calibrate(probes: Sequence[Live]) -> Measured:
     for probe in others:
         found = epochs_by_width(list(read_record(probe.sweep_folder).trials.values()))
         both = [width for width in found if width in epoch_s]
-        if probe.workers == first.workers:
+        if probe.ranks == first.ranks:
             costs = replace(costs, report_s=max(0.0, mean(found[width] - epoch_s[width] for width in both)))
         else:
             times_faster = mean(found[width] / epoch_s[width] for width in both)
-            costs = replace(costs, efficiency=min(1.0, times_faster / first.workers))
-    return Measured(costs, {width: s * costs.speedup(first.workers) for width, s in epoch_s.items()})
+            costs = replace(costs, efficiency=min(1.0, times_faster / first.ranks))
+    return Measured(costs, {width: s * costs.speedup(first.ranks) for width, s in epoch_s.items()})
 
 
 def epochs_by_width(trials: Sequence[TrialState]) -> dict[int, float]:
@@ -219,7 +221,7 @@ def judge(live: Live, measured: Measured) -> dict[str, Any]:
     took = max(states(live, TERMINAL).values()) - min(births(live).values())
     row = {
         "sweep": live.scheduler,
-        "workers": live.workers,
+        "workers": live.ranks,
         "trials": live.trials,
         "whole": sum(len(trial.history) == live.epochs for trial in state.trials.values()),
         "simulated_whole": sum(trial.reports == live.epochs for trial in simulated.trials),
@@ -239,9 +241,9 @@ def simulation_of(live: Live, state: SweepState, measured: Measured) -> Simulati
         Reported(state, measured),
         scheduler=live.make_scheduler(),
         num_samples=live.trials,
-        workers=live.workers,
+        workers=live.ranks,
         cluster=(1, SLOTS),
-        max_concurrent=SLOTS // live.workers,
+        max_concurrent=SLOTS // live.ranks,
         max_epochs=live.epochs,
         metric="loss",
         mode="min",

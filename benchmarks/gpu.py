@@ -16,29 +16,26 @@ The parts are measured one after another, tunelight and its peers in turn.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib.util
-import json
 import logging
 import math
 import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
-from figures import headline, median, show, table, verdict
+from figures import headline, median, show, table
 from gpu_vit import Vit
+from measure import Peer, options, run_peer, said
 from vit_cifar10 import SIZES
 
-PEERS = Path(__file__).parent / "peers"
 PARTS = ("throughput", "eager", "compiled", "gangs")
 LIMIT_S = 500
 NOT_LESS, TIMES_FASTER, MOST_GANGS = 0.98, 20, 8
@@ -67,36 +64,22 @@ def build_job(folder: Path, *, short: bool, gpu: bool) -> Vit:
     """Return what is trained for the throughput."""
     size = SIZES["tiny" if short else "full"]
     steps, warmup, batch = (6, 2, 32) if short else (350, 50, size.batch)
-    return Vit(size.model, batch, steps, warmup, "cuda" if gpu else "cpu", "", str(folder))
+    device = "cuda" if gpu else "cpu"
+    return Vit(folder=str(folder), model=size.model, batch=batch, steps=steps, warmup=warmup, device=device)
 
 
-def fits_of(job: Vit) -> list[dict[str, Any]]:
-    """Return the lines of a job's fits, in the order in which they ended."""
-    lines = [json.loads(line) for line in Path(job.folder, "fits.jsonl").read_text().splitlines()]
-    return sorted(lines, key=lambda line: float(line["last"]))
-
-
-def in_process(kind: str, job: Vit, fits: int) -> list[dict[str, Any]]:
+def in_process(kind: str, job: Vit) -> list[dict[str, Any]]:
     """Run a peer that is no sweep, in a process of its own. Raises: PeerError with the end of its output."""
-    Path(job.folder).mkdir(parents=True)
-    command = [sys.executable, str(PEERS / "gpu_vit.py"), kind, json.dumps(asdict(job)), str(fits)]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=LIMIT_S,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},  # as Ray sets it for a worker
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise PeerError(f"not done within {LIMIT_S} s") from None
-    if done.returncode:
-        raise PeerError(f"{done.stdout[-1000:]}{done.stderr[-3000:]}")
-    return fits_of(job)
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES", "0" if job.device == "cuda" else "")
+    run = run_peer(Peer(kind, "gpu_vit.py", kind, environment={"CUDA_VISIBLE_DEVICES": seen}), job, LIMIT_S)
+    if run.error:
+        raise PeerError(run.error)
+    return run.trials
 
 
-def in_sweep(job: Vit, fits: int, workers: int = 1, at_once: int = 1) -> list[dict[str, Any]]:
+def in_sweep(job: Vit, workers: int = 1, at_once: int = 1) -> list[dict[str, Any]]:
     """Run the fits as the trials of a sweep."""
     import tunelight as tl
-
-    Path(job.folder).mkdir(parents=True)
 
     def train(config: dict[str, Any]) -> None:
         from gpu_vit import fit
@@ -105,13 +88,13 @@ def in_sweep(job: Vit, fits: int, workers: int = 1, at_once: int = 1) -> list[di
         tl.report({"loss": 1.0})
 
     results = tl.run(
-        {"number": tl.grid_search(list(range(fits)))}, train, metric="loss", searcher="grid", scheduler="fifo",
+        {"number": tl.grid_search(list(range(job.fits)))}, train, metric="loss", searcher="grid", scheduler="fifo",
         workers=workers, gpus_per_worker=int(job.device == "cuda"), max_concurrent=at_once,
         storage=Path(job.folder, "runs"), name="sweep", progress=False,
     )  # fmt: skip
     if failed := [trial for trial in results.trials if trial.state != "FINISHED"]:
         raise SystemExit(f"{len(failed)} trials failed, the first one: {failed[0].error}")
-    return fits_of(job)
+    return job.collect()
 
 
 def throughput(job: Vit, repeats: int, *, short: bool) -> None:
@@ -122,18 +105,17 @@ def throughput(job: Vit, repeats: int, *, short: bool) -> None:
     speeds: dict[str, list[float]] = {name: [] for name in kinds}
     for number in range(repeats):
         for name, kind in kinds.items():
-            say(f"throughput, {name}, run {number + 1}")
-            one = replace(job, folder=str(Path(job.folder, f"{kind}{number}")))
-            ended = in_sweep(one, 1) if kind == "trial" else in_process(kind, one, 1)
+            one = below(job, f"{kind}{number}")
+            with said(f"throughput, {name}, run {number + 1}"):
+                ended = in_sweep(one) if kind == "trial" else in_process(kind, one)
             speeds[name].append(ended[0]["speed"])
     base = median(speeds["the same loop without Ray"])
     lines = [[name, show(median(found), 0), show(median(found) / base, 3)] for name, found in speeds.items()]
     print(f"\nthroughput: ViT {job.model}, bf16-mixed, batch {job.batch}; medians of {repeats}.\n")
-    print(table(["", "images/s", "ratio"], lines, markdown=False))
+    print(table(["", "images/s", "ratio"], lines))
     if job.device == "cuda":
         ratio = median(speeds["a trial"]) / base
         headline("images a second, a trial / the same loop without Ray", ratio, of=f"n = {repeats}", least=NOT_LESS)
-        print(verdict("\na trial / the same loop", median(speeds["a trial"]) / base, least=NOT_LESS, digits=3))
 
 
 def turnaround(mode: str, job: Vit, *, short: bool) -> None:
@@ -144,15 +126,15 @@ def turnaround(mode: str, job: Vit, *, short: bool) -> None:
     found: dict[str, float] = {}
     lines = []
     for name in ("tunelight", *peers):
-        say(f"{mode}, {name}")
-        one = replace(job, folder=str(Path(job.folder, f"{mode}-{name}".replace(" ", "-"))))
+        fits = 2 if short else 5 if name == "tunelight" else 3
+        one = replace(below(job, f"{mode}-{name}".replace(" ", "-")), fits=fits)
         try:
-            fits = 2 if short else 5 if name == "tunelight" else 3
-            ended = in_sweep(one, fits) if name == "tunelight" else in_process(peers[name], one, fits)
+            with said(f"{mode}, {name}"):
+                ended = in_sweep(one) if name == "tunelight" else in_process(peers[name], one)
             if job.compiler and not ended[0]["graphs"]:
                 raise PeerError("it compiled nothing")
         except PeerError as error:
-            say(str(error))
+            print(error, file=sys.stderr)
             lines.append([name, "failed", "-"])
             continue
         found[name] = median(later["first"] - earlier["last"] for earlier, later in pairwise(ended))
@@ -161,14 +143,13 @@ def turnaround(mode: str, job: Vit, *, short: bool) -> None:
             headline(what, found[name], "s", of=f"n = {len(ended) - 1}")
         lines.append([name, show(found[name], 3), show(found[name] / found["tunelight"], 1)])
     print(f"\n{mode}: from the last step of a fit to the end of the next one's first; medians.\n")
-    print(table(["", "seconds", "times tunelight's"], lines, markdown=False))
+    print(table(["", "seconds", "times tunelight's"], lines))
     if "Ray Train" not in peers:
         print("Ray Train is left out: it needs ray[default] and pyarrow, and is not in a short run.")
     if job.device == "cuda" and job.compiler:
         others = [value for name, value in found.items() if name != "tunelight"]
         ratio = min(others, default=math.nan) / found["tunelight"]
         headline("compiled: the faster peer / tunelight", ratio, least=TIMES_FASTER, digits=1)
-        print(verdict("\ncompiled, the faster peer / tunelight", ratio, least=TIMES_FASTER, digits=1))
 
 
 def gangs(job: Vit, each: int, *, short: bool) -> None:
@@ -176,37 +157,32 @@ def gangs(job: Vit, each: int, *, short: bool) -> None:
     many = max(2, min(MOST_GANGS, (os.cpu_count() or 1) // 2))
     rates = {}
     for count in (many,) if short else (1, many):
-        say(f"{count} gang(s) of two ranks")
-        one = replace(job, folder=str(Path(job.folder, f"gangs{count}")))
-        ended = in_sweep(one, count * each, workers=2, at_once=count)
+        with said(f"{count} gang(s) of two ranks"):
+            ended = in_sweep(replace(below(job, f"gangs{count}"), fits=count * each), workers=2, at_once=count)
         seconds = ended[-1]["last"] - ended[count - 1]["last"]  # without the gangs' starts
         rates[count] = 60 * (len(ended) - count) / seconds
     headline(f"trials a minute of {many} gangs / of one, on CPUs", rates[many] / rates.get(1, math.nan))
     lines = [[str(count), show(rate, 1), show(rate / rates.get(1, math.nan), 2)] for count, rate in rates.items()]
     print(f"\ngangs of two ranks on CPUs, {os.cpu_count()} cores: trials of {job.steps} steps.\n")
-    print(table(["gangs", "trials/min", "ratio"], lines, markdown=False))
+    print(table(["gangs", "trials/min", "ratio"], lines))
 
 
-def say(text: str) -> None:
-    """Tell what is being measured."""
-    print(f"{text} ...", file=sys.stderr, flush=True)
+def below(job: Vit, name: str) -> Vit:
+    """Return a job in a folder of its own."""
+    folder = Path(job.folder, name)
+    folder.mkdir()
+    return replace(job, folder=str(folder))
 
 
 def main() -> int:
     """Measure what is asked for, and print tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--short", action="store_true", help="small, once, and on CPUs where there is no GPU")
-    parser.add_argument("--only", help=f"some of {','.join(PARTS)} (default: all; in a short run all but eager)")
-    parser.add_argument("--repeats", type=int, default=3, help="runs of the throughput (default 3)")
-    args = parser.parse_args()
-    asked = args.only.split(",") if args.only else [part for part in PARTS if not (args.short and part == "eager")]
-    if unknown := set(asked) - set(PARTS):
-        parser.error(f"--only takes some of {','.join(PARTS)}, not {','.join(sorted(unknown))}")
+    few = tuple(part for part in PARTS if part != "eager")
+    args = options(__doc__, "small, once, and on CPUs where there is no GPU", rows=PARTS, few=few, repeats=3)
     import torch
 
     gpu = torch.cuda.device_count() > 0  # makes no CUDA context in this process
     if not gpu and not args.short:
-        parser.error("torch sees no GPU here; with --short everything runs on CPUs, and says nothing about GPUs")
+        raise SystemExit("torch sees no GPU here; with --short everything runs on CPUs, and says nothing about GPUs")
     import ray
 
     cpus = max(4, os.cpu_count() or 1)
@@ -214,15 +190,15 @@ def main() -> int:
     print(describe())
     with tempfile.TemporaryDirectory(prefix="gpu-") as parent:
         job = build_job(Path(parent), short=args.short, gpu=gpu)
-        if "throughput" in asked:
-            throughput(job, 1 if args.short else args.repeats, short=args.short)
+        if "throughput" in args.only:
+            throughput(job, args.repeats, short=args.short)
         brief = replace(job, steps=3, warmup=2)
-        if "eager" in asked:
+        if "eager" in args.only:
             turnaround("eager", brief, short=args.short)
-        if "compiled" in asked:
+        if "compiled" in args.only:
             compiler = "aot_eager" if args.short else "inductor"
             turnaround("compiled", replace(brief, compiler=compiler), short=args.short)
-        if "gangs" in asked:
+        if "gangs" in args.only:
             small = replace(job, model=SIZES["tiny"].model, batch=16, steps=6 if args.short else 100, device="cpu")
             gangs(small, 2 if args.short else 6, short=args.short)
     ray.shutdown()

@@ -1,19 +1,23 @@
-"""Ask for workers back, and end drivers by SIGTERM: how fast trials leave, and what they train again.
+"""Act on sweeps that train: ask for workers back, end drivers by SIGTERM, branch trials; how soon, and what it costs.
 
-    python benchmarks/leaving.py                    # 20 commands, 10 signals: about five minutes
-    python benchmarks/leaving.py --yields 4 --signals 0
+    python benchmarks/leaving.py                    # 20 commands, 10 signals, 46 branches: about ten minutes
+    python benchmarks/leaving.py --only yields,signals
     python benchmarks/leaving.py --short            # for CI
 
-Yield: of a sweep of two trials with two workers each, `max_workers` is set to 2, 4, 0 and 4 again and again; measured
-is the time from the command to the free CPUs in Ray, and from the command to the first step of who comes back.
-SIGTERM: a driver gets it at a random moment, and SIGKILL to its whole process group ten seconds later; then the same
-command goes on. ``trained again``: the steps that were trained before and after. The exit status is 1 if a driver did
-not exit with 75, a step was trained again, a report is lost, or metrics are not those of the sweep that nothing ended.
+Trials have two workers, and a step takes 40 ms. Yields: of a sweep of two trials `max_workers` is set to 2, 4, 0 and 4
+again and again; measured is the time from the command to the free CPUs in Ray, and from the command to the first step
+of who comes back. Signals: a driver gets SIGTERM at a random moment, and SIGKILL to its whole process group ten seconds
+later; then the same command goes on. ``trained again``: the steps that were trained before and after. Branches: the
+time from the command (`AttachedSweep.branch`) at a random moment to the branch's first training step, where the workers
+of an ended trial wait ("free"), and where the least promising other trial gives its workers up ("yields"); and branches
+with nothing changed, whose metrics have to be those with which the parent goes on, bit by bit.
+
+The exit status is 1 if a driver did not exit with 75, a step was trained again, a report is lost, or metrics are not
+those of a sweep that nobody disturbs.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import signal
@@ -22,20 +26,47 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent / "peers"))
-
-import ray
-from figures import headline, median, spread, table
-from leaving_sweep import EPOCHS, WAIT_S, beside, run, steps, until
+from figures import headline, median, middle_and_most, spread, table
+from jobs import local_ray
+from leaving_sweep import EPOCHS, STEP_S, STEPS, WAIT_S, beside, run, steps, until
+from measure import PEERS, options
 
 import tunelight as tl
 from tunelight.record import read_lines
 
 GRACE_S = 10.0
+LONG = 10_000
+"""Epochs of a parent that is stopped in the end."""
+
+
+class Book:
+    """What was measured, line by line, and which promises were broken."""
+
+    def __init__(self) -> None:
+        self.lines: list[list[str]] = []
+        self.wrong: list[str] = []
+
+    def times(self, what: str, taken: list[float]) -> None:
+        """Note how long something took each time, and declare it."""
+        if taken:
+            self.lines.append([what, str(len(taken)), *middle_and_most(taken)])
+            headline(what, median(taken), "s", of=spread(taken))
+
+    def promise(self, kept: bool, otherwise: str) -> None:
+        """Note whether a promise was kept."""
+        self.wrong += [] if kept else [otherwise]
+
+    def trained_again(self, after: str, log_files: list[Path], of: str) -> None:
+        """Note how many steps were trained twice."""
+        trained = [Counter((trial, step) for trial, step, _ in steps(log)) for log in log_files]
+        again = sum(times - 1 for one in trained for times in one.values())
+        kept = headline(f"steps trained again after {after}", again, "", of=of, most=0, digits=0)
+        self.promise(kept, f"{after}: {again} steps were trained again")
 
 
 def training(folder: Path) -> int:
@@ -58,12 +89,17 @@ def told(results: tl.SweepResults) -> list[Any]:
     return [[(one["training_iteration"], one["val_loss"]) for one in trial.history] for trial in results.trials]
 
 
-def yields(count: int, folder: Path, wanted: list[Any]) -> tuple[list[list[str]], list[str]]:
-    """Give workers back and take them, ``count`` times in all; return rows of a table, and what is wrong."""
+# --- workers asked back, and drivers ended ----------------------------------------------------------------
+
+
+def yields(count: int, folder: Path, wanted: list[Any], book: Book) -> None:
+    """Give workers back and take them, ``count`` times in all."""
     freed, back = dict[int, list[float]](), list[float]()
     log, trials = folder / "steps", 2 + count // 6
 
     def frees(cpus: float) -> bool:
+        import ray
+
         return bool(ray.available_resources().get("CPU", 0.0) == cpus)
 
     def person() -> None:
@@ -85,32 +121,24 @@ def yields(count: int, folder: Path, wanted: list[Any]) -> tuple[list[list[str]]
         sweep.set(max_workers=None)
 
     results = beside(person, str(folder), "yields", trials, log=str(log))
-    again = sum(times - 1 for times in Counter((trial, step) for trial, step, _ in steps(log)).values())
-    rows = [
-        [f"max_workers {most}: free CPUs", str(len(times)), f"{median(times):.2f}", f"{max(times):.2f}"]
-        for most, times in sorted(freed.items())
-    ]
     for most, times in sorted(freed.items()):
-        headline(f"max_workers set to {most}: free CPUs after", median(times), "s", of=spread(times))
-    headline("workers taken again: first step after", median(back), "s", of=spread(back))
-    headline("steps trained again after max_workers", again, "", of=f"{count} commands", most=0, digits=0)
-    if back:
-        rows.append(["taken again: first step", str(len(back)), f"{median(back):.2f}", f"{max(back):.2f}"])
-    wrong = [] if told(results)[:2] == wanted[:2] else ["yields: other metrics"]
-    return rows, wrong + ([f"yields: {again} steps were trained again"] if again else [])
+        book.times(f"max_workers set to {most}: free CPUs after", times)
+    book.times("workers taken again: first step after", back)
+    book.trained_again("max_workers", [log], f"{count} commands")
+    book.promise(told(results)[:2] == wanted[:2], "yields: other metrics")
 
 
-def signals(count: int, folder: Path, wanted: list[Any], rng: random.Random) -> tuple[list[list[str]], list[str]]:
-    """End drivers by SIGTERM at random moments, ``count`` times in all; return rows of a table, and what is wrong."""
-    taken, codes, wrong, again, sweeps = list[float](), list[int](), list[str](), 0, 0
+def signals(count: int, folder: Path, wanted: list[Any], rng: random.Random, book: Book) -> None:
+    """End drivers by SIGTERM at random moments, ``count`` times in all."""
+    taken, codes, names = list[float](), list[int](), list[str]()
     while len(taken) < count:
-        name, log = f"signals-{sweeps}", folder / f"signals-{sweeps}.txt"
-        sweeps += 1
+        name = f"signals-{len(names)}"
+        log = folder / f"{name}.txt"
+        names.append(name)
         ended = False
         while not ended:
             environment = {**os.environ, "TUNELIGHT_GRACE_S": str(GRACE_S - 1)}
-            script = Path(__file__).parent / "peers" / "leaving_sweep.py"
-            command = [sys.executable, str(script), str(folder), name, "2", str(log)]
+            command = [sys.executable, str(PEERS / "leaving_sweep.py"), str(folder), name, "2", str(log)]
             with (folder / f"{name}.log").open("ab") as output:
                 driver = subprocess.Popen(
                     command, stdout=output, stderr=output, env=environment, start_new_session=True
@@ -129,49 +157,119 @@ def signals(count: int, folder: Path, wanted: list[Any], rng: random.Random) -> 
                     taken.append(time.time() - at)
             ended = driver.wait(WAIT_S) == 0
             if driver.returncode not in (0, 75):
-                wrong.append(f"{name}: exit code {driver.returncode}")
-                if len(wrong) > 3:
-                    return [], wrong
-        again += sum(times - 1 for times in Counter((trial, step) for trial, step, _ in steps(log)).values())
-        if told(tl.SweepResults.load(folder / name)) != wanted[:2]:
-            wrong.append(f"{name}: other metrics")
-    wrong += [f"SIGTERM: {again} steps were trained again"] if again else []
+                book.promise(False, f"{name}: exit code {driver.returncode}")
+                if len(book.wrong) > 3:
+                    return
+        book.promise(told(tl.SweepResults.load(folder / name)) == wanted[:2], f"{name}: other metrics")
     ways = ", ".join(f"{code} ({times} times)" for code, times in Counter(codes).items())
-    headline("SIGTERM: the driver has ended after", median(taken), "s", of=spread(taken))
-    headline("steps trained again after SIGTERM", again, "", of=f"{len(taken)} signals", most=0, digits=0)
-    rows = [["SIGTERM: the driver has ended", str(len(taken)), f"{median(taken):.2f}", f"{max(taken):.2f}"]]
-    print(f"Exit codes: {ways}. Steps trained again: {again}. Sweeps: {sweeps}.")
-    return rows, wrong
+    print(f"Exit codes: {ways}. Sweeps: {len(names)}.")
+    book.times("SIGTERM: the driver has ended after", taken)
+    book.trained_again("SIGTERM", [folder / f"{name}.txt" for name in names], f"{len(taken)} signals")
+
+
+# --- branches ---------------------------------------------------------------------------------------------
+
+
+def first_step(log: Path, trial: str) -> float | None:
+    """Return when a trial took its first step; None where it has not."""
+    return next((at for name, _, at in steps(log) if name == trial), None)
+
+
+def trains(log: Path, trials: int, since: float) -> bool:
+    """Tell whether so many trials have taken a step since then."""
+    return len({name for name, _, at in steps(log) if at > since}) >= trials
+
+
+def with_person(person: Callable[[Any], None], folder: Path, name: str, trials: int, **more: Any) -> tl.SweepResults:
+    """Run a sweep with somebody beside it, once all of its trials train."""
+    log = folder / f"{name}.txt"
+
+    def act() -> None:
+        until(partial(trains, log, trials, 0.0), "the sweep to train")
+        person(tl.attach(name, folder))
+
+    return beside(act, str(folder), name, trials, log=str(log), **more)
+
+
+def soon(count: int, folder: Path, name: str, trials: int, rng: random.Random) -> list[float]:
+    """Branch the first of so many trials ``count`` times; return the seconds to each branch's first step."""
+    log, taken = folder / f"{name}.txt", list[float]()
+
+    def person(sweep: Any) -> None:
+        for number in range(-1, count):  # the first one makes a gang, and is not measured
+            time.sleep(rng.uniform(0.5, 1.5))
+            asked = time.time()
+            branch = sweep.branch(0, {"model.lr": rng.uniform(0.001, 0.1)}).split()[1]
+            at = until(partial(first_step, log, branch), f"the first step of {branch}")
+            if number >= 0:
+                taken.append(at - asked)
+            sweep.stop(branch)
+            ended = time.time()
+            until(partial(trains, log, trials, ended), "all others to train again")
+        sweep.stop()
+
+    with_person(person, folder, name, trials, epochs=LONG)
+    return taken
+
+
+def to_the_end(count: int, folder: Path, rng: random.Random, book: Book) -> None:
+    """Branch a trial, with nothing changed, at random moments, and look at the branches' metrics."""
+
+    def person(sweep: Any) -> None:
+        for _ in range(count):
+            time.sleep(rng.uniform(0.0, 0.9 * EPOCHS * STEPS * STEP_S / count))
+            sweep.branch(0)
+
+    results = with_person(person, folder, "whole", 1)
+    parent, *branches = results.every_trial
+    wrong = []
+    for trial in (parent, *branches):
+        number = 0 if trial.branch is None else trial.branch.number
+        reports = [(one["training_iteration"], one["val_loss"]) for one in trial.history]
+        if [one for one, _ in reports] != list(range(number + 1, EPOCHS + 1)):
+            wrong.append(f"trial {trial.id} has lost a report, or has one twice")
+        elif reports != [(one["training_iteration"], one["val_loss"]) for one in parent.history[number:]]:
+            wrong.append(f"trial {trial.id} does not train as its parent does from report {number} on")
+    good, of = len(branches) - len(wrong), f"{len(branches)} of {count} began"
+    what = "branches with nothing changed that train bit by bit as their parent"
+    headline(what, good / max(1, count), "", of=of, least=1)
+    book.wrong += wrong
+    book.promise(len(branches) == count, f"{of}: too few branches")
 
 
 def main() -> int:
-    """Run both parts, print a table, and return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--yields", type=int, default=20, help="commands (default 20)")
-    parser.add_argument("--signals", type=int, default=10, help="signals (default 10)")
-    parser.add_argument("--seed", type=int, default=1, help="of the moments (default 1)")
-    parser.add_argument("--short", action="store_true", help="two commands and one signal")
-    args = parser.parse_args()
-    count, ends = (2, 1) if args.short else (args.yields, args.signals)
+    """Run the parts, print a table, and return the exit status."""
+    counts = {"yields": (20, 2), "signals": (10, 1), "branches": (20, 2), "whole": (6, 1)}
+    seed = 1, "of the moments"
+    args = options(__doc__, "one or two of each", rows=tuple(counts), seed=seed)
+    yielded, ended, branched, whole = (
+        (few if args.short else many) if part in args.only else 0 for part, (many, few) in counts.items()
+    )
+    rng, book = random.Random(args.seed), Book()
     with tempfile.TemporaryDirectory(prefix="leaving-") as place:
         folder = Path(place)
-        ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
-        wanted = told(run(str(folder), "whole", 2))
-        rows, wrong = list[list[str]](), list[str]()
-        if [len(trial) for trial in wanted] != [EPOCHS, EPOCHS]:
-            wrong.append("the sweep that nothing ends has not come to its end")
-        if count:
-            more, bad = yields(count, folder, wanted)
-            rows, wrong = rows + more, wrong + bad
-        ray.shutdown()
-        if ends:
-            more, bad = signals(ends, folder, wanted, random.Random(args.seed))
-            rows, wrong = rows + more, wrong + bad
-        print(table(["", "times", "median s", "most s"], rows, False))
-    for what in wrong:
-        print(what)
-    print("All promises were kept." if not wrong else f"{len(wrong)} promises were broken.")
-    return bool(wrong)
+        if yielded or ended:
+            with local_ray(4, include_dashboard=False):
+                wanted = told(run(str(folder), "undisturbed", 2))
+                book.promise(
+                    [len(trial) for trial in wanted] == [EPOCHS, EPOCHS],
+                    "the sweep that nothing ends has not come to its end",
+                )
+                if yielded:
+                    yields(yielded, folder, wanted, book)
+            if ended:
+                signals(ended, folder, wanted, rng, book)
+        for name, trials, what in (("free", 1, "its gang is free"), ("yields", 2, "another trial yields")):
+            if branched:
+                with local_ray(4, include_dashboard=False):
+                    taken = soon(branched, folder, f"branch-{name}", trials, rng)
+                book.times(f"a branch's first training step, {what}", taken)
+        if whole:
+            with local_ray(4 * (1 + whole), include_dashboard=False):
+                to_the_end(whole, folder, rng, book)
+    print("\n" + table(["", "times", "median s", "most s"], book.lines) + "\n")
+    print("\n".join(book.wrong) or "All promises were kept.")
+    return bool(book.wrong)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,17 @@
-"""Run a peer in a process of its own, and measure its time and the memory of its process tree."""
+"""The kit of all benchmarks: their command lines, and peers that run and are measured in processes of their own."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -18,6 +22,57 @@ import psutil
 PEERS = Path(__file__).parent / "peers"
 SAMPLE_S = 0.5
 """Seconds between two samples of memory. One costs a few ms for each process, hence no shorter."""
+
+
+def options(
+    doc: str | None, short: str, *, rows: Sequence[str] = (), few: Sequence[str] = (), repeats: int = 0, **more: Any
+) -> argparse.Namespace:
+    """Return a benchmark's command line.
+
+    Args:
+        short: what a short run does, which says that all still runs and measures nothing.
+        rows: what ``--only`` takes some of; all by default, and ``few`` (or all) in a short run.
+        repeats: how often by default; a short run does all once.
+        more: further options with a default and a help text each; one whose default is a tuple takes one of its values.
+    """
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--short", action="store_true", help=short)
+    if rows:
+        parser.add_argument("--only", help=f"some of {','.join(rows)} (default: all)")
+    if repeats:
+        parser.add_argument("--repeats", type=int, help=f"how often (default {repeats})")
+    for name, (default, text) in more.items():
+        several = isinstance(default, tuple)
+        kind: dict[str, Any] = {"choices": default} if several else {"type": type(default)}
+        first = default[0] if several else default
+        if default is False:
+            parser.add_argument(f"--{name}", action="store_true", help=text)
+        else:
+            parser.add_argument(f"--{name}", **kind, default=first, help=f"{text} (default {first})")
+    args = parser.parse_args()
+    if rows:
+        chosen = args.only.split(",") if args.only else (args.short and few) or rows
+        if unknown := set(chosen) - set(rows):
+            parser.error(f"--only takes some of {','.join(rows)}, not {','.join(sorted(unknown))}")
+        args.only = [row for row in rows if row in chosen]
+    if repeats:
+        args.repeats = args.repeats or (1 if args.short else repeats)
+    return args
+
+
+# --- peers ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Peer:
+    """How to run a row: a file in ``peers`` and which of its ways, and how often at most; ``job`` is its own part."""
+
+    title: str
+    script: str
+    way: str
+    most: int = 100
+    job: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -85,29 +140,79 @@ def environment(**more: str) -> dict[str, str]:
     root = Path(__file__).resolve().parent.parent
     path = [str(PEERS.resolve()), str(root), env.get("PYTHONPATH", "")]
     env["PYTHONPATH"] = os.pathsep.join(part for part in path if part)
-    env.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="", RAY_USAGE_STATS_ENABLED="0", **more)
-    return env
+    own = {"CUDA_VISIBLE_DEVICES": "", "RAY_USAGE_STATS_ENABLED": "0"}
+    return {**env, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **own, **more}
 
 
-def run_peer(
-    script: str,
-    arguments: Sequence[str],
-    folder: Path,
-    limit_s: float,
-    *,
-    memory: bool,
-    more: Mapping[str, str] = MappingProxyType({}),
-) -> Run:
-    """Run ``peers/script`` until it ends or ``limit_s`` seconds have passed; leave no process behind.
+@dataclass
+class Row:
+    """All runs of one peer."""
 
-    ``memory`` samples that of its process tree; ``more`` is added to its environment.
+    key: str
+    title: str
+    runs: list[Run] = field(default_factory=list)
+    skipped: str | None = None
+
+    @property
+    def good(self) -> list[Run]:
+        """The runs that ended as they should."""
+        return [run for run in self.runs if run.error is None]
+
+
+@contextmanager
+def said(what: str) -> Iterator[None]:
+    """Say what is being measured, and how long it took."""
+    print(f"{what} ...", file=sys.stderr, end="", flush=True)
+    began = time.monotonic()
+    yield
+    print(f" {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+
+
+def run_rows(
+    peers: Mapping[str, Peer],
+    args: argparse.Namespace,
+    play: Callable[[str, int, Path], Run],
+    skipped: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Row]:
+    """Run the rows that were asked for, in turns, so that all meet the same noise; ``play`` runs one in a folder."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a time limit on all of this leaves no process either
+    rows = {key: Row(key, peers[key].title, skipped=skipped.get(key)) for key in args.only}
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as parent:
+        for number in range(args.repeats):
+            for key, row in rows.items():
+                if row.skipped is None and number < peers[key].most:
+                    folder = Path(parent, f"{key}{number}")
+                    folder.mkdir()
+                    with said(f"{key}: {row.title}, run {number + 1}"):
+                        row.runs.append(play(key, number, folder))
+    return rows
+
+
+def failed(rows: Mapping[Any, Row], *, theirs: Callable[[Row, str], bool] = lambda *_: False) -> int:
+    """Say why rows are missing, and return the exit status: 1 where one failed by more than ``theirs`` fault."""
+    status = 0
+    for row in rows.values():
+        if row.skipped:
+            print(f"\n{row.key}: not run: {row.skipped}")
+        for error in {run.error for run in row.runs if run.error}:
+            print(f"\n{row.key}: failed: {error}")
+            status = status if theirs(row, error) else 1
+    return status
+
+
+def run_peer(peer: Peer, job: Any, limit_s: float, *, memory: bool = False) -> Run:
+    """Run a peer until it ends or ``limit_s`` seconds have passed; leave no process behind.
+
+    ``job`` is its `Work`, and has a folder; ``memory`` samples that of its process tree.
     """
-    out, log = folder / "out.json", folder / "log.txt"
-    command = [sys.executable, str(PEERS / script), *arguments, "--out", str(out)]
+    folder = Path(job.folder)
+    given, out, log = folder / "job.json", folder / "out.json", folder / "log.txt"
+    given.write_text(job.text())
+    command = [sys.executable, str(PEERS / peer.script), peer.way, str(given), str(out)]
     with log.open("w") as file:
         run = Run(begin=time.time())
         process = subprocess.Popen(
-            command, stdout=file, stderr=subprocess.STDOUT, env=environment(**more), start_new_session=True
+            command, stdout=file, stderr=subprocess.STDOUT, env=environment(**peer.environment), start_new_session=True
         )
         tree = Tree(process.pid)
         try:
@@ -118,7 +223,7 @@ def run_peer(
     if code != 0 or not out.exists():
         tail = "\n    ".join(log.read_text(errors="replace").strip().splitlines()[-12:])
         reason = f"did not end within {limit_s:.0f} s" if code is None else f"exit status {code}"
-        run.error = f"{script}: {reason}; the end of its output:\n    {tail}"
+        run.error = f"{peer.script} {peer.way}: {reason}; the end of its output:\n    {tail}"
         return run
     measured = json.loads(out.read_text())
     run.called, run.done, run.trials = measured["called"], measured["done"], measured["trials"]
@@ -133,24 +238,3 @@ def _wait(process: subprocess.Popen[bytes], tree: Tree, limit_s: float, memory: 
         except subprocess.TimeoutExpired:
             tree.sample() if memory else tree.look()
     return None
-
-
-def time_floor(what: str, folder: Path, at_once: int = 1) -> dict[str, float]:
-    """Time ``peers/floor.py --what ray|imports``, in as many processes at once.
-
-    ``start`` is the seconds from starting the process to all imports done (interpreter included), the
-    longest of those processes.
-    """
-    begin = time.time()
-    outs = [folder / f"{what}-{index}.json" for index in range(at_once)]
-    command = [sys.executable, str(PEERS / "floor.py"), "--what", what, "--out"]
-    processes = [
-        subprocess.Popen([*command, str(out)], env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        for out in outs
-    ]
-    codes = [process.wait(timeout=120) for process in processes]
-    if any(codes):
-        raise RuntimeError(f"peers/floor.py --what {what} ended with {codes}: run it by hand to see why")
-    measured: list[dict[str, float]] = [json.loads(out.read_text()) for out in outs]
-    slowest = max(measured, key=lambda one: one["ready"])
-    return {**slowest, "start": slowest["ready"] - begin}

@@ -11,11 +11,9 @@ as many bundles, take turns with the gang, and only what grows more than theirs 
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import secrets
-import statistics
 import sys
 import tempfile
 import time
@@ -26,9 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-from figures import headline, table
-from measure import environment
+from figures import headline, median, table
+from measure import environment, options
 
 CPUS = 2
 """Of each node."""
@@ -38,11 +35,10 @@ BLOCK, BLOCKS = 50, 5
 """Reports between two barriers, and such blocks of a trial, beside a first one that warms up."""
 ROUNDS = 50
 MEETINGS = 5
-"""The fastest is judged: torch asks the DNS for the name behind each connection, and a question that gets no answer, as
-happens when many come at once, costs 5 s that say nothing of the gang. The slowest shows them."""
+"""The fastest counts: torch asks the DNS for the name behind each connection, and a question that gets no answer, as
+happens when many come at once, costs 5 s that say nothing of the gang."""
 SLACK = 1.5
 """How much more something may grow than it is allowed to: medians of a busy machine."""
-REST_S = 2.0
 LIMIT_S = 600.0
 """How long plain actors may take to start, as long as a gang."""
 
@@ -61,7 +57,6 @@ COSTS = {
     "start": Cost("gang start", "plain start"),
     "plain start": Cost("  plain actors with its imports"),
     "meet": Cost("gang meets anew", "round"),
-    "slowest": Cost("  the slowest of its meetings"),
     "round": Cost("  a call to all plain actors"),
     "report": Cost("report", "call"),
     "decision": Cost("report and decision, gang and head", "call"),
@@ -69,7 +64,6 @@ COSTS = {
     "tune": Cost("report and decision, through Tune", "call"),
     "driver": Cost("  processor time of the driver for it"),
     "call": Cost("  a call to one plain actor"),
-    "rest": Cost("cores that Ray uses at rest"),
 }
 JUDGED = ("start", "meet", "report", "decision", "head", "tune", "driver")
 
@@ -93,7 +87,7 @@ def reporting(config: dict[str, Any]) -> None:
 
 def per_report(took: Sequence[float]) -> float:
     """Return what one report takes, from all that were made: the median of the blocks but the first."""
-    return statistics.median(took[2 * BLOCK :: BLOCK])
+    return median(took[2 * BLOCK :: BLOCK])
 
 
 # --- what is measured -------------------------------------------------------------------------------------
@@ -153,7 +147,7 @@ def plain(workers: int) -> dict[str, float]:
         told = {"plain start": time.perf_counter() - began}
         rounds = repeated(lambda: ray.get([actor.call.remote() for actor in actors]), ROUNDS)
         calls = repeated(lambda: ray.get(actors[0].call.remote()), ROUNDS)
-        told |= {"round": statistics.median(rounds), "call": statistics.median(calls)}
+        told |= {"round": median(rounds), "call": median(calls)}
         for actor in actors:
             ray.kill(actor)
     return told
@@ -177,7 +171,7 @@ def ganged(workers: int, folder: Path) -> dict[str, float]:
                 gang.heal()
 
             meetings = repeated(meet, MEETINGS)
-            told |= {"meet": min(meetings), "slowest": max(meetings)}
+            told["meet"] = min(meetings)
             told["report"], _ = trial(gang, folder, asked=False)
             told["decision"], told["head"] = trial(gang, folder, asked=True)
     return told
@@ -230,78 +224,46 @@ def swept(workers: int, folder: Path) -> dict[str, float]:
     used = [after - before for before, after in zip(marks[BLOCK:], marks[BLOCK + 1 :], strict=False)]
     return {
         "tune": per_report([report["took"] for report in results.best.history]),
-        "driver": statistics.median(used),
+        "driver": median(used),
     }
-
-
-def at_rest() -> float:
-    """Return how many cores Ray's processes use while nothing is asked of them."""
-
-    def used() -> float:
-        total = 0.0
-        for process in psutil.Process().children(recursive=True):
-            try:
-                total += sum(process.cpu_times()[:2])
-            except psutil.Error:
-                continue
-        return total
-
-    time.sleep(REST_S)  # let what was there before come to its end
-    before = used()
-    time.sleep(REST_S)
-    return max(0.0, used() - before) / REST_S
 
 
 def measure(workers: int, repeats: int, folder: Path) -> dict[str, float]:
     """Return what a gang of ``workers`` costs on the cluster as it is; medians, and those of one sweep's reports."""
     seen: dict[str, list[float]] = defaultdict(list)
-    seen["rest"].append(at_rest())
     for _ in range(repeats):
         for told in (plain(workers), ganged(workers, folder)):
             for name, value in told.items():
                 seen[name].append(value)
-    return {name: statistics.median(values) for name, values in seen.items()} | swept(workers, folder)
+    return {name: median(values) for name, values in seen.items()} | swept(workers, folder)
 
 
 # --- tables -----------------------------------------------------------------------------------------------
 
 
-def dearer(measured: Sizes, allowed: Callable[[int], float], what: str) -> list[str]:
-    """Return which costs have grown more than is allowed, and more than their control."""
-    first, *others = measured
-    found = []
-    for size in others:
-        growth = {name: measured[size][name] / measured[first][name] for name in COSTS}
-        for name in JUDGED:
-            control = COSTS[name].control
-            limit = max(allowed(size), growth[control] if control else 0.0)
-            if growth[name] > SLACK * limit:
-                beside = f" (its control {growth[control]:.2f})" if control else ""
-                found.append(f"{COSTS[name].title.strip()}: {growth[name]:.2f} times at {size} {what}{beside}")
-    return found
+def judge(measured: Sizes, what: str, base: int, allowed: Callable[[int], float]) -> list[str]:
+    """Print what each thing costs at each size; return which have grown more than is allowed, and than their control.
 
-
-def show(measured: Sizes, what: str, base: int, markdown: bool) -> None:
-    """Print what each thing costs at each size, and how much more at the largest than at ``base``."""
+    Declared is how much more the largest size costs than ``base``.
+    """
     sizes = list(measured)
     rows = []
     for name, cost in COSTS.items():
         values = [measured[size][name] for size in sizes]
-        text = [f"{value:.2f}" if name == "rest" else _time(value) for value in values]
-        growth = "" if name == "rest" else f"{values[-1] / measured[base][name]:.2f}"
-        rows.append([cost.title, *text, growth])
-    print(table([what, *map(str, sizes), f"{sizes[-1]} / {base}"], rows, markdown), flush=True)
-
-
-def declare(measured: Sizes, what: str, base: int, allowed: float) -> None:
-    """Declare how much more the largest size costs than ``base``; the goal gives room for what plain actors need."""
-    size = max(measured)
-    for name in ("start", "report", "decision", "tune"):
-        control = COSTS[name].control or name
-        growth = {key: measured[size][key] / measured[base][key] for key in (name, control)}
-        of = f"plain actors {growth[control]:.2f}"
-        most = SLACK * max(allowed, growth[control])
-        headline(f"{COSTS[name].title}: {size} {what} / {base}", growth[name], of=of, most=most)
+        rows.append([cost.title, *map(_time, values), f"{values[-1] / measured[base][name]:.2f}"])
+    print(table([what, *map(str, sizes), f"{sizes[-1]} / {base}"], rows) + "\n", flush=True)
+    found = []
+    for size in (size for size in sizes if size > base):
+        growth = {name: measured[size][name] / measured[base][name] for name in COSTS}
+        for name in JUDGED:
+            control = COSTS[name].control
+            most = SLACK * max(allowed(size), growth[control] if control else 0.0)
+            beside = f"plain actors {growth[control]:.2f}" if control else ""
+            if size == sizes[-1] and name in ("start", "report", "decision", "tune"):
+                headline(f"{COSTS[name].title}: {size} {what} / {base}", growth[name], of=beside, most=most)
+            if growth[name] > most:
+                found.append(f"{COSTS[name].title.strip()}: {growth[name]:.2f} times at {size} {what} ({beside})")
+    return found
 
 
 def _time(seconds: float) -> str:
@@ -310,19 +272,14 @@ def _time(seconds: float) -> str:
 
 def main() -> int:
     """Print both tables; return 1 where something grows that may not."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--short", action="store_true", help="1 and 2 nodes, gangs of 1 and 2; judges nothing")
-    parser.add_argument("--repeats", type=int, help="how often each is measured (3; 1 with --short)")
-    parser.add_argument("--markdown", action="store_true", help="tables for a document")
-    given = parser.parse_args()
+    args = options(__doc__, "1 and 2 nodes, gangs of 1 and 2; judges nothing", repeats=3)
     settings = environment(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
     os.environ.clear()
     os.environ.update(settings)
     import ray
     from ray.cluster_utils import Cluster
 
-    sizes = (1, 2) if given.short else (1, 2, 4, 8)
-    repeats = given.repeats or (1 if given.short else 3)
+    sizes = (1, 2) if args.short else (1, 2, 4, 8)
     node: dict[str, Any] = {"num_cpus": CPUS, "object_store_memory": STORE}
     quick = {"prestart_worker_first_driver": False}  # idle task workers would only take processor time
     cluster = Cluster(
@@ -338,21 +295,17 @@ def main() -> int:
             for nodes in sizes:
                 while len(cluster.list_all_nodes()) < nodes:
                     cluster.add_node(**node)
-                clusters[nodes] = measure(2, repeats, folder)
-            print(f"\nA gang of two workers, on clusters of so many nodes; medians of {repeats}\n")
-            show(clusters, "nodes", 1, given.markdown)
+                clusters[nodes] = measure(2, args.repeats, folder)
+            print(f"\nA gang of two workers, on clusters of so many nodes; medians of {args.repeats}\n")
+            found = judge(clusters, "nodes", 1, lambda _: 1.0)
             for workers in sizes:
-                gangs[workers] = clusters[nodes] if workers == 2 else measure(workers, repeats, folder)
-            print(f"\nGangs of so many workers, on {nodes} nodes; medians of {repeats}\n")
-            show(gangs, "workers", 2, given.markdown)
-            declare(clusters, "nodes", 1, 1.0)
-            declare(gangs, "workers", 2, max(gangs) / 2)
+                gangs[workers] = clusters[nodes] if workers == 2 else measure(workers, args.repeats, folder)
+            print(f"\nGangs of so many workers, on {nodes} nodes; medians of {args.repeats}\n")
+            found += judge(gangs, "workers", 2, lambda size: size / 2)  # a rank alone has nobody to tell or to meet
     finally:
         ray.shutdown()
         cluster.shutdown()
-    together = {size: one for size, one in gangs.items() if size > 1}  # a rank alone has nobody to tell or to meet
-    found = dearer(clusters, lambda _: 1.0, "nodes") + dearer(together, lambda size: size / 2, "workers (2: 1)")
-    if given.short:
+    if args.short:
         print("\nnot judged")
         return 0
     print(f"\nNothing grows with the cluster, or faster than the gang, by more than {SLACK:g}: ", end="")

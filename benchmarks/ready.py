@@ -13,7 +13,6 @@ One process calls `tunelight.run` three times (two trials of two workers, digits
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -23,9 +22,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent / "peers"))
-
 from figures import headline, median, show, spread, table
+from measure import options, said
 
 RANKS, RUNS, LIMIT_S = 2, 3, 300
 VARIANTS = {"forked": {}, "started": {"TUNELIGHT_FORK": "0"}, "alone": {"BENCHMARK_REUSE": "0"}, "torchrun": {}}
@@ -152,20 +150,13 @@ def declare(found: dict[str, list[list[dict[str, float]]]]) -> None:
 
 def main() -> int:
     """Measure, and print a table of medians with ratios."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--short", action="store_true", help="forked only, once")
-    parser.add_argument("--repeats", type=int, default=3, help="processes of each row (default 3)")
-    parser.add_argument("--runs", type=Path, help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.runs is not None:
-        runs(args.runs)
-        return 0
+    args = options(__doc__, "forked only, once", repeats=3)
     found: dict[str, list[list[dict[str, float]]]] = {}
     with tempfile.TemporaryDirectory(prefix="ready-") as parent:
-        for number in range(1 if args.short else args.repeats):
+        for number in range(args.repeats):
             for variant in ["forked"] if args.short else VARIANTS:  # in turn, so that noise falls on all
-                print(f"{variant}, process {number + 1} ...", file=sys.stderr, flush=True)
-                found.setdefault(variant, []).append(measured(variant, Path(parent, f"{variant}-{number}")))
+                with said(f"{variant}, process {number + 1}"):
+                    found.setdefault(variant, []).append(measured(variant, Path(parent, f"{variant}-{number}")))
     head = ["", "1st run s", "2nd run s", "after an edit s", "2nd / 1st", "2nd beyond training s", "2 workers MB"]
     lines = []
     for variant, processes in found.items():
@@ -177,11 +168,14 @@ def main() -> int:
             variant, *map(show, times), show(times[1] / times[0]), show(beyond) if own else "-",
             show(median(one["mb"] for one in second), 0) if own else "-",
         ])  # fmt: skip
-    declare(found)
     print(f"\nready: seconds from the call to the first report, {RANKS} workers, {os.cpu_count()} cores; medians.\n")
-    print(table(head, lines, markdown=False))
+    print(table(head, lines) + "\n")
+    declare(found)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if sys.argv[1:2] == ["--runs"]:  # the process that is measured
+        runs(Path(sys.argv[2]))
+    else:
+        sys.exit(main())

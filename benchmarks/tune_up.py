@@ -8,13 +8,12 @@ Then a sweep is foretold for each of three gangs and run at once, three times: a
 its speed within a minute, so the median of the three errors counts.
 
     python benchmarks/tune_up.py            # about 16 minutes on 2 cores
-    python benchmarks/tune_up.py --models mlp sweep
+    python benchmarks/tune_up.py --only mlp,sweep
     python benchmarks/tune_up.py --short    # a few settings of the MLP, for a moment each
 """
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
 import sys
@@ -23,9 +22,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent / "peers"))
-
 from figures import headline, table
+from measure import options
 
 SECONDS, PASSES = 3.0, 3
 SHARE, NEAR, TRUE = 0.1, 0.95, 0.15
@@ -99,13 +97,13 @@ def searched(name: str, *, short: bool) -> tuple[list[str], bool]:
     )
     before = truth[choices.start(choices.gangs[0])] / truth[best]
     of = f"{len(search.measured)} of {len(truth)} settings measured; {luck:.2f} at random, {before:.2f} before"
-    headline(f"{name}: speed of the setting found / of the best one", reached, of=of, least=NEAR)
-    headline(f"{name}: time of the search / of measuring all settings", search_s / grid_s, most=SHARE)
+    near = headline(f"{name}: speed of the setting found / of the best one", reached, of=of, least=NEAR)
+    soon = headline(f"{name}: time of the search / of measuring all settings", search_s / grid_s, most=SHARE)
     row = [
         name, str(len(truth)), f"{grid_s:.0f} s", str(len(search.measured)), f"{search_s:.1f} s",
         f"{search_s / grid_s:.1%}", f"{reached:.1%}", f"{luck:.1%}", f"{before:.1%}",
     ]  # fmt: skip
-    return row, reached >= NEAR and search_s <= SHARE * grid_s
+    return row, near and soon
 
 
 def swept() -> tuple[list[list[str]], bool]:
@@ -118,10 +116,9 @@ def swept() -> tuple[list[list[str]], bool]:
     for (workers, cpus), rounds in zip(SIZES, zip(*pairs, strict=True), strict=True):
         errors = [foretold_s / live_s - 1 for foretold_s, live_s in rounds]
         error, size = statistics.median(errors), f"{workers} worker{'s' * (workers > 1)} x {cpus} CPU{'s' * (cpus > 1)}"
-        good = good and abs(error) <= TRUE
         each = [f"{foretold_s:.1f} / {live_s:.1f} s" for foretold_s, live_s in rounds]
         of = f"foretold / live {', '.join(each)}"
-        headline(f"a sweep, {size}: error of the time that is foretold", abs(error), "", of=of, most=TRUE)
+        good &= headline(f"a sweep, {size}: error of the time that is foretold", abs(error), "", of=of, most=TRUE)
         rows.append([size, *each, f"{error:+.0%}"])
     return rows, good
 
@@ -147,26 +144,24 @@ def foretold_and_live(size: tuple[int, int], storage: Path) -> tuple[float, floa
 
 def main() -> int:
     """Measure, and print two tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--short", action="store_true", help="a few settings of the MLP, for a moment each")
-    parser.add_argument("--models", nargs="+", choices=[*MODELS, "sweep"], default=[*MODELS, "sweep"])
-    args = parser.parse_args()
+    parts = (*MODELS, "sweep")
+    args = options(__doc__, "a few settings of the MLP, for a moment each", rows=parts, few=("mlp",))
     import tunelight as tl
 
     rows, good = [], []
     with tl.ready():
-        for name in ["mlp"] if args.short else [name for name in args.models if name in MODELS]:
+        for name in [name for name in args.only if name in MODELS]:
             row, near = searched(name, short=args.short)
             rows.append(row)
             good.append(near)
     if rows:
         columns = ["training", "grid", "its time", "measured", "time", "share", "speed / best", "at random", "before"]
-        print(f"\n{table(columns, rows, False)}\n")
-    if "sweep" in args.models and not args.short:
+        print(f"\n{table(columns, rows)}\n")
+    if "sweep" in args.only:
         sweeps, agrees = swept()
         good.append(agrees)
         rounds = [f"foretold / live, {number}." for number in range(1, ROUNDS + 1)]
-        print(table(["gang", *rounds, "median error"], sweeps, False))
+        print(table(["gang", *rounds, "median error"], sweeps))
     return 0 if args.short or all(good) else 1
 
 

@@ -1,4 +1,4 @@
-"""The parts of :mod:`faults` that need Lightning: the training, and the callback that kills a rank of it."""
+"""The parts of :mod:`kills` that need Lightning: the training, and the callback that kills a rank of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from events import THREADS, write_event
+from jobs import QUIET, THREADS
 from kills import VICTIM, Fault
 from lightning_parts import build_data
 
@@ -31,15 +31,8 @@ class Victim(pl.Callback):
         self.batches = 0
 
     def _write(self, trainer: pl.Trainer, event: str) -> None:
-        write_event(
-            self.job.folder,
-            trainer.global_rank,
-            0,
-            event,
-            epoch=trainer.current_epoch,
-            size=trainer.world_size,
-            began=self.began,
-        )
+        about = {"epoch": trainer.current_epoch, "size": trainer.world_size, "began": self.began}
+        self.job.tell(trainer.global_rank, 0, event, **about)
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Note when this process began to train, anew after a fault."""
@@ -93,15 +86,6 @@ def build(
     """Return the Trainer, its model and data, seeded. Runs on: each rank (driver where the peer launches them)."""
     torch.set_num_threads(THREADS)
     pl.seed_everything(7, verbose=False)
-    trainer = pl.Trainer(
-        max_epochs=EPOCHS,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-        callbacks=[Victim(job), *callbacks],
-        **trainer_args,
-    )
+    given = {**QUIET, "num_sanity_val_steps": 0, "callbacks": [Victim(job), *callbacks], **trainer_args}
+    trainer = pl.Trainer(max_epochs=EPOCHS, **given)
     return trainer, DigitsClassifier(lr=1e-3, hidden=128), build_data(job.repeats)

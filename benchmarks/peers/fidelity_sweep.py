@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jobs import Work, run_ways
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, MedianStoppingRule
-from workload import Job, make_configs, run_job, train_one
+from workload import Job, make_configs, train_one
 
 import tunelight as tl
 from tunelight.schedulers import ASHA
@@ -21,22 +20,15 @@ class Asking(FIFOScheduler):
     """FIFO that is asked about each report, as Ray's schedulers are: what waiting for an answer costs."""
 
 
-@dataclass(frozen=True)
-class Live:
+@dataclass(frozen=True, kw_only=True)
+class Live(Work):
     """One live sweep: ``repeats`` makes an epoch longer."""
 
     scheduler: str
-    workers: int
     trials: int
     epochs: int
     seed: int
     repeats: int
-    folder: str
-
-    @classmethod
-    def load(cls, path: str | Path) -> Live:
-        """Read what fidelity.py wrote."""
-        return cls(**json.loads(Path(path).read_text()))
 
     @property
     def sweep_folder(self) -> Path:
@@ -63,9 +55,12 @@ class Live:
         return makers[self.scheduler]()
 
 
-def sweep(live: Live, _args: argparse.Namespace) -> None:
+def sweep(live: Live, _: str) -> None:
     """Run it."""
-    job = Job(live.configs(), live.epochs, live.workers, live.repeats, 1, 3, live.folder)
+    job = Job(
+        folder=live.folder, ranks=live.ranks, configs=live.configs(), epochs=live.epochs, repeats=live.repeats,
+        grace_period=1, reduction_factor=3,
+    )  # fmt: skip
     space = {
         "index": tl.choice(list(range(live.trials))),
         "lr": tl.loguniform(1e-4, 1e-1),
@@ -85,8 +80,8 @@ def sweep(live: Live, _args: argparse.Namespace) -> None:
         max_epochs=live.epochs,
         baselines=job.configs,
         scheduler=live.make_scheduler(),
-        workers=live.workers,
-        max_concurrent=2 // live.workers,
+        workers=live.ranks,
+        max_concurrent=2 // live.ranks,
         address="local",
         storage=str(live.sweep_folder.parent),
         name=live.sweep_folder.name,
@@ -96,4 +91,4 @@ def sweep(live: Live, _args: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    run_job(sweep, Live.load, lambda _live: [])
+    run_ways(Live, {"sweep": sweep})

@@ -1,22 +1,20 @@
 """The vision transformer that gpu.py trains: in this process, in new ones (ddp_spawn, Ray Train), or in a trial.
 
-Every fit appends a line to FOLDER/fits.jsonl: when its first and its last step had ended (seconds of the wall clock),
-the images a second between them, the first few steps left out, and how many graphs its process has compiled so far.
+Every fit tells when its first and its last step had ended (seconds of the wall clock), the images a second between
+them, the first few steps left out, and how many graphs its process has compiled so far.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import logging
 import time
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 import torch._dynamo.utils
+from jobs import QUIET, Work, fit_by_ray, local_ray, ray_lightning, run_ways
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 from tunelight.extras.zoo import VisionTransformer
@@ -24,17 +22,22 @@ from tunelight.extras.zoo import VisionTransformer
 IMAGES = 10_000
 
 
-@dataclass(frozen=True)
-class Vit:
-    """What to train. ``compiler``: of torch.compile, "" for none; ``folder`` takes the events."""
+@dataclass(frozen=True, kw_only=True)
+class Vit(Work):
+    """What to train, and how often. ``compiler``: of torch.compile, "" for none."""
 
+    ranks: int = 1
     model: dict[str, int]
     batch: int
     steps: int
     warmup: int
     device: str
-    compiler: str
-    folder: str
+    compiler: str = ""
+    fits: int = 1
+
+    def collect(self) -> list[dict[str, Any]]:
+        """Return what the fits told, in the order in which they ended."""
+        return sorted(self.events(), key=lambda event: float(event["last"]))
 
 
 class Whole(torch.nn.Module):
@@ -86,9 +89,7 @@ class Clock(pl.Callback):
         if step == job.steps and trainer.is_global_zero:
             speed = (job.steps - job.warmup) * job.batch / (self.times[step] - self.times[job.warmup])
             graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
-            line = {"first": self.times[1], "last": self.times[step], "speed": speed, "graphs": graphs}
-            with Path(job.folder, "fits.jsonl").open("a") as file:
-                file.write(json.dumps(line) + "\n")
+            job.tell(0, 0, "fit", first=self.times[1], last=self.times[step], speed=speed, graphs=graphs)
 
 
 def loader(job: Vit) -> DataLoader[Any]:
@@ -102,62 +103,40 @@ def loader(job: Vit) -> DataLoader[Any]:
 
 def fit(job: Vit, number: int, **settings: Any) -> None:
     """Train once."""
-    trainer = pl.Trainer(
-        max_steps=job.steps, accelerator="gpu" if job.device == "cuda" else "cpu", precision="bf16-mixed",
-        callbacks=[Clock(job)], logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, use_distributed_sampler=False, **settings,
-    )  # fmt: skip
-    trainer.fit(Model(job, 1e-4 * (1 + number)), loader(job))
+    own = {
+        "accelerator": "gpu" if job.device == "cuda" else "cpu",
+        "precision": "bf16-mixed",
+        "callbacks": [Clock(job)],
+    }
+    given: dict[str, Any] = {**QUIET, **own, "use_distributed_sampler": False, **settings}
+    pl.Trainer(max_steps=job.steps, **given).fit(Model(job, 1e-4 * (1 + number)), loader(job))
 
 
-def lightning(job: Vit, fits: int, kind: str) -> None:
+def lightning(job: Vit, way: str) -> None:
     """Train several times without Ray: here alone, here by DDP with one rank as a trial does, or in new processes."""
     from pytorch_lightning.strategies import DDPStrategy
 
     backend = "nccl" if job.device == "cuda" else "gloo"
-    for number in range(fits):
-        start: Any = "spawn" if kind == "spawn" else "popen"
+    for number in range(job.fits):
+        start: Any = "spawn" if way == "spawn" else "popen"
         ddp = DDPStrategy(start_method=start, process_group_backend=backend)
-        fit(job, number, devices=1, strategy="auto" if kind == "alone" else ddp)
+        fit(job, number, devices=1, strategy="auto" if way == "alone" else ddp)
 
 
-def ray_train(job: Vit, fits: int) -> None:
+def ray_train(job: Vit, _: str) -> None:
     """Train several times, each by a TorchTrainer of its own."""
-    import ray
-    from ray import train
-    from ray.train.torch import TorchTrainer
-
-    ray.init(address="local", log_to_driver=False)
-    gpu = job.device == "cuda"
-    for number in range(fits):
-        TorchTrainer(
-            ray_train_worker,
-            train_loop_config={"job": asdict(job), "number": number},
-            scaling_config=train.ScalingConfig(num_workers=1, use_gpu=gpu),
-            run_config=train.RunConfig(name=f"fit-{number}", storage_path=str(Path(job.folder, "storage"))),
-        ).fit()
-    ray.shutdown()
+    with local_ray(max(2, job.ranks)):
+        for number in range(job.fits):
+            config = {"job": job, "number": number}
+            fit_by_ray(job, ray_train_worker, config, f"fit-{number}", use_gpu=job.device == "cuda")
 
 
 def ray_train_worker(config: dict[str, Any]) -> None:
     """Train once on a worker of Ray Train."""
-    from events import import_ray_train_lightning
-
-    import_ray_train_lightning()
-    from ray.train.lightning import RayDDPStrategy, RayLightningEnvironment
-
-    settings = {"strategy": RayDDPStrategy(), "plugins": [RayLightningEnvironment()], "devices": "auto"}
-    fit(Vit(**config["job"]), config["number"], **settings)
+    _, settings = ray_lightning()
+    fit(config["job"], config["number"], **settings)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("kind", choices=("alone", "ddp", "spawn", "ray_train"))
-    parser.add_argument("job", type=json.loads)
-    parser.add_argument("fits", type=int)
-    args = parser.parse_args()
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
-    if args.kind == "ray_train":
-        ray_train(Vit(**args.job), args.fits)
-    else:
-        lightning(Vit(**args.job), args.fits, args.kind)
+    run_ways(Vit, {"alone": lightning, "ddp": lightning, "spawn": lightning, "ray_train": ray_train})

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 import torch
-from events import THREADS, write_event
+from jobs import THREADS, Work
 from torch.utils.data import ConcatDataset, DataLoader
 
 from tunelight.compat.lightning import pl
@@ -30,48 +30,38 @@ def build_data(repeats: int) -> DigitsData:
     return DigitsData() if repeats == 1 else LongDigits(repeats)
 
 
-class Timeline(pl.Callback):
+class Reported(pl.Callback):
+    """Write down that a report returned; comes after a peer's own callbacks."""
+
+    def __init__(self, job: Work, trial: int) -> None:
+        self.job, self.trial = job, trial
+
+    def _tell(self, trainer: pl.Trainer, event: str, **fields: Any) -> None:
+        self.job.tell(trainer.global_rank, self.trial, event, **fields)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Write down that the report of an epoch returned."""
+        if not trainer.sanity_checking:
+            self._tell(trainer, "reported")
+
+
+class Timeline(Reported):
     """Write down set-up, first batch and every validation; comes before a peer's own callbacks."""
-
-    def __init__(self, folder: str, trial: int) -> None:
-        self.folder = folder
-        self.trial = trial
-
-    def _write(self, trainer: pl.Trainer, event: str, **fields: Any) -> None:
-        write_event(self.folder, trainer.global_rank, self.trial, event, **fields)
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Set the thread count where training happens (a spawned process starts with its own)."""
         torch.set_num_threads(THREADS)
-        threads, omp = torch.get_num_threads(), os.environ.get("OMP_NUM_THREADS")
-        self._write(trainer, "setup", threads=threads, omp=omp)
+        self._tell(trainer, "setup", threads=torch.get_num_threads(), omp=os.environ.get("OMP_NUM_THREADS"))
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Write down the first batch of the trial."""
         if trainer.global_step == 0 and batch_idx == 0:
-            self._write(trainer, "first_batch")
+            self._tell(trainer, "first_batch")
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write down that an epoch is about to be reported."""
         if not trainer.sanity_checking:
             metrics = trainer.callback_metrics
-            self._write(trainer, "validated", loss=metrics["val_loss"].item(), acc=metrics["val_acc"].item())
-
-
-class Reported(Timeline):
-    """Write down that a report returned; comes after a peer's own callbacks."""
-
-    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Do nothing: Timeline was there already."""
-
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
-        """Do nothing: Timeline was there already."""
-
-    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Write down that the report of an epoch returned."""
-        if not trainer.sanity_checking:
-            self._write(trainer, "reported")
+            self._tell(trainer, "validated", loss=metrics["val_loss"].item(), acc=metrics["val_acc"].item())

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from events import THREADS, write_event
 from fits import Fit, Fits
+from jobs import QUIET, THREADS
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
+
+from tunelight.extras.zoo import VisionTransformer
 
 CLASSES = 10
 SEED = 7
@@ -39,45 +41,6 @@ class MLP(nn.Module):
         return logits
 
 
-class Block(nn.Module):
-    """Attention and an MLP, each behind a LayerNorm and beside a residual (a Transformer's encoder block)."""
-
-    def __init__(self, width: int, heads: int, hidden: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Map (batch, tokens, width) to the same shape."""
-        batch, count, width = tokens.shape
-        qkv = self.qkv(self.norm1(tokens)).view(batch, count, 3, self.heads, width // self.heads)
-        attended = functional.scaled_dot_product_attention(*qkv.permute(2, 0, 3, 1, 4).unbind())
-        tokens = tokens + self.out(attended.transpose(1, 2).reshape(batch, count, width))
-        result: torch.Tensor = tokens + self.mlp(self.norm2(tokens))
-        return result
-
-
-class ViT(nn.Module):
-    """A vision Transformer (Dosovitskiy et al., 2021) for square images of three channels."""
-
-    def __init__(self, *, image: int, patch: int, depth: int, heads: int, width: int, hidden: int) -> None:
-        super().__init__()
-        self.patches = nn.Conv2d(3, width, kernel_size=patch, stride=patch)
-        self.first = nn.Parameter(torch.zeros(1, 1, width))
-        self.places = nn.Parameter(0.02 * torch.randn(1, 1 + (image // patch) ** 2, width))
-        self.blocks = nn.Sequential(*(Block(width, heads, hidden) for _ in range(depth)))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, CLASSES)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Return the logits of (batch, 3, image, image)."""
-        tokens = self.patches(images).flatten(2).transpose(1, 2)
-        tokens = torch.cat([self.first.expand(len(tokens), -1, -1), tokens], dim=1) + self.places
-        logits: torch.Tensor = self.head(self.norm(self.blocks(tokens))[:, 0])
-        return logits
-
-
 def build_net(name: str) -> tuple[nn.Module, tuple[int, ...]]:
     """Return a model, the same for the same global seed, and the shape of one of its inputs."""
     if name == "tiny":
@@ -85,7 +48,7 @@ def build_net(name: str) -> tuple[nn.Module, tuple[int, ...]]:
     if name == "mlp":  # 5.0 million parameters
         return MLP(784, 1600, 1600, 720, CLASSES), (784,)
     if name == "vit":  # 4.8 million
-        return ViT(image=32, patch=4, depth=4, heads=8, width=384, hidden=768), (3, 32, 32)
+        return VisionTransformer(layers=4).net, (3, 32, 32)
     if name == "big":  # 50.4 million, 201 MB
         return MLP(*[2048] * 13, CLASSES), (2048,)
     raise ValueError(f"no model is called {name!r}: tiny, mlp, vit or big")
@@ -138,7 +101,7 @@ class Clock:
     """One rank's times of a fit. Plain loops call it as :class:`ClockCallback` does."""
 
     def __init__(self, job: Fits, index: int) -> None:
-        self.folder, self.index = job.folder, index
+        self.job, self.index = job, index
         self.first = 0.0
         self.ends: list[float] = []
         self.loss = torch.tensor(0.0)
@@ -154,17 +117,9 @@ class Clock:
 
     def write(self, rank: int, parameters: Iterable[nn.Parameter], optimizers: Iterable[torch.optim.Optimizer]) -> None:
         """Write down the times, and what this rank holds."""
-        write_event(
-            self.folder,
-            rank,
-            self.index,
-            "trained",
-            first=self.first,
-            ends=self.ends,
-            loss=float(self.loss),
-            threads=torch.get_num_threads(),
-            held=held_bytes(parameters, optimizers),
-        )
+        held = held_bytes(parameters, optimizers)
+        times = {"first": self.first, "ends": self.ends, "loss": float(self.loss)}
+        self.job.tell(rank, self.index, "trained", **times, threads=torch.get_num_threads(), held=held)
 
 
 class ClockCallback(pl.Callback):
@@ -221,15 +176,6 @@ def build(job: Fits, index: int, **trainer_args: Any) -> tuple[pl.Trainer, Class
     torch.set_num_threads(THREADS)
     pl.seed_everything(SEED, verbose=False)
     model = Classifier(fit, job.ranks)
-    trainer = pl.Trainer(
-        max_epochs=1,
-        max_steps=fit.steps,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[ClockCallback(job, index)],
-        **trainer_args,
-    )
+    callbacks: list[pl.Callback] = [ClockCallback(job, index)]
+    trainer = pl.Trainer(max_epochs=1, max_steps=fit.steps, callbacks=callbacks, **QUIET, **trainer_args)
     return trainer, model

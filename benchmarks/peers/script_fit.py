@@ -5,13 +5,8 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-import sys
-from pathlib import Path
 
 import torch.distributed
-
-sys.path.insert(0, str(Path(__file__).parents[1]))  # measure and events
-
 from workload import Job, train_one
 
 

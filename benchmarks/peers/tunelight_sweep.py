@@ -1,18 +1,18 @@
-"""Rows b, c and f: tunelight, with FIFO or its own ASHA, and a script as it is."""
+"""Rows b, c and f of turnaround.py: tunelight, with FIFO or its own ASHA, and a script as it is."""
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
-from workload import Job, run_peer, train_one
+from jobs import run_ways
+from workload import Job, train_one
 
 import tunelight as tl
 from tunelight.schedulers import ASHA
 
 
-def sweep(job: Job, args: argparse.Namespace) -> None:
+def sweep(job: Job, way: str) -> None:
     """Run the configurations as one sweep, one trial at a time, Ray's start included."""
     space = {
         "index": tl.choice(list(range(len(job.configs)))),
@@ -26,27 +26,16 @@ def sweep(job: Job, args: argparse.Namespace) -> None:
         train_one(job, dict(config), rank=rank, reporters=[report], strategy=tl.RayStrategy())
 
     asha = ASHA(max_t=job.epochs, grace_period=job.grace_period, reduction_factor=job.reduction_factor)
-    script = str(Path(__file__).with_name("script_fit.py"))
-    code = {"script": script, "args": ["--job", args.config_file], "metric": "val_loss", "checkpoints": None}
+    code: dict[str, Any] = {"train": train, "metric": "loss"}
+    if way == "script":
+        script, given = str(Path(__file__).with_name("script_fit.py")), str(Path(job.folder, "job.json"))
+        code = {"script": script, "args": ["--job", given], "metric": "val_loss", "checkpoints": None}
     tl.run(
-        space,
-        **(code if args.script else {"train": train, "metric": "loss"}),
-        mode="min",
-        num_samples=len(job.configs),
-        baselines=job.configs,
-        scheduler=asha if args.scheduler == "asha" else "fifo",
-        workers=job.ranks,
-        max_concurrent=1,
-        address="local",
-        storage=str(Path(job.folder) / "storage"),
-        name="turnaround",
-        seed=7,
-        progress=False,
-    )
+        space, **code, mode="min", num_samples=len(job.configs), baselines=job.configs,
+        scheduler=asha if way == "asha" else "fifo", workers=job.ranks, max_concurrent=1, address="local",
+        storage=job.storage, name="turnaround", seed=7, progress=False,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":
-    options = argparse.ArgumentParser()
-    options.add_argument("--scheduler", choices=["fifo", "asha"], default="fifo")
-    options.add_argument("--script", action="store_true")
-    run_peer(sweep, options)
+    run_ways(Job, {"fifo": sweep, "asha": sweep, "script": sweep})

@@ -56,10 +56,14 @@ def script(folder: Path, name: str, text: str) -> None:
 # --- one figure -------------------------------------------------------------------------------------------
 
 
-def test_a_figure_says_its_repeats_and_whether_it_is_what_was_asked(declared):
-    figures.headline("ours / theirs", 1.234, of=figures.spread([1.1, 1.3]), most=1.15)
-    figures.headline("speed", 3, "us", least=2, digits=0)
-    figures.headline("as good", float("inf"), most=0.25)
+def test_a_figure_says_its_repeats_and_whether_it_is_what_was_asked(declared, capsys):
+    assert not figures.headline("ours / theirs", 1.234, of=figures.spread([1.1, 1.3]), most=1.15)
+    assert figures.headline("speed", 3, "us", least=2, digits=0)
+    assert not figures.headline("as good", float("inf"), most=0.25)
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        "ours / theirs: 1.23 x (n = 2, 1.10 to 1.30); at most 1.15: MISSED",
+        "speed: 3 us; at least 2: met",
+    ]
     assert declared() == [
         {"what": "ours / theirs", "figure": "1.23 x (n = 2, 1.10 to 1.30)", "goal": "at most 1.15, missed"},
         {"what": "speed", "figure": "3 us", "goal": "at least 2"},
@@ -68,7 +72,7 @@ def test_a_figure_says_its_repeats_and_whether_it_is_what_was_asked(declared):
 
 
 def test_what_was_not_measured_is_not_declared(declared):
-    figures.headline("ours / theirs", float("nan"), most=1)
+    assert figures.headline("ours / theirs", float("nan"), most=1)
     assert declared() == []
 
 
@@ -130,7 +134,7 @@ def test_a_benchmark_that_fails_leaves_what_it_measured_and_the_others_run(folde
     assert bench.main(["--folder", str(folder)]) == 1
     found = [(one.benchmark, one.what, one.figure) for one in rows_of(folder)]
     assert found == [("one", "a", "1.00 x"), ("one", "b / c", "4.00 x"), ("two", "d", "5.00 x")]
-    assert (folder / "one.txt").read_text() == "went wrong\n"
+    assert (folder / "one.txt").read_text() == "b | c: 4.00 x\nwent wrong\n"
     assert capsys.readouterr().out.endswith("Failed, or missed a goal: one.\n")
 
 
