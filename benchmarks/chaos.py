@@ -75,16 +75,17 @@ class Outcome:
 
 def main() -> int:
     """Run the sweeps, print the tables, and return the exit status."""
-    more: dict[str, Any] = {
-        "faults": (100, "faults that hit, in all"),
-        "seed": (1, "which faults are drawn"),
-        "backend": (("ddp", "horovod"), "how the ranks meet"),
-        "kinds": (",".join(KINDS), "only these, comma-separated"),
-        "moments": (",".join(MOMENTS), "only these, comma-separated"),
-        "cluster": (False, "kill whole clusters"),
-        "folder": (False, "with --cluster: the storage is a folder, not S3"),
-    }
-    args = options(__doc__, "6 faults that are quick to recover from", **more)
+    args = options(
+        __doc__,
+        "6 faults that are quick to recover from",
+        faults=(100, "faults that hit, in all"),
+        seed=(1, "which faults are drawn"),
+        backend=(("ddp", "horovod"), "how the ranks meet"),
+        kinds=(",".join(KINDS), "only these, comma-separated"),
+        moments=(",".join(MOMENTS), "only these, comma-separated"),
+        cluster=(False, "kill whole clusters"),
+        folder=(False, "with --cluster: the storage is a folder, not S3"),
+    )
     faults = whole_clusters(args) if args.cluster else single_faults(args)
     print("\n".join(f"FAULT: {fault}" for fault in faults) or "every trial came to its end as if nothing had been")
     return 1 if faults else 0
