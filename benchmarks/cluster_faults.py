@@ -16,7 +16,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -27,20 +26,6 @@ import psutil
 from figures import NAN, headline, median, middle_and_most, show, spread, table
 from measure import PEERS, environment, is_alive
 
-MOMENTS = {
-    "random": "at any moment of training",
-    "write": "a checkpoint is written, and not committed",
-    "upload": "a checkpoint is in the storage, and not named there",
-    "checkpoint": "within 50 ms of a checkpoint's begin",
-    "report": "within a second of a report",
-    "begin": "right after the start of the sweep",
-    "claim": "the sweep's next owner is entered, its record not copied",
-    "resume": "the sweep is being resumed",
-}
-FIRST, LATER = ("begin",), ("claim", "resume")
-"""Moments of the first cluster of a sweep, and of the others."""
-HELD = ("write", "upload", "claim")
-"""Moments at which a process stands still until it is killed."""
 TRIALS, REPORTS = 4, 8
 RANDOM_S = 10.0
 """The latest random moment, in seconds from the first batch on a cluster."""
@@ -55,20 +40,45 @@ MARK = "TUNELIGHT_BENCHMARK_CLUSTER"
 
 
 @dataclass(frozen=True)
+class Moment:
+    """When everything is killed: at most ``latest_s`` after one of the events, counted or the first of a cluster.
+
+    ``first``: on the first cluster of a sweep only, or never on that; None for any. At the event "now" a process stands
+    still until it is killed.
+    """
+
+    title: str
+    events: tuple[str, ...]
+    latest_s: float = 0.0
+    counted: bool = False
+    first: bool | None = None
+
+
+MOMENTS = {
+    "random": Moment("at any moment of training", ("batch",), RANDOM_S),
+    "write": Moment("a checkpoint is written, and not committed", ("now",)),
+    "upload": Moment("a checkpoint is in the storage, and not named there", ("now",)),
+    "checkpoint": Moment("within 50 ms of a checkpoint's begin", ("checkpoint",), 0.05, counted=True),
+    "report": Moment("within a second of a report", ("validated",), 1.0, counted=True),
+    "begin": Moment("right after the start of the sweep", ("imported", "leased"), 3.0, first=True),
+    "claim": Moment("the sweep's next owner is entered, its record not copied", ("now",), first=False),
+    "resume": Moment("the sweep is being resumed", ("leased", "leased", "start", "batch"), 1.0, first=False),
+}
+
+
+@dataclass(frozen=True)
 class Fault:
     """One fault: ``after`` is the report on this cluster that it waits for, ``delay_s`` from the event it waits for."""
 
     moment: str
     after: int = 1
     delay_s: float = 0.0
-    event: str = "batch"
+    event: str = "now"
 
     def due(self, lines: Sequence[dict[str, Any]]) -> bool:
         """Return whether the event has come, after which ``delay_s`` are to pass."""
-        told = Counter(line["what"] for line in lines)
-        if self.moment in HELD:
-            return told["now"] > 0
-        return told[self.event] >= (self.after if self.moment in ("report", "checkpoint") else 1)
+        told = sum(line["what"] == self.event for line in lines)
+        return told >= (self.after if MOMENTS[self.moment].counted else 1)
 
 
 def draw(count: int, seed: int) -> list[Fault]:
@@ -76,34 +86,14 @@ def draw(count: int, seed: int) -> list[Fault]:
     draws = random.Random(seed)
     moments = list[str]()
     while len(moments) < count:
-        ten = [
-            *(one for one in MOMENTS if one not in FIRST),
-            "random",
-            "random",
-            "random" if len(moments) % 20 else "begin",
-        ]
+        ten = [one for one in MOMENTS if one != "begin"]
+        ten += ["random", "random", "random" if len(moments) % 20 else "begin"]
         draws.shuffle(ten)
         moments += ten
-    return [_draw_one(draws, moment) for moment in moments[:count]]
-
-
-def _draw_one(draws: random.Random, moment: str) -> Fault:
-    after = draws.randint(1, 4)
-    match moment:
-        case "random":
-            return Fault(moment, delay_s=draws.uniform(0, RANDOM_S))
-        case "checkpoint":
-            return Fault(moment, after, draws.uniform(0, 0.05), "checkpoint")
-        case "report":
-            return Fault(moment, after, draws.uniform(0, 1), "validated")
-        case "begin":
-            return Fault(moment, delay_s=draws.uniform(0, 3), event=draws.choice(("imported", "leased")))
-        case "resume":
-            return Fault(
-                moment, delay_s=draws.uniform(0, 1), event=draws.choice(("leased", "leased", "start", "batch"))
-            )
-        case _:
-            return Fault(moment, after)
+    return [
+        Fault(name, draws.randint(1, 4), draws.uniform(0, MOMENTS[name].latest_s), draws.choice(MOMENTS[name].events))
+        for name in moments[:count]
+    ]
 
 
 @dataclass
@@ -218,7 +208,7 @@ class Bench:
             "beat_s": beat, "stale_s": stale,
         }  # fmt: skip
         fault = world.fault
-        if fault is not None and fault.moment in HELD:
+        if fault is not None and fault.event == "now":
             told |= {"moment": fault.moment, "after": fault.after}
         began = time.time()
         driver = start("drive", json.dumps(told))
@@ -335,20 +325,19 @@ class Bench:
             if some:
                 again = [number for world in some for number in (*world.repeated.values(), 0)]
                 times = [middle_and_most([getattr(one, name) for one in some], 1) for name in ("ready_s", "waited_s")]
-                what = MOMENTS.get(moment, "all")
+                what = MOMENTS[moment].title if moment in MOMENTS else "all"
                 lines.append([what, str(len(some)), str(max(again)), str(sum(again)), *times[0], *times[1]])
         return table(head, lines)
 
 
 def _next(left: list[Fault], first: bool) -> Fault | None:
     """Take the next fault that suits the first cluster of a sweep, or another one."""
-    unsuited = LATER if first else FIRST
-    wanted = [fault for fault in left if fault.moment in FIRST] if first else []
-    for fault in [*wanted, *left]:
-        if fault.moment not in unsuited:
-            left.remove(fault)
-            return fault
-    return Fault("random", delay_s=1.0) if first and left else None  # those left need a sweep that was cut off
+    suited = [fault for fault in left if MOMENTS[fault.moment].first in (None, first)]
+    if suited:
+        fault = max(suited, key=lambda one: MOMENTS[one.moment].first is True)  # of equals the first
+        left.remove(fault)
+        return fault
+    return Fault("random", delay_s=1.0, event="batch") if first and left else None  # those left need one cut off
 
 
 def _events(path: Path) -> list[dict[str, Any]]:

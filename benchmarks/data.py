@@ -3,8 +3,8 @@
 The first table is images a second into 2 ranks, by torch's DataLoader, by RayDataModule, and by plain iteration over
 Ray Data's own streaming_split; the images (3 x 32 x 32, uint8) are in memory or in Ray's object store. The ranks begin
 each pass together, and the slower one counts. The second is a sweep whose preprocessing takes as much processor time
-as its training, half of an epoch's: done by each trial in each epoch, and done once, with cache=True; and how much of
-Ray's object store was in use. Ray has 4 logical CPUs: 2 for the trial's workers, 2 for preprocessing.
+as its training, half of an epoch's: done by each trial in each epoch, and done once, with cache=True. Ray has 4
+logical CPUs: 2 for the trial's workers, 2 for preprocessing.
 
     python benchmarks/data.py               # 20,000 images, 10 trials: about 5 minutes on 2 cores
     python benchmarks/data.py --only feed --repeats 7
@@ -17,10 +17,8 @@ import logging
 import os
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +33,6 @@ SPIN_S = 0.05
 """Processor seconds of a batch's training, on each rank, and of its preprocessing."""
 EPOCHS, BATCHES = 4, 16
 """Of a trial of the second table; batches of each rank."""
-_SAMPLE_S = 0.2
 
 
 def spin(seconds: float) -> None:
@@ -131,37 +128,8 @@ def trained(config: dict[str, Any]) -> None:
         tl.report({"loss": 1.0, "batches": batches})
 
 
-class ObjectStore:
-    """How much of Ray's object store is in use, at most, while it is watched."""
-
-    def __init__(self) -> None:
-        self.peak = 0
-        self._over = threading.Event()
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Watch it."""
-        thread = threading.Thread(target=self._watch)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._over.set()
-            thread.join()
-
-    def _watch(self) -> None:
-        import ray
-
-        from tunelight.compat.ray import object_store_bytes
-
-        (node,) = ray.nodes()
-        where = node["NodeManagerAddress"], node["NodeManagerPort"]
-        while not self._over.wait(_SAMPLE_S):
-            self.peak = max(self.peak, object_store_bytes(*where))
-
-
-def sweep(trials: int, epochs: int, folder: Path, cache: bool) -> tuple[float, float]:
-    """Return the seconds that a sweep takes, and the MB of the object store that were in use at most."""
+def sweep(trials: int, epochs: int, folder: Path, cache: bool) -> float:
+    """Return the seconds that a sweep takes."""
     import ray
 
     import tunelight as tl
@@ -170,18 +138,17 @@ def sweep(trials: int, epochs: int, folder: Path, cache: bool) -> tuple[float, f
     source = ray.data.range(rows, override_num_blocks=16)
     work: Any = prepared
     dataset = source.map_batches(work, batch_size=BATCH)
-    store, name = ObjectStore(), "cached" if cache else "each trial"
+    name = "cached" if cache else "each trial"
     begin = time.perf_counter()
-    with store.watched():
-        results = tl.run(
-            {"x": tl.uniform(0, 1), "epochs": epochs}, trained, datasets={"train": dataset}, cache=cache, data_cpus=2,
-            workers=2, num_samples=trials, scheduler="fifo", metric="loss", storage=folder, name=name, progress=False,
-        )  # fmt: skip
+    results = tl.run(
+        {"x": tl.uniform(0, 1), "epochs": epochs}, trained, datasets={"train": dataset}, cache=cache, data_cpus=2,
+        workers=2, num_samples=trials, scheduler="fifo", metric="loss", storage=folder, name=name, progress=False,
+    )  # fmt: skip
     took = time.perf_counter() - begin
     _check(results)
     if any(report["batches"] != BATCHES for trial in results.trials for report in trial.history):
         raise RuntimeError(f"a rank of the sweep {name!r} did not see {BATCHES} batches an epoch")
-    return took, store.peak / 1e6
+    return took
 
 
 def _check(results: Any) -> None:
@@ -209,11 +176,10 @@ def show_cache(trials: int, epochs: int, folder: Path) -> bool:
     """Print the second table; return whether its target is met."""
     took = {cache: sweep(trials, epochs, folder, cache) for cache in (False, True)}
     print(f"\n{trials} trials of {epochs} epochs, 2 ranks; preprocessing is half of an epoch's processor time\n")
-    rows = [[f"cache={cache}", f"{seconds:.1f} s", f"{peak:.0f} MB"] for cache, (seconds, peak) in took.items()]
-    print(table(["", "the sweep", "object store at most"], rows) + "\n")
-    of = f"{took[False][0]:.1f} and {took[True][0]:.1f} s"
+    print(table(["", "the sweep"], [[f"cache={cache}", f"{seconds:.1f} s"] for cache, seconds in took.items()]) + "\n")
+    of = f"{took[False]:.1f} and {took[True]:.1f} s"
     what = f"{trials} trials whose dataset is preprocessed, without cache=True / with"
-    return headline(what, took[False][0] / took[True][0], of=of, least=LEAST_CACHE)
+    return headline(what, took[False] / took[True], of=of, least=LEAST_CACHE)
 
 
 def main() -> int:

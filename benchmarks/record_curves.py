@@ -2,8 +2,6 @@
 
     python benchmarks/record_curves.py                            # all eight tasks of peers/curve_tasks.py: 20 minutes
     python benchmarks/record_curves.py --tasks wine-mlp           # one of them; others can be recorded beside it
-    python benchmarks/record_curves.py --list                     # what is recorded
-    python benchmarks/record_curves.py --check wine-mlp           # record five configurations anew and compare
     python benchmarks/record_curves.py --short                    # three configurations, two epochs, for CI
 
 Each task has a sample of its search space, drawn with a fixed seed, and each configuration is trained from two seeds
@@ -30,16 +28,14 @@ sys.path.insert(0, str(Path(__file__).parent / "peers"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from curve_tasks import TASKS, Task, rows_of
-from figures import table
 
 import tunelight as tl
-from tests.world.sources import FOLDER, Table, read_table, tasks, write_table
+from tests.world.sources import FOLDER, Table, write_table
 
 SEEDS = 2
 CONFIGS = 400
 PART = 10
 """Configurations in one part, the unit that is trained or not."""
-CHECKED = 5
 
 
 def configurations(task: Task, count: int) -> list[dict[str, Any]]:
@@ -102,52 +98,15 @@ def record_task(task: Task, parts: Path, folder: Path, count: int, epochs: int) 
     print(f"{task.name}: {count} configurations: {out} ({out.stat().st_size / 1e3:.0f} kB)", flush=True)
 
 
-def listed() -> str:
-    """Return a table of what is recorded."""
-    lines = []
-    for name in tasks():
-        read = read_table(name)
-        count, seeds, epochs = next(iter(read.metrics.values())).shape
-        half = TASKS[name].half if name in TASKS else ""
-        keys = len(read.space) - len(read.without_effect)
-        ms, size = np.median(read.seconds) * 1e3, (FOLDER / f"{name}.npz").stat().st_size / 1e3
-        lines.append((name, half, *(str(n) for n in (keys, count, seeds, epochs)), f"{ms:.1f}", f"{size:.0f}"))
-    head = ("task", "half", "hyperparameters", "configurations", "seeds", "epochs", "ms an epoch", "kB")
-    return table(head, lines, markdown=True)
-
-
-def check(task: Task) -> bool:
-    """Record some configurations anew, and say whether the table has the same curves, bit for bit."""
-    read = read_table(task.name)
-    count, _, epochs = read.metrics["loss"].shape
-    chosen = np.linspace(0, count - 1, CHECKED).astype(int)
-    again = [record(task, read.configs[number], epochs)[0] for number in chosen]
-    differ = [
-        (int(number), name)
-        for number, curves in zip(chosen, again, strict=True)
-        for name, values in curves.items()
-        if not np.array_equal(read.rounded(np.array(values)), read.metrics[name][number], equal_nan=True)
-    ]
-    print(f"{task.name}: {CHECKED} configurations recorded anew, different: {differ or 'none'}")
-    return not differ
-
-
 def main() -> int:
-    """Record, list or check."""
+    """Record what is missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS), help="which (default: all)")
     parser.add_argument("--configs", type=int, default=CONFIGS, help="so many configurations of each task")
     parser.add_argument("--parts", type=Path, default=Path("runs", "curves"), help="where finished parts are kept")
     parser.add_argument("--short", action="store_true", help="three configurations a task for two epochs, not kept")
-    parser.add_argument("--list", action="store_true", help="say what is recorded, train nothing")
-    parser.add_argument("--check", choices=list(TASKS), metavar="TASK", help="record some of its curves anew")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    if asked.list:
-        print(listed())
-        return 0
-    if asked.check:
-        return 0 if check(TASKS[asked.check]) else 1
     if not asked.short:
         for name in asked.tasks:
             record_task(TASKS[name], asked.parts, FOLDER, asked.configs, TASKS[name].epochs)

@@ -29,11 +29,10 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import scheduling as peers
 from figures import headline, median, table
 from iqm import iqm, shown
 from measure import options
+from scheduling import ETA, JUDGED, MOST, Doubling, ray_asha, ray_resizing
 
 from tests.world import Costs, simulate
 from tests.world.sources import TableCurves, read_table, recorded
@@ -80,25 +79,25 @@ Row = tuple[Callable[[Workload], Any], int | tuple[int, int]]
 
 
 def _elastic(workload: Workload) -> Any:
-    return ElasticASHA(reduction_factor=peers.ETA, max_t=MAX_T, deadline_s=workload.deadline_s)
+    return ElasticASHA(reduction_factor=ETA, max_t=MAX_T, deadline_s=workload.deadline_s)
 
 
 def _asha(_: Workload) -> Any:
-    return ASHA(**peers.JUDGED, max_t=MAX_T, reduction_factor=peers.ETA)
+    return ASHA(**JUDGED, max_t=MAX_T, reduction_factor=ETA)
 
 
 def _doubling(_: Workload) -> Any:
-    return peers.Doubling(**peers.JUDGED, max_t=MAX_T, reduction_factor=peers.ETA)
+    return Doubling(**JUDGED, max_t=MAX_T, reduction_factor=ETA)
 
 
 ROWS: dict[str, Row] = {
-    "ElasticASHA": (_elastic, (1, peers.MOST)),
+    "ElasticASHA": (_elastic, (1, MOST)),
     "ElasticASHA, no growth": (_elastic, 1),
     "tunelight ASHA": (_asha, 1),
-    "Ray ASHA": (lambda _: peers.ray_asha(MAX_T), 1),
-    "Ray ASHA + RCS, even": (lambda _: peers.ray_resizing(MAX_T, top=False), 1),
-    "Ray ASHA + RCS, top job": (lambda _: peers.ray_resizing(MAX_T, top=True), 1),
-    "ASHA doubling (RASDA)": (_doubling, (1, peers.MOST)),
+    "Ray ASHA": (lambda _: ray_asha(MAX_T), 1),
+    "Ray ASHA + RCS, even": (lambda _: ray_resizing(MAX_T, top=False), 1),
+    "Ray ASHA + RCS, top job": (lambda _: ray_resizing(MAX_T, top=True), 1),
+    "ASHA doubling (RASDA)": (_doubling, (1, MOST)),
     **{f"static {width}": (_asha, width) for width in STATIC},
 }
 PAIR = ("ElasticASHA", "Ray ASHA", "ASHA doubling (RASDA)")
@@ -146,7 +145,7 @@ def curves(task: str) -> TableCurves:
         {"accuracy": table.metrics["accuracy"]},
         seconds * EPOCH_S / np.median(seconds),
         table.configs,
-        **peers.JUDGED,
+        **JUDGED,
     )
 
 
@@ -164,7 +163,7 @@ def outcome(job: tuple[Workload, str, int]) -> Outcome:
         seed=seed,
         time_budget=workload.deadline_s,
         costs=Costs(efficiency=workload.efficiency, noise=0.05, checkpoint_mb=100, node_failures=workload.failures),
-        **peers.JUDGED,
+        **JUDGED,
     )
     return Outcome(
         workload.name,
@@ -183,7 +182,7 @@ def oracle_s(workload: Workload, seed: int) -> float:
     table, costs = curves(workload.task), Costs(efficiency=workload.efficiency)
     chosen = [table.curve(table.config(number, seed)) for number in range(workload.trials)]
     best = max(chosen, key=lambda curve: np.nan_to_num(curve.metrics["accuracy"]).max())
-    return costs.start_cold_s + MAX_T * costs.epoch_s(best.seconds, peers.MOST, peers.MOST, 2, 0.5)
+    return costs.start_cold_s + MAX_T * costs.epoch_s(best.seconds, MOST, MOST, 2, 0.5)
 
 
 def run_all(plan: Sequence[tuple[Workload, Sequence[str]]], seeds: int) -> list[Outcome]:
@@ -256,7 +255,7 @@ def print_table(workload: Workload, rows: Sequence[str], found: Sequence[Outcome
         regret, idle = shown([one.regret for one in mine], 4), f"{iqm([one.tail_idle for one in mine]):.0%}"
         lines.append([row, minutes, hours, regret, idle])
     lines.append(["oracle", shown([oracle_s(workload, seed) / 60 for seed in range(seeds)]), "", "", ""])
-    print(f"\n{workload.name}: {workload.trials} trials of {workload.task}, gangs of 1 to {peers.MOST}\n")
+    print(f"\n{workload.name}: {workload.trials} trials of {workload.task}, gangs of 1 to {MOST}\n")
     print(table(["", "makespan [min]", "worker-hours", "regret", "tail idle"], lines), flush=True)
 
 

@@ -435,13 +435,6 @@ def set_process_title(title: str) -> None:
                 return
 
 
-def object_store_bytes(address: str, port: int) -> int:
-    """Return how much of a node's object store is in use. Read in 2.60.0."""
-    from ray._private.internal_api import node_stats
-
-    return int(node_stats(address, port, include_memory_info=False).store_stats.object_store_bytes_used)
-
-
 def runtime_env_fields() -> frozenset[str]:
     """Return the fields of a ``runtime_env``. Read in 2.60.0."""
     from ray.runtime_env import RuntimeEnv
