@@ -37,7 +37,7 @@ BROUGHT_BY_USERS = {
 """Libraries that are used where they are and missed nowhere: no dependency."""
 
 MOST_FLOORS = 12
-MOST_LINES = {"tunelight": 55_966, "tests": 63_002, "benchmarks": 12_800}
+MOST_LINES = {"tunelight": 55_966, "tests": 63_002, "benchmarks": 10_600}
 MOST_FILES = 352
 MOST_CORE_LINES = 38_790
 """As many as there are: what is added takes as much away."""
