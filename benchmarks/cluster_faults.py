@@ -77,8 +77,8 @@ class Fault:
 
     def due(self, lines: Sequence[dict[str, Any]]) -> bool:
         """Return whether the event has come, after which ``delay_s`` are to pass."""
-        told = sum(line["what"] == self.event for line in lines)
-        return told >= (self.after if MOMENTS[self.moment].counted else 1)
+        told = [line for line in lines if line["what"] == self.event]
+        return len(told) >= (self.after if MOMENTS[self.moment].counted else 1)
 
 
 def draw(count: int, seed: int) -> list[Fault]:

@@ -60,20 +60,13 @@ def test_a_figure_says_its_repeats_and_whether_it_is_what_was_asked(declared, ca
     assert not figures.headline("ours / theirs", 1.234, of=figures.spread([1.1, 1.3]), most=1.15)
     assert figures.headline("speed", 3, "us", least=2, digits=0)
     assert not figures.headline("as good", float("inf"), most=0.25)
-    assert capsys.readouterr().out.splitlines()[:2] == [
-        "ours / theirs: 1.23 x (n = 2, 1.10 to 1.30); at most 1.15: MISSED",
-        "speed: 3 us; at least 2: met",
-    ]
+    assert capsys.readouterr().out.startswith("ours / theirs: 1.23 x (n = 2, 1.10 to 1.30); at most 1.15: MISSED\n")
+    assert figures.headline("not measured", float("nan"), most=1)
     assert declared() == [
         {"what": "ours / theirs", "figure": "1.23 x (n = 2, 1.10 to 1.30)", "goal": "at most 1.15, missed"},
         {"what": "speed", "figure": "3 us", "goal": "at least 2"},
         {"what": "as good", "figure": "never", "goal": "at most 0.25, missed"},
     ]
-
-
-def test_what_was_not_measured_is_not_declared(declared):
-    assert figures.headline("ours / theirs", float("nan"), most=1)
-    assert declared() == []
 
 
 def test_nothing_is_written_where_nobody_collects(tmp_path, monkeypatch):
