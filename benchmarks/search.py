@@ -2,9 +2,9 @@
 
     python benchmarks/search.py                       # the design half of the tasks: 10 seeds, about an hour
     python benchmarks/search.py --half final          # the other half, which no choice was made by
-    python benchmarks/search.py --rows "ASHA, auto" --tasks wine-mlp --seeds 30 --slots 64
-    python benchmarks/search.py --rows "ASHA, auto" "auto, same task" "auto, misleading"     # with earlier sweeps
-    python benchmarks/search.py --surrogate --seeds 100 --hours 1.5 --base "tpe, same task"   # predicted trainings
+    python benchmarks/search.py --rows "ASHA, tpe" --tasks wine-mlp --seeds 30 --slots 64
+    python benchmarks/search.py --rows "tpe, same task" "tpe, misleading"     # with earlier sweeps
+    python benchmarks/search.py --surrogate --hours 1.5 --rows "tpe, same task"   # predicted trainings
     python benchmarks/search.py --short               # one task, one seed, few epochs: does it all still run?
 
 Each row plays a task for so many worker-hours of virtual time, an epoch taking a minute on one worker; tunelight's rows
@@ -32,7 +32,6 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,25 +44,19 @@ from curve_tasks import TASKS
 from drawing import over_hours
 from figures import headline
 from live_curves import space_of, truth
-from search_rows import BASE, OURS, PEERS, RUNGS, Played, Row
-from warm_rows import VARIANTS, WARM
+from search_rows import BASE, OURS, PEERS, Played, Row
+from warm_rows import WARM
 
 SHARES = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
 """Of the worker-hours, where the choice is judged."""
 COMPARED = [SHARES.index(share) for share in (0.1, 0.3, 1.0)]
-HALF, END = SHARES.index(0.5), -1
+END = -1
 RESAMPLES = 2000
 CLOSE = 0.02
 """What counts as the same regret."""
-HEADLINES = ("ASHA, auto", "ASHA, tpe", "Optuna TPE, its ASHA", "Optuna TPE, its Hyperband", "Syne Tune BOHB", "DEHB")
+HEADLINES = ("ASHA, tpe", "Optuna TPE, its ASHA", "Optuna TPE, its Hyperband", "Syne Tune BOHB", "DEHB")
 """The rows whose regret goes into the table of all figures."""
-ALL: dict[str, Row] = {
-    **OURS,
-    **{name: row for name, (_, row) in PEERS.items()},
-    **RUNGS,
-    **WARM,
-    **VARIANTS,
-}
+ALL: dict[str, Row] = {**OURS, **{name: row for name, (_, row) in PEERS.items()}, **WARM}
 
 
 def tasks_of(surrogate: bool) -> Mapping[str, Any]:
@@ -183,77 +176,6 @@ def reached(found: np.ndarray, base: np.ndarray) -> str:
     return f"{words[0]} [{words[1]}, {words[2]}]"
 
 
-def power(differences: np.ndarray, effect: float) -> tuple[float, int]:
-    """Return the probability to see a difference of ``effect`` with as many pairs, and the pairs for 80 % of it.
-
-    Of a two-sided test at 5 % of paired differences, [pairs], which are taken to be normal.
-    """
-    spread = float(differences.std(ddof=1))
-    if not spread or not effect:
-        return float("nan"), 0
-    normal = NormalDist()
-    seen = abs(effect) / (spread / math.sqrt(len(differences)))
-    needed = math.ceil(((normal.inv_cdf(0.975) + normal.inv_cdf(0.8)) * spread / abs(effect)) ** 2)
-    return normal.cdf(seen - normal.inv_cdf(0.975)) + normal.cdf(-seen - normal.inv_cdf(0.975)), needed
-
-
-def show_pooled(found: Mapping[str, Regrets], base: str, share: int = END) -> None:
-    """Print each row's difference from the base over all tasks and seeds, and whether a halving would have been seen.
-
-    Pairs are those of a task and a seed. A task's differences count as shares of the base's mean regret there, so that
-    no task outweighs the others. The p-value is that of flipping the signs of whole seeds at random.
-    """
-    rows = [row for row in next(iter(found.values())) if row != base]
-    if not rows:
-        return
-    print(
-        f"\nAll tasks, as shares of the regret of {base!r} at {SHARES[share]:g} of the worker-hours; a halving is -0.5:"
-    )
-    print(
-        f"  {'':28}{'difference':>27}{'p':>8}{'power':>8}{'pairs for 0.8':>15}  {'the last regret is reached at':30}"
-        "  power by task"
-    )
-    rng = np.random.default_rng(0)
-    for row in rows:
-        each = {
-            task: (regrets[row][:, share] - regrets[base][:, share]) / np.nanmean(regrets[base][:, share])
-            for task, regrets in found.items()
-        }
-        table = np.stack(list(each.values()))
-        means = np.nanmean(table, 0)
-        means = means[~np.isnan(means)]
-        if len(means) < 2:
-            continue
-        flipped = (rng.choice([-1.0, 1.0], (RESAMPLES, len(means))) * means).mean(1)
-        chance = (1 + (abs(flipped) >= abs(means.mean())).sum()) / (1 + RESAMPLES)
-        of_all, needed = power(means, 0.5)
-        by_task = "  ".join(f"{task} {power(one[~np.isnan(one)], 0.5)[0]:.2f}" for task, one in each.items())
-        mine, theirs = (
-            np.mean([(regrets[name] - close) / np.nanmean(regrets[base][:, share]) for regrets in found.values()], 0)
-            for name, close in ((row, CLOSE), (base, 0.0))
-        )
-        print(
-            f"  {row:28}{gap(means, np.zeros_like(means)):>27}{chance:8.3f}{of_all:8.2f}{needed:15d}"
-            f"  {reached(mine, theirs):30}  {by_task}"
-        )
-
-
-def show_ranks(found: Mapping[str, Regrets]) -> None:
-    """Print the rows' mean ranks over tasks and seeds, after half of the worker-hours and at the end."""
-    rows = list(next(iter(found.values())))
-    table = np.concatenate([np.stack([regrets[row] for row in rows]) for regrets in found.values()], axis=1)
-    table = np.where(np.isnan(table), np.inf, table)
-    ranks = table.argsort(0, kind="stable").argsort(0, kind="stable") + 1.0
-    for share in (HALF, END):  # ties have the mean of their ranks
-        for column in range(table.shape[1]):
-            values = table[:, column, share]
-            for value in set(values.tolist()):
-                ranks[values == value, column, share] = ranks[values == value, column, share].mean()
-    print(f"\nMean rank of {len(rows)} rows over {', '.join(found)}: after half of the worker-hours, and at the end")
-    for row, half, end in sorted(zip(rows, *ranks.mean(1)[:, [HALF, END]].T, strict=True), key=lambda line: line[2]):
-        print(f"  {row:28}{half:6.2f}{end:6.2f}")
-
-
 def kept(path: Path) -> dict[Job, Answer]:
     """Return the answers of earlier runs."""
     if not path.exists():
@@ -295,8 +217,6 @@ def play(tasks: Sequence[str], rows: Sequence[str], args: Any) -> None:
             title = f"{task}, {args.slots} slots, {args.seeds} seeds"
             hours = [share * args.hours for share in SHARES]
             over_hours(args.plots / f"search-{task}-{args.slots}.png", title, hours, lines)
-    show_ranks(found)
-    show_pooled(found, args.base)
     for row in (row for row in HEADLINES if row in rows):
         ratios = [float(np.nanmean(one[row][:, END]) / np.nanmean(one[args.base][:, END])) for one in found.values()]
         of = f"{len(found)} tasks, {min(ratios):.2f} to {max(ratios):.2f}; {args.seeds} seeds"
@@ -330,7 +250,7 @@ def main() -> int:
     rows = [BASE, *(row for row in args.rows or there if (row in there or row not in PEERS) and row != BASE)]
     if args.short:
         args.seeds, args.hours, args.random, args.slots = 1, 2.0, 2, 4
-        short = {False: [BASE, "ASHA, tpe", "Optuna TPE, its ASHA"], True: [BASE, "auto, same task", "tpe, same task"]}
+        short = {False: [BASE, "ASHA, tpe", "Optuna TPE, its ASHA"], True: [BASE, "gp, same task", "tpe, same task"]}
         for args.surrogate, rows in short.items():
             with tempfile.TemporaryDirectory() as folder:
                 args.answers, args.cache, args.plots = Path(folder, "answers.jsonl"), Path(folder), Path(folder)

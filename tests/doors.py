@@ -202,7 +202,7 @@ LIBRARIES: dict[str, Libraries] = {
     "trial": Libraries(names("cloudpickle numpy", TUNE), why=HEAD),
     "cluster": Libraries(names("ray ray.tune.Callback")),
     "schedulers": Libraries(names("numpy sortedcontainers", TUNE)),
-    "searchers": Libraries(names("numpy optuna scipy threadpoolctl", TUNE)),
+    "searchers": Libraries(names("numpy optuna", TUNE)),
     "results": Libraries(
         names("numpy pandas yaml"),
         late=names(LIGHTNING, "safetensors"),

@@ -25,7 +25,7 @@ _WHERE = {
         "resources": "get_tune_resources",
         "results": "SweepResults TrialResult",
         "schedulers": "ASHA ElasticASHA GangPBT",
-        "searchers": "AutoSearcher OptunaSearcher",
+        "searchers": "OptunaSearcher",
         "session.session": "get_checkpoint_path get_context report",
         "settings": "Checkpoints",
         "settings.repeats": "Folds",
@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from tunelight.resources import get_tune_resources
     from tunelight.results import SweepResults, TrialResult
     from tunelight.schedulers import ASHA, ElasticASHA, GangPBT
-    from tunelight.searchers import AutoSearcher, OptunaSearcher
+    from tunelight.searchers import OptunaSearcher
     from tunelight.session.session import get_checkpoint_path, get_context, report
     from tunelight.settings import Checkpoints
     from tunelight.settings.repeats import Folds

@@ -55,9 +55,11 @@ class LiveCurves:
     """A task's curves, for ``simulate``; each configuration is trained from a seed of its own and the sweep's."""
 
     size = 10**9
+    metric = "loss"
+    mode: Literal["min", "max"] = "min"
 
-    def __init__(self, task: Task, seed: int, metric: str = "loss", mode: Literal["min", "max"] = "min") -> None:
-        self.task, self.metric, self.mode = task, metric, mode
+    def __init__(self, task: Task, seed: int) -> None:
+        self.task = task
         self.epochs = task.epochs
         self._seed = seed
         self._made: dict[str, LiveCurve] = {}

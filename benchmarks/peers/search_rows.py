@@ -22,7 +22,6 @@ import numpy as np
 from curve_tasks import Task
 from live_curves import EPOCH_S, LiveCurves, space_of
 
-import tunelight as tl
 from tests.world import simulate
 from tunelight.searchers import OptunaSearcher, RandomSearcher
 from tunelight.searchers.sweep import TrackingSearcher
@@ -54,7 +53,7 @@ STARTS = 10
 
 
 def starts(space: Any, seed: int) -> list[dict[str, Any]]:
-    """Return what random search begins with; ``"auto"`` does so by itself."""
+    """Return what random search begins with."""
     searcher = RandomSearcher(space, seed)
     return [searcher.suggest(str(number)) for number in range(STARTS)]
 
@@ -360,33 +359,27 @@ def _random(space: Any, seed: int) -> Any:
     return RandomSearcher(space, seed, "loss", "min")
 
 
-def _auto(space: Any, seed: int) -> Any:
-    return tl.AutoSearcher(space=space, metric="loss", mode="min", seed=seed)
+def _optuna(kind: str) -> Callable[[Any, int], Any]:
+    def make(space: Any, seed: int) -> Any:
+        return Begun(OptunaSearcher(kind, space=space, metric="loss", mode="min", seed=seed), starts(space, seed))
 
-
-def _tpe(space: Any, seed: int) -> Any:
-    return Begun(OptunaSearcher("tpe", space=space, metric="loss", mode="min", seed=seed), starts(space, seed))
+    return make
 
 
 BASE = "ASHA, random"
 OURS: dict[str, Row] = {
     BASE: simulated(_random, "asha"),
-    "ASHA, auto": simulated(_auto, "asha"),
-    "ASHA, tpe": simulated(_tpe, "asha"),
+    "ASHA, tpe": simulated(_optuna("tpe"), "asha"),
+    "ASHA, gp": simulated(_optuna("gp"), "asha"),
     "to the end, random": simulated(_random, "fifo"),
-    "to the end, auto": simulated(_auto, "fifo"),
+    "to the end, tpe": simulated(_optuna("tpe"), "fifo"),
 }
-RUNGS: dict[str, Row] = {
-    f"ASHA by {factor}, random": simulated(_random, {"name": "asha", "reduction_factor": factor}) for factor in (2, 3)
-}
-"""Played when they are named."""
 PEERS: dict[str, tuple[str, Row]] = {
     "Optuna TPE, its ASHA": ("optuna", played_by(optuna_asha)),
     "Optuna GP, its ASHA": ("optuna", played_by(optuna_gp)),
     "Optuna TPE, its Hyperband": ("optuna", played_by(optuna_hyperband)),
     "Syne Tune ASHA": ("syne_tune", played_by(syne_tune("ASHA"))),
     "Syne Tune BOHB": ("syne_tune", played_by(syne_tune("BOHB"))),
-    "Syne Tune CQR, ASHA": ("syne_tune", played_by(syne_tune("ASHACQR"))),
     "DEHB": ("dehb", played_by(dehb)),
 }
 """Row -> the package that it needs, and what plays it."""

@@ -37,9 +37,9 @@ BROUGHT_BY_USERS = {
 """Libraries that are used where they are and missed nowhere: no dependency."""
 
 MOST_FLOORS = 12
-MOST_LINES = {"tunelight": 55_966, "tests": 63_002, "benchmarks": 10_600}
-MOST_FILES = 352
-MOST_CORE_LINES = 38_790
+MOST_LINES = {"tunelight": 55_179, "tests": 62_464, "benchmarks": 10_403}
+MOST_FILES = 347
+MOST_CORE_LINES = 38_003
 """As many as there are: what is added takes as much away."""
 FRONT = frozenset({"cli", "__main__"})
 """The commands: neither core, nor extras."""

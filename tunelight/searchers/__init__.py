@@ -11,11 +11,9 @@ from tunelight.searchers.sweep import ResumedTrial, ResumeState, SweepSearch, cr
 from tunelight.searchers.tracking import TrackingSearcher
 
 if TYPE_CHECKING:
-    from tunelight.searchers.auto import AutoSearcher
     from tunelight.searchers.optuna import OptunaSearcher
 
 __all__ = [
-    "AutoSearcher",
     "ResumedTrial",
     "TrackingSearcher",
     "GridSearcher",
@@ -30,11 +28,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import on demand what is slow to import: Optuna takes half a second, SciPy's optimizers a quarter."""
-    if name == "AutoSearcher":
-        from tunelight.searchers.auto import AutoSearcher
-
-        return AutoSearcher
+    """Import on demand what is slow to import: Optuna takes half a second."""
     if name == "OptunaSearcher":
         from tunelight.searchers.optuna import OptunaSearcher
 

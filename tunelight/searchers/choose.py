@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from tunelight.errors import SettingsError, first_of, unknown
-from tunelight.searchers.tried import all_of, endless, is_finite
+from tunelight.searchers.tried import all_of, endless, is_finite, values_of
 from tunelight.space.grid_points import alike
 
 if TYPE_CHECKING:
     from ray.tune.search import Searcher
 
-    from tunelight.searchers.learning import LearningSearcher
     from tunelight.searchers.optuna import OptunaSearcher
     from tunelight.searchers.random import BlindSearcher
+    from tunelight.searchers.tracking import TrackingSearcher
     from tunelight.settings import Settings
     from tunelight.space import SearchSpace
 
@@ -28,6 +28,10 @@ _COUNTED = 10_000
 _BLIND = ("random", "grid")
 """tunelight's searchers that learn nothing, and take no options."""
 _OWN = (*_BLIND, "auto")
+_GENERATIONS = 200
+"""Trials of several metrics above which a genetic algorithm has had some generations."""
+_FEW = 100
+"""Trials up to which a Gaussian process takes no longer than a second or two for a suggestion."""
 
 
 def build_searcher(space: SearchSpace, settings: Settings, folder: Path | None = None) -> Searcher:
@@ -45,7 +49,7 @@ def build_searcher(space: SearchSpace, settings: Settings, folder: Path | None =
         if all_found:
             more = "" if trials == asked else f": num_samples={settings.num_samples} would train some of them again"
             note = f"each of the space's {len(there)} configurations is trained once{more}"
-            searcher.notes = [*searcher.notes, f"{note} (repeats= trains the best again)"]
+            _note(searcher, f"{note} (repeats= trains the best again)")
     return searcher
 
 
@@ -111,7 +115,7 @@ def _prepared(given: Searcher, space: SearchSpace, settings: Settings) -> Search
     return given
 
 
-def _named(space: SearchSpace, settings: Settings, folder: Path | None) -> BlindSearcher | LearningSearcher:
+def _named(space: SearchSpace, settings: Settings, folder: Path | None) -> BlindSearcher | OptunaSearcher:
     given: Any = settings.searcher
     options = dict(given) if isinstance(given, Mapping) else {"name": given}
     name = options.pop("name", None)
@@ -123,14 +127,27 @@ def _named(space: SearchSpace, settings: Settings, folder: Path | None) -> Blind
         _refuse_warm_start(settings, f"searcher={name!r}")
         return _blind(name, space, settings)
     if isinstance(name, str) and name == "auto":
-        from tunelight.searchers import AutoSearcher  # imports SciPy
-
         if options:
             raise SettingsError(f"searcher='auto' takes no {', '.join(options)}.")
-        auto = AutoSearcher(space=space, metric=settings.metric, mode=settings.mode, seed=settings.seed or 0)
-        _warm_up(auto, space, settings, folder)
-        return auto
+        name = _fitting(space, settings)
     return _optuna(name, options, space, settings, folder)
+
+
+def _fitting(space: SearchSpace, settings: Settings) -> str:
+    """Return the sampler of Optuna's that "auto" stands for (measured: docs/measurements.md).
+
+    TPE hears of trials that were stopped, takes earlier ones that lack a key, and knows conditions. GP does not, but
+    was as good or better where few trials all end by themselves. NSGA-II learns from generations of 50 trials.
+    """
+    from tunelight.space.distributions import parameter_of
+
+    trials, warm = count_trials(space, settings), settings.warm_start.asked
+    if len(settings.objectives) > 1:
+        return "nsgaii" if trials > _GENERATIONS and not warm else "tpe"
+    whole = settings.scheduler in ("fifo", {"name": "fifo"}) and not space.when
+    chosen = {key: domain for key, domain in space.domains.items() if values_of(domain) != []}
+    modelled = all(parameter_of(key, domain) is not None for key, domain in chosen.items())
+    return "gp" if whole and modelled and trials <= _FEW and not warm else "tpe"
 
 
 def _blind(name: str, space: SearchSpace, settings: Settings) -> BlindSearcher:
@@ -157,7 +174,7 @@ def _optuna(
     given: Any, options: dict[str, Any], space: SearchSpace, settings: Settings, resumed: Path | None
 ) -> OptunaSearcher:
     from tunelight.searchers.optuna import OptunaSearcher  # imports Optuna
-    from tunelight.searchers.samplers import KINDS, is_sampler, learns
+    from tunelight.searchers.samplers import KINDS, is_sampler
 
     if isinstance(given, OptunaSearcher):
         plan = given
@@ -166,14 +183,13 @@ def _optuna(
     else:
         raise SettingsError(_no_searcher(given, [*_OWN, *KINDS]))
     searcher = plan.for_sweep(space, settings.metric, settings.mode, settings.seed or 0)
-    searcher.learns = learns(searcher.kind)
     if settings.warm_start.sweeps and not searcher.learns:
         _refuse_warm_start(settings, f"searcher={given!r}")
     _warm_up(searcher, space, settings, resumed)
     return searcher
 
 
-def _warm_up(searcher: LearningSearcher, space: SearchSpace, settings: Settings, resumed: Path | None) -> None:
+def _warm_up(searcher: OptunaSearcher, space: SearchSpace, settings: Settings, resumed: Path | None) -> None:
     """Let a searcher learn from the earlier sweeps that the settings name."""
     asked = settings.warm_start
     if not asked.sweeps:
@@ -188,7 +204,7 @@ def _warm_up(searcher: LearningSearcher, space: SearchSpace, settings: Settings,
     if not count and asked.sweeps is True:
         where = f"earlier sweeps in {settings.storage}"
         none = f"none of the {len(earlier)} trials of {where} has a key of this search space"
-        searcher.notes.append(f"warm start: {none if earlier else f'no {where} trained the same code for the metric'}")
+        _note(searcher, f"warm start: {none if earlier else f'no {where} trained the same code for the metric'}")
         return
     searcher.sweeps = sweeps
     if not count:
@@ -198,16 +214,18 @@ def _warm_up(searcher: LearningSearcher, space: SearchSpace, settings: Settings,
             "warm_start= out, or search a space that overlaps with theirs."
         )
     where = f" ({len(searcher.sweeps)} sweeps)" if len(searcher.sweeps) > 1 else ""
-    searcher.notes.append(
-        f"warm start: {count} of {len(earlier)} trials of earlier sweeps{where} are known to the searcher"
-    )
+    _note(searcher, f"warm start: {count} of {len(earlier)} trials of earlier sweeps{where} are known to the searcher")
+
+
+def _note(searcher: TrackingSearcher, text: str) -> None:
+    searcher.notes = [*searcher.notes, text]
 
 
 def offer_warm_start(searcher: Searcher, settings: Settings) -> None:
     """Let a searcher that could learn from earlier sweeps, and was not told to, note which there are."""
-    from tunelight.searchers.learning import LearningSearcher
+    from tunelight.searchers.tracking import TrackingSearcher
 
-    if not isinstance(searcher, LearningSearcher) or not searcher.learns or settings.warm_start.asked:
+    if not isinstance(searcher, TrackingSearcher) or not searcher.learns or settings.warm_start.asked:
         return
     if "://" in str(settings.storage):  # a store takes long to answer
         return
@@ -216,9 +234,10 @@ def offer_warm_start(searcher: Searcher, settings: Settings) -> None:
     with contextlib.suppress(Exception):  # whatever is wrong with an old sweep is no matter here
         if there := count_alike(settings):
             names = first_of([*there], 3)
-            searcher.notes.append(
+            _note(
+                searcher,
                 f"{sum(there.values())} trials of earlier sweeps ({names}) trained the same code for this metric; with "
-                "warm_start=True (in YAML: warm_start: true) the searcher would learn from them"
+                "warm_start=True (in YAML: warm_start: true) the searcher would learn from them",
             )
 
 
@@ -247,6 +266,6 @@ def _no_searcher(given: Any, valid: list[str]) -> str:
 def _refuse_warm_start(settings: Settings, who: str) -> None:
     if settings.warm_start.sweeps:
         raise SettingsError(
-            f"warm_start= is given, but {who} does not look at earlier trials. Choose searcher='auto' or 'tpe' (or "
+            f"warm_start= is given, but {who} does not look at earlier trials. Choose searcher='auto' (or 'tpe', "
             "'gp', 'cmaes', 'nsgaii'), or leave warm_start= out."
         )

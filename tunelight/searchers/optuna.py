@@ -21,11 +21,12 @@ from tunelight.compat.optuna import frozen_constraints, set_constraint
 from tunelight.errors import SettingsError
 from tunelight.record import ERROR, FINISHED, INFEASIBLE, INTERRUPTED, STOPPED, is_better
 from tunelight.searchers.earlier import Earlier
-from tunelight.searchers.learning import LearningSearcher
 from tunelight.searchers.priors import PriorDraws
 from tunelight.searchers.random import generator
-from tunelight.searchers.samplers import keeps_nothing, make_sampler, quiet, reseed
-from tunelight.settings import Mode
+from tunelight.searchers.samplers import keeps_nothing, learns, make_sampler, quiet, reseed
+from tunelight.searchers.tracking import TrackingSearcher
+from tunelight.searchers.tried import Tried
+from tunelight.settings import Mode, paired
 from tunelight.space import SearchSpace
 from tunelight.space.distributions import Parameter, QuantileParameter, parameter_of
 from tunelight.space.more_domains import Quantiles
@@ -52,7 +53,7 @@ class _Live:
     steps: set[Any] = field(default_factory=set)
 
 
-class OptunaSearcher(LearningSearcher):
+class OptunaSearcher(TrackingSearcher):
     """Suggest configurations by an Optuna sampler.
 
     The study is in memory, and a resumed sweep rebuilds it from its record. For Optuna's own plots and dashboard,
@@ -85,8 +86,13 @@ class OptunaSearcher(LearningSearcher):
         seed: int | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(space, metric, mode, seed)
+        super().__init__()
+        self._space = None if space is None else SearchSpace.of(space)
+        self._objectives = paired(metric, mode)
+        self._metric, self._mode = self._objectives[0] if self._objectives else (None, None)
+        self._seed = seed
         self.kind = sampler
+        self.learns = learns(sampler)
         self._options = options
         self._storage = InMemoryStorage()
         self._study: optuna.Study | None = None
@@ -106,9 +112,28 @@ class OptunaSearcher(LearningSearcher):
         seed = seed if self._seed is None else self._seed
         return OptunaSearcher(self.kind, space=space, metric=metric, mode=mode, seed=seed, **self._options)
 
+    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
+        """Take metric, mode and space from Tune where they are missing; return False once the search has begun."""
+        if self._study is not None:
+            return False
+        if metric is not None and not self._objectives:
+            self._objectives = paired(metric, "max" if mode == "max" else "min")
+            self._metric, self._mode = self._objectives[0]
+        if config and self._space is None:
+            self._space = SearchSpace.of(config)
+        return True
+
     @property
-    def _began(self) -> bool:
-        return self._study is not None
+    def space(self) -> SearchSpace:
+        """The search space. Raises: SettingsError if there is none yet."""
+        if self._space is None:
+            raise SettingsError("OptunaSearcher has nothing to search. Give it space=.")
+        return self._space
+
+    @functools.cached_property
+    def tried(self) -> Tried:
+        """What the sweep has tried. Raises: SettingsError if there is no space yet."""
+        return Tried(self.space)
 
     # -- the study
 
@@ -177,8 +202,12 @@ class OptunaSearcher(LearningSearcher):
 
     def _at_random(self, trial_id: str, number: int) -> Any:
         """Return a draw from the space, and so from its priors, as random search would try it; or FINISHED."""
-        point = self.tried.point()
-        values = self._drawn_afresh(number, lambda: self.space.dotted(self._priors.draw(number, point)))
+        point, seed = self.tried.point(), self._seed or 0
+        values = self.tried.fresh(
+            lambda attempt: self.space.dotted(
+                self.space.sample(generator(seed, number, *([attempt] if attempt else [])), point)
+            )
+        )
         return Searcher.FINISHED if values is None else self._begin(trial_id, number, self.study.ask(), values)
 
     def _drawn(self, trial: optuna.Trial, rng: np.random.RandomState) -> dict[str, Any]:

@@ -12,10 +12,12 @@ from ray.tune.search import Searcher
 class TrackingSearcher(Searcher):
     """A Searcher that tracks every trial, including those that it did not suggest, and how each one ended.
 
-    ``notes``: remarks for the person who runs the sweep; ``sweeps``: the earlier sweeps that it has learned from.
+    ``notes``: remarks for the person who runs the sweep; ``learns``: whether earlier trials make a difference to it;
+    ``sweeps``: the earlier sweeps that it has learned from.
     """
 
     notes: Sequence[str] = ()
+    learns = False
     sweeps: Sequence[Path] = ()
     _seen = 0
 

@@ -146,7 +146,7 @@ def run(
         max_epochs: epochs of a ``model=`` sweep's Trainer, and the scheduler's ``max_t`` (None).
         scheduler: "asha" (default), "fifo" (same as None), a name of Ray's, {"name": "asha", "grace_period": 2, ...},
             or a Ray Tune TrialScheduler.
-        searcher: "random", "auto" (learns from all reports), "grid" (each configuration once), or one of Optuna's:
+        searcher: "random", "grid" (each configuration once), "auto" (what fits of Optuna's samplers), or one of these:
             "tpe", "gp", "cmaes", "sobol", "qmc", "nsgaii", "nsgaiii"; {"name": "tpe", "n_startup_trials": 20, ...}, an
             OptunaSearcher, an Optuna sampler, or a Ray Tune Searcher (None: "random"; with several metrics "nsgaii").
         workers: workers of a trial (None: from ``resources_per_trial``, else 1). (1, 4) is an elastic gang: 4 workers,

@@ -60,14 +60,13 @@ def losses_of(name: str, searched: SearchSpace, count: int) -> list[list[float]]
     return found
 
 
-@pytest.mark.parametrize("name", ["auto", "tpe", "cmaes", "nsgaii", "sobol"])
+@pytest.mark.parametrize("name", ["tpe", "cmaes", "nsgaii", "sobol"])
 def test_a_good_prior_helps_from_the_first_trials_on(name):
     assert np.median(losses_of(name, GOOD, 8)) < 0.7 * np.median(losses_of(name, NONE, 8))
 
 
-@pytest.mark.parametrize(("name", "most"), [("auto", 0.3), ("tpe", 0.6)])
-def test_a_misleading_prior_is_left(name, most):
-    assert np.median([min(losses) for losses in losses_of(name, MISLEADING, 50)]) < most
+def test_a_misleading_prior_is_left():
+    assert np.median([min(losses) for losses in losses_of("tpe", MISLEADING, 50)]) < 0.6
 
 
 def test_a_prior_that_proves_bad_is_hardly_drawn_from_and_a_good_one_goes_on():

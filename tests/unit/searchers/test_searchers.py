@@ -59,11 +59,27 @@ def train(config: dict[str, Any]) -> None:
         ({"population_size": 5}, {"metric": ["loss", "latency"]}, optuna.samplers.NSGAIISampler),
         (OptunaSearcher(population_size=5), {"metric": ["loss", "latency"]}, optuna.samplers.NSGAIISampler),
         (optuna.samplers.GPSampler(), {}, optuna.samplers.GPSampler),
+        ("auto", {}, optuna.samplers.TPESampler),
+        ({"name": "auto"}, {"scheduler": "fifo"}, optuna.samplers.GPSampler),
+        ("auto", {"scheduler": "fifo", "num_samples": 101}, optuna.samplers.TPESampler),
+        ("auto", {"scheduler": "fifo", "warm_start": True}, optuna.samplers.TPESampler),
+        ("auto", {"metric": ["loss", "latency"], "num_samples": 200}, optuna.samplers.TPESampler),
+        ("auto", {"metric": ["loss", "latency"], "num_samples": 201}, optuna.samplers.NSGAIISampler),
     ],
 )
 def test_a_searcher_is_found_by_name_by_sampler_and_by_what_is_searched_for(given, more, kind):
     built = build(given, **more)
     assert isinstance(built if kind is RandomSearcher else built.study.sampler, kind)
+
+
+@pytest.mark.parametrize(
+    "key", [tl.randn(0, 1), {"uniform": [0, 1], "when": {"kind": "a"}}], ids=["no distribution", "condition"]
+)
+def test_auto_models_no_keys_together_that_are_not_always_parameters(key):
+    space = SearchSpace({"kind": tl.choice(["a", "b"]), "key": key, "width": 3})
+    assert isinstance(build("auto", space, scheduler="fifo").study.sampler, optuna.samplers.TPESampler)
+    whole = SearchSpace({"kind": tl.choice(["a", "b"]), "width": 3})
+    assert isinstance(build("auto", whole, scheduler="fifo").study.sampler, optuna.samplers.GPSampler)
 
 
 def test_a_sampler_takes_its_arguments_from_the_settings():
@@ -104,6 +120,7 @@ def test_any_searcher_of_ray_tunes_still_works():
         ({"searcher": {"name": "tpe", "n_startup": 3}}, "no 'n_startup'. Did you mean 'n_startup_trials'"),
         ({"searcher": {"name": "tpe", "group": True, "multivariate": False}}, "searcher 'tpe' does not take"),
         ({"searcher": {"name": "random", "seed": 3}}, "searcher='random' takes no seed"),
+        ({"searcher": {"name": "auto", "trials": 3}}, "searcher='auto' takes no trials"),
         ({"searcher": "cmaes", "metric": ["loss", "acc"]}, "searcher='cmaes' takes one metric only"),
         ({"searcher": "grid"}, "searcher='grid' tries every value, and x, y has no end of them"),
         ({"mode": ["min", "max"]}, r"mode=\['min', 'max'\] has to hold .* for each metric"),
@@ -160,7 +177,7 @@ def test_a_large_grid_is_not_counted_to_its_end() -> None:
 FINITE = SearchSpace({"lr": tl.choice([0.1, 0.2]), "depth": tl.lograndint(1, 4)})
 
 
-@pytest.mark.parametrize("searcher", ["random", "auto", "tpe", "gp", "sobol", "nsgaii", "grid"])
+@pytest.mark.parametrize("searcher", ["random", "tpe", "gp", "sobol", "nsgaii", "grid"])
 @pytest.mark.parametrize("num_samples", [4, 6, 9])
 def test_none_of_finitely_many_configurations_is_trained_twice(searcher: str, num_samples: int) -> None:
     settings = Settings(**{**GIVEN, "searcher": searcher, "num_samples": num_samples})
@@ -177,7 +194,7 @@ def test_none_of_finitely_many_configurations_is_trained_twice(searcher: str, nu
     assert ("num_samples=9 would train some of them again" in said) is (num_samples == 9)
 
 
-@pytest.mark.parametrize("searcher", ["random", "auto", "tpe", "grid"])
+@pytest.mark.parametrize("searcher", ["random", "tpe", "grid"])
 def test_a_value_that_stands_twice_in_a_grid_keeps_no_other_from_its_trial(searcher: str) -> None:
     space = SearchSpace({"size": tl.grid([16, 32, 32, 64]), "drop": tl.choice([0])})
     settings = Settings(**{**GIVEN, "searcher": searcher, "num_samples": 1})
@@ -194,7 +211,7 @@ def test_a_population_may_begin_alike_and_a_single_configuration_is_trained_as_o
     assert count_trials(SearchSpace({"lr": tl.choice([0.1])}), Settings(**{**GIVEN, "num_samples": 9})) == 9
 
 
-@pytest.mark.parametrize("searcher", ["random", "auto", "tpe"])
+@pytest.mark.parametrize("searcher", ["random", "tpe"])
 @pytest.mark.parametrize(
     ("baselines", "first", "count"),
     [

@@ -17,7 +17,6 @@ from tunelight.extras.spaces.wandb import script
 from tunelight.extras.spaces.wandb_domain import OfWandb
 from tunelight.schedulers.choose import build_scheduler
 from tunelight.searchers.choose import build_searcher, count_trials
-from tunelight.searchers.encoding import axis_of
 from tunelight.settings import Settings
 from tunelight.space import SearchSpace
 
@@ -70,10 +69,9 @@ def test_what_wandb_draws_is_searched_by_its_quantiles_and_read_back() -> None:
     space = SearchSpace({"batch": {"wandb_parameter": written}})
     assert SearchSpace(space.describe()).describe() == space.describe() == {"batch": {"wandb_parameter": written}}
     domain: Any = space.domains["batch"]
-    axis: Any = axis_of(domain)
     for value in (32, 104, 256):
-        assert axis.value(axis.coordinate(value)) == domain.value(domain.quantile(value)) == value
-    for name in ("auto", "gp", "tpe"):
+        assert domain.value(domain.quantile(value)) == value
+    for name in ("gp", "tpe"):
         searcher: Any = build_searcher(space, Settings(metric="loss", searcher=name, train=print))
         for number in range(12):
             value = searcher.suggest(f"{number:05d}")["batch"]

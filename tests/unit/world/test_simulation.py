@@ -260,7 +260,7 @@ def test_a_metric_that_the_curves_are_not_judged_by_needs_its_mode():
     assert simulate(curves, metric=other, mode="max", num_samples=2).mode == "max"
 
 
-@pytest.mark.parametrize("searcher", ["tpe", {"name": "tpe", "n_startup_trials": 2}, "random", "auto"])
+@pytest.mark.parametrize("searcher", ["tpe", {"name": "tpe", "n_startup_trials": 2}, "random"])
 def test_a_searcher_by_its_name_looks_up_what_it_suggests(searcher):
     run = simulate("digits-cnn", "fifo", searcher=searcher, num_samples=4, max_epochs=2)
     assert len({tuple(trial.config.items()) for trial in run.trials}) == 4
