@@ -144,16 +144,28 @@ def run_sweep(trials: int, folder: Path) -> Any:
         from tunelight.digits import DigitsClassifier, DigitsData
 
         trainer = pl.Trainer(
-            max_epochs=EPOCHS, accelerator="cpu", strategy=tl.RayStrategy(), enable_progress_bar=False,
-            callbacks=[tl.TuneReportCallback({"loss": "val_loss"}, on="validation_end")], enable_model_summary=False,
-        )  # fmt: skip
+            max_epochs=EPOCHS,
+            accelerator="cpu",
+            strategy=tl.RayStrategy(),
+            enable_progress_bar=False,
+            callbacks=[tl.TuneReportCallback({"loss": "val_loss"}, on="validation_end")],
+            enable_model_summary=False,
+        )
         trainer.fit(DigitsClassifier(lr=config["lr"]), datamodule=DigitsData())
 
     return tl.run(
-        {"lr": tl.loguniform(1e-4, 1e-1)}, train, metric="loss", mode="min", num_samples=trials, workers=RANKS,
-        scheduler=ASHA(max_t=EPOCHS, grace_period=1, reduction_factor=4), storage=str(folder / "storage"), name="leak",
-        seed=7, progress=False,
-    )  # fmt: skip
+        {"lr": tl.loguniform(1e-4, 1e-1)},
+        train,
+        metric="loss",
+        mode="min",
+        num_samples=trials,
+        workers=RANKS,
+        scheduler=ASHA(max_t=EPOCHS, grace_period=1, reduction_factor=4),
+        storage=str(folder / "storage"),
+        name="leak",
+        seed=7,
+        progress=False,
+    )
 
 
 def find_growth(ranks: Sequence[Sequence[Sample]], start: int) -> list[str]:
@@ -217,9 +229,17 @@ def look_at_driver(trials: int) -> list[str]:
         ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
         try:
             results = tl.run(
-                {"lr": tl.loguniform(1e-4, 1e-1)}, train, metric="loss", num_samples=trials, scheduler="fifo",
-                storage=folder, name="driver", seed=7, progress=False, callbacks=[Curve()],
-            )  # fmt: skip
+                {"lr": tl.loguniform(1e-4, 1e-1)},
+                train,
+                metric="loss",
+                num_samples=trials,
+                scheduler="fifo",
+                storage=folder,
+                name="driver",
+                seed=7,
+                progress=False,
+                callbacks=[Curve()],
+            )
         finally:
             ray.shutdown()
         done, failed = len(results), failures(results)

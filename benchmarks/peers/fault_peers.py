@@ -46,10 +46,18 @@ def sweep(job: Fault, way: str) -> None:
         trainer.fit(model, datamodule=data)
 
     results = tl.run(
-        {"index": tl.choice([0])}, train, metric="loss", num_samples=1,
-        scheduler=Resizing(job) if way == "resize" else "fifo", workers=job.ranks if way == "fixed" else (1, job.ranks),
-        address="local", storage=job.storage, name="recovery", seed=7, progress=False,
-    )  # fmt: skip
+        {"index": tl.choice([0])},
+        train,
+        metric="loss",
+        num_samples=1,
+        scheduler=Resizing(job) if way == "resize" else "fifo",
+        workers=job.ranks if way == "fixed" else (1, job.ranks),
+        address="local",
+        storage=job.storage,
+        name="recovery",
+        seed=7,
+        progress=False,
+    )
     for trial in results.trials:
         if trial.state != "FINISHED":
             raise RuntimeError(f"the trial ended {trial.state}: {trial.error}")

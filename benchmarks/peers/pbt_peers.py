@@ -27,10 +27,18 @@ def gang(job: Population, _: str) -> None:
 
     with local_ray(2 * job.ranks, include_dashboard=False):
         results = tl.run(
-            {"lr": tl.loguniform(*SPACE)}, train, metric="loss", num_samples=2,
-            baselines=[{"lr": rate} for rate in RATES], workers=job.ranks, storage=job.storage, name="pbt", seed=7,
-            scheduler=Noted(perturbation_interval=INTERVAL, max_t=job.reports), progress=False,
-        )  # fmt: skip
+            {"lr": tl.loguniform(*SPACE)},
+            train,
+            metric="loss",
+            num_samples=2,
+            baselines=[{"lr": rate} for rate in RATES],
+            workers=job.ranks,
+            storage=job.storage,
+            name="pbt",
+            seed=7,
+            scheduler=Noted(perturbation_interval=INTERVAL, max_t=job.reports),
+            progress=False,
+        )
     for trial in results.trials:
         if trial.state != "FINISHED":
             raise RuntimeError(f"a member ended {trial.state}: {trial.error}")

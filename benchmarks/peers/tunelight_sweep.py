@@ -31,10 +31,20 @@ def sweep(job: Job, way: str) -> None:
         script, given = str(Path(__file__).with_name("script_fit.py")), str(Path(job.folder, "job.json"))
         code = {"script": script, "args": ["--job", given], "metric": "val_loss", "checkpoints": None}
     tl.run(
-        space, **code, mode="min", num_samples=len(job.configs), baselines=job.configs,
-        scheduler=asha if way == "asha" else "fifo", workers=job.ranks, max_concurrent=1, address="local",
-        storage=job.storage, name="turnaround", seed=7, progress=False,
-    )  # fmt: skip
+        space,
+        **code,
+        mode="min",
+        num_samples=len(job.configs),
+        baselines=job.configs,
+        scheduler=asha if way == "asha" else "fifo",
+        workers=job.ranks,
+        max_concurrent=1,
+        address="local",
+        storage=job.storage,
+        name="turnaround",
+        seed=7,
+        progress=False,
+    )
 
 
 if __name__ == "__main__":
