@@ -33,7 +33,7 @@ from tests.kit.recording import Sweep
 from tests.unit.extras.web.serving import serving
 from tunelight.record import SweepState, leased, write_sweep_file
 from tunelight.reporting import report
-from tunelight.reporting.screen import SweepView
+from tunelight.reporting.display import SweepView
 from tunelight.reporting.table import rows_of
 from tunelight.results import SweepResults
 

@@ -237,7 +237,7 @@ LIBRARIES: dict[str, Libraries] = {
     "extras.scripts.group": Libraries(names("torch"), why="only workers import it"),
     "extras.scripts.worker": Libraries(names("psutil"), why="it ends what a trial has started"),
     "extras.scripts.logged": Libraries(late=names("torch"), why="for scripts that log and report nothing"),
-    "extras.scripts.huggingface": Libraries(late=names("transformers"), why="for scripts that use transformers"),
+    "extras.scripts.trainer": Libraries(late=names("transformers"), why="for scripts that use transformers"),
     "extras.data": Libraries(late=names("ray ray.data pyarrow"), why="a sweep without datasets needs none of them"),
     "extras.data.module": Libraries(
         names("numpy", LIGHTNING), late=names("ray.data"), why="it is Lightning's side of a dataset"

@@ -20,7 +20,7 @@ from tunelight.compat.lightning import BasePredictionWriter, DDPStrategy, pl
 from tunelight.errors import StrategyError
 from tunelight.gang.gang import Gang
 from tunelight.gang.spec import GangSpec
-from tunelight.lightning.strategies.environment import GangEnvironment
+from tunelight.lightning.strategies.base import GangEnvironment
 from tunelight.messages import Ended, Place
 from tunelight.resources import Reservation
 from tunelight.session.session import get_session

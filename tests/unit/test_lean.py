@@ -10,7 +10,7 @@ import pytest
 from tests.doors import PACKAGE
 from tests.lean import DRIVER_ONLY
 
-HEAD = "tunelight.trial.trainable tunelight.trial.plain_tune tunelight.cluster.nodes tunelight.extras.data.server"
+HEAD = "tunelight.trial.trainable tunelight.trial.plain_tune tunelight.cluster.connect tunelight.extras.data.server"
 WORKER = (
     "tunelight.gang.worker tunelight.lightning.recipe tunelight.lightning.strategies tunelight.lightning.callbacks "
     "tunelight.lightning.guard tunelight.extras.standalone.job tunelight.extras.data.module "

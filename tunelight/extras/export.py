@@ -20,7 +20,7 @@ from tunelight.resources import reserve
 from tunelight.results.words import refused
 from tunelight.settings import PARTS
 from tunelight.settings.backends import BACKENDS
-from tunelight.settings.dotted import holder_of
+from tunelight.settings.checks import holder_of
 from tunelight.space.parts import split_config
 from tunelight.stores.masking import MASK
 

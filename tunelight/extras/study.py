@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tunelight.compat.optuna import frozen_constraints, quiet
 from tunelight.errors import SettingsError, StorageError, TunelightError
 from tunelight.record import ERROR, FINISHED, INFEASIBLE, INTERRUPTED, PENDING, RUNNING, STOPPED, metric_value
-from tunelight.settings.dotted import flatten
+from tunelight.settings.checks import flatten
 from tunelight.space.plain import to_plain_config
 from tunelight.stores.masking import masked
 

@@ -17,7 +17,7 @@ from tunelight.record.lease import record_of
 from tunelight.record.names import RECORD_FILE, SWEEP_FILE
 from tunelight.record.remote import has_record, reaching, refresh
 from tunelight.settings import Settings, paired
-from tunelight.settings.plain import plain_setting
+from tunelight.settings.checks import plain_setting
 from tunelight.stores import shown, store_of, working
 
 DEFAULT_STORAGE: Final = "tunelight_runs"

@@ -22,7 +22,7 @@ from tunelight.record.lease import driver_of
 from tunelight.record.names import RECORD_FILE, SWEEP_FILE, why
 from tunelight.record.remote import refresh
 from tunelight.settings import check_paired, check_setting
-from tunelight.settings.bounded import BoundedLoader
+from tunelight.settings.checks import BoundedLoader
 from tunelight.stores import ODD, delete_local, shown, store_of, working, write_atomically
 from tunelight.stores.masking import masked, masked_settings
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from tunelight.record.outcomes import OUTCOMES, RUNNING, STOPPED
 from tunelight.record.repeated import winner
 from tunelight.record.state import SweepState, TrialState, metric_value
-from tunelight.settings.dotted import flatten
+from tunelight.settings.checks import flatten
 
 STARTING: Final = "STARTING"
 """The state shown of a trial that is RUNNING and whose workers have not met yet."""

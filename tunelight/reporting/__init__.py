@@ -9,8 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from tunelight.extras.report.images import write_image
-    from tunelight.extras.report.page import report
+    from tunelight.extras.report.page import report, write_image
     from tunelight.reporting.progress import ProgressCallback
     from tunelight.reporting.steps import Steps
     from tunelight.reporting.tensorboard import TensorBoardCallback
@@ -24,7 +23,7 @@ _WHERE: Final = {
     "TensorBoardCallback": "tunelight.reporting.tensorboard",
     "report": "tunelight.extras.report.page",
     "watch": "tunelight.reporting.watching",
-    "write_image": "tunelight.extras.report.images",
+    "write_image": "tunelight.extras.report.page",
 }
 
 

@@ -2,25 +2,312 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import Final
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
+from typing import Any, Final, Protocol
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.jupyter import JupyterMixin
+from rich.live import Live
+from rich.text import Text
 
-from tunelight.record import SweepState
-from tunelight.reporting.screen import MOST_EVENTS, SweepView, title
-from tunelight.reporting.table import rows_of
-from tunelight.reporting.views import MAX_ROWS, View, choose_view
+from tunelight.machine.notebook import in_notebook, is_terminal
+from tunelight.record import PENDING, RUNNING, TERMINAL, VERBS, SweepState, TrialState, winner
+from tunelight.record.view import curve_of, epochs, metric_of, rungs, sparkline
+from tunelight.reporting.table import make_table, rows_of
 from tunelight.reporting.words import (
     STYLES,
+    age,
     best_line,
+    compact,
+    counts,
     describe_error,
+    elapsed,
     end_line,
+    event_line,
     short_id,
     summary,
 )
+
+# --- Where progress is shown: a terminal, a notebook's output cell, or a stream that takes lines only ---
+
+MAX_ROWS: Final = 20
+_FRAME_LINES: Final = 8
+"""What a screen takes beside the table's rows: title, head, rules, and a caption of up to three lines."""
+_NOTEBOOK_ROOM: Final = 24
+
+MakeScreen = Callable[[int], RenderableType]
+"""Make what is to be drawn, where a table of so many rows fits."""
+
+
+class View(Protocol):
+    """One place to show progress in."""
+
+    animated: bool
+    """Whether ``draw`` shows a table; without one, the ends of trials are worth a line each."""
+
+    def draw(self, make: MakeScreen) -> None:
+        """Show the table, in place of the last one."""
+
+    def say(self, text: str, style: str = "") -> None:
+        """Write a line that stays."""
+
+    def close(self) -> None:
+        """Leave the last table as it is, and give back what was taken. Callable more than once."""
+
+
+class TerminalView:
+    """A table that is redrawn at the bottom of a terminal; what is said or printed goes above it."""
+
+    animated = True
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live: Live | None = None
+
+    def draw(self, make: MakeScreen) -> None:
+        """Redraw the table, at once and from the caller's thread."""
+        screen = make(max(1, self._console.height - _FRAME_LINES))
+        if self._live is None:
+            self._live = Live(screen, console=self._console, auto_refresh=False)
+            self._live.start(refresh=True)
+        else:
+            self._live.update(screen, refresh=True)
+
+    def say(self, text: str, style: str = "") -> None:
+        """Write a line above the table."""
+        self._console.print(Text(text, style=style), soft_wrap=True)
+
+    def close(self) -> None:
+        """Show the cursor again, and take hands off standard output."""
+        if self._live is not None:
+            self._live.stop()
+
+
+class NotebookView:
+    """A table in a notebook's output cell, updated in place."""
+
+    animated = True
+
+    def __init__(self) -> None:
+        self._display = importlib.import_module("IPython.display").display
+        self._handle: Any = None
+
+    def draw(self, make: MakeScreen) -> None:
+        """Replace the table."""
+        if self._handle is None:
+            self._handle = self._display(make(_NOTEBOOK_ROOM), display_id=True)
+        else:
+            self._handle.update(make(_NOTEBOOK_ROOM))
+
+    def say(self, text: str, style: str = "") -> None:
+        """Write a line below the table."""
+        sys.stdout.write(f"{text}\n")
+
+    def close(self) -> None:
+        """Leave the table in its cell."""
+
+
+class LinesView:
+    """Lines only: a file, a pipe, a log of a CI job."""
+
+    animated = False
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def draw(self, make: MakeScreen) -> None:
+        """Draw nothing, and so make nothing."""
+
+    def say(self, text: str, style: str = "") -> None:
+        """Write a line."""
+        self._console.print(Text(text, style=style), soft_wrap=True)
+
+    def close(self) -> None:
+        """Leave the stream open: it is not ours."""
+
+
+def choose_view(console: Console | None = None) -> View:
+    """Return the view that fits where the program runs; ``console`` None is standard output."""
+    if console is None and in_notebook():
+        return NotebookView()
+    console = console or Console()
+    # rich also calls a pipe a terminal where FORCE_COLOR is set, as CI services do: no live table there.
+    live = console.is_terminal and not console.is_dumb_terminal and is_terminal(console.file)
+    return TerminalView(console) if live else LinesView(console)
+
+
+# --- The live view of a sweep: a rich renderable of its state, for any width ----------------------
+
+_ASCII_SPARKS: Final = "_.-~=+*#"
+_CURVE: Final = 40
+MOST_EVENTS: Final = 4
+
+
+class SweepView(JupyterMixin):
+    """A sweep at one moment: a line on all trials, rungs, the table of trials, the best trial's curve, the last events.
+
+    Args:
+        state: the sweep. shown: the table's rows. now: seconds since the epoch. total: trials there will be.
+        events: how many of the last events to show. columns: the table's columns; None chooses them.
+    """
+
+    def __init__(
+        self,
+        state: SweepState,
+        shown: Iterable[TrialState],
+        now: float,
+        total: int | None,
+        *,
+        events: int = 0,
+        columns: Sequence[str] | None = None,
+    ) -> None:
+        self._state, self._shown, self._now, self._total = state, list(shown), now, total
+        self._events, self._columns = events, columns
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        state, width = self._state, options.max_width
+        yield Text(title(state, self._now, self._total), style="italic")
+        if line := rungs_line(state):
+            yield Text(_cut(line, width), style="cyan")
+        yield make_table(state, self._shown, self._now, width, self._columns)
+        if line := others(state, self._shown):
+            yield Text(_cut(line, width), style="dim")
+        yield Text(_cut(best_line(state) or f"no trial has reported the metric {metric_of(state)!r} yet", 3 * width))
+        if curve := best_curve(state, min(_CURVE, width - 8), ascii_only=options.ascii_only):
+            yield Text(f"  {curve}", style="cyan")
+        for line in last_events(state, self._events):
+            yield Text(_cut(line, width), style="dim")
+
+
+def title(state: SweepState, now: float, total: int | None) -> str:
+    """Return the line on all trials: their number, the workers in use, the time taken and left."""
+    parts = [f"{state.sweep.get('name') or 'sweep'}  {counts(state, total)}"]
+    if state.paused:
+        parts.append("paused")
+    if workers := workers_in_use(state):
+        parts.append(f"{workers} worker{'s' if workers > 1 else ''} in use")
+    parts.append(elapsed(age(state, now)))
+    left = seconds_left(state, now, total)
+    if left is not None:
+        parts.append(f"about {elapsed(left)} left")
+    return "  ".join(parts)
+
+
+def workers_in_use(state: SweepState) -> int:
+    """Return how many workers the running trials hold."""
+    usual = state.sweep.get("workers") or 1
+    return sum(trial.workers or usual for trial in list(state.live.values()) if trial.state == RUNNING)
+
+
+def rungs_line(state: SweepState) -> str:
+    """Return how many trials reached each rung and went past it; empty if no rungs are known."""
+    parts = [f"{one['at']:g}: {one['passed']} of {one['reached']} passed" for one in rungs(state) if one["reached"]]
+    return f"rungs  {'   '.join(parts)}" if parts else ""
+
+
+def best_curve(state: SweepState, width: int, *, ascii_only: bool = False) -> str:
+    """Return the curve of the best trial in ``width`` characters, with its first and last value; empty without one."""
+    best = winner(state)
+    if best is None:
+        return ""
+    _, values = curve_of(state.trials[best.trial].history, metric_of(state)).points()
+    if len(values) < 2:
+        return ""
+    ends = f"{compact(values[0])} ", f" {compact(values[-1])}"
+    room = max(4, width - sum(map(len, ends)))
+    line = sparkline(values, room, _ASCII_SPARKS) if ascii_only else sparkline(values, room)
+    return line.join(ends)
+
+
+def last_events(state: SweepState, most: int) -> list[str]:
+    """Return the last events as lines with the time of day, the oldest first."""
+    lines: list[str] = []
+    for event in reversed(list(state.events)):
+        if len(lines) >= most:
+            break
+        if line := event_line(state, event):
+            lines.append(f"{time.strftime('%H:%M:%S', time.localtime(event[0]))} {' '.join(line.split())}")
+    return lines[::-1]
+
+
+def others(state: SweepState, shown: Iterable[TrialState]) -> str:
+    """Return how many trials are not shown, by their states; empty if all are."""
+    seen = {trial.id for trial in shown}
+    hidden = [trial for key, trial in list(state.trials.items()) if key not in seen]
+    words = Counter(VERBS.get(trial.state, trial.state.lower()) for trial in hidden)
+    return f"and {len(hidden)} more: {', '.join(f'{count} {word}' for word, count in words.items())}" if hidden else ""
+
+
+def _cut(line: str, most: int) -> str:
+    return line if len(line) <= most else f"{line[: max(0, most - 3)]}..."
+
+
+# --- Estimate the time until a sweep is over, by the trials that have ended -----------------------
+
+_LEAST: Final = 3
+"""How many trials must have ended."""
+
+
+def seconds_left(state: SweepState, now: float, total: int | None) -> float | None:
+    """Return an estimate of the seconds until a sweep is over; None where that is unknown.
+
+    A trial that has not begun is expected to take the mean time of ended ones. One that runs is expected to take the
+    mean residual life of those that ran longer than it; if none did, the time to ``max_epochs`` at its own pace. The
+    sum is divided by the number of running trials, and is at least the longest of them. A time budget limits it.
+
+    It is unknown if the number of trials is, if fewer than three have ended, if none runs, and if a trial has run
+    longer than all ended ones and ``max_epochs`` is not known. Under schedulers that stop trials early, the first
+    estimates are too low, since the first trials to end are the short ones.
+    """
+    ends = state.sweep.get("ends")
+    budget = max(0.0, ends - now) if isinstance(ends, int | float) else None
+    found = _by_trials(state, now, total)
+    if found is None or budget is None:
+        return found
+    return min(found, budget)
+
+
+def _by_trials(state: SweepState, now: float, total: int | None) -> float | None:
+    trials = list(state.trials.values())
+    took = sorted(trial.seconds for trial in trials if trial.state in TERMINAL and trial.seconds > 0)
+    running = state.counts[RUNNING]
+    if not total or len(took) < _LEAST or not running:
+        return None
+    sums = [0.0, *accumulate(took)]
+    mean = sums[-1] / len(took)
+    waiting = max(0, total - len(trials) + len(state.repetitions)) + state.counts[PENDING]
+    left, longest = mean * waiting, 0.0
+    for trial in list(state.live.values()):
+        more = _residual(took, sums, trial.elapsed(now))
+        if more is None:
+            more = _by_pace(state, trial, now)
+        if more is None:
+            return None
+        left += more
+        longest = max(longest, more)
+    return max(left / running, longest)
+
+
+def _residual(took: list[float], sums: list[float], so_far: float) -> float | None:
+    """Return the mean residual life after ``so_far`` seconds; None if no trial took longer."""
+    first = bisect_right(took, so_far)
+    longer = len(took) - first
+    return (sums[-1] - sums[first]) / longer - so_far if longer else None
+
+
+def _by_pace(state: SweepState, trial: TrialState, now: float) -> float | None:
+    max_epochs, done = state.sweep.get("max_epochs"), epochs(trial.history[-1]) if trial.history else None
+    if not isinstance(max_epochs, int) or not done:
+        return None
+    return max(0.0, trial.elapsed(now) / done * (max_epochs - done))
+
 
 _SHORTEST_S: Final = 0.25
 """The shortest time between two redraws."""

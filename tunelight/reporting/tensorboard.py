@@ -29,7 +29,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from tunelight.record import FAILED, FINISHED, PAUSED, STOPPED, SweepState, TrialState
 from tunelight.record.names import EVENTS_END
 from tunelight.reporting.guard import guarded
-from tunelight.settings.dotted import flatten
+from tunelight.settings.checks import flatten
 
 _WHEN: Final = frozenset({"epoch", "training_iteration", "timestamp"})
 """Keys of a report that are not the user's metrics."""

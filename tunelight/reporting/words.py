@@ -20,7 +20,7 @@ from tunelight.record import (
 from tunelight.record.view import STARTING, epochs, metric_of
 from tunelight.results.repeats import in_words, missing
 from tunelight.results.words import counted
-from tunelight.settings.dotted import flatten
+from tunelight.settings.checks import flatten
 from tunelight.stores.masking import printable
 
 _MESSAGE_CHARS: Final = 300

@@ -21,7 +21,7 @@ from tunelight.results import repeats
 from tunelight.results.trial import TrialResult
 from tunelight.results.words import counted
 from tunelight.settings import Mode, paired
-from tunelight.settings.dotted import flatten
+from tunelight.settings.checks import flatten
 from tunelight.space.plain import Objects
 from tunelight.stores.masking import printable
 

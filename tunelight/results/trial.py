@@ -20,8 +20,7 @@ from tunelight.errors import CheckpointError, ImportPathError, TrainFunctionErro
 from tunelight.record import TrialState
 from tunelight.results.words import refused
 from tunelight.settings import SETTINGS, check_setting, load_object, paired
-from tunelight.settings.dotted import holder_of
-from tunelight.settings.plain import plain_setting
+from tunelight.settings.checks import holder_of, plain_setting
 from tunelight.space.plain import references
 
 _PREFIX: Final = "model."

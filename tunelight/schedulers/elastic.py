@@ -8,27 +8,364 @@ and is promoted later only when it is among the best 1/eta^1.5. When trials are 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
 from tunelight.compat.arguments import known_arguments
-from tunelight.messages import Continue, Stop
+from tunelight.compat.ray import end_cached_actors
+from tunelight.messages import RESULT_KEY, Continue, Resize, Stop
 from tunelight.schedulers.base import GangScheduler, SweepFacts
-from tunelight.schedulers.common import TRAINING_ITERATION, End, began_at, check_halving, number, tell
-from tunelight.schedulers.growth import Growth
-from tunelight.schedulers.ledger import TrialResources
+from tunelight.schedulers.common import TRAINING_ITERATION, WORST, End, began_at, check_halving, tell
+from tunelight.schedulers.common import number as to_number
+from tunelight.schedulers.ledger import Ledger, TrialResources
 from tunelight.schedulers.members import Member, Members, State
-from tunelight.schedulers.promotion import Promotion, Verdict
-from tunelight.schedulers.rungs import described
+from tunelight.schedulers.rungs import described, ladder
+from tunelight.schedulers.speed import Speed, sizes
 from tunelight.settings import checks
 
 if TYPE_CHECKING:
     from ray.tune.execution.tune_controller import TuneController
+
+
+# --- Successive halving in its promotion form: which trials go on, which wait, and which are promoted later ---
+
+Verdict = Literal["go on", "pause", "stop"]
+
+
+class Promotion:
+    """Rungs at ``grace * eta ** k`` below ``max_t``, and which trials may go past each.
+
+    A trial may if it is among the best ``floor(n / eta)`` of the ``n`` filed at a rung. Of a rung that no further trial
+    can reach, as far as is known, at least the best may. ``worth``: whether it pays for a paused trial to go on.
+    """
+
+    def __init__(
+        self,
+        members: Members,
+        eta: float,
+        grace: float,
+        max_t: float,
+        worth: Callable[[Member], bool] = lambda _: True,
+    ) -> None:
+        self._members = members
+        self._worth = worth
+        self.eta = eta
+        self.max_t = max_t
+        self.rungs = ladder(grace, eta, max_t)
+        self._nobody = False
+        """Whether it is known that no trial can be promoted, until something changes."""
+
+    def changed(self) -> None:
+        """Note that trials may be promotable that were not before."""
+        self._nobody = False
+
+    def end_of(self, rung: int) -> float:
+        """Return the progress at the rung with this index, or at the end of a trial."""
+        return self.rungs[rung].milestone if rung < len(self.rungs) else self.max_t
+
+    def expected(self, member: Member) -> float:
+        """Return the progress that a trial is expected to make from here: 1/eta of it past each rung."""
+        total, share, at = 0.0, 1.0, member.progress
+        for number in range(member.target, len(self.rungs) + 1):
+            total += share * (self.end_of(number) - at)
+            share, at = share / self.eta, self.end_of(number)
+        return total
+
+    def front(self) -> float:
+        """Return the highest milestone that any trial has reached; 0 before the first."""
+        return max((rung.milestone for rung in self.rungs if rung.filed), default=0.0)
+
+    def judge(self, member: Member, loss: float, *, ended: bool) -> Verdict:
+        """File a trial's report at every rung that it reaches with it, and return what becomes of the trial.
+
+        ``ended``: only file the report.
+        """
+        at, first = member.progress, member.target
+        member.loss = loss
+        self._file(member, at, loss)
+        if ended or not self.rungs or at >= self.max_t:
+            return "go on"
+        if loss == WORST and at >= self.rungs[0].milestone:
+            return "stop"
+        start = member.at if member.again else first
+        member.again = False
+        return "go on" if self._passes(member, range(start, member.target)) else "pause"
+
+    def standing(self, member: Member) -> str:
+        """Return why a trial waits at its rung, in words."""
+        return self.rungs[member.at].standing(member.trial_id, self.eta, closed=False)
+
+    def promotable(self, *, idle: bool = False) -> Member | None:
+        """Return the trial to promote first: the best one paused at the highest rung where one may go on.
+
+        ``idle``: nothing trains or waits, so that rungs are closed that no paused trial can be promoted to.
+        """
+        if self._nobody and not idle:
+            return None
+        found = self._first(idle=idle)
+        self._nobody = found is None
+        return found
+
+    def promote(self, member: Member) -> bool:
+        """Let a paused trial go on; False if it had passed a further rung, too, and now waits at that one."""
+        self.rungs[member.at].leave(member.trial_id)
+        self.changed()
+        return self._passes(member, range(member.at, member.target), sure=1)
+
+    def went_on(self, member: Member) -> None:
+        """Note that a paused trial trains again: it was promoted, though not by this object."""
+        for rung in self.rungs[member.at : member.target]:
+            rung.leave(member.trial_id)
+            rung.promoted.add(member.trial_id)
+        self.changed()
+
+    def leave(self, member: Member) -> None:
+        """Take a trial that has ended from those that may be promoted."""
+        if self.rungs and member.at < len(self.rungs):
+            self.rungs[member.at].leave(member.trial_id)
+        self.changed()
+
+    def worst_first(self) -> list[str]:
+        """Return the paused trials, the worst of the lowest rung first."""
+        return [trial_id for rung in self.rungs for trial_id in rung.waiting()]
+
+    def state(self) -> list[dict[str, Any]]:
+        """Return plain data for JSON."""
+        return [rung.state() for rung in self.rungs]
+
+    def load(self, state: Iterable[Mapping[str, Any]]) -> None:
+        """Load what ``state`` returned; trials that trained then are expected to be added again."""
+        for number, (rung, filed) in enumerate(zip(self.rungs, state, strict=True)):
+            rung.load(filed)
+            for trial_id, (loss, _) in rung.filed.items():
+                member = self._members[trial_id]
+                member.target, member.loss = number + 1, loss
+            for trial_id in rung.waiting():
+                member = self._members[trial_id]
+                member.at, member.state = number, State.PAUSED
+                member.progress = rung.milestone
+        self.changed()
+
+    def _file(self, member: Member, at: float, loss: float) -> None:
+        target = member.target
+        while target < len(self.rungs) and at >= self.rungs[target].milestone:
+            self.rungs[target].file(member.trial_id, loss)
+            target += 1
+        if target != member.target:
+            self._members.move(member, member.state, target)
+            self.changed()
+
+    def _passes(self, member: Member, numbers: range, sure: int = 0) -> bool:
+        """Promote a trial past these rungs while it is among their best; past the first ``sure`` ones in any case."""
+        for number in numbers:
+            rung = self.rungs[number]
+            if number >= numbers.start + sure and not self._may(member.trial_id, number):
+                member.at = number
+                rung.wait(member.trial_id)
+                return False
+            rung.promoted.add(member.trial_id)
+        return True
+
+    def _may(self, trial_id: str, number: int) -> bool:
+        rung = self.rungs[number]
+        return rung.among_best(trial_id, self.eta, closed=rung.rank(trial_id) == 0 and self._closed(number))
+
+    def _closed(self, number: int) -> bool:
+        """Tell whether no further trial can reach a rung, as far as is known.
+
+        Then none can reach those below either, where the best one that waits may still go on.
+        """
+        if self._members.any_towards(number):
+            return False
+        below = (trial_id for rung in self.rungs[:number] for trial_id in rung.ready(self.eta, closed=True))
+        return not any(self._to_go_on(self._members[trial_id]) for trial_id in below)
+
+    def _to_go_on(self, member: Member) -> bool:
+        return member.trial is not None and self._worth(member)
+
+    def _first(self, *, idle: bool) -> Member | None:
+        for number in reversed(range(len(self.rungs))):
+            for trial_id in self.rungs[number].ready(self.eta, closed=idle and self._closed(number)):
+                member = self._members[trial_id]
+                if member.state is State.PAUSED and self._to_go_on(member):
+                    return member
+        return None
+
+
+# --- When gangs grow and shrink: by free slots, each trial's share of them, and what a resize saves ---
+
+_WORKERS: Final = f"{RESULT_KEY}/workers"
+_NO_GAIN: Final = 0.1
+"""The least gain of doubling a gang, as log2 of the speed-up, for which the workers are kept."""
+_ROUND: Final = 2.0
+"""How many times its share a gang may have while there is room: shares are hardly ever powers of two."""
+_PATIENCE_S: Final = 60.0
+"""How long new workers may take to start and import, at least, before a growth counts as failed."""
+_WORTH: Final = 1.1
+"""How many times its cost growing must save."""
+
+
+class Growth:
+    """Decides how many workers each trial's gang is to have, and sends it there.
+
+    The sizes of a gang are its fewest workers, that number doubled again and again, and ``max_workers``. A trial may
+    grow towards a share of the cluster that is its share of the expected remaining work, in one worker's seconds.
+    """
+
+    def __init__(self, members: Members, max_workers: int | None, cooldown: int) -> None:
+        self.max_workers = max_workers
+        self.speed = Speed()
+        self.ledger = Ledger()
+        self._members = members
+        self._cooldown = cooldown
+        self._grown: dict[str, Member] = {}
+        self._work: dict[str, float] = {}
+        """Trial id -> the seconds that one worker is expected to take for the rest of it."""
+        self._all_work = 0.0
+        self._giving: dict[str, int] = {}
+        """Trial id -> how many workers it was told to release, and has not yet."""
+
+    def started(self, member: Member) -> None:
+        """Note that a trial's gang has started, with its fewest workers."""
+        self.ledger.hold(member.trial_id, member.resources)
+        self.speed.restarted(member.pace)
+        self._forget(member)
+
+    def gone(self, member: Member) -> None:
+        """Note that a trial has released its resources."""
+        self.ledger.release(member.trial_id)
+        self._expect(member.trial_id, 0.0)
+        self._forget(member)
+
+    def may_grow(self, resources: TrialResources | None) -> bool:
+        """Tell whether any trial that reserves this could grow now."""
+        return resources is not None and (self.max_workers or 0) > resources.workers and self.ledger.free(resources) > 0
+
+    def promoted(self, member: Member) -> None:
+        """Let a trial that was just promoted change its size at once: it has further to go now."""
+        if member.since is not None:
+            member.since = max(member.since, self._cooldown)
+
+    def heard(self, member: Member, result: Mapping[str, Any]) -> None:
+        """Learn from a report how many workers the trial has, and their speed."""
+        said = to_number(result.get(_WORKERS))
+        workers = int(said) if said and math.isfinite(said) else member.target_workers
+        second = to_number(result.get("time_total_s"))
+        if second is not None:
+            self.speed.heard(member.pace, member.progress, second, workers)
+        if member.since is None:
+            return
+        member.since += 1
+        waited = member.pace.second - member.asked_at
+        patience_s = max(2 * self.speed.longest_start_s, _PATIENCE_S)
+        if workers < member.target_workers and member.since >= self._cooldown and waited > patience_s:
+            member.refused += 1  # what was free is taken: ask for less, and less often from now on
+            self._ask(member, workers)
+        elif member.trial_id in self._grown and workers >= member.target_workers:
+            member.refused = 0
+        self._note(member, workers)
+
+    def adjust(self, tune_controller: Any, member: Member, left: float, expected: float, *, alone: bool) -> None:
+        """Resize a trial with ``left`` units of progress to go: it may grow if nothing waits (``alone``).
+
+        If growing was measured to gain nothing, it shrinks to its fewest workers.
+        """
+        resources = member.resources
+        if resources is None or self.max_workers is None or self.max_workers <= resources.workers:
+            return
+        patience = self._cooldown * (1 + member.refused)
+        have = max(member.pace.workers, resources.workers)
+        each = member.pace.each.get(have) or self.speed.each(have)
+        self._expect(
+            member.trial_id, expected * each * self.speed.factor(have, 1) if not math.isnan(each) else expected
+        )
+        if left <= 0:
+            return
+        if member.since is not None and (member.since < patience or member.pace.workers != member.target_workers):
+            return
+        if have > resources.workers and self.speed.gain(have) < _NO_GAIN:
+            self._ask(member, resources.workers)
+            return
+        limit = min(have + self.ledger.free(resources), self._share(member, resources)) if alone else have
+        limit = max(limit // 2**member.refused, min(limit, 2 * have))  # it may succeed at half the size
+        for size in reversed(sizes(resources.workers, self.max_workers)):
+            if have < size <= limit and self._saves(have, size, left):
+                with contextlib.suppress(Exception):  # not public in Tune, and idle gangs are no reason to end a sweep
+                    end_cached_actors(tune_controller)  # kept warm for a next trial, which there is not
+                self._ask(member, size)
+                return
+
+    def make_room(self, resources: TrialResources | None) -> None:
+        """Shrink the least promising trials that grew until a waiting trial fits."""
+        if resources is not None and self._grown:
+            self._shrink(resources.workers - self.ledger.free(resources))
+
+    def keep_within(self, workers: int | None) -> None:
+        """Let all trials together have so many workers (None: as many as fit); shrink those that grew beyond that."""
+        self.ledger.most = workers
+        if workers is not None and self._grown:
+            self._shrink(self.ledger.workers - workers)
+
+    def _shrink(self, missing: int) -> None:
+        """Free ``missing`` workers, those included that are about to be released."""
+        missing -= sum(self._giving.values())
+        for member in sorted(self._grown.values(), key=lambda one: (one.target, -one.loss)):
+            if missing <= 0:
+                return
+            least = member.resources.workers if member.resources else 1
+            ladder = sizes(least, member.target_workers)
+            size = max((size for size in ladder if size <= member.target_workers - missing), default=least)
+            if size < member.target_workers:
+                missing -= member.target_workers - size
+                self._ask(member, size)
+
+    def _share(self, member: Member, resources: TrialResources) -> int:
+        """Return how many workers a trial may have, by its share of the remaining work."""
+        share = self.ledger.total(resources) * self._work[member.trial_id] / self._all_work
+        ladder = sizes(resources.workers, self.max_workers or resources.workers)
+        return max((size for size in ladder if size <= share * _ROUND), default=resources.workers)
+
+    def _expect(self, trial_id: str, work: float) -> None:
+        self._all_work += work - self._work.pop(trial_id, 0.0)
+        if work:
+            self._work[trial_id] = work
+        if not self._work:
+            self._all_work = 0.0  # what rounding left
+
+    def _saves(self, have: int, size: int, left: float) -> bool:
+        waits = self.speed.longest_start_s  # for the new workers, while it trains on
+        saved = (left * self.speed.each(have) - waits) * (1.0 - self.speed.factor(have, size))
+        return saved > max(_WORTH * self.speed.resize_s, 0.0)
+
+    def _ask(self, member: Member, size: int) -> None:
+        member.target_workers, member.since, member.asked_at = size, 0, member.pace.second
+        if member.resources is not None and size > member.resources.workers:
+            self._grown[member.trial_id] = member
+        else:
+            self._grown.pop(member.trial_id, None)
+        self._note(member, member.pace.workers)
+        tell(member.trial, Resize(size))
+
+    def _note(self, member: Member, workers: int) -> None:
+        """Count the workers that a trial has, or is to get."""
+        self.ledger.hold(member.trial_id, member.resources, max(workers, member.target_workers))
+        if workers > member.target_workers:
+            self._giving[member.trial_id] = workers - member.target_workers
+        else:
+            self._giving.pop(member.trial_id, None)
+
+    def _forget(self, member: Member) -> None:
+        member.target_workers = member.resources.workers if member.resources is not None else 1
+        member.since, member.refused = None, 0
+        self._grown.pop(member.trial_id, None)
+        self._giving.pop(member.trial_id, None)
+
 
 _MAX_T: Final = 81
 """Rungs lie below it if the length of trials is not known."""
@@ -238,7 +575,7 @@ class ElasticASHA(GangScheduler):
 
     def _judge(self, member: Member, result: Mapping[str, Any], *, ended: bool = False) -> Verdict:
         """Learn from a report and file it; without progress or metric it decides nothing."""
-        at, loss = number(result.get(TRAINING_ITERATION)), self._loss(result)
+        at, loss = to_number(result.get(TRAINING_ITERATION)), self._loss(result)
         if at is None or math.isnan(at):
             return "go on"
         member.progress = at

@@ -1,8 +1,8 @@
 """Settings of a sweep and their checks, and checks of the code that it trains."""
 
 from tunelight.checkpoints.policy import Checkpoints
+from tunelight.settings.checks import check_trainer_argument
 from tunelight.settings.code import check_model, check_train, fingerprint, import_path, load_object
 from tunelight.settings.objectives import Mode, check_paired, paired
-from tunelight.settings.trainer import check_trainer_argument
 from tunelight.settings.values import NAMES, PARTS, SETTINGS, Settings, check_names, check_setting
 from tunelight.settings.warm import WarmStart

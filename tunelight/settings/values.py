@@ -21,8 +21,8 @@ from tunelight.messages import Evaluation
 from tunelight.policies import FailurePolicy
 from tunelight.settings import checks
 from tunelight.settings.backends import BACKENDS, Backend, check_backend
+from tunelight.settings.checks import check_datasets
 from tunelight.settings.code import Style, script_code
-from tunelight.settings.data import check_datasets
 from tunelight.settings.flavour import find_flavour
 from tunelight.settings.objectives import MODES, Mode, check_metric, check_mode, check_paired, paired
 from tunelight.settings.proxy import Proxy

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from tunelight.errors import SpaceError, guess
-from tunelight.settings.bounded import BoundedLoader
+from tunelight.settings.checks import BoundedLoader
 
 _TAG = "tag:yaml.org,2002:"
 _UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from tunelight.errors import ImportPathError, SpaceError
 from tunelight.settings import import_path, load_object
-from tunelight.settings.dotted import holder_of
+from tunelight.settings.checks import holder_of
 
 _EXACT: Final = (type(None), bool, int, float, str)
 

@@ -19,7 +19,7 @@ from tunelight.messages import CheckpointInfo
 from tunelight.record import FINISHED, RUNNING, Branch, Command, RecordCallback, TrialState
 from tunelight.schedulers.wrapper import SweepScheduler
 from tunelight.searchers import SweepSearch
-from tunelight.settings.dotted import flatten, holder_of
+from tunelight.settings.checks import flatten, holder_of
 from tunelight.space import SearchSpace
 
 _SOON_S: Final = 1.0

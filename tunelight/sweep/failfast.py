@@ -13,7 +13,7 @@ from tunelight.errors import SweepFailedError, TunelightError, guess
 from tunelight.messages import RESULT_KEY, WorkerError
 from tunelight.policies import FirstTrials
 from tunelight.record import FINISHED, GAVE_UP, RecordCallback
-from tunelight.settings.dotted import flatten
+from tunelight.settings.checks import flatten
 from tunelight.sweep.control import SweepControl
 
 _TRIED_AGAIN = (

@@ -37,7 +37,7 @@ from tunelight.record import (
 )
 from tunelight.resources import Reservation
 from tunelight.settings import Settings, WarmStart, fingerprint
-from tunelight.settings.plain import plain_setting
+from tunelight.settings.checks import plain_setting
 from tunelight.space import SearchSpace
 from tunelight.stores.masking import masked_settings
 

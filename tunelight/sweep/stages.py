@@ -18,7 +18,7 @@ from tunelight.messages import Text
 from tunelight.record import check_free, has_record, read_sweep_file, stamped, sweep_folder
 from tunelight.results import SweepResults
 from tunelight.settings import Settings, WarmStart
-from tunelight.settings.plain import plain_setting
+from tunelight.settings.checks import plain_setting
 from tunelight.settings.proxy import Proxy
 from tunelight.space import SearchSpace
 from tunelight.space.parts import split_config

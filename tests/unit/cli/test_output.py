@@ -18,7 +18,7 @@ from tests import docs
 from tests.kit import sweeps
 from tests.kit.recording import Sweep
 from tunelight.cli import app
-from tunelight.cli.events import events
+from tunelight.cli.inspect import events
 from tunelight.cli.printing import print_answer
 from tunelight.record import Record
 

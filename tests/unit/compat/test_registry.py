@@ -14,7 +14,7 @@ from tests import flavours
 from tests.marks import needs_horovod
 from tunelight.compat.lightning import FABRIC, pl
 from tunelight.errors import SettingsError
-from tunelight.settings.trainer import check_trainer_argument
+from tunelight.settings.checks import check_trainer_argument
 
 
 def trainer(name: str, package: Any = pl) -> Any:

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from tunelight.compat.torch import compiled_graphs, forget_compiled
-from tunelight.gang import compiled
-from tunelight.gang.compiled import Compiled
+from tunelight.gang import worker as worker_module
+from tunelight.gang.worker import Compiled
 
 
 class Net(torch.nn.Module):
@@ -84,7 +84,7 @@ def test_a_trial_that_used_up_its_room_leaves_the_next_all_of_it(worker):
 
 @pytest.mark.timeout(120)
 def test_many_graphs_are_dropped(worker, monkeypatch):
-    monkeypatch.setattr(compiled, "KEPT", 3)
+    monkeypatch.setattr(worker_module, "KEPT", 3)
     assert worker(of_width(4)) == (2, "torch.compile made 2 graphs")
     assert (
         worker(of_width(5))[1]

@@ -10,12 +10,11 @@ from typing import Any
 import cloudpickle
 
 from tests.kit import tasks
-from tunelight.gang.compiled import Compiled
 from tunelight.gang.gpu_memory import GpuMemory
 from tunelight.gang.meeting.group import Meeting
 from tunelight.gang.meeting.rendezvous import Rendezvous
 from tunelight.gang.reset import CleanState
-from tunelight.gang.worker import GangWorker, TrialBox
+from tunelight.gang.worker import Compiled, GangWorker, TrialBox
 from tunelight.messages import Continue, Ended, Place
 from tunelight.session.task import Home
 

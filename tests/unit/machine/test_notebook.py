@@ -12,7 +12,7 @@ from tunelight.cluster.connect import quiet
 from tunelight.machine import notebook
 from tunelight.machine.notebook import Cell, NotebookTerminal, is_terminal
 from tunelight.messages import Text
-from tunelight.reporting.views import choose_view
+from tunelight.reporting.display import choose_view
 
 
 @pytest.mark.parametrize(

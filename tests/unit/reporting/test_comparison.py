@@ -11,7 +11,7 @@ from tests.kit.recording import Sweep
 from tests.kit.sweeps import record
 from tests.unit.reporting.test_report import EVIL, Page, evil, inlined, strings
 from tunelight.errors import SettingsError
-from tunelight.extras.figures.compared import best_by_trials, colour_of
+from tunelight.extras.figures.curves import best_by_trials, colour_of
 from tunelight.extras.report.comparison import compared
 from tunelight.extras.report.page import comparison
 from tunelight.record import write_sweep_file

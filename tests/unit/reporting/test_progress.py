@@ -18,8 +18,8 @@ from rich.console import Console
 
 from tunelight.record import SweepState, apply
 from tunelight.reporting import display
+from tunelight.reporting.display import MAX_ROWS, LinesView, NotebookView, TerminalView, choose_view
 from tunelight.reporting.progress import ProgressCallback
-from tunelight.reporting.views import MAX_ROWS, LinesView, NotebookView, TerminalView, choose_view
 
 
 class Screen(io.StringIO):

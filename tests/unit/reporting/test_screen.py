@@ -14,8 +14,7 @@ from rich.console import Console
 from tunelight.record import SweepState, apply
 from tunelight.record.view import sparkline
 from tunelight.reporting import display
-from tunelight.reporting.estimate import seconds_left
-from tunelight.reporting.screen import SweepView, best_curve, last_events, rungs_line, workers_in_use
+from tunelight.reporting.display import SweepView, best_curve, last_events, rungs_line, seconds_left, workers_in_use
 from tunelight.reporting.table import rows_of
 from tunelight.reporting.words import compact, elapsed
 

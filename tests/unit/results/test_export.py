@@ -14,7 +14,7 @@ from tests.kit.recording import Writer
 from tunelight.errors import CheckpointError, SettingsError, StorageError
 from tunelight.extras import export as formats
 from tunelight.policies import FailurePolicy
-from tunelight.settings.plain import plain_setting
+from tunelight.settings.checks import plain_setting
 
 CONFIG = {"model.lr": 1e-05, "model.hidden": 64, "data.batch_size": 32, "trainer.gradient_clip_val": 0.5}
 TOLD: dict[str, Any] = {

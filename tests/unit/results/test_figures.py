@@ -17,7 +17,7 @@ from tests.kit.recording import Sweep
 from tests.kit.sweeps import record
 from tunelight.errors import MetricError, ReportError
 from tunelight.extras.figures import FIGURES, history, learning_curves, pareto
-from tunelight.extras.figures.style import is_wide
+from tunelight.extras.figures.data import is_wide
 from tunelight.reporting import write_image
 from tunelight.results import SweepResults
 
@@ -282,12 +282,12 @@ def test_a_picture_without_kaleido_says_what_to_install(
 
 
 def test_a_browser_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: Any) -> None:
-    from tunelight.extras.report import images
+    from tunelight.extras.report import page
 
     over = threading.Event()
     stuck = SimpleNamespace(write_image=lambda *_, **__: over.wait(30), layout=SimpleNamespace(height=None))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
-    monkeypatch.setattr(images, "_LIMIT_S", 0.05)
+    monkeypatch.setattr(page, "_LIMIT_S", 0.05)
     with pytest.raises(ReportError, match="did not answer within 0 s"):
         write_image(stuck, tmp_path / "a.png")
     over.set()

@@ -14,8 +14,7 @@ from tests.kit.sweeps import record
 from tests.unit.results.test_figures import points_of
 from tunelight.errors import SettingsError
 from tunelight.extras.figures import contour, importances, parallel, slices
-from tunelight.extras.figures.data import columns
-from tunelight.extras.figures.style import is_wide
+from tunelight.extras.figures.data import columns, is_wide
 from tunelight.record import write_sweep_file
 from tunelight.results import SweepResults
 
@@ -171,7 +170,7 @@ def test_the_best_line_is_the_brightest(tmp_path: Path, mode: str) -> None:
 
 
 def test_many_points_are_drawn_by_webgl(results: SweepResults, monkeypatch: Any) -> None:
-    monkeypatch.setattr("tunelight.extras.figures.style.GL_FROM", 50)
+    monkeypatch.setattr("tunelight.extras.figures.data.GL_FROM", 50)
     made = slices(results)
     assert {one.type for one in made.data} == {"scattergl"}
     assert len(points_of(made)) == 4

@@ -21,7 +21,7 @@ from tunelight.errors import MetricError, SettingsError
 from tunelight.extras.figures import pareto
 from tunelight.extras.report.page import page
 from tunelight.record import write_sweep_file
-from tunelight.reporting.screen import SweepView
+from tunelight.reporting.display import SweepView
 from tunelight.results.sweep import front
 from tunelight.settings import Settings
 

@@ -13,7 +13,7 @@ from ray.tune.experiment import Trial
 from tests.kit.controller import Cluster, curves
 from tunelight.messages import Resize
 from tunelight.schedulers import ElasticASHA
-from tunelight.schedulers.growth import Growth
+from tunelight.schedulers.elastic import Growth
 from tunelight.schedulers.ledger import TrialResources
 from tunelight.schedulers.members import Member, Members, State
 from tunelight.schedulers.speed import Pace, Speed, sizes
@@ -86,7 +86,7 @@ def test_the_last_size_is_the_most_also_where_that_is_no_double():
 
 
 def test_a_growth_that_is_not_granted_is_withdrawn_and_asked_for_smaller_and_less_often(monkeypatch):
-    monkeypatch.setattr("tunelight.schedulers.growth._PATIENCE_S", 0.0)  # an epoch is a second here
+    monkeypatch.setattr("tunelight.schedulers.elastic._PATIENCE_S", 0.0)  # an epoch is a second here
     cluster, heard = told(make(max_workers=8, cooldown=1, max_t=27))
     cluster.grants = False
     cluster.run(curves(1))

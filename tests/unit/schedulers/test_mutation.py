@@ -12,7 +12,7 @@ from ray import tune
 from tunelight.errors import SettingsError, TunelightError
 from tunelight.schedulers import GangPBT
 from tunelight.schedulers.base import SweepFacts
-from tunelight.schedulers.mutation import default_mutations, explore, mutations_of
+from tunelight.schedulers.pbt import default_mutations, explore, mutations_of
 from tunelight.space import SearchSpace
 
 

@@ -13,7 +13,7 @@ from ray.tune.experiment import Trial
 
 from tests.unit.schedulers.test_pbt import Handle, Population
 from tunelight.schedulers import GangPBT
-from tunelight.schedulers.mutation import explore, mutations_of
+from tunelight.schedulers.pbt import explore, mutations_of
 
 SCORES = [0.0, 50.0, 100.0, 150.0, 200.0]
 CONFIG: dict[str, Any] = {"rate": 2.0, "size": 10, "kind": 3, "fixed": 7, "part": {"rate": 3.0}}

@@ -17,7 +17,7 @@ from tunelight.record.upkeep import started_from
 from tunelight.searchers.choose import build_searcher, offer_warm_start
 from tunelight.searchers.earlier import read_earlier
 from tunelight.settings import Settings
-from tunelight.settings.plain import plain_setting
+from tunelight.settings.checks import plain_setting
 from tunelight.settings.warm import WarmStart
 from tunelight.space import SearchSpace
 from tunelight.sweep.past import SavedSweep

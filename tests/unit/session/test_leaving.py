@@ -15,7 +15,7 @@ from tunelight.checkpoints import files as checkpoints
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.errors import TrialStopped
 from tunelight.messages import Hurry, Report, Save, Saved, Stop
-from tunelight.session import agreement
+from tunelight.session import boundary
 
 
 def write(path: str) -> None:
@@ -89,7 +89,7 @@ def test_a_rank_that_hears_late_leaves_with_the_others(tmp_path: Path) -> None:
 def test_ranks_that_are_apart_go_on_and_leave_at_the_next_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agreement, "MEET_LIMIT_S", 1.0)
+    monkeypatch.setattr(boundary, "MEET_LIMIT_S", 1.0)
     ranks = Ranks(tmp_path, 2, until=None)
     ordered(ranks, 1, 0)
     ranks.sessions[0].boundary.end_step(write, epoch=0, step=1)  # it calls for step 2, and rank 1 is at 4 already
@@ -104,7 +104,7 @@ def test_ranks_that_are_apart_go_on_and_leave_at_the_next_report(
 def test_ranks_that_come_to_the_step_with_other_batches_behind_them_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agreement, "MEET_LIMIT_S", 1.0)
+    monkeypatch.setattr(boundary, "MEET_LIMIT_S", 1.0)
     ranks = Ranks(tmp_path, 2, until=None)
     ordered(ranks, 1, 0)
     step(ranks, 1)
@@ -115,7 +115,7 @@ def test_ranks_that_come_to_the_step_with_other_batches_behind_them_go_on(
 def test_rank_0_does_not_take_a_rank_for_there_that_has_gone_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agreement, "MEET_LIMIT_S", 0.3)
+    monkeypatch.setattr(boundary, "MEET_LIMIT_S", 0.3)
     ranks = Ranks(tmp_path, 2, until=None)
     ordered(ranks, 1, 0)
     step(ranks, 1)

@@ -10,7 +10,7 @@ import pytest
 from tests.kit.fakes import MemoryControl
 from tunelight.errors import TrialStopped
 from tunelight.messages import Place
-from tunelight.session.lockstep import Lockstep
+from tunelight.session.session import Lockstep
 
 
 def ranks(size: int, channel: MemoryControl, aborted: str | None = None, limit_s: float = 60.0) -> list[Lockstep]:

@@ -18,7 +18,7 @@ from tunelight.checkpoints import files as checkpoints
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.errors import ContextError, GangError, MetricError, TrialStopped
 from tunelight.messages import CheckpointInfo, Continue, Place, Report, Save, Saved, Stop, Wrote
-from tunelight.session import agreement, session
+from tunelight.session import boundary, session
 from tunelight.session.mailbox import Mailbox
 
 pytestmark = pytest.mark.usefixtures("every_checkpoint")
@@ -405,7 +405,7 @@ def test_callbacks_that_hold_a_session_can_be_copied(tmp_path: Path) -> None:
 def test_a_rank_whose_part_of_a_checkpoint_is_refused_alone_fails(
     tmp_path: Path, failing: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agreement, "MEET_LIMIT_S", 0.5)
+    monkeypatch.setattr(boundary, "MEET_LIMIT_S", 0.5)
     ranks = Ranks(tmp_path, until=None)
 
     def write(path: str) -> None:

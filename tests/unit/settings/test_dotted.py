@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tunelight.settings.dotted import flatten, holder_of
+from tunelight.settings.checks import flatten, holder_of
 
 
 def test_values_by_dotted_key() -> None:

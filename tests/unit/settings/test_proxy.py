@@ -8,7 +8,7 @@ import pytest
 
 from tunelight.errors import SettingsError
 from tunelight.settings import Settings
-from tunelight.settings.plain import plain_setting
+from tunelight.settings.checks import plain_setting
 from tunelight.settings.proxy import Proxy
 
 

@@ -9,7 +9,7 @@ import pytest
 import tunelight as tl
 from tunelight.errors import SettingsError, TunelightError
 from tunelight.settings import Settings
-from tunelight.settings.plain import plain_setting
+from tunelight.settings.checks import plain_setting
 from tunelight.settings.repeats import Repeats
 
 

@@ -20,8 +20,8 @@ from tunelight.searchers import RandomSearcher
 from tunelight.searchers.choose import build_searcher
 from tunelight.settings import Settings
 from tunelight.space.check import check_settings
-from tunelight.space.constraints import read_constraint
 from tunelight.space.more_domains import WIDTH
+from tunelight.space.space import read_constraint
 
 SGD = {
     "opt": {"choice": ["sgd", "adam"]},

@@ -155,7 +155,7 @@ def test_numbers_of_numpy_become_numbers() -> None:
 
 
 def test_a_population_moves_from_object_to_object_in_a_plain_tuner_and_by_text_in_a_sweep() -> None:
-    from tunelight.schedulers.mutation import explore, mutations_of
+    from tunelight.schedulers.pbt import explore, mutations_of
 
     mutations = mutations_of({"opt": [Opt.SGD, Opt.ADAM]})
     assert explore({"opt": Opt.SGD}, mutations, rng(), 0.0, (1.2,)) == {"opt": Opt.ADAM}

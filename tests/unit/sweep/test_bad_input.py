@@ -15,7 +15,7 @@ import tunelight as tl
 from tunelight.errors import ResourceError, SettingsError, SpaceError, TunelightError
 from tunelight.record import to_yaml
 from tunelight.resources import fitted, reserve
-from tunelight.schedulers.mutation import explore
+from tunelight.schedulers.pbt import explore
 from tunelight.searchers.grid import GridSearcher
 from tunelight.searchers.samplers import make_sampler
 from tunelight.settings import Settings

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 import tunelight as tl
 from tunelight.cli import app
 from tunelight.errors import SettingsError
-from tunelight.extras.tuneup.result import Foretold, TuneUp
 from tunelight.extras.tuneup.search import Choices, Figures, Search, Setting, UnmeasuredError, bottleneck
+from tunelight.extras.tuneup.tune_up import Foretold, TuneUp
 from tunelight.settings import Settings
 from tunelight.space.check import check_settings
 

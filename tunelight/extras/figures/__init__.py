@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from tunelight.extras.figures.curves import history, learning_curves
+from tunelight.extras.figures.curves import history, learning_curves, pareto
 from tunelight.extras.figures.parameters import contour, importances, parallel, slices
-from tunelight.extras.figures.pareto import pareto
 
 __all__ = [
     "FIGURES",

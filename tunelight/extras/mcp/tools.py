@@ -28,7 +28,7 @@ from tunelight.record.record import parse
 from tunelight.record.state import metric_value
 from tunelight.results import SweepResults
 from tunelight.settings import SETTINGS
-from tunelight.settings.dotted import flatten
+from tunelight.settings.checks import flatten
 from tunelight.space.files import YamlFile
 from tunelight.stores.masking import masked
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tunelight.errors import SettingsError
-from tunelight.extras.figures.compared import best_by_trials, colour_of
+from tunelight.extras.figures.curves import best_by_trials, colour_of
 from tunelight.extras.report.sections import (
     SETTINGS,
     Block,
@@ -20,7 +20,7 @@ from tunelight.record import OUTCOMES, view
 from tunelight.record.view import plain, plain_pairs
 from tunelight.reporting.words import age, compact, elapsed
 from tunelight.results.words import counted
-from tunelight.settings.dotted import flatten
+from tunelight.settings.checks import flatten
 
 if TYPE_CHECKING:
     from tunelight.results import SweepResults

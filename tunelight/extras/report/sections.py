@@ -22,7 +22,7 @@ from tunelight.record.view import plain, plain_pairs
 from tunelight.reporting.words import compact, elapsed
 from tunelight.results.repeats import lines_of
 from tunelight.results.words import counted
-from tunelight.settings.dotted import flatten
+from tunelight.settings.checks import flatten
 from tunelight.stores import store_of
 from tunelight.stores.masking import masked
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import ray
 import torch
+from torch._dynamo import OptimizedModule
 
 from tunelight.compat.lightning import (
     Callback,
@@ -27,12 +28,14 @@ from tunelight.compat.lightning import (
     _set_rng_states,
     call,
     flavour,
+    from_compiled,
     is_overridden,
     move_data_to_device,
     pl,
+    to_uncompiled,
 )
 from tunelight.errors import TrainFunctionError
-from tunelight.extras.standalone import compiling, disks
+from tunelight.extras.standalone import disks
 from tunelight.extras.standalone.changes import Changes, SharedParts, why_lost
 from tunelight.extras.standalone.transfer import copy_into, find_unpicklable
 from tunelight.gang.parcel import Packed, pack, pack_state, receive, unpack, unpack_view
@@ -42,6 +45,31 @@ from tunelight.lightning.exact.eval_shards import interleave
 from tunelight.lightning.state.recovery import Reporting, reach_boundary
 from tunelight.lightning.strategy_check import guard_callbacks
 from tunelight.session.session import get_session
+
+# Models from ``torch.compile``: they are sent without compiled methods, and compiled again on each worker.
+
+# Lightning puts compiled methods into such a model, which cannot be pickled; the arguments of ``torch.compile`` can.
+
+_METHODS = ("forward", "training_step", "validation_step", "test_step", "predict_step")
+
+
+def take_off(model: Any) -> OptimizedModule | None:
+    """Restore a compiled model's own methods; return an object that compiles it again, or None. Runs on: driver."""
+    if not isinstance(model, pl.LightningModule) or model._compiler_ctx is None:
+        return None
+    compiled = OptimizedModule(model, model._compiler_ctx["dynamo_ctx"])
+    to_uncompiled(model)
+    for name in _METHODS:  # now attributes of the model: redundant for methods of its class
+        if vars(model).get(name) == getattr(type(model), name).__get__(model):
+            del vars(model)[name]
+    return compiled
+
+
+def compile_again(compiled: OptimizedModule | None) -> None:
+    """Compile the model's methods as on the driver (None: they were not compiled). Runs on: worker."""
+    if compiled is not None:
+        from_compiled(compiled)
+
 
 _CHANGED = ("state", "should_stop", "accumulate_grad_batches")  # the last by GradientAccumulationScheduler
 """Attributes of a Trainer that a run changes."""
@@ -115,7 +143,7 @@ def pack_run(trainer: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, A
     """Pack ``trainer.<name>(*args, **kwargs)`` for the ranks. Raises: TrainFunctionError."""
     given = [*args, *kwargs.values()]
     callbacks = list(trainer.callbacks)
-    state, compiled = trainer.strategy.for_ranks(), compiling.take_off(trainer.lightning_module)
+    state, compiled = trainer.strategy.for_ranks(), take_off(trainer.lightning_module)
     try:
         data = [part for part in given if isinstance(part, pl.LightningDataModule)]
         parts = SharedParts(_model(trainer, given), callbacks, data)
@@ -215,7 +243,7 @@ def run_on_rank(config: dict[str, Any]) -> None:
     _arrive(trainer, strategy, run["strategy"])
     added = [*guard_callbacks(session, flavour()), *([] if session.task.heard else [Safeguard()])]
     brought, trainer.callbacks = list(trainer.callbacks), [*trainer.callbacks, *added]
-    compiling.compile_again(run["compiled"])
+    compile_again(run["compiled"])
     parts: SharedParts = run["parts"]
     if session.context.rank == 0:
         parts.watch(_references(trainer, brought))

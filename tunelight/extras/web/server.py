@@ -152,9 +152,7 @@ async def _run(
 ) -> None:
     import uvicorn
 
-    from tunelight.extras.web.app import Page
-    from tunelight.extras.web.patience import Patient
-    from tunelight.extras.web.safety import Guard
+    from tunelight.extras.web.app import Guard, Page, Patient
     from tunelight.extras.web.watch import SweepList
 
     servers: list[uvicorn.Server] = []

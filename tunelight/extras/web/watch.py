@@ -25,7 +25,7 @@ from tunelight.record import (
     view,
     winner,
 )
-from tunelight.settings.dotted import flatten
+from tunelight.settings.checks import flatten
 
 _MOST_VARIANT: Final = 8000
 _READ_BYTES: Final = 1 << 20

@@ -14,7 +14,7 @@ from torch import nn
 from tunelight.errors import SettingsError
 from tunelight.extras.widths.callback import WiderModel
 from tunelight.extras.widths.rules import Scales, derive, without_memory
-from tunelight.settings.dotted import holder_of
+from tunelight.settings.checks import holder_of
 
 _PART: Final = "model."
 

@@ -17,7 +17,7 @@ import torch
 from tunelight.compat.lightning import ModelParallelStrategy, pl
 from tunelight.gang.parcel import Packed, pack_state, unpack_view
 from tunelight.lightning.state.rates import OF_GROUPS, OF_SCHEDULERS, each
-from tunelight.settings.dotted import flatten
+from tunelight.settings.checks import flatten
 
 _PROPORTIONAL = ("lr", "weight_decay")
 """Options scaled with the configuration's value: a layer may have a tenth of the rate, or no decay."""

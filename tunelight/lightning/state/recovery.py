@@ -26,14 +26,49 @@ from tunelight.compat.lightning import (
     move_data_to_device,
     pl,
 )
+from tunelight.compat.torch import DTensor, distribute_tensor
 from tunelight.lightning.exact import epoch_metrics
 from tunelight.lightning.exact.eval_shards import batches_of
 from tunelight.lightning.exact.generators import Generators, State, same
 from tunelight.lightning.exact.train_batches import TrainingBatches
-from tunelight.lightning.state import gradients, loggers
+from tunelight.lightning.state import loggers
 from tunelight.lightning.state.adoption import plain_values, put_values, set_trainable, trainable
 from tunelight.lightning.state.taken_over import KEY, take_over
 from tunelight.session.session import Session
+
+# --- Accumulated gradients, saved with a checkpoint between two batches of ``accumulate_grad_batches`` ---
+
+LIMIT = 256 * 2**20
+"""Bytes of all ranks' gradients up to which they are saved; ranks differ until gradients are reduced."""
+
+Gradients = dict[str, torch.Tensor]
+
+
+def pending(trainer: pl.Trainer) -> Gradients | None:
+    """Return this rank's gradients between two optimizer steps; None if they are too large. Called on every rank."""
+    if not trainer.lightning_module.automatic_optimization or not trainer.fit_loop._should_accumulate():
+        return {}
+    grads = {name: p.grad for name, p in trainer.lightning_module.named_parameters() if p.grad is not None}
+    if sum(grad.numel() * grad.element_size() for grad in grads.values()) * trainer.world_size > LIMIT:
+        return None
+    return {name: (grad.full_tensor() if isinstance(grad, DTensor) else grad).cpu() for name, grad in grads.items()}
+
+
+def put(trainer: pl.Trainer, everywhere: list[Gradients]) -> None:
+    """Set the gradients that all former ranks had, divided among the present ranks."""
+    mine = everywhere[trainer.global_rank :: trainer.world_size]
+    for name, parameter in trainer.lightning_module.named_parameters():
+        kept = [gradients[name] for gradients in mine if name in gradients]
+        if isinstance(parameter, DTensor):  # already reduced, and the same on every rank
+            if name in everywhere[0]:
+                whole: Any = everywhere[0][name].to(trainer.strategy.root_device)
+                parameter.grad = distribute_tensor(whole, parameter.device_mesh, parameter.placements)
+        elif kept:
+            # their mean is taken over the present ranks
+            total = kept[0] if len(kept) == 1 else torch.stack(kept).sum(0)
+            ratio = trainer.world_size / len(everywhere)
+            parameter.grad = (total if ratio == 1 else total * ratio).to(parameter.device)
+
 
 _AT_EPOCH_END = frozenset({"on_train_epoch_end"})
 _AT_VALIDATION_END = frozenset({"on_validation_epoch_end", "on_validation_end"})
@@ -211,8 +246,8 @@ class Recovery(Callback):
             "ending": self.ending,
         }
 
-    def _gradients(self, trainer: pl.Trainer) -> gradients.Gradients:
-        kept = gradients.pending(trainer)
+    def _gradients(self, trainer: pl.Trainer) -> Gradients:
+        kept = pending(trainer)
         if kept is None and self._session is not None:
             self._session.note(
                 f"Checkpoints are written between two batches of accumulate_grad_batches="
@@ -389,7 +424,7 @@ class Recovery(Callback):
         for name, values in own.items():
             getattr(trainer._logger_connector, name).update(move_data_to_device(values, device))
         if middle:
-            gradients.put(trainer, self._loaded["gradients"])
+            put(trainer, self._loaded["gradients"])
             states = [dict(one) for one in epoch_metrics.shared_out(self._loaded["logged"], rank, trainer.world_size)]
             epoch_metrics.put(trainer, states, warnings.warn if self._session is None else self._session.note)
 

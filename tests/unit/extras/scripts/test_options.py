@@ -11,7 +11,7 @@ import pytest
 
 import tunelight as tl
 from tunelight.errors import SettingsError
-from tunelight.extras.scripts.options import Read, read_options
+from tunelight.extras.scripts.draft import Read, read_options
 from tunelight.extras.scripts.script import Script, script_of
 from tunelight.extras.scripts.style import Option, spell
 from tunelight.settings import Settings

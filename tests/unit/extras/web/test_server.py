@@ -21,7 +21,7 @@ import pytest
 from tests.kit.recording import Sweep
 from tests.kit.sweeps import record
 from tests.unit.extras.web.serving import Served, serving
-from tunelight.extras.web import patience
+from tunelight.extras.web.app import FIRST_S
 from tunelight.extras.web.server import _file, _token, running
 
 EVIL = "<script>alert(1)</script>"
@@ -259,10 +259,10 @@ def test_connections_that_say_nothing_keep_nobody_out_and_are_closed(served: Ser
         assert served.ask("/").status == 200
         began = time.monotonic()
         for one in silent:
-            one.settimeout(patience.FIRST_S + 5)
+            one.settimeout(FIRST_S + 5)
             with contextlib.suppress(ConnectionResetError):
                 assert one.recv(1) == b""
-        assert time.monotonic() - began < patience.FIRST_S + 5
+        assert time.monotonic() - began < FIRST_S + 5
     finally:
         for one in silent:
             one.close()

@@ -11,7 +11,7 @@ import pytest
 
 from tests.kit.recording import Sweep
 from tests.kit.sweeps import record
-from tunelight.extras.web.log import log_part
+from tunelight.extras.web.app import log_part
 from tunelight.extras.web.watch import SweepList, SweepWatch
 from tunelight.record import Record, leased, list_sweeps, mirrored, read_record, read_trial, view, write_sweep_file
 from tunelight.record.follow import RecordFollower

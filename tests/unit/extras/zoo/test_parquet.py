@@ -11,8 +11,7 @@ import torch
 from PIL import Image
 from pyarrow import parquet
 
-from tunelight.extras.zoo import Cifar10Data, ImagesMissingError, write_parquet
-from tunelight.extras.zoo.parquet import find_parquet, read_parquet
+from tunelight.extras.zoo import Cifar10Data, ImagesMissingError, find_parquet, read_parquet, write_parquet
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (20, 3, 32, 32), np.uint8)
 LABELS = np.arange(20) % 10

@@ -21,8 +21,8 @@ from tunelight.extras.zoo import (
     ImagesMissingError,
     MnistData,
     VisionTransformer,
+    discrepancy,
 )
-from tunelight.extras.zoo.gan import discrepancy
 
 SMALL = {"hidden": 16, "layers": 2, "heads": 2, "mlp": 16}
 
@@ -138,7 +138,7 @@ def test_what_is_alike_lies_near():
 
 
 def test_the_body_knows_five_digits_and_is_the_same_in_every_process():
-    from tunelight.extras.zoo.finetune import _learned
+    from tunelight.extras.zoo import _learned
 
     model = DigitsCNN(channels=4)
     model.load_state_dict(_learned(4))

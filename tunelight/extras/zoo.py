@@ -1,0 +1,540 @@
+"""The models and data of the search spaces that come with tunelight, beside those in ``tunelight.digits``."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import io
+import itertools
+import json
+import os
+import pickle
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils.data import TensorDataset
+
+from tunelight.compat.lightning import pl
+from tunelight.digits import Batch, Classifier, DigitsCNN, Parts, load_digits
+from tunelight.errors import CheckpointError, TunelightError
+
+# --- Classifiers of images of any size: a plain network and a vision transformer ------------------
+
+
+class ImageMLP(Classifier):
+    """Classify images of ``channels`` x ``size`` x ``size`` with ``layers`` hidden layers of ``hidden`` units each."""
+
+    def __init__(
+        self,
+        lr: float = 1e-3,
+        *,
+        size: int = 28,
+        channels: int = 1,
+        hidden: int = 256,
+        layers: int = 2,
+        dropout: float = 0.0,
+        classes: int = 10,
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        widths = [channels * size * size, *[hidden] * layers]
+        parts: list[nn.Module] = [nn.Flatten()]
+        for before, after in itertools.pairwise(widths):
+            parts += [nn.Linear(before, after), nn.ReLU(), nn.Dropout(dropout)]
+        self.net = nn.Sequential(*parts, nn.Linear(widths[-1], classes))
+
+
+class _Patches(nn.Module):
+    """Cut images into patches, and give each an embedding with its place: [B, C, S, S] to [B, patches, hidden]."""
+
+    def __init__(self, size: int, channels: int, patch: int, hidden: int) -> None:
+        super().__init__()
+        self.embed = nn.Conv2d(channels, hidden, patch, stride=patch)
+        self.place = nn.Parameter(torch.randn(1, (size // patch) ** 2, hidden) * 0.02)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens: Tensor = self.embed(x).flatten(2).transpose(1, 2) + self.place
+        return tokens
+
+
+class _Mean(nn.Module):
+    """Average over the patches: [B, patches, hidden] to [B, hidden]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean(dim=1)
+
+
+class VisionTransformer(Classifier):
+    """Classify square images by attention between their patches; the embeddings' mean is classified.
+
+    After Dosovitskiy et al., "An Image is Worth 16x16 Words" (https://arxiv.org/abs/2010.11929). The defaults are for
+    CIFAR-10. Raises: ValueError unless ``patch`` divides ``size``, and ``heads`` divides ``hidden``.
+    """
+
+    def __init__(
+        self,
+        lr: float = 1e-3,
+        *,
+        weight_decay: float = 0.05,
+        size: int = 32,
+        channels: int = 3,
+        patch: int = 4,
+        hidden: int = 384,
+        layers: int = 12,
+        heads: int = 8,
+        mlp: int = 768,
+        dropout: float = 0.0,
+        classes: int = 10,
+    ) -> None:
+        super().__init__()
+        if size % patch:
+            raise ValueError(f"patch={patch} must divide size={size}: images are cut into whole patches.")
+        if hidden % heads:
+            raise ValueError(f"heads={heads} must divide hidden={hidden}: each head gets the same share of it.")
+        self.save_hyperparameters()
+        layer = nn.TransformerEncoderLayer(
+            hidden, heads, mlp, dropout, activation="gelu", batch_first=True, norm_first=True
+        )
+        self.net = nn.Sequential(
+            _Patches(size, channels, patch, hidden),
+            nn.TransformerEncoder(layer, layers, nn.LayerNorm(hidden), enable_nested_tensor=False),
+            _Mean(),
+            nn.Linear(hidden, classes),
+        )
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Return AdamW with the configuration's learning rate and weight decay."""
+        return torch.optim.AdamW(self.parameters(), lr=self.hparams["lr"], weight_decay=self.hparams["weight_decay"])
+
+
+# Image data sets that lie on disk, as their authors publish them: MNIST and CIFAR-10. Nothing is downloaded.
+
+_VALIDATION = 5000
+"""Images at the end of the training set that are kept for validation; a tenth of a smaller set."""
+
+
+class ImagesMissingError(TunelightError, FileNotFoundError):
+    """A data set does not lie where it was looked for, or its files are damaged."""
+
+
+class LocalImages(Parts):
+    """Serve a data set from the folder ``root`` (``~`` is the home folder): the last 5,000 training images validate.
+
+    ``batch_size`` counts images a rank; ``num_workers`` is the DataLoader's. Images are uint8 until they are on the
+    device, and there float32 in 0..1. A process that has read a folder keeps it.
+    Raises: ImagesMissingError at once where a file is missing; in ``setup`` where one is damaged.
+    """
+
+    title: ClassVar[str]
+    source: ClassVar[str]
+
+    def __init__(self, root: str | os.PathLike[str], batch_size: int = 128, num_workers: int = 0) -> None:
+        super().__init__(batch_size, num_workers)
+        self.root = Path(root).expanduser().absolute()
+        for train in (True, False):
+            self.find(self.root, train)
+
+    @classmethod
+    @abstractmethod
+    def find(cls, root: Path, train: bool) -> list[Path]:
+        """Return the files of the training or the test set. Raises: ImagesMissingError."""
+
+    @classmethod
+    @abstractmethod
+    def read(cls, files: Sequence[Path]) -> Images:
+        """Return images of shape [N, C, H, W] and labels of shape [N] from files."""
+
+    @classmethod
+    def missing(cls, root: Path, wanted: str) -> ImagesMissingError:
+        """Return the error for a file that is not in a folder."""
+        return ImagesMissingError(
+            f"{cls.title} is not in {root}: there is no {wanted}. Fetch it from {cls.source} and unpack it there, or "
+            "name the folder that it lies in on every node: data.root."
+        )
+
+    def setup(self, stage: str | None = None) -> None:
+        """Read the images, or take those that this process has already."""
+        images, labels = _read(self.read, tuple(self.find(self.root, True)))
+        kept = min(_VALIDATION, len(labels) // 10)
+        self.train = TensorDataset(images[:-kept], labels[:-kept])
+        self.val = TensorDataset(images[-kept:], labels[-kept:])
+        self.test = TensorDataset(*_read(self.read, tuple(self.find(self.root, False))))
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Turn a batch's images into numbers in 0..1."""
+        images, labels = batch
+        return images.float().div(255), labels
+
+
+@functools.lru_cache(maxsize=4)
+def _read(read: Callable[[Sequence[Path]], Images], files: tuple[Path, ...]) -> tuple[Tensor, Tensor]:
+    try:
+        images, labels = read(files)
+    except (OSError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+        raise ImagesMissingError(
+            f"The images in {files[0].parent} cannot be read: {error}. Fetch and unpack them again."
+        ) from error
+    return torch.from_numpy(np.array(images)), torch.from_numpy(labels)  # a copy: what was read cannot be written to
+
+
+class MnistData(LocalImages):
+    """Serve MNIST, 28 x 28, from its four IDX files, packed or not, in ``root`` or in MNIST/raw below it."""
+
+    title = "MNIST"
+    source = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+
+    @classmethod
+    def find(cls, root: Path, train: bool) -> list[Path]:
+        """Return the files with images and labels. Raises: ImagesMissingError."""
+        part = "train" if train else "t10k"
+        found = []
+        for name in (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte"):
+            places = [folder / f"{name}{end}" for folder in (root, root / "MNIST" / "raw") for end in ("", ".gz")]
+            path = next((path for path in places if path.is_file()), None)
+            if path is None:
+                raise cls.missing(root, f"{name} (or {name}.gz)")
+            found.append(path)
+        return found
+
+    @classmethod
+    def read(cls, files: Sequence[Path]) -> Images:
+        """Return the images, shape [N, 1, 28, 28], and their labels."""
+        images, labels = map(_idx, files)
+        if len(images) != len(labels):
+            raise ValueError(f"{files[0].name} holds {len(images)} images, and {files[1].name} {len(labels)} labels")
+        return images[:, None], labels.astype(np.int64)
+
+
+def _idx(path: Path) -> NDArray[np.uint8]:
+    """Return the bytes of an IDX file in their shape: a magic number, the sizes (big-endian), the bytes."""
+    data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    if data[:3] != b"\0\0\x08":
+        raise ValueError(f"{path.name} is no IDX file of bytes")
+    shape = np.frombuffer(data, ">u4", count=data[3], offset=4)
+    return np.frombuffer(data, np.uint8, offset=4 + 4 * data[3]).reshape(shape)
+
+
+class Cifar10Data(LocalImages):
+    """Serve CIFAR-10, 32 x 32 in colour, in its binary or its Python version or as Parquet, from ``root`` or below it.
+
+    Parquet is train*.parquet and test*.parquet, or folders of those names; ``root`` may be such a file too.
+    """
+
+    title = "CIFAR-10"
+    source = "https://www.cs.toronto.edu/~kriz/cifar.html"
+
+    @classmethod
+    def find(cls, root: Path, train: bool) -> list[Path]:
+        """Return the files of batches. Raises: ImagesMissingError."""
+        names = [f"data_batch_{number}" for number in range(1, 6)] if train else ["test_batch"]
+        for folder, end in _cifar_places(root):
+            files = [folder / f"{name}{end}" for name in names]
+            if all(path.is_file() for path in files):
+                return files
+        if files := find_parquet(root, "train" if train else "test"):
+            return files
+        raise cls.missing(root, f"{names[0]}.bin (or {names[0]}, or {'train' if train else 'test'}*.parquet)")
+
+    @classmethod
+    def read(cls, files: Sequence[Path]) -> Images:
+        """Return the images, shape [N, 3, 32, 32], and their labels."""
+        if files[0].suffix == ".parquet":
+            return read_parquet(files)
+        parts = [_binary(path) if path.suffix == ".bin" else _pickled(path) for path in files]
+        images, labels = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return images.reshape(-1, 3, 32, 32), labels.astype(np.int64)
+
+
+def _cifar_places(root: Path) -> Iterator[tuple[Path, str]]:
+    for version, end in (("bin", ".bin"), ("py", "")):
+        yield root, end
+        yield root / f"cifar-10-batches-{version}", end
+
+
+def _binary(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return images and labels of a binary batch: each image a byte of label and 3,072 bytes."""
+    records = np.fromfile(path, np.uint8).reshape(-1, 1 + 3072)
+    return records[:, 1:], records[:, 0]
+
+
+class _OnlyArrays(pickle.Unpickler):
+    """Unpickles what a batch holds, a dict with an array and a list, and nothing that could run code."""
+
+    _allowed = frozenset(
+        (f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "_core")
+    ) | {("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")}  # fmt: skip
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in self._allowed:
+            raise pickle.UnpicklingError(f"it holds {module}.{name}, which no batch of images does")
+        return super().find_class(module.replace("numpy.core", "numpy._core"), name)
+
+
+def _pickled(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return images and labels of a batch of the Python version."""
+    batch = _OnlyArrays(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+    return batch[b"data"], np.asarray(batch[b"labels"])
+
+
+# --- A GAN that draws digits, judged by how far what it draws lies from real images ---------------
+
+_PIXELS = 64
+_WIDTHS = (1.0, 2.0, 4.0)
+"""Of the kernels that distances are judged by; two digits lie about 4 apart."""
+
+
+class DigitsGAN(pl.LightningModule):
+    """Draw digits of 8 x 8 pixels from noise, against a discriminator that learns at the same time.
+
+    Generator and discriminator have a learning rate each, and take their steps together: one loss holds both, in which
+    neither sees the other's gradient. So one backward pass gives every parameter its gradient, as DDP wants.
+    ``val_loss`` is the squared maximum mean discrepancy between drawn and real images (Gretton et al., "A Kernel
+    Two-Sample Test", JMLR 13, 2012): 0 where they cannot be told apart.
+    """
+
+    def __init__(
+        self, lr: float = 1e-3, discriminator_lr: float = 1e-3, latent: int = 16, hidden: int = 128, beta1: float = 0.5
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.generator = nn.Sequential(
+            nn.Linear(latent, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(),
+            nn.Linear(hidden, _PIXELS), nn.Sigmoid(),
+        )  # fmt: skip
+        self.discriminator = nn.Sequential(nn.Linear(_PIXELS, hidden), nn.LeakyReLU(0.2), nn.Linear(hidden, 1))
+
+    def forward(self, noise: Tensor) -> Tensor:
+        """Return the images that noise of shape [B, latent] becomes, shape [B, 64]."""
+        images: Tensor = self.generator(noise)
+        return images
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Return both losses' sum; log ``generator_loss`` and ``discriminator_loss`` once an epoch."""
+        real = batch[0].flatten(1)
+        drawn = self(torch.randn(len(real), self.hparams["latent"], device=real.device))
+        judged = functional_call(
+            self.discriminator, {name: part.detach() for name, part in self.discriminator.named_parameters()}, drawn
+        )
+        generator_loss = _judge(judged, real=True)
+        discriminator_loss = (
+            _judge(self.discriminator(real), real=True) + _judge(self.discriminator(drawn.detach()), real=False)
+        ) / 2
+        losses = {"generator_loss": generator_loss, "discriminator_loss": discriminator_loss}
+        self.log_dict(losses, on_step=False, on_epoch=True, sync_dist=True, batch_size=len(real))
+        return generator_loss + discriminator_loss
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Log ``val_loss``, averaged over all ranks; the noise depends on the images alone, whoever is dealt them."""
+        real = batch[0].flatten(1)
+        seeded = torch.Generator().manual_seed(int(real.sum().item()))
+        noise = torch.randn(len(real), self.hparams["latent"], generator=seeded).to(real.device)
+        self.log("val_loss", discrepancy(self(noise), real), sync_dist=True, batch_size=len(real))
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Return one Adam with a learning rate for each of the two."""
+        groups = [
+            {"params": self.generator.parameters(), "lr": self.hparams["lr"]},
+            {"params": self.discriminator.parameters(), "lr": self.hparams["discriminator_lr"]},
+        ]
+        return torch.optim.Adam(groups, betas=(self.hparams["beta1"], 0.999))
+
+
+def _judge(logits: Tensor, real: bool) -> Tensor:
+    wanted = torch.ones_like(logits) if real else torch.zeros_like(logits)
+    return nn.functional.binary_cross_entropy_with_logits(logits, wanted)
+
+
+def discrepancy(one: Tensor, other: Tensor) -> Tensor:
+    """Return the squared maximum mean discrepancy of two sets of points, [N, D] and [M, D]."""
+
+    def likeness(a: Tensor, b: Tensor) -> Tensor:
+        distances = torch.cdist(a, b).square()
+        return torch.stack([torch.exp(-distances / (2 * width**2)).mean() for width in _WIDTHS]).mean()
+
+    return likeness(one, one) + likeness(other, other) - 2 * likeness(one, other)
+
+
+# --- Fine-tuning: a network that knows five digits learns all ten ---------------------------------
+
+_KNOWN = 5
+_STEPS = 40
+
+
+class DigitsFineTuner(Classifier):
+    """Fine-tune a DigitsCNN on all ten digits: its body goes on at ``lr``, a new last layer learns at ``head_lr``.
+
+    Args:
+        lr: of the body.
+        head_lr: of the last layer.
+        frozen: leave the body as it is; ``lr`` is then without effect.
+        channels: of the DigitsCNN.
+        checkpoint: a Lightning checkpoint of a DigitsCNN with as many channels; without one, a DigitsCNN learns the
+            digits 0 to 4 first, in 40 steps and always the same ones.
+
+    Raises: CheckpointError for one that is not there or does not fit.
+    """
+
+    def __init__(
+        self,
+        lr: float = 1e-3,
+        head_lr: float = 1e-2,
+        frozen: bool = False,
+        channels: int = 16,
+        checkpoint: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        body = DigitsCNN(channels=channels)
+        try:
+            weights = _learned(channels) if checkpoint is None else _read_finetune(checkpoint)
+            body.load_state_dict(weights)
+        except (OSError, RuntimeError, KeyError) as error:
+            raise CheckpointError(
+                f"checkpoint={checkpoint!r} gives no DigitsCNN of {channels} channels: {error}. Name a checkpoint of "
+                "one."
+            ) from error
+        self.body = nn.Sequential(*list(body.net.children())[:-1]).requires_grad_(not frozen)
+        self.head = nn.Linear(2 * channels * 4, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits, shape [B, 10]."""
+        logits: Tensor = self.head(self.body(x))
+        return logits
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Return Adam with a learning rate for body and head each."""
+        groups = [{"params": self.head.parameters(), "lr": self.hparams["head_lr"]}]
+        if not self.hparams["frozen"]:
+            groups.append({"params": self.body.parameters(), "lr": self.hparams["lr"]})
+        return torch.optim.Adam(groups)
+
+
+def _read_finetune(checkpoint: str) -> dict[str, Tensor]:
+    path = Path(checkpoint).expanduser()
+    weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
+    return weights
+
+
+@functools.lru_cache(maxsize=4)
+def _learned(channels: int) -> dict[str, Tensor]:
+    """Return the weights of a DigitsCNN that has learned the digits 0 to 4; the same in every process."""
+    images, labels = load_digits()[0].tensors
+    known = labels < _KNOWN
+    with torch.random.fork_rng(devices=[]), torch.enable_grad(), torch.device("cpu"):
+        torch.manual_seed(0)
+        model = DigitsCNN(lr=1e-2, channels=channels)
+        optimizer = model.configure_optimizers()
+        for _ in range(_STEPS):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images[known]), labels[known]).backward()
+            optimizer.step()
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+# --- CIFAR-10's images as Parquet: read as others publish them, and written -----------------------
+
+Images = tuple[NDArray[np.uint8], NDArray[np.int64]]
+"""Images of shape [N, C, H, W], and their labels of shape [N]."""
+
+SHAPE = (3, 32, 32)
+_IMAGE, _LABEL = ("image", "img"), ("label", "labels")
+_ROW_GROUP = 2048
+"""Images in a row group: what a reader takes in one piece, 6 MB."""
+
+
+def find_parquet(root: Path, part: str) -> list[Path]:
+    """Return the Parquet files of ``part``, "train" or "test": train*.parquet, or all in a folder of that name."""
+    root = root.parent if root.is_file() else root
+    for folder in (root, root / "plain_text", root / "data"):
+        if files := sorted(folder.glob(f"{part}*.parquet")) or sorted((folder / part).glob("*.parquet")):
+            return files
+    return []
+
+
+def read_parquet(files: Sequence[Path]) -> Images:
+    """Return the images, shape [N, 3, 32, 32], and labels, shape [N], of Parquet files.
+
+    A column ``image`` (or ``img``) holds them as tensors (Arrow's or Ray Data's) or lists of [32, 32, 3] or
+    [3, 32, 32], as flat lists in CIFAR-10's own order, or as picture files (PNG); a column ``label`` their classes.
+    Raises: ValueError for other contents.
+    """
+    from pyarrow import parquet  # a third of a second, for those whose images are Parquet
+
+    images, labels = [], []
+    for path in files:
+        table = parquet.read_table(path)
+        name = _column(table, _IMAGE, path)
+        images.append(_images(table[name].combine_chunks(), _shape(table.schema.field(name)), path))
+        labels.append(table[_column(table, _LABEL, path)].to_numpy().astype(np.int64))
+    return np.concatenate(images), np.concatenate(labels)
+
+
+def _column(table: Any, names: Sequence[str], path: Path) -> str:
+    for name in names:
+        if name in table.column_names:
+            return name
+    raise ValueError(f"{path.name} has no column {' or '.join(names)}, but {', '.join(table.column_names) or 'none'}")
+
+
+def _shape(field: Any) -> tuple[int, ...]:
+    """Return the shape of a column's tensors; () for other columns, whose lists say it."""
+    if hasattr(field.type, "shape"):
+        return tuple(field.type.shape)
+    # Ray Data's tensors, in a process that has not imported Ray Data.
+    told = json.loads((field.metadata or {}).get(b"ARROW:extension:metadata", b"[]"))
+    return tuple(told) if isinstance(told, list) else ()
+
+
+def _images(column: Any, shape: tuple[int, ...], path: Path) -> NDArray[np.uint8]:
+    """Return a column's images, shape [N, 3, 32, 32]."""
+    import pyarrow as pa
+
+    values = getattr(column, "storage", column)  # of a tensor type, which Arrow or Ray Data has declared
+    if pa.types.is_struct(values.type) and values.type.get_field_index("bytes") >= 0:
+        values = values.field("bytes")
+    if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
+        return np.stack([_decoded(one) for one in values.to_pylist()])
+    shape = shape or np.shape(values[0].as_py())
+    while hasattr(values, "flatten") and not pa.types.is_primitive(values.type):
+        values = values.flatten()
+    pixels = values.to_numpy(zero_copy_only=False)
+    if pixels.size != len(column) * np.prod(SHAPE) or pixels.dtype.kind not in "iu" or pixels.max() > 255:
+        raise ValueError(f"{path.name} holds {column.type}, and no images of 32 x 32 pixels in bytes of three colours")
+    whole = pixels.astype(np.uint8).reshape(-1, *(SHAPE if len(shape) == 1 else shape))
+    images: NDArray[np.uint8] = whole if whole.shape[1:] == SHAPE else whole.transpose(0, 3, 1, 2)
+    return images
+
+
+def _decoded(picture: bytes) -> NDArray[np.uint8]:
+    """Return the pixels of a picture file, shape [3, 32, 32]."""
+    from PIL import Image  # for those whose images are pictures
+
+    return np.asarray(Image.open(io.BytesIO(picture)).convert("RGB")).transpose(2, 0, 1)
+
+
+def write_parquet(path: str | os.PathLike[str], images: NDArray[np.uint8], labels: NDArray[np.int64]) -> None:
+    """Write images of shape [N, 3, 32, 32] as tensors [32, 32, 3], as picture files have them, with their labels."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(images.transpose(0, 2, 3, 1)))
+    parquet.write_table(pa.table({"image": tensors, "label": labels}), path, row_group_size=_ROW_GROUP)
+
+
+__all__ = [
+    "Cifar10Data",
+    "DigitsFineTuner",
+    "DigitsGAN",
+    "ImageMLP",
+    "ImagesMissingError",
+    "MnistData",
+    "VisionTransformer",
+    "write_parquet",
+]
