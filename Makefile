@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.tunelight-setup
 HOROVOD_STAMP := $(VENV)/.tunelight-horovod
 BENCHMARKS := turnaround leak strategies gpu chaos recovery pbt schedulers fidelity search transfer suggestions reporting data nodes ready web leaving coordinates tune_up
-# Of these `make test` runs no short mode, which takes minutes; the nightly workflow does, by `make bench-short LONG=`.
+# Of these `make test-more` runs no short mode, which takes minutes; the nightly workflow does, by `make bench-short LONG=`.
 LONG ?= recovery leaving pbt data nodes strategies fidelity gpu search chaos-cluster turnaround-peers
 # Of these there is no whole run but on a GPU: `make gpu`.
 ON_GPUS := gpu
@@ -32,14 +32,15 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # Two parts at once would share this machine's cores, and the benchmarks would measure each other.
 .NOTPARALLEL:
-.PHONY: differential help setup horovod demo test apart test-full unit browser gpu lint format bench bench-short matrix matrix-short audit sbom docs site reference dist wheel-test clean distclean
+.PHONY: differential help setup horovod demo test test-more apart test-full unit browser gpu lint format bench bench-short matrix matrix-short audit sbom docs site reference dist wheel-test clean distclean
 
 help:
 	@echo "make demo       set up, then run the digits sweep (20 trials of 2 workers) and write best.yaml"
-	@echo "make test       set up, Horovod too, then lint, some tests with the oldest versions, the"
-	@echo "                benchmarks' short modes and all tests but the slow ones; in a browser where there is one"
-	@echo "make test-full  the same with whole benchmarks and the slow tests"
-	@echo "make unit       the unit tests only (no Ray)"
+	@echo "make test       set up, Horovod too, then lint and all tests but those of test-more and the slow ones"
+	@echo "make test-more  tests with the oldest versions and with the other Lightning, the benchmarks' short modes, programs"
+	@echo "                with a Ray of their own, the wheel, and the pages in a browser where there is one"
+	@echo "make test-full  everything, with whole benchmarks and the slow tests"
+	@echo "make unit       the unit tests only (no Ray), but for the slow ones"
 	@echo "make browser    the report and the live page in headless Chromium: TUNELIGHT_BROWSER, one on PATH, or one that is"
 	@echo "                fetched from Debian's or Ubuntu's packages and not installed"
 	@echo "make gpu        what needs a GPU: tests and benchmarks; without one their short modes on CPUs"
@@ -85,15 +86,17 @@ horovod: $(HOROVOD_STAMP)
 demo: setup
 	$(BIN)/python examples/digits_asha.py --storage runs --export best.yaml
 
-# First, side by side, what waits for packages, for a compiler or for one core, and the short modes and then programs of
-# their own on the other. The tests come last, so that pytest's closing line is the last thing that a green run prints.
+# Side by side what waits for a compiler, or for one core, and then the tests that train.
 test: setup
-	printf '%s\n' matrix-short horovod lint 'bench-short apart' | xargs -P 4 -I PARTS sh -c '$(MAKE) PARTS'
+	printf '%s\n' horovod lint unit | xargs -P 3 -I PART $(MAKE) PART
+	$(ON_CPUS) $(PYTEST) -n 2 -m "not slow and not apart" $(TESTS) tests/gpu
+
+# What few changes break. Side by side what waits for packages, and programs of their own; what pytest prints comes last.
+test-more: setup horovod
+	printf '%s\n' matrix-short 'bench-short apart' | xargs -P 2 -I PARTS sh -c '$(MAKE) PARTS'
 	@if scripts/chromium.sh >/dev/null; then $(MAKE) browser OF="browser and not slow"; else \
 		echo "The tests in tests/browser were NOT run: no Chromium can be had here (see above)."; fi
-	$(UNIT) -m "not slow"
 	$(PYTEST) -n 2 -m "both and not slow" --lightning lightning tests/unit/lightning $(call marked,both)
-	$(ON_CPUS) $(PYTEST) -n 2 -m "not slow and not apart" $(TESTS) tests/gpu
 
 # Programs with Rays of their own, three at a time: each waits most of its time for processes to start.
 apart: setup
@@ -106,12 +109,11 @@ test-full: setup horovod lint bench browser
 	$(ON_CPUS) $(PYTEST) -n 2 $(TESTS) tests/gpu
 
 unit: setup
-	$(UNIT)
+	$(UNIT) -m "not slow"
 
-# `test` runs it where a Chromium can be had, and says so where not.
-OF ?= browser
+# `test-more` runs it where a Chromium can be had, and says so where not.
 browser: setup
-	TUNELIGHT_BROWSER="$$(scripts/chromium.sh)" $(BIN)/python -m pytest -n 2 -m "$(OF)" tests/browser
+	TUNELIGHT_BROWSER="$$(scripts/chromium.sh)" $(BIN)/python -m pytest -n 2 -m "$(or $(OF),browser)" tests/browser
 
 # In parts of less than ten minutes. `scripts/gpu.sh python3` does without .venv, with what is installed there.
 gpu: setup
