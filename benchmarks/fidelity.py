@@ -242,7 +242,7 @@ def simulation_of(live: Live, state: SweepState, measured: Measured) -> Simulati
         scheduler=live.make_scheduler(),
         num_samples=live.trials,
         workers=live.ranks,
-        cluster=(1, SLOTS),
+        cluster=f"1x{SLOTS}",
         max_concurrent=SLOTS // live.ranks,
         max_epochs=live.epochs,
         metric="loss",

@@ -111,7 +111,7 @@ class Actors:
                 if waiting[0] in self._cancelled:
                     self._cancelled.discard(waiting.popleft())
                     continue
-                bundles = self.world.cluster.take(waiting[0].demands, request.strategy)
+                bundles = self.world.cluster.take(waiting[0].demands)
                 if bundles is None:
                     break
                 self._place(waiting.popleft(), bundles)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from sortedcontainers import SortedList
-
-from tunelight.errors import ResourceError, SettingsError
 
 
 class Bundle(NamedTuple):
@@ -23,13 +20,9 @@ class Cluster:
     """``nodes`` equal nodes of ``slots`` slots each, all free. A worker takes one slot.
 
     Nodes are kept in order of their free slots, so that a placement costs O(log nodes) for each node that it uses.
-    Raises: SettingsError.
     """
 
     def __init__(self, nodes: int, slots: int) -> None:
-        for name, count in (("nodes", nodes), ("slots", slots)):
-            if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-                raise SettingsError(f"A cluster's {name} must be a whole number of 1 or more, not {count!r}.")
         self.nodes = nodes
         self.slots = slots
         self.free = nodes * slots
@@ -40,59 +33,30 @@ class Cluster:
         self._up = [True] * nodes
         self._order = SortedList((slots, node) for node in range(nodes))
 
-    @classmethod
-    def of(cls, given: str | tuple[int, int] | Cluster) -> Cluster:
-        """Return a cluster of "16x8" (nodes x slots) or (16, 8); a new one, all free. Raises: SettingsError."""
-        if isinstance(given, Cluster):
-            return cls(given.nodes, given.slots)
-        if isinstance(given, str) and (match := re.fullmatch(r"\s*(\d+)\s*[x×*]\s*(\d+)\s*", given)):  # noqa: RUF001
-            return cls(int(match[1]), int(match[2]))
-        if isinstance(given, tuple | list) and len(given) == 2:
-            return cls(*given)
-        raise SettingsError(f"cluster must be nodes x slots a node, '16x8' or (16, 8) for example, not {given!r}.")
-
     @property
     def size(self) -> int:
         """The number of all slots, including those of nodes that are down."""
         return self.nodes * self.slots
 
-    def check_fits(self, demands: Sequence[int], strategy: str, what: str) -> None:
-        """Raise ResourceError unless the cluster, when empty, holds the gang."""
-        if Cluster(self.nodes, self.slots).take(demands, strategy) is None:
-            raise ResourceError(
-                f"{what} needs {sum(demands)} slots ({strategy}), and a cluster of {self.nodes} x {self.slots} = "
-                f"{self.size} can never hold it so. Ask for fewer workers, or for a larger cluster."
-            )
-
-    def take(self, demands: Sequence[int], strategy: str = "PACK") -> list[Bundle] | None:
+    def take(self, demands: Sequence[int]) -> list[Bundle] | None:
         """Reserve a bundle for each of ``demands`` (in slots), or none and return None.
 
-        PACK: on one node if possible (the fullest with room), else on few; STRICT_PACK: on one node only; SPREAD: on
-        different nodes as far as possible; STRICT_SPREAD: on different nodes only.
+        On one node if possible (the fullest with room), else on few.
         """
         total = sum(demands)
         if total > self.free:
             return None
-        if strategy in ("PACK", "STRICT_PACK"):
-            index = self._order.bisect_left((total, -1))
-            if index < len(self._order):
-                node = self._order[index][1]
-                return [self._occupy(node, demand) for demand in demands]
-            if strategy == "STRICT_PACK":
-                return None
-        return self._take_many(demands, strategy)
-
-    def _take_many(self, demands: Sequence[int], strategy: str) -> list[Bundle] | None:
-        spread, strict = "SPREAD" in strategy, strategy.startswith("STRICT")
+        index = self._order.bisect_left((total, -1))
+        if index < len(self._order):
+            node = self._order[index][1]
+            return [self._occupy(node, demand) for demand in demands]
         bundles: dict[int, Bundle] = {}
         used: list[int] = []
         for index in sorted(range(len(demands)), key=lambda index: -demands[index]):
             demand = demands[index]
-            node = None if spread else next((n for n in used if self._free_of[n] >= demand), None)
+            node = next((n for n in used if self._free_of[n] >= demand), None)
             if node is None:
                 node = self._most_free(demand, used)
-            if node is None and not strict:
-                node = next((n for n in used if self._free_of[n] >= demand), None)
             if node is None:
                 self.give(bundles.values())
                 return None

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from statistics import NormalDist
-
-from tunelight.errors import SettingsError
 
 _NORMAL = NormalDist()
 _MASK = (1 << 64) - 1
@@ -35,8 +33,6 @@ class Costs:
         noise: sigma of the lognormal noise of one rank's epoch; the gang takes as long as its slowest rank.
         node_failures: failures of a node per hour. A gang that loses a worker starts again from its last report.
         node_repair_s: until the node is back.
-
-    Raises: SettingsError.
     """
 
     reserve_s: float = 0.2
@@ -56,20 +52,6 @@ class Costs:
     noise: float = 0.0
     node_failures: float = 0.0
     node_repair_s: float = 600.0
-
-    def __post_init__(self) -> None:
-        for entry in fields(self):
-            value = getattr(self, entry.name)
-            if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < math.inf:
-                raise SettingsError(f"Costs: {entry.name} must be a number of 0 or more, not {value!r}.")
-        if not 0 < self.efficiency <= 1:
-            raise SettingsError(
-                "Costs: efficiency must be above 0 (0.5: more workers make nothing faster; below, they make it slower) "
-                f"and at most 1, not {self.efficiency!r}."
-            )
-        for name, lowest in (("disk_mb_s", 1e-9), ("cross_node", 1.0)):
-            if getattr(self, name) < lowest:
-                raise SettingsError(f"Costs: {name} must be {lowest:g} or more, not {getattr(self, name)!r}.")
 
     @property
     def save(self) -> float:

@@ -19,8 +19,8 @@ from tunelight.record import FAILED, Standing
 class SimTrial:
     """One simulated trial; times in virtual seconds, None if they were never reached.
 
-    ``state``: FINISHED (it came to its own end), STOPPED, DIVERGED or ERROR. ``extrapolated``: it trained past the end
-    of its curve. ``repeats``: the trial whose configuration it trains again, as its training ``repetition``.
+    ``state``: FINISHED (it came to its own end), STOPPED, DIVERGED or ERROR. ``repeats``: the trial whose configuration
+    it trains again, as its training ``repetition``.
     """
 
     id: str
@@ -31,7 +31,6 @@ class SimTrial:
     last: float | None
     started_s: float | None
     ended_s: float | None
-    extrapolated: bool = False
     repeats: str | None = None
     repetition: int = 0
 
@@ -194,7 +193,6 @@ class SimulationLog(Callback):
             last=trial.last_result.get(self.world.metric),
             started_s=self._started.get(trial.trial_id),
             ended_s=trial.ended_s,
-            extrapolated=trial.reported > trial.curve.epochs,
             repeats=repeats,
             repetition=repetition,
         )

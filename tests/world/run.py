@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import PopulationBasedTraining, ResourceChangingScheduler, TrialScheduler
@@ -22,9 +22,9 @@ from tests.world.controller import SimController, StubTrial
 from tests.world.costs import Costs
 from tests.world.curves import Curves
 from tests.world.result import Simulation, SimulationLog
-from tests.world.sources import curves_of
+from tests.world.sources import TableCurves, recorded
 from tests.world.world import Clock, World
-from tunelight.errors import SettingsError, unknown
+from tunelight.errors import ResourceError
 from tunelight.resources import reserve
 from tunelight.schedulers.base import GangScheduler
 from tunelight.schedulers.choose import build_scheduler, judged_by
@@ -89,14 +89,13 @@ def simulate(
     num_samples: int = 100,
     repeats: int | Mapping[str, int] | Folds | None = None,
     workers: int | tuple[int, int] = 1,
-    cluster: str | tuple[int, int] = "1x8",
+    cluster: str = "1x8",
     metric: str | None = None,
     mode: Literal["min", "max"] | None = None,
     max_epochs: int | None = None,
     seed: int = 0,
     costs: Costs | None = None,
     time_budget: float | str | None = None,
-    strategy: Literal["PACK", "STRICT_PACK", "SPREAD", "STRICT_SPREAD"] = "PACK",
     reuse_gangs: bool = True,
     max_concurrent: int | None = None,
     max_failures: int = 3,
@@ -116,12 +115,11 @@ def simulate(
         repeats: as ``tunelight.run`` takes it (None). Curves recorded with several seeds are used in turn.
         workers: of a trial (1); (least, most) is a gang that a scheduler can resize.
         cluster: nodes x slots a node ("1x8"); a worker takes one slot.
-        metric, mode: what is judged (what the curves say; another metric needs its mode).
+        metric, mode: what is judged (what the curves say).
         max_epochs: where a trial ends by itself, and the scheduler's last rung (the curves' length).
         seed: of the order of configurations, of noise and of failures (0).
         costs: what things take (``Costs()``).
         time_budget: virtual seconds, or text as "2h", after which the sweep ends (None).
-        strategy: how a gang is placed ("PACK").
         reuse_gangs: keep gangs warm from trial to trial (True; a ResourceChangingScheduler needs False and gets it).
         max_concurrent: trials at once (None: as many as fit).
         max_failures: how many lost gangs a trial survives (3).
@@ -130,9 +128,10 @@ def simulate(
 
     Raises: subclasses of TunelightError. Runs on: driver, without Ray.
     """
-    table = curves_of(curves)
+    table: Curves = recorded(curves) if isinstance(curves, str) else curves
     settings = Settings(
-        **_judged_by(metric, mode, table),
+        metric=metric or table.metric,
+        mode=mode or table.mode,
         num_samples=num_samples,
         repeats=check_setting("repeats", repeats),
         max_epochs=max_epochs or table.epochs,
@@ -146,7 +145,7 @@ def simulate(
     )
     clock = Clock()
     built = build_scheduler(settings, clock=clock)
-    world, factory = _world(settings, built, clock, cluster, costs or Costs(), strategy=strategy, keep_log=events)
+    world, factory = _world(settings, built, clock, cluster, costs or Costs(), keep_log=events)
     built.set_search_properties(**{"metric": None, "mode": None, **judged_by(built, settings)})
     if isinstance(built.inner, PopulationBasedTraining):
         built.inner._log_config = False  # it would write files into the trials' folders
@@ -184,28 +183,13 @@ def simulate(
     )
 
 
-def _judged_by(metric: str | None, mode: Literal["min", "max"] | None, table: Curves) -> dict[str, Any]:
-    """Return metric and mode, which are the curves' own where they are not given. Raises: SettingsError."""
-    metric = metric or table.metric
-    known = list(table.curve(table.config(0, 0)).metrics)
-    if metric not in known:
-        raise SettingsError(unknown("The curves hold no metric", metric, known, listed="They hold"))
-    if mode is None and metric != table.metric:
-        raise SettingsError(
-            f"Whether a higher or a lower {metric!r} is better is not known: the curves are judged by "
-            f"{table.metric!r}. Say mode='max' or mode='min'."
-        )
-    return {"metric": metric, "mode": mode or table.mode}
-
-
 def _world(
     settings: Settings,
     scheduler: GangScheduler,
     clock: Clock,
-    cluster: Any,
+    cluster: str,
     costs: Costs,
     *,
-    strategy: str,
     keep_log: bool,
 ) -> tuple[World, Any]:
     """Return the world, and each trial's placement group. Raises: ResourceError if that never fits."""
@@ -214,10 +198,10 @@ def _world(
     if reservation.least is not None and scheduler.resizes:
         reservation = reserve(reservation.least)
     factory = reservation.factory
-    if strategy != factory.strategy:
-        factory = type(factory)(factory.bundles, strategy=strategy)
-    where = Cluster.of(cluster)
-    where.check_fits(slots_of(factory), strategy, f"A trial of {reservation.workers} workers")
+    where = Cluster(*(int(part) for part in cluster.split("x")))
+    if where.take(slots_of(factory)) is None:
+        raise ResourceError(f"A trial of {reservation.workers} workers never fits a cluster of {cluster}.")
+    where = Cluster(where.nodes, where.slots)
     world = World(
         where,
         costs,
@@ -236,13 +220,7 @@ def _searcher(given: Any, table: Curves, settings: Settings) -> Searcher:
     if given is None:
         return CurveSearcher(table, settings.seed or 0)
     if not isinstance(given, Searcher):
-        space = getattr(table, "space", None)
-        if space is None:
-            raise SettingsError(
-                f"searcher={given!r} needs a search space, and these curves know only their own configurations. Leave "
-                "searcher out, or simulate with a recorded task."
-            )
-        return build_searcher(space, replace(settings, searcher=given))
+        return build_searcher(cast("TableCurves", table).space, replace(settings, searcher=given))
     searcher = copy.deepcopy(given)
     with contextlib.suppress(TypeError):
         if "config" in inspect.signature(searcher.set_search_properties).parameters:

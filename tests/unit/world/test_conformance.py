@@ -275,7 +275,7 @@ def simulated(scheduler: Any, slots: int) -> list[Any]:
         scheduler=scheduler,
         num_samples=TRIALS,
         workers=WORKERS,
-        cluster=(1, slots),
+        cluster=f"1x{slots}",
         seed=3,
         costs=COSTS,
         max_epochs=EPOCHS,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.world import simulate
-from tests.world.curves import SEED_KEY, SteadyCurves
+from tests.world.curves import SEED_KEY
 from tests.world.sources import recorded
 
 
@@ -42,14 +42,3 @@ def test_a_recorded_seed_is_chosen_by_number_and_a_repetition_gets_the_next() ->
     others = [curves.curve(curves.again(config, number)).metrics["loss"] for number in (1, 2)]
     assert curves.curve(config).metrics["loss"] not in others
     assert others[0] != others[1]
-
-
-def test_curves_with_a_single_training_of_each_configuration_repeat_it() -> None:
-    found = simulate(SteadyCurves(4, 1.0), "fifo", num_samples=3, repeats=2)
-    assert [one.chance for one in found.repeated] == [1.0, 0.0, 0.0]
-
-
-def test_the_time_budget_ends_repetitions_too() -> None:
-    whole = simulate("digits", "fifo", num_samples=8, repeats=3)
-    cut = simulate("digits", "fifo", num_samples=8, repeats=3, time_budget=whole.makespan_s * 0.4)
-    assert len(cut.trials) < len(whole.trials)

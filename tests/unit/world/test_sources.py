@@ -9,8 +9,7 @@ import pytest
 
 import tunelight as tl
 from tests.world import TableCurves, recorded, tasks
-from tests.world.sources import FOLDER, Table, read_table, write_table
-from tunelight.errors import SettingsError
+from tests.world.sources import Table, read_table, write_table
 
 # --- the recorded table -----------------------------------------------------------------------------------
 
@@ -45,15 +44,6 @@ def test_a_recorded_task_is_read_as_it_was_written(folder: Path):
     assert recorded("digits", folder=folder, metric="accuracy").mode == "max"
 
 
-def test_a_task_or_metric_that_is_not_recorded_is_refused(folder: Path):
-    with pytest.raises(SettingsError, match=r"'digit'.*Did you mean 'digits'.*There are: digits, wine"):
-        recorded("digit", folder=folder)
-    with pytest.raises(SettingsError, match=r"no metric 'los'.*Did you mean 'loss'"):
-        recorded("digits", folder=folder, metric="los")
-    with pytest.raises(SettingsError, match="no recorded curves in"):
-        recorded("digits", folder=folder / "empty")
-
-
 def test_curves_are_cut_or_stretched_to_the_epochs_that_are_asked_for(folder: Path):
     config = {"_curve": "0:0"}
     assert recorded("digits", folder=folder, epochs=2).curve(config).metrics["loss"] == [0, 1]
@@ -67,8 +57,6 @@ def test_a_suggestion_is_looked_up_by_rank_and_by_name(folder: Path):
     assert table.curve({"lr": 50.0}).seconds == 3
     assert table.curve({"kind": "a", "unknown": 4}).seconds == 1
     assert table.curve({"kind": "a", "log_every": 10}).seconds == 1  # which is without effect
-    with pytest.raises(SettingsError, match=r"none of the keys .* lr, kind\."):
-        table.curve({"log_every": 10})
 
 
 def test_a_configuration_may_choose_its_recorded_seed(folder: Path):
@@ -87,8 +75,6 @@ def test_the_truth_is_the_best_value_averaged_over_seeds(folder: Path):
     assert TableCurves("one", {"loss": half}, [1], [{"lr": 1}]).truth({"lr": 1}) == np.inf
     worst = TableCurves("one", {"loss": half}, [1], [{"lr": 1}], mode="max")
     assert worst.truth({"lr": 1}) == -np.inf
-    with pytest.raises(SettingsError, match="name no search space"):
-        _ = worst.space
 
 
 @pytest.mark.parametrize("task", tasks())
@@ -109,8 +95,3 @@ def test_a_table_that_comes_along_is_complete(task: str):
     assert np.isfinite(best).mean() > 0.5
     gone = ~np.isfinite(table.metrics["loss"])
     assert (np.maximum.accumulate(gone, axis=2) == gone).all()  # nothing comes after a divergence
-
-
-def test_the_tables_that_come_along_are_small():
-    assert {"digits", "digits-few", "digits-noisy", "digits-sum"} <= set(tasks())
-    assert sum(path.stat().st_size for path in FOLDER.glob("*.npz")) < 12e6
