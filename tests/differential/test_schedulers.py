@@ -78,7 +78,7 @@ def test_asha_decides_as_the_rule_in_any_order_and_after_any_resume(tmp_path: Pa
     rule = Rule(settings["mode"], settings["reduction_factor"], rungs, settings["max_t"])
     trials: dict[str, Any] = {}
     at: dict[str, float] = {}
-    bracket: dict[str, int] = {}
+    dealt: dict[str, int] = {}
     stopped, added = 0, 0
     for event in range(300):
         kind = rng.choice(["add", "report", "report", "report", "report", "error", "resume"])
@@ -108,7 +108,7 @@ def test_asha_decides_as_the_rule_in_any_order_and_after_any_resume(tmp_path: Pa
             value = rng.random() if rng.random() < 0.7 else value
             result = {name: at[trial], "loss": value, "training_iteration": event}
             result |= {"training_iteration": at[trial]} if unit == "epochs" else {}
-            wanted = rule.goes_on(bracket.setdefault(trial, asha.bracket_of(trial)), trial, at[trial], value)
+            wanted = rule.goes_on(dealt.setdefault(trial, asha.bracket_of(trial)), trial, at[trial], value)
             got = asha.on_trial_result(TUNE, trials[trial], result)
             assert (got == "CONTINUE") is wanted, (event, trial, at[trial], value)
             told = trials[trial].temporary_state.ray_actor.told

@@ -16,7 +16,7 @@ from ray import tune
 
 import tunelight as tl
 from tunelight.errors import ImportPathError, SettingsError, SpaceError, TunelightError
-from tunelight.settings import NAMES, SETTINGS, Checkpoints, Settings, check_names, check_train
+from tunelight.settings import NAMES, SETTINGS, Checkpoints, Settings, check_train
 from tunelight.space.check import check_settings
 
 SPACE = tl.SearchSpace({"lr": {"uniform": [0, 1]}})
@@ -52,8 +52,6 @@ def test_gang_trainable_has_the_defaults_of_a_sweep():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"mode": "minimum"}, r"mode must be 'min' .* or 'max', not 'minimum'\. Did you mean 'min'"),
-        ({"workers": 0}, "workers must be a whole number of 1 or more, not 0"),
         ({"workers": 1.5}, "workers must be a whole number"),
         ({"workers": True}, "workers must be a whole number"),
         ({"workers": (4, 1)}, r"workers=\(4, 1\): .*4 is more than 1. Say workers=\(1, 4\)"),
@@ -63,7 +61,6 @@ def test_gang_trainable_has_the_defaults_of_a_sweep():
         ({"failures": {"backof_s": 1}}, "failures has no 'backof_s'. Did you mean 'backoff_s'"),
         ({"failures": "3"}, "failures must be FailurePolicy"),
         ({"evaluation": "padded"}, "evaluation must be 'ddp' .* 'exact' .* or None .*, not 'padded'"),
-        ({"num_samples": 0}, "num_samples must be a whole number of 1 or more"),
         ({"max_epochs": 0}, "max_epochs must be a whole number of 1 or more"),
         ({"failures": -2}, "max_failures must be a whole number of -1 .always. or more"),
         ({"max_concurrent": 0}, "max_concurrent"),
@@ -72,7 +69,6 @@ def test_gang_trainable_has_the_defaults_of_a_sweep():
         ({"gpus_per_worker": -1}, "gpus_per_worker must be 0 or more"),
         ({"gpus_per_worker": 2}, "gpus_per_worker must be 0, 1 or a part of one, not 2: .* give it as many workers"),
         ({"backend": "horovid"}, "There is no backend 'horovid'. Did you mean 'horovod'?"),
-        ({"backend": "dpp"}, "no backend 'dpp'. Did you mean 'ddp'"),
         ({"backend": ["ddp"]}, r"There is no backend \['ddp'\]"),
         ({"backend": {"name": "ddp"}}, "There is no backend {'name': 'ddp'}"),
         ({"resume": "always"}, "resume must be True"),
@@ -84,14 +80,12 @@ def test_gang_trainable_has_the_defaults_of_a_sweep():
         ({"checkpoints": 3}, "checkpoints must be Checkpoints"),
         ({"checkpoints": {"share": 5}}, "share must be 1 or less"),
         ({"checkpoints": {"every_s": -1}}, "every_s must be 0 or more"),
-        ({"checkpoints": {"kep": 1}}, "checkpoints has no 'kep'. Did you mean 'keep'"),
         ({"checkpoints": {"keep": 0}}, "checkpoints: keep must be a whole number of 1"),
         ({"baselines": {"lr": 1}}, "baselines must be a list"),
         ({"baselines": "known"}, "baselines must be a list"),
         ({"baselines": [3]}, r"baselines\[0\] must be a configuration"),
         ({"callbacks": tune.Callback()}, "callbacks must be a list"),
         ({"callbacks": [3]}, "callbacks takes objects of ray.tune.Callback, and 3"),
-        ({"time_budget": "2 weeks"}, "time_budget must be seconds.*'2 weeks'"),
         ({"time_budget": 0}, "time_budget must be more than 0"),
         ({"time_budget": timedelta(0)}, "time_budget must be more than 0"),
     ],
@@ -127,13 +121,6 @@ def test_settings_can_be_replaced_and_pickled():
     assert cloudpickle.loads(cloudpickle.dumps(replace(settings, callbacks=()))).seed == 3
 
 
-def test_an_unknown_name_gets_a_guess():
-    with pytest.raises(SettingsError, match=r"no setting 'num_sample'. Did you mean 'num_samples'"):
-        check_names(["num_sample"])
-    with pytest.raises(SettingsError, match="Did you mean 'workers'"):
-        tl.SearchSpace({"lr": {"uniform": [0, 1]}}, worker=2)
-
-
 def test_a_grace_that_no_trial_outlives_is_an_error():
     with pytest.raises(SettingsError, match=r"grace_period=9 is larger than max_epochs=8"):
         Settings(scheduler={"name": "asha", "grace_period": 9}, max_epochs=8)
@@ -160,10 +147,8 @@ def test_callbacks_by_class_object_and_path():
     ("given", "message"),
     [
         ({"metric": "loss"}, "nothing to train"),
-        ({"metric": "loss", "train": train, "model": train}, "train and model= are given"),
         ({"metric": "loss", "train": train, "data": train}, "data= is given without model="),
         ({"metric": "loss", "train": train, "trainer_args": {}}, "trainer_args= is given without model="),
-        ({"train": train}, r"No metric.*metric='val_loss'"),
         ({"train": train, "metric": "loss", "baselines": [{"lrr": 1}]}, r"'lrr'.* Did you mean 'lr'"),
     ],
 )

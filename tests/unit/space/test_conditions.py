@@ -51,31 +51,6 @@ def draws(space: tl.SearchSpace, count: int = 50) -> list[dict[str, Any]]:
 # --- conditions -------------------------------------------------------------------------------------------
 
 
-def test_a_key_counts_only_where_its_condition_holds():
-    found = draws(tl.SearchSpace(SGD))
-    assert {config["opt"] for config in found} == {"sgd", "adam"}
-    assert all(("momentum" in config) == (config["opt"] == "sgd") for config in found)
-    assert not any("nesterov" in config for config in found), "momentum is drawn, and never just 0"
-
-
-def test_a_key_of_a_key_that_is_left_out_is_left_out():
-    chained = {
-        "a": tune.choice([1, 2]),
-        "b": {"choice": ["x"], "when": {"a": 1}},
-        "c": {"choice": [0], "when": {"b": "x"}},
-        "d": {"sample_from": sorted, "when": {"c": 0}},
-    }
-    for config in draws(tl.SearchSpace(chained)):
-        assert list(config) == (["a", "b", "c", "d"] if config["a"] == 1 else ["a"])
-        assert config.get("d", ["a", "b", "c"]) == ["a", "b", "c"]
-
-
-def test_a_condition_takes_one_of_several_values_and_true_is_not_one():
-    space = tl.SearchSpace({"n": tune.choice([1, True, 2]), "m": {"fixed": 0, "when": {"n": [True, 2]}}})
-    for config in draws(space):
-        assert ("m" in config) == (config["n"] is True or config["n"] == 2)
-
-
 def test_drawing_asks_for_what_counts_in_order_and_for_nothing_fixed():
     asked = []
 
@@ -143,16 +118,6 @@ def test_what_is_described_is_read_back_with_its_conditions():
 
 
 # --- constraints ------------------------------------------------------------------------------------------
-
-
-@given(st.integers(0, 2**32 - 1))
-def test_every_draw_meets_the_constraints(seed):
-    space = tl.SearchSpace(KEYS, require=["model.hidden * model.layers <= 128", "model.bias or model.layers < 3"])
-    config = space.sample(rng(seed))
-    assert config["model.hidden"] * config["model.layers"] <= 128
-    assert config["model.bias"] or config["model.layers"] < 3
-    assert space.broken(config) is None
-    assert space.broken({**config, "model.hidden": 64, "model.layers": 4}) == "model.hidden * model.layers <= 128"
 
 
 @pytest.mark.parametrize(
@@ -227,13 +192,6 @@ def test_the_language_of_constraints(text, met):
 def test_a_wrong_constraint_says_which_part_is_wrong(text, message):
     with pytest.raises(SpaceError, match=message):
         read_constraint(text, KEYS)
-
-
-def test_a_constraint_on_what_is_left_out_does_not_apply():
-    space = tl.SearchSpace(SGD, require="momentum > 0.5")
-    found = draws(space)
-    assert {config["opt"] for config in found} == {"sgd", "adam"}
-    assert all(config.get("momentum", 1) > 0.5 for config in found)
 
 
 def test_a_space_of_which_nothing_is_left_is_refused_before_anything_runs():

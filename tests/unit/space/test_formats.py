@@ -83,13 +83,6 @@ def test_a_sweep_of_wandb_becomes_a_space_with_its_settings(tmp_path):
     check_settings(space, Settings(**space.settings, train=print))
 
 
-def test_a_grid_of_wandb_is_a_grid():
-    given = {"method": "grid", "parameters": {"a": {"values": [1, 2]}, "b": {"min": 1, "max": 3}, "c": {"value": 0}}}
-    space = tl.SearchSpace.from_format(given, "wandb")
-    assert (space.grid_size, space.settings["num_samples"]) == (6, 1)
-    assert space.describe() == {"a": {"grid_search": [1, 2]}, "b": {"grid_search": [1, 2, 3]}, "c": 0}
-
-
 @pytest.mark.parametrize(
     ("parameter", "domain"),
     [

@@ -73,22 +73,16 @@ def test_the_domains_are_ray_tunes_own():
 @pytest.mark.parametrize(
     ("domains", "message"),
     [
-        ({}, "search space is empty"),
         ({"model": {}}, "model: a domain is one name"),
-        ([1], r"maps keys to domains; \[1\]"),
         ({"lr": [1, 2]}, r"lr: \[1, 2\] is not a search domain.*tl.choice\(\[...\]\).*fixed"),
         ({"model": {"lr": tune.uniform(0, 1), "sizes": [1, 2]}}, r"model.sizes: \[1, 2\] is not a search domain"),
         ({"lr": "uniform(0, 1)"}, r"lr: 'uniform\(0, 1\)' is text. Write the domain as \{uniform: \[0, 1\]\}"),
         ({"lr": {"uniform": [0, 1], "wen": {"a": 1}}}, "lr: a domain is one name.* 'wen': Did you mean 'when'"),
-        ({"lr": {"unifrom": [0, 1], "when": {"a": 1}}}, "no domain 'unifrom'. Did you mean 'uniform'"),
         ({1: tune.uniform(0, 1)}, "1: a key of a search space must be text"),
-        ({"lr": tune.uniform(1, 0)}, "lr: uniform's lower bound must be below"),
         ({"lr": tune.uniform(1, 1)}, "lr: uniform's lower bound must be below"),
         ({"lr": {"randint": [0.5, 3]}}, "lr: randint's lower must be a whole number, not 0.5"),
-        ({"lr": tune.choice([])}, "lr: choice takes a list of one value or more"),
         ({"lr": tune.grid_search([])}, "lr: grid_search takes a list of one value or more"),
         ({"lr": tune.qrandint(11, 14, 10)}, "lr: no value can be drawn"),
-        ({"lr": {"logunifrom": [1, 2]}}, "lr: there is no domain 'logunifrom'. Did you mean 'loguniform'"),
         ({"a.b": tune.randn(), "a": {"b": tune.randn()}}, "a.b: this key is there twice"),
     ],
 )
@@ -100,20 +94,14 @@ def test_what_is_no_space_names_the_key(domains, message):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ({"uniform": [1]}, r"uniform takes 2 arguments \(lower, upper\), not 1"),
         ({"uniform": [1, 2, 3]}, "uniform takes 2 arguments .*, not 3"),
         ({"qrandint": [1]}, "qrandint takes 2 to 3 arguments"),
         ({"uniform": {"lower": 0, "uper": 1}}, "uniform takes no 'uper'. Did you mean 'upper'"),
-        ({"uniform": ["1e-4", 1]}, "uniform's lower must be a number, not '1e-4'"),
         ({"uniform": [0, float("inf")]}, "uniform's upper must be a number, not inf"),
-        ({"loguniform": [0, 1]}, "loguniform's bounds must be more than 0, not 0"),
         ({"lograndint": [-1, 3]}, "lograndint's bounds must be more than 0"),
-        ({"quniform": [0, 1, 0]}, "quniform's q must be more than 0"),
         ({"quniform": [0.1, 1, 0.25]}, "Ray Tune refuses quniform"),
         ({"randn": [0, 0]}, "randn's sd must be more than 0"),
-        ({"choice": 3}, "choice takes a list of one value or more, not 3"),
         ({"choice": [1], "uniform": [0, 1]}, "a domain is one name"),
-        ({"sample_from": 3}, "sample_from takes a function"),
     ],
 )
 def test_a_wrong_description_says_what_is_wrong(spec, message):
@@ -145,16 +133,6 @@ def test_a_space_of_anything(tmp_path):
 
 
 # --- sampling ---------------------------------------------------------------------------------------------
-
-
-@given(st.integers(0, 2**32 - 1))
-def test_a_draw_depends_on_the_generator_alone(seed):
-    space = tl.SearchSpace(ALL)
-    first, second = space.sample(rng(seed)), space.sample(rng(seed))
-    assert first == second
-    assert list(first) == list(ALL)
-    assert 1e-4 <= first["d"] <= 1e-1
-    assert first["g"] in (2, 4, 6, 8)
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -255,14 +233,9 @@ def test_a_file_is_a_whole_sweep(load):
 @pytest.mark.parametrize(
     ("text", "line", "error", "message"),
     [
-        (GOOD + "num_sample: 3", 5, SettingsError, "no key 'num_sample'. Did you mean 'num_samples'"),
         ("spaces: {}\n", 1, SettingsError, "Did you mean 'space'"),
         (GOOD + "model.layers: {randint: [1, 3]}", 5, SpaceError, "must stand under `space:`"),
-        (GOOD + "metric: other", 5, SpaceError, "'metric' is there twice, first in line 4"),
         ("space:\n  a: {randn: []}\n  b: {randn: []}\n  a: {}", 4, SpaceError, "'a' is there twice.*line 2"),
-        (GOOD + "mode: least", 5, SettingsError, "mode must be"),
-        (GOOD + "workers: two", 5, SettingsError, "workers must be a whole number"),
-        (GOOD + "checkpoints:\n  every: 1\n  kep: 1", 7, SettingsError, "Did you mean 'keep'"),
         (GOOD + "progress: seldom", 5, SettingsError, "progress must be true, false or a list of names, not 'seldom'"),
         (GOOD + "progress: no", 5, SpaceError, "no is a boolean in YAML 1.1 .*Write false, or 'no' for the text"),
         (GOOD + "trainer_args: {x: [1, Off]}", 5, SpaceError, "Off is a boolean in YAML 1.1 .*Write false"),
@@ -273,17 +246,11 @@ def test_a_file_is_a_whole_sweep(load):
         (GOOD + "model: tunelight.settings:Nil", 5, ImportPathError, "has no 'Nil'"),
         (GOOD + "callbacks: [nowhere_at_all:X]", 5, ImportPathError, "no module 'nowhere_at_all'"),
         ("space:\n  lr: {sample_from: nowhere_at_all:f}", 2, ImportPathError, "lr: .*no module"),
-        ("space:\n  lr: {unifrom: [0, 1]}", 2, SpaceError, "no domain 'unifrom'. Did you mean 'uniform'"),
         ("space:\n  n:\n    lr: {uniform: [0, 1]}\n    x: {loguniform: [0, 1]}", 4, SpaceError, "n.x: log"),
-        ("space:\n  a: {randn: []}\n  lr: {uniform: [0]}", 3, SpaceError, "uniform takes 2 arguments"),
-        ("space:\n  lr: {uniform: [1, 0]}", 2, SpaceError, "lower bound must be below"),
         ("space:\n  lr: [0.1]", 2, SpaceError, r"lr: \[0.1\] is not a search domain.*\{choice: \[...\]\}"),
         ("metric: a\nspace: {}", 2, SpaceError, "search space is empty"),
         ("metric: a\nspace:", 2, SpaceError, "maps keys to domains"),
-        ("metric: a", 1, SpaceError, "has no `space:`"),
         ("- 1", 1, SpaceError, "holds `space:` and settings"),
-        ("", 1, SpaceError, "holds `space:` and settings"),
-        ("space:\n  a: {choice: [1}", 2, SpaceError, "not valid YAML"),
         ("space:\n  a: {choice: [!!python/object:os.system x]}", 2, SpaceError, "not valid YAML"),
         ("space: {a: {randn: []}}\n---\nb: 1", 2, SpaceError, "not valid YAML"),
     ],
@@ -298,12 +265,6 @@ def test_an_anchor_is_read_and_one_that_holds_itself_ends(load):
     assert list(space.domains) == ["a", "b"]
     with pytest.raises(SpaceError, match=r"space\.yaml:2:\d+: a"):
         load("space:\n  a: &a [*a]\n")
-
-
-def test_a_missing_file_gets_a_guess(load, tmp_path):
-    load(GOOD)
-    with pytest.raises(SpaceError, match=r"no search space file .*spaces\.yaml.*Did you mean 'space.yaml'"):
-        tl.SearchSpace.load(tmp_path / "spaces.yaml")
 
 
 def test_a_module_beside_the_file_is_found(load, tmp_path, monkeypatch):
@@ -333,9 +294,7 @@ def model(lr: float, hidden: int = 3) -> None:
     ("key", "message"),
     [
         ("lr", r"begin with model\., data\. or trainer\..*Did you mean 'model.lr'"),
-        ("modle.lr", "Did you mean 'model'"),
         ("data.size", "there is no data="),
-        ("model.hiden", "model takes no argument 'hiden'. Did you mean 'hidden'.*lr, hidden"),
     ],
 )
 def test_keys_name_their_part(load, key, message):

@@ -32,7 +32,6 @@ def train(config: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("given", "error", "says"),
     [
-        ({"scheduler": "ahsa"}, SettingsError, "Did you mean 'asha'"),
         ({"scheduler": {"name": "asha", "grace_perid": 2}}, SettingsError, "Did you mean 'grace_period'"),
         ({"scheduler": tl.ASHA}, SettingsError, r"scheduler=ASHA is a class. Make an object of it: scheduler=ASHA\(\)"),
         ({"scheduler": tune.schedulers.ASHAScheduler}, SettingsError, "AsyncHyperBandScheduler is a class"),
@@ -58,9 +57,7 @@ def train(config: dict[str, Any]) -> None:
         ({"resources_per_trial": {"cpu": 1, "gpu": 1}}, SettingsError, "the head trains nothing"),
         ({"storage": "s33://bucket/sweeps"}, SettingsError, "Did you mean 's3'"),
         ({"datasets": {"train": "nowhere"}}, DataError, "there is no such file or folder"),
-        ({"metric": None}, SettingsError, "No metric|metric"),
         ({"metric": ("loss", "max")}, SettingsError, "Say metric='loss', mode='max'"),
-        ({"mode": "minimize"}, SettingsError, "Did you mean 'min'"),
         ({"runtime_env": {"env_var": {}}}, SettingsError, "Did you mean 'env_vars'"),
         ({"runtime_env": {"env_vars": {"A": 1}}}, SettingsError, "must be text, not int. Quote it"),
         ({"train": "train.py"}, ImportPathError, "is a file, not an import path.* 'train:train'"),
