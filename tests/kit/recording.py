@@ -30,6 +30,12 @@ class Clock:
         return self.now
 
 
+class FakeTrial(SimpleNamespace):
+    """A trial of Tune's, which keeps them in sets."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
 class Sweep:
     """A RecordCallback and fake trials, called as Tune's controller calls it."""
 
@@ -48,7 +54,7 @@ class Sweep:
 
     def add(self, **config: Any) -> Any:
         number = len(self.trials)
-        trial = SimpleNamespace(
+        trial = FakeTrial(
             trial_id=f"{number:05d}",
             config=config,
             status="PENDING",

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from tests.kit.fakes import MemoryControl
 from tunelight.gang.spec import GangSpec
+from tunelight.messages import Place
 from tunelight.resources import Reservation
+from tunelight.session.mailbox import Mailbox
+from tunelight.session.session import Session
 from tunelight.session.task import Home, Start, Task
 from tunelight.trial.spec import TrialSpec
 
@@ -21,6 +26,20 @@ def trial(folder: Path | str, train: Any = b"", trial_id: str = "00000", **value
     """Return a trial's task and its start in ``folder``, with these fields of either."""
     task = Task(train, **_split(values, Task))
     return task, Start(trial_id, str(folder), values.pop("config", {}), values.pop("seed", 1), **values)
+
+
+def session_of(
+    folder: Path | str,
+    rank: int = 0,
+    size: int = 1,
+    *,
+    hear: Callable[[Any], object] = lambda _: None,
+    mailbox: Mailbox | None = None,
+    **values: Any,
+) -> Session:
+    """Return the session of a rank of a gang on one node, with these fields of its place, its task or its start."""
+    place = replace(Place(rank, size, rank, size, 0, "127.0.0.1"), **_split(values, Place))
+    return Session(*trial(folder, **values), place, MemoryControl(), hear, mailbox or Mailbox(None))
 
 
 def here(folder: Path | str, train: Any, **values: Any) -> tuple[Task, Start]:

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import pickle
-import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests import flavours
 from tests.kit import tasks
-from tests.kit.fakes import MemoryControl
 from tunelight.checkpoints.policy import Checkpoints
-from tunelight.compat.lightning import TrainerFn, pl
-from tunelight.errors import MetricError, SettingsError, StrategyError
+from tunelight.compat.lightning import TrainerFn
+from tunelight.errors import MetricError, SettingsError
 from tunelight.lightning.callbacks import TuneReportCallback, TuneReportCheckpointCallback
-from tunelight.messages import Place
 from tunelight.session import session
-from tunelight.session.mailbox import Mailbox
 
 pytestmark = pytest.mark.usefixtures("every_checkpoint")
 
@@ -30,9 +24,7 @@ pytestmark = pytest.mark.usefixtures("every_checkpoint")
 def reports(tmp_path: Path) -> Iterator[list[Any]]:
     """Events of a trial of one rank that needs no answers."""
     events: list[Any] = []
-    task = tasks.trial(tmp_path, checkpoints=Checkpoints(every=2))
-    mailbox = Mailbox(None)
-    session.set_current(session.Session(*task, Place(0, 1, 0, 1, 0, "x"), MemoryControl(), events.append, mailbox))
+    session.set_current(tasks.session_of(tmp_path, hear=events.append, checkpoints=Checkpoints(every=2)))
     yield events
     session.set_current(None)
 
@@ -131,11 +123,8 @@ class AsRank:
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.notes: list[str] = []
-        task = tasks.trial(folder, metric="val_loss")
-        channel = MemoryControl()
-        channel.broadcast(1, "continue")
-        place = Place(rank, 2, rank, 2, 0, "x")
-        here = session.Session(*task, place, channel, lambda _: None, Mailbox(None))
+        here = tasks.session_of(folder, rank, 2, metric="val_loss")
+        here.lockstep._channel.broadcast(1, "continue")
         here.note = self.notes.append  # type: ignore[method-assign,assignment]
         session.set_current(here)
 
@@ -171,20 +160,3 @@ def test_metrics_that_are_rank_0_s_share_are_noted_also_those_of_training(report
 
 def test_two_callbacks_of_one_trainer_keep_states_apart() -> None:
     assert TuneReportCallback("a").state_key != TuneReportCallback("b").state_key
-
-
-def test_a_trainer_of_the_other_lightning_is_explained(reports: list[Any]) -> None:
-    other = flavours.other()
-    trainer = type("Trainer", (), {"__module__": f"{other}.trainer.trainer"})()
-    with pytest.raises(StrategyError, match=rf"of {re.escape(other)}, and.*|Trainer is {re.escape(other)}.*made for"):
-        TuneReportCallback().setup(trainer, None, "fit")  # type: ignore[arg-type]
-
-
-def test_a_trainer_without_our_strategy_is_refused_in_a_gang(
-    reports: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lone = pl.Trainer(logger=False, accelerator="cpu", enable_checkpointing=False, barebones=False)
-    current = session.get_session()
-    monkeypatch.setattr(current, "context", replace(current.context, world_size=2, wanted=2))
-    with pytest.raises(StrategyError, match=r"strategy=tunelight\.RayStrategy\(\)"):
-        TuneReportCallback().setup(lone, None, "fit")  # type: ignore[arg-type]

@@ -15,12 +15,9 @@ import pytest
 
 from tests import flavours
 from tests.kit import tasks
-from tests.kit.fakes import MemoryControl
 from tunelight.compat.lightning import FABRIC, flavour, pl
 from tunelight.errors import StrategyError
-from tunelight.messages import Place
 from tunelight.session import session
-from tunelight.session.mailbox import Mailbox
 
 other = import_module(flavours.other())
 ROOT = Path(__file__).parents[3]
@@ -43,8 +40,7 @@ def trial(tmp_path: Path) -> Iterator[Any]:
     """Return a function that makes this process a rank of a gang."""
 
     def begin(workers: int) -> session.Session:
-        place = Place(0, workers, 0, workers, 0, "127.0.0.1")
-        one = session.Session(*tasks.trial(tmp_path), place, MemoryControl(), lambda event: None, Mailbox(None))
+        one = tasks.session_of(tmp_path, size=workers)
         session.set_current(one)
         return one
 

@@ -11,12 +11,10 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.kit import tasks
-from tests.kit.fakes import MemoryControl
 from tunelight.compat.lightning import CSVLogger, pl
 from tunelight.errors import TrialStopped
 from tunelight.lightning.launcher import GangLauncher
-from tunelight.messages import FAILED, CheckpointInfo, Place, Stop
-from tunelight.session import session
+from tunelight.messages import FAILED, CheckpointInfo, Stop
 from tunelight.session.mailbox import Mailbox
 
 
@@ -63,8 +61,7 @@ def fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fit:
     def run(
         resume: CheckpointInfo | None, given: Path | None, *, fit: int = 0, notes: list[str] | None = None, **task: Any
     ) -> list[int]:
-        told = tasks.trial(tmp_path, resume=resume, **task)
-        here = session.Session(*told, Place(0, 1, 0, 1, 0, "x"), MemoryControl(), lambda _: None, Mailbox(None))
+        here = tasks.session_of(tmp_path, resume=resume, **task)
         for number in range(fit):
             here.boundary.begin_fit(f"fit {number}")
         if notes is not None:
@@ -192,8 +189,7 @@ def ended(tmp_path: Path) -> Ended:
             box.abort(aborted)
         elif reason is not None:
             box.put(Stop(reason))
-        told = tasks.trial(tmp_path, **task)
-        here = session.Session(*told, Place(0, 1, 0, 1, 0, "x"), MemoryControl(), lambda _: None, box)
+        here = tasks.session_of(tmp_path, mailbox=box, **task)
 
         def report() -> None:
             if reason is aborted is None:
@@ -231,8 +227,7 @@ def test_a_stop_is_the_end_of_training_for_callbacks_data_and_loggers(
 def test_a_stopped_fit_is_busy_while_its_end_is_run(tmp_path: Path, reason: str) -> None:
     box = Mailbox(1)
     box.put(Stop(reason))
-    task = tasks.trial(tmp_path)
-    here = session.Session(*task, Place(0, 1, 0, 1, 0, "x"), MemoryControl(), lambda _: None, box)
+    here = tasks.session_of(tmp_path, mailbox=box)
     busy: dict[str, bool] = {}
 
     class Uploads(pl.Callback):

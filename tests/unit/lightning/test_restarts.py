@@ -15,13 +15,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import tunelight as tl
 from tests.kit import tasks
-from tests.kit.fakes import MemoryControl
 from tunelight.checkpoints import files as checkpoints
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.compat.lightning import pl
 from tunelight.errors import CheckpointError, TrialStopped
 from tunelight.lightning.recipe import Recipe
-from tunelight.messages import CheckpointInfo, Place, Report, Stop
+from tunelight.messages import CheckpointInfo, Report, Stop
 from tunelight.session import session
 from tunelight.session.mailbox import Mailbox
 
@@ -94,12 +93,12 @@ class Start:
     def __init__(
         self, folder: Path, train: Callable[[], object], resume: CheckpointInfo | None, stop: int | None, **task: Any
     ) -> None:
-        told = tasks.trial(folder, until=stop, resume=resume, **{"checkpoints": Checkpoints(share=1.0), **task})
         events: list[Any] = []
         mailbox = Mailbox(stop)
         if stop is not None:
             mailbox.put(Stop())
-        here = session.Session(*told, Place(0, 1, 0, 1, 0, "127.0.0.1"), MemoryControl(), events.append, mailbox)
+        task = {"checkpoints": Checkpoints(share=1.0), "until": stop, "resume": resume, **task}
+        here = tasks.session_of(folder, hear=events.append, mailbox=mailbox, **task)
         session.set_current(here)
         torch.manual_seed(0)
         self.error: BaseException | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -137,3 +138,41 @@ def test_what_is_no_choice_of_values_is_refused_before_anything_runs(given: Any,
     """A plain value would have overwritten the trial's own, with nobody having asked for it."""
     with pytest.raises(TunelightError, match=says):
         GangPBT("loss", "min", hyperparam_mutations=given)
+
+
+# --- what the tests of Ray Tune's population-based training check; see docs/migration.md
+
+
+def explored(value: Any, mutation: Any, resample: float) -> set[Any]:
+    rng = np.random.RandomState(0)
+    mutations = mutations_of({"v": mutation})
+    return {explore({"v": value}, mutations, rng, resample, (1.2, 0.8))["v"] for _ in range(100)}
+
+
+@pytest.mark.parametrize(
+    ("value", "resample", "expected"),
+    [
+        (4, 0.0, {3, 8}),
+        (3, 0.0, {4}),  # at an end Ray's may also stay where it is
+        (10, 0.0, {8}),
+        (7, 0.0, {3, 4, 8, 10}),  # not in the list: drawn anew
+        (4, 1.0, {3, 4, 8, 10}),
+    ],
+)
+def test_a_value_of_a_list_moves_to_a_neighbour(value: int, resample: float, expected: set[int]) -> None:
+    assert explored(value, [3, 4, 8, 10], resample) == expected
+    assert explored(value, tune.choice([3, 4, 8, 10]), resample) == expected  # Ray's takes choice for continuous
+
+
+def test_a_number_is_multiplied_or_drawn_anew_and_keeps_its_kind() -> None:
+    draws = iter(range(10**6))
+    function: Callable[[], Any] = lambda: (10, 100)[next(draws) % 2]  # noqa: E731 - what a user would write
+    assert explored(100, function, 0.0) == {80, 120}
+    assert {type(value) for value in explored(100, function, 0.0)} == {int}
+    assert explored(100.0, function, 0.0) == {80.0, 120.0}
+    assert explored(100.0, function, 1.0) == {10, 100}
+    assert explored(100.0, tune.uniform(90.0, 110.0), 0.0) == {90.0, 110.0}  # Ray's leaves the domain's bounds
+
+
+def test_a_list_of_one_value_leaves_it_as_it_is() -> None:
+    assert explored(1, [1], 0.0) == explored(1, [1], 1.0) == {1}

@@ -95,13 +95,6 @@ def _named(condition: Any) -> list[str]:
     return [name for name in ("one", "two", "three") if name in str(condition)]
 
 
-def test_a_space_of_the_strategy_has_conditions_and_constraints():
-    space = SearchSpace({"kind": {"choice": ["one", "two"]}, "w0": {"uniform": [0, 1], "when": {"kind": "one"}}})
-    assert _is_on(space, "w0", {"kind": "one"})
-    assert not _is_on(space, "w0", {"kind": "two"})
-    assert space.when
-
-
 @pytest.mark.parametrize("name", ["random", "tpe"])
 def test_a_step_whose_multiples_round_over_a_bound_stays_within_it(name):
     # 137 * 0.1 is 13.700000000000001, and 13.7 / 0.1 is 136.99999999999997

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import tunelight as tl
 from tunelight.searchers.choose import build_searcher
 from tunelight.searchers.priors import PriorDraws
 from tunelight.settings import Settings
@@ -111,11 +110,6 @@ def test_what_cannot_be_trained_speaks_against_a_prior():
         else:
             searcher.on_trial_result(trial, {"loss": loss_of(config), "training_iteration": 1})
     assert searcher._priors.share() == 0.05
-
-
-def test_tl_space_with_around_is_one_of_python_too():
-    searched = SearchSpace({"lr": {"loguniform": [1e-6, 1.0], "around": 1e-4}, "x": tl.uniform(0, 1)})
-    assert PriorDraws(searched, 0).active
 
 
 def test_a_trial_that_is_stopped_at_its_first_report_counts():

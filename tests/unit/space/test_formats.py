@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
 import numpy as np
@@ -81,30 +80,6 @@ def test_a_sweep_of_wandb_becomes_a_space_with_its_settings(tmp_path):
     bands = [3, 9, 27, 81, 243, 729]
     assert space.settings["scheduler"] == {"name": "asha", "milestones": bands, "reduction_factor": 3}
     check_settings(space, Settings(**space.settings, train=print))
-
-
-@pytest.mark.parametrize(
-    ("parameter", "domain"),
-    [
-        ({"distribution": "constant", "value": [1, 2]}, {"fixed": [1, 2]}),
-        ({"distribution": "categorical", "values": ["x", 1, 2.5, True]}, {"choice": ["x", 1, 2.5, True]}),
-        ({"distribution": "uniform", "min": 0, "max": 1}, {"uniform": [0, 1]}),
-        ({"distribution": "log_uniform_values", "min": 1, "max": 2}, {"loguniform": [1, 2]}),
-        ({"distribution": "log_uniform", "min": 0, "max": 0.5}, {"loguniform": [1.0, math.exp(0.5)]}),
-        ({"distribution": "inv_log_uniform", "min": -0.5, "max": 0}, {"loguniform": [1.0, math.exp(0.5)]}),
-        ({"distribution": "int_uniform", "min": 1, "max": 8}, {"randint": [1, 9]}),
-        ({"distribution": "normal", "mu": 1.0, "sigma": 2.0}, {"randn": [1.0, 2.0]}),
-        ({"distribution": "normal"}, {"randn": [0.0, 1.0]}),
-        (
-            {"distribution": "q_normal", "q": 2},
-            {"wandb_parameter": {"distribution": "q_normal", "mu": 0.0, "sigma": 1.0, "q": 2}},
-        ),
-        ({"parameters": {"eps": {"value": 1}}}, {"eps": 1}),
-    ],
-    ids=str,
-)
-def test_each_distribution_of_wandb_is_a_domain(parameter, domain):
-    assert tl.SearchSpace.from_format({"parameters": {"a": parameter}}, "wandb").describe() == {"a": domain}
 
 
 @pytest.mark.parametrize(

@@ -27,12 +27,6 @@ from tunelight.sweep.control import SweepControl
 from tunelight.sweep.neighbours import Neighbours
 
 
-class HashableTrial(SimpleNamespace):
-    """A trial, as Tune keeps it in sets."""
-
-    __hash__ = object.__hash__  # type: ignore[assignment]
-
-
 class Controller:
     """Tune's controller, as far as trials are put aside and taken back."""
 
@@ -66,7 +60,8 @@ class Driver:
         self.scheduler = SweepScheduler(GangScheduler())
         self.orders: list[tuple[str, str | None]] = []
         self.trials = self.sweep.trials
-        self.trials[:] = [HashableTrial(**vars(self.sweep.add(lr=number))) for number in (0.1, 0.2, 0.3)]
+        for number in (0.1, 0.2, 0.3):
+            self.sweep.add(lr=number)
         for trial, loss in zip(self.trials, (0.5, 0.7, 0.6), strict=True):
             trial.trainable_name = "gang"
             self.sweep.start(trial)
@@ -371,8 +366,7 @@ def test_a_board_that_cannot_be_reached_changes_nothing() -> None:
 def branch_of_first(driver: Driver) -> Any:
     """Add a branch of the first trial, which waits for workers."""
     driver.sweep.callback._branch_of = lambda trial: Branch("00000", "00000", 2) if trial == "00003" else None
-    trial = HashableTrial(**vars(driver.sweep.add(lr=0.4)))
-    driver.trials[-1] = trial
+    trial = driver.sweep.add(lr=0.4)
     trial.trainable_name, trial.began_at = "gang", 2
     driver.search._branches["00003"] = Branch("00000", "00000", 2)
     driver.sweep.step()

@@ -37,16 +37,10 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return kept
 
 
-class Trial(SimpleNamespace):
-    """A trial, as Tune keeps it in sets."""
-
-    __hash__ = object.__hash__  # type: ignore[assignment]
-
-
 def _made(driver: Driver, _: str, config: dict[str, Any]) -> Any:
     """Return a trial as the search makes it."""
-    known = {"run_metadata": SimpleNamespace(), "init_local_path": lambda: None}
-    driver.sweep.trials[-1] = trial = Trial(**vars(driver.sweep.add(**config)), **known)
+    trial = driver.sweep.add(**config)
+    trial.run_metadata, trial.init_local_path = SimpleNamespace(), lambda: None
     return trial
 
 

@@ -45,6 +45,21 @@ def folder_of(tmp_path: Path, **told: Any) -> Path:
     return folder
 
 
+def ended(tmp_path: Path, *losses: float, recorded_end: bool = True) -> Sweep:
+    """Record a sweep with one trial, which has come to its end."""
+    (tmp_path / "s").mkdir()
+    sweep = Sweep(tmp_path / "s")
+    trial = sweep.add(x=0.5)
+    sweep.start(trial)
+    for number, loss in enumerate(losses, start=1):
+        sweep.report(trial, number, loss, done=not recorded_end)
+    if recorded_end:
+        sweep.end_by_itself(trial)
+        sweep.end()
+    sweep.callback.record.close()
+    return sweep
+
+
 def run(tmp_path: Path, **settings: Any) -> Any:
     given: dict[str, Any] = {"metric": "loss", "storage": tmp_path, "name": "s", "resume": True}
     return tl.run({"x": tl.uniform(0, 1)}, train, **(given | settings))
@@ -134,13 +149,7 @@ def test_nothing_is_changed_by_a_refusal(tmp_path):
 
 
 def test_how_trials_are_evaluated_is_kept_and_another_way_is_refused(tmp_path):
-    (tmp_path / "s").mkdir()
-    sweep = Sweep(tmp_path / "s")
-    trial = sweep.add(x=0.5)
-    sweep.start(trial)
-    sweep.report(trial, 1, 1.0)
-    sweep.end_by_itself(trial)
-    sweep.end()
+    ended(tmp_path, 1.0)
     plain = {"space": {"x": {"uniform": [0, 1]}}, "metric": "loss", "mode": "min", "seed": 1, "num_samples": 1}
     write_sweep_file(tmp_path / "s", {**plain, "evaluation": "exact"})
     with pytest.raises(SettingsError, match="evaluation was 'exact' and is 'ddp'"):
@@ -149,14 +158,7 @@ def test_how_trials_are_evaluated_is_kept_and_another_way_is_refused(tmp_path):
 
 
 def test_a_damaged_record_is_refused_and_force_keeps_what_is_whole(tmp_path):
-    (tmp_path / "s").mkdir()
-    sweep = Sweep(tmp_path / "s")
-    trial = sweep.add(x=0.5)
-    sweep.start(trial)
-    for number in (1, 2, 3):
-        sweep.report(trial, number, 1.0 / number)
-    sweep.end_by_itself(trial)
-    sweep.end()
+    sweep = ended(tmp_path, 1.0, 0.5, 0.3)
     record = sweep.folder / "record.jsonl"
     record.write_bytes(record.read_bytes().replace(b'"training_iteration":2', b'"training_iteration":9', 1))
     with pytest.raises(StorageError, match=r"line \d+: corrupt .*resume='force'"):
@@ -167,12 +169,7 @@ def test_a_damaged_record_is_refused_and_force_keeps_what_is_whole(tmp_path):
 
 
 def test_a_driver_that_died_between_the_last_stop_and_its_end_left_nothing_to_do(tmp_path):
-    (tmp_path / "s").mkdir()
-    sweep = Sweep(tmp_path / "s")
-    trial = sweep.add(x=0.5)
-    sweep.start(trial)
-    sweep.report(trial, 1, 1.0, done=True)  # the scheduler's word; the end itself is not recorded
-    sweep.callback.record.close()
+    ended(tmp_path, 1.0, recorded_end=False)  # the scheduler's word; the end itself is not recorded
     results = run(tmp_path, num_samples=1)
     assert [trial.state for trial in results.trials] == ["STOPPED"]
 
@@ -196,13 +193,7 @@ def test_a_finished_sweep_is_read_back_and_returns_at_once(tmp_path, settings, m
     space = tl.SearchSpace({"x": tl.choice([0.5, 1.5])})
     asked = Settings(train=train, metric="loss", num_samples=1, name="s", storage=tmp_path, **settings)
     reservation = reserve(asked.workers, 1, 0, asked.resources_per_trial)
-    (tmp_path / "s").mkdir()
-    sweep = Sweep(tmp_path / "s")
-    trial = sweep.add(x=0.5)
-    sweep.start(trial)
-    sweep.report(trial, 1, 1.0)
-    sweep.end_by_itself(trial)
-    sweep.end()
+    ended(tmp_path, 1.0)
     write_sweep_file(tmp_path / "s", sweep_file_of(space, replace(asked, seed=3), reservation, reservation))
     results = tl.resume(tmp_path / "s")
     assert [trial.state for trial in results.trials] == ["FINISHED"]

@@ -15,11 +15,8 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import tunelight as tl
 from tests import flavours
 from tests.kit import tasks
-from tests.kit.fakes import MemoryControl
 from tunelight.compat.lightning import Callback, pl
-from tunelight.messages import Place
 from tunelight.session import session
-from tunelight.session.mailbox import Mailbox
 
 X = torch.randn(32, 4, generator=torch.Generator().manual_seed(0))
 Y = X.sum(1, keepdim=True)
@@ -59,9 +56,7 @@ class Fit:
     def __call__(
         self, model: pl.LightningModule, data: Any, pieces: int = 1, *, wanted: int = 1, **given: Any
     ) -> tuple[pl.Trainer, session.Session]:
-        task = tasks.trial(self.folder, pieces=pieces)
-        place = Place(0, 1, 0, 1, 0, "127.0.0.1", wanted=wanted)
-        one = session.Session(*task, place, MemoryControl(), lambda event: None, Mailbox(None))
+        one = tasks.session_of(self.folder, pieces=pieces, wanted=wanted)
         session.set_current(one)
         torch.manual_seed(0)
         options: dict[str, Any] = {"max_epochs": 1, "accelerator": "cpu", "logger": False}

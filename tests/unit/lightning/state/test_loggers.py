@@ -12,16 +12,14 @@ import pytest
 from tests.kit import tasks
 from tunelight.compat.lightning import CSVLogger, MLFlowLogger, TensorBoardLogger, pl
 from tunelight.lightning.state import loggers
-from tunelight.messages import CheckpointInfo, Place
-from tunelight.session.mailbox import Mailbox
+from tunelight.messages import CheckpointInfo
 from tunelight.session.session import Session
 
 
 def session_of(folder: Path, trial: str = "0", resume: bool = False, rank: int = 0, **task: Any) -> Session:
-    info = CheckpointInfo("x", 1) if resume else None
-    told = tasks.trial(folder, trial_id=trial, resume=info, **task)
-    nothing: Any = None
-    session = Session(*told, Place(rank, 2, rank, 2, 0, "x"), nothing, nothing, Mailbox())
+    session = tasks.session_of(
+        folder, rank, 2, trial_id=trial, resume=CheckpointInfo("x", 1) if resume else None, **task
+    )
     session.boundary.begin_fit("the first")
     return session
 

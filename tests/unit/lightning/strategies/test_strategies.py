@@ -116,11 +116,6 @@ def test_a_strategy_tells_the_size_and_resources_that_it_reserves(kind: Any, giv
     assert len(told.bundles) == 3
 
 
-@ALL
-def test_the_largest_size_of_an_elastic_gang_is_its_number_of_workers(kind: Any) -> None:
-    assert kind(num_workers=(1, 4)).num_workers == 4
-
-
 def points() -> DataLoader[Any]:
     return DataLoader(TensorDataset(torch.zeros(4, 2)))
 
@@ -278,13 +273,6 @@ def test_a_lightning_that_is_too_old_or_too_new_is_an_error(version: str) -> Non
 
 
 @ALL
-def test_a_strategy_joins_the_gang_that_it_is_made_in(kind: Any, join: Any) -> None:
-    join(kind.backend)
-    strategy = kind(num_workers=2)
-    assert (strategy.joined, strategy.global_rank, strategy.world_size) == (True, 1, 2)
-
-
-@ALL
 def test_a_gang_of_another_kind_is_refused(kind: Any, join: Any) -> None:
     other = "horovod" if kind.backend != "horovod" else "ddp"
     join(other)
@@ -296,11 +284,6 @@ def test_a_gang_of_another_size_is_refused(join: Any) -> None:
     join()
     with pytest.raises(StrategyError, match=r"num_workers=3\) runs in a gang of 2"):
         tl.RayStrategy(num_workers=3)
-
-
-def test_a_rank_trains_on_its_own_gpu_of_all_that_it_sees(join: Any) -> None:
-    join(gpu=1)
-    assert tl.RayStrategy().root_device == torch.device("cuda", 1)
 
 
 @ALL
@@ -395,12 +378,6 @@ def test_a_model_is_made_with_the_trainer_s_precision(precision: Any, dtype: tor
     with strategy.tensor_init_context():
         made = nn.Linear(2, 2)
     assert (made.weight.dtype, made.weight.device.type) == (dtype, "cpu")
-
-
-def test_a_rank_s_launcher_calls_the_function_once_and_starts_nothing(join: Any) -> None:
-    called: list[int] = []
-    assert GangLauncher(join()).launch(called.append, 3) is None
-    assert called == [3]
 
 
 @pytest.mark.parametrize("seconds", [30.0, None])
