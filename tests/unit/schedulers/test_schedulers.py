@@ -52,13 +52,6 @@ def run(name: str, given: list[Callable[[int], Any]], **settings: Any) -> Cluste
 
 
 @of(*SCHEDULERS)
-def test_every_trial_ends(name):
-    cluster = run(name, curves(12))
-    assert {trial.status for trial in cluster.trials} == {Trial.TERMINATED}
-    assert len(cluster.trials) == 12
-
-
-@of(*SCHEDULERS)
 def test_one_trial_alone_is_trained_to_its_end(name):
     assert run(name, curves(1)).reached(0) == 9
 

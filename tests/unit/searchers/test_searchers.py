@@ -274,21 +274,6 @@ def test_keys_that_depend_on_others_are_walked_where_they_are():
     ]  # fmt: skip
 
 
-def test_keys_that_depend_on_others_are_suggested_where_they_are():
-    one = build({"name": "tpe", "n_startup_trials": 3}, CONDITIONAL)
-    seen = set()
-    for number in range(30):
-        config = one.suggest(f"{number:05d}")
-        if config == Searcher.FINISHED:
-            break
-        assert ("b" in config) is (config["a"] == "two")
-        assert config.get("b") != 2
-        seen.add(str(config))
-        one.end(f"{number:05d}", "FINISHED", report(1, float(config.get("b", 5))))
-    assert len(seen) == number == 5
-    assert all(("b" in trial.params) is (trial.params["a"] == "two") for trial in one.study.trials)
-
-
 # --- warm starts ------------------------------------------------------------------------------------------
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, get_args
 
 import cloudpickle
 import numpy as np
@@ -16,8 +16,20 @@ import pytest
 from ray import tune
 
 import tunelight as tl
-from tunelight.errors import ImportPathError, SettingsError, SpaceError, TunelightError
-from tunelight.settings import NAMES, SETTINGS, Checkpoints, Settings, check_train
+from tunelight.errors import ImportPathError, SettingsError, SpaceError, TrainFunctionError, TunelightError
+from tunelight.gang.meeting.rendezvous import group_for
+from tunelight.settings import (
+    NAMES,
+    SETTINGS,
+    Checkpoints,
+    Settings,
+    backends,
+    check_model,
+    check_train,
+    import_path,
+    load_object,
+)
+from tunelight.settings.backends import BACKENDS, Backend, BackendInfo, check_backend
 from tunelight.settings.dotted import flatten, holder_of
 from tunelight.settings.plain import plain_setting
 from tunelight.settings.repeats import Repeats
@@ -175,14 +187,6 @@ def test_settings_import_what_they_name():
     assert Settings(train="tunelight.settings:check_train").train is check_train
 
 
-def test_settings_import_neither_ray_nor_torch():
-    code = (
-        "import sys, tunelight.settings as s; s.Settings(train=lambda config: None); "
-        "sys.exit(bool({'ray', 'torch', 'pytorch_lightning'} & set(sys.modules)))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 def test_every_error_is_one_of_ours():
     assert all(issubclass(error, TunelightError) for error in (SettingsError, ImportPathError, SpaceError))
 
@@ -267,3 +271,153 @@ def test_the_dict_that_holds_a_key() -> None:
     assert holder_of(config, "a.b") == (config["a"], "b")
     assert holder_of(config, "c.d") == (config, "c.d")
     assert holder_of(config, "x.y") == (config, "x.y")
+
+
+# --- the table of backends
+
+
+def test_type_checkers_know_the_names_of_the_table():
+    assert get_args(Backend) == tuple(BACKENDS)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_backend_names_its_strategy_which_the_package_hands_out(name):
+    strategy = BACKENDS[name].load_strategy()
+    assert strategy.backend == name
+    assert getattr(tl, BACKENDS[name].strategy_name) is strategy
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_backend_names_the_group_that_connects_its_ranks(name):
+    required = BACKENDS[name].requires
+    if required is not None and find_spec(required) is None:
+        pytest.skip(BACKENDS[name].how_to_get)
+    group = group_for(BACKENDS[name].collectives or "gloo")
+    assert type(group) is BACKENDS[name].load_group()
+    methods = ("host", "join", "leave", "close", "tidy", "lost_peer")
+    assert [method for method in methods if not inspect.ismethod(getattr(group, method, None))] == []
+
+
+def test_torchs_own_collectives_are_those_of_ddp():
+    assert BackendInfo.of_collectives("nccl") is BackendInfo.of_collectives("gloo") is BACKENDS["ddp"]
+
+
+def test_a_backend_that_is_not_installed_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(backends, "find_spec", lambda _: None)
+    assert check_backend("backend", "ddp") == "ddp"
+    with pytest.raises(SettingsError, match=r"backend='horovod': Horovod is not installed.*make horovod"):
+        check_backend("backend", "horovod")
+
+
+def test_the_package_hands_out_a_strategy_by_the_table_alone(monkeypatch):
+    row: Any = BackendInfo("tunelight.digits:DigitsClassifier")
+    monkeypatch.setitem(BACKENDS, "own", row)
+    assert vars(tl).get("DigitsClassifier") is None
+    assert tl.__getattr__("DigitsClassifier") is row.load_strategy()
+
+
+# --- the code that a sweep trains
+
+
+def lightning_class(name: str, module: str = "pytorch_lightning.core") -> type:
+    base = type(name, (), {"__module__": module})
+    return type("Mine", (base,), {})
+
+
+# --- import paths -----------------------------------------------------------------------------------------
+
+
+def test_both_spellings_of_an_import_path():
+    assert load_object("tunelight.settings:Settings") is Settings
+    assert load_object("tunelight.settings.Settings") is Settings
+    assert load_object("tunelight.space:SearchSpace.describe") is tl.SearchSpace.describe
+    assert import_path(tl.SearchSpace.describe) == "tunelight.space.space:SearchSpace.describe"
+    assert import_path(3) == "builtins:int"
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("digits", "no import path. Write package.module:Name"),
+        ("tunelight.digits:", "no import path"),
+        ("tunelite.digits:X", "no module 'tunelite'"),
+        ("tunelight.setings:X", "no module 'setings' in 'tunelight'. Did you mean 'settings'"),
+        (
+            "tunelight.settings:Setings",
+            "module 'tunelight.settings' has no 'Setings'. Did you mean 'Settings'",
+        ),
+        ("tunelight.space:SearchSpace.describ", "class 'SearchSpace' has no 'describ'. Did you mean 'describe'"),
+    ],
+)
+def test_an_import_path_that_fails_says_which_part(path, message):
+    with pytest.raises(ImportPathError, match=message):
+        load_object(path)
+
+
+def test_a_module_that_raises_is_no_missing_module(tmp_path, monkeypatch):
+    (tmp_path / "raising_module.py").write_text("import not_installed_anywhere")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ImportPathError, match=r"was found, but raised ModuleNotFoundError.*not_installed_anywhere"):
+        load_object("raising_module:X")
+
+
+# --- the train function -----------------------------------------------------------------------------------
+
+
+async def coroutine(config):
+    """Never run."""
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (lambda: None, r"<lambda>\(\) cannot be called so"),
+        (lambda config, extra: None, r"<lambda>\(config, extra\) cannot be called so.*'extra'"),
+        (lambda config, *, lr: None, r"'lr'"),
+        (3, "must be a function of one configuration.*not 3"),
+        (dict, "not the class dict"),
+        (lightning_class("LightningModule"), "Did you mean model=Mine"),
+        (coroutine, "async or generator"),
+    ],
+)
+def test_a_train_function_of_the_wrong_kind(given, message):
+    with pytest.raises(TrainFunctionError, match=message):
+        check_train(given)
+
+
+class Trains:
+    def __call__(self, config):
+        """Do nothing."""
+
+    def method(self, config):
+        """Do nothing."""
+
+
+@pytest.mark.parametrize(
+    "given",
+    [train, lambda config, extra=1: None, lambda *args: None, Trains(), Trains().method,
+     functools.partial(lambda config, data: None, data=1)],
+)  # fmt: skip
+def test_anything_that_one_argument_fills_is_a_train_function(given):
+    check_train(given)
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "message"),
+    [
+        (lightning_class("LightningModule")(), None, "model= must be a LightningModule class.*not an object"),
+        (lightning_class("LightningModule"), 3, "data= must be a LightningDataModule class"),
+        (dict, None, "model=dict is no LightningModule"),
+        (type("LightningModule", (lightning_class("Callback"),), {}), None, "is no LightningModule"),
+        (lightning_class("LightningModule"), lightning_class("LightningModule"), "no LightningDataModule"),
+    ],
+)
+def test_a_model_that_cannot_be_built_on_workers(model, data, message):
+    with pytest.raises(TrainFunctionError, match=message):
+        check_model(model, data)
+
+
+@pytest.mark.parametrize("package", ["pytorch_lightning.core", "lightning.pytorch.core"])
+def test_a_model_by_class_and_by_function(package):
+    check_model(lightning_class("LightningModule", package), lightning_class("LightningDataModule", package))
+    check_model(lambda lr: None)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,14 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from ray import tune
 
 import tunelight as tl
-from tunelight.errors import SpaceError
+from tunelight.errors import SettingsError, SpaceError
+from tunelight.extras.scripts.script import Script
+from tunelight.extras.spaces.wandb import script
+from tunelight.extras.spaces.wandb_domain import OfWandb
+from tunelight.schedulers.choose import build_scheduler
+from tunelight.searchers.choose import build_searcher, count_trials
 from tunelight.settings import Settings
+from tunelight.space import SearchSpace
 from tunelight.space.check import check_settings
 
 
@@ -166,3 +174,91 @@ def test_an_unknown_format_gets_a_guess():
         tl.SearchSpace.from_format({"a": 1}, "wandbb")
     with pytest.raises(SpaceError, match=r"There is no file nowhere.json"):
         tl.SearchSpace.from_format("nowhere.json", "optuna")
+
+
+# --- W&B's own answers, as scripts/wandb_answers.py has recorded them
+
+
+HERE = Path(__file__).parent
+SWEEPS = (HERE / "wandb_sweeps.yaml").read_text(encoding="utf-8").partition("\n")[2].partition("\n")[2].split("---\n")
+ANSWERS = json.loads((HERE / "wandb_answers.json").read_text(encoding="utf-8"))["answers"]
+DRAWS = 1000
+
+
+@pytest.fixture(params=range(len(SWEEPS)), ids=lambda number: f"sweep {number + 1}")
+def sweep(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[SearchSpace, Any]:
+    """Return a sweep of W&B as a space, and what W&B's packages make of it."""
+    path = tmp_path / "sweep.yaml"
+    path.write_text(SWEEPS[request.param])
+    (tmp_path / "train.py").touch()
+    return SearchSpace.load(path), ANSWERS[request.param]
+
+
+def test_there_are_answers_for_thirty_sweeps() -> None:
+    assert len(SWEEPS) == len(ANSWERS) == 30
+
+
+def test_a_sweep_of_wandb_draws_stops_and_is_written_as_wandb_does(sweep: tuple[SearchSpace, Any]) -> None:
+    space, answer = sweep
+    settings = {"metric": "loss", **space.settings, "script": None, "args": [], "style": None, "train": print}
+    if "grid" in answer:
+        checked = Settings(**settings)
+        searcher = build_searcher(space, checked)
+        assert [searcher.suggest(str(number)) for number in range(count_trials(space, checked))] == answer["grid"]
+    for key, told in answer.get("parameters", {}).items():
+        drawn = space.domains[key].sample(size=DRAWS, random_state=np.random.RandomState(1))
+        drawn = [one.item() if isinstance(one, np.generic) else one for one in drawn]
+        assert sorted({type(one).__name__ for one in drawn}) == told["types"], key
+        counts = Counter(map(json.dumps, drawn))
+        for value, share in told.get("equal", ()):
+            assert counts[json.dumps(value)] / DRAWS == pytest.approx(share, abs=0.05), key
+        for value, share in told.get("at_most", ()):
+            assert sum(one <= value for one in drawn) / DRAWS == pytest.approx(share, abs=0.05), key
+        low, high = told.get("ends", (None, None))
+        assert low is None or low - 1e-6 <= min(drawn) <= max(drawn) <= high + 1e-6
+    if "bands" in answer:
+        asha: Any = build_scheduler(Settings(**settings))
+        assert asha.milestones() == answer["bands"]
+    script_of_it = Script("train.py", args=tuple(space.settings["args"]), style=space.settings["style"])
+    assert script_of_it.command(answer["config"]) == answer["words"]
+
+
+def test_what_wandb_draws_is_searched_by_its_quantiles_and_read_back() -> None:
+    written = {"distribution": "q_log_uniform_values", "min": 32, "max": 256, "q": 8}
+    space = SearchSpace({"batch": {"wandb_parameter": written}})
+    assert SearchSpace(space.describe()).describe() == space.describe() == {"batch": {"wandb_parameter": written}}
+    domain: Any = space.domains["batch"]
+    for value in (32, 104, 256):
+        assert domain.value(domain.quantile(value)) == value
+    for name in ("gp", "tpe"):
+        searcher: Any = build_searcher(space, Settings(metric="loss", searcher=name, train=print))
+        for number in range(12):
+            value = searcher.suggest(f"{number:05d}")["batch"]
+            assert type(value) is int
+            assert value % 8 == 0
+            searcher.on_trial_result(f"{number:05d}", {"loss": value, "training_iteration": 1})
+            searcher.end(f"{number:05d}", "FINISHED")
+    mixed = OfWandb(
+        {"distribution": "categorical_w_probabilities", "values": ["a", "b"], "probabilities": [0.25, 0.75]}
+    )
+    assert [mixed.value(one) for one in (0.0, 0.2, 0.25, 1.0)] == ["a", "a", "b", "b"]
+    assert [mixed.quantile(one) for one in ("a", "b", "c")] == [0.125, 0.625, None]
+
+
+def test_a_command_without_hyperparameters_passes_none() -> None:
+    for command in (["${env}", "python", "${program}", "--data", "cifar"], ["python", "${program}"]):
+        made = script({"program": "train.py", "command": command})
+        words = Script("train.py", args=tuple(made["args"])).command({"lr": 0.1})
+        assert words == command[3:]
+
+
+@pytest.mark.parametrize("milestones", [[], [3, 3], [0, 1], ["3"], 3, "39"])
+def test_milestones_ascend(milestones: Any) -> None:
+    with pytest.raises(SettingsError, match="milestones must be a list of ascending numbers above 0"):
+        tl.ASHA(milestones=milestones)
+
+
+def test_milestones_past_the_end_of_training_stop_nothing() -> None:
+    asked: dict[str, Any] = {"name": "asha", "milestones": [3, 9], "reduction_factor": 3}
+    built: Any = [build_scheduler(Settings(metric="loss", scheduler=asked, max_epochs=most)) for most in (2, 9, 10)]
+    assert [one.milestones() for one in built] == [[], [3], [3, 9]]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import pickle
-import subprocess
 import sys
 from typing import Any
 
@@ -320,11 +319,3 @@ def test_a_baseline_is_written_like_the_space():
         space.check_baselines([{"model": {"lr": 0.1}, "n": 2}, {"model": {"lrr": 0.5}}])
     with pytest.raises(SettingsError, match=r"baselines\[0\] says nothing of model.lr: a baseline is a whole"):
         space.check_baselines([{"n": 2}])
-
-
-# --- importing --------------------------------------------------------------------------------------------
-
-
-def test_the_room_is_imported_without_ray():
-    code = "import sys, tunelight.space; sys.exit(bool({'ray', 'torch'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -157,14 +157,6 @@ def test_trials_that_were_paused_are_told_from_those_that_went_on(tmp_path):
     ]
 
 
-def test_a_scheduler_can_say_that_it_cannot_be_told_again(tmp_path):
-    record_pauses(tmp_path)
-    scheduler = Pausing()
-    scheduler.replayable = False
-    with pytest.raises(SettingsError, match="under Pausing cannot be resumed"):
-        replay_scheduler(read_lines(tmp_path), scheduler)
-
-
 def test_a_trial_that_was_paused_is_handed_to_tune_paused(tmp_path):
     again = (
         ResumedTrial("00000", {"lr": 0.5}, 1, tmp_path, paused=True),

@@ -197,21 +197,18 @@ def test_the_share_in_a_loader_is_found_and_none_where_there_is_none() -> None:
     assert share_of([1, 2]) is None
 
 
-def test_outputs_of_several_dataloaders_are_interleaved_each() -> None:
-    per_rank = [[["a0", "a2"], ["b0"]], [["a1"], []]]
-    assert interleave(per_rank, [True, True]) == [["a0", "a1", "a2"], ["b0"]]
-
-
-def test_what_users_split_is_put_together_by_rank() -> None:
-    assert interleave([[1, 2], [3]], [False]) == [1, 2, 3]
-
-
-def test_no_outputs_of_one_rank_are_none_of_all() -> None:
-    assert interleave([None, None]) is None
-
-
-def test_outputs_may_be_lists_themselves() -> None:
-    assert interleave([[[1, 2], [5]], [[3, 4]]]) == [[1, 2], [3, 4], [5]]
+@pytest.mark.parametrize(
+    ("per_rank", "dealt", "whole"),
+    [
+        ([[["a0", "a2"], ["b0"]], [["a1"], []]], [True, True], [["a0", "a1", "a2"], ["b0"]]),
+        ([[1, 2], [3]], [False], [1, 2, 3]),
+        ([None, None], [True], None),
+        ([[[1, 2], [5]], [[3, 4]]], [True], [[1, 2], [3, 4], [5]]),
+    ],
+    ids=["of several dataloaders", "split by users", "none", "lists themselves"],
+)
+def test_outputs_are_put_together_as_they_were_dealt(per_rank: Any, dealt: Any, whole: Any) -> None:
+    assert interleave(per_rank, dealt) == whole
 
 
 # --- no trace ---------------------------------------------------------------------------------------------
