@@ -63,23 +63,3 @@ def deal(number: int, size: int, seed: int) -> int:
         card = left << half | right
         if card < size:
             return card
-
-
-class SteadyCurves:
-    """Constant curves, which never cross, for use without recorded ones."""
-
-    metric = "loss"
-    mode: Literal["min", "max"] = "min"
-
-    def __init__(self, epochs: int, epoch_s: float, size: int = 1000) -> None:
-        self.epochs = epochs
-        self.size = size
-        self._epoch_s = epoch_s
-
-    def config(self, number: int, seed: int) -> dict[str, Any]:
-        """Return a configuration that names a curve."""
-        return {KEY: deal(number, self.size, seed)}
-
-    def curve(self, config: Mapping[str, Any]) -> Curve:
-        """Return the constant curve of a configuration."""
-        return Curve({"loss": [(config[KEY] + 1) / self.size] * self.epochs}, self._epoch_s, self.epochs)

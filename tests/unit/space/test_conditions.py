@@ -16,7 +16,6 @@ from ray.tune.search.sample import Categorical
 
 import tunelight as tl
 from tunelight.errors import SettingsError, SpaceError
-from tunelight.searchers import RandomSearcher
 from tunelight.searchers.choose import build_searcher
 from tunelight.settings import Settings
 from tunelight.space.check import check_settings
@@ -206,13 +205,6 @@ def test_a_space_of_which_nothing_is_left_is_refused_before_anything_runs():
     with pytest.raises(SpaceError, match=r"with \{'g': 2\}"):
         check_settings(in_part, settings)
     check_settings(tl.SearchSpace({"a": tune.uniform(0, 1)}, require="a > 0.99"), settings)
-
-
-def test_a_sweep_of_such_a_space_keeps_its_first_configurations():
-    space = tl.SearchSpace(SGD, require="lr < 1e-2")
-    one, other = RandomSearcher(space, 3), RandomSearcher(space, 3)
-    first = [one.suggest(str(index)) for index in range(5)]
-    assert [other.suggest(str(index)) for index in range(9)][:5] == first
 
 
 def test_a_space_with_all_of_it_can_be_copied_and_pickled():
