@@ -107,7 +107,9 @@ def test_asha_decides_as_the_rule_in_any_order_and_after_any_resume(tmp_path: Pa
             value = rng.choice([rng.random(), round(rng.random(), 1), math.nan, math.inf, -math.inf, None, "text", [1]])
             value = rng.random() if rng.random() < 0.7 else value
             result = {name: at[trial], "loss": value, "training_iteration": event}
-            result |= {"training_iteration": at[trial]} if unit == "epochs" else {}
+            result |= (
+                {"training_iteration": at[trial]} if unit == "epochs" else {"epoch": event}
+            )  # which counts nothing
             wanted = rule.goes_on(dealt.setdefault(trial, asha.bracket_of(trial)), trial, at[trial], value)
             got = asha.on_trial_result(TUNE, trials[trial], result)
             assert (got == "CONTINUE") is wanted, (event, trial, at[trial], value)

@@ -1,16 +1,11 @@
 """Mistakes that people make, in Python, in YAML and on the command line, and the error for each.
 
-None starts Ray, and none is answered by a traceback of tunelight's insides or a bare TypeError. ``python -m
-tests.unit.test_mistakes`` prints them all.
+None starts Ray, and none is answered by a traceback of tunelight's insides or a bare TypeError.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shlex
-import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -107,13 +102,6 @@ ON_THE_COMMAND_LINE: dict[str, tuple[str, str]] = {
 }
 
 
-def said_in_python(mistake: str) -> str:
-    """Make the mistake; return its error."""
-    with pytest.raises((TunelightError, ValueError, TypeError)) as caught:
-        IN_PYTHON[mistake][0]()
-    return f"{type(caught.value).__name__}: {caught.value}"
-
-
 def said_by(line: str) -> str:
     """Return what the command line says, which ends with the code for bad input."""
     done = CliRunner().invoke(app, shlex.split(line))
@@ -129,9 +117,9 @@ def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("mistake", IN_PYTHON)
 def test_in_python(mistake: str) -> None:
-    said = said_in_python(mistake)
-    assert not said.startswith("TypeError"), said
-    assert IN_PYTHON[mistake][1] in said
+    with pytest.raises((TunelightError, ValueError)) as caught:
+        IN_PYTHON[mistake][0]()
+    assert IN_PYTHON[mistake][1] in str(caught.value)
 
 
 @pytest.mark.parametrize("mistake", IN_YAML)
@@ -149,21 +137,3 @@ def test_on_the_command_line(mistake: str) -> None:
     said = said_by(ON_THE_COMMAND_LINE[mistake][0])
     assert "Traceback" not in said
     assert ON_THE_COMMAND_LINE[mistake][1] in said
-
-
-def _print_all() -> None:
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        for mistake in IN_PYTHON:
-            sys.stdout.write(f"[{mistake}]\n{said_in_python(mistake)}\n")
-        for mistake, (text, _) in IN_YAML.items():
-            Path("space.yaml").write_text(text)
-            sys.stdout.write(f"[YAML: {mistake}]\n{said_by('check space.yaml')}")
-        swept(Path("tunelight_runs"), 0.5)
-        Path("space.yaml").write_text(LINES)
-        for mistake, (line, _) in ON_THE_COMMAND_LINE.items():
-            sys.stdout.write(f"[tunelight {line}: {mistake}]\n{said_by(line)}")
-
-
-if __name__ == "__main__":
-    os.environ["COLUMNS"] = "120"
-    _print_all()
