@@ -13,6 +13,11 @@ import tunelight as tl
 from tunelight.compat.lightning import pl
 from tunelight.settings.backends import BACKENDS
 
+QUIET: dict[str, Any] = {"accelerator": "cpu", "logger": False} | dict.fromkeys(
+    ("enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
+)
+"""Arguments of a Trainer that writes and prints nothing."""
+
 
 class Line(pl.LightningModule):
     """A small net on fixed data; dropout makes every random number count."""

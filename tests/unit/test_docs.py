@@ -8,14 +8,11 @@ import runpy
 from pathlib import Path
 
 import pytest
-import typer
-import typer.core
 import yaml
 
 import tunelight as tl
 from tests import docs, preludes
 from tests.docs_checks import check_command, parse
-from tunelight.cli import app
 
 PAGES = docs.pages()
 BLOCKS = [block for page in PAGES for block in docs.blocks(page)]
@@ -136,22 +133,6 @@ def test_the_pages_of_settings_and_commands_are_those_of_the_code():
     wanted = runpy.run_path(str(docs.ROOT / "scripts" / "reference.py"))["pages"]()
     stale = [path.name for path, text in wanted.items() if not path.exists() or path.read_text() != text]
     assert not stale, "write them anew: make reference"
-
-
-def test_the_section_of_each_command_has_its_options():
-    group = typer.main.get_command(app)
-    assert isinstance(group, typer.core.TyperGroup)
-    sections = dict(
-        re.findall(r"^## tunelight (\S+)\n(.*?)(?=^## |\Z)", docs.read("docs/commands.md"), re.MULTILINE | re.DOTALL)
-    )
-    for name, command in group.commands.items():
-        missing = [
-            option
-            for each in command.params
-            for option in ([each.metavar] if each.param_type_name == "argument" and each.metavar else each.opts)
-            if not getattr(each, "hidden", False) and option not in sections[name]
-        ]
-        assert not missing, f"docs/commands.md lacks {missing} of {name}"
 
 
 def test_the_reference_has_every_public_name_once():

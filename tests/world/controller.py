@@ -192,7 +192,6 @@ class SimController(_Controller):  # type: ignore[misc]
         *,
         ends_at: Callable[[str], float | None] | None,
         time_budget_s: float | None,
-        max_pending: int,
         **given: Any,
     ) -> None:
         self.world = world
@@ -209,7 +208,7 @@ class SimController(_Controller):  # type: ignore[misc]
         )
         self._wrapper = super()._wrapped()
         self._print_trial_errors = False
-        self._max_pending_trials = max_pending
+        self._max_pending_trials = 1
         self._budget_s = time_budget_s
         if time_budget_s is not None:
             world.clock.after(time_budget_s, lambda: None)

@@ -96,10 +96,8 @@ def simulate(
     seed: int = 0,
     costs: Costs | None = None,
     time_budget: float | str | None = None,
-    reuse_gangs: bool = True,
     max_concurrent: int | None = None,
     max_failures: int = 3,
-    max_pending: int = 1,
     events: bool = False,
 ) -> Simulation:
     """Run a sweep on virtual time and return what it cost and found. Deterministic for a seed.
@@ -120,10 +118,8 @@ def simulate(
         seed: of the order of configurations, of noise and of failures (0).
         costs: what things take (``Costs()``).
         time_budget: virtual seconds, or text as "2h", after which the sweep ends (None).
-        reuse_gangs: keep gangs warm from trial to trial (True; a ResourceChangingScheduler needs False and gets it).
         max_concurrent: trials at once (None: as many as fit).
         max_failures: how many lost gangs a trial survives (3).
-        max_pending: trials that may wait for their gangs at a time (1, as in Tune; live: TUNE_MAX_PENDING_TRIALS_PG).
         events: keep a log of all that happened (False).
 
     Raises: subclasses of TunelightError. Runs on: driver, without Ray.
@@ -139,7 +135,6 @@ def simulate(
         workers=workers,
         seed=seed,
         time_budget=time_budget,
-        reuse_gangs=reuse_gangs,
         max_concurrent=max_concurrent,
         failures=check_setting("failures", max_failures),
     )
@@ -167,9 +162,8 @@ def simulate(
         built,
         search_alg=search,
         ends_at=None if again is None else search.ends_at,
-        reuse_actors=settings.reuse_gangs is not False and not isinstance(built.inner, ResourceChangingScheduler),
+        reuse_actors=not isinstance(built.inner, ResourceChangingScheduler),
         time_budget_s=settings.budget_s,
-        max_pending=check_setting("max_concurrent", max_pending),
         callbacks=[log],
     )
     began = time.perf_counter()

@@ -15,18 +15,13 @@ import pytest
 
 from tests import flavours
 from tests.kit import tasks
+from tests.kit.training import QUIET
 from tunelight.compat.lightning import FABRIC, flavour, pl
 from tunelight.errors import StrategyError
 from tunelight.session import session
 
 other = import_module(flavours.other())
 ROOT = Path(__file__).parents[3]
-QUIET: dict[str, Any] = {
-    "logger": False,
-    "enable_checkpointing": False,
-    "enable_progress_bar": False,
-    "accelerator": "cpu",
-}
 
 
 def factories() -> dict[str, EntryPoint]:
@@ -89,7 +84,7 @@ for package in (pytorch_lightning, lightning.pytorch):
 def test_a_trainer_of_the_other_lightning_is_told_what_to_do(trial: Any) -> None:
     one = trial(2)
     (guard,) = factories()[f"{flavours.other()}.callbacks_factory"].load()()
-    trainer = other.Trainer(**QUIET, callbacks=[guard], max_steps=3, enable_model_summary=False)
+    trainer = other.Trainer(**QUIET, callbacks=[guard], max_steps=3)
     with pytest.raises(
         StrategyError, match=f"each of the gang's 2 workers.*Choose {flavours.other()} before the sweep: tunelight.use"
     ):
@@ -112,7 +107,7 @@ def test_in_a_gang_of_one_a_trainer_of_the_other_lightning_trains(trial: Any) ->
     begun: list[bool] = []
 
     def fit(model: Any, steps: int) -> None:
-        other.Trainer(**QUIET, callbacks=guards(), max_steps=steps, enable_model_summary=False).fit(model)
+        other.Trainer(**QUIET, callbacks=guards(), max_steps=steps).fit(model)
 
     class Net(boring):  # type: ignore[misc, valid-type]
         def on_train_batch_end(self, *_: Any) -> None:

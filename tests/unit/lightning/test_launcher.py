@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.kit import tasks
+from tests.kit.training import QUIET
 from tunelight.compat.lightning import CSVLogger, pl
 from tunelight.errors import TrialStopped
 from tunelight.lightning.launcher import GangLauncher
@@ -37,11 +38,7 @@ class Counting(pl.LightningModule):
 
 
 def trainer(epochs: int, **settings: Any) -> pl.Trainer:
-    quiet: dict[str, Any] = {
-        "accelerator": "cpu", "logger": False, "enable_checkpointing": False, "enable_progress_bar": False,
-        "enable_model_summary": False,
-    }  # fmt: skip
-    return pl.Trainer(max_epochs=epochs, **{**quiet, **settings})
+    return pl.Trainer(max_epochs=epochs, **QUIET | settings)
 
 
 def trained(path: Path, epochs: int) -> Path:

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import tunelight as tl
 from tests.kit import tasks
+from tests.kit.training import QUIET
 from tunelight.checkpoints import files as checkpoints
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.compat.lightning import pl
@@ -80,8 +81,7 @@ def loader() -> Any:
 def trainer(
     epochs: int = 3, report: Any = None, callbacks: Any = (), *, unused: bool = False, **given: Any
 ) -> pl.Trainer:
-    options: dict[str, Any] = {"max_epochs": epochs, "accelerator": "cpu", "logger": False, "num_sanity_val_steps": 0}
-    options |= dict.fromkeys(("enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    options: dict[str, Any] = {"max_epochs": epochs, "num_sanity_val_steps": 0, **QUIET}
     report = tl.TuneReportCheckpointCallback() if report is None else report
     options["strategy"] = tl.RayStrategy(find_unused_parameters=unused)
     return pl.Trainer(callbacks=[*callbacks, report], **options | given)

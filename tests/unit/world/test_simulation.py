@@ -44,11 +44,10 @@ MAKERS: dict[str, Any] = {
     trials=st.integers(1, 12),
     elastic=st.booleans(),
     failures=st.sampled_from([0, 0, 200.0]),
-    pending=st.sampled_from([1, 4]),
     seed=st.integers(0, 3),
 )
 def test_whatever_is_simulated_ends_repeats_itself_and_overfills_nothing(  # noqa: PLR0917 - drawn by hypothesis
-    name: str, nodes: int, slots: int, trials: int, elastic: bool, failures: float, pending: int, seed: int,
+    name: str, nodes: int, slots: int, trials: int, elastic: bool, failures: float, seed: int,
 ):  # fmt: skip
     def run() -> Any:
         return simulate(
@@ -61,7 +60,6 @@ def test_whatever_is_simulated_ends_repeats_itself_and_overfills_nothing(  # noq
             seed=seed,
             costs=Costs(noise=0.2, node_failures=failures, node_repair_s=5, resize_s=0.2, save_s=0.1),
             max_failures=-1,
-            max_pending=pending,
             events=True,
         )
 
@@ -127,7 +125,7 @@ def test_a_trial_that_is_told_to_stop_by_the_way_ends_at_its_next_report():
             return self.CONTINUE
 
     curves = tiny_table(epoch_s=1.0)
-    run = simulate(curves, scheduler=Sweeping(), num_samples=2, cluster="1x2", max_pending=2)
+    run = simulate(curves, scheduler=Sweeping(), num_samples=2, cluster="1x2")
     assert [trial.reports for trial in run.trials] == [27, 5]
     assert [trial.state for trial in run.trials] == ["FINISHED", "STOPPED"]
 

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
 from tests import flavours
+from tests.kit.training import QUIET
 from tunelight.compat.lightning import BasePredictionWriter, pl, sized_len
 from tunelight.errors import SettingsError, StrategyError
 from tunelight.lightning.exact.borrowed import remember, remember_attributes, remember_logged
@@ -368,10 +369,7 @@ def borrower(join: Any) -> Any:
     """Return a strategy on rank 1 of 2, with a model and a writer in its Trainer."""
     join()
     strategy: Any = RayStrategy(evaluation="exact")
-    trainer = pl.Trainer(
-        accelerator="cpu", strategy=strategy, callbacks=[Writer()], logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False,
-    )  # fmt: skip
+    trainer = pl.Trainer(strategy=strategy, callbacks=[Writer()], **QUIET)
     module = Counting()
     strategy._lightning_module = module
     module.trainer = trainer
@@ -448,7 +446,7 @@ def test_which_evaluation_is_exact(join: Any, evaluation: Any, task: dict[str, A
     session = join(backend)
     session.task = replace(session.task, **task)
     strategy: Any = BACKENDS[backend].load_strategy()(evaluation=evaluation)
-    trainer = pl.Trainer(accelerator="cpu", strategy=strategy, logger=False, enable_checkpointing=False)
+    trainer = pl.Trainer(strategy=strategy, **QUIET)
     setattr(trainer, doing, True)
     strategy._lightning_module = Counting()
     strategy._lightning_module.trainer = trainer

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import tunelight as tl
 from tests import flavours
 from tests.kit import tasks
+from tests.kit.training import QUIET
 from tunelight.compat.lightning import Callback, pl
 from tunelight.session import session
 
@@ -59,9 +60,7 @@ class Fit:
         one = tasks.session_of(self.folder, pieces=pieces, wanted=wanted)
         session.set_current(one)
         torch.manual_seed(0)
-        options: dict[str, Any] = {"max_epochs": 1, "accelerator": "cpu", "logger": False}
-        options |= dict.fromkeys(("enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-        trainer = pl.Trainer(strategy=tl.RayStrategy(**given.pop("ddp", {})), **options | given)
+        trainer = pl.Trainer(strategy=tl.RayStrategy(**given.pop("ddp", {})), **{"max_epochs": 1, **QUIET, **given})
         trainer.fit(model, data)
         return trainer, one
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from tests.kit.training import QUIET
 from tunelight.compat.lightning import pl
 from tunelight.lightning.state.adoption import TrainerExchange, plain_values, put_values
 
@@ -46,14 +47,7 @@ class Hooked(Net):
 
 def fitted(net: pl.LightningModule, epochs: int = 1) -> pl.Trainer:
     x = torch.randn(16, 2, generator=torch.Generator().manual_seed(0))
-    trainer = pl.Trainer(
-        max_epochs=epochs,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+    trainer = pl.Trainer(max_epochs=epochs, **QUIET)
     trainer.fit(net, DataLoader(TensorDataset(x), 4))
     return trainer
 

@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import tunelight as tl
 from tests import flavours
+from tests.kit.training import QUIET
 from tests.marks import needs_horovod
 from tunelight.compat.lightning import CUDAAccelerator, Precision, TorchCheckpointIO, pl
 from tunelight.errors import SettingsError, StrategyError, TrainFunctionError
@@ -133,8 +134,7 @@ COPIES = pytest.mark.parametrize(
 
 
 def no_trainer(**settings: Any) -> pl.Trainer:
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "accelerator": "cpu"}
-    return pl.Trainer(**{**quiet, "enable_model_summary": False, **settings})
+    return pl.Trainer(**QUIET | settings)
 
 
 @COPIES
@@ -414,9 +414,7 @@ class RefusingAtStart(pl.LightningModule):
 
 @pytest.mark.parametrize("stage", ["validate", "test", "predict"])
 def test_an_error_of_a_start_hook_is_not_masked_while_cleaning_up(stage: str, join: Any) -> None:
-    one = pl.Trainer(
-        accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False, callbacks=[]
-    )
+    one = no_trainer(enable_checkpointing=True, callbacks=[])
     one.strategy._launcher = GangLauncher(join(size=1, rank=0))
     with pytest.raises(AssertionError, match="mine"):
         getattr(one, stage)(RefusingAtStart(), DataLoader(torch.zeros(4, 2)))  # type: ignore[arg-type]  # a sized sequence
