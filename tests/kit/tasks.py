@@ -33,7 +33,7 @@ def session_of(
     rank: int = 0,
     size: int = 1,
     *,
-    hear: Callable[[Any], object] = lambda _: None,
+    hear: Callable[[Any], None] = lambda _: None,
     mailbox: Mailbox | None = None,
     **values: Any,
 ) -> Session:
