@@ -30,8 +30,7 @@ from tunelight.settings import (
     load_object,
 )
 from tunelight.settings.backends import BACKENDS, Backend, BackendInfo, check_backend
-from tunelight.settings.dotted import flatten, holder_of
-from tunelight.settings.plain import plain_setting
+from tunelight.settings.checks import flatten, holder_of, plain_setting
 from tunelight.settings.repeats import Repeats
 from tunelight.space.check import check_settings
 
