@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
@@ -73,12 +73,3 @@ class Chart:
         step = next(step * n for n in (1, 2, 5, 10) if (span[1] - span[0]) / (step * n) <= 8)
         first = math.ceil(span[0] / step)
         return [round(n * step, 10) for n in range(first, math.floor(span[1] / step) + 1)]
-
-
-def over_hours(path: Path, title: str, hours: Sequence[float], regrets: Mapping[str, Sequence[float]]) -> None:
-    """Draw regret over worker-hours, by name."""
-    top = sorted(value for line in regrets.values() for value in line if not math.isnan(value))
-    chart = Chart(title, "worker-hours", "regret", (hours[0], hours[-1]), (0.0, top[int(0.97 * (len(top) - 1))] * 1.05))
-    for name, line in regrets.items():
-        chart.line(name, [point for point in zip(hours, line, strict=True) if not math.isnan(point[1])])
-    chart.save(path)

@@ -42,7 +42,6 @@ sys.path.insert(0, str(Path(__file__).parent / "peers"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from curve_tasks import TASKS
-from drawing import over_hours
 from figures import headline
 from live_curves import space_of, truth
 from search_rows import BASE, OURS, PEERS, Played, Row
@@ -204,7 +203,7 @@ def answered(jobs: Sequence[Job], args: Any) -> dict[Job, Answer]:
 
 
 def play(tasks: Sequence[str], rows: Sequence[str], args: Any) -> None:
-    """Play all rows on all tasks, print each task's table when it is done, and draw its figure."""
+    """Play all rows on all tasks, and print each task's table when it is done."""
     found: dict[str, Regrets] = {}
     for task in tasks:
         jobs = [(row, task, seed, args.slots, args.hours) for seed in range(args.seeds) for row in rows]
@@ -218,11 +217,6 @@ def play(tasks: Sequence[str], rows: Sequence[str], args: Any) -> None:
         print(f"\n{task} ({known.half}): {known.about}")
         print(f"  {args.seeds} seeds, {args.slots} slots; best truth {best:.4g}, median random {median:.4g}")
         show(found[task], answers, args.base)
-        if args.plots is not None:
-            lines = {row: np.nanmean(values, 0).tolist() for row, values in found[task].items()}
-            title = f"{task}, {args.slots} slots, {args.seeds} seeds"
-            hours = [share * args.hours for share in SHARES]
-            over_hours(args.plots / f"search-{task}-{args.slots}.png", title, hours, lines)
     for row in (row for row in HEADLINES if row in rows):
         ratios = [float(np.nanmean(one[row][:, END]) / np.nanmean(one[args.base][:, END])) for one in found.values()]
         of = f"{len(found)} tasks, {min(ratios):.2f} to {max(ratios):.2f}; {args.seeds} seeds"
@@ -266,7 +260,6 @@ def main() -> int:
     parser.add_argument("--random", type=int, default=40, help="random configurations that the median is of")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--answers", type=Path, help="kept there (runs/search/answers.jsonl)")
-    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw a figure of each task there")
     parser.add_argument("--cache", type=Path, default=Path("runs", "search"), help="where truths are kept")
     parser.add_argument("--short", action="store_true", help="one task, two seeds, few epochs; measures nothing")
     args = parser.parse_args()
@@ -282,7 +275,7 @@ def main() -> int:
         short = {False: [BASE, "ASHA, tpe", "Optuna TPE, its ASHA"], True: [BASE, "gp, same task", "tpe, same task"]}
         for args.surrogate, rows in short.items():
             with tempfile.TemporaryDirectory() as folder:
-                args.answers, args.cache, args.plots = Path(folder, "answers.jsonl"), Path(folder), Path(folder)
+                args.answers, args.cache = Path(folder, "answers.jsonl"), Path(folder)
                 play(["wine-mlp"], rows, args)
         suggestion_times(100, 5)
         return 0
