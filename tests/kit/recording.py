@@ -13,7 +13,7 @@ import pytest
 from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import StorageError
 from tunelight.messages import CheckpointInfo
-from tunelight.record import Lease, Record, RecordCallback, SweepState, leased, write_sweep_file
+from tunelight.record import Lease, Record, RecordCallback, SweepState, apply, leased, write_sweep_file
 from tunelight.results import SweepResults
 
 ERROR = {"rank": 1, "node": "a", "type_name": "ValueError", "message": "no such lr", "traceback": "Traceback"}
@@ -34,6 +34,37 @@ class FakeTrial(SimpleNamespace):
     """A trial of Tune's, which keeps them in sets."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]
+
+
+class Lines:
+    """A live view made of the lines of a record, and a callback of Tune's that hears of trials as from Tune."""
+
+    callback: Any = None
+
+    def __init__(self, **told: Any) -> None:
+        self.now, self.state = 1_000_000.0, SweepState()
+        self.state.sweep.update({"name": "digits", "metric": "loss", "mode": "min", **told})
+        self.state.started = self.now
+
+    def line(self, kind: str, **fields: Any) -> None:
+        apply(self.state, {"kind": kind, "time": self.now, **fields})
+
+    def hear(self, hook: str, trial: str, *more: Any) -> None:
+        getattr(self.callback, hook)(1, [], SimpleNamespace(trial_id=trial), *more)
+
+    def start(self, trial: str, config: dict[str, Any] | None = None) -> None:
+        self.line("trial", trial=trial, index=len(self.state.trials), config=config or {}, folder=f"trial_{trial}")
+        self.line("state", trial=trial, state="RUNNING")
+        self.hear("on_trial_start", trial)
+
+    def report(self, trial: str, n: int, epoch: int | None = -1, **metrics: Any) -> None:
+        when = {"training_iteration": n, "epoch": n - 1 if epoch == -1 else epoch, "timestamp": self.now}
+        self.line("report", trial=trial, metrics=metrics, decision="CONTINUE", workers=2, **when)
+        self.hear("on_trial_result", trial, {})
+
+    def end(self, trial: str, state: str = "FINISHED", error: dict[str, Any] | None = None) -> None:
+        self.line("state", trial=trial, state=state, error=error)
+        self.hear("on_trial_complete", trial)
 
 
 class Sweep:
@@ -65,6 +96,14 @@ class Sweep:
         self.trials.append(trial)
         return trial
 
+    def run(self, *losses: Any, **config: Any) -> Any:
+        """Add a trial, start it, and make its reports."""
+        trial = self.add(**config)
+        self.start(trial)
+        for number, loss in enumerate(losses, start=1):
+            self.report(trial, number, loss)
+        return trial
+
     def call(self, name: str, *, trial: Any = None, **more: Any) -> None:
         given = {} if trial is None else {"trial": trial}
         for callback in (self.callback, *self.others):
@@ -73,6 +112,10 @@ class Sweep:
     def start(self, trial: Any) -> None:
         self.call("on_trial_start", trial=trial)
         trial.status = "RUNNING"
+
+    def pause(self, trial: Any) -> None:
+        trial.status = "PAUSED"
+        self.step()
 
     def step(self) -> None:
         self.call("on_step_begin")
@@ -171,15 +214,16 @@ class Writer:
         return SweepResults.load(self.folder)
 
 
-def written_checkpoint(folder: Path, number: int, between: int = 0) -> CheckpointInfo:
-    """Write a checkpoint into a trial's folder, with a text for weights."""
-    home = folder / checkpoints.FOLDER
-    home.mkdir(parents=True, exist_ok=True)
-    file = home / f".{number}-{between}"
-    file.write_text(f"weights of {number}, {between}")
-    path = str(home / checkpoints.file_name(number, between))
-    info = CheckpointInfo(path, number, between=between, value=0.5, seconds=9.0)
-    return checkpoints.commit(info, file)
+def written_checkpoint(
+    trial: Path, number: int, between: int = 0, *, value: float | None = 0.5, text: str | None = None
+) -> CheckpointInfo:
+    """Write a checkpoint into a trial's folder, with a text for weights, as after 9 s of training."""
+    path = trial / checkpoints.FOLDER / checkpoints.file_name(number, between)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    info = CheckpointInfo(str(path), number, between=between, value=value, seconds=9.0)
+    draft = checkpoints.temp_path(info, "start")
+    draft.write_text(f"weights of {number}, {between}" if text is None else text)
+    return checkpoints.commit(info, draft)
 
 
 def lines(folder: Path) -> list[bytes]:

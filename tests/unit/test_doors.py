@@ -37,7 +37,7 @@ BROUGHT_BY_USERS = {
 """Libraries that are used where they are and missed nowhere: no dependency."""
 
 MOST_FLOORS = 12
-MOST_LINES = {"tunelight": 54_760, "tests": 61_502, "benchmarks": 10_246}
+MOST_LINES = {"tunelight": 54_760, "tests": 60_259, "benchmarks": 10_246}
 MOST_FILES = 300
 MOST_CORE_LINES = 37_868
 """As many as there are: what is added takes as much away."""

@@ -5,22 +5,19 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.kit.recording import written_checkpoint
 from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import CheckpointError
 from tunelight.messages import CheckpointInfo, Report
 
 
 def write(trial: Path, number: int, value: float | None = None, text: str = "weights") -> CheckpointInfo:
-    folder = trial / checkpoints.FOLDER
-    folder.mkdir(exist_ok=True)
-    info = CheckpointInfo(str(folder / checkpoints.file_name(number)), number, value=value)
-    draft = checkpoints.temp_path(info, "start")
-    draft.write_text(text)
-    return checkpoints.commit(info, draft)
+    return written_checkpoint(trial, number, value=value, text=text)
 
 
 def test_a_draft_is_not_a_checkpoint(tmp_path: Path) -> None:
@@ -35,17 +32,15 @@ def test_nothing_written_is_an_error(tmp_path: Path) -> None:
         checkpoints.commit(info, checkpoints.temp_path(info, "start"))
 
 
-def test_the_best_and_the_last_two_are_kept(tmp_path: Path) -> None:
-    infos = [write(tmp_path, n, value) for n, value in enumerate([0.5, 0.1, 0.3, 0.4, float("nan")], start=1)]
-    left = checkpoints.prune(infos, keep=1, mode="min")
+@pytest.mark.parametrize(
+    ("mode", "values"), [("min", [0.5, 0.1, 0.3, 0.4, float("nan")]), ("max", [0.5, 0.9, 0.3, 0.2, 0.1])]
+)
+def test_the_best_and_the_last_two_are_kept(tmp_path: Path, mode: Any, values: list[float]) -> None:
+    infos = [write(tmp_path, n, value) for n, value in enumerate(values, start=1)]
+    left = checkpoints.prune(infos, keep=1, mode=mode)
     assert [info.number for info in left] == [2, 4, 5]
     assert checkpoints.find(tmp_path)[0].number == 2
     assert len(list((tmp_path / checkpoints.FOLDER).iterdir())) == 6
-
-
-def test_max_mode_keeps_the_largest(tmp_path: Path) -> None:
-    infos = [write(tmp_path, n, value) for n, value in enumerate([0.5, 0.9, 0.3, 0.2, 0.1], start=1)]
-    assert [info.number for info in checkpoints.prune(infos, keep=1, mode="max")] == [2, 4, 5]
 
 
 def test_what_is_pointed_at_is_not_pruned(tmp_path: Path) -> None:
@@ -110,7 +105,9 @@ def test_what_a_killed_worker_was_writing_is_removed(tmp_path: Path) -> None:
     ]
 
 
-def test_a_pointer_finds_its_file_and_a_file_that_is_gone_is_not_whole(tmp_path: Path) -> None:
+def test_a_pointer_finds_its_file_or_none_and_a_file_that_is_gone_is_not_whole(tmp_path: Path) -> None:
+    checkpoints.write_pointer(tmp_path, None)
+    assert checkpoints.read_pointer(tmp_path) is None
     info = write(tmp_path, 1)
     checkpoints.write_pointer(tmp_path, info)
     assert checkpoints.read_pointer(tmp_path) == info
@@ -131,11 +128,6 @@ def test_a_real_copy_beside_the_pointer_comes_first_and_shares_its_bytes(tmp_pat
     assert found is not None
     assert found.path == str(target / "report-000001.ckpt")
     assert Path(found.path).stat().st_ino == Path(info.path).stat().st_ino
-
-
-def test_an_empty_pointer_means_none(tmp_path: Path) -> None:
-    checkpoints.write_pointer(tmp_path, None)
-    assert checkpoints.read_pointer(tmp_path) is None
 
 
 def test_a_moved_sweep_folder_still_finds_its_checkpoints(tmp_path: Path) -> None:

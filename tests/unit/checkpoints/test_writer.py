@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.kit.recording import Clock
 from tunelight.checkpoints import files as checkpoints
 from tunelight.checkpoints.policy import FREE_S, CheckpointPolicy, Checkpoints
 from tunelight.checkpoints.writer import CheckpointWriter
@@ -23,20 +24,12 @@ from tunelight.lightning.state.snapshot import frozen, write_later
 from tunelight.messages import CheckpointInfo, Wrote
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class One:
     """Rank 0's writer, and what it says."""
 
     def __init__(self, folder: Path, *, job: bool = False, lead: bool = True, **policy: Any) -> None:
         self.folder = folder / checkpoints.FOLDER
-        self.clock = Clock()
+        self.clock = Clock(0.0)
         self.notes: list[str] = []
         self.posted: list[Wrote] = []
         self.policy = CheckpointPolicy(0.0, **policy)

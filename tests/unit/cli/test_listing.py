@@ -1,17 +1,21 @@
-"""ls: which sweeps it lists, and in what order."""
+"""ls and rm: which sweeps are listed, and which deleted, asked for and refused."""
 
 from __future__ import annotations
 
 import json
 import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.kit.recording import Writer
+from tests.kit.recording import ERROR, Writer
 from tests.unit.cli.test_command import call
-from tunelight.cli.app import BAD_INPUT
-from tunelight.record import leased
+from tunelight.cli.app import BAD_INPUT, INTERRUPTED, OK
+from tunelight.record import leased, write_sweep_file
+from tunelight.results import SweepResults
 
 # name, trials' losses, how it ended, metric's mode; the last is the newest
 SWEEPS: tuple[tuple[str, list[float], str | None, str], ...] = (
@@ -120,3 +124,124 @@ def test_a_choice_that_fits_no_sweep_is_no_error(runs):
     assert "None of 5 sweeps in tunelight_runs is such a one" in call("ls", "--state", "running").output
     Path("empty").mkdir()
     assert "No sweeps in empty" in call("ls", "empty").output
+
+
+# --- rm: what it deletes, asks and refuses ----------------------------------------------------------------
+
+
+def six_trials(storage: Path, name: str, **told: object) -> Path:
+    """Record a sweep of six trials with a checkpoint each: the second is best, two are cut off, one failed."""
+    storage.mkdir(exist_ok=True)
+    written = Writer(storage, **told)
+    for loss, state in (
+        (0.5, "FINISHED"), (0.2, "STOPPED"), (0.1, "ERROR"), (0.9, "INTERRUPTED"), (0.8, "RUNNING"), (0.7, "STOPPED"),
+    ):  # fmt: skip
+        trial = written.trial(loss, state=state, error=ERROR if state == "ERROR" else None)
+        written.checkpoint(trial, 1, loss).write_bytes(b"x" * 1000)
+    folder = written.load().folder
+    return folder.rename(folder.with_name(name))
+
+
+@pytest.fixture
+def two_sweeps(tmp_path, monkeypatch):
+    """Work in an empty folder, whose tunelight_runs holds the sweeps a and b, b the later; return that."""
+    monkeypatch.chdir(tmp_path)
+    storage = tmp_path / "tunelight_runs"
+    for number, name in enumerate("ab", start=1):
+        os.utime(six_trials(storage, name) / "record.jsonl", (number, number))
+    return storage
+
+
+def in_terminal(*words: str, answer: str) -> tuple[int, str]:
+    """Run the command line in a terminal whose user types ``answer``; return its exit code and what it showed."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "tunelight", *words]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True) as process:
+        os.close(theirs)
+        shown = b""
+        while b"[y/N]: " not in shown and (chunk := os.read(ours, 4096)):
+            shown += chunk
+        os.write(ours, answer.encode())
+        try:
+            while chunk := os.read(ours, 4096):
+                shown += chunk
+        except OSError:  # the other side was closed
+            pass
+        code = process.wait(60)
+    os.close(ours)
+    return code, shown.decode()
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "said", "left"),
+    [
+        ("y\n", OK, "Deleted sweep b", ["a"]), ("\n", OK, "Kept sweep b.", ["a", "b"]),
+        ("\x04", INTERRUPTED, "interrupted", ["a", "b"]),
+    ],
+)  # fmt: skip
+def test_rm_asks_and_deletes_what_one_agrees_to(two_sweeps, answer, code, said, left):
+    ended, shown = in_terminal("rm", "last", answer=answer)
+    assert ended == code
+    assert "Delete sweep b (6 trials, " in shown
+    assert " kB)? [y/N]: " in shown
+    assert said in shown
+    assert sorted(path.name for path in two_sweeps.iterdir()) == left
+
+
+def test_rm_takes_several_and_deletes_none_if_one_cannot_be(two_sweeps):
+    assert "There is no sweep 'c'" in call("rm", "a", "c", "--yes", code=BAD_INPUT).stderr
+    with leased(two_sweeps / "b"):
+        done = call("rm", "a", "b", "--yes", code=BAD_INPUT)
+    assert f"b is running: process {os.getpid()} on " in done.stderr
+    assert "When that has ended, the sweep can be deleted." in done.stderr
+    assert sorted(path.name for path in two_sweeps.iterdir()) == ["a", "b"]
+    done = json.loads(call("rm", "a", "b", "tunelight_runs/a", "--yes", "--json").stdout)
+    assert [(one["sweep"], one["deleted"]) for one in done] == [("a", True), ("b", True)]
+    assert all(one["bytes"] > 6000 for one in done)
+    assert list(two_sweeps.iterdir()) == []
+
+
+def test_a_sweep_that_is_named_through_a_folder_in_it_is_deleted_whole(two_sweeps):
+    assert "Give --yes" in call("rm", "a", code=BAD_INPUT).stderr  # where no terminal could ask
+    call("rm", "tunelight_runs/a/trial_00000/..", "a", "--yes")
+    assert [path.name for path in two_sweeps.iterdir()] == ["b"]
+
+
+def test_rm_says_which_sweeps_were_warm_started_from_it(two_sweeps):
+    write_sweep_file(two_sweeps / "b", {"metric": "loss", "mode": "min", "warm_start": [str(two_sweeps / "a")]})
+    text = call("rm", "a", "--yes").output
+    assert "Sweep b was warm-started from it, and cannot be resumed without it." in text
+
+
+def checkpoints_in(folder: Path) -> list[str]:
+    return [path.parts[-3] for path in sorted(folder.glob("*/checkpoints/*.ckpt"))]
+
+
+def test_rm_checkpoints_keeps_those_of_the_best_trial_and_of_trials_that_would_go_on(two_sweeps):
+    before = SweepResults.load(two_sweeps / "a").dataframe()
+    text = call("rm", "a", "--checkpoints", "--yes").output
+    assert text == "Deleted the checkpoints of 3 trials of sweep a (3.0 kB).\n"
+    assert checkpoints_in(two_sweeps / "a") == ["trial_00001", "trial_00003", "trial_00004"]
+    after = SweepResults.load(two_sweeps / "a")
+    assert after.best.checkpoint is not None
+    assert after.trial(0).checkpoint is None
+    assert after.dataframe().equals(before)
+    assert call("rm", "a", "--checkpoints", "--yes").output == "Sweep a has no checkpoints to delete.\n"
+
+
+def test_rm_checkpoints_all_deletes_them_all(two_sweeps):
+    code, shown = in_terminal("rm", "a", "--checkpoints", "--all", answer="y\n")
+    assert code == 0
+    assert "Delete the checkpoints of 6 trials of sweep a (6.0 kB)? 2 of its trials were cut off, and could" in shown
+    assert checkpoints_in(two_sweeps / "a") == []
+    assert "--all says which checkpoints" in call("rm", "a", "--all", "--yes", code=BAD_INPUT).stderr
+
+
+def test_where_every_trial_failed_the_checkpoints_of_the_one_ahead_stay(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    written = Writer(tmp_path)
+    for loss in (0.5, 0.2):
+        written.checkpoint(written.trial(loss, state="ERROR", error=ERROR), 1, loss).write_bytes(b"x")
+    written.record.close()
+    call("rm", "digits", "--checkpoints", "--yes")
+    assert checkpoints_in(written.folder) == ["trial_00001"]

@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 
 from tests import docs
 from tests.kit import sweeps
-from tests.kit.recording import Sweep
 from tunelight.cli import app
 from tunelight.cli.inspect import events
 from tunelight.cli.printing import print_answer
@@ -106,8 +105,7 @@ def test_a_sweep_is_followed_line_by_line_to_its_end(tmp_path, monkeypatch):
     assert lines[-1]["reason"] == "finished"
 
 
-def test_what_is_written_while_a_sweep_is_followed_comes_at_once(tmp_path):
-    sweep = Sweep(tmp_path)
+def test_what_is_written_while_a_sweep_is_followed_comes_at_once(sweep, tmp_path):
     trial = sweep.add(lr=0.1)
     sweep.step()
 

@@ -61,11 +61,6 @@ def test_every_name_says_in_which_version_it_was_read():
     assert silent == {"missing_internals", "_numbers"}, "these two name nothing of Ray"
 
 
-def test_the_module_itself_imports_no_ray():
-    code = "import sys, tunelight.compat.ray; sys.exit('ray' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=PACKAGE.parent)
-
-
 # --- the installed version ----------------------------------------------------------------------------------
 
 

@@ -45,19 +45,12 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return told
 
 
-def test_runs_end_well_where_the_trial_did(said: list[Any]) -> None:
-    assert trackers.end_runs("finished", limit_s=20) == ()
+@pytest.mark.parametrize(("outcome", "status", "code"), [("finished", "FINISHED", 0), ("failed", "FAILED", 1)])
+def test_runs_end_as_the_trial_did(said: list[Any], outcome: Any, status: str, code: int) -> None:
+    assert trackers.end_runs(outcome, limit_s=20) == ()
     assert said == [
-        ("mlflow", "outer", "FINISHED"), ("mlflow", "nested", "FINISHED"), ("wandb finishes", 0),
-        ("wandb's service ends", 0),
-    ]  # fmt: skip
-
-
-def test_runs_of_a_failed_trial_have_failed(said: list[Any]) -> None:
-    assert trackers.end_runs("failed", limit_s=20) == ()
-    assert said == [
-        ("mlflow", "outer", "FAILED"), ("mlflow", "nested", "FAILED"), ("wandb finishes", 1),
-        ("wandb's service ends", 1),
+        ("mlflow", "outer", status), ("mlflow", "nested", status), ("wandb finishes", code),
+        ("wandb's service ends", code),
     ]  # fmt: skip
 
 

@@ -1,7 +1,10 @@
-"""The head's side of a gang, without the workers."""
+"""The head's side of a gang, without the workers; what it tells of them, and what they send together."""
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -10,13 +13,18 @@ import pytest
 import ray
 from ray.exceptions import ActorDiedError, RaySystemError
 
+from tests.kit.contract import GangContract
+from tests.kit.fakes import FakeGang
+from tunelight.gang import worker
 from tunelight.gang.gang import Gang
+from tunelight.gang.gang_log import GangLog
 from tunelight.gang.membership import Membership
 from tunelight.gang.placement import Location
 from tunelight.gang.seat import Seat
 from tunelight.gang.spec import GangSpec
 from tunelight.gang.watch import Sign
-from tunelight.messages import Ended, Event, Report
+from tunelight.gang.worker import TrialBox
+from tunelight.messages import Continue, Ended, Event, Report, Saved
 from tunelight.policies import FailurePolicy
 from tunelight.resources import Reservation
 
@@ -171,3 +179,104 @@ def test_rank_0_hurries_once_the_others_have_heard_however_late_they_answer(two:
     polls.asked[3].answer = [Report(2, {"loss": 1.0})]
     gang.next_event()
     assert [call.rank for call in polls.asked[4:]] == [0, 0], "told to hurry, and asked for the next events"
+
+
+# --- what a head tells of the workers that its trial holds ------------------------------------------------
+
+
+def gang_of(*pids: int, met_at: float, trials: int = 1) -> Any:
+    places = [Location("abcdef0123", "10.0.0.1", pid, "host") for pid in pids]
+    return SimpleNamespace(size=len(pids), locations=places, met_at=met_at, warm=trials > 1, name="g1")
+
+
+def test_it_is_told_once_who_trains_and_how_long_they_took_to_meet() -> None:
+    log = GangLog(clock=lambda: 100.0)
+    log.begin()
+    assert log.news(gang_of(1, 2, met_at=106.0)) == {
+        "gang": "g1",
+        "nodes": ("host#abcdef", "host#abcdef"),
+        "warm": False,
+        "began": 100.0,
+        "ready": 106.0,
+    }
+    assert log.news(gang_of(1, 2, met_at=106.0)) is None
+
+
+def test_a_replaced_worker_and_another_size_are_news() -> None:
+    log = GangLog(clock=lambda: 100.0)
+    log.begin()
+    log.news(gang_of(1, 2, met_at=106.0))
+    for pids in ((1, 3), (1, 3, 4)):
+        news = log.news(gang_of(*pids, met_at=150.0))
+        assert news is not None
+        assert (len(news["nodes"]), news["began"], news["ready"]) == (len(pids), 150.0, 150.0)
+
+
+def test_of_no_gang_there_is_nothing_to_tell() -> None:
+    assert GangLog().news(gang_of(met_at=0.0)) is None
+
+
+# --- reports that need no answer are sent together, and nothing that someone waits for is held back -------
+
+
+@pytest.fixture
+def box(monkeypatch: pytest.MonkeyPatch) -> TrialBox:
+    """A box whose trial has just begun, and trains to report 8 without an answer."""
+    monkeypatch.setattr(worker, "_LINGER_S", 30.0)  # longer than the test may take: who waits for it fails
+    box = TrialBox(1)
+    box.mailbox.put(Continue(8))
+    return box
+
+
+def numbers(events: list[Event]) -> list[int]:
+    return [event.number for event in events if isinstance(event, Report)]
+
+
+def later(box: TrialBox, *events: Event) -> None:
+    def post() -> None:
+        for event in events:
+            time.sleep(0.05)
+            box.events.put(event)
+
+    threading.Thread(target=post, daemon=True).start()
+
+
+@pytest.mark.parametrize(
+    "urgent", [Ended(0), Saved(None), Report(8, {})], ids=["end", "answer", "report that waits for an answer"]
+)
+def test_reports_are_sent_with_the_first_event_that_someone_waits_for(box: TrialBox, urgent: Event) -> None:
+    later(box, Report(2, {}), Report(3, {}), urgent)
+    events = box.read(5.0)
+    assert numbers(events)[:2] == [2, 3]
+    assert events[2] == urgent
+
+
+def test_a_report_after_a_pause_is_sent_at_once_and_those_after_it_in_time(
+    box: TrialBox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "_LINGER_S", 0.2)
+    time.sleep(0.25)
+    box.events.put(Report(2, {}))
+    began = time.monotonic()
+    assert numbers(box.read(5.0)) == [2]
+    assert time.monotonic() - began < 0.15
+    later(box, Report(3, {}), Report(4, {}))
+    assert numbers(box.read(5.0)) == [3, 4]
+
+
+def test_a_read_without_events_ends_in_time_and_one_with_many_is_cut(box: TrialBox) -> None:
+    assert box.read(0.01) == []
+    for number in range(2, 2003):
+        box.events.put(Report(number, {}))
+    box.mailbox.put(Continue(None))
+    assert len(box.read(1.0)) == 1000
+
+
+# --- the fake gang keeps the contract that the real one keeps in tests/integration/test_gang.py -----------
+
+
+class TestFakeGang(GangContract):
+    @pytest.fixture
+    def gang(self) -> Iterator[FakeGang]:
+        with FakeGang.form(GangSpec()) as gang:
+            yield gang

@@ -85,14 +85,18 @@ def membership(workers: int = 2, most: int = 8, size: int | None = 2) -> Made:
     return made
 
 
-def test_a_gang_that_is_resized_holds_no_more_than_it_is_asked_for(groups: Groups) -> None:
+def grown(size: int) -> Made:
+    made = membership()
+    made.want(size)
+    made.ready()
+    made.heal(size)
+    return made
+
+
+def test_a_gang_holds_no_more_than_it_is_asked_for_in_one_reservation_for_each_doubling(groups: Groups) -> None:
     made = membership()
     assert made.ready() == 0
     assert (made.size, groups.sizes) == (2, [])
-
-
-def test_seats_that_are_asked_for_together_are_one_reservation_for_each_doubling(groups: Groups) -> None:
-    made = membership()
     made.want(8)
     assert made.ready() == 6
     assert groups.sizes == [2, 4]
@@ -101,10 +105,7 @@ def test_seats_that_are_asked_for_together_are_one_reservation_for_each_doubling
 
 
 def test_going_on_with_fewer_gives_back_what_is_beyond_at_once(groups: Groups) -> None:
-    made = membership()
-    made.want(8)
-    made.ready()
-    made.heal(8)
+    made = grown(8)
     made.leaves.clear()
     made.heal(4)
     assert (made.size, groups.sizes, made.there) == (4, [2], [0, 1, 2, 3])
@@ -114,10 +115,7 @@ def test_going_on_with_fewer_gives_back_what_is_beyond_at_once(groups: Groups) -
 
 
 def test_a_size_between_two_doublings_keeps_their_reservation_and_ends_the_worker(groups: Groups) -> None:
-    made = membership()
-    made.want(4)
-    made.ready()
-    made.heal(4)
+    made = grown(4)
     made.heal(3)
     assert (made.size, groups.sizes, made.there) == (3, [2], [0, 1, 2])
     made.want(4)
@@ -134,10 +132,7 @@ def test_growth_that_is_withdrawn_is_given_back_while_the_trial_runs_on(groups: 
 
 
 def test_ranks_keep_their_seats_while_a_trial_runs_and_lose_them_after_it(groups: Groups) -> None:
-    made = membership()
-    made.want(4)
-    made.ready()
-    made.heal(4)
+    made = grown(4)
     made.want(2, busy=True)
     assert (made.there, groups.sizes, made.met) == ([0, 1, 2, 3], [2], True)
     made.want(2)

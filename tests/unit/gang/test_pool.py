@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from tests.kit.waiting import until
 from tunelight.errors import GangError
 from tunelight.extras.standalone import driver as drivers
 from tunelight.extras.standalone.driver import DriverLauncher
@@ -62,20 +62,12 @@ def take(pool: Pool, workers: int = 2, cwd: str = "/a", group: Any = None, **kwa
     return pool.take(GangSpec(Reservation(workers), home=Home(cwd)), Reservation(workers), group, **kwargs)
 
 
-def test_the_next_job_of_the_same_kind_finds_the_gang_warm(pool: Pool) -> None:
+def test_the_next_job_of_the_same_kind_finds_the_gang_warm_and_any_other_gets_its_own(pool: Pool) -> None:
     first = take(pool)
+    assert take(pool) is not first  # which is taken
     pool.give_back(first, 60)
+    assert take(pool, workers=3) is not first
     assert take(pool, cwd="/b") is first
-
-
-def test_a_gang_that_is_taken_is_nobody_else_s(pool: Pool) -> None:
-    assert take(pool) is not take(pool)
-
-
-def test_another_kind_gets_a_gang_of_its_own(pool: Pool) -> None:
-    pool.give_back(take(pool), 60)
-    take(pool, workers=3)
-    assert len(Gang.formed) == 2
 
 
 def test_a_gang_that_died_while_it_idled_is_replaced(pool: Pool) -> None:
@@ -109,10 +101,7 @@ def test_a_timer_that_is_late_closes_no_gang_that_was_taken_meanwhile(pool: Pool
 def test_a_gang_that_idles_too_long_is_closed_and_not_taken_again(pool: Pool) -> None:
     first = take(pool)
     pool.give_back(first, 0.01)
-    end = time.monotonic() + 5
-    while not first.closed and time.monotonic() < end:
-        time.sleep(0.005)
-    assert first.closed
+    until(lambda: first.closed, 5)
     assert take(pool) is not first
 
 

@@ -1,13 +1,22 @@
-"""Which rank holds the others up, and when nobody does."""
+"""Which rank holds the others up, is slow, or has not joined a collective, and when nobody does."""
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
+import pytest
+
 from tunelight.compat.lightning import pl
+from tunelight.gang.flight import Collective, find_missing, latest
+from tunelight.gang.placement import Location
+from tunelight.gang.slow import SlowRanks, SlowWatch
 from tunelight.gang.watch import HangWatch, Sign, is_behind_loop
+from tunelight.messages import Slow
+from tunelight.policies import FailurePolicy
 
 
 def heard(watch: HangWatch, *signs: tuple[float, int, Sign]) -> HangWatch:
@@ -21,29 +30,23 @@ def test_a_gang_that_finishes_batches_does_not_hang() -> None:
     assert watch.stuck([0, 1]) is None
 
 
-def test_the_rank_with_fewest_batches_is_stuck() -> None:
-    signs = [(t, rank, Sign(5 - rank, begun=True)) for t in (0.0, 6.0, 12.0) for rank in (0, 1)]
-    assert heard(HangWatch(10), *signs).stuck([0, 1]) == 1
-
-
-def test_of_equals_it_is_the_one_that_waits_for_nobody() -> None:
-    signs = [(t, rank, Sign(5, waits=rank != 0, begun=True)) for t in (0.0, 12.0) for rank in (0, 1)]
-    assert heard(HangWatch(10), *signs).stuck([0, 1]) == 0
-
-
-def test_code_without_a_trainer_is_not_watched() -> None:
-    signs = [(t, rank, Sign(rank)) for t in (0.0, 99.0) for rank in (0, 1)]
-    assert heard(HangWatch(10), *signs).stuck([0, 1]) is None
-
-
-def test_a_rank_that_others_wait_for_is_stuck_in_setup_too() -> None:
-    signs = [(t, rank, Sign(0, waits=rank != 1, begun=True)) for t in (0.0, 12.0) for rank in (0, 1)]
-    assert heard(HangWatch(10), *signs).stuck([0, 1]) == 1
-
-
-def test_a_first_batch_that_all_ranks_compile_is_no_hang() -> None:
-    signs = [(t, rank, Sign(0, begun=True)) for t in (0.0, 99.0) for rank in (0, 1)]
-    assert heard(HangWatch(10), *signs).stuck([0, 1]) is None
+@pytest.mark.parametrize(
+    ("sign", "times", "stuck"),
+    [
+        pytest.param(lambda rank: Sign(5 - rank, begun=True), (0, 6, 12), 1, id="the one with fewest batches"),
+        pytest.param(lambda rank: Sign(5, waits=rank != 0, begun=True), (0, 12), 0, id="the one that waits for nobody"),
+        pytest.param(lambda rank: Sign(0, waits=rank != 1, begun=True), (0, 12), 1, id="also in setup"),
+        pytest.param(lambda rank: Sign(0, begun=True), (0, 99), None, id="all compile a first batch"),
+        pytest.param(Sign, (0, 99), None, id="code without a Trainer"),
+        # Code behind a fit may evaluate or export for hours, whatever batches were counted before.
+        pytest.param(lambda rank: Sign(5, waits=rank != 0, begun=rank != 0), (0, 12), None, id="behind the loop"),
+    ],
+)
+def test_of_ranks_that_finish_no_batch_the_one_that_holds_the_others_up_is_stuck(
+    sign: Callable[[int], Sign], times: Sequence[float], stuck: int | None
+) -> None:
+    signs = [(float(t), rank, sign(rank)) for t in times for rank in (0, 1)]
+    assert heard(HangWatch(10), *signs).stuck([0, 1]) == stuck
 
 
 def test_one_rank_that_gets_on_is_enough() -> None:
@@ -66,12 +69,6 @@ def test_time_that_the_ranks_had_to_wait_does_not_count() -> None:
 
 def test_no_limit_is_no_watch() -> None:
     assert heard(HangWatch(None), (0.0, 0, Sign(5, begun=True)), (9999.0, 0, Sign(5, begun=True))).stuck([0]) is None
-
-
-def test_behind_a_trainer_s_loop_nobody_is_stuck() -> None:
-    """Code behind a fit may evaluate or export for hours, whatever batches were counted before."""
-    signs = [(t, rank, Sign(5, waits=rank != 0, begun=rank != 0)) for t in (0.0, 12.0) for rank in (0, 1)]
-    assert heard(HangWatch(10), *signs).stuck([0, 1]) is None
 
 
 class Exports(pl.Callback):
@@ -109,3 +106,171 @@ def test_hooks_at_the_end_of_a_fit_are_behind_its_loop() -> None:
     assert not hooks.behind.pop("on_train_batch_end")
     assert list(hooks.behind) == ["on_train_end", "the module's on_train_end", "on_fit_end", "teardown"]
     assert all(hooks.behind.values())
+
+
+# --- which rank is slower than the others, and what is said about it --------------------------------------
+
+
+def windows(
+    watch: SlowWatch, own: Callable[[int, int, int], float], ranks: int = 2, number: int = 3, step: float = 1.0
+) -> list[Slow]:
+    """Let ``number`` windows pass, with 25 steps of each rank; ``own`` is of a window, a rank and a step."""
+    found = []
+    for window in range(number + 1):  # rank 0's first sign after a window's time ends it
+        for rank in range(ranks):
+            steps = [(own(window, rank, index), step) for index in range(25)]
+            found += watch.hear(rank, steps, ranks, window * 5.0)
+    return found
+
+
+def test_a_slow_rank_is_found_after_three_windows_and_not_before() -> None:
+    assert windows(SlowWatch(0.25), lambda _, rank, __: 0.2 + 0.2 * (rank == 1), number=2) == []
+    (slow, *_) = windows(SlowWatch(0.25), lambda _, rank, __: 0.2 + 0.2 * (rank == 1))
+    assert (slow.rank, slow.seconds, slow.others) == (1, 0.4, 0.2)
+
+
+def test_ranks_that_differ_by_less_than_the_limit_are_none() -> None:
+    own = lambda _, rank, __: 0.2 + 0.04 * (rank == 1)  # noqa: E731
+    assert windows(SlowWatch(0.25), own, number=9, step=0.5) == []
+    assert windows(SlowWatch(0.1), own, number=9, step=0.5)
+
+
+def test_of_four_ranks_only_the_slow_one_is_found() -> None:
+    found = windows(SlowWatch(0.25), lambda _, rank, __: (0.2, 0.21, 0.5, 0.19)[rank], ranks=4)
+    assert {slow.rank for slow in found} == {2}
+    assert found[0].others == 0.2
+
+
+@pytest.mark.parametrize(
+    ("own", "given", "limit"),
+    [
+        pytest.param(lambda _, rank, index: 9.0 if rank and index % 3 == 0 else 0.2, {}, 0.25, id="single steps"),
+        pytest.param(lambda window, rank, _: 0.4 if rank and window % 3 else 0.2, {}, 0.25, id="between others"),
+        pytest.param(lambda window, rank, _: 0.9 if rank and window < 2 else 0.2, {}, 0.25, id="at the start"),
+        pytest.param(lambda _, rank, __: 0.001 + 0.001 * rank, {"step": 0.1}, 0.25, id="that hardly holds up a step"),
+        pytest.param(lambda _, rank, __: 0.2 + rank, {}, None, id="without a limit"),
+        pytest.param(lambda _, rank, __: 0.2 + rank, {"ranks": 1}, 0.25, id="of a rank alone"),
+    ],
+)
+def test_slowness_does_not_count(own: Callable[[int, int, int], float], given: Any, limit: float | None) -> None:
+    assert windows(SlowWatch(limit), own, number=9, **given) == []
+
+
+def test_few_steps_are_not_compared() -> None:
+    watch = SlowWatch(0.25)
+    assert not any(watch.hear(rank, [(0.2 + rank, 2.0)], 2, 1.0 + time) for time in range(19) for rank in (0, 1))
+    assert watch._began == 1.0
+
+
+class Twin:
+    """A gang whose ranks have places."""
+
+    locations = [Location(f"abcdef{rank}", "10.0.0.1", rank, "node-b") for rank in range(3)]  # noqa: RUF012 - nobody changes it
+
+
+SLOW = Slow(2, 0.42, 0.21)
+NAMED = (
+    "rank 2 on node-b#abcdef (10.0.0.1) is slow: its own part of a step takes 0.42 s, and 0.21 s in the median of the "
+    "others"
+)
+
+
+def test_a_slow_rank_is_named_once() -> None:
+    ranks = SlowRanks()
+    assert [ranks.note(SLOW, Twin) for _ in range(3)] == [NAMED, None, None]
+
+
+@pytest.mark.parametrize(("value", "limit"), [("name", 0.25), ("ignore", None)])
+def test_ranks_are_compared_unless_slow_ones_are_ignored(value: Any, limit: float | None) -> None:
+    assert FailurePolicy(on_slow=value).limit_of_slow == limit
+
+
+# --- which rank a hanging gang waits for, from what torch's flight recorders say --------------------------
+
+
+def entry(number: int, name: str = "all_reduce", at: int = 5, **more: Any) -> dict[str, Any]:
+    return {
+        "process_group": ("0", "default_pg"), "collective_seq_id": number, "is_p2p": False, "time_created_ns": at,
+        "profiling_name": f"nccl:{name}", "input_sizes": [[3, 2]], "state": "started", "retired": False, "frames": [],
+    } | more  # fmt: skip
+
+
+def collective(
+    number: int, name: str = "all_reduce", group: str = "0", *, waits: bool = True, sizes: str = "(7,)"
+) -> Collective:
+    return Collective(group, group == "0", number, name, sizes, "train.py:3 (step)", waits)
+
+
+def test_the_last_collective_of_each_group_counts_and_only_of_this_trial() -> None:
+    frames = [
+        {"filename": "/env/torch/distributed/distributed_c10d.py", "line": 3000, "name": "all_reduce"},
+        {"filename": "/home/me/train.py", "line": 12, "name": "training_step"},
+    ]
+    entries = [
+        entry(1, at=1),
+        entry(2, "broadcast", frames=frames),
+        entry(9, is_p2p=True),
+        entry(4, process_group=("1", "mine"), state="completed", retired=True),
+        entry(8, process_group=("2", "old"), at=1),
+    ]
+    first, second = latest(entries, 2)
+    assert first == Collective("0", True, 2, "broadcast", "(3, 2)", "/home/me/train.py:12 (training_step)", True)
+    assert (second.group, second.all_ranks, second.number, second.waits) == ("1", False, 4, False)
+
+
+def test_the_rank_that_is_behind_is_named_and_where_the_others_wait() -> None:
+    found = find_missing({0: [collective(4)], 1: [collective(3, "broadcast", waits=False)], 2: [collective(4)]})
+    assert found is not None
+    assert found.rank == 1
+    assert found.text == (
+        "ranks 0, 2 wait in all_reduce of (7,) at train.py:3 (step), which rank 1 has not joined, whose last "
+        "collective was broadcast of (7,) at train.py:3 (step)"
+    )
+
+
+def test_a_rank_that_has_begun_no_collective_is_behind_in_the_group_of_all() -> None:
+    found = find_missing({0: [collective(1)], 1: []})
+    assert found is not None
+    assert (found.rank, found.text) == (
+        1,
+        "rank 0 waits in all_reduce of (7,) at train.py:3 (step), which rank 1 has not joined",
+    )
+    assert find_missing({0: [collective(1, group="mine")], 1: []}) is None  # which need not belong to that group
+
+
+def test_collectives_that_do_not_fit_together_are_named() -> None:
+    found = find_missing({0: [collective(2)], 1: [collective(2, "broadcast")]})
+    assert found is not None
+    assert found.rank == 1
+    assert "do not fit together: rank 0 in all_reduce of (7,)" in found.text
+
+
+@pytest.mark.parametrize(
+    "lasts",
+    [
+        {},
+        {0: [], 1: []},
+        {0: [collective(2)], 1: [collective(2)]},
+        {0: [collective(2, waits=False)], 1: [collective(1, waits=False)]},
+    ],
+)
+def test_nothing_is_said_where_the_records_do_not_tell(lasts: Any) -> None:
+    assert find_missing(lasts) is None
+
+
+def test_torch_records_what_a_process_waits_in() -> None:
+    """In a process of its own, for the group and the recorder are the process's."""
+    code = """
+import time
+import torch, torch.distributed as dist
+from tunelight.compat.torch import flight_records
+from tunelight.gang.flight import latest
+dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+dist.all_reduce(torch.ones(3))
+since = time.time_ns()
+dist.broadcast(torch.ones(5, 2), 0)
+time.sleep(1)  # the recorder notes the end a little later
+print([(one.name, one.sizes, one.number, one.waits) for one in latest(flight_records(), since)])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert "[('broadcast', '(5, 2)', 2, False)]" in done.stdout, done.stderr

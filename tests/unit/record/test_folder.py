@@ -1,4 +1,4 @@
-"""storage: a sweep's folder, made and claimed, and ``sweep.yaml`` in it."""
+"""A sweep's folder: made and claimed, what it says of its run, deleted and cleared."""
 
 from __future__ import annotations
 
@@ -6,14 +6,28 @@ import errno
 import math
 import os
 import re
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
 
+from tests.kit.recording import Sweep, Writer
 from tunelight import record as storage
 from tunelight.errors import SettingsError, StorageError
-from tunelight.record import create_sweep_folder, leased, read_record
+from tunelight.record import create_sweep_folder, find_sweep, leased, list_sweeps, read_record, write_sweep_file
+from tunelight.record.provenance import git_state
+from tunelight.record.upkeep import (
+    check_deletable,
+    delete_checkpoints,
+    delete_sweep,
+    size_of,
+    started_from,
+)
+from tunelight.results import SweepResults
+from tunelight.stores import store_of
+from tunelight.stores.masking import masked_command
 
 # The folder
 
@@ -92,3 +106,191 @@ def test_versions_name_what_is_installed():
     ]
     assert found["ray"]
     assert yaml.safe_load(storage.to_yaml(found)) == found
+
+
+# --- what a sweep was run with: command line without secrets, the state of the code, by trial -------------
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        (["tunelight", "run", "a.yaml", "--set", "model.lr=1"], ["tunelight", "run", "a.yaml", "--set", "model.lr=1"]),
+        (["x", "--set", "data.api_key=abc"], ["x", "--set", "data.api_key=***"]),
+        (["x", "--set=data.api_key=a=b"], ["x", "--set=data.api_key=***"]),
+        (["x", "--password", "abc", "more"], ["x", "--password", "***", "more"]),
+        (["x", "--hf-token=abc"], ["x", "--hf-token=***"]),
+        (["x", "postgresql://me:abc@host/db"], ["x", "postgresql://me:***@host/db"]),
+        (["x", "--tokens", "5"], ["x", "--tokens", "5"]),
+    ],
+)
+def test_secrets_of_a_command_line_are_masked(command, shown):
+    assert masked_command(command) == shown
+
+
+def git(folder: Path, *words: str) -> None:
+    name = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run(["git", "-C", str(folder), *name, *words], check=True, capture_output=True)
+
+
+def test_git_s_commit_and_whether_files_differ_from_it(tmp_path):
+    assert git_state(tmp_path) is None
+    git(tmp_path, "init")
+    (tmp_path / "a").write_text("1")
+    git(tmp_path, "add", "a")
+    git(tmp_path, "commit", "-m", "a")
+    clean = git_state(tmp_path)
+    assert clean is not None
+    assert (len(clean["commit"]), clean["dirty"]) == (40, False)
+    (tmp_path / "a").write_text("2")
+    assert git_state(tmp_path) == {**clean, "dirty": True}
+
+
+def test_without_git_there_is_nothing_to_say(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert git_state(tmp_path) is None
+
+
+def test_nothing_of_the_environment_is_kept(monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "very-secret-value")
+    found = storage.provenance("space.yaml")
+    assert "very-secret-value" not in str(found)
+    assert set(found) == {"versions", "run"}
+    assert found["run"]["file"] == str(Path("space.yaml").absolute())
+
+
+def test_a_trial_knows_the_runs_that_trained_it(tmp_path):
+    first = Sweep(tmp_path, run={"command": ["one"]})
+    done, cut = first.add(lr=1), first.add(lr=2)
+    for trial in (done, cut):
+        first.start(trial)
+        first.report(trial, 1, 0.5)
+    first.end_by_itself(done)
+    first.end()
+    second = Sweep(tmp_path, run={"command": ["two"]})
+    second.trials = [done, cut]
+    second.start(cut)
+    second.end()
+    trials = SweepResults.load(tmp_path).trials
+    assert [[run["command"] for run in trial.runs] for trial in trials] == [[["one"]], [["one"], ["two"]]]
+
+
+# --- record: sweeps are deleted and renamed, and only sweeps that nobody runs -----------------------------
+
+
+@pytest.fixture
+def folder(tmp_path):
+    written = Writer(tmp_path, name="digits", space={"lr": {"uniform": [0, 1]}})
+    written.checkpoint(written.trial(0.5), 1, 0.5).write_bytes(b"x" * 100)
+    return written.load().folder
+
+
+def test_what_a_link_in_a_sweep_points_to_is_not_deleted(folder, tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "train.bin").write_text("dear")
+    (folder / "trial_00000" / "data").symlink_to(data)
+    (folder / "data").symlink_to(data)
+    (folder / "file").symlink_to(data / "train.bin")
+    assert size_of(folder) < 5000
+    delete_sweep(folder)
+    assert not folder.exists()
+    assert (data / "train.bin").read_text() == "dear"
+
+
+def test_a_link_to_a_sweep_is_refused(folder, tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(folder)
+    with pytest.raises(StorageError, match=r"is a link to .*digits. Give that folder"):
+        delete_sweep(link)
+    assert find_sweep(folder) == folder
+
+
+def test_a_folder_with_another_program_s_record_is_no_sweep(tmp_path):
+    (tmp_path / "record.jsonl").write_text('{"kind": "sweep", "artist": "Nina Simone"}\n')
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(StorageError, match=r"is no sweep of tunelight: .* Nothing is deleted"):
+        delete_sweep(tmp_path)
+    assert (tmp_path / "thesis.tex").exists()
+
+
+def test_a_damaged_sweep_and_one_that_never_began_can_be_deleted(folder, tmp_path):
+    record = folder / "record.jsonl"
+    record.write_bytes(b"junk\n" + record.read_bytes())
+    check_deletable(folder)
+    new = create_sweep_folder(tmp_path, "new")
+    write_sweep_file(new, {"space": {}, "metric": "loss", "mode": "min"})
+    check_deletable(new)
+
+
+def test_a_sweep_that_holds_others_is_refused(folder):
+    inner = folder / "inner"
+    inner.mkdir()
+    Writer(inner).load()
+    (inner / "digits").rename(folder / "second")
+    with pytest.raises(StorageError, match="holds other sweeps: second"):
+        delete_sweep(folder)
+    assert len(list_sweeps(folder.parent)) == 1
+
+
+@pytest.mark.parametrize(
+    ("act", "what"),
+    [
+        (delete_sweep, "deleted"),
+        (lambda folder: delete_checkpoints(folder, [folder / "trial_00000"]), "cleared of checkpoints"),
+    ],
+)
+def test_a_sweep_that_runs_is_left_alone(folder, act, what):
+    before = sorted(folder.rglob("*"))
+    with leased(folder):
+        with pytest.raises(StorageError, match=rf"digits is running: process {os.getpid()} on .* can be {what}\."):
+            act(folder)
+        assert set(before) <= set(folder.rglob("*"))
+
+
+def test_what_cannot_be_deleted_leaves_a_sweep_that_can_be_deleted_again(folder, monkeypatch):
+    """Root may delete anything, so the system's refusal is played."""
+    refused = folder / "trial_00000"
+
+    def rmtree(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("tunelight.stores.store.shutil.rmtree", rmtree)
+    with pytest.raises(StorageError, match=rf"could not be deleted: {refused}: Permission denied"):
+        delete_sweep(folder)
+    monkeypatch.undo()
+    delete_sweep(find_sweep(folder))
+    assert not folder.exists()
+
+
+def test_a_sweep_in_a_store_is_deleted_there_and_here(storage):
+    folder = create_sweep_folder(storage(), "s")
+    write_sweep_file(folder, {"space": {}, "metric": "loss", "mode": "min"})
+    store = store_of(folder)
+    assert store is not None
+    store.write(folder / "trial_0" / "checkpoints" / "report-000001.ckpt", b"x" * 100)
+    assert size_of(folder / "trial_0") == 100
+    delete_sweep(folder)
+    assert list_sweeps(storage()) == []
+    assert not store.has_any(folder)
+    assert not folder.exists()
+
+
+def test_checkpoints_are_deleted_and_nothing_else(folder, tmp_path):
+    elsewhere = tmp_path / "scratch" / "checkpoints"
+    elsewhere.mkdir(parents=True)
+    (elsewhere / "report-000001.ckpt").touch()
+    (folder / "trial_linked").mkdir()
+    (folder / "trial_linked" / "checkpoints").symlink_to(elsewhere)
+    (folder / "trial_00000" / "log.txt").touch()
+    trials = [folder / "trial_00000", folder / "trial_linked", elsewhere.parent]
+    assert delete_checkpoints(folder, trials) == 100
+    assert sorted(path.name for path in (folder / "trial_00000").iterdir()) == ["log.txt"]
+    assert (elsewhere / "report-000001.ckpt").exists()
+    assert delete_checkpoints(folder, trials) == 0
+
+
+def test_sweeps_that_were_warm_started_from_it_are_named(folder, tmp_path):
+    for name, source in (("later", folder), ("digits-2", tmp_path / "digits-3")):
+        other = create_sweep_folder(tmp_path, name)
+        write_sweep_file(other, {"metric": "loss", "mode": "min", "warm_start": [str(source)]})
+    assert started_from(folder) == ["later"]

@@ -23,8 +23,7 @@ from tunelight.sweep.replay import replay_scheduler
 LR = {"lr": tune.loguniform(1e-4, 1.0)}
 
 
-def test_the_best_configuration_is_the_one_that_the_best_report_was_trained_under(tmp_path: Path) -> None:
-    sweep = Sweep(tmp_path)
+def test_the_best_configuration_is_the_one_that_the_best_report_was_trained_under(sweep: Sweep, tmp_path: Path) -> None:
     first, second = sweep.add(lr=0.1), sweep.add(lr=0.9)
     for trial in (first, second):
         sweep.start(trial)
@@ -48,11 +47,8 @@ def test_the_best_configuration_is_the_one_that_the_best_report_was_trained_unde
     assert state.config == {"lr": 0.14}
 
 
-def test_a_change_that_could_not_be_made_is_as_if_it_had_not_been(tmp_path: Path) -> None:
-    sweep = Sweep(tmp_path)
-    trial = sweep.add(lr=0.1)
-    sweep.start(trial)
-    sweep.report(trial, 1, 0.5)
+def test_a_change_that_could_not_be_made_is_as_if_it_had_not_been(sweep: Sweep, tmp_path: Path) -> None:
+    trial = sweep.run(0.5, lr=0.1)
     sweep.callback.change("00000", 1, {"lr": 0.12}, "00001", 1)
     sweep.callback.change("00000", 1, {"lr": 0.1}, None, None)
     sweep.report(trial, 2, 0.2)
@@ -87,8 +83,7 @@ def test_a_replayed_population_decides_as_the_live_one_would_have(tmp_path: Path
     live.prepare(SweepFacts(on_change=sweep.callback.change))
     trials: dict[str, Any] = {}
     for index in range(4):
-        one = sweep.add(lr=0.1 * (index + 1))
-        sweep.start(one)
+        one = sweep.run(lr=0.1 * (index + 1))
         trials[one.trial_id] = Trial("live", stub=True, trial_id=one.trial_id, config=dict(one.config))
         live.on_trial_add(_nobody(), trials[one.trial_id])
     rng = random.Random(1)

@@ -1,20 +1,40 @@
-"""storage: the record as a file, and its reader."""
+"""The record as a file, its reader, what it keeps for those who look, and commands to the sweep."""
 
 from __future__ import annotations
 
 import enum
-import math
+import json
+import subprocess
+import sys
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.kit.recording import Clock, Sweep, lines
+from tunelight import record
 from tunelight import record as storage
 from tunelight.errors import StorageError
-from tunelight.record import Record, read_record
+from tunelight.record import (
+    FAILED,
+    INFEASIBLE,
+    OUTCOMES,
+    STATES,
+    TERMINAL,
+    VERBS,
+    CommandReader,
+    Owner,
+    Record,
+    RecordCallback,
+    read_record,
+    send,
+)
+from tunelight.record.names import COMMANDS_FILE
+from tunelight.schedulers import ASHA
+from tunelight.schedulers.base import GangScheduler
 
 # The record as a file
 
@@ -25,15 +45,6 @@ def test_line_is_json_that_ends_with_the_checksum_of_the_rest(tmp_path):
     record.close()
     crc = zlib.crc32(b'{"kind":"note","time":1000.0,"text":"hello"}')
     assert lines(tmp_path) == [b'{"kind":"note","time":1000.0,"text":"hello","crc":"%08x"}' % crc]
-
-
-def test_nan_and_infinities_survive_the_round_trip(sweep):
-    trial = sweep.add(lr=math.inf)
-    sweep.start(trial)
-    sweep.report(trial, 1, math.nan, acc=-math.inf)
-    read = read_record(sweep.folder).trials["00000"]
-    assert math.isnan(read.history[0]["loss"])
-    assert (read.history[0]["acc"], read.config["lr"]) == (-math.inf, math.inf)
 
 
 def test_values_that_json_has_no_word_for_are_recorded(tmp_path):
@@ -75,24 +86,15 @@ def test_values_that_json_has_no_word_for_are_recorded(tmp_path):
     assert storage.to_json_types(cycle)["self"]
 
 
-def test_torn_last_line_is_dropped(sweep):
-    sweep.start(sweep.add())
-    path = sweep.folder / "record.jsonl"
-    whole = path.read_bytes()
-    for cut in (1, 10, 40):
-        path.write_bytes(whole[:-cut])
-        assert read_record(sweep.folder).trials["00000"].state == "PENDING"
-
-
 def test_corrupt_last_line_is_dropped_as_torn(sweep):
-    sweep.start(sweep.add())
+    sweep.run()
     path = sweep.folder / "record.jsonl"
     path.write_bytes(path.read_bytes()[:-20] + b"\0" * 19 + b"\n")
     assert read_record(sweep.folder).trials["00000"].state == "PENDING"
 
 
 def test_corrupt_line_in_the_middle_is_named(sweep):
-    sweep.start(sweep.add())
+    sweep.run()
     path = sweep.folder / "record.jsonl"
     path.write_bytes(path.read_bytes().replace(b"PENDING", b"XENDING").replace(b'"index":0', b'"index":9'))
     with pytest.raises(StorageError, match=r"record\.jsonl, line 2: corrupt"):
@@ -115,7 +117,7 @@ def test_unknown_kind_of_a_later_version_changes_nothing(tmp_path):
 
 
 def test_opening_a_torn_record_cuts_it_and_goes_on(sweep):
-    sweep.start(sweep.add(lr=1))
+    sweep.run(lr=1)
     path = sweep.folder / "record.jsonl"
     path.write_bytes(path.read_bytes() + b'{"kind":"no')
     again = Sweep(sweep.folder)
@@ -149,3 +151,168 @@ def test_repair_keeps_whole_lines_and_the_damaged_file(sweep):
     assert list(read_record(sweep.folder).trials) == ["00000"]
     assert (sweep.folder / "record.jsonl.bad-1").read_bytes() == damaged
     assert storage.repair(sweep.folder) is None
+
+
+# --- what the record keeps for those who look: who was trained where, what happened when, where the rungs lie
+
+
+GANG = {"gang": "g1", "nodes": ["a#1", "b#2"], "warm": True, "began": 1000.0, "ready": 1001.0}
+
+
+def test_a_gang_is_recorded_each_time_that_it_is_told(sweep: Sweep) -> None:
+    trial = sweep.run()
+    sweep.report(trial, 1, 0.5, own={"gang": GANG})
+    sweep.report(trial, 2, 0.5, own={"gang": None})
+    sweep.report(trial, 3, 0.5, own={"gang": {**GANG, "nodes": ["a#1"]}})
+    read = read_record(sweep.folder)
+    assert read.trials["00000"].gangs == [GANG, {**GANG, "nodes": ["a#1"]}]
+    assert read == sweep.state
+
+
+def test_a_trial_that_failed_before_a_report_still_tells_of_its_gang(sweep: Sweep) -> None:
+    trial = sweep.run()
+    result = {"_tunelight": {"error": {"message": "no"}, "gang": GANG}, "done": True, "training_iteration": 0}
+    sweep.call("on_trial_result", trial=trial, result=result)
+    assert sweep.state.trials["00000"].gangs == [GANG]
+
+
+def test_moves_notes_and_events_are_told_with_their_time(sweep: Sweep) -> None:
+    trial = sweep.run()
+    sweep.clock.now += 5
+    sweep.callback.note("failed on rank 1", "00000")
+    sweep.callback.note("of the sweep")
+    sweep.pause(trial)
+    known = sweep.state.trials["00000"]
+    assert known.moves == [(1000.0, "RUNNING"), (1005.0, "PAUSED")]
+    assert known.notes == [(1005.0, "failed on rank 1")]
+    assert list(sweep.state.events)[-3:] == [
+        (1005.0, "00000", "note", "failed on rank 1"),
+        (1005.0, None, "note", "of the sweep"),
+        (1005.0, "00000", "state", "PAUSED"),
+    ]
+    assert read_record(sweep.folder) == sweep.state
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "rungs"),
+    [
+        (SimpleNamespace(milestones=lambda: [1, 4.0], time_attr="samples"), {"by": "samples", "at": [1, 4.0]}),
+        (ASHA(max_t=20, grace_period=2, reduction_factor=3), {"by": "training_iteration", "at": [2, 6, 18]}),
+        (GangScheduler(), None),
+    ],
+)
+def test_a_schedulers_rungs_and_the_end_of_its_budget_are_in_the_record(
+    tmp_path: Path, scheduler: Any, rungs: Any
+) -> None:
+    budget_s = None if rungs is None else 60
+    RecordCallback(tmp_path, scheduler=scheduler, metric="loss", budget_s=budget_s, clock=lambda: 100.0).close()
+    told = read_record(tmp_path).sweep
+    assert told.get("rungs") == rungs
+    assert told["ends"] == (None if rungs is None else 160.0)
+
+
+# --- the table of outcomes: what it says is consistent, and whoever decides how a trial ended decides for a row of it
+
+
+def test_what_the_states_of_a_record_mean() -> None:
+    states = ("PENDING", "RUNNING", "PAUSED", "FINISHED", "STOPPED", "DIVERGED", "OOM", "ERROR", "INTERRUPTED")
+    assert [name for name in STATES if name in states] == list(states)
+    assert all(getattr(record, name) == name for name in states)
+    assert TERMINAL.intersection(states) == set(states[3:]) == VERBS.keys() & set(states)
+    assert FAILED.intersection(states) == {"DIVERGED", "OOM", "ERROR"}
+    assert INFEASIBLE.intersection(states) == {"DIVERGED", "OOM"}
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES.values(), ids=OUTCOMES)
+def test_a_row_does_not_contradict_itself(outcome: record.Outcome) -> None:
+    assert outcome.terminal or not (outcome.failed or outcome.raised)
+    assert outcome.failed or not outcome.blames_config
+    assert outcome.colour.startswith("#")
+
+
+# --- commands to a sweep that runs: a file that any process appends to, and its driver reads --------------
+
+
+def test_a_driver_reads_what_is_for_it_once_and_in_order_whatever_clocks_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, me = Owner(1, "old", 7), Owner(2, "node-1", 8)
+    send(tmp_path, "stop", driver=before)
+    reader = CommandReader(tmp_path, me)
+    assert reader.news() == []
+    with monkeypatch.context() as patch:
+        patch.setattr("tunelight.record.commands.time.time", lambda: -600.0)  # the sender's clock is behind
+        first, second = send(tmp_path, "stop", "00003", driver=me), send(tmp_path, "set", driver=me, max_concurrent=2)
+    found = reader.news()
+    assert [(one.id, one.do, one.trial, one.arguments) for one in found] == [
+        (first, "stop", "00003", {}),
+        (second, "set", None, {"max_concurrent": 2}),
+    ]
+    assert reader.news() == []
+
+
+def test_a_line_that_is_being_written_is_read_when_it_is_whole_and_what_is_no_command_is_left_out(
+    tmp_path: Path,
+) -> None:
+    reader = CommandReader(tmp_path)
+    line = json.dumps({"id": "a", "do": "pause", "trial": None, "arguments": {}})
+    path = tmp_path / COMMANDS_FILE
+    path.write_text(f'not json\n[1]\n{{"do": 3}}\n{line[:9]}')
+    assert reader.news() == []
+    path.write_text(f'not json\n[1]\n{{"do": 3}}\n{line}\n')
+    assert [one.id for one in reader.news()] == ["a"]
+
+
+def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / COMMANDS_FILE).mkdir()
+    with pytest.raises(StorageError, match="The sweep was told nothing"):
+        send(tmp_path, "stop")
+
+
+def test_answers_are_in_the_record_and_a_paused_sweep_is_until_it_goes_on(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, num_samples=4)
+    reader = CommandReader(tmp_path)
+    pause, more, refused, on = (
+        send(tmp_path, "pause"), send(tmp_path, "set", num_samples=9), send(tmp_path, "stop", "7"),
+        send(tmp_path, "resume"),
+    )  # fmt: skip
+    states = []
+    for command in reader.news():
+        ok, total = command.id != refused, 9 if command.id == more else None
+        sweep.callback.answer(command, f"{command.do}: at s3://me:secret@b", ok=ok, num_samples=total)
+        states.append((sweep.state.paused, sweep.state.sweep["num_samples"]))
+    assert states == [(True, 4), (True, 9), (True, 9), (False, 9)]
+    read = read_record(tmp_path)
+    assert read.answers == sweep.state.answers
+    assert read.answers[refused][0] is False
+    assert "secret" not in read.answers[pause][1]
+    assert [text.partition(":")[0] for _, text in read.notes] == ["pause", "set", "resume"]
+    assert set(read.answers) == {pause, more, refused, on}
+    sweep.callback.close()
+
+
+WRITE = """
+import sys
+from tunelight.record import send
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(50):
+    send(sys.argv[1], "stop", f"{sys.argv[2]}{number} {'x' * 500}")
+"""
+
+
+def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", WRITE, str(tmp_path)]
+    pipe = subprocess.PIPE
+    writers = [subprocess.Popen([*words, name], text=True, stdin=pipe, stdout=pipe) for name in "ab"]
+    for writer in writers:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.write("\n")
+        writer.stdin.flush()
+    for writer in writers:
+        writer.communicate(timeout=60)
+    found = [str(command.trial).split()[0] for command in CommandReader(tmp_path).news()]
+    assert sorted(found) == sorted(f"{name}{number}" for name in "ab" for number in range(50))

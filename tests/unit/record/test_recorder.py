@@ -1,4 +1,4 @@
-"""storage: what Tune's callbacks become in the record, in the live view, and when the disk is full."""
+"""What Tune's callbacks become in the record and in the live view, with reasons, and when the disk is full."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ import json
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from ray.tune.schedulers import FIFOScheduler
 
 from tests.kit.recording import Clock, Sweep, lines
 from tunelight import record as storage
 from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import StorageError
 from tunelight.record import Record, RecordCallback, read_record
+from tunelight.results import SweepResults
+from tunelight.schedulers.base import GangScheduler, adapted
 
 # What Tune's callbacks become
 
@@ -33,96 +37,55 @@ def test_reader_replays_what_the_writer_holds(sweep):
     assert read_record(sweep.folder) == sweep.state
 
 
-def test_trial_is_recorded_with_config_seed_and_relative_folder(sweep):
-    sweep.add(lr=0.1)
+def test_trial_is_recorded_with_its_first_config_seed_and_relative_folder(sweep):
+    added = sweep.add(lr=0.1)
     sweep.step()
+    added.config["lr"] = 9
     trial = sweep.state.trials["00000"]
     assert (trial.index, trial.config, trial.seed, trial.folder) == (0, {"lr": 0.1}, 7, "trial_00000")
     assert trial.state == "PENDING"
 
 
-def test_config_is_kept_as_it_was_when_the_trial_was_made(sweep):
-    trial = sweep.add(lr=0.1)
-    sweep.step()
-    trial.config["lr"] = 9
-    assert sweep.state.trials["00000"].config == {"lr": 0.1}
-
-
 def test_only_metrics_are_metrics(sweep):
-    trial = sweep.add()
-    sweep.start(trial)
+    trial = sweep.run()
     sweep.report(trial, 1, 0.5, acc=0.9)
     assert sweep.state.trials["00000"].history == [
         {"loss": 0.5, "acc": 0.9, "epoch": 0, "training_iteration": 1, "timestamp": 5.0}
     ]
 
 
-def test_reports_are_written_to_the_trials_folder_too(sweep):
-    trial = sweep.add()
-    sweep.start(trial)
-    sweep.report(trial, 1, 0.5)
-    sweep.report(trial, 2, 0.4)
-    written = (sweep.folder / "trial_00000" / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line) for line in written] == sweep.state.trials["00000"].history
-
-
 @pytest.mark.parametrize(
-    "left", [b"", b'{"training_iteration":1}\n', b'{"training_iteration":1}\n{"training_iter', None], ids=str
+    "left", [b"", b'{"training_iteration":1}\n', b'{"training_iteration":1}\n{"training_iter', b"ahead", None], ids=str
 )
-def test_metrics_that_a_lost_driver_left_behind_the_record_are_written_anew(sweep, left):
-    trial = sweep.add()
-    sweep.start(trial)
-    sweep.report(trial, 1, 0.5)
-    sweep.report(trial, 2, 0.4)
+def test_reports_are_in_the_trials_folder_too_and_there_what_a_lost_driver_left_is_written_anew(sweep, left):
+    sweep.run(0.5, 0.4)
     path = sweep.folder / "trial_00000" / "metrics.jsonl"
     whole = path.read_bytes()
-    path.unlink() if left is None else path.write_bytes(left)
+    assert [json.loads(line) for line in whole.splitlines()] == sweep.state.trials["00000"].history
+    if left is None:
+        path.unlink()
+    elif left == b"ahead":
+        path.write_bytes(whole + whole.replace(b'"training_iteration":2', b'"training_iteration":3'))
+    else:
+        path.write_bytes(left)
     RecordCallback(sweep.folder, metric="loss", mode="min")
     assert path.read_bytes() == whole
 
 
-def test_metrics_that_are_ahead_of_the_record_are_cut(sweep):
-    trial = sweep.add()
-    sweep.start(trial)
-    sweep.report(trial, 1, 0.5)
-    path = sweep.folder / "trial_00000" / "metrics.jsonl"
-    whole = path.read_bytes()
-    path.write_bytes(whole + whole.replace(b'"training_iteration":1', b'"training_iteration":2'))
-    RecordCallback(sweep.folder, metric="loss", mode="min")
-    assert path.read_bytes() == whole
-
-
-def test_trial_that_ends_by_itself_is_finished(sweep):
-    trial = sweep.add()
-    sweep.start(trial)
-    sweep.report(trial, 1, 0.5)
-    sweep.end_by_itself(trial)
-    assert sweep.states() == ["FINISHED"]
-
-
-def test_trial_that_the_scheduler_stops_is_stopped(sweep):
-    trial = sweep.add()
-    sweep.start(trial)
-    sweep.report(trial, 1, 0.5, done=True)
-    sweep.complete(trial)
-    assert sweep.states() == ["STOPPED"]
-    assert sweep.state.trials["00000"].decision == "STOP"
-
-
-def test_trial_that_is_stopped_while_paused_is_stopped(sweep):
-    trial = sweep.add()
-    sweep.start(trial)
-    sweep.report(trial, 1, 0.5)
-    trial.status = "PAUSED"
-    sweep.step()
-    sweep.complete(trial)
-    assert sweep.states() == ["STOPPED"]
+def test_a_trial_is_finished_by_itself_and_stopped_by_its_scheduler_where_it_trains_pauses_or_reports_again(sweep):
+    itself, training, paused, again = (sweep.run(0.5) for _ in range(4))
+    sweep.end_by_itself(itself)
+    sweep.report(training, 2, 0.5, done=True)
+    sweep.report(again, 1, 0.5, done=True)
+    sweep.pause(paused)
+    for trial in (training, paused, again):
+        sweep.complete(trial)
+    assert sweep.states() == ["FINISHED", "STOPPED", "STOPPED", "STOPPED"]
+    assert sweep.state.trials["00001"].decision == "STOP"
 
 
 def test_resumed_trial_with_nothing_left_to_do_adds_no_report(sweep):
-    trial = sweep.add()
-    sweep.start(trial)
-    sweep.report(trial, 1, 0.5)
+    trial = sweep.run(0.5)
     result = {"done": True, "training_iteration": 1, "_tunelight": {"error": None}, "time_total_s": 1.0}
     sweep.callback.on_trial_result(iteration=1, trials=sweep.trials, trial=trial, result=result)
     trial.last_result = result
@@ -132,9 +95,7 @@ def test_resumed_trial_with_nothing_left_to_do_adds_no_report(sweep):
 
 
 def test_failure_result_is_an_error_and_no_report(sweep):
-    trial = sweep.add()
-    sweep.start(trial)
-    sweep.report(trial, 1, 0.5)
+    trial = sweep.run(0.5)
     sweep.fail(trial)
     read = read_record(sweep.folder).trials["00000"]
     assert (read.state, len(read.history)) == ("ERROR", 1)
@@ -142,8 +103,7 @@ def test_failure_result_is_an_error_and_no_report(sweep):
 
 
 def test_failure_that_tune_sees_is_an_error_once(sweep):
-    trial = sweep.add()
-    sweep.start(trial)
+    trial = sweep.run()
     trial.get_error = lambda: "Failure # 1\nRayActorError: The actor died\n"
     for _ in range(2):
         sweep.call("on_trial_error", trial=trial)
@@ -166,16 +126,14 @@ def test_new_trial_is_recorded_though_tune_moves_another_behind_it(sweep):
 
 
 def test_error_text_that_cannot_be_read_does_not_raise(sweep):
-    trial = sweep.add()
-    sweep.start(trial)
+    trial = sweep.run()
     trial.get_error = lambda: 1 / 0
     sweep.call("on_trial_error", trial=trial)
     assert "division by zero" in sweep.state.trials["00000"].error["message"]
 
 
 def test_recovered_trial_waits_then_runs_again_without_error(sweep):
-    trial = sweep.add()
-    sweep.start(trial)
+    trial = sweep.run()
     sweep.call("on_trial_recover", trial=trial)
     assert sweep.states() == ["PENDING"]
     assert checkpoints.read_acked(sweep.folder / sweep.state.trials["00000"].folder) == 0  # no report was heard of
@@ -188,11 +146,9 @@ def test_recovered_trial_waits_then_runs_again_without_error(sweep):
 
 
 def test_pause_is_seen_at_the_end_of_the_step_and_left_out_of_the_seconds(sweep):
-    trial = sweep.add()
-    sweep.start(trial)
+    trial = sweep.run()
     sweep.clock.now += 2
-    trial.status = "PAUSED"
-    sweep.step()
+    sweep.pause(trial)
     assert sweep.states() == ["PAUSED"]
     sweep.clock.now += 100
     sweep.start(trial)
@@ -215,7 +171,7 @@ def test_what_is_unfinished_at_the_end_was_interrupted(sweep):
 @pytest.mark.parametrize(("budget_s", "ended"), [(50.0, "time budget"), (None, "interrupted"), (500.0, "interrupted")])
 def test_an_end_by_time_budget_is_told_from_an_interruption(tmp_path, budget_s, ended):
     sweep = Sweep(tmp_path, budget_s=budget_s)
-    sweep.start(sweep.add(lr=0.1))
+    sweep.run(lr=0.1)
     sweep.clock.now += 100
     sweep.end()
     assert read_record(tmp_path).ended == ended
@@ -223,9 +179,7 @@ def test_an_end_by_time_budget_is_told_from_an_interruption(tmp_path, budget_s, 
 
 def test_a_sweep_that_ends_between_two_trials_has_not_finished(tmp_path):
     sweep = Sweep(tmp_path, complete=lambda: False)
-    trial = sweep.add()
-    sweep.start(trial)
-    sweep.report(trial, 1, 0.5)
+    trial = sweep.run(0.5)
     sweep.end_by_itself(trial)
     sweep.end()
     assert sweep.state.ended == "interrupted"
@@ -239,8 +193,7 @@ def test_the_reason_of_the_end_is_recorded_once(sweep):
 
 
 def test_checkpoints_are_relative_inside_the_sweep_and_recorded_once(sweep):
-    trial = sweep.add()
-    sweep.start(trial)
+    trial = sweep.run()
     inside = {"path": str(sweep.folder / "trial_00000/checkpoints/report-000001.ckpt"), "number": 1}
     for number in (1, 2):
         sweep.report(trial, number, 0.5, own={"checkpoints": [{**inside, "value": 0.5, "epoch": 0}]})
@@ -268,75 +221,20 @@ def test_diverged_and_oom_are_states_of_their_own_and_the_last_report_is_kept(sw
     assert found.best_failed.value == 0.5
 
 
-@pytest.mark.parametrize(("mode", "value"), [("max", math.inf), ("min", -math.inf)])
-def test_an_infinity_is_never_best(tmp_path, mode, value):
-    sweep = Sweep(tmp_path, mode=mode)
-    trial = sweep.add()
-    sweep.start(trial)
-    sweep.report(trial, 1, value)
-    sweep.report(trial, 2, 0.5)
-    best = sweep.state.best
-    assert best is not None
-    assert best.value == 0.5
-
-
 # The live view
 
 
-def test_live_view_counts_and_knows_the_best(sweep):
-    first, second = sweep.add(), sweep.add()
-    for trial in (first, second):
-        sweep.start(trial)
-    sweep.report(second, 1, 0.3)
-    sweep.report(first, 1, 0.5)
-    state = sweep.state
-    assert (state.best.value, state.best.trial) == (0.3, "00001")
-    assert state.counts["RUNNING"] == 2
-    assert [trial.history[-1]["loss"] for trial in state.live.values()] == [0.5, 0.3]
-    assert state.trials["00000"].workers == 2
-    sweep.complete(second)
-    assert list(state.live) == ["00000"]
-    assert (state.counts["RUNNING"], sum(state.counts.values())) == (1, 2)
-
-
-def test_nan_is_never_best_and_of_equals_the_lower_index_is(sweep):
-    trials = [sweep.add() for _ in range(3)]
-    for trial in trials:
-        sweep.start(trial)
-    sweep.report(trials[0], 1, math.nan)
-    assert not sweep.state.best
-    for trial in reversed(trials):
-        sweep.report(trial, 2, 0.5)
-    best = sweep.state.best
-    assert best is not None
-    assert (best.trial, best.training_iteration) == ("00000", 2)
-
-
-def test_best_is_the_largest_in_mode_max(tmp_path):
-    sweep = Sweep(tmp_path, metric="acc", mode="max")
-    trial = sweep.add()
-    sweep.start(trial)
-    for number, acc in enumerate((0.1, 0.9, 0.9, 0.5), start=1):
-        sweep.report(trial, number, 1.0, acc=acc)
-    sweep.callback.close()
-    assert sweep.state.trials["00000"].best == 1
-
-
-@pytest.mark.parametrize("value", [None, "text", True, math.nan])
-def test_what_is_no_number_is_no_metric_value(value):
-    assert storage.metric_value({"loss": value}, "loss") is None
-
-
-def test_nested_metric_is_found_by_its_path():
-    assert storage.metric_value({"val": {"loss": 2}}, "val/loss") == 2.0
+@pytest.mark.parametrize(("value", "found"), [(None, None), ("text", None), (True, None), (math.nan, None), (2, 2.0)])
+def test_a_metric_is_a_number_by_its_path(value, found):
+    assert storage.metric_value({"val": {"loss": value}}, "val/loss") == found
+    assert storage.metric_value({"loss": value}, "loss") == found
 
 
 # When the disk does not take it
 
 
 def test_failing_writes_are_kept_said_once_and_written_later(sweep, monkeypatch, caplog):
-    trial = sweep.add()
-    sweep.start(trial)
+    trial = sweep.run()
     write = os.write
 
     def full(_file, data):
@@ -354,8 +252,7 @@ def test_failing_writes_are_kept_said_once_and_written_later(sweep, monkeypatch,
 
 
 def test_a_partial_write_goes_on_where_it_broke_off(sweep, monkeypatch):
-    trial = sweep.add()
-    sweep.start(trial)
+    trial = sweep.run()
     write, budget = os.write, [70]
 
     def nearly_full(file, data):
@@ -388,26 +285,15 @@ def test_record_that_cannot_be_opened_is_a_storage_error(tmp_path):
 
 
 def test_report_that_a_trial_makes_again_is_recorded_once(sweep):
-    trial = sweep.add()
-    sweep.start(trial)
+    trial = sweep.run()
     for number in (1, 2, 2, 1, 3):
         sweep.report(trial, number, float(number))
     history = sweep.state.trials["00000"].history
     assert [report["training_iteration"] for report in history] == [1, 2, 3]
 
 
-def test_trial_that_is_stopped_at_a_report_made_again_is_stopped(sweep):
-    trial = sweep.add()
-    sweep.start(trial)
-    sweep.report(trial, 1, 1.0)
-    sweep.report(trial, 1, 1.0, done=True)
-    sweep.complete(trial)
-    assert sweep.states() == ["STOPPED"]
-
-
 def test_seconds_between_two_drivers_are_nobodys(sweep):
-    trial = sweep.add()
-    sweep.start(trial)
+    trial = sweep.run()
     sweep.clock.now += 5
     sweep.report(trial, 1, 1.0)
     sweep.callback.record.close()  # the driver dies
@@ -419,9 +305,7 @@ def test_seconds_between_two_drivers_are_nobodys(sweep):
 
 
 def test_a_trial_that_was_paused_waits_on_under_the_next_driver(sweep):
-    trial = sweep.add()
-    sweep.start(trial)
-    sweep.report(trial, 1, 1.0)
+    sweep.run(1.0)
     sweep.callback.record.close()  # the driver dies before it says that it paused the trial
     again = RecordCallback(sweep.folder, again={"00000": True}, metric="loss", mode="min")
     assert again.state.trials["00000"].state == "PAUSED"
@@ -450,8 +334,7 @@ def test_a_trial_is_starting_until_its_head_announces_that_its_workers_have_met(
     assert [trial.starting for trial in sweep.state.trials.values()] == [False, True]
     sweep.report(second, 1, 0.5)  # a report says it as well
     assert not sweep.state.trials["00001"].starting
-    first.status = "PAUSED"
-    sweep.step()
+    sweep.pause(first)
     assert not sweep.state.trials["00000"].starting  # it is paused
     replayed = read_record(tmp_path)
     assert [trial.training for trial in replayed.trials.values()] == [False, True]
@@ -460,13 +343,113 @@ def test_a_trial_is_starting_until_its_head_announces_that_its_workers_have_met(
 
 def test_an_announcement_of_an_earlier_start_is_not_taken_for_a_later_one(tmp_path):
     sweep = Sweep(tmp_path, announced=lambda: ["00000/0"])
-    trial = sweep.add()
-    sweep.start(trial)
-    sweep.report(trial, 1, 0.5)
-    trial.status = "PAUSED"
-    sweep.step()
+    trial = sweep.run(0.5)
+    sweep.pause(trial)
     sweep.start(trial)
     sweep.clock.now += 10
     sweep.step()
     assert sweep.state.trials["00000"].starting
     sweep.callback.close()
+
+
+# --- why a trial was stopped or paused, in the record -----------------------------------------------------
+
+
+PLACE = "place 7 of 12 at rung 4; the best 3 go on"
+
+
+class Told(GangScheduler):
+    """A scheduler that gives the reasons that a test says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reasons: dict[str, str] = {}
+
+    def reason(self, trial_id: str) -> str | None:
+        return self.reasons.get(trial_id)
+
+
+@pytest.fixture
+def scheduler() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def judged(tmp_path: Path, scheduler: Told) -> Any:
+    made = Sweep(tmp_path, scheduler=scheduler)
+    yield made
+    made.callback.close()
+
+
+def written(judged: Sweep, kind: str) -> list[dict[str, Any]]:
+    return [line for line in map(json.loads, lines(judged.folder)) if line["kind"] == kind]
+
+
+@pytest.mark.parametrize("end", [PLACE, None], ids=["of its end", "of its pause"])
+def test_a_trial_that_is_ended_while_it_is_paused_has_the_last_reason(
+    judged: Sweep, scheduler: Told, end: str | None
+) -> None:
+    trial = judged.run(0.5)
+    pause = "place 2 of 2 at rung 1; the best goes on"
+    scheduler.reasons["00000"] = pause
+    judged.pause(trial)
+    scheduler.reasons = {} if end is None else {"00000": end}
+    judged.complete(trial)
+    read = read_record(judged.folder).trials["00000"]
+    assert (read.state, read.why) == ("STOPPED", end or pause)
+
+
+def test_a_stop_is_recorded_with_the_scheduler_s_reason(judged: Sweep, scheduler: Told) -> None:
+    trial = judged.run(0.5)
+    scheduler.reasons["00000"] = PLACE
+    judged.report(trial, 2, 0.5, done=True)
+    judged.complete(trial)
+    assert [line.get("why") for line in written(judged, "report")] == [None, PLACE]
+    assert "why" not in written(judged, "report")[0]
+    read = read_record(judged.folder).trials["00000"]
+    assert (read.state, read.why) == ("STOPPED", PLACE)
+    assert SweepResults.load(judged.folder).trial("00000").stop_reason == PLACE
+
+
+def test_a_pause_is_recorded_with_its_reason_until_the_trial_goes_on(judged: Sweep, scheduler: Told) -> None:
+    trial = judged.run(0.5)
+    scheduler.reasons["00000"] = PLACE
+    judged.pause(trial)
+    assert read_record(judged.folder).trials["00000"].why == PLACE
+    scheduler.reasons.clear()
+    judged.start(trial)
+    assert read_record(judged.folder).trials["00000"].why is None
+    assert [line.get("why") for line in written(judged, "state")] == [None, PLACE, None]
+
+
+def test_a_stop_on_a_report_that_was_made_again_has_its_reason(judged: Sweep, scheduler: Told) -> None:
+    trial = judged.run(0.5)
+    scheduler.reasons["00000"] = PLACE
+    judged.report(trial, 1, 0.5, done=True)
+    assert read_record(judged.folder).trials["00000"].why == PLACE
+
+
+def test_a_trial_that_fails_or_diverges_was_not_stopped_for_its_place(judged: Sweep, scheduler: Told) -> None:
+    trial = judged.run()
+    scheduler.reasons["00000"] = PLACE
+    error = {"type_name": "Divergence", "message": "loss is nan", "state": "DIVERGED"}
+    judged.report(trial, 1, 0.5, done=True, own={"error": error})
+    read = read_record(judged.folder).trials["00000"]
+    assert (read.state, read.why) == ("DIVERGED", None)
+
+
+def test_a_person_s_stop_is_recorded_as_such(judged: Sweep, scheduler: Told) -> None:
+    trial = judged.run()
+    judged.callback.stop(trial.trial_id)
+    assert read_record(judged.folder).trials["00000"].why == "by command"
+
+
+@pytest.mark.parametrize("plain", [None, adapted(FIFOScheduler())])
+def test_a_scheduler_that_gives_no_reasons_leaves_none(tmp_path: Path, plain: Any) -> None:
+    judged = Sweep(tmp_path, scheduler=plain)
+    trial = judged.run()
+    judged.report(trial, 1, 0.5, done=True)
+    judged.complete(trial)
+    judged.end()
+    assert b'"why"' not in (tmp_path / "record.jsonl").read_bytes()
+    assert SweepResults.load(tmp_path).trial("00000").stop_reason is None

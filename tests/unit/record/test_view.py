@@ -53,8 +53,7 @@ def test_a_hyperparameter_that_never_varies_comes_last_and_one_that_most_values_
 
 def test_reasons_and_further_metrics_have_columns_where_trials_have_them(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path, further=[["latency", "min"]])
-    trial = sweep.add(lr=0.1)
-    sweep.start(trial)
+    trial = sweep.run(lr=0.1)
     sweep.report(trial, 1, 0.5, latency=3.0, epoch=None)
     sweep.callback.record.append("state", trial="00000", state="PAUSED", why="place 2 of 2 at rung 1")
     state = read_record(tmp_path)
@@ -66,11 +65,8 @@ def test_reasons_and_further_metrics_have_columns_where_trials_have_them(tmp_pat
     }  # fmt: skip
 
 
-def test_values_are_cut_and_no_row_holds_what_json_cannot(tmp_path: Path) -> None:
-    sweep = Sweep(tmp_path)
-    trial = sweep.add(text="x" * 1_000_000, big=1 << 70, odd=float("inf"), deep={"a": [1, 2]})
-    sweep.start(trial)
-    sweep.report(trial, 1, float("nan"))
+def test_values_are_cut_and_no_row_holds_what_json_cannot(sweep: Sweep) -> None:
+    sweep.run(float("nan"), text="x" * 1_000_000, big=1 << 70, odd=float("inf"), deep={"a": [1, 2]})
     row = view.row(sweep.state, sweep.state.trials["00000"])
     assert len(json.dumps(row, allow_nan=False)) < 1000
     assert row["last"] == "nan"
@@ -104,9 +100,7 @@ def test_of_many_trials_the_best_curves_are_shown(mode: str, monkeypatch: pytest
     monkeypatch.setattr(view, "MOST_CURVES", 2)
     sweep = Sweep(tmp_path, mode=mode)
     for number in range(5):
-        trial = sweep.add(lr=number)
-        sweep.start(trial)
-        sweep.report(trial, 1, float(number))
+        trial = sweep.run(float(number), lr=number)
         sweep.end_by_itself(trial)
     shown, reported = view.with_curves(sweep.state)
     assert {trial.index for trial in shown} == ({0, 1} if mode == "min" else {3, 4})

@@ -10,16 +10,20 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from tunelight.record import SweepState, apply
+from tests.kit.recording import Lines
+from tests.kit.waiting import until
+from tunelight.record import SweepState
 from tunelight.reporting import display
-from tunelight.reporting.display import MAX_ROWS, LinesView, NotebookView, TerminalView, choose_view
+from tunelight.reporting.display import LinesView, NotebookView, TerminalView, choose_view
 from tunelight.reporting.progress import ProgressCallback
+from tunelight.reporting.steps import AFTER_S, Steps
 
 
 class Screen(io.StringIO):
@@ -43,35 +47,15 @@ class Step:
         self.ends.append(None)
 
 
-class Sweep:
-    """A sweep that never ran: what Tune would call, in the order in which it calls it."""
+class Sweep(Lines):
+    """A sweep that never ran, and what is shown of it."""
 
     def __init__(self, tty: bool = False, height: int = 40, **settings: Any) -> None:
-        self.now = 1_000_000.0
-        self.state = SweepState()
-        self.state.sweep.update(name="digits", metric="loss", mode="min")
-        self.state.started = self.now
+        super().__init__()
         self.screen = Screen(tty)
         console = Console(file=self.screen, force_terminal=tty, width=100, height=height, color_system=None)
         settings = {"total": 20, "console": console, **settings}
         self.callback = ProgressCallback(self.state, clock=lambda: self.now, **settings)
-
-    def line(self, kind: str, **fields: Any) -> None:
-        apply(self.state, {"kind": kind, "time": self.now, **fields})
-
-    def start(self, trial: str, config: dict[str, Any] | None = None) -> None:
-        self.line("trial", trial=trial, index=len(self.state.trials), config=config or {}, folder=f"trial_{trial}")
-        self.line("state", trial=trial, state="RUNNING")
-        self.callback.on_trial_start(1, [], SimpleNamespace(trial_id=trial))
-
-    def report(self, trial: str, n: int, loss: Any, epoch: int | None = -1, **metrics: Any) -> None:
-        when = {"training_iteration": n, "epoch": n - 1 if epoch == -1 else epoch, "timestamp": self.now}
-        self.line("report", trial=trial, metrics={"loss": loss, **metrics}, decision="CONTINUE", workers=2, **when)
-        self.callback.on_trial_result(1, [], SimpleNamespace(trial_id=trial), {})
-
-    def end(self, trial: str, state: str = "FINISHED", error: dict[str, Any] | None = None) -> None:
-        self.line("state", trial=trial, state=state, error=error)
-        self.callback.on_trial_complete(1, [], SimpleNamespace(trial_id=trial))
 
     def step(self, seconds: float = 0.0) -> None:
         self.now += seconds
@@ -96,11 +80,11 @@ WORKER_ERROR = {
 def test_without_a_terminal_each_end_is_one_line():
     sweep = Sweep()
     sweep.start("00003")
-    sweep.report("00003", 1, 0.0987)
+    sweep.report("00003", 1, loss=0.0987)
     sweep.end("00003")
     sweep.start("00007")
     for n in range(1, 5):
-        sweep.report("00007", n, 0.1234 + 1 / n)
+        sweep.report("00007", n, loss=0.1234 + 1 / n)
         sweep.step(1)
     sweep.end("00007", "STOPPED")
     assert sweep.read().splitlines() == [
@@ -112,8 +96,8 @@ def test_without_a_terminal_each_end_is_one_line():
 def test_reports_without_an_epoch_are_counted_themselves():
     sweep = Sweep(total=None)
     sweep.start("9f_00000")
-    sweep.report("9f_00000", 1, 0.5, epoch=None)
-    sweep.report("9f_00000", 2, math.nan, epoch=None)
+    sweep.report("9f_00000", 1, loss=0.5, epoch=None)
+    sweep.report("9f_00000", 2, loss=math.nan, epoch=None)
     sweep.end("9f_00000")
     assert sweep.read() == "trial 00000 finished after 2 reports  loss=0.5  (best 0.5 by 00000)  1 done\n"
 
@@ -134,8 +118,8 @@ def test_a_failure_that_tune_saw_is_said_once_and_shortened():
     sweep.start("00000")
     error = {"type_name": "TuneError", "message": "x" * 1000, "traceback": ""}
     sweep.line("state", trial="00000", state="ERROR", error=error)
-    sweep.callback.on_trial_error(1, [], SimpleNamespace(trial_id="00000"))
-    sweep.callback.on_trial_complete(1, [], SimpleNamespace(trial_id="00000"))
+    sweep.hear("on_trial_error", "00000")
+    sweep.hear("on_trial_complete", "00000")
     first, second = sweep.read().splitlines()
     assert first == f"trial 00000 failed: TuneError: {'x' * 300}..."
     assert "1/20 done" in second
@@ -147,9 +131,9 @@ def test_each_warning_is_said_once():
     sweep.start("00001")
     for trial in ("00000", "00001"):
         sweep.line("note", trial=trial, text="val_loss is logged without sync_dist [x]")
-        sweep.report(trial, 1, 0.5)
+        sweep.report(trial, 1, loss=0.5)
     sweep.line("note", trial=None, text="the cluster may grow")
-    sweep.report("00000", 2, 0.5)
+    sweep.report("00000", 2, loss=0.5)
     assert sweep.read().splitlines() == [
         "trial 00000: val_loss is logged without sync_dist [x]",
         "the cluster may grow",
@@ -167,8 +151,8 @@ def test_notes_of_an_earlier_run_are_not_said_again():
 def test_the_table_shows_each_trial_and_the_best_so_far():
     sweep = Sweep(tty=True)
     sweep.start("00000", {"lr": 0.0123456789, "hidden": 64, "model": {"act": "relu"}})
-    sweep.report("00000", 1, 0.123456)
-    sweep.report("00000", 2, 0.5)
+    sweep.report("00000", 1, loss=0.123456)
+    sweep.report("00000", 2, loss=0.5)
     sweep.start("00001")
     sweep.now += 65
     sweep.step()
@@ -179,38 +163,6 @@ def test_the_table_shows_each_trial_and_the_best_so_far():
     assert "digits  0/20 done, 1 starting, 1 running  3 workers in use  1m 05s" in text
     assert "best loss=0.1235 by trial 00000 at epoch 1: lr=0.01235, hidden=64, model.act=relu" in text
     assert "│ 00001   │ STARTING │       - │     - │    - │" in text
-
-
-def test_a_last_value_that_is_nan_is_shown_as_it_is():
-    sweep = Sweep(tty=True)
-    sweep.start("00000")
-    sweep.report("00000", 1, math.nan)
-    sweep.step()
-    assert " nan " in sweep.read()
-
-
-def test_running_trials_come_first_then_the_best():
-    sweep = Sweep(tty=True, height=40)
-    for i in range(30):
-        sweep.start(f"{i:05d}")
-        if i < 28:
-            sweep.report(f"{i:05d}", 1, 1 - i / 30)
-            sweep.end(f"{i:05d}", "STOPPED")
-    sweep.step(1)
-    text = sweep.read()
-    shown = [line.replace("│", " ").split()[0] for line in text.splitlines() if "│ 000" in line]
-    assert shown == ["00028", "00029", *(f"{i:05d}" for i in range(27, 17, -1))]
-    assert "and 18 more: 18 stopped" in text
-
-
-def test_more_running_trials_than_rows_are_counted():
-    sweep = Sweep(tty=True, height=40)
-    for i in range(30):
-        sweep.start(f"{i:05d}")
-    sweep.step()
-    text = sweep.read()
-    assert text.count("STARTING") == MAX_ROWS
-    assert "and 10 more: 10 running" in text
 
 
 def test_a_low_terminal_gets_fewer_rows():
@@ -233,10 +185,10 @@ def test_it_redraws_at_most_four_times_a_second(monkeypatch):
     sweep = Sweep()
     drawn = count_draws(sweep, monkeypatch)
     sweep.start("00000")
-    sweep.report("00000", 0, 0.5)
+    sweep.report("00000", 0, loss=0.5)
     assert drawn == []  # a report alone draws nothing
     for n in range(1, 1001):
-        sweep.report("00000", n, 0.5)
+        sweep.report("00000", n, loss=0.5)
         sweep.step(0.01)
     assert 36 <= len(drawn) <= 41
 
@@ -244,7 +196,7 @@ def test_it_redraws_at_most_four_times_a_second(monkeypatch):
 def test_without_a_terminal_a_quiet_minute_is_one_line():
     sweep = Sweep()
     sweep.start("00000")
-    sweep.report("00000", 1, 0.25)
+    sweep.report("00000", 1, loss=0.25)
     for _ in range(130):
         sweep.step(1)
     lines = sweep.read().splitlines()
@@ -284,10 +236,10 @@ def test_at_the_end_it_says_in_one_paragraph_how_it_went():
     ):
         sweep.start(trial, {"lr": 0.5, "drop": None})
         if state != "ERROR":
-            sweep.report(trial, 1, 0.25)
+            sweep.report(trial, 1, loss=0.25)
         sweep.end(trial, state, WORKER_ERROR if state == "ERROR" else None)
     sweep.start("00004")
-    sweep.report("00004", 1, 0.5)
+    sweep.report("00004", 1, loss=0.5)
     sweep.line("state", trial="00004", state="INTERRUPTED")
     sweep.now += 83
     sweep.callback.on_experiment_end([])
@@ -322,7 +274,7 @@ def test_with_progress_false_nothing_is_shown():
     sweep = Sweep(progress=False)
     sweep.start("00000")
     sweep.line("note", trial=None, text="note")
-    sweep.report("00000", 1, 0.5)
+    sweep.report("00000", 1, loss=0.5)
     sweep.step(1)
     sweep.end("00000", "ERROR", WORKER_ERROR)
     sweep.callback.on_experiment_end([])
@@ -447,7 +399,7 @@ def test_a_notebook_gets_one_table_that_is_updated(notebook, capsys):
     sweep = Sweep(console=None)
     sweep.start("00000")
     sweep.step()
-    sweep.report("00000", 1, 0.5)
+    sweep.report("00000", 1, loss=0.5)
     sweep.step(1)
     sweep.end("00000", "ERROR", WORKER_ERROR)
     sweep.callback.close()
@@ -479,7 +431,45 @@ def test_the_step_before_the_sweep_is_shown_until_there_is_something_else(tty):
     sweep.start("00000")
     sweep.callback.on_step_end(1, [])
     assert len(step.ends) == tty  # there is a table now, and no line yet
-    sweep.report("00000", 1, 0.5)
+    sweep.report("00000", 1, loss=0.5)
     sweep.end("00000")
     sweep.callback.close()
     assert len(step.ends) == 1
+
+
+# --- steps that a program shows while it has nothing else to show -----------------------------------------
+
+
+def test_a_step_that_takes_its_time_is_a_line():
+    stream = Screen(tty=False)
+    with Steps(console=Console(file=stream), after_s=0.01) as steps:
+        steps("Starting Ray [of 2 nodes]")
+        until(stream.getvalue, 5)
+        steps("Starting 2 workers")
+        until(lambda: "workers" in stream.getvalue(), 5)
+    assert stream.getvalue() == "Starting Ray [of 2 nodes] ...\nStarting 2 workers ...\n"
+
+
+def test_a_short_step_and_a_quiet_program_show_nothing():
+    stream = Screen(tty=False)
+    with Steps(console=Console(file=stream), after_s=0.05) as steps:
+        steps("Checking the sweep")
+    with Steps(shown=False, console=Console(file=stream), after_s=0) as steps:
+        steps("Starting Ray")
+        time.sleep(0.1)
+    assert not stream.getvalue()
+    assert AFTER_S == 0.5
+
+
+def test_in_a_terminal_it_is_drawn_and_vanishes():
+    stream = Screen(tty=True)
+    steps = Steps(console=Console(file=stream, force_terminal=True, width=60), after_s=0.01)
+    steps("Starting Ray")
+    until(lambda: "Starting Ray" in stream.getvalue(), 5)
+    steps.end()
+    steps.end()
+    drawn = stream.getvalue()
+    assert "0:00:00" in drawn
+    assert drawn.endswith("\x1b[2K")  # the line is erased
+    time.sleep(0.15)
+    assert stream.getvalue() == drawn

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from tests.kit.recording import Lines
 from tunelight.record import SweepState, apply
 from tunelight.record.view import sparkline
 from tunelight.reporting import display
@@ -21,15 +22,12 @@ from tunelight.reporting.words import compact, elapsed
 NOW = 1_000_000.0
 
 
-class State:
+class State(Lines):
     """A sweep's state, made of the lines of a record."""
 
     def __init__(self, **told: Any) -> None:
-        self.now, self.state = NOW, SweepState()
+        super().__init__()
         self.line("sweep", sweep={"name": "digits", "metric": "loss", "mode": "min", **told})
-
-    def line(self, kind: str, **fields: Any) -> None:
-        apply(self.state, {"kind": kind, "time": self.now, **fields})
 
     def trial(
         self,
@@ -217,10 +215,6 @@ def test_a_sweep_without_rungs_or_reports_says_nothing_of_them() -> None:
     assert "no trial has reported the metric 'loss' yet" in made.show()
 
 
-def test_rungs_that_nobody_came_to_are_left_out(sweep: State) -> None:
-    assert "9:" not in rungs_line(sweep.state)
-
-
 def test_rungs_counted_by_what_is_not_reported_are_unknown() -> None:
     made = State(rungs={"by": "time_total_s", "at": [1]})
     made.trial(0.5)
@@ -248,12 +242,6 @@ def test_only_running_trials_use_workers() -> None:
 )
 def test_a_sparkline_is_as_high_as_its_values(values: list[float], width: int, drawn: str) -> None:
     assert sparkline(values, width) == drawn
-
-
-def test_a_curve_leaves_out_what_is_no_number() -> None:
-    made = State()
-    made.trial(math.nan, 1.0, math.inf, 0.5)
-    assert best_curve(made.state, 40) == "1 █▁ 0.5"
 
 
 # How long it will take yet

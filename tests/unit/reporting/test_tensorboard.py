@@ -15,37 +15,22 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata
 
+from tests.kit.recording import Lines
 from tunelight.record import SweepState, apply
 from tunelight.reporting.tensorboard import TensorBoardCallback
 
 
-class Sweep:
-    """A sweep that never ran: what Tune would call, in the order in which it calls it."""
+class Sweep(Lines):
+    """A sweep that never ran, and what TensorBoard reads of it; a second passes before each report."""
 
     def __init__(self, folder: Path, metric: str | None = "loss", mode: str = "min") -> None:
-        self.now = 1_000_000.0
+        super().__init__(metric=metric, mode=mode)
         self.folder = folder
-        self.state = SweepState()
-        self.state.sweep.update(metric=metric, mode=mode)
         self.callback = TensorBoardCallback(folder, self.state, clock=lambda: self.now)
 
-    def line(self, kind: str, **fields: Any) -> None:
-        apply(self.state, {"kind": kind, "time": self.now, **fields})
-
-    def start(self, trial: str, config: dict[str, Any] | None = None) -> None:
-        self.line("trial", trial=trial, index=len(self.state.trials), config=config or {}, folder=f"trial_{trial}")
-        self.line("state", trial=trial, state="RUNNING")
-        self.callback.on_trial_start(1, [], fake(trial))
-
-    def report(self, trial: str, n: int, **metrics: Any) -> None:
+    def report(self, trial: str, n: int, epoch: int | None = -1, **metrics: Any) -> None:
         self.now += 1
-        when = {"training_iteration": n, "epoch": n - 1, "timestamp": self.now}
-        self.line("report", trial=trial, metrics=metrics, decision="CONTINUE", **when)
-        self.callback.on_trial_result(1, [], fake(trial), {})
-
-    def end(self, trial: str, state: str = "FINISHED") -> None:
-        self.line("state", trial=trial, state=state, error={} if state == "ERROR" else None)
-        self.callback.on_trial_complete(1, [], fake(trial))
+        super().report(trial, n, epoch, **metrics)
 
     def read(self, trial: str) -> EventAccumulator:
         events = EventAccumulator(str(self.folder / f"trial_{trial}"))
@@ -59,10 +44,6 @@ class Sweep:
         content = self.read(trial).SummaryMetadata(metadata.SESSION_START_INFO_TAG).plugin_data.content
         values = metadata.parse_session_start_info_plugin_data(content).hparams
         return {key: getattr(values[key], values[key].WhichOneof("kind")) for key in values}
-
-
-def fake(trial_id: str) -> Any:
-    return SimpleNamespace(trial_id=trial_id)
 
 
 @pytest.fixture
@@ -180,7 +161,7 @@ def test_how_a_trial_ended_is_told_as_text(sweep):
         sweep.report(trial, 1, loss=0.5)
         how = {"error": error} if state == "ERROR" else {"why": "place 2 of 2"}
         sweep.line("state", trial=trial, state=state, **how)
-        sweep.callback.on_trial_complete(1, [], fake(trial))
+        sweep.hear("on_trial_complete", trial)
     said = {trial: sweep.read(trial).Tensors("state") for trial in "ab"}
     assert [event.tensor_proto.string_val[0].decode() for event in said["a"]] == ["STOPPED\n\n    place 2 of 2"]
     assert said["b"][0].tensor_proto.string_val[0].decode().splitlines() == [
@@ -193,7 +174,7 @@ def test_how_a_trial_ended_is_told_as_text(sweep):
 def test_a_failure_that_tune_saw_ends_the_file(sweep):
     sweep.start("a")
     sweep.line("state", trial="a", state="ERROR", error={})
-    sweep.callback.on_trial_error(1, [], fake("a"))
+    sweep.hear("on_trial_error", "a")
     content = sweep.read("a").SummaryMetadata(metadata.SESSION_END_INFO_TAG).plugin_data.content
     assert metadata.parse_session_end_info_plugin_data(content).status == 2
 
@@ -204,7 +185,7 @@ def test_a_trial_that_starts_again_keeps_its_first_file(sweep):
     sweep.end("a", "ERROR")
     sweep.now -= 1  # both files are opened within the same second
     sweep.line("state", trial="a", state="RUNNING")
-    sweep.callback.on_trial_start(1, [], fake("a"))
+    sweep.hear("on_trial_start", "a")
     sweep.report("a", 2, loss=0.25)
     sweep.end("a")
     assert len(list((sweep.folder / "trial_a").iterdir())) == 2
@@ -221,7 +202,7 @@ def test_paused_trials_hold_no_descriptor_and_go_on_in_their_file(sweep):
         sweep.callback.on_step_end(1, [])
     assert open_files(sweep.folder) == before
     sweep.line("state", trial="00007", state="RUNNING")
-    sweep.callback.on_trial_start(1, [], fake("00007"))
+    sweep.hear("on_trial_start", "00007")
     sweep.report("00007", 2, loss=0.5)
     assert len(open_files(sweep.folder)) == len(before) + 1
     sweep.end("00007")
@@ -258,8 +239,8 @@ def test_it_never_raises_and_warns_once(tmp_path, caplog):
 
 
 def test_a_trial_that_the_live_view_does_not_know_is_left_out(sweep):
-    sweep.callback.on_trial_start(1, [], fake("unknown"))
-    sweep.callback.on_trial_complete(1, [], fake("unknown"))
+    sweep.hear("on_trial_start", "unknown")
+    sweep.hear("on_trial_complete", "unknown")
     assert list(sweep.folder.iterdir()) == []
 
 
@@ -267,7 +248,7 @@ def test_it_can_be_pickled_while_files_are_open(tmp_path):
     state = SweepState()
     apply(state, {"kind": "trial", "time": 0.0, "trial": "a", "index": 0, "config": {}, "folder": "trial_a"})
     callback = TensorBoardCallback(tmp_path, state)
-    callback.on_trial_start(1, [], fake("a"))
+    callback.on_trial_start(1, [], SimpleNamespace(trial_id="a"))
     pickle.loads(pickle.dumps(callback)).close()
     callback.close()
 

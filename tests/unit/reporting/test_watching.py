@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import io
-import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from rich.console import Console
 from tests.kit.recording import Sweep
 from tunelight.errors import StorageError
 from tunelight.machine.processes import process_table
-from tunelight.record import RECORD_FILE, RecordFollower, driver_of, leased, read_record
+from tunelight.record import RECORD_FILE, RecordFollower, leased
 from tunelight.record.lease import Owner, Owners
 from tunelight.reporting import watch
 
@@ -54,8 +52,7 @@ class Watching:
 
 def test_it_tells_of_each_end_and_ends_with_the_sweep(sweep: Sweep) -> None:
     def begin() -> None:
-        sweep.start(sweep.add(lr=0.1))
-        sweep.report(sweep.trials[0], 1, 0.5)
+        sweep.run(0.5, lr=0.1)
         sweep.callback.note("val_loss is logged without sync_dist", "00000")
 
     with leased(sweep.folder):
@@ -70,7 +67,7 @@ def test_it_tells_of_each_end_and_ends_with_the_sweep(sweep: Sweep) -> None:
 
 
 def test_a_sweep_that_has_ended_is_shown_at_once(sweep: Sweep) -> None:
-    sweep.start(sweep.add())
+    sweep.run()
     sweep.fail(sweep.trials[0])
     sweep.end()
     watching = Watching(sweep)
@@ -83,7 +80,7 @@ def test_a_driver_that_died_is_told_of(sweep: Sweep) -> None:
     dead = subprocess.Popen([sys.executable, "-c", "pass"])
     dead.wait()
     Owners(sweep.folder).create(Owner(1, socket.gethostname(), dead.pid, table=process_table(), born=1))
-    sweep.start(sweep.add())
+    sweep.run()
     watching = Watching(sweep)
     state = watching()
     assert state.ended is None
@@ -124,33 +121,9 @@ def test_a_folder_that_is_no_sweep_is_an_error(tmp_path: Path) -> None:
 # The record as it grows
 
 
-def test_a_follower_knows_what_the_writer_knows(sweep: Sweep) -> None:
-    follower = RecordFollower(sweep.folder)
-    assert [line["kind"] for line in follower.look()] == ["sweep"]
-    sweep.start(sweep.add())
-    sweep.report(sweep.trials[0], 1, 0.5)
-    assert [line["kind"] for line in follower.look()] == ["trial", "state", "report"]
-    assert follower.look() == []
-    assert follower.state == sweep.state == read_record(sweep.folder)
-
-
-def test_half_a_line_is_waited_for(sweep: Sweep) -> None:
-    follower = RecordFollower(sweep.folder)
-    follower.look()
-    path = sweep.folder / RECORD_FILE
-    sweep.add()
-    before = path.read_bytes()
-    sweep.step()
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(before) + 20])
-    assert follower.look() == []
-    path.write_bytes(whole)
-    assert len(follower.look()) == 1
-
-
 def test_a_record_that_was_replaced_is_read_anew(sweep: Sweep) -> None:
     follower = RecordFollower(sweep.folder)
-    sweep.start(sweep.add())
+    sweep.run()
     follower.look()
     path = sweep.folder / RECORD_FILE
     other = path.with_name("other")
@@ -171,33 +144,3 @@ def test_a_damaged_record_is_an_error(sweep: Sweep) -> None:
 
 
 # Who runs it
-
-
-def test_the_lock_says_who_runs_a_sweep(tmp_path: Path) -> None:
-    assert driver_of(tmp_path) is None
-    with leased(tmp_path):
-        found = driver_of(tmp_path)
-        assert found is not None
-        assert (found.pid, found.alive) == (os.getpid(), True)
-    assert driver_of(tmp_path) is None
-
-
-def test_a_driver_of_another_host_lives_as_long_as_it_gives_signs(tmp_path: Path) -> None:
-    Owners(tmp_path).create(Owner(1, "elsewhere", 1, table="elsewhere"))
-    path = tmp_path / "owners" / "1.json"
-    found = driver_of(tmp_path)
-    assert found is not None
-    assert found.alive
-    os.utime(path, (time.time() - 61, time.time() - 61))
-    found = driver_of(tmp_path)
-    assert found is not None
-    assert not found.alive
-
-
-def test_looking_keeps_no_driver_from_starting(tmp_path: Path) -> None:
-    with leased(tmp_path):
-        pass
-    driver_of(tmp_path)
-    with leased(tmp_path):
-        driver_of(tmp_path)
-        assert driver_of(tmp_path) is not None

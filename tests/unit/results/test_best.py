@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from tests.kit.recording import ERROR, Sweep, Writer
+from tests.unit.cli.test_command import call
 from tests.unit.reporting.test_report import inlined
-from tunelight.cli import app
 from tunelight.errors import NoResultError
 from tunelight.extras.figures import history, learning_curves, pareto
 from tunelight.extras.report.page import page
@@ -82,8 +80,7 @@ def test_where_all_have_failed_there_is_no_best_and_the_error_names_the_one_to_l
     assert "Trial 00001, which failed, had reported loss=0.1" in found.summary()
 
 
-def test_the_live_view_takes_the_best_back_when_its_trial_fails(tmp_path: Path) -> None:
-    sweep = Sweep(tmp_path)
+def test_the_live_view_takes_the_best_back_when_its_trial_fails(sweep: Sweep, tmp_path: Path) -> None:
     first, second, third = (sweep.add(lr=number) for number in (1, 2, 3))
     for trial, loss in ((first, 0.5), (second, 0.1), (third, 0.3)):
         sweep.start(trial)
@@ -100,8 +97,7 @@ def test_the_live_view_takes_the_best_back_when_its_trial_fails(tmp_path: Path) 
     assert read_record(tmp_path).best == sweep.state.best
 
 
-def test_a_failed_trial_that_goes_on_counts_again(tmp_path: Path) -> None:
-    sweep = Sweep(tmp_path)
+def test_a_failed_trial_that_goes_on_counts_again(sweep: Sweep) -> None:
     first, second = sweep.add(lr=1), sweep.add(lr=2)
     for trial, loss in ((first, 0.5), (second, 0.1)):
         sweep.start(trial)
@@ -129,16 +125,11 @@ def test_figures_count_a_failed_trial_as_no_best(ahead: SweepResults) -> None:
 
 
 def test_the_command_line_shows_and_exports_no_failed_trial(ahead: SweepResults, tmp_path: Path) -> None:
-    def call(*words: Any) -> str:
-        done = CliRunner().invoke(app, [str(word) for word in words])
-        assert done.exit_code == 0, done.output
-        return done.output
-
-    assert "Trial 00001, which failed, had reported loss=0.1" in call("show", ahead.folder)
-    assert call("best", ahead.folder).startswith("Trial 00000: loss=0.4")
-    assert "Trial 00001, which failed, had reported loss=0.1" in call("best", ahead.folder)
-    assert json.loads(call("best", ahead.folder, "--json"))["trial"] == "00000"
-    listed = json.loads(call("ls", ahead.folder.parent, "--json"))
+    assert "Trial 00001, which failed, had reported loss=0.1" in call("show", ahead.folder).output
+    assert call("best", ahead.folder).output.startswith("Trial 00000: loss=0.4")
+    assert "Trial 00001, which failed, had reported loss=0.1" in call("best", ahead.folder).output
+    assert json.loads(call("best", ahead.folder, "--json").output)["trial"] == "00000"
+    listed = json.loads(call("ls", ahead.folder.parent, "--json").output)
     assert listed[0]["best"]["trial"] == "00000"
     call("best", ahead.folder, "--export", tmp_path / "best.json")
     assert json.loads((tmp_path / "best.json").read_text())["trial"] == "00000"

@@ -1,10 +1,12 @@
-"""Figures of recorded sweeps: what they hold, and that each also draws a sweep that has next to nothing."""
+"""Figures of recorded sweeps: what they hold, also of a sweep that has next to nothing."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import math
+import random
+import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,9 +17,10 @@ import pytest
 
 from tests.kit.recording import Sweep
 from tests.kit.sweeps import record
-from tunelight.errors import MetricError, ReportError
-from tunelight.extras.figures import FIGURES, history, learning_curves, pareto
-from tunelight.extras.figures.data import is_wide
+from tunelight.errors import MetricError, ReportError, SettingsError
+from tunelight.extras.figures import FIGURES, contour, history, importances, learning_curves, parallel, pareto, slices
+from tunelight.extras.figures.data import columns, is_wide, same_epoch
+from tunelight.record import write_sweep_file
 from tunelight.reporting import write_image
 from tunelight.results import SweepResults
 
@@ -58,23 +61,18 @@ def one_that_waits(sweep: Sweep) -> None:
 
 
 def one_of_nan(sweep: Sweep) -> None:
-    trial = sweep.add(lr=0.1)
-    sweep.start(trial)
-    sweep.report(trial, 1, math.nan)
-    sweep.report(trial, 2, math.inf)
+    sweep.run(math.nan, math.inf, lr=0.1)
 
 
 def one_report(sweep: Sweep) -> None:
-    trial = sweep.add(lr=0.1)
-    sweep.start(trial)
+    trial = sweep.run(lr=0.1)
     sweep.clock.now += 1
     sweep.report(trial, 1, 0.5)
 
 
 def two_alike(sweep: Sweep) -> None:
     for _ in range(2):
-        trial = sweep.add(lr=0.1, nested={"a": [1, 2]})
-        sweep.start(trial)
+        trial = sweep.run(lr=0.1, nested={"a": [1, 2]})
         sweep.report(trial, 1, 0.5, epoch=None)
 
 
@@ -82,21 +80,18 @@ def odd_values(sweep: Sweep) -> None:
     """Configurations of all kinds, none alike; one key is a number in some and text in others."""
     odd: list[Any] = [None, True, 3, 0.5, "x", [1], {"deep": 1}, 10**400, math.nan]
     for number, value in enumerate(odd):
-        trial = sweep.add(odd=value, **({"sometimes": number / 10} if number % 2 else {}))
-        sweep.start(trial)
+        trial = sweep.run(odd=value, **({"sometimes": number / 10} if number % 2 else {}))
         sweep.clock.now += 1
         sweep.report(trial, 1, float(number))
 
 
 @pytest.mark.parametrize("name", FIGURES)
 @pytest.mark.parametrize("make", [nobody, one_that_waits, one_of_nan, one_report, two_alike, odd_values])
-def test_each_figure_draws_also_what_is_hardly_there(tmp_path: Path, name: str, make: Any) -> None:
-    sweep = Sweep(tmp_path)
+def test_each_figure_draws_also_what_is_hardly_there(sweep: Sweep, tmp_path: Path, name: str, make: Any) -> None:
     make(sweep)
     made = FIGURES[name](SweepResults.load(tmp_path))
     loads(made)
     assert made.data or made.layout.annotations[0].text
-    sweep.callback.close()
 
 
 def test_history_draws_every_trial_and_the_best_so_far(results: SweepResults) -> None:
@@ -107,20 +102,16 @@ def test_history_draws_every_trial_and_the_best_so_far(results: SweepResults) ->
     assert list(best.y) == list(np.minimum.accumulate([drawn[index] for index in sorted(drawn)]))
 
 
-def test_history_says_how_many_have_no_value(tmp_path: Path) -> None:
-    sweep = Sweep(tmp_path)
+def test_history_says_how_many_have_no_value(sweep: Sweep, tmp_path: Path) -> None:
     one_report(sweep)
     one_of_nan(sweep)
     assert "without 1 of 2 trials, which reported no number" in history(SweepResults.load(tmp_path)).layout.title.text
-    sweep.callback.close()
 
 
 def test_history_of_what_is_to_be_large_rises(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path, mode="max")
     for value in (0.5, 0.25, 0.75):
-        trial = sweep.add()
-        sweep.start(trial)
-        sweep.report(trial, 1, value)
+        sweep.run(value)
     assert list(trace(history(SweepResults.load(tmp_path)), "best so far").y) == [0.5, 0.5, 0.75]
     sweep.callback.close()
 
@@ -140,11 +131,9 @@ def test_learning_curves_are_grouped_by_rung_with_gaps_between_trials(results: S
     assert set(group.customdata[: ends[0] + 1]) == {first}
 
 
-def test_learning_curves_are_grouped_by_state_where_no_rung_is_known(tmp_path: Path) -> None:
-    sweep = Sweep(tmp_path)
+def test_learning_curves_are_grouped_by_state_where_no_rung_is_known(sweep: Sweep, tmp_path: Path) -> None:
     one_report(sweep)
     assert learning_curves(SweepResults.load(tmp_path)).data[0].name == "running: 1 trial"
-    sweep.callback.close()
 
 
 def test_many_points_are_thinned_but_keep_best_and_last(results: SweepResults, monkeypatch: Any) -> None:
@@ -179,27 +168,9 @@ def test_a_mark_names_its_trial_by_the_index(results: SweepResults, name: str) -
     assert {index for trace in found for index in trace} <= {trial.index for trial in results.trials}
 
 
-def test_a_pareto_front_of_one_metric_is_against_the_time_it_took(results: SweepResults) -> None:
-    made = pareto(results)
-    assert made.layout.xaxis.title.text == "loss"
-    assert made.layout.yaxis.title.text == "seconds of training"
-    front = trace(made, "front")
-    best = min(trial.value for trial in results.trials if trial.value is not None)
-    assert best in list(front.x)
-
-
-def test_a_pareto_front_of_two_metrics_takes_two(results: SweepResults) -> None:
-    made = pareto(results, ["loss", "seconds_an_epoch"], ["min", "max"])
-    assert "seconds_an_epoch (max)" in made.layout.title.text
-    with pytest.raises(MetricError, match="Name two of each"):
-        pareto(results, ["loss", "seconds_an_epoch", "loss"])
-
-
-def test_the_front_is_that_of_the_results(tmp_path: Path) -> None:
-    sweep = Sweep(tmp_path)
+def test_the_front_is_that_of_the_results(sweep: Sweep, tmp_path: Path) -> None:
     for number, (loss, speed) in enumerate([(1, 1), (2, 3), (2, 3), (3, 2), (0, 5), (4, 4), (math.nan, 9)]):
-        trial = sweep.add(lr=number)
-        sweep.start(trial)
+        trial = sweep.run(lr=number)
         sweep.report(trial, 1, loss, speed=speed)
         if number == 4:
             sweep.fail(trial)
@@ -235,11 +206,9 @@ def test_an_axis_is_logarithmic_only_for_what_is_far_apart(values: Any, wide: bo
     assert is_wide(values) is wide
 
 
-def test_values_that_span_decades_are_drawn_on_a_log_axis(tmp_path: Path) -> None:
-    sweep = Sweep(tmp_path)
+def test_values_that_span_decades_are_drawn_on_a_log_axis(sweep: Sweep, tmp_path: Path) -> None:
     for best in (1e-3, 1e-2, 1.0):
-        trial = sweep.add()
-        sweep.start(trial)
+        trial = sweep.run()
         for number, value in enumerate([5.0, best], start=1):
             sweep.report(trial, number, value)
     results = SweepResults.load(tmp_path)
@@ -247,7 +216,6 @@ def test_values_that_span_decades_are_drawn_on_a_log_axis(tmp_path: Path) -> Non
         assert (made.layout.yaxis.type, made.layout.yaxis.dtick) == ("log", 1)
     sweep.report(trial, 3, 0.0)
     assert learning_curves(SweepResults.load(tmp_path)).layout.yaxis.type == "linear"
-    sweep.callback.close()
 
 
 @pytest.mark.parametrize(
@@ -263,8 +231,7 @@ def test_a_rung_is_named_with_its_place_and_the_number_of_trials(
 ) -> None:
     sweep = Sweep(tmp_path, rungs={"by": by, "at": [2, 4]})
     for reports in (1, 2, 3):
-        trial = sweep.add()
-        sweep.start(trial)
+        trial = sweep.run()
         for number in range(1, reports + 1):
             sweep.report(trial, number, 1.0, samples=number, epoch=number - 1 if epoch else None)
     names = [one.name for one in learning_curves(SweepResults.load(tmp_path)).data]
@@ -296,3 +263,247 @@ def test_a_browser_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: A
 def test_a_picture_of_an_unknown_kind_is_guessed_at(results: SweepResults, tmp_path: Path) -> None:
     with pytest.raises(ReportError, match=r"has '.pgn'. Did you mean 'png'\?"):
         write_image(history(results), tmp_path / "a.pgn")
+
+
+# --- figures of how results depend on hyperparameters: each mark is a trial, and what is left out is said
+
+
+def test_a_line_of_parallel_coordinates_is_a_trial(results: SweepResults) -> None:
+    (line,) = parallel(results).data
+    found = {axis.label: axis for axis in line.dimensions}
+    assert list(found) == ["model.hidden", "model.lr", "momentum", "opt", "loss"]
+    assert line.customdata.tolist() == [trial.index for trial in results.trials]
+    assert found["model.hidden"]["values"].tolist() == [trial.config["model"]["hidden"] for trial in results.trials]
+    assert found["loss"]["values"] == pytest.approx([trial.value for trial in results.trials])
+    below = found["momentum"].tickvals[0]
+    assert found["momentum"].ticktext[0] == "(not set)"
+    lacking = ["momentum" not in trial.config for trial in results.trials]
+    assert (found["momentum"]["values"] == np.float32(below)).tolist() == lacking
+    names = dict(zip(found["opt"].tickvals, found["opt"].ticktext, strict=True))
+    assert [names[place] for place in found["opt"]["values"]] == [trial.config["opt"] for trial in results.trials]
+
+
+def test_figures_of_keys_say_which_are_not_set_and_who_reported_nothing(sweep: Sweep, tmp_path: Path) -> None:
+    for number, value in enumerate([0.5, 0.4, 0.3, math.nan]):
+        sweep.run(value, x=number, **({"z": 0.1 * number} if number % 2 else {}))
+    sweep.callback.close()
+    for draw in (parallel, slices):
+        said = draw(SweepResults.load(tmp_path)).layout.title.text
+        assert "not set: z in 2 of 3 trials; without 1 of 4 trials, which reported no number" in said
+
+
+def test_slices_leave_out_who_lacks_the_key(results: SweepResults) -> None:
+    made = slices(results)
+    titles = [one.title.text for one in made.select_xaxes()]
+    assert titles == ["model.hidden", "model.lr", "momentum", "opt"]
+    drawn = dict(zip(titles, zip(made.data, points_of(made), strict=True), strict=True))
+    assert len(drawn["model.lr"][1]) == len(results)
+    for trace, indices in drawn.values():
+        assert list(trace.y) == [results.trials[index].value for index in indices]
+    assert list(drawn["opt"][0].x) == [results.trials[index].config["opt"] for index in drawn["opt"][1]]
+    assert set(drawn["momentum"][1]) == {trial.index for trial in results.trials if "momentum" in trial.config}
+    assert [one.type for one in made.select_xaxes()] == [None, "log", None, "category"]
+
+
+def test_trials_that_were_stopped_or_failed_are_drawn_with_their_best_report(results: SweepResults) -> None:
+    drawn = dict(zip(points_of(slices(results))[0], slices(results).data[0].y, strict=True))
+    assert {results.trials[index].state for index in drawn} == {"FINISHED", "STOPPED", "ERROR", "DIVERGED"}
+    assert drawn == {trial.index: trial.value for trial in results.trials}
+
+
+def test_a_contour_is_of_the_keys_that_decide(tmp_path: Path) -> None:
+    results = sphere(tmp_path)
+    made = contour(results)
+    assert (made.layout.xaxis.title.text, made.layout.yaxis.title.text) == ("x", "z")
+    heat, points = made.data
+    assert len(points.customdata) == 30  # which have z
+    for x, y, (index, value) in zip(points.x, points.y, points.customdata, strict=True):
+        trial = results.trials[index]
+        assert (x, y, value) == (trial.config["x"], trial.config["z"], trial.value)
+    assert heat.z.shape == (32, 32)
+    assert "30 of 60 trials, by their best loss up to epoch 1" in made.layout.title.text
+
+
+def test_a_contour_of_many_trials_stays_small(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("tunelight.extras.figures.parameters._MOST_POINTS", 10)
+    heat, points = contour(sphere(tmp_path)).data
+    assert len(points.x) == 10
+    assert max(heat.z.shape) <= 12
+
+
+def test_one_key_makes_no_contour(sweep: Sweep, tmp_path: Path) -> None:
+    for number in range(5):
+        sweep.run(float(number), lr=0.1 * number, same=1)
+    sweep.callback.close()
+    made = contour(SweepResults.load(tmp_path))
+    assert made.layout.annotations[0].text == "No two keys differ within the same trials."
+    assert len(slices(SweepResults.load(tmp_path)).data) == 1
+
+
+def sphere(folder: Path) -> SweepResults:
+    """Record trials whose loss is decided by x, and a little by z, which only those have that have kind=b."""
+    sweep = Sweep(folder)
+    for number in range(60):
+        x, y, kind = (number * 37 % 60) / 60, (number * 17 % 60) / 60, "ab"[number % 2]
+        z = (number * 23 % 60) / 60
+        sweep.run(
+            10 * (x - 0.5) ** 2 + (z if kind == "b" else 0.0), x=x, y=y, kind=kind, **({"z": z} if kind == "b" else {})
+        )
+    sweep.callback.close()
+    return SweepResults.load(folder)
+
+
+@pytest.mark.parametrize("evaluator", ["pedanova", "fanova"])
+def test_importances_name_the_key_that_decides(tmp_path: Path, evaluator: Any) -> None:
+    bar = importances(sphere(tmp_path), evaluator=evaluator).data[0]
+    found = dict(zip(bar.y, bar.x, strict=True))
+    assert max(found, key=found.__getitem__) == "x"
+    assert "z*" in found
+    assert found["z*"] > found["y"]
+
+
+def test_importances_of_another_evaluator_are_refused(results: SweepResults) -> None:
+    with pytest.raises(
+        SettingsError, match=r"no evaluator 'fanov'\. Did you mean 'fanova'\? There are: fanova, pedanova"
+    ):
+        importances(results, evaluator="fanov")  # type: ignore[arg-type]
+
+
+def test_a_key_is_drawn_on_the_scale_that_it_was_searched_on(sweep: Sweep, tmp_path: Path) -> None:
+    space = {"model.lr": {"loguniform": [0.01, 0.1]}, "p": {"uniform": [0, 1]}, "nested": {"n": {"lograndint": [1, 9]}}}
+    write_sweep_file(tmp_path, {"space": space})
+    for number, p in enumerate((0.001, 0.002, 0.004, 0.9)):
+        sweep.run(1.0 + number, **{"model.lr": 0.01 * (number + 1), "p": p, "nested": {"n": number + 1}})
+    results = SweepResults.load(tmp_path)
+    made = slices(results)
+    assert [made.layout[name].type for name in ("xaxis", "xaxis2", "xaxis3")] == ["log", "log", None]
+    assert is_wide([0.001, 0.002, 0.004, 0.9])  # whose values alone would ask for another scale
+    found = {axis.label: axis for axis in parallel(results).data[0].dimensions}
+    assert found["model.lr"]["values"] == pytest.approx(np.log10([0.01, 0.02, 0.03, 0.04]))
+    assert found["p"]["values"] == pytest.approx([0.001, 0.002, 0.004, 0.9])
+
+
+def test_keys_that_are_the_same_everywhere_are_no_columns(results: SweepResults) -> None:
+    found = {column.key: column for column in columns(results.trials)}
+    assert list(found) == ["model.hidden", "model.lr", "momentum", "opt"]
+    assert set(found["opt"].values) == {"adam", "sgd"}
+    assert not found["momentum"].there.all()
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_the_best_line_is_the_brightest(tmp_path: Path, mode: str) -> None:
+    sweep = Sweep(tmp_path, mode=mode)
+    for number in range(5):
+        sweep.run(float(number), x=number)
+    sweep.callback.close()
+    (lines,) = parallel(SweepResults.load(tmp_path)).data
+    assert lines.line.reversescale is (mode == "min")
+    assert lines.line.color.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_many_points_are_drawn_by_webgl(results: SweepResults, monkeypatch: Any) -> None:
+    monkeypatch.setattr("tunelight.extras.figures.data.GL_FROM", 50)
+    made = slices(results)
+    assert {one.type for one in made.data} == {"scattergl"}
+    assert len(points_of(made)) == 4
+
+
+# --- importances: which evaluator is taken, at which epoch trials are compared, and what a key without effect is given
+
+
+RUNGS = (1, 3, 9, 27)
+
+
+def searched(folder: Path, trials: int, seed: int, stop: bool = True) -> SweepResults:
+    """Record a sweep under ASHA whose loss is decided by lr, a little by hidden, and not at all by dead and none.
+
+    A loss falls by 10 from the first epoch to the last, ten times what lr makes of it.
+    """
+    chance = random.Random(seed)
+    seen: dict[int, list[float]] = {rung: [] for rung in RUNGS}
+    sweep = Sweep(folder)
+    for _ in range(trials):
+        config = {"lr": 10 ** chance.uniform(-5, -1), "hidden": chance.choice([16, 32, 64, 128])}
+        dead = {"dead": chance.uniform(0, 1), "none": chance.uniform(0, 1)}
+        trial = sweep.run(**config, **dead)
+        end = 3 * (math.log10(config["lr"]) + 3) ** 2 / 4 - 0.3 * math.log2(config["hidden"])
+        for epoch in range(1, RUNGS[-1] + 1):
+            loss = end + 10 * math.exp(-epoch / 8) + chance.gauss(0, 0.02)
+            sweep.report(trial, epoch, loss)
+            if epoch in RUNGS:
+                seen[epoch].append(loss)
+                if stop and loss > np.quantile(seen[epoch], 1 / 3):
+                    break
+        sweep.end_by_itself(trial)
+    sweep.end()
+    return SweepResults.load(folder)
+
+
+def found(figure: Any) -> dict[str, float]:
+    bar = figure.data[0]
+    whole = sum(bar.x)
+    return {key: value / whole for key, value in zip(bar.y, bar.x, strict=True)}
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 3])
+def test_a_key_without_effect_is_given_next_to_nothing_under_asha(tmp_path: Path, seed: int) -> None:
+    shares = found(importances(searched(tmp_path, 70, seed)))
+    assert max(shares, key=shares.__getitem__) == "lr"
+    assert shares["lr"] > 0.6
+    assert shares["dead"] + shares["none"] < 0.15
+
+
+def test_the_figure_says_how_many_trials_it_rests_on_and_at_which_epoch(tmp_path: Path) -> None:
+    made = importances(searched(tmp_path, 110, 0))
+    assert "by fANOVA" in made.layout.title.text
+    assert "110 of 110 trials, by their best loss up to epoch 1" in made.layout.title.text
+    assert all(said.endswith("of 110 trials") for said in made.data[0].hovertext)
+    assert "rough" not in made.layout.title.text
+
+
+def test_few_trials_are_called_rough(tmp_path: Path) -> None:
+    made = importances(searched(tmp_path, 20, 0))
+    assert "rough: with fewer than 100 trials, chance has its share" in made.layout.title.text
+
+
+def test_trials_are_compared_at_the_last_epoch_that_most_came_to(sweep: Sweep, tmp_path: Path) -> None:
+    for length in (9, 9, 3, 1):
+        trial = sweep.run(x=length)
+        for epoch in range(1, length + 1):
+            sweep.report(trial, epoch, 1 / epoch if epoch != 3 else math.nan)
+    sweep.end()
+    results = SweepResults.load(tmp_path)
+    epoch, values = same_epoch(results, "loss", "min")
+    assert epoch == 2  # the third's last number
+    assert values.tolist()[:3] == [0.5, 0.5, 0.5]
+    assert math.isnan(values[3])
+
+
+def test_trials_that_all_came_to_the_end_are_compared_there(tmp_path: Path) -> None:
+    results = searched(tmp_path, 6, 0, stop=False)
+    epoch, values = same_epoch(results, "loss", "min")
+    assert epoch == RUNGS[-1]
+    assert values.tolist() == [trial.value for trial in results.trials]
+
+
+def test_without_scikit_learn_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn", None)  # as where it is not installed
+    results = searched(tmp_path, 20, 0)
+    made = importances(results)
+    assert not made.data
+    assert "pip install scikit-learn" in made.layout.annotations[0].text
+    assert importances(results, evaluator="pedanova").data
+
+
+def test_of_very_many_trials_some_are_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunelight.extras.figures.parameters.MOST", 40)
+    made = importances(searched(tmp_path, 70, 0))
+    assert "40 of 70 trials" in made.layout.title.text
+    assert all(said.endswith("of 40 trials") for said in made.data[0].hovertext)
+
+
+def test_nothing_reported_says_so(sweep: Sweep, tmp_path: Path) -> None:
+    sweep.add(x=1)
+    sweep.step()
+    sweep.end()
+    assert "No trial has reported" in importances(SweepResults.load(tmp_path)).layout.annotations[0].text

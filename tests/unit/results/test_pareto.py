@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from typer.testing import CliRunner
 
 import tunelight as tl
 from tests.kit.recording import Sweep
+from tests.unit.cli.test_command import call
 from tests.unit.reporting.test_report import inlined
-from tunelight.cli import app
 from tunelight.errors import MetricError, SettingsError
 from tunelight.extras.figures import pareto
 from tunelight.extras.report.page import page
@@ -48,8 +47,7 @@ def results(tmp_path: Path) -> tl.SweepResults:
         [(1.0, 0.9)], [(0.5, 0.5), (0.75, 1.0)], [(0.75, 0.4)], [(0.25, None)], [(float("nan"), 1.0)], [], [(0.1, 0.1)],
     ]  # fmt: skip
     for curve in reports:
-        trial = sweep.add(x=1)
-        sweep.start(trial)
+        trial = sweep.run(x=1)
         for number, (loss, acc) in enumerate(curve, start=1):
             sweep.report(trial, number, loss, **({} if acc is None else {"acc": acc}))
         sweep.end_by_itself(trial)
@@ -69,12 +67,9 @@ def test_a_metric_that_is_none_of_the_sweeps_is_named(results):
         results.pareto("acd")
 
 
-def test_a_sweep_with_one_metric_has_a_front_of_the_best(tmp_path):
-    sweep = Sweep(tmp_path)
+def test_a_sweep_with_one_metric_has_a_front_of_the_best(sweep, tmp_path):
     for loss in (0.5, 0.25):
-        trial = sweep.add(x=1)
-        sweep.start(trial)
-        sweep.report(trial, 1, loss)
+        sweep.run(loss, x=1)
     sweep.end()
     assert [trial.id for trial in tl.SweepResults.load(tmp_path).pareto()] == ["00001"]
     assert tl.SweepResults.load(tmp_path).pareto("loss")
@@ -91,8 +86,7 @@ def two(tmp_path: Path) -> tl.SweepResults:
     write_sweep_file(folder, {"metric": ["loss", "latency"], "mode": ["min", "max"]})
     sweep = Sweep(folder, further=[["latency", "max"]])
     for reports in ([(0.5, 3.0), (0.25, 2.0)], [(0.75, 5.0), (0.8, 9.0)], [(0.9, 1.0)]):
-        trial = sweep.add(x=1)
-        sweep.start(trial)
+        trial = sweep.run(x=1)
         for number, (loss, latency) in enumerate(reports, start=1):
             sweep.clock.now += 1
             sweep.report(trial, number, loss, latency=latency)
@@ -142,23 +136,17 @@ def test_the_report_holds_each_metric(two: tl.SweepResults) -> None:
 
 
 def test_the_command_line_shows_each_metric(two: tl.SweepResults) -> None:
-    def call(*words: str) -> str:
-        done = CliRunner().invoke(app, list(words))
-        assert done.exit_code == 0, done.output
-        return done.output
-
-    shown = call("show", str(two.folder))
+    shown = call("show", str(two.folder)).output
     assert "latency" in next(line for line in shown.splitlines() if "reports" in line)
-    assert "with latency=2" in call("best", str(two.folder))
-    about = json.loads(call("show", str(two.folder), "--json"))
+    assert "with latency=2" in call("best", str(two.folder)).output
+    about = json.loads(call("show", str(two.folder), "--json").output)
     assert about["objectives"] == [["loss", "min"], ["latency", "max"]]
     assert about["pareto"] == ["00000", "00001"]
 
 
 def test_the_live_table_and_the_last_line_hold_each_metric(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path, further=[["latency", "max"]])
-    trial = sweep.add(x=1)
-    sweep.start(trial)
+    trial = sweep.run(x=1)
     sweep.report(trial, 1, 0.5, latency=3.0)
     drawn_to = io.StringIO()
     console = Console(width=120, file=drawn_to)

@@ -1,4 +1,4 @@
-"""results: what is read back from a sweep's folder, and what is exported from it."""
+"""results: what is read back from a sweep's folder, exported from it, and written as an Optuna study."""
 
 from __future__ import annotations
 
@@ -11,17 +11,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 import yaml
+from optuna.trial import TrialState
 
-from tests.kit.recording import ERROR, Writer
+import tunelight as tl
+from tests.kit.recording import ERROR, Sweep, Writer, written_checkpoint
+from tunelight.compat.optuna import constraints_of
 from tunelight.errors import (
     CheckpointError,
     ImportPathError,
     NoResultError,
+    SettingsError,
     StorageError,
     TrainFunctionError,
 )
+from tunelight.extras.report.sections import log_end
 from tunelight.results import SweepResults, TrialResult
 
 
@@ -51,16 +57,14 @@ def test_best_is_by_the_best_report_not_the_last(three):
     assert three.best_config == {"lr": 1.0}
 
 
-def test_history_is_every_report_in_order(three):
-    assert [report["loss"] for report in three.best.history] == [0.9, 0.2, 0.6]
-    assert [report["training_iteration"] for report in three.best.history] == [1, 2, 3]
-
-
-def test_results_are_the_trials_in_order_of_creation(three):
+def test_results_are_the_trials_in_order_of_creation_with_every_report(three):
     assert len(three) == 3
     assert [trial.index for trial in three] == [0, 1, 2]
     assert [trial.seed for trial in three.trials] == [0, 1, 2]
     assert three.trials[1].path == three.folder / "trial_00001"
+    assert [(report["training_iteration"], report["loss"]) for report in three.best.history] == [
+        *((1, 0.9), (2, 0.2), (3, 0.6))
+    ]
 
 
 def test_counts_are_by_how_trials_ended(written):
@@ -74,23 +78,6 @@ def test_errors_are_the_trials_that_failed_with_rank_and_traceback(three):
     (failed,) = three.errors
     assert failed.error == "rank 1 on a: ValueError: no such lr\n\nTraceback"
     assert three.trials[0].error is None
-
-
-def test_nan_is_never_best_and_of_equals_the_first_trial_is(written):
-    written.trial(math.nan)
-    written.trial(0.5)
-    written.trial(0.5)
-    found = written.load()
-    assert found.best.id == "00001"
-    assert found.trials[0].metrics == {}
-    assert found.trials[0].value is None
-
-
-def test_mode_max_takes_the_largest(tmp_path):
-    written = Writer(tmp_path, metric="acc", mode="max")
-    written.trial(0.9, 0.3)
-    written.trial(0.6)
-    assert written.load().best.value == 0.7
 
 
 def test_nothing_reported_is_an_error_that_shows_the_first_failure(written):
@@ -108,11 +95,6 @@ def test_a_running_sweep_can_be_read(written):
     assert found.trials[0].state == "RUNNING"
     assert found.trials[0].seconds == 1  # from its start to the last line
     assert found.best.value == 0.5
-
-
-def test_a_folder_that_is_no_sweep_is_an_error(tmp_path):
-    with pytest.raises(StorageError, match="holds no sweep"):
-        SweepResults.load(tmp_path)
 
 
 def test_a_sweep_without_its_yaml_is_read_from_the_record(written):
@@ -182,10 +164,6 @@ def test_exported_small_numbers_read_back_as_numbers(written, tmp_path):
         assert data["value"] == 1e-05
 
 
-def test_export_is_json_by_suffix(three, tmp_path):
-    assert json.loads(three.export_best(tmp_path / "best.json").read_text())["config"] == {"lr": 1.0}
-
-
 def test_export_prefers_the_versions_that_the_sweep_ran_on(tmp_path):
     written = Writer(tmp_path, versions={"python": "3.11.0", "torch": "2.6"})
     written.trial(0.5)
@@ -193,29 +171,15 @@ def test_export_prefers_the_versions_that_the_sweep_ran_on(tmp_path):
     assert data["versions"] == {"python": "3.11.0", "torch": "2.6"}
 
 
-@pytest.mark.parametrize("name", ["best.txt", "best"])
-def test_export_to_another_suffix_is_an_error_that_lists_them(three, tmp_path, name):
-    with pytest.raises(StorageError, match=r"\.yaml, \.yml, \.json"):
-        three.export_best(tmp_path / name)
-
-
 # Checkpoints and models
 
 
-def test_checkpoint_is_the_best_that_is_kept(written):
-    trial = written.trial(0.5, 0.2, 0.4)
-    written.checkpoint(trial, 1, 0.5)
-    best = written.checkpoint(trial, 2, 0.2)
-    written.checkpoint(trial, 3, 0.4)
-    assert written.load().best.checkpoint == best
-
-
-def test_checkpoint_that_was_pruned_gives_way_to_the_next_best(written):
+@pytest.mark.parametrize(("there", "found"), [(True, 0), (False, 2)])
+def test_checkpoint_is_the_best_that_is_kept(written, there, found):
     trial = written.trial(0.2, 0.4, 0.3)
-    written.checkpoint(trial, 1, 0.2, there=False)
-    written.checkpoint(trial, 2, 0.4)
-    last = written.checkpoint(trial, 3, 0.3)
-    assert written.load().best.checkpoint == last
+    values = enumerate((0.2, 0.4, 0.3), 1)
+    paths = [written.checkpoint(trial, number, value, there or number > 1) for number, value in values]
+    assert written.load().best.checkpoint == paths[found]
 
 
 def test_where_the_best_report_has_no_checkpoint_model_and_export_say_which_they_give(written, tmp_path):
@@ -372,3 +336,188 @@ def test_reading_results_imports_neither_torch_nor_lightning_and_works_without_r
     )
     done = subprocess.run([sys.executable, "-c", code, str(three.folder)], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("0.2\n", "")
+
+
+# --- the end of a trial's log -----------------------------------------------------------------------------
+
+
+def test_it_is_the_last_lines(tmp_path: Path) -> None:
+    (tmp_path / "log.txt").write_text("".join(f"line {number}\n" for number in range(100)))
+    assert log_end(tmp_path, lines=3) == "line 97\nline 98\nline 99"
+
+
+def test_long_lines_are_cut_to_bytes_and_half_a_letter_is_dropped(tmp_path: Path) -> None:
+    (tmp_path / "log.txt").write_text("ä" * 5000, encoding="utf-8")
+    assert log_end(tmp_path, size=101) == "ä" * 50
+
+
+def test_it_is_empty_without_a_log(tmp_path: Path) -> None:
+    assert log_end(tmp_path) == ""
+    assert log_end(tmp_path / "no folder") == ""
+
+
+def test_passwords_in_addresses_are_masked_also_where_the_text_is_cut(tmp_path: Path) -> None:
+    (tmp_path / "log.txt").write_text(f"{'x' * 60}\nconnect to https://me:hunter2@host/db")
+    for size in range(5, 60):
+        assert "hunter2" not in log_end(tmp_path, size=size)
+
+
+def test_bytes_that_are_no_text_do_not_hide_the_rest(tmp_path: Path) -> None:
+    (tmp_path / "log.txt").write_bytes(b"\xff\xfe\nafter")
+    assert log_end(tmp_path).endswith("after")
+
+
+# --- results: checkpoints that no record knows, and torn ones ---------------------------------------------
+
+
+def on_disk(written: Writer, trial: str, number: int, value: float | None, between: int = 0) -> Path:
+    """Write a checkpoint that the record does not know."""
+    return Path(written_checkpoint(written.folder / f"trial_{trial}", number, between, value=value).path)
+
+
+def test_one_that_was_finished_after_the_last_report_counts(written: Writer) -> None:
+    trial = written.trial(0.5, 0.2)
+    written.checkpoint(trial, 1, 0.5)
+    last = on_disk(written, trial, 2, 0.2)
+    assert written.load().best.checkpoint == last
+
+
+def test_one_with_which_the_trial_left_in_the_midst_of_an_epoch_counts_as_old_as_it_is(written: Writer) -> None:
+    trial = written.trial(0.5, 0.2)
+    left = on_disk(written, trial, 1, None, between=20)
+    assert written.load().trials[0].checkpoint == left
+    last = on_disk(written, trial, 2, None)
+    assert written.load().trials[0].checkpoint == last  # although the record knows neither
+    best = on_disk(written, trial, 1, 0.5)
+    assert written.load().trials[0].checkpoint == best
+
+
+def test_a_torn_one_says_so_and_those_that_are_whole_are_named(written: Writer) -> None:
+    trial = written.trial(0.2, 0.5)
+    best, _ = on_disk(written, trial, 1, 0.2), on_disk(written, trial, 2, 0.5)
+    best.write_text("weigh")
+    with pytest.raises(CheckpointError, match=r"report-000001.ckpt is torn.*report-000002.ckpt \(value 0.5\)"):
+        written.load().best.load_model(Fake)
+
+
+def test_diverged_and_oom_are_counted_and_no_errors(written: Writer) -> None:
+    written.trial(0.5)
+    written.trial(0.6, state="DIVERGED", error={"type_name": "FloatingPointError", "message": "loss is nan"})
+    written.trial(state="OOM", error={**ERROR, "type_name": "MemoryError"})
+    results = written.load()
+    assert (results.num_diverged, results.num_oom, results.num_errors, results.errors) == (1, 1, 0, [])
+    assert list(results.dataframe()["state"]) == ["FINISHED", "DIVERGED", "OOM"]
+    assert "1 finished, 1 diverged, 1 oom" in results.summary()
+    assert results.trials[1].error == "FloatingPointError: loss is nan"
+
+
+# --- a sweep's trials as an Optuna study: states, parameters, curves, and where it is written -------------
+
+
+SPACE = {"lr": tl.loguniform(1e-4, 1.0), "width": tl.choice([8, 16]), "odd": tl.randn(0.0, 1.0)}
+STATES = ("FINISHED", "STOPPED", "ERROR", "OOM", "INTERRUPTED", "RUNNING")
+
+
+@pytest.fixture
+def ended(tmp_path: Path) -> SweepResults:
+    """Return the results of a sweep with a trial of each state, which reported twice, and one that waits."""
+    (tmp_path / "digits").mkdir()
+    sweep = Sweep(tmp_path / "digits")
+    for number, state in enumerate(STATES):
+        trial = sweep.run(lr=0.1 * (number + 1), width=8, odd=0.5)
+        for step in (1, 2):
+            sweep.report(trial, step, 1.0 / (step + number))
+        if state != "RUNNING":
+            sweep.callback.record.append("state", trial=trial.trial_id, state=state)
+    sweep.add(lr=0.9, width=16, odd=0.1)
+    sweep.step()
+    found = SweepResults.load(sweep.folder)
+    sweep.callback.close()  # which ends what has not ended
+    return SweepResults(sweep.folder, found.record, {"space": SPACE})
+
+
+def test_each_trial_is_in_the_study_with_its_state_parameters_and_curve(ended: SweepResults) -> None:
+    study = ended.to_study()
+    assert study.study_name == "digits"
+    assert study.metric_names == ["loss"]
+    found = {trial.user_attrs["state"]: trial for trial in study.trials}
+    assert [trial.user_attrs["trial"] for trial in study.trials] == [f"{number:05d}" for number in range(6)]
+    assert {state: trial.state.name for state, trial in found.items()} == {
+        "FINISHED": "COMPLETE", "STOPPED": "PRUNED", "ERROR": "FAIL", "OOM": "COMPLETE", "INTERRUPTED": "FAIL",
+        "RUNNING": "RUNNING",
+    }  # fmt: skip
+    finished = found["FINISHED"]
+    assert finished.params == {"lr": pytest.approx(0.1), "width": 8}
+    assert finished.distributions["lr"] == optuna.distributions.FloatDistribution(1e-4, 1.0, log=True)
+    assert finished.user_attrs["odd"] == 0.5
+    assert finished.intermediate_values == {1: 1.0, 2: 0.5}
+    assert (finished.value, study.best_value) == (0.5, 0.5)
+    assert finished.datetime_start is not None
+    assert finished.datetime_complete is not None
+    assert constraints_of(found["OOM"])["infeasible"] == 1.0
+    assert found["RUNNING"].datetime_complete is None
+
+
+def test_a_journal_and_a_database_hold_the_study_and_a_later_call_replaces_it(
+    ended: SweepResults, tmp_path: Path
+) -> None:
+    for storage in (tmp_path / "new" / "study.journal", f"sqlite:///{tmp_path}/studies.db"):
+        for _ in range(2):
+            study = ended.to_study(storage)
+            assert len(study.trials) == 6
+        assert [trial.state for trial in study.get_trials(states=[TrialState.COMPLETE])] == [TrialState.COMPLETE] * 2
+    again = optuna.load_study(study_name="digits", storage=f"sqlite:///{tmp_path}/studies.db")
+    assert len(again.trials) == 6
+
+
+def test_another_study_of_that_name_is_left_alone(ended: SweepResults, tmp_path: Path) -> None:
+    address = f"sqlite:///{tmp_path}/studies.db"
+    optuna.create_study(study_name="digits", storage=address)
+    with pytest.raises(SettingsError, match="holds a study 'digits' already"):
+        ended.to_study(address)
+
+
+def test_a_storage_that_cannot_be_written_is_an_error_without_its_password(ended: SweepResults, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="cannot be written"):
+        ended.to_study(tmp_path / "file" / "study.journal")
+    for address in ("postgresql://me:hunter2@localhost:1/studies", "nothing://me:hunter2@x", "sqlite:////no/such/x.db"):
+        with pytest.raises(StorageError) as refused:
+            ended.to_study(address)
+        assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["a: 1\n", '{"a": 1}'])
+def test_a_file_that_is_no_journal_is_left_alone(ended: SweepResults, tmp_path: Path, text: str) -> None:
+    file = tmp_path / "best.yaml"
+    file.write_text(text)
+    with pytest.raises(SettingsError, match="is no journal of Optuna's"):
+        ended.to_study(file)
+    assert file.read_text() == text
+
+
+def test_a_journal_whose_last_line_is_cut_off_is_written_anew(ended: SweepResults, tmp_path: Path) -> None:
+    file = tmp_path / "study.journal"
+    ended.to_study(file)
+    file.write_bytes(file.read_bytes()[:-20])
+    assert len(ended.to_study(file).trials) == 6
+
+
+def test_reading_a_sweep_imports_nothing_that_its_space_names(ended: SweepResults, tmp_path: Path) -> None:
+    space = {"lr": {"loguniform": [1e-4, 1.0]}, "width": {"sample_from": "no_such_module:f"}, "odd": {"unknown": 3}}
+    study = SweepResults(ended.folder, ended.record, {"space": space}).to_study()
+    assert study.trials[0].params == {"lr": pytest.approx(0.1)}
+    assert study.trials[0].user_attrs["width"] == 8
+
+
+def test_several_metrics_are_several_directions(tmp_path: Path) -> None:
+    (tmp_path / "two").mkdir()
+    sweep = Sweep(tmp_path / "two")
+    trial = sweep.run(lr=0.1)
+    sweep.report(trial, 1, 0.5, speed=3.0)
+    sweep.end_by_itself(trial)
+    sweep.callback.close()
+    told = {"metric": ["loss", "speed"], "mode": ["min", "max"], "space": {"lr": SPACE["lr"]}}
+    study = SweepResults(sweep.folder, SweepResults.load(sweep.folder).record, told).to_study()
+    assert [direction.name for direction in study.directions] == ["MINIMIZE", "MAXIMIZE"]
+    assert study.trials[0].values == [0.5, 3.0]

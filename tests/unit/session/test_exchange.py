@@ -1,17 +1,22 @@
-"""Offering and adopting at a boundary: every rank does it at the same report, or none."""
+"""What ranks do together at a place: offer and adopt, see what the others do, and make a thing once for all."""
 
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tests.kit import tasks
-from tests.kit.fakes import MemoryControl, MemoryStore
+import pytest
+
+from tests.kit.fakes import MemoryControl
+from tests.unit.session.test_session import Ranks
+from tunelight.errors import DataError, TrialStopped
 from tunelight.messages import Adopt, Adopted, Continue, Offer, Offered, Place, Report, Save, Saved, Stop
-from tunelight.session import session
 from tunelight.session.exchange import Exchange
 from tunelight.session.mailbox import Mailbox, from_message, to_message
+from tunelight.session.session import Lockstep
+from tunelight.session.shared import MadeByRankZero
 
 
 class Weights:
@@ -42,22 +47,13 @@ class Lost:
         raise KeyError(reference)
 
 
-class Gang:
-    """Two ranks of one trial, as threads."""
+class Gang(Ranks):
+    """Two ranks of one trial that train a number each."""
 
     def __init__(self, folder: Path, values: tuple[int, int] = (1, 1), refuses: str | None = None) -> None:
-        self.events: list[Any] = []
-        self.mailboxes = [Mailbox(1), Mailbox(1)]
-        self.config = {"lr": 0.1}
-        control = MemoryControl()
-        self.sessions = []
-        for rank, box in enumerate(self.mailboxes):
-            task = tasks.trial(folder, trial_id="00001", config=dict(self.config))
-            made = session.Session(
-                *task, Place(rank, 2, rank, 2, 0, "x"), control, self.events.append, box, store=MemoryStore()
-            )
-            made.exchange.training = Weights(values[rank], refuses)
-            self.sessions.append(made)
+        super().__init__(folder, trial_id="00001", config={"lr": 0.1})
+        for made, value in zip(self.sessions, values, strict=True):
+            made.exchange.training = Weights(value, refuses)
 
     @property
     def values(self) -> list[int]:
@@ -66,14 +62,6 @@ class Gang:
     def answer(self, decision: Any) -> None:
         for box in self.mailboxes if isinstance(decision, Adopt) else self.mailboxes[:1]:
             box.put(decision)
-
-    def report(self) -> None:
-        threads = [threading.Thread(target=made.context.report, args=({"loss": 1.0},)) for made in self.sessions]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(10)
-            assert not thread.is_alive()
 
     def answers(self) -> list[Any]:
         return [event for event in self.events if not isinstance(event, Report)]
@@ -97,7 +85,7 @@ def test_an_offer_is_the_state_of_rank_0_and_the_report_waits_on(tmp_path: Path)
     gang = Gang(tmp_path, (7, 8))
     gang.answer(Offer())
     gang.answer(Continue(until=2))
-    gang.report()
+    gang.report({"loss": 1.0})
     assert gang.answers() == [Offered(7)]
 
 
@@ -107,14 +95,14 @@ def test_training_without_a_trainer_has_nothing_to_offer(tmp_path: Path) -> None
         made.exchange.training = None
     gang.answer(Offer())
     gang.answer(Continue(until=2))
-    gang.report()
+    gang.report({"loss": 1.0})
     assert gang.answers() == [Offered(None)]
 
 
 def test_all_ranks_adopt_at_the_same_report_and_the_configuration_is_the_new_one(tmp_path: Path) -> None:
     gang = Gang(tmp_path)
     gang.answer(Adopt(9, {"lr": 0.3}, until=2))
-    gang.report()
+    gang.report({"loss": 1.0})
     assert gang.values == [9, 9]
     assert [made.context.config for made in gang.sessions] == [{"lr": 0.3}] * 2
     assert [answer.why for answer in gang.answers()] == [None]
@@ -124,17 +112,17 @@ def test_what_to_adopt_may_reach_a_rank_after_rank_0s_word(tmp_path: Path) -> No
     gang = Gang(tmp_path)
     gang.mailboxes[0].put(Adopt(9, {}, until=2))
     threading.Timer(0.2, gang.mailboxes[1].put, [Adopt(9, {}, until=2)]).start()
-    gang.report()
+    gang.report({"loss": 1.0})
     assert gang.values == [9, 9]
 
 
 def test_an_order_to_adopt_says_how_far_the_trial_may_run_then_and_not_before(tmp_path: Path) -> None:
     gang = Gang(tmp_path)
     gang.answer(Adopt(9, {}, until=3))
-    gang.report()
-    gang.report()
+    gang.report({"loss": 1.0})
+    gang.report({"loss": 1.0})
     threading.Timer(0.2, gang.answer, [Continue(until=4)]).start()
-    gang.report()
+    gang.report({"loss": 1.0})
     assert gang.sessions[0].context.number == 3
 
 
@@ -142,7 +130,7 @@ def test_who_refuses_keeps_state_and_configuration(tmp_path: Path) -> None:
     gang = Gang(tmp_path, refuses="the models differ")
     gang.answer(Adopt(9, {"lr": 0.3}, until=2))
     threading.Timer(0.2, gang.answer, [Continue(until=2)]).start()  # it waits for what the head says to that
-    gang.report()
+    gang.report({"loss": 1.0})
     assert gang.values == [1, 1]
     assert gang.sessions[0].context.config == {"lr": 0.1}
     assert gang.answers()[0].why == "the models differ"
@@ -163,10 +151,8 @@ def test_a_full_store_costs_the_offer_and_not_the_training() -> None:
 
 
 def test_after_adopting_a_save_writes_anew_and_claims_no_metric(tmp_path: Path) -> None:
-    task = tasks.trial(tmp_path, trial_id="00001", metric="loss")
-    events: list[Any] = []
-    box = Mailbox(1)
-    made = session.Session(*task, Place(0, 1, 0, 1, 0, "x"), MemoryControl(), events.append, box, store=MemoryStore())
+    ranks = Ranks(tmp_path, size=1, trial_id="00001", metric="loss")
+    (made,), (box,), events = ranks.sessions, ranks.mailboxes, ranks.events
     made.exchange.training = weights = Weights(1)
     write = made.boundary.writer = lambda path: Path(path).write_text(str(weights.value))
     for decision in (Adopt(9, {}, until=1), Save(), Continue(until=2)):
@@ -177,3 +163,123 @@ def test_after_adopting_a_save_writes_anew_and_claims_no_metric(tmp_path: Path) 
     (saved,) = [event.checkpoint for event in events if isinstance(event, Saved)]
     assert Path(saved.path).read_text() == "9"
     assert saved.value is None
+
+
+# --- lockstep: ranks see what the others do at the same place of their own order ----------------------
+
+
+def locksteps(size: int, channel: MemoryControl, aborted: str | None = None, limit_s: float = 60.0) -> list[Lockstep]:
+    return [Lockstep(Place(rank, size, rank, size, 0, ""), channel, lambda: aborted, limit_s) for rank in range(size)]
+
+
+def test_every_rank_learns_what_the_others_do_and_nothing_is_left_but_the_last() -> None:
+    channel = MemoryControl()
+    both = locksteps(2, channel)
+
+    def run(one: Lockstep) -> list[Any]:
+        return [one.compare(f"act {number}") for number in range(3)]
+
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(run, both))
+    assert found == [[[f"act {number}"] * 2 for number in range(3)]] * 2
+    assert set(channel.words) == {"act/0/0/3", "act/0/1/3"}
+
+
+def test_of_ranks_whose_acts_differ_each_hears_of_the_others() -> None:
+    first, second = locksteps(2, MemoryControl())
+    second.note("the next batch")
+    assert first.compare("gather") == ["gather", "the next batch"]
+    assert second.compare("the end") == ["gather", "the end"]
+
+
+def test_a_new_count_does_not_see_the_acts_of_the_last_one() -> None:
+    first, second = locksteps(2, MemoryControl())
+    second.note("the next batch")
+    first.compare("gather")
+    for one in (first, second):
+        one.begin()
+    second.note("barrier")
+    assert first.compare("barrier") == ["barrier"] * 2
+
+
+def test_a_rank_that_does_not_come_is_waited_for_within_a_limit() -> None:
+    first, _ = locksteps(2, MemoryControl(), limit_s=0.01)
+    assert first.compare("gather") == ["gather", None]
+
+
+def test_an_aborted_trial_waits_for_nobody() -> None:
+    first, _ = locksteps(2, MemoryControl(), aborted="failed")
+    with pytest.raises(TrialStopped, match="failed"):
+        first.compare("gather")
+
+
+def test_a_rank_alone_sends_nothing() -> None:
+    channel = MemoryControl()
+    (alone,) = locksteps(1, channel)
+    assert alone.compare("gather") == ["gather"]
+    assert channel.words == {}
+
+
+# --- what rank 0 makes once for all ranks ----------------------------------------------------------------
+
+
+def makers(count: int = 2, aborted: str | None = None) -> list[MadeByRankZero]:
+    control, given = MemoryControl(), dict[str, Any]()
+    return [
+        MadeByRankZero(
+            control, lead=rank == 0, alone=count == 1, given=given, fetch=given.__getitem__, aborted=lambda: aborted
+        )
+        for rank in range(count)
+    ]
+
+
+def test_rank_0_makes_and_the_others_fetch():
+    lead, other = makers()
+    made = object()
+    got: list[object] = []
+    waiting = threading.Thread(target=lambda: got.append(other.once("x", lambda: "never called")))
+    waiting.start()
+    assert lead.once("x", lambda: made) is made
+    waiting.join(5)
+    assert got == [made]
+
+
+def test_a_second_call_makes_a_second_value():
+    lead, other = makers()
+    assert [lead.once("x", lambda n=n: n) for n in range(2)] == [0, 1]  # type: ignore[misc]
+    assert [other.once("x", lambda: None) for _ in range(2)] == [0, 1]
+
+
+def test_what_fails_on_rank_0_is_told_to_the_others():
+    lead, other = makers()
+
+    def fail() -> None:
+        raise ValueError("no such file")
+
+    with pytest.raises(ValueError, match="no such file"):
+        lead.once("dataset train", fail)
+    with pytest.raises(DataError, match="could not open dataset train: ValueError: no such file"):
+        other.once("dataset train", fail)
+
+
+def test_whoever_waits_hears_that_the_trial_was_called_off():
+    _, other = makers(aborted="stopped")
+    with pytest.raises(TrialStopped):
+        other.once("x", lambda: None)
+
+
+def test_a_wait_has_a_limit():
+    _, other = makers()
+    with pytest.raises(DataError, match="Every rank has to ask for the same"):
+        other.once("x", lambda: None, limit_s=0.01)
+
+
+def test_the_end_undoes_all_even_where_one_thing_fails():
+    (alone,) = makers(1)
+    undone: list[str] = []
+    alone.at_end(lambda: undone.append("first"))
+    alone.at_end(lambda: undone.append(str(1 / 0)))
+    alone.at_end(lambda: undone.append("last"))
+    alone.end()
+    alone.end()
+    assert undone == ["last", "first"]

@@ -1,11 +1,14 @@
-"""The session: reports, decisions that every rank hears, and what is refused."""
+"""The session: reports, decisions that every rank hears, what is refused, and how a gang leaves together."""
 
 from __future__ import annotations
 
 import copy
 import pickle
 import threading
+import time
+from collections.abc import Callable
 from enum import Enum, IntEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +16,20 @@ import numpy as np
 import pytest
 
 from tests.kit import tasks
-from tests.kit.fakes import MemoryControl
+from tests.kit.fakes import MemoryControl, MemoryStore
+from tests.kit.recording import written_checkpoint
 from tunelight.checkpoints import files as checkpoints
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.errors import ContextError, GangError, MetricError, TrialStopped
-from tunelight.messages import CheckpointInfo, Continue, Place, Report, Save, Saved, Stop, Wrote
+from tunelight.messages import CheckpointInfo, Continue, Hurry, Place, Report, Save, Saved, Stop, Wrote
 from tunelight.session import boundary, session
 from tunelight.session.mailbox import Mailbox
 
 pytestmark = pytest.mark.usefixtures("every_checkpoint")
+
+
+def write(path: str) -> None:
+    Path(path).write_text("weights")
 
 
 class Ranks:
@@ -33,7 +41,9 @@ class Ranks:
         self.control = control = MemoryControl()
         what = tasks.trial(folder, **task)
         self.sessions = [
-            session.Session(*what, Place(rank, size, rank, size, 0, "x"), control, self.events.append, box)
+            session.Session(
+                *what, Place(rank, size, rank, size, 0, "x"), control, self.events.append, box, store=MemoryStore()
+            )
             for rank, box in enumerate(self.mailboxes)
         ]
 
@@ -137,7 +147,7 @@ class Waited:
         self.called += 1
         writing = self.ranks.sessions[0].writing
         if writing.writes(path):
-            writing.defer(lambda: Path(path).write_text("weights"))
+            writing.defer(lambda: write(path))
 
 
 def test_a_report_does_not_wait_for_its_checkpoint_and_a_save_of_it_writes_no_other(tmp_path: Path) -> None:
@@ -157,7 +167,7 @@ def test_a_report_does_not_wait_for_its_checkpoint_and_a_save_of_it_writes_no_ot
 def test_what_a_job_writes_by_itself_is_no_answer_to_anybody(tmp_path: Path) -> None:
     ranks = Ranks(tmp_path, size=1, until=None, job=True)
     (one,) = ranks.sessions
-    one.boundary.writer = lambda path: Path(path).write_text("weights")
+    one.boundary.writer = write
     one.boundary.reach(epoch=0, step=8)
     (wrote,) = ranks.events
     assert isinstance(wrote, Wrote)
@@ -165,22 +175,15 @@ def test_what_a_job_writes_by_itself_is_no_answer_to_anybody(tmp_path: Path) -> 
     assert wrote.checkpoint.step == 8
 
 
-def test_every_rank_leaves_out_the_checkpoints_that_rank_0_does(tmp_path: Path) -> None:
-    ranks = Ranks(tmp_path, until=None, checkpoints=Checkpoints(every_s=3600.0))
+@pytest.mark.parametrize(("policy", "kept"), [({"every_s": 3600.0}, [1]), ({"every": 2}, [2, 4])])
+def test_every_rank_leaves_out_the_checkpoints_that_rank_0_does(tmp_path: Path, policy: Any, kept: list[int]) -> None:
+    ranks = Ranks(tmp_path, until=None, checkpoints=Checkpoints(**policy))
     write = Waited(ranks)
-    for _ in range(3):
-        assert ranks.report({"loss": 1}, checkpoint=write) == [None, None]
-    assert write.called == 2
-    ranks.sessions[0].writing.settle()
-    assert [info.number for info in checkpoints.find(tmp_path)] == [1]
-
-
-def test_every_counts_reports(tmp_path: Path) -> None:
-    ranks = Ranks(tmp_path, until=None, checkpoints=Checkpoints(every=2))
     for _ in range(4):
-        ranks.report({"loss": 1}, checkpoint=Waited(ranks))
+        assert ranks.report({"loss": 1}, checkpoint=write) == [None, None]
+    assert write.called == 2 * len(kept)
     ranks.sessions[0].writing.settle()
-    assert [info.number for info in checkpoints.find(tmp_path)] == [2, 4]
+    assert [info.number for info in checkpoints.find(tmp_path)] == kept
 
 
 def test_a_rank_that_reports_a_checkpoint_more_than_rank_0_learns_why_it_cannot(tmp_path: Path) -> None:
@@ -221,13 +224,6 @@ def test_a_checkpoint_file_is_moved_into_the_trial_and_described(tmp_path: Path)
     assert Path(info.path).read_text() == "weights"
     assert (info.number, info.epoch, info.size) == (1, 3, 7)
     assert not mine.exists()
-
-
-def test_numbers_continue_after_a_restart(tmp_path: Path) -> None:
-    ranks = Ranks(tmp_path, size=1, until=None, resume=CheckpointInfo("x", 5))
-    assert ranks.sessions[0].context.resume is not None
-    ranks.report({"loss": 1})
-    assert ranks.events[0].number == 6
 
 
 def test_only_the_fit_that_wrote_a_checkpoint_gets_it(tmp_path: Path) -> None:
@@ -320,20 +316,6 @@ def test_outside_of_a_trial_the_context_says_so() -> None:
         session.get_context()
 
 
-class _Tensor:
-    shape = (1,)
-
-    @staticmethod
-    def item() -> float:
-        return 0.125
-
-
-def test_one_element_tensors_are_read_as_numbers(tmp_path: Path) -> None:
-    ranks = Ranks(tmp_path, size=1, until=None)
-    ranks.report({"loss": _Tensor()})
-    assert ranks.events[0].metrics == {"loss": 0.125}
-
-
 class _Phase(str, Enum):  # noqa: UP042 - whose str() is "_Phase.VAL"
     VAL = "val"
 
@@ -379,7 +361,13 @@ def test_every_metric_can_be_read_where_neither_torch_nor_a_gpu_is(tmp_path: Pat
 
     ranks = Ranks(tmp_path, size=1, until=None)
     matrix = np.eye(2)
-    given = {"each": _OnGPU(), "two": torch.ones(1, 2), "of": {"a": [torch.tensor(3)], 1: (_OnGPU(),)}, "np": matrix}
+    given = {
+        "each": _OnGPU(),
+        "item": torch.full((1,), 0.125),
+        "two": torch.ones(1, 2),
+        "of": {"a": [torch.tensor(3)], 1: (_OnGPU(),)},
+        "np": matrix,
+    }
     assert ranks.report({"loss": 1.0, "odd": _Odd(), **given}) == [None]
     sent = pickle.dumps(ranks.events[0])
     assert b"torch" not in sent
@@ -389,6 +377,7 @@ def test_every_metric_can_be_read_where_neither_torch_nor_a_gpu_is(tmp_path: Pat
         "loss": 1.0,
         "odd": "<odd>",
         "each": (0.25, 0.5),
+        "item": 0.125,
         "two": ([1.0, 1.0],),
         "of": {"a": [3], "1": ((0.25, 0.5),)},
     }
@@ -434,9 +423,6 @@ def test_a_rank_whose_part_of_a_checkpoint_is_refused_alone_fails(
 def test_the_checkpoint_of_the_report_that_stops_a_trial_is_written_whatever_it_costs_and_none_behind_a_report(
     tmp_path: Path, end: Stop | None, kept: list[int]
 ) -> None:
-    def write(path: str) -> None:
-        Path(path).write_text("weights")
-
     ranks = Ranks(tmp_path, until=None, metric="loss")
     ranks.report({"loss": 1.0}, checkpoint=write)
     ranks.sessions[0].writing._policy.blocked_s = 1e9
@@ -468,7 +454,208 @@ def test_epochs_that_training_code_counts_from_one_are_counted_as_lightnings(
 def test_a_report_says_whether_a_checkpoint_could_be_written(tmp_path: Path) -> None:
     ranks = Ranks(tmp_path, size=1, until=None)
     ranks.report({"loss": 1.0})
-    ranks.report({"loss": 1.0}, checkpoint=lambda path: Path(path).write_text("weights"))
-    ranks.sessions[0].boundary.writer = lambda path: Path(path).write_text("weights")
+    ranks.report({"loss": 1.0}, checkpoint=write)
+    ranks.sessions[0].boundary.writer = write
     ranks.report({"loss": 1.0})
     assert [event.savable for event in ranks.events if isinstance(event, Report)] == [False, True, True]
+
+
+# --- a gang that has to leave does so at the end of the same training step on every rank, or at its next report
+
+
+def ordered(ranks: Ranks, *hurried: int) -> None:
+    """Give rank 0 the order to leave, and let some ranks hurry."""
+    ranks.mailboxes[0].put(Stop("moved", save=True, serial=7))
+    for rank in hurried:
+        ranks.mailboxes[rank].put(Hurry())
+
+
+def each(ranks: Ranks, does: Callable[[int, Any], object]) -> list[Any]:
+    """Let all ranks do something at once; return what each returned or raised."""
+    found: list[Any] = [None] * len(ranks.sessions)
+
+    def one(rank: int) -> None:
+        try:
+            found[rank] = does(rank, ranks.sessions[rank].boundary)
+        except BaseException as error:  # noqa: BLE001 - TrialStopped is one
+            found[rank] = type(error)
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(len(ranks.sessions))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    return found
+
+
+def step(ranks: Ranks, number: int, writer: Callable[[str], object] = write) -> list[Any]:
+    return each(ranks, lambda _, boundary: boundary.end_step(writer, epoch=0, step=number))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_all_ranks_leave_at_one_step_with_a_checkpoint_after_the_last_report(tmp_path: Path, size: int) -> None:
+    ranks = Ranks(tmp_path, size, until=None)
+    ranks.report({"loss": 0.5}, checkpoint=write)
+    assert step(ranks, 1) == [None] * size
+    ordered(ranks, *range(size))
+    stops = [step(ranks, number) for number in (2, 3)]
+    assert stops == [[None] * size, [TrialStopped] * size]
+    saved = next(event for event in ranks.events if isinstance(event, Saved))
+    assert saved.answers == 7
+    assert saved.checkpoint is not None
+    assert (saved.checkpoint.number, saved.checkpoint.between, saved.checkpoint.value) == (1, 3, None)
+    assert Path(saved.checkpoint.path).name == "report-000001.step-000000003.ckpt"
+    assert checkpoints.resume_point(tmp_path)[0] == saved.checkpoint  # before that of report 1, which stays
+    assert [info.between for info in checkpoints.find(tmp_path)] == [0, 3]
+
+
+def test_without_an_order_the_end_of_a_step_costs_no_message(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, 2, until=None)
+    step(ranks, 1)
+    ordered(ranks)  # rank 0 has it, and nobody was told to hurry
+    step(ranks, 2)
+    assert not any("leave" in str(turn) for turn in ranks.control.words)
+    assert [type(error) for error in ranks.report({"loss": 1.0}, checkpoint=write)] == [TrialStopped] * 2
+
+
+def test_a_rank_that_hears_late_leaves_with_the_others(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, 2, until=None)
+    ordered(ranks, 1, 0)
+    first, second = (one.boundary for one in ranks.sessions)
+    first.end_step(write, epoch=0, step=5)  # it calls for step 6
+    second.end_step(write, epoch=0, step=5)
+    assert step(ranks, 6) == [TrialStopped] * 2
+
+
+def test_ranks_that_are_apart_go_on_and_leave_at_the_next_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boundary, "MEET_LIMIT_S", 1.0)
+    ranks = Ranks(tmp_path, 2, until=None)
+    ordered(ranks, 1, 0)
+    ranks.sessions[0].boundary.end_step(write, epoch=0, step=1)  # it calls for step 2, and rank 1 is at 4 already
+    steps = {0: 2, 1: 4}
+    assert each(ranks, lambda rank, boundary: boundary.end_step(write, epoch=0, step=steps[rank])) == [None, None]
+    assert not any(isinstance(event, Saved) for event in ranks.events)
+    assert [type(error) for error in ranks.report({"loss": 1.0}, checkpoint=write)] == [TrialStopped] * 2
+    saved = [event.checkpoint for event in ranks.events if isinstance(event, Saved)]
+    assert [info and info.number for info in saved] == [1]
+
+
+def test_ranks_that_come_to_the_step_with_other_batches_behind_them_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boundary, "MEET_LIMIT_S", 1.0)
+    ranks = Ranks(tmp_path, 2, until=None)
+    ordered(ranks, 1, 0)
+    step(ranks, 1)
+    apart = each(ranks, lambda rank, boundary: boundary.end_step(write, epoch=0, step=2, batch=rank))
+    assert apart == [None, None]
+
+
+def test_rank_0_does_not_take_a_rank_for_there_that_has_gone_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boundary, "MEET_LIMIT_S", 0.3)
+    ranks = Ranks(tmp_path, 2, until=None)
+    ordered(ranks, 1, 0)
+    step(ranks, 1)
+    late = {0: 1.5, 1: 0.0}
+
+    def come(rank: int, boundary: Any) -> None:
+        time.sleep(late[rank])
+        boundary.end_step(write, epoch=0, step=2)
+
+    assert each(ranks, come) == [None, None]  # rank 1 has waited for 0.6 s, and gone on
+    assert not any(isinstance(event, Saved) for event in ranks.events)
+
+
+def test_after_a_checkpoint_that_the_storage_refused_they_train_on_and_can_be_told_again(tmp_path: Path) -> None:
+    def refuse(path: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    ranks = Ranks(tmp_path, 2, until=None)
+    ordered(ranks, 1, 0)
+    for number in (1, 2):
+        step(ranks, number, refuse)
+    assert [(event.refused, event.checkpoint) for event in ranks.events if isinstance(event, Saved)] == [(True, None)]
+    assert ranks.report({"loss": 1.0}) == [None, None]
+    ordered(ranks, 1, 0)
+    assert [step(ranks, number) for number in (3, 4)] == [[None, None], [TrialStopped] * 2]
+
+
+def test_a_loop_of_ones_own_is_told_and_its_next_report_writes_a_checkpoint(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, 2, until=None, checkpoints=Checkpoints(every_s=1000))
+    ranks.report({"loss": 1.0}, checkpoint=write)
+    asks = [each(ranks, lambda rank, _: ranks.sessions[rank].context.preempted())]
+    ordered(ranks, 1, 0)
+    asks += [each(ranks, lambda rank, _: ranks.sessions[rank].context.preempted()) for _ in range(3)]
+    assert asks == [[False] * 2, [False] * 2, [True] * 2, [True] * 2]
+    assert [type(error) for error in ranks.report({"loss": 0.5}, checkpoint=write)] == [TrialStopped] * 2
+    reports = [event for event in ranks.events if isinstance(event, Report)]
+    saved = next(event for event in ranks.events if isinstance(event, Saved))
+    assert saved.checkpoint is not None
+    assert (saved.checkpoint.number, saved.checkpoint.between) == (2, 0)
+    assert [report.number for report in reports] == [1, 2]
+
+
+def test_a_checkpoint_behind_a_report_is_newer_than_that_and_older_than_the_next(tmp_path: Path) -> None:
+    info = partial(written_checkpoint, tmp_path, value=None)
+    made = [info(1, value=0.1), info(1, 20), info(1, 100), info(2, value=0.2), info(2, 120)]
+    assert checkpoints.find(tmp_path) == made
+    assert checkpoints.resume_point(tmp_path, 1)[0] == made[2]
+    assert checkpoints.resume_point(tmp_path, 1, base=made[1])[0] == made[2]
+    assert checkpoints.resume_point(tmp_path, 1, base=made[2])[0] == made[2]
+    assert checkpoints.prune(made, 1, "min") == [made[0], made[3], made[4]]
+    later = [info(2, 130), info(2, 140)]
+    assert checkpoints.prune([made[3], made[4], *later], 0, "min") == [made[3], *later]  # the last of a report stays
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_checkpoint_between_two_reports_leaves_training_as_it_was(tmp_path: Path, size: int) -> None:
+    ranks = Ranks(tmp_path, size, until=None)
+    ranks.report({"loss": 0.5}, checkpoint=write)
+    ranks.mailboxes[0].put(Save(serial=5))
+    for mailbox in ranks.mailboxes:
+        mailbox.put(Hurry())
+    assert [step(ranks, number) for number in (1, 2, 3)] == [[None] * size] * 3
+    (saved,) = [event for event in ranks.events if isinstance(event, Saved)]
+    assert saved.answers == 5
+    assert saved.checkpoint is not None
+    assert (saved.checkpoint.number, saved.checkpoint.between) == (1, 2)
+    assert not any(one.boundary.hurried for one in ranks.sessions)
+    assert [one.boundary.writer for one in ranks.sessions] == [None] * size
+    ranks.report({"loss": 0.4}, checkpoint=write)
+    assert [event.number for event in ranks.events if isinstance(event, Report)] == [1, 2]
+
+
+def test_where_a_report_comes_first_it_writes_the_checkpoint_and_nobody_hurries_any_more(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, 2, until=None)
+    ranks.mailboxes[0].put(Save(serial=5))
+    for mailbox in ranks.mailboxes:
+        mailbox.put(Hurry())
+    ranks.report({"loss": 0.5}, checkpoint=write)
+    (saved,) = [event.checkpoint for event in ranks.events if isinstance(event, Saved)]
+    assert saved is not None
+    assert (saved.number, saved.between) == (1, 0)
+    assert [step(ranks, number) for number in (1, 2, 3)] == [[None, None]] * 3
+    assert not any(one.boundary.hurried for one in ranks.sessions)
+    assert sum(isinstance(event, Saved) for event in ranks.events) == 1
+
+
+def test_a_checkpoint_for_a_branch_is_no_reason_for_training_code_to_leave(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, 2, until=None)
+    ranks.mailboxes[0].put(Save(serial=5))
+    for mailbox in ranks.mailboxes:
+        mailbox.put(Hurry())
+    assert each(ranks, lambda _, boundary: [boundary.preempted() for _ in range(3)]) == [[False] * 3] * 2
+
+
+def test_training_code_that_has_to_leave_hears_so_behind_an_order_for_a_branch(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, 2, until=None)
+    ranks.mailboxes[0].put(Save(serial=5))
+    ordered(ranks, 1, 0)
+    asked = [each(ranks, lambda _, boundary: boundary.preempted()) for _ in range(3)]
+    assert asked[-1] == [True, True]
+    assert [type(error) for error in ranks.report({"loss": 1.0}, checkpoint=write)] == [TrialStopped] * 2
+    assert [event.answers for event in ranks.events if isinstance(event, Saved)] == [5, 7]

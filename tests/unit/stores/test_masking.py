@@ -11,7 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 import tunelight as tl
-from tests.kit.recording import Sweep, Writer
+from tests.kit.recording import Writer
 from tunelight.cli import app
 from tunelight.errors import SettingsError
 from tunelight.extras.report.page import page
@@ -135,10 +135,8 @@ def test_what_is_made_of_an_edited_file_holds_none(edited):
     assert SECRET not in (edited.folder / "sweep.yaml").read_text()
 
 
-def test_errors_and_notes_are_recorded_without_them(tmp_path):
-    sweep = Sweep(tmp_path)
-    trial = sweep.add(x=1)
-    sweep.start(trial)
+def test_errors_and_notes_are_recorded_without_them(sweep, tmp_path):
+    trial = sweep.run(x=1)
     sweep.callback.note(f"cannot reach {URL}")
     sweep.fail(trial, message=f"no {URL}", traceback=f"at {URL}")
     sweep.end()

@@ -11,13 +11,14 @@ from typing import Any
 import fsspec
 import pytest
 
+from tests.kit.recording import written_checkpoint
 from tunelight import stores
 from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import CheckpointError, SettingsError
 from tunelight.gang.output import bring_home
 from tunelight.messages import CheckpointInfo
 from tunelight.settings import Settings
-from tunelight.stores import Store, store_of
+from tunelight.stores import Store, store_of, write_atomically
 
 # --- URLs -------------------------------------------------------------------------------------------------
 
@@ -218,11 +219,7 @@ def test_a_trials_folder_is_brought_home_without_what_is_uploaded_when_it_is_wri
 
 
 def checkpoint(trial: Path, number: int, value: float | None = None, text: str = "weights") -> CheckpointInfo:
-    info = CheckpointInfo(str(trial / checkpoints.FOLDER / checkpoints.file_name(number)), number, value=value)
-    draft = checkpoints.temp_path(info, "start")
-    draft.parent.mkdir(parents=True, exist_ok=True)
-    draft.write_text(text)
-    return checkpoints.commit(info, draft)
+    return written_checkpoint(trial, number, value=value, text=text)
 
 
 def test_a_checkpoint_is_found_and_opened_on_another_machine(storage, machine):
@@ -324,3 +321,32 @@ def test_a_trial_hears_what_its_driver_heard_and_takes_over_anothers_checkpoint(
         checkpoints.fetch_local(storage() / "s" / "u" / checkpoints.FOLDER / Path(taken.path).name).read_text()
         == "parent's"
     )
+
+
+# --- atomic writes: all of a file or none of it, and nothing left behind ----------------------------------
+
+
+@pytest.mark.parametrize(("data", "there"), [("né", "né".encode()), (b"\0", b"\0"), (memoryview(b"ab"), b"ab")])
+@pytest.mark.parametrize("sync", [False, True])
+def test_what_is_written_replaces_what_was_there(
+    tmp_path: Path, data: str | bytes | memoryview, there: bytes, sync: bool
+) -> None:
+    path = tmp_path / "file"
+    path.write_text("old, and longer")
+    write_atomically(path, data, sync=sync)
+    assert path.read_bytes() == there
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(TypeError):
+        write_atomically(path, 1)  # type: ignore[arg-type]
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_no_folder_is_made(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        write_atomically(tmp_path / "gone" / "file", b"")

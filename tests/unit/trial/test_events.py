@@ -81,15 +81,21 @@ def make(heads: Heads) -> Make:
     return build
 
 
+def pair(make: Make, parent: Any = None, **child: Any) -> tuple[Any, Any]:
+    """Return the heads of two trials that have made their first reports."""
+    both = make("a", **{"start": 100.0, **(parent or {})}), make("b", **child)
+    for head in both:
+        head.step()
+    return both
+
+
 def offered(head: Any) -> Any:
     (reference,) = head.offer()
     return reference
 
 
 def test_what_one_offers_another_adopts_in_place(make: Make, heads: Heads) -> None:
-    parent, child = make("a", start=100.0), make("b")
-    parent.step()
-    child.step()
+    parent, child = pair(make)
     config = {"lr": 2.0, "start": 0.0}
     child.decide(Adopt(offered(parent), config, "a", str(heads.folder("a")), until=2))
     result = child.step()
@@ -100,9 +106,7 @@ def test_what_one_offers_another_adopts_in_place(make: Make, heads: Heads) -> No
 
 
 def test_who_is_paused_after_adopting_leaves_what_it_became(make: Make, tmp_path: Path) -> None:
-    parent, child = make("a", start=100.0), make("b")
-    parent.step()
-    child.step()
+    parent, child = pair(make)
     child.decide(Adopt(offered(parent), {"lr": 2.0, "start": 0.0}, "a", until=1))
     child.save_checkpoint(str(tmp_path))
     info = checkpoints.read_pointer(tmp_path)
@@ -125,9 +129,7 @@ def test_what_does_not_fit_comes_by_way_of_the_disk(make: Make, heads: Heads, co
 
 
 def test_who_is_paused_after_that_leaves_it_too(make: Make, heads: Heads, tmp_path: Path) -> None:
-    parent, child = make("a", start=100.0), make("b")
-    parent.step()
-    child.step()
+    _, child = pair(make)
     child.decide(Adopt(None, {"lr": 2.0, "start": 0.0}, "a", str(heads.folder("a")), until=1))
     child.save_checkpoint(str(tmp_path))
     info = checkpoints.read_pointer(tmp_path)
@@ -162,9 +164,7 @@ def test_who_is_paused_after_that_says_so_first_and_leaves_what_it_was(make: Mak
 def test_after_a_fault_before_the_next_checkpoint_what_was_adopted_comes_from_the_other_ones_checkpoint(
     make: Make, heads: Heads, saves: bool
 ) -> None:
-    parent, child = make("a", start=100.0, saves=saves), make("b", fails_after=1)
-    parent.step()
-    child.step()
+    parent, child = pair(make, parent={"saves": saves}, fails_after=1)
     config = {"lr": 2.0, "start": 0.0, "fails_after": 1}
     child.decide(Adopt(offered(parent), config, "a", str(heads.folder("a")), number=1, until=2))
     result = child.step()
@@ -178,9 +178,7 @@ def test_after_a_fault_before_the_next_checkpoint_what_was_adopted_comes_from_th
 def test_a_head_that_dies_after_an_adoption_is_followed_by_one_that_has_it_until_a_checkpoint_does(
     make: Make, heads: Heads
 ) -> None:
-    parent, child = make("a", start=100.0), make("b")
-    parent.step()
-    child.step()
+    parent, child = pair(make)
     config = {"lr": 2.0, "start": 0.0}
     child.decide(Adopt(offered(parent), config, "a", str(heads.folder("a")), number=1, until=1))
     child._gang.close()
@@ -194,9 +192,7 @@ def test_a_head_that_dies_after_an_adoption_is_followed_by_one_that_has_it_until
 
 
 def test_a_trial_that_tune_restores_has_it_too(make: Make, heads: Heads, tmp_path: Path) -> None:
-    parent, child = make("a", start=100.0), make("b")
-    parent.step()
-    child.step()
+    parent, child = pair(make)
     child.save_checkpoint(str(tmp_path))  # as at an earlier pause: Tune restores a new head from there
     config = {"lr": 2.0, "start": 0.0}
     child.decide(Adopt(offered(parent), config, "a", str(heads.folder("a")), number=1, until=1))
@@ -208,9 +204,7 @@ def test_a_trial_that_tune_restores_has_it_too(make: Make, heads: Heads, tmp_pat
 
 
 def test_an_adoption_that_the_driver_did_not_hear_of_is_past(make: Make, heads: Heads) -> None:
-    parent, child = make("a", start=100.0), make("b")
-    parent.step()
-    child.step()
+    parent, child = pair(make)
     child.step()
     child.decide(Adopt(offered(parent), {"lr": 2.0, "start": 0.0}, "a", str(heads.folder("a")), number=1, until=2))
     marked = heads.folder("b") / checkpoints.ADOPTED
@@ -221,9 +215,7 @@ def test_an_adoption_that_the_driver_did_not_hear_of_is_past(make: Make, heads: 
 
 
 def test_a_checkpoint_that_was_asked_for_after_an_adoption_has_it(make: Make, heads: Heads, tmp_path: Path) -> None:
-    parent, child = make("a", start=100.0), make("b")
-    parent.step()
-    child.step()
+    parent, child = pair(make)
     child.decide(Adopt(offered(parent), {"lr": 2.0, "start": 0.0}, "a", str(heads.folder("a")), number=1, until=1))
     assert (heads.folder("b") / checkpoints.ADOPTED).exists()
     child.save_checkpoint(str(tmp_path))
@@ -238,9 +230,7 @@ def test_a_training_without_a_trainer_offers_nothing_and_one_that_has_not_begun_
 
 
 def test_a_torn_checkpoint_is_not_adopted(make: Make, heads: Heads) -> None:
-    parent, child = make("a", start=100.0), make("b")
-    parent.step()
-    child.step()
+    _, child = pair(make)
     for info in checkpoints.find(heads.folder("a")):
         Path(info.path).write_text("torn")
     child.decide(Adopt(None, {"lr": 2.0, "start": 0.0}, "a", str(heads.folder("a")), until=2))

@@ -16,7 +16,7 @@ from ray.tune.schedulers.trial_scheduler import TrialScheduler
 from tests.kit import tasks
 from tests.kit.fakes import FakeGang, MemoryControl
 from tests.kit.heads import Heads, heads_in
-from tests.kit.recording import Sweep
+from tests.kit.recording import Clock, Sweep
 from tests.world import Costs, Curve, simulate
 from tunelight.checkpoints import files as checkpoints
 from tunelight.compat.ray import stub_trial
@@ -28,14 +28,6 @@ from tunelight.session import session
 from tunelight.session.mailbox import Mailbox
 from tunelight.sweep.replay import replay_scheduler
 from tunelight.trial.trainable import GangTrainable, make_trainable
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Answers(Mailbox):

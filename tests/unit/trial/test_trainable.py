@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -10,15 +11,21 @@ from typing import Any
 
 import cloudpickle
 import pytest
-from ray.tune.result import RESULT_DUPLICATE
+from ray.exceptions import RayActorError
+from ray.tune.result import RESULT_DUPLICATE, SHOULD_CHECKPOINT
 
 from tests.kit import tasks
 from tests.kit.fakes import FakeGang
 from tests.kit.heads import Heads, heads_in
+from tests.kit.waiting import until
 from tunelight.checkpoints import files as checkpoints
-from tunelight.errors import CheckpointError, GangError, TrialError
-from tunelight.messages import RESULT_KEY, Stop
+from tunelight.errors import CheckpointError, GangError, SettingsError, TrialError
+from tunelight.gang.drain import Reason
+from tunelight.messages import RESULT_KEY, Resize, Stop
 from tunelight.policies import FailurePolicy
+from tunelight.resources import reserve
+from tunelight.trial import trainable
+from tunelight.trial.plain_tune import gang_trainable
 from tunelight.trial.trainable import GangTrainable, make_trainable
 from tunelight.trial.trial import trial_seed
 
@@ -117,6 +124,13 @@ def make(heads: Heads) -> Make:
     return build
 
 
+def save(one: GangTrainable, folder: Path) -> Path:
+    target = folder / "checkpoint_000000"
+    target.mkdir()
+    one.save_checkpoint(str(target))
+    return target
+
+
 def test_each_step_is_one_report_and_the_last_is_the_end(make: Make) -> None:
     one = make(three)
     results = [one.step() for _ in range(4)]
@@ -131,17 +145,6 @@ def test_no_gang_starts_before_the_first_step(make: Make) -> None:
     assert FakeGang.formed == before
     one.step()
     assert FakeGang.formed == before + 1
-
-
-def test_the_next_trial_finds_the_gang_warm_also_after_a_stop(make: Make, heads: Heads) -> None:
-    one = make(three)
-    before = FakeGang.formed
-    first = one.step()
-    heads.reset(one, {"lr": 0.2})
-    second = one.step()
-    assert FakeGang.formed == before + 1
-    assert (first[RESULT_KEY]["gang"]["warm"], second[RESULT_KEY]["gang"]["warm"]) == (False, True)
-    assert second["training_iteration"] == 1
 
 
 def test_the_first_report_of_each_trial_tells_on_whom_it_trains(make: Make, heads: Heads) -> None:
@@ -234,9 +237,7 @@ def test_a_stop_through_the_door_ends_the_trial_before_tune_says_so(make: Make) 
 def test_a_pause_writes_a_checkpoint_and_a_resume_finds_it(make: Make, heads: Heads, folder: Path) -> None:
     one = make(saving, real_checkpoints=False)
     one.step()
-    pointer = folder / "checkpoint_000000"
-    pointer.mkdir()
-    one.save_checkpoint(str(pointer))
+    pointer = save(one, folder)
     assert json.loads((pointer / checkpoints.POINTER).read_text())["number"] == 1
     heads.reset(one, {})
     heads.restore(one, pointer)
@@ -268,15 +269,6 @@ def test_a_pause_without_a_way_to_write_a_checkpoint_is_an_error_on_resume(
     heads.reset(one, {})
     with pytest.raises(CheckpointError, match="TuneReportCheckpointCallback"):
         heads.restore(one, folder)
-
-
-def test_plain_tune_gets_the_real_file(make: Make, folder: Path) -> None:
-    one = make(saving)
-    one.step()
-    target = folder / "tune"
-    target.mkdir()
-    one.save_checkpoint(str(target))
-    assert (target / "report-000001.ckpt").read_text() == "weights"
 
 
 def ahead(config: dict[str, Any]) -> None:
@@ -320,10 +312,7 @@ def test_a_trial_that_was_cut_off_keeps_what_its_driver_heard_on_a_head_that_had
 
 def wait_for_checkpoint(trial_dir: Path, number: int) -> None:
     """Wait until the checkpoint of a report, which a thread writes, is whole."""
-    end = time.monotonic() + 10
-    while number not in [one.number for one in checkpoints.find(trial_dir)]:
-        assert time.monotonic() < end, f"waited 10 s for the checkpoint of report {number}"
-        time.sleep(0.005)
+    until(lambda: number in [one.number for one in checkpoints.find(trial_dir)], 10)
 
 
 def test_a_retry_goes_back_past_a_torn_checkpoint_and_says_so(make: Make, folder: Path) -> None:
@@ -344,9 +333,7 @@ def test_a_torn_checkpoint_that_tune_hands_in_is_passed_over(make: Make, heads: 
     one = make(background, real_checkpoints=False)
     one.step()
     one.step()
-    pointer = folder / "checkpoint_000000"
-    pointer.mkdir()
-    one.save_checkpoint(str(pointer))
+    pointer = save(one, folder)
     heads.reset(one, {})
     (folder / checkpoints.FOLDER / "report-000002.ckpt").write_text("weig")
     heads.restore(one, pointer)
@@ -381,9 +368,7 @@ def test_a_trial_whose_head_was_lost_after_a_pause_goes_on_from_what_came_after_
 ) -> None:
     one = make(background, real_checkpoints=False)
     one.step()
-    pointer = folder / "checkpoint_000000"
-    pointer.mkdir()
-    one.save_checkpoint(str(pointer))
+    pointer = save(one, folder)
     one.step()
     wait_for_checkpoint(folder, 2)
     checkpoints.write_acked(2, folder)
@@ -480,3 +465,278 @@ def _numbers(results: Any) -> list[int]:
 
 def _listed(results: Any) -> list[dict[str, Any]]:
     return results if isinstance(results, list) else [results]
+
+
+# --- how a trial's end on its gang reaches Tune: a move to other nodes, a slow checkpoint, a worker that is replaced
+
+
+def leaving(config: dict[str, Any]) -> None:
+    """Report 20 times; between reports 3 and 4, wait until the ranks are told to leave."""
+    import tunelight as tl
+    from tunelight.session.session import get_session
+
+    context, session = tl.get_context(), get_session()
+    session.boundary.writer = lambda path: Path(path).write_text("weights")
+    while context.number < 20:
+        if context.number == 3:
+            Drained.between.append(context.number)
+            deadline = time.monotonic() + 10
+            while not session.boundary._mailbox._queue and time.monotonic() < deadline:
+                time.sleep(0.005)
+        tl.report({"loss": 1.0 / (context.number + 1)})
+
+
+class Drained:
+    """Says that the node is drained from when training is between reports 3 and 4."""
+
+    between: list[int]
+
+    def __call__(self) -> Reason | None:
+        deadline = time.monotonic() + 0.3
+        while not self.between and time.monotonic() < deadline:
+            time.sleep(0.005)
+        return Reason("Ray drains host#abcdef") if self.between else None
+
+
+def test_a_save_while_the_ranks_leave_a_drained_node_does_not_end_the_trial(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Drained.between = []
+    monkeypatch.setattr(trainable, "reason_to_leave", lambda gang, ordered: Drained())
+    one = make(leaving)
+    numbers = [one.step()["training_iteration"] for _ in range(4)]
+    target = save(one, tmp_path)  # plain Tune does, every so often
+    assert numbers == [1, 2, 3, 4]
+    assert (target / "report-000004.ckpt").read_text() == "weights"
+    with pytest.raises(RayActorError) as caught:  # Tune starts it anew elsewhere
+        one.step()
+    assert caught.value.preempted
+
+
+# --- gang_trainable: what it is told is checked where it is called, before a Tuner runs -------------------
+
+
+def train(config: dict[str, Any]) -> None:
+    """Train nothing."""
+
+
+def test_a_report_is_asked_for_one_metric() -> None:
+    with pytest.raises(SettingsError, match="one metric"):
+        gang_trainable(train, metric=["loss", "latency"])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("made", [train, functools.partial(train)])
+def test_a_trainable_is_named_after_its_train_function_as_tuner_restore_asks(made: Any) -> None:
+    assert [gang_trainable(made).__name__ for _ in range(2)] == ["train", "train"]
+
+
+# --- which checkpoints a trial keeps, when Tune gets them, and which one a start continues from -----------
+
+
+def test_a_checkpoint_that_is_finished_after_its_report_comes_with_the_next_result(make: Make, folder: Path) -> None:
+    one = make(background, real_checkpoints=False, metric="loss")
+    numbers = []
+    for _ in range(3):
+        numbers += [info["number"] for info in Heads.train(one)[RESULT_KEY]["checkpoints"]]
+    assert one.step() == {RESULT_DUPLICATE: True, "done": True}
+    one.cleanup()
+    assert numbers in ([1, 2], [1])  # the last is on disk, and stands in no result
+    assert [info.number for info in checkpoints.find(folder)] == [2, 3]
+
+
+def test_the_best_checkpoint_is_kept_beside_the_last_two_whenever_it_was_finished(make: Make, folder: Path) -> None:
+    one = make(background, real_checkpoints=False, metric="loss", mode="max")  # the first is the best
+    for _ in range(4):
+        one.step()
+    assert [info.number for info in checkpoints.find(folder)] == [1, 2, 3]
+
+
+def rereading(config: dict[str, Any]) -> None:
+    """Fail once; then report whether the checkpoint that training continues from still exists."""
+    from pathlib import Path
+
+    import tunelight as tl
+
+    path = tl.get_checkpoint_path()
+    while tl.get_context().number < 6:
+        there = path is not None and Path(path).exists()
+        tl.report({"loss": 1.0, "there": there}, checkpoint=lambda to: Path(to).write_text("weights"))
+        if path is None:
+            raise ValueError("once")
+
+
+def test_the_checkpoint_that_a_start_continues_from_stays_while_a_rank_may_read_it(make: Make, folder: Path) -> None:
+    one = make(rereading, failures=RETRY, real_checkpoints=False)
+    assert [Heads.train(one)["there"] for _ in range(6)] == [False, True, True, True, True, True]
+    assert one.step()["done"]
+    one.cleanup()
+    assert [info.number for info in checkpoints.find(folder)] == [5, 6]
+
+
+def test_a_stop_waits_for_the_checkpoint_that_is_being_written(make: Make, heads: Heads, folder: Path) -> None:
+    one = make(background, real_checkpoints=False)
+    for _ in range(3):
+        one.step()
+    heads.reset(one, {})
+    assert [info.number for info in checkpoints.find(folder)] == [2, 3]
+
+
+def test_plain_tune_gets_the_real_file_also_of_one_that_is_being_written(make: Make, folder: Path) -> None:
+    one = make(background)
+    for _ in range(3):
+        one.step()
+    target = save(one, folder)
+    assert (target / "report-000003.ckpt").read_text() == "weights"
+
+
+def test_tune_saves_each_report_that_has_a_checkpoint(make: Make) -> None:
+    assert SHOULD_CHECKPOINT not in make(three).step()
+    one = make(background)
+    assert [one.step().get(SHOULD_CHECKPOINT) for _ in range(3)] == [True] * 3
+
+
+def test_the_end_of_a_trial_gives_tune_no_checkpoint_twice(make: Make) -> None:
+    one = make(background)
+    saved = []
+    for _ in range(4):
+        Heads.train(one)
+        saved.append(one.save().checkpoint)
+    assert [made is None for made in saved] == [False, False, False, True]
+
+
+def test_plain_tune_keeps_the_checkpoints_and_the_gang_its_last_two(make: Make, folder: Path) -> None:
+    one = make(background, metric="loss", mode="max")  # the first is the best
+    for number in range(1, 5):
+        Heads.train(one)
+        copy = folder / f"checkpoint_{number:06}"
+        copy.mkdir()
+        one.save_checkpoint(str(copy))
+    assert [info.number for info in checkpoints.find(folder)] == [2, 3]
+
+
+def test_a_checkpoint_that_tune_asked_for_is_the_newest_of_an_ended_trial(make: Make, folder: Path) -> None:
+    one = make(saving, real_checkpoints=False)
+    pointers = [folder / "before", folder / "after"]
+    for pointer in pointers:
+        pointer.mkdir()
+    for _ in range(3):
+        one.step()
+    one.save_checkpoint(str(pointers[0]))
+    assert one.step()["done"]
+    one.save_checkpoint(str(pointers[1]))
+    assert [info and info.number for info in map(checkpoints.read_pointer, pointers)] == [3, 3]
+
+
+# --- gangTrainable under a scheduler that pauses, grows and shrinks gangs, against a fake gang ------------
+
+
+@pytest.fixture
+def resized(make: Make) -> Any:
+    """Make a trial of 2 to 8 workers that starts with 2."""
+
+    def build(train: Any, **spec: Any) -> GangTrainable:
+        spec |= {"soft_errors": True, "real_checkpoints": False}
+        return make(train, reservation=reserve(workers=(2, 8)).starting(2), start=2, **spec)
+
+    return build
+
+
+def grown(one: GangTrainable, size: int = 4) -> Any:
+    """Tell its gang that it has grown."""
+    gang: Any = one._gang
+    gang.size = size
+    return gang
+
+
+@pytest.mark.parametrize(("asked", "possible"), [(4, 4), (1, 2), (99, 8)])
+def test_a_gang_is_asked_for_a_size_that_it_can_have(resized: Any, asked: int, possible: int) -> None:
+    one = resized(three)
+    one.step()
+    one.decide(Resize(asked))
+    assert one._gang.wanted == possible
+
+
+def test_a_gang_that_is_not_elastic_is_not_resized(make: Make) -> None:
+    one = make(three)
+    one.step()
+    one.decide(Resize(4))
+    gang: Any = one._gang
+    assert gang.wanted is None
+
+
+def test_each_trial_starts_at_the_starting_size(resized: Any, heads: Heads) -> None:
+    one = resized(three)
+    one.step()
+    assert one._gang.wanted == 2
+    one.decide(Resize(8))
+    heads.reset(one, {})
+    assert one._gang.wanted == 2
+    one.step()
+    assert one._gang.wanted == 2
+
+
+def test_what_a_gang_has_grown_by_is_given_back_when_its_trial_ends(resized: Any) -> None:
+    one = resized(three)
+    one.step()
+    one.decide(Resize(4))
+    grown(one)
+    while not one.step().get("done"):
+        pass
+    assert one._gang.wanted == 2
+
+
+def test_a_stop_ends_a_grown_trial_at_once_for_others_want_what_it_holds(resized: Any) -> None:
+    one = resized(three)
+    one.step()
+    one.decide(Resize(4))
+    gang = grown(one)
+    one.decide(Stop("asha"))
+    assert not gang.running
+    assert gang.wanted == 2
+    assert one.step()["done"]
+
+
+def test_a_trial_that_is_paused_ends_and_gives_back_and_could_go_on(resized: Any, folder: Path) -> None:
+    one = resized(saving)
+    one.step()
+    one.decide(Resize(4))
+    gang = grown(one)
+    pointer = save(one, folder)
+    found = checkpoints.read_pointer(pointer)
+    assert found is not None
+    assert found.number == 1
+    assert not gang.running
+    assert gang.wanted == 2
+    again = one.step()
+    assert again["training_iteration"] == 2
+    assert again["resumed"].endswith("report-000001.ckpt")
+
+
+def test_a_paused_trial_whose_checkpoint_is_gone_fails_alone_and_keeps_the_gang(
+    resized: Any, heads: Heads, folder: Path
+) -> None:
+    one = resized(background)
+    one.step()
+    pointer = save(one, folder)
+    heads.reset(one, {})
+    for left in (folder / checkpoints.FOLDER).iterdir():
+        left.unlink()
+    heads.restore(one, pointer)
+    last = one.step()
+    assert last["done"]
+    assert last["training_iteration"] == 1
+    assert last[RESULT_KEY]["error"]["type_name"] == "CheckpointError"
+    assert "00000 was paused at report 1, but the checkpoint" in last[RESULT_KEY]["error"]["message"]
+    heads.reset(one, {})
+    assert one.step()[RESULT_KEY]["gang"]["warm"]
+
+
+def test_plain_tune_is_told_of_a_lost_checkpoint_by_an_exception(make: Make, heads: Heads, folder: Path) -> None:
+    one = make(background, real_checkpoints=False)
+    one.step()
+    pointer = save(one, folder)
+    heads.reset(one, {})
+    for left in (folder / checkpoints.FOLDER).iterdir():
+        left.unlink()
+    with pytest.raises(CheckpointError, match="torn or gone"):
+        heads.restore(one, pointer)

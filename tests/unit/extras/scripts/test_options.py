@@ -135,13 +135,6 @@ def test_click_s_options_are_read(write: Write) -> None:
     assert spell("argparse", {"cold": True}, read.options or ()) == ["--cold"]
 
 
-def test_typer_s_options_are_read(write: Write) -> None:
-    read = read_options(write(TYPER), None, [])
-    found = kinds(read)
-    assert (found["learning_rate"], found["opt"], found["warm"], found["tag"]) == ("value", "value", "both", "again")
-    assert by_dest(read)["opt"].choices == ("adam", "sgd")
-
-
 def test_lightning_cli_s_options_are_those_of_its_subcommand(write: Write) -> None:
     file = write(CLI)
     read = read_options(file, None, ["fit"])

@@ -14,7 +14,7 @@ import pytest
 import tunelight as tl
 from tunelight.errors import SettingsError, SpaceError
 from tunelight.extras.scripts.script import Script, _hydra_folders, _set_variables, script_of
-from tunelight.extras.scripts.style import Option
+from tunelight.extras.scripts.style import Option, find_style, spell
 from tunelight.settings import Settings
 
 CONFIG = {"lr": 0.1, "nested": {"on": True, "name": "a b"}}
@@ -229,3 +229,56 @@ def test_its_nested_parameters_are_one_argument_and_its_others_are_looked_up(tmp
 def test_what_of_it_cannot_be_done_is_named_with_its_place(text: str, said: str, tmp_path: Path) -> None:
     with pytest.raises((SpaceError, SettingsError), match=said):
         loaded(tmp_path, text)
+
+
+# --- how a configuration is written on a script's command line, and how that is found ---------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "style"),
+    [
+        ("import argparse\nargparse.ArgumentParser()", "argparse"),
+        ("import typer", "argparse"),
+        ("from transformers import HfArgumentParser", "argparse"),
+        ("from pytorch_lightning.cli import LightningCLI\nLightningCLI()", "lightning"),
+        ("import pytorch_lightning.cli as cli\ncli.LightningCLI()", "lightning"),
+        ("import jsonargparse", "lightning"),
+        ("import hydra\nimport argparse", "hydra"),
+        ("def main():\n    import fire\n    fire.Fire(main)", "fire"),
+        ("print(1)", "argparse"),
+    ],
+)
+def test_imports_tell_the_style(tmp_path: Path, source: str, style: str) -> None:
+    (tmp_path / "train.py").write_text(source)
+    assert find_style(str(tmp_path / "train.py"))[0] == style
+
+
+def test_the_modules_beside_a_script_tell_it_too(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("from src.main import main\nmain()")
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "main.py").write_text("import hydra\n")
+    assert find_style(str(tmp_path / "train.py")) == ("hydra", "main.py imports hydra")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("shuffle", False, ["--no-shuffle"]),
+        ("shuffle", True, []),
+        ("no_shuffle", True, ["--no-shuffle"]),
+        ("no_shuffle", False, []),
+    ],
+)
+def test_an_option_that_switches_off_is_known_by_its_value_and_by_its_name(
+    key: str, value: bool, words: list[str]
+) -> None:
+    assert spell("argparse", {key: value}, (Option(("--no-shuffle",), "shuffle", "off"),)) == words
+
+
+@pytest.mark.parametrize("default", [True, False])
+def test_of_two_switches_for_a_value_the_one_that_sets_it_is_written(default: bool) -> None:
+    on = Option(("--augment",), "augment", "flag", default=default)
+    off = Option(("--no-augment",), "augment", "off", default=default)
+    for options in ((on, off), (off, on)):
+        for value, word in ((True, "--augment"), (False, "--no-augment")):
+            assert spell("argparse", {"augment": value}, options) in ([word], [] if value is default else [word])

@@ -1,20 +1,31 @@
-"""What the live page hears: rows and curves that changed, in bounded memory, of sweeps that exist."""
+"""What the live page hears of sweeps, and the server beside a sweep: it starts once, and leaves by itself."""
 
 from __future__ import annotations
 
-import json
+import asyncio
+import contextlib
 import os
+import signal
+import socket
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.kit.recording import Sweep
 from tests.kit.sweeps import record
+from tests.kit.waiting import until
+from tunelight.errors import ReportError, SettingsError
+from tunelight.extras.web import server
 from tunelight.extras.web.app import log_part
 from tunelight.extras.web.watch import SweepList, SweepWatch
 from tunelight.record import Record, leased, list_sweeps, mirrored, read_record, read_trial, view, write_sweep_file
 from tunelight.record.follow import RecordFollower
+from tunelight.sweep import live_page
+from tunelight.sweep.live_page import LivePage, check_web
 
 
 def watched(folder: Path) -> SweepWatch:
@@ -47,8 +58,7 @@ def test_a_brief_follower_keeps_the_best_and_the_last_report_and_judges_as_a_who
         )
 
 
-def test_a_line_longer_than_what_is_read_at_a_time_is_read_whole(tmp_path: Path) -> None:
-    sweep = Sweep(tmp_path)
+def test_a_line_longer_than_what_is_read_at_a_time_is_read_whole(sweep: Sweep, tmp_path: Path) -> None:
     sweep.add(text="x" * 5000)
     sweep.step()
     follower = RecordFollower(tmp_path)
@@ -66,13 +76,6 @@ def test_one_trial_is_read_without_the_others(tmp_path: Path) -> None:
     assert list(alone.trials) == ["00003"]
     assert str(alone.trials["00003"]) == str(whole.trials["00003"])
     assert alone.sweep == whole.sweep
-
-
-def test_a_torn_last_line_is_left_out_of_one_trial(tmp_path: Path) -> None:
-    record(tmp_path, trials=3)
-    with (tmp_path / "record.jsonl").open("ab") as stream:
-        stream.write(b'{"kind":"report","trial":"00001","tim')
-    assert str(read_trial(tmp_path, "00001").trials["00001"]) == str(read_record(tmp_path).trials["00001"])
 
 
 def test_only_what_changed_comes_again(tmp_path: Path) -> None:
@@ -155,8 +158,7 @@ def test_a_record_that_is_written_anew_in_place_begins_anew(tmp_path: Path) -> N
     assert {row["i"] for row in watch.rows(0)} == set(range(6))
 
 
-def test_a_brief_view_does_not_grow_with_what_trials_do(tmp_path: Path) -> None:
-    sweep = Sweep(tmp_path)
+def test_a_brief_view_does_not_grow_with_what_trials_do(sweep: Sweep, tmp_path: Path) -> None:
     trial = sweep.add(lr=0.1)
     sweep.step()
     sweep.start(trial)
@@ -168,39 +170,6 @@ def test_a_brief_view_does_not_grow_with_what_trials_do(tmp_path: Path) -> None:
     assert [one["path"] for one in known.checkpoints][-1] == "c299"
     assert max(len(known.checkpoints), len(known.notes)) <= 8
     assert len(state.notes) <= 100
-
-
-def test_a_record_that_is_replaced_begins_anew(tmp_path: Path) -> None:
-    record(tmp_path / "a", trials=6)
-    record(tmp_path / "b", trials=2)
-    watch = watched(tmp_path / "a")
-    (tmp_path / "b" / "record.jsonl").replace(tmp_path / "a" / "record.jsonl")
-    again(watch)
-    assert watch.generation == 1
-    assert [row["i"] for row in watch.rows(0)] == [0, 1]
-
-
-def test_values_are_cut_and_no_row_holds_what_json_cannot(tmp_path: Path) -> None:
-    sweep = Sweep(tmp_path)
-    trial = sweep.add(text="x" * 1_000_000, big=1 << 70, odd=float("inf"), deep={"a": [1, 2]})
-    sweep.step()
-    sweep.start(trial)
-    sweep.report(trial, 1, float("nan"))
-    (row,) = watched(tmp_path).rows(0)
-    assert len(json.dumps(row, allow_nan=False)) < 1000
-    assert row["last"] == "nan"
-    assert row["config"]["odd"] == "inf"
-    assert row["config"]["deep.a"] == "[1, 2]"
-
-
-def test_a_row_says_why_a_trial_was_stopped(tmp_path: Path) -> None:
-    sweep = Sweep(tmp_path)
-    trial = sweep.add(lr=0.1)
-    sweep.step()
-    sweep.start(trial)
-    sweep.callback.record.append("state", trial="00000", state="PAUSED", why="place 2 of 2 at rung 1")
-    (row,) = watched(tmp_path).rows(0)
-    assert (row["state"], row["why"]) == ("PAUSED", "place 2 of 2 at rung 1")
 
 
 def test_the_list_has_all_sweeps_reads_those_that_changed_and_names_what_cannot_be_read(tmp_path: Path) -> None:
@@ -246,3 +215,110 @@ def test_a_sweep_in_a_store_is_followed_from_another_machine(machine: Any, stora
         log_part(watch.folder, watch.state.trials["00001"], None)["note"]
         == "Its log is in the store; nothing but the record is fetched from there."
     )
+
+
+# --- the server beside a sweep: it starts once for a folder, keeps its address, and leaves when nobody needs it
+
+
+@pytest.fixture
+def folder_of_one(tmp_path: Path) -> Iterator[Path]:
+    record(tmp_path / "digits", trials=3)
+    yield tmp_path
+    found = server.running(tmp_path)
+    if found is not None:
+        end(found.pid)
+
+
+def end(pid: int) -> None:
+    os.kill(pid, signal.SIGTERM)
+    until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, 10)
+
+
+def test_a_second_sweep_of_the_folder_finds_the_server_and_a_later_one_has_its_address(
+    folder_of_one: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = LivePage(folder_of_one / "digits")
+    page.say()
+    said = capsys.readouterr().err
+    first = server.running(folder_of_one)
+    assert first is not None
+    assert said == f"Live page: {first.place}/sweep/digits?token={first.token}\n"
+    assert server.start(folder_of_one) == first.address
+    assert server.running(folder_of_one) == first
+    assert first.pid not in [one.pid for one in psutil.Process().children()]
+    end(first.pid)
+    assert server.running(folder_of_one) is None
+    assert server.start(folder_of_one) == first.address
+
+
+def test_where_its_port_is_taken_meanwhile_it_has_another_and_the_same_token(folder_of_one: Path) -> None:
+    address = server.start(folder_of_one)
+    first = server.running(folder_of_one)
+    assert first is not None
+    end(first.pid)
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):  # another program was quicker
+            other.bind(("127.0.0.1", first.port))
+            other.listen()
+        again = server.start(folder_of_one)
+    assert again != address
+    assert again.partition("token=")[2] == first.token
+
+
+def test_a_server_that_cannot_start_says_why_and_the_sweep_goes_on(
+    folder_of_one: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYTHONHOME", "/nowhere")
+    with pytest.raises(ReportError, match="could not be started"):
+        server.start(folder_of_one)
+    LivePage(folder_of_one / "digits").say()
+    assert "could not be started, and the sweep goes on without" in capsys.readouterr().err
+
+
+def test_a_sweep_with_a_page_is_refused_before_ray_starts_where_packages_are_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(live_page.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SettingsError, match=r"web=True needs starlette and uvicorn: pip install 'tunelight\[web\]'"):
+        check_web()
+
+
+@pytest.mark.parametrize(("streams", "driven", "leaves"), [(0, False, True), (1, False, False), (0, True, False)])
+def test_it_leaves_once_no_page_is_open_and_no_sweep_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, streams: int, driven: bool, leaves: bool
+) -> None:
+    monkeypatch.setattr(server, "_IDLE_S", 0.1)
+    monkeypatch.setattr(server, "_LOOK_S", 0.15)
+    own: Any = SimpleNamespace(should_exit=False)
+    page: Any = SimpleNamespace(streams=streams)
+    sweeps: Any = SimpleNamespace(names=list, any_driven=lambda: driven)
+
+    async def watch() -> None:
+        task = asyncio.create_task(server._leave_when_idle(own, page, sweeps, tmp_path))
+        await asyncio.sleep(0.6)
+        task.cancel()
+
+    asyncio.run(watch())
+    assert own.should_exit is leaves
+
+
+def test_it_leaves_where_the_folder_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_LOOK_S", 0.05)
+    own: Any = SimpleNamespace(should_exit=False)
+    sweeps: Any = SimpleNamespace(names=list, any_driven=lambda: True)
+    asyncio.run(server._leave_when_idle(own, SimpleNamespace(streams=1), sweeps, tmp_path / "gone"))  # type: ignore[arg-type]
+    assert own.should_exit
+
+
+@pytest.mark.parametrize(("host", "port"), [("no.such.host.invalid", None), ("127.0.0.1", 1), ("192.0.2.1", None)])
+def test_an_address_that_cannot_be_listened_on_is_an_error(host: str, port: int | None) -> None:
+    if port == 1 and os.geteuid() == 0:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            with pytest.raises(SettingsError, match="cannot listen"):
+                server._listen(host, taken.getsockname()[1])
+        return
+    with pytest.raises(SettingsError, match=r"cannot listen|is not known"):
+        server._listen(host, port)

@@ -1,0 +1,201 @@
+"""What a process can tell of its machine: versions that must agree, other processes, and an uninstalled tunelight."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import subprocess
+import sys
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tunelight
+from tunelight.errors import GangError
+from tunelight.gang.membership import Membership
+from tunelight.gang.placement import Location
+from tunelight.gang.seat import Seat
+from tunelight.gang.spec import GangSpec
+from tunelight.machine.metadata import ENTRY_POINTS, ensure_entry_points, is_installed
+from tunelight.machine.processes import has_children, is_running
+from tunelight.machine.versions import LIGHTNING, MUST_AGREE, alike, differences, installed, node_name
+from tunelight.resources import Reservation
+
+
+def test_what_is_installed_is_known_without_importing_it():
+    found = installed()
+    assert tuple(found) == MUST_AGREE
+    assert all(version for name, version in found.items() if name not in LIGHTNING)
+    assert any(found[name] for name in LIGHTNING)
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "other", "same"),
+    [
+        ("python", "3.11.7", "3.11.9", True), ("python", "3.11.7", "3.12.0", False),
+        ("torch", "2.13.0+cpu", "2.13.0+cu128", True), ("torch", "2.13.0", "2.13.1", False),
+        ("torch", "2.13.0", None, False),
+    ],
+)  # fmt: skip
+def test_a_build_or_a_patch_of_python_may_differ(name, one, other, same):
+    assert (alike(name, one) == alike(name, other)) is same
+
+
+def test_a_difference_names_versions_and_nodes():
+    same = dict.fromkeys(MUST_AGREE, "1.0")
+    nodes = {f"node{number}": same for number in range(8)}
+    assert differences(nodes, "pytorch_lightning") == []
+    torch, ray = differences(nodes | {"node8": same | {"torch": "2.9.0", "ray": "2.43.0"}}, "pytorch_lightning")
+    assert torch == (
+        "torch is not the same on all nodes: 1.0 on node0, node1, node2, node3, node4 and 3 more; 2.9.0 on node8."
+    )
+    assert ray.startswith("ray is not the same")
+
+
+@pytest.mark.parametrize(
+    ("lightning", "used", "other"),
+    [("pytorch_lightning", "pytorch-lightning", "lightning"), ("lightning.pytorch", "lightning", "pytorch-lightning")],
+)
+def test_only_the_package_of_lightning_in_use_must_agree(lightning, used, other):
+    same: dict[str, str | None] = dict.fromkeys(MUST_AGREE, "1.0")
+    assert differences({"one": same, "two": same | {other: None}}, lightning) == []
+    assert differences({"one": same, "two": same | {used: None}}, lightning) == [
+        f"{used} is not the same on all nodes: 1.0 on one; none on two."
+    ]
+
+
+def test_a_gang_of_unlike_workers_never_meets(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Context:
+        @staticmethod
+        def get_node_id() -> str:
+            return "a" * 8
+
+    monkeypatch.setattr("ray.get_runtime_context", Context)
+    spec = GangSpec(Reservation(2), versions={})
+    membership: Any = Membership(spec, None)
+    here = Location("a" * 8, "10.0.0.1", 1, "one", versions={"torch": "2.13.0"})
+    there = replace(here, node_id="b" * 8, address="10.0.0.2", hostname="two", versions={"torch": "2.9.0"})
+    seats = [Seat(spec, location=here), Seat(spec, location=there)]
+    with pytest.raises(GangError, match=r"torch .*: 2.13.0 on one#aaaaaa \(10.0.0.1\); 2.9.0 on two#bbbbbb") as caught:
+        membership._meet(seats)
+    assert caught.value.cause == "exception"  # trying again is of no use
+    alike_but_not_the_driver: Any = Membership(GangSpec(Reservation(2), versions={"torch": "2.13.0"}), None)
+    with pytest.raises(GangError, match=r"torch .*: 2.13.0 on the driver; 2.9.0 on two#bbbbbb \(10.0.0.2\)\."):
+        alike_but_not_the_driver._meet([Seat(spec, location=there), Seat(spec, location=there)])
+
+
+def test_nodes_of_one_host_have_names_of_their_own():
+    assert node_name("host", "abcdef0123", "10.0.0.1") == "host#abcdef (10.0.0.1)"
+
+
+# --- whether a process runs, on any system ----------------------------------------------------------------
+
+
+PACKAGE = Path(__file__).parents[3] / "tunelight"
+
+
+def test_a_process_runs_until_it_has_ended():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        assert is_running(child.pid)
+        child.communicate(b"\n")
+    assert not is_running(child.pid)
+
+
+def test_a_process_has_children_while_one_runs():
+    code = (
+        "import subprocess, sys; from tunelight.machine.processes import has_children; before = has_children();"
+        "child = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE); during = has_children();"
+        "child.communicate(b'\\n'); print(before, during, has_children())"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30).stdout
+    known = "False" if sys.platform == "linux" else "True"  # other systems do not say
+    assert said.split() == [known, "True", known]
+
+
+def test_a_child_of_a_thread_counts():
+    started = []
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(
+            lambda: started.append(subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE))
+        ).result()
+        assert has_children()
+        with started[0] as child:
+            child.communicate(b"\n")
+
+
+def test_what_is_no_process_id_runs_not_and_another_user_s_process_does(monkeypatch):
+    assert [is_running(pid) for pid in (0, -1, 2**62)] == [False] * 3
+
+    def kill(pid, number):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", kill)
+    assert is_running(1)
+
+
+def test_only_what_has_another_way_on_macos_reads_what_linux_alone_has():
+    linux_only = ("/proc", "/dev/shm", "memfd_create", "sched_", "io_counters", "cpu_affinity", "ru_maxrss", "prctl")
+    found = {
+        (path.relative_to(PACKAGE).as_posix(), name)
+        for path in PACKAGE.rglob("*.py")
+        for line in path.read_text().splitlines()
+        for name in linux_only
+        if name in line.partition("#")[0]
+    }
+    assert found == {
+        ("extras/data/cached.py", "/proc"),
+        ("extras/data/cached.py", "memfd_create"),
+        ("machine/processes.py", "/proc"),
+        ("machine/forkserver/server.py", "/proc"),  # workers are started one by one on macOS
+        ("machine/forkserver/server.py", "sched_"),
+        ("machine/forkserver/setup_worker.py", "sched_"),
+    }
+
+
+# --- a tunelight on the import path that nobody has installed ---------------------------------------------
+
+
+ROOT = Path(__file__).parents[3]
+
+SCRIPT = """
+import importlib.metadata, sys
+from pathlib import Path
+
+sys.path[:0] = sys.argv[1:2]
+from tunelight.machine import metadata
+
+assert not metadata.is_installed()
+for _ in range(2):
+    metadata.ensure_entry_points(Path(sys.argv[2]))
+for group in metadata.ENTRY_POINTS:
+    (found,) = importlib.metadata.entry_points(group=group)
+    assert found.load()() == []  # nothing outside of a trial
+print(importlib.metadata.version("tunelight"), len(list(Path(sys.argv[2]).iterdir())))
+"""
+
+
+def test_entry_points_are_those_of_the_package() -> None:
+    told = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    assert {group: points["tunelight"] for group, points in told.items()} == ENTRY_POINTS
+
+
+def test_they_are_found_where_it_is_not_installed(tmp_path: Path) -> None:
+    where = tmp_path / "path"
+    where.mkdir()
+    (where / "tunelight").symlink_to(ROOT / "tunelight")
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", SCRIPT, str(where), str(tmp_path / "cache")],
+        check=False, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.stdout.split() == [tunelight.__version__, "1"], done.stderr
+
+
+def test_nothing_is_written_where_it_is(tmp_path: Path) -> None:
+    assert is_installed()
+    ensure_entry_points(tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
+    assert importlib.metadata.version("tunelight") == tunelight.__version__
