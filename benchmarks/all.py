@@ -41,7 +41,6 @@ HEAD = ("benchmark", "what", "figure", "goal", "date", "commit", "on")
 RUNS: dict[str, list[list[str]]] = {
     "leak": [["--trials", "10000"]],
     "chaos": [["--faults", "200"], ["--cluster", "--faults", "50"]],
-    "transfer": [[], ["--live", "2"]],
 }
 """The calls of a benchmark, each with its arguments; of those that are not here, one without any."""
 END_S = 60.0

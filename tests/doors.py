@@ -142,7 +142,6 @@ EXTRAS: dict[str, Room] = {
     ),
     "extras.data": Room("datasets and caches for training code"),
     "extras.standalone": Room("fits outside of a sweep"),
-    "extras.widths": Room("wide models with what narrow ones have found"),
 }
 STAIRS = {
     "cli.best": "extras.export",
@@ -153,15 +152,14 @@ STAIRS = {
     "cli.starter": "extras.scripts",
     "cli.tuning": "extras.tuneup",
     "cli.web": "extras.web",
-    "lightning.recipe": "extras.scripts extras.widths",
+    "lightning.recipe": "extras.scripts",
     "lightning.strategies.base": "extras.standalone",
     "results.sweep": "extras.figures extras.study",
-    "results.trial": "extras.export extras.scripts extras.widths",
+    "results.trial": "extras.export extras.scripts",
     "space.domains": "extras.spaces",
     "space.space": "extras.spaces",
     "sweep.building": "extras.data",
     "sweep.live_page": "extras.web",
-    "sweep.stages": "extras.widths",
 }
 """Modules of the first storey that import an extra inside a function, and which."""
 FIRST_STOREY = ROOMS.keys() - {"cli", "__main__", ""}
@@ -216,7 +214,6 @@ LIBRARIES: dict[str, Libraries] = {
     "extras.export": Libraries(late=names("torch safetensors"), why="only weights need them"),
     "extras.report": Libraries(late=names("plotly"), why="a report draws when it is looked at"),
     "extras.spaces": Libraries(late=names(TUNE)),
-    "extras.widths": Libraries(names("torch"), why="only workers scale models"),
     "extras.web": Libraries(names("starlette uvicorn"), why="an extra"),
     "lightning": Libraries(names("cloudpickle numpy", LIGHTNING), late=names("torchmetrics horovod")),
     "lightning.guard": Libraries(why="every Trainer of the environment loads it, whatever its Lightning"),

@@ -19,7 +19,6 @@ _WHERE = {
         "extras.data.module": "RayDataModule",
         "extras.data.shards": "get_dataset_shard",
         "lightning.callbacks": "TuneReportCallback TuneReportCheckpointCallback",
-        "extras.widths.callback": "WiderModel",
         "lightning.strategies": "HorovodRayStrategy RayShardedStrategy RayStrategy",
         "policies": "FailurePolicy",
         "resources": "get_tune_resources",
@@ -71,7 +70,6 @@ if TYPE_CHECKING:
     from tunelight.extras.plan import Plan, plan
     from tunelight.extras.reproduce import reproduce
     from tunelight.extras.tuneup.tune_up import tune_up
-    from tunelight.extras.widths.callback import WiderModel
     from tunelight.lightning.callbacks import TuneReportCallback, TuneReportCheckpointCallback
     from tunelight.lightning.strategies import HorovodRayStrategy, RayShardedStrategy, RayStrategy
     from tunelight.policies import FailurePolicy

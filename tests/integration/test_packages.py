@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import runpy
 import subprocess
@@ -131,26 +130,3 @@ def test_a_script_is_judged_by_what_it_logs_with_a_tracker(tmp_path: Path) -> No
     assert len(curves[0]) == 4
     for trial in trials:
         assert len(list(trial.path.rglob("*.wandb"))) == (0 if trial.config["way"] == "mlflow" else 1)
-
-
-COMPARED = "tests.integration.compared_widths"
-
-
-def test_multipliers_of_wide_models_are_those_of_mup() -> None:
-    python = environment("mup", "seaborn", "pyyaml", "tqdm")
-    # It asks for torchvision, whose build for GPUs does not load beside a torch for CPUs; its rules do without.
-    assert install(python, ["--quiet", "--no-deps", "mup"]) == 0
-    output = run(python, "-m", COMPARED, "mup", limit_s=RUN_LIMIT_S, PYTHONPATH=str(ROOT))
-    found = json.loads(output.splitlines()[-1])
-    assert found.keys() == {"mlp", "resnet", "transformer"}
-    assert max(found.values()) < 1e-5, found
-
-
-def test_models_of_transformers_can_be_widened() -> None:
-    python = environment(
-        "transformers", "-r", str(ROOT / "examples" / "packages" / "transformers" / "requirements.txt")
-    )
-    output = run(python, "-m", "tests.integration.compared_widths", "transformers", limit_s=RUN_LIMIT_S)
-    found = json.loads(output.splitlines()[-1])
-    assert len(found) == 4
-    assert all(abs(scaled) < 0.4 < abs(plain) for scaled, plain in found.values()), found

@@ -33,7 +33,6 @@ def test_what_is_public_is_on_the_list_once_with_its_stability():
     assert NOW["tunelight.tune_up"]["stability"] == NOW["tunelight tune-up"]["stability"] == "experimental"
     assert NOW["tunelight.sweep.attach.AttachedSweep.branch"]["stability"] == "experimental"
     assert NOW["tunelight.sweep.attach.AttachedSweep.stop"]["stability"] == "stable"
-    assert NOW["setting proxy"]["stability"] == "experimental"
 
 
 def test_tables_of_the_reference_say_what_is_experimental():

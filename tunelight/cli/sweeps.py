@@ -96,9 +96,6 @@ def check(
     if json:
         print_json(_checked(checked) | {"batch": tried})
     elif tried is not None and tried.error is None:
-        if tried.layers:
-            typer.echo("In the first steps, the outputs of a layer change by the width to this power; 0 is right:")
-            print_table(["layer", "power"], [(name, f"{power:+.2f}") for name, power in tried.layers], "Layers")
         typer.echo(f"One batch trained; reported: {words(tried.metrics)}")
     if tried is not None and tried.error is not None:
         typer.echo(f"One batch failed, with {words(tried.config)}:\n{tried.error}", err=True)
@@ -129,9 +126,6 @@ def _show_checked(checked: Checked) -> None:
             f"Then the best {again.top} configurations are trained again, "
             f"{f'on {again.repeats} folds' if again.folds else f'{again.repeats} times in all'}, while they can win."
         )
-    if (stages := checked.stages) is not None:
-        for number in (1, 2):
-            typer.echo(stages.says(number))
     if not checked.misfit:
         has = "; ".join(f"{node.get('CPU', 0):g} CPUs, {node.get('GPU', 0):g} GPUs" for node in checked.nodes[:4])
         typer.echo(f"It fits {checked.cluster} ({has}{'; ...' if len(checked.nodes) > 4 else ''}).")

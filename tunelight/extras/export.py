@@ -34,7 +34,6 @@ FORMATS: Final = {
 """Formats of exports, and the suffixes of their files."""
 _BY_SUFFIX: Final = {".yaml": "yaml", ".yml": "yaml", ".json": "json", ".sh": "shell"}
 _PATH: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
-_WIDER: Final = "tunelight.WiderModel"
 _MAX_FAILURES: Final = 3
 """The default of ``failures``, which needs no word."""
 _BESIDE: Final = ("logger", "profiler")
@@ -245,11 +244,7 @@ def _parts(facts: Mapping[str, Any], told: Mapping[str, Any]) -> tuple[dict[str,
     epochs = {} if told.get("max_epochs") is None else {"max_epochs": told["max_epochs"]}
     # With GPUs the strategy finds out for itself: the process that starts the workers may have none.
     device = {} if told.get("gpus_per_worker") else {"accelerator": "cpu"}
-    trainer = parts["trainer"] = {**epochs, **device, **own, **parts["trainer"]}
-    if wider := facts.get("wider"):
-        known = trainer.get("callbacks") or []
-        ours = {"class_path": _WIDER, "init_args": wider}
-        trainer["callbacks"] = [*(known if isinstance(known, list) else [known]), ours]
+    parts["trainer"] = {**epochs, **device, **own, **parts["trainer"]}
     notes = [f"Left out, for they are objects: trainer_args {', '.join(objects)}."] if objects else []
     return parts, notes
 

@@ -104,8 +104,6 @@ def plan(
     Raises: subclasses of TunelightError. Runs on: driver, without Ray.
     """
     space = SearchSpace.of(space)
-    if "proxy" in {**space.settings, **settings}:
-        raise SettingsError("A plan knows nothing of proxy=. Plan its cheap trials and those in full, one by one.")
     if other := settings.keys() - set(_OWN):
         raise SettingsError(unknown("A plan does not depend on", min(other), _OWN, listed="It takes"))
     epoch_s = checks.number("seconds_per_epoch", seconds_per_epoch)

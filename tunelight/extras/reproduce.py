@@ -13,7 +13,6 @@ from typing import Any, Final
 from tunelight.errors import ImportPathError, NoResultError, SettingsError, unknown
 from tunelight.record import (
     INTERRUPTED,
-    STAGES,
     STOPPED_BY_COMMAND,
     Record,
     create_sweep_folder,
@@ -26,7 +25,7 @@ from tunelight.sweep.past import CODE, changed_code
 from tunelight.sweep.resume import beside, resume
 
 _WHEN: Final = ("training_iteration", "timestamp")
-_NOT_COPIED: Final = ("code", "run", "versions", "baselines", "time_budget", "warm_start", STAGES)
+_NOT_COPIED: Final = ("code", "run", "versions", "baselines", "time_budget", "warm_start")
 """Keys of sweep.yaml that do not apply to one trial's second run."""
 
 

@@ -29,7 +29,6 @@ class Recipe:
     trainer_args: Mapping[str, Any] = field(default_factory=dict)
     max_epochs: int | None = None
     checkpoints: bool = True
-    base_width: Mapping[str, Any] | None = None
 
     def __call__(self, config: Mapping[str, Any]) -> None:
         """Train one configuration; everything that Lightning logs is reported after each validation."""
@@ -49,12 +48,7 @@ class Recipe:
         callbacks = callbacks_of(args)
         args.setdefault("enable_checkpointing", any(isinstance(one, Checkpoint) for one in callbacks))
         report = TuneReportCheckpointCallback() if self.checkpoints else TuneReportCallback()
-        wider: list[Any] = []
-        if self.base_width:
-            from tunelight.extras.widths import Wider
-
-            wider = Wider(self.model, self.base_width).callbacks(parts["model"])
-        args["callbacks"] = [*callbacks, *wider, report]
+        args["callbacks"] = [*callbacks, report]
         module = self.model(**parts["model"])
         data = self.data(**parts["data"]) if self.data is not None else None
         pl.Trainer(**args).fit(module, datamodule=data)
@@ -141,7 +135,6 @@ def training_code(space: SearchSpace, settings: Settings) -> Callable[[dict[str,
         trainer_args=dict(settings.trainer_args or {}),
         max_epochs=settings.max_epochs,
         checkpoints=bool(settings.checkpoints),
-        base_width=settings.base_width,
     )
     if not space.objects:
         return code

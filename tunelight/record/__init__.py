@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 from tunelight.record.commands import Command, CommandReader, ask, send
 from tunelight.record.finding import DEFAULT_STORAGE, Found, find_sweep, is_folder, list_sweeps, trained_alike
 from tunelight.record.folder import (
-    check_free,
     create_sweep_folder,
     read_sweep_file,
-    stamped,
     sweep_folder,
     to_json_types,
     to_yaml,
@@ -25,7 +23,7 @@ from tunelight.record.folder import (
 )
 from tunelight.record.follow import RecordFollower
 from tunelight.record.lease import Lease, Owner, driver_of, leased, record_of
-from tunelight.record.names import METRICS_FILE, RECORD_FILE, STAGES, SWEEP_FILE
+from tunelight.record.names import METRICS_FILE, RECORD_FILE, SWEEP_FILE
 from tunelight.record.outcomes import (
     DIVERGED,
     ERROR,

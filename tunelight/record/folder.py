@@ -148,13 +148,6 @@ def stamped(default: str) -> str:
     return f"{readable}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
-def check_free(folder: Path) -> None:
-    """Raise StorageError where a sweep's folder is there already."""
-    store = store_of(folder)
-    if (folder.exists() and any(folder.iterdir())) or (store and store.has_any(folder)):
-        raise _taken(folder)
-
-
 def _taken(folder: Path) -> StorageError:
     runs = ", and runs now" if (driver := driver_of(folder)) is not None and driver.alive else ""
     return StorageError(

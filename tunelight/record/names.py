@@ -10,8 +10,6 @@ METRICS_FILE: Final = "metrics.jsonl"
 OWNERS: Final = "owners"
 """The folder that names the drivers which a sweep has had."""
 COMMANDS_FILE: Final = "commands.jsonl"
-STAGES: Final = "stages"
-"""The key of sweep.yaml that holds what two sweeps were asked for as one."""
 EVENTS_END: Final = ".tunelight"
 """The suffix of the driver's own TensorBoard files in trials' folders, where trials may write others."""
 

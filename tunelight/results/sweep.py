@@ -99,15 +99,6 @@ class SweepResults:
         return self.folder.name
 
     @property
-    def proxy(self) -> SweepResults | None:
-        """The sweep of the cheap trials whose best configurations these trials have (``proxy=``); else None.
-
-        Raises: StorageError where that is gone.
-        """
-        about = self._settings.get(storage.STAGES) or {}
-        return SweepResults.load(self.folder.parent / about["first"]) if about.get("stage") == 2 else None
-
-    @property
     def objectives(self) -> tuple[tuple[str, Mode], ...]:
         """Metric and mode of each objective; ``best`` goes by the first."""
         return paired(self._settings.get("metric"), self._settings.get("mode"))
@@ -354,8 +345,6 @@ class SweepResults:
     def summary(self) -> str:
         """Return a few lines for printing: trials by state, and the best one."""
         lines = [f"Sweep {self.name}: {self._states()}"]
-        if said := (self._settings.get(storage.STAGES) or {}).get("says"):
-            lines.append(said)
         if self.metric is None:
             pass
         elif self._state.best is None:

@@ -308,16 +308,11 @@ class TrialResult:
             if "weights_only" in inspect.signature(cls.load_from_checkpoint).parameters:
                 arguments = {**arguments, "weights_only": weights_only}
             try:
-                loaded = cls.load_from_checkpoint(path, map_location="cpu", **arguments).eval()
+                return cls.load_from_checkpoint(path, map_location="cpu", **arguments).eval()
             except pickle.UnpicklingError:
                 if weights_only or "weights_only" in arguments:
                     raise
-                loaded = cls.load_from_checkpoint(path, map_location="cpu", weights_only=False, **arguments).eval()
-            if base := self._settings.get("base_width"):
-                from tunelight.extras.widths import Wider
-
-                Wider(cls, base).prepare(loaded, self._model_arguments(cls))
-            return loaded
+                return cls.load_from_checkpoint(path, map_location="cpu", weights_only=False, **arguments).eval()
         except pickle.UnpicklingError as error:
             raise CheckpointError(
                 f"{path} holds more than weights and plain data, and opening it would run code: {refused(error)}. If "
@@ -363,7 +358,6 @@ class TrialResult:
             **({"changes": self.changes} if self.changes else {}),
             **({"command": command} if (command := self.command) else {}),
             **({"plain_command": plain} if (plain := self.plain_command) else {}),
-            **({"wider": wider} if (wider := self._wider()) else {}),
             "metric": self._settings.get("metric"),
             "mode": self._settings.get("mode") or "min",
             "value": self.value,
@@ -377,24 +371,6 @@ class TrialResult:
             **({"checkpoint_of_report": number} if checkpoint and (number := self._of_another_report()) else {}),
             "versions": self._settings.get("versions") or storage.versions(),
         }
-
-    def _wider(self) -> dict[str, Any] | None:
-        """Return the arguments of WiderModel, where the model trained with it. Raises: CheckpointError."""
-        if not self._settings.get("base_width"):
-            return None
-        if (path := self.checkpoint) is not None and path.is_file():
-            import torch
-
-            unreadable = (OSError, RuntimeError, ValueError, LookupError, AttributeError, pickle.UnpicklingError)
-            with contextlib.suppress(*unreadable):
-                saved = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-                kept: dict[str, Any] | None = saved["callbacks"].get("WiderModel")
-                return kept
-        # To make the model would tell as well, and run what the sweep's files name.
-        raise CheckpointError(
-            f"Trial {self.id} may have trained a model that was scaled to its width. An export names the scales, which "
-            f"are in checkpoints, and cannot be read from {path or 'one, for it has none'}. Export another trial."
-        )
 
     def _referred(self) -> dict[str, Any]:
         """Return references to the objects in its configuration, by dotted key."""

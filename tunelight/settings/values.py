@@ -25,7 +25,6 @@ from tunelight.settings.checks import check_datasets
 from tunelight.settings.code import Style, script_code
 from tunelight.settings.flavour import find_flavour
 from tunelight.settings.objectives import MODES, Mode, check_metric, check_mode, check_paired, paired
-from tunelight.settings.proxy import Proxy
 from tunelight.settings.repeats import Repeats
 from tunelight.settings.warm import WarmStart
 
@@ -165,18 +164,6 @@ class Settings:
         "folds: {folds: 5}.",
         _AGAIN,
         _REPEATS,
-    )
-    proxy: Proxy | None = _setting(
-        None,
-        Proxy.of,
-        "Search with cheaper trials first, {model.width: 64}, and train the best 5 of them (top) in full.",
-        _OBJECT,
-    )
-    base_width: Mapping[str, Any] | None = _setting(
-        None,
-        checks.mapping,
-        "The narrow values, {model.width: 64}, of models whose hyperparameters are known: wider ones are scaled.",
-        _OBJECT,
     )
     max_epochs: int | None = _setting(None, checks.whole, "Epochs of a model='s Trainer; max_t of a scheduler.", _COUNT)
     scheduler: Any = _setting(

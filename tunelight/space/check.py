@@ -26,7 +26,7 @@ def check_settings(space: SearchSpace, settings: Settings) -> None:
     for name in ("args", "style") if settings.script is None else ():
         if getattr(settings, name):
             raise SettingsError(f"{name}= is given without script=: it says how a script is called. Give script=.")
-    for name in ("data", "trainer_args", "base_width") if settings.model is None else ():
+    for name in ("data", "trainer_args") if settings.model is None else ():
         if getattr(settings, name) is not None:
             raise SettingsError(
                 f"{name}= is given without model=: only a sweep that builds the Trainer itself can use "

@@ -522,18 +522,6 @@ class SearchSpace:
             new.settings = {**self.settings, "baselines": tuple(self.written(config) for config in told)}
         return new
 
-    def without_grid(self) -> SearchSpace:
-        """Return a copy in which the axes of the grid are choices."""
-        from ray.tune.search import sample
-
-        new = copy.copy(self)
-        new.domains = {
-            key: sample.Categorical(domain["grid_search"]) if isinstance(domain, Mapping) else domain
-            for key, domain in self.domains.items()
-        }
-        new._grid = new._make_grid()
-        return new
-
     def is_fixed(self, key: str) -> bool:
         """Tell whether a key has one value in all configurations."""
         return _is_fixed(self.domains[key])

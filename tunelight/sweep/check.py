@@ -16,11 +16,10 @@ from tunelight.settings import NAMES, Settings
 from tunelight.space import SearchSpace
 from tunelight.space.check import check_settings
 from tunelight.sweep.building import build_parts
-from tunelight.sweep.run import run, run_sweep
-from tunelight.sweep.stages import Stages
+from tunelight.sweep.run import run
 
 _WHEN = ("epoch", "training_iteration", "timestamp")
-_NOT_TRIED = ("baselines", "callbacks", "time_budget", "max_concurrent", "max_workers", "warm_start", "proxy")
+_NOT_TRIED = ("baselines", "callbacks", "time_budget", "max_concurrent", "max_workers", "warm_start")
 """Settings that do not apply to one batch of one trial."""
 
 
@@ -42,7 +41,6 @@ class Checked:
     misfit: str | None
     commands: Sequence[Sequence[str]] = ()
     about: str = ""
-    stages: Stages | None = None
 
     @property
     def trials(self) -> int:
@@ -71,8 +69,7 @@ def check(space: SearchSpace, overrides: Mapping[str, Any], samples: int = 5) ->
     except ResourceError as error:
         misfit = str(error)
     drawn = draw(space, samples, settings.seed or 0)
-    stages = None if settings.proxy is None else Stages.of(space, settings, settings.name or "NAME")
-    checked = Checked(space, settings, reservation, drawn, cluster, nodes, misfit, stages=stages)
+    checked = Checked(space, settings, reservation, drawn, cluster, nodes, misfit)
     if settings.script is None:
         return checked
     script: Any = code
@@ -87,29 +84,22 @@ def draw(space: SearchSpace, count: int, seed: int) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class DryRun:
-    """The result of training one batch: the reported metrics, or the trial's ``error``.
-
-    ``layers``: with ``proxy``, by which power of the width the outputs of each layer move in the first steps.
-    """
+    """The result of training one batch: the reported metrics, or the trial's ``error``."""
 
     config: Mapping[str, Any]
     metrics: Mapping[str, Any]
     error: str | None
-    layers: Sequence[tuple[str, float]] = ()
 
 
 def dry_run(checked: Checked) -> DryRun:
     """Train one batch with the first sample on the sweep's gang, in a temporary sweep folder.
 
     A ``model=`` sweep trains and validates one batch (Lightning's ``fast_dev_run``); a train function runs until its
-    first report. No checkpoint is written. With ``proxy``, a few steps at several widths come first. Raises:
-    SettingsError where those show that what a narrow model needs does not hold for a wide one. Runs on: driver; starts
-    Ray or uses a running one.
+    first report. No checkpoint is written. Runs on: driver; starts Ray or uses a running one.
     """
     from tunelight.schedulers.until import Until  # imports Ray Tune
 
-    settings, config, stages = checked.settings, checked.samples[0], checked.stages
-    layers = stages.check_widths(run_sweep) if stages is not None and stages.base_width else ()
+    settings, config = checked.settings, checked.samples[0]
     overrides = {name: getattr(settings, name) for name in NAMES if name not in _NOT_TRIED}
     if settings.model is not None:
         overrides["trainer_args"] = {**(settings.trainer_args or {}), "fast_dev_run": True}
@@ -121,4 +111,4 @@ def dry_run(checked: Checked) -> DryRun:
         trial = results.trials[0]
         report = dict(trial.history[0]) if trial.history else {}
         error = trial.error or (None if report else f"it ended as {trial.state} without a report")
-        return DryRun(config, {name: report[name] for name in report if name not in _WHEN}, error, layers)
+        return DryRun(config, {name: report[name] for name in report if name not in _WHEN}, error)

@@ -13,7 +13,7 @@ from tunelight import stores
 from tunelight.compat.arguments import check_keywords, known_arguments
 from tunelight.compat.lightning import prefer
 from tunelight.errors import ImportPathError, SettingsError, SpaceError, StorageError, TunelightError
-from tunelight.record import RECORD_FILE, STAGES, SWEEP_FILE, has_record, list_sweeps, reaching, read_sweep_file
+from tunelight.record import RECORD_FILE, SWEEP_FILE, has_record, list_sweeps, reaching, read_sweep_file
 from tunelight.results import SweepResults
 from tunelight.settings import NAMES
 from tunelight.space import SearchSpace
@@ -60,12 +60,9 @@ def resume(path: str | os.PathLike[str], **overrides: Any) -> SweepResults:
             f"storage={str(folder.parent)!r}, name={folder.name!r}, resume=True) as the sweep was started."
         )
     prefer(sweep_file.get("lightning"))
-    request = sweep_file.get(STAGES) or {}  # of both stages of a sweep, of which this is one
-    sweep_file = {**sweep_file, **request.get("settings", {}), "space": request.get("space", sweep_file.get("space"))}
     settings = {**_read_back(folder, sweep_file, overrides), "resume": True, **overrides}
-    name = request.get("name", folder.name)
     with beside(sweep_file):
-        return run(_space(folder, sweep_file), storage=stores.shown(folder.parent), name=name, **settings)
+        return run(_space(folder, sweep_file), storage=stores.shown(folder.parent), name=folder.name, **settings)
 
 
 def beside(sweep_file: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:

@@ -25,7 +25,6 @@ from tunelight.machine.signals import grace_s
 from tunelight.messages import DatasetHandle, Evaluation
 from tunelight.policies import FailurePolicy
 from tunelight.record import (
-    STAGES,
     SWEEP_FILE,
     write_sweep_file,
 )
@@ -41,7 +40,6 @@ from tunelight.sweep.control import SweepControl
 from tunelight.sweep.live_page import LivePage, check_web
 from tunelight.sweep.past import SavedSweep, open_saved_sweep, sweep_file_of
 from tunelight.sweep.prepared import PreparedSweep, claimed, default_name
-from tunelight.sweep.stages import run_stages
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -82,8 +80,6 @@ def run(
     mode: Mode | Sequence[Mode] = UNSET,
     num_samples: int = UNSET,
     repeats: int | Mapping[str, int] | Folds | None = UNSET,
-    proxy: Mapping[str, Any] | None = UNSET,
-    base_width: Mapping[str, Any] | None = UNSET,
     max_epochs: int | None = UNSET,
     scheduler: str | Mapping[str, Any] | TrialScheduler | None = UNSET,
     searcher: str | Mapping[str, Any] | Searcher | BaseSampler | None = UNSET,
@@ -137,12 +133,6 @@ def run(
         repeats: how often the best 5 configurations are trained in all, each time with another seed, once all other
             trials have ended: 3, {"top": 5, "repeats": 3}, or ``Folds(5)`` (None). ``results.best`` then is of the
             configuration with the best mean.
-        proxy: search with cheaper trials first, {"model.width": 64}, whose value in full is the space's or the model's
-            default, and then train the best 5 of their configurations in full: {"model.width": 64, "top": 5,
-            "workers": 1} (None). Where the model is wider in full, its learning rates and initial values are scaled to
-            its width. The cheap trials are the sweep ``NAME-proxy``, the results those in full. Experimental.
-        base_width: scale a model for hyperparameters that were found on a narrower one, {"model.width": 64}, as the
-            second stage of ``proxy`` does (None). Experimental.
         max_epochs: epochs of a ``model=`` sweep's Trainer, and the scheduler's ``max_t`` (None).
         scheduler: "asha" (default), "fifo" (same as None), a name of Ray's, {"name": "asha", "grace_period": 2, ...},
             or a Ray Tune TrialScheduler.
@@ -197,16 +187,9 @@ def run(
     space = SearchSpace.of(search_space)
     settings = Settings(**{**space.settings, **given})
     check_settings(space, settings)
-    if settings.proxy is not None:
-        return run_stages(space, settings, run_sweep, default_name(settings))
-    return run_sweep(space, settings)
-
-
-def run_sweep(space: SearchSpace, settings: Settings, stage: Mapping[str, Any] | None = None) -> SweepResults:
-    """Run one sweep of checked settings; ``stage``: of which request it is a part, for its sweep.yaml."""
     control = SweepControl()
     try:
-        results = _run_sweep(space, settings, control, stage)
+        results = _run_sweep(space, settings, control)
     except KeyboardInterrupt:  # while no trial was there to be told
         if control.signals.received is not signal.SIGTERM:
             raise
@@ -216,9 +199,7 @@ def run_sweep(space: SearchSpace, settings: Settings, stage: Mapping[str, Any] |
     return results
 
 
-def _run_sweep(
-    space: SearchSpace, settings: Settings, control: SweepControl, stage: Mapping[str, Any] | None
-) -> SweepResults:
+def _run_sweep(space: SearchSpace, settings: Settings, control: SweepControl) -> SweepResults:
     settings = replace(settings, baselines=space.plain_configs(settings.baselines))
     space = space.plain()
     from tunelight.reporting import Steps  # imports rich
@@ -235,7 +216,7 @@ def _run_sweep(
             check_web()
         steps = stack.enter_context(Steps(shown=bool(settings.progress)))
         steps("Checking the sweep")
-        sweep = stack.enter_context(claimed(_prepare(space, settings, past, control, stage), past))
+        sweep = stack.enter_context(claimed(_prepare(space, settings, past, control), past))
         if past is not None and not sweep.to_do:
             past.settle(sweep.searcher)
             return SweepResults.load(sweep.folder, space.objects)
@@ -260,13 +241,7 @@ def _run_sweep(
         return SweepResults.load(sweep.folder, space.objects)
 
 
-def _prepare(
-    space: SearchSpace,
-    settings: Settings,
-    past: SavedSweep | None,
-    control: SweepControl,
-    stage: Mapping[str, Any] | None = None,
-) -> PreparedSweep:
+def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None, control: SweepControl) -> PreparedSweep:
     """Build a sweep's parts, and for a resumed one restore their state."""
     folder = Path() if past is None else past.folder  # that of a new sweep is created after all checks
     reservation, code, scheduler, searcher = build_parts(
@@ -283,7 +258,7 @@ def _prepare(
     at_first = reservation
     if scheduler.resizes and reservation.least is not None:
         at_first = reservation.starting(reservation.least)  # the scheduler decides who gets more
-    sweep_file = sweep_file_of(space, settings, reservation, at_first, code) | ({STAGES: stage} if stage else {})
+    sweep_file = sweep_file_of(space, settings, reservation, at_first, code)
     if past is None:
         start, baselines = ResumeState(), [space.filled(config) for config in settings.baselines]
     else:
@@ -436,9 +411,7 @@ def _parts(
     first = FailFast(settings.failures.give_up_after, metrics, total, record, control)
     tracking = sweep.searcher if isinstance(sweep.searcher, TrackingSearcher) else None
     of_parts = (part.notes for part in (tracking, datasets) if part is not None)
-    said = (sweep.sweep_file.get(STAGES) or {}).get("says")
     for text in (
-        said,
         steering.allowance.remark,
         *itertools.chain(*of_parts),
         heavy(sweep.code, training_setting(settings)),

@@ -150,7 +150,7 @@ OF_SPACE = {
         *({name: 1} for name in ("workers", "max_epochs", "num_samples", "seed", "lr", "optimizer.beta")),
         {"metric": "val/loss.top", "scheduler": {"name": "asha", "grace_period": 2}, "time_budget": "1h 30m"},
         {"model.net": "x/y.ckpt", "model.sizes": [1, 2], "trainer.precision": "bf16-mixed", "searcher": None},
-        {"resources_per_trial": {"cpu": 1, "extra_custom_resources": {"disk": 4}}, "proxy": {"model.net": 64}},
+        {"resources_per_trial": {"cpu": 1, "extra_custom_resources": {"disk": 4}}},
     ],
 )
 def test_harmless_settings_and_keys_are_passed_on_as_they_are(settings):

@@ -12,7 +12,6 @@ import yaml
 
 from tests.kit.recording import Writer
 from tunelight.errors import CheckpointError, SettingsError, StorageError
-from tunelight.extras import export as formats
 from tunelight.policies import FailurePolicy
 from tunelight.settings.checks import plain_setting
 
@@ -356,33 +355,3 @@ def test_an_object_that_no_module_has_is_refused(tmp_path, reference):
     results = sweep(tmp_path, {"model.cell": "GRU"}, space_objects={"model.cell": [["GRU", reference]]})
     with pytest.raises(SettingsError, match=r"model.cell is 'GRU', an object that cannot be imported"):
         results.export_best(tmp_path / "best.yaml", "lightning-cli")
-
-
-def test_the_callback_of_a_wide_model_follows_the_sweep_s_own(tmp_path: Path) -> None:
-    where = {"trial": "00000", "sweep": {"name": "s"}, "seed": 1, "checkpoint": None}
-    found = {"metric": "loss", "value": 0.5, "training_iteration": 1}
-    wanted = {"parameters": {"w": {"adam": 0.5}}}
-    facts = {"config": {"model.lr": 0.1}, "wider": wanted, **where, **found}
-    own = {"class_path": "x.Y"}
-    told = {"model": "tunelight.digits:DigitsClassifier", "trainer_args": {"callbacks": [own]}}
-    cli = yaml.safe_load(formats.lightning_cli(facts, told, "a.yaml"))["trainer"]["callbacks"]
-    assert cli == [own, {"class_path": "tunelight.WiderModel", "init_args": wanted}]
-
-
-@pytest.mark.parametrize("kept", [{"parameters": {"w": {"adam": 0.5}}}, None])
-def test_the_scales_of_a_wide_model_come_from_its_checkpoint_and_not_from_code_of_the_sweep(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: Any
-) -> None:
-    (tmp_path / "theirs.py").write_text("raise SystemExit('this was run')")
-    monkeypatch.syspath_prepend(tmp_path)
-    written = Writer(tmp_path, **{**TOLD, "model": "theirs:Model", "base_width": {"model.hidden": 8}})
-    trial = written.trial(0.5, config=CONFIG)
-    with pytest.raises(
-        CheckpointError, match="the scales, which are in checkpoints, and cannot be read from one, for it"
-    ):
-        written.load().export_best(tmp_path / "best.yaml")
-    path = written.checkpoint(trial, 1, 0.5)
-    torch.save({"state_dict": {}, "callbacks": {} if kept is None else {"WiderModel": kept}}, path)
-    wider = {"class_path": "tunelight.WiderModel", "init_args": kept}
-    trainer = yaml.safe_load(written.load().export_best(tmp_path / "best.yaml").read_text())["trainer"]
-    assert (wider in trainer.get("callbacks", [])) is (kept is not None)

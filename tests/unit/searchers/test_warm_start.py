@@ -21,7 +21,6 @@ from tunelight.settings.checks import plain_setting
 from tunelight.settings.warm import WarmStart
 from tunelight.space import SearchSpace
 from tunelight.sweep.past import SavedSweep
-from tunelight.sweep.run import run_sweep
 
 SPACE = SearchSpace({"model": {"lr": tl.uniform(0, 1)}})
 
@@ -141,7 +140,7 @@ def started(storage: Path, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Path
     found: list[Path] = []
     monkeypatch.setattr(module, "connected", ready)
     with pytest.raises(ReadyError):
-        run_sweep(SPACE, told(storage, progress=False, **more))
+        tl.run(SPACE, train, metric="loss", storage=storage, searcher="auto", seed=1, progress=False, **more)
     return found[0]
 
 

@@ -42,7 +42,7 @@ _MOST_SWEEPS: Final = 20
 _MOST_FOLLOWED: Final = 8
 _MOST_TRIALS: Final = 20
 _HARMLESS: Final = frozenset({
-    *("metric", "mode", "num_samples", "repeats", "proxy", "base_width", "max_epochs", "scheduler", "searcher"),
+    *("metric", "mode", "num_samples", "repeats", "max_epochs", "scheduler", "searcher"),
     *("workers", "cpus_per_worker", "gpus_per_worker", "resources_per_trial", "backend", "reuse_gangs", "checkpoints"),
     *("max_concurrent", "max_workers", "priority", "time_budget", "seed", "failures", "evaluation", "cache"),
     "data_cpus",

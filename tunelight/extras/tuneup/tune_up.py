@@ -537,8 +537,6 @@ def _foretell(
     from tunelight.extras.plan import plan
     from tunelight.searchers.choose import count_trials  # imports Ray Tune
 
-    if settings.proxy is not None:
-        return [], ["the sweep itself is not foretold, for it has a proxy"]
     nodes, total = _nodes(), count_trials(space, settings)
     best: dict[tuple[int, float], Setting] = {}
     for setting in sorted(search.measured, key=lambda one: -search.measured[one].speed):
