@@ -128,7 +128,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=9, help="epochs of a whole trial (default 9)")
     parser.add_argument("--repeats", type=int, default=4, help="repeats of the training images (default 4)")
     parser.add_argument("--rounds", type=int, default=3, help="how often all of it is done (default 3)")
-    parser.add_argument("--markdown", action="store_true", help="print a Markdown table")
     args = parser.parse_args()
     args.probes, args.judged = PROBES, JUDGED
     if args.short:
@@ -337,7 +336,7 @@ def report(rows: Sequence[Mapping[str, Any]], measured: Measured, args: argparse
         ]
         for row in rows
     ]
-    print(table(head, lines, args.markdown))
+    print(table(head, lines))
     errors = [abs(row["error"]) for row in rows]
     same, reports = (sum(row[key] for row in rows) for key in ("same", "reports"))
     headline("decisions of a live sweep that the simulator makes alike", same / reports, "", of=f"{same} of {reports}")

@@ -33,13 +33,11 @@ def middle_and_most(values: Iterable[float], digits: int = 2) -> list[str]:
     return [show(median(known), digits), show(max(known, default=NAN), digits)]
 
 
-def table(head: Sequence[str], lines: Sequence[Sequence[str]], markdown: bool = False) -> str:
-    """Return aligned text, or a Markdown table."""
+def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Return aligned text."""
     widths = [max(len(row[column]) for row in [head, *lines]) for column in range(len(head))]
     padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in [head, *lines]]
     rule = ["-" * width for width in widths]
-    if markdown:
-        return "\n".join("| " + " | ".join(row) + " |" for row in [padded[0], rule, *padded[1:]])
     return "\n".join("  ".join(row).rstrip() for row in [padded[0], rule, *padded[1:]])
 
 
