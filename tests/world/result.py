@@ -48,7 +48,6 @@ class Simulation:
         found: (seconds, value) each time that a trial reported the best value so far.
         oracle: the best value that any trial would have reported if all had been trained to their end.
         scheduler_cpu_s: CPU time of the calls to the scheduler; ``calls``: their number.
-        wall_s: real time of the simulation.
         events: the log, if ``events=True``.
         repeated: as ``SweepResults.repeated()`` returns it.
     """
@@ -64,7 +63,6 @@ class Simulation:
     oracle: float | None
     scheduler_cpu_s: float
     calls: int
-    wall_s: float
     events: Sequence[Happened] = field(default=(), repr=False)
     repeated: Sequence[Standing] = ()
 
@@ -159,7 +157,6 @@ class SimulationLog(Callback):
     def simulation(
         self,
         controller: Any,
-        wall_s: float,
         repetition_of: Callable[[str], tuple[str, int] | None],
         repeated: Sequence[Standing],
     ) -> Simulation:
@@ -178,7 +175,6 @@ class SimulationLog(Callback):
             oracle=self._oracle(trials),
             scheduler_cpu_s=controller.timed.seconds,
             calls=controller.timed.calls,
-            wall_s=wall_s,
             events=world.happened,
             repeated=repeated,
         )

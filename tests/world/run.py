@@ -7,7 +7,6 @@ import copy
 import gc
 import inspect
 import logging
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -166,12 +165,10 @@ def simulate(
         time_budget_s=settings.budget_s,
         callbacks=[log],
     )
-    began = time.perf_counter()
     with _quick():
         controller.simulate()
     return log.simulation(
         controller,
-        time.perf_counter() - began,
         search.repetition_of,
         () if again is None else again.standings(),
     )

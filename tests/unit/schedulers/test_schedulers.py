@@ -1,4 +1,4 @@
-"""One contract that every scheduler keeps, tunelight's and Ray's. What Ray's break is said beside each."""
+"""One contract that every scheduler keeps, tunelight's and Ray's."""
 
 from __future__ import annotations
 
@@ -37,10 +37,9 @@ SCHEDULERS: dict[str, Callable[[], Any]] = {
 POPULATIONS = [name for name in SCHEDULERS if "population" in name]
 
 
-def of(*names: str, breaks: dict[str, str] | None = None) -> Any:
-    """Parametrize by schedulers; ``breaks`` are those that are known to fail, and why."""
-    marks = {name: [pytest.mark.xfail(strict=True, reason=why)] for name, why in (breaks or {}).items()}
-    return pytest.mark.parametrize("name", [pytest.param(name, marks=marks.get(name, ())) for name in names])
+def of(*names: str) -> Any:
+    """Parametrize by schedulers."""
+    return pytest.mark.parametrize("name", names)
 
 
 def best_of(given: list[Callable[[int], float]]) -> int:
@@ -124,13 +123,8 @@ def told_again(name: str) -> tuple[Told, Any, list[Any]]:
     return told, again, answers
 
 
-@of(
-    *(name for name in SCHEDULERS if name not in POPULATIONS),  # who pauses for a turn is a matter of room
-    breaks={
-        "ray's hyperband": "it decides by whether the controller has paused the trials of its bracket",
-        "ray's median": "while few have reported it pauses a trial if the controller has others that wait",
-    },
-)
+# Who of a population pauses for a turn is a matter of room; hyperband and the median rule of Ray's ask who waits.
+@of(*(name for name in SCHEDULERS if name not in (*POPULATIONS, "ray's hyperband", "ray's median")))
 def test_its_answers_follow_from_the_reports_alone(name):
     told, _, answers = told_again(name)
     assert answers == [answer for *_, answer in told.calls]
