@@ -53,6 +53,15 @@ def test_every_page_is_two_clicks_from_the_home_page_at_most():
     assert set(PAGES) - beside <= found
 
 
+@pytest.mark.parametrize(
+    ("heading", "anchor"),
+    [("Without a sweep", "without-a-sweep"), ("`--set NAME=VALUE`", "--set-namevalue"), ("A [b](c.md), d", "a-b-d")],
+)
+def test_anchors_are_those_of_the_repository_s_own_view(heading, anchor, monkeypatch):
+    monkeypatch.setattr(docs, "read", lambda _: f"# {heading}\n\n## {heading}\n\n```text\n# no heading\n```\n")
+    assert docs.anchors("a page") == {anchor, f"{anchor}-1"}
+
+
 def test_every_decision_is_in_the_list_of_them():
     folder = docs.ROOT / "docs" / "decisions"
     assert {path.name for path in folder.glob("0*.md")} == set(docs.links("docs/decisions/README.md")) - {

@@ -179,7 +179,7 @@ def test_files_stay_short(folder):
         ("import tunelight", "torch pytorch_lightning ray yaml cloudpickle tunelight.settings tunelight.compat.ray"),
         ("from tunelight import stores", "tunelight.settings"),
         ("import tunelight.space", "ray torch"),
-        ("from tunelight.settings import Settings; Settings(train=print)", "ray torch pytorch_lightning"),
+        ("from tunelight.settings import Settings; Settings(train=lambda config: None)", "ray torch pytorch_lightning"),
         ("import tunelight.settings.backends", "torch pytorch_lightning ray horovod"),
         ("import tunelight.session.session", "torch pytorch_lightning ray numpy"),
         ("import tunelight.trial.trainable", "torch pytorch_lightning"),

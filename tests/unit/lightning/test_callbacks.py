@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from tests import flavours
 from tests.kit import tasks
+from tests.kit.training import QUIET
 from tunelight.checkpoints.policy import Checkpoints
-from tunelight.compat.lightning import TrainerFn
-from tunelight.errors import MetricError, SettingsError
+from tunelight.compat.lightning import TrainerFn, pl
+from tunelight.errors import MetricError, SettingsError, StrategyError
 from tunelight.lightning.callbacks import TuneReportCallback, TuneReportCheckpointCallback
 from tunelight.session import session
 
@@ -160,3 +163,16 @@ def test_metrics_that_are_rank_0_s_share_are_noted_also_those_of_training(report
 
 def test_two_callbacks_of_one_trainer_keep_states_apart() -> None:
     assert TuneReportCallback("a").state_key != TuneReportCallback("b").state_key
+
+
+def test_a_trainer_of_the_other_lightning_is_explained(reports: list[Any]) -> None:
+    other = flavours.other()
+    trainer = type("Trainer", (), {"__module__": f"{other}.trainer.trainer"})()
+    with pytest.raises(StrategyError, match=rf"Trainer is {re.escape(other)}.*made for"):
+        TuneReportCallback().setup(trainer, None, "fit")  # type: ignore[arg-type]
+
+
+def test_a_trainer_without_our_strategy_is_refused_in_a_gang(reports: list[Any], tmp_path: Path) -> None:
+    AsRank(tmp_path, rank=0)
+    with pytest.raises(StrategyError, match=r"strategy=tunelight\.RayStrategy\(\)"):
+        TuneReportCallback().setup(pl.Trainer(**QUIET), None, "fit")  # type: ignore[arg-type]

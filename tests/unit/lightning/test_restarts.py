@@ -630,6 +630,30 @@ def test_a_report_at_the_fit_s_end_is_not_made_again_behind_it(trial: Trial) -> 
     assert (whole.numbers, again.numbers) == ([1, 2], [])
 
 
+def test_random_numbers_and_metrics_of_a_fit_are_there_after_a_restart_from_behind_a_test(trial: Trial) -> None:
+    metrics: list[dict[str, float]] = []
+    drawn: list[float] = []
+
+    class Tested(Net):
+        def test_step(self, batch: Any, index: int) -> None:
+            self.log("test_loss", 0.5, sync_dist=True)
+
+    def train() -> None:
+        net, one = Tested(), trainer(1)
+        one.fit(net, loader(), loader())
+        metrics.append({name: value.item() for name, value in one.callback_metrics.items()})
+        one.test(net, loader(), verbose=False)
+        drawn.append(torch.rand(()).item())
+        tl.report({"score": 1.0}, checkpoint=one.save_checkpoint)
+
+    whole = trial(train)
+    again = trial(train, whole.checkpoints[2])
+    assert (whole.error, again.error) == (None, None)
+    assert again.numbers == []
+    assert metrics[0] == metrics[1] != {}
+    assert drawn[0] == drawn[1]
+
+
 # --- what a trial's fits keep
 
 
