@@ -182,7 +182,7 @@ def oracle_s(workload: Workload, seed: int) -> float:
     table, costs = curves(workload.task), Costs(efficiency=workload.efficiency)
     chosen = [table.curve(table.config(number, seed)) for number in range(workload.trials)]
     best = max(chosen, key=lambda curve: np.nan_to_num(curve.metrics["accuracy"]).max())
-    return costs.start_cold_s + MAX_T * costs.epoch_s(best.seconds, MOST, MOST, 2, 0.5)
+    return costs.start_cold_s + MAX_T * costs.epoch_s(best.seconds, MOST, MOST, 0.5)
 
 
 def run_all(plan: Sequence[tuple[Workload, Sequence[str]]], seeds: int) -> list[Outcome]:

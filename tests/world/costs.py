@@ -29,7 +29,6 @@ class Costs:
         grow_s: new workers of a gang that grows, while the others train on.
         resize_s: a change of a gang's size at a report's boundary, while all wait.
         efficiency: of each doubling of workers (1: twice as fast; 0.8: 1.6 times; below 0.5: slower than before).
-        cross_node: the factor by which an epoch takes longer on more than one node (1: as long).
         noise: sigma of the lognormal noise of one rank's epoch; the gang takes as long as its slowest rank.
         node_failures: failures of a node per hour. A gang that loses a worker starts again from its last report.
         node_repair_s: until the node is back.
@@ -48,7 +47,6 @@ class Costs:
     grow_s: float = 5.4
     resize_s: float = 0.1
     efficiency: float = 1.0
-    cross_node: float = 1.0
     noise: float = 0.0
     node_failures: float = 0.0
     node_repair_s: float = 600.0
@@ -67,7 +65,7 @@ class Costs:
         """Return how many times as fast as one worker a gang is."""
         return float((2 * self.efficiency) ** math.log2(workers))
 
-    def epoch_s(self, alone_s: float, workers: int, max_workers: int, nodes: int, draw: float) -> float:
+    def epoch_s(self, alone_s: float, workers: int, max_workers: int, draw: float) -> float:
         """Return the seconds of an epoch that takes ``alone_s`` on one worker.
 
         ``workers`` play the parts of ``max_workers`` logical ones, in ceil(max_workers / workers) turns per step
@@ -76,8 +74,6 @@ class Costs:
         turns = math.ceil(max_workers / workers)
         overhead = workers / self.speedup(workers)
         seconds = alone_s * turns / max_workers * overhead
-        if nodes > 1:
-            seconds *= self.cross_node
         if self.noise:
             seconds *= math.exp(self.noise * _NORMAL.inv_cdf(draw ** (1 / workers)))
         return seconds

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tests.world.cluster import Bundle
 from tests.world.costs import uniform
 from tunelight.compat.ray import DONE, RESULT_DUPLICATE, TRAINING_ITERATION
-from tunelight.messages import RESULT_KEY, Resize, Stop
+from tunelight.messages import RESULT_KEY, Resize
 from tunelight.policies import Divergence
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class SimGang:
         self._until: int | None = self.world.first_until
         self._training = False
         self._asked = False
-        self._resumed = self._stop_requested = False
+        self._resumed = False
         self._target_workers: int | None = None
         self._resize_from = 0
         self._divergence = Divergence(self.world.metric, self.world.mode)
@@ -129,13 +129,13 @@ class SimGang:
             seconds = costs.report_s
         number = self.number + 1
         curve = self.trial.curve
-        if self.number >= world.epochs_of(curve) or (self._stop_requested and self.number):
+        if self.number >= world.epochs_of(curve):
             self._training = False
             return costs.end_s, {RESULT_DUPLICATE: True, DONE: True}
         seconds += self._resize()
         draw = uniform(world.seed, self.trial.order_of_birth, number) if costs.noise else 0.5
         most = max(world.max_workers, self.size)
-        epoch_s = costs.epoch_s(curve.seconds, self.size, most, len(self.nodes()), draw)
+        epoch_s = costs.epoch_s(curve.seconds, self.size, most, draw)
         return seconds + epoch_s, self._report(number, seconds + epoch_s, epoch_s)
 
     def _report(self, number: int, seconds: float, epoch_s: float) -> dict[str, Any]:
@@ -178,8 +178,6 @@ class SimGang:
             self._target_workers = min(max(reserved, decision.workers), max(reserved, self.world.max_workers))
             self._resize_from = self.number if self._asked else self.number + 1
             self._ask()
-        elif isinstance(decision, Stop):
-            self._stop_requested = True
         self.world.log("decide", self.trial, decision)
 
     @property

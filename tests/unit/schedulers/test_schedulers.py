@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -59,12 +58,6 @@ def test_one_trial_alone_is_trained_to_its_end(name):
 def test_the_best_trial_is_trained_to_its_end(name):
     given = curves(18)
     assert run(name, given).reached(best_of(given)) == 9
-
-
-@of(*SCHEDULERS)
-def test_a_trial_of_nothing_but_nan_does_not_keep_the_best_from_its_end(name):
-    given = [*curves(9), *[lambda t: math.nan] * 3, *curves(9)]
-    assert run(name, given).reached(best_of(curves(9))) == 9
 
 
 @of(*SCHEDULERS)

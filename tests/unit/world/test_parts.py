@@ -52,17 +52,16 @@ def test_no_slot_is_ever_used_twice(nodes: int, slots: int, steps: list[tuple[st
 # --- costs ------------------------------------------------------------------------------------------------
 
 
-def test_an_epoch_takes_as_long_as_efficiency_turns_and_nodes_say():
-    costs = Costs(efficiency=0.8, cross_node=1.5)
-    assert costs.epoch_s(64, 1, 1, 1, 0.5) == 64
-    assert costs.epoch_s(64, 4, 4, 1, 0.5) == pytest.approx(64 / 1.6**2)
-    assert costs.epoch_s(64, 4, 4, 2, 0.5) == pytest.approx(1.5 * 64 / 1.6**2)
-    assert Costs().epoch_s(64, 3, 4, 1, 0.5) == pytest.approx(32)  # two turns of four parts, as long as two workers
+def test_an_epoch_takes_as_long_as_efficiency_and_turns_say():
+    costs = Costs(efficiency=0.8)
+    assert costs.epoch_s(64, 1, 1, 0.5) == 64
+    assert costs.epoch_s(64, 4, 4, 0.5) == pytest.approx(64 / 1.6**2)
+    assert Costs().epoch_s(64, 3, 4, 0.5) == pytest.approx(32)  # two turns of four parts, as long as two workers
 
 
 def test_the_noise_of_a_gang_is_that_of_its_slowest_rank():
     costs, draws = Costs(noise=0.3), [(number + 0.5) / 4000 for number in range(4000)]
-    mean = [sum(costs.epoch_s(1, n, n, 1, draw) * n for draw in draws) / len(draws) for n in (1, 4, 16)]
+    mean = [sum(costs.epoch_s(1, n, n, draw) * n for draw in draws) / len(draws) for n in (1, 4, 16)]
     assert mean[0] == pytest.approx(math.exp(0.3**2 / 2), rel=0.01)
     assert mean[0] < mean[1] < mean[2] < 2.2
 

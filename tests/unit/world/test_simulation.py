@@ -16,7 +16,7 @@ from tests.world import Costs, Curve, simulate
 from tests.world.curves import SEED_KEY
 from tests.world.sources import recorded
 from tunelight.errors import TunelightError
-from tunelight.messages import Resize, Stop
+from tunelight.messages import Resize
 from tunelight.schedulers import ASHA
 from tunelight.schedulers.base import GangScheduler
 
@@ -110,24 +110,6 @@ def test_a_gang_grows_when_its_new_workers_have_come_and_shrinks_at_once():
     assert run.makespan_s == pytest.approx((3 + 2) * 4 + 5 * 1 + 17 * 4 + 2)
     assert [use.held for use in run.usage] == [2, 8, 8, 2, 2]
     assert [use.busy for use in run.usage] == [2, 2, 8, 2, 0]
-
-
-def test_a_trial_that_is_told_to_stop_by_the_way_ends_at_its_next_report():
-    class Sweeping(_Fifo):  # type: ignore[misc]
-        others: dict[str, Any] = {}  # noqa: RUF012 - Tune makes one scheduler
-
-        def on_trial_add(self, controller: Any, trial: Any) -> None:
-            self.others[trial.trial_id] = trial
-
-        def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> Any:
-            if trial.trial_id == "00000" and result["training_iteration"] == 5:
-                self.others["00001"].temporary_state.ray_actor.decide.remote(Stop("enough"))
-            return self.CONTINUE
-
-    curves = tiny_table(epoch_s=1.0)
-    run = simulate(curves, scheduler=Sweeping(), num_samples=2, cluster="1x2")
-    assert [trial.reports for trial in run.trials] == [27, 5]
-    assert [trial.state for trial in run.trials] == ["FINISHED", "STOPPED"]
 
 
 def test_a_lost_node_costs_its_gangs_their_epoch_and_a_new_start_and_no_report_twice():
