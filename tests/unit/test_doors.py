@@ -37,7 +37,7 @@ BROUGHT_BY_USERS = {
 """Libraries that are used where they are and missed nowhere: no dependency."""
 
 MOST_FLOORS = 12
-MOST_LINES = {"tunelight": 53_367, "tests": 59_113, "benchmarks": 9_041}
+MOST_LINES = {"tunelight": 53_367, "tests": 59_111, "benchmarks": 9_041}
 MOST_FILES = 293
 MOST_CORE_LINES = 37_440
 """As many as there are: what is added takes as much away."""
