@@ -20,8 +20,8 @@ from tunelight.messages import Terminal, Text
 from tunelight.stores import alone, delete_local, shown, store_of
 
 LOG = "log.txt"
-_DRIVERS = ("metrics.jsonl", ".tunelight")
-"""Endings of the names of files in a trial's folder that the driver writes and uploads itself."""
+_DRIVERS = ".tunelight"
+"""The end of the names of files in a trial's folder that the driver writes and uploads itself."""
 
 logger = logging.getLogger(__name__)
 _LOOK_S, _AT_ONCE, _LONGEST = 0.1, 1 << 20, 1 << 26

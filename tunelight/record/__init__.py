@@ -23,7 +23,7 @@ from tunelight.record.folder import (
 )
 from tunelight.record.follow import RecordFollower
 from tunelight.record.lease import Lease, Owner, driver_of, leased, record_of
-from tunelight.record.names import METRICS_FILE, RECORD_FILE, SWEEP_FILE
+from tunelight.record.names import RECORD_FILE, SWEEP_FILE
 from tunelight.record.outcomes import (
     DIVERGED,
     ERROR,

@@ -6,7 +6,6 @@ from typing import Final
 
 SWEEP_FILE: Final = "sweep.yaml"
 RECORD_FILE: Final = "record.jsonl"
-METRICS_FILE: Final = "metrics.jsonl"
 OWNERS: Final = "owners"
 """The folder that names the drivers which a sweep has had."""
 COMMANDS_FILE: Final = "commands.jsonl"

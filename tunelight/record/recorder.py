@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,13 +15,10 @@ from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import last_line
 from tunelight.messages import LEAVES, RESULT_KEY
 from tunelight.record.commands import Command
-from tunelight.record.folder import encode
 from tunelight.record.lease import Lease
-from tunelight.record.names import METRICS_FILE
 from tunelight.record.outcomes import ERROR, FINISHED, INTERRUPTED, PAUSED, PENDING, RUNNING, STOPPED, TERMINAL
-from tunelight.record.record import FORMAT, Lines, Record, read_record
+from tunelight.record.record import FORMAT, Record, read_record
 from tunelight.record.state import Branch, apply
-from tunelight.stores import write_atomically
 from tunelight.stores.masking import masked, masked_error
 
 _OWN_KEYS: Final = frozenset(
@@ -108,9 +104,7 @@ class RecordCallback(Callback):
         """Ids of the trials in Tune's list that were looked at."""
         self._running: dict[str, Any] = {}
         self._announced, self._asked = announced, 0.0
-        self._metrics: dict[str, Lines] = {}
         self._closed = False
-        self._mend_metrics()
         self._take_up(again or {})
         facts = {**sweep, "ends": self._budget_end}
         if scheduler is not None and (rungs := scheduler.milestones()):
@@ -121,18 +115,6 @@ class RecordCallback(Callback):
     def out_of_time(self) -> bool:
         """Whether the sweep's time budget is spent."""
         return self._budget_end is not None and self._clock() >= self._budget_end
-
-    def _mend_metrics(self) -> None:
-        """Write the metrics of trials anew where a lost driver left fewer or more in the storage than in the record."""
-        for trial in self.state.trials.values():
-            path = self.folder / trial.folder / METRICS_FILE
-            try:
-                numbers = _numbers(path.read_bytes()) if path.exists() else []
-                if numbers != [report["training_iteration"] for report in trial.history]:
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    write_atomically(path, "".join(f"{encode(report)}\n" for report in trial.history))
-            except OSError as error:
-                self.record.complain(error)
 
     def _take_up(self, again: Mapping[str, bool]) -> None:
         """End the trials that a dead driver left running, and put those that go on into their state."""
@@ -223,8 +205,6 @@ class RecordCallback(Callback):
         self._write("state", trial=trial_id, state=new, **fields)
         if new != RUNNING:
             self._running.pop(trial_id, None)
-            if lines := self._metrics.pop(trial_id, None):
-                lines.close()
 
     def _why(self, trial_id: str) -> dict[str, str]:
         """Return why the scheduler stopped or paused a trial just now, as a field of a line, if it says so."""
@@ -314,18 +294,10 @@ class RecordCallback(Callback):
             **({"pieces": own["pieces"]} if own.get("pieces", 1) > 1 else {}),
             **(self._why(trial_id) if result.get("done") else {}),
         )
-        self._write_metrics(trial_id)
 
     def _repeats(self, trial_id: str, number: Any) -> bool:
         history = self.state.trials[trial_id].history
         return bool(history) and number is not None and number <= self._heard(trial_id)
-
-    def _write_metrics(self, trial_id: str) -> None:
-        lines = self._metrics.get(trial_id)
-        if lines is None:
-            path = self.folder / self.state.trials[trial_id].folder / METRICS_FILE
-            lines = self._metrics[trial_id] = Lines(path, self.record.complain)
-        lines.write(encode(self.state.trials[trial_id].history[-1]))
 
     def _write_checkpoint(self, trial_id: str, when: Mapping[str, Any], found: Mapping[str, Any]) -> None:
         path = self._relative(found["path"])
@@ -392,17 +364,6 @@ class RecordCallback(Callback):
         reason = reason or self._ended_by() or ("finished" if not cut and self._complete() else over)
         self._write("end", reason=reason)
         self.record.close()
-
-
-def _numbers(metrics: bytes) -> list[Any]:
-    """Return the numbers of the reports in a file of metrics; None where a line is torn."""
-    numbers = []
-    for line in metrics.splitlines():
-        try:
-            numbers.append(json.loads(line)["training_iteration"])
-        except (ValueError, TypeError, KeyError):
-            numbers.append(None)
-    return numbers
 
 
 def _head_error(trial: Any) -> dict[str, Any]:

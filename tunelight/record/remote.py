@@ -21,7 +21,6 @@ from tunelight.record.lease import Lease, is_driven_here, record_of
 from tunelight.record.names import (
     COMMANDS_FILE,
     EVENTS_END,
-    METRICS_FILE,
     SWEEP_FILE,
     why,
 )
@@ -38,7 +37,7 @@ _LOOK_S: Final = 1.0
 """How long a look at who owns the sweep holds for further files: the record is safe without (decision 0015)."""
 _COMMANDS_S: Final = 0.75
 """Seconds between two looks for commands in a store."""
-_OF_TRIALS: Final = (f"*/{METRICS_FILE}", f"*/events.out.tfevents*{EVENTS_END}")
+_OF_TRIALS: Final = (f"*/events.out.tfevents*{EVENTS_END}",)
 """The files that the driver writes into trials' folders."""
 _OTHERS: Final = (COMMANDS_FILE,)
 """Files in a sweep's folder that are uploaded when they are written."""
@@ -95,7 +94,6 @@ def pull(folder: Path) -> None:
         for path in (folder / SWEEP_FILE, record_of(folder)):
             with alone(path):
                 store.update(path)
-        store.bring(folder, f"*/{METRICS_FILE}", growing=True)
 
 
 class StoreMirror:
@@ -117,7 +115,7 @@ class StoreMirror:
                 if not self._lease.held(_LOOK_S):
                     return False
                 data = path.read_bytes()
-                if path.name in (self._lease.owner.record, METRICS_FILE):
+                if path.name == self._lease.owner.record:
                     data = data[: data.rfind(b"\n") + 1]
                 self._store.write(path, data)
                 self._uploaded[path] = stat.st_size, stat.st_mtime

@@ -260,11 +260,8 @@ class Store:
         os.utime(path, (modified, modified))
         return True
 
-    def bring(self, folder: Path, pattern: str, *, growing: bool = False) -> None:
-        """Download the small files below ``folder`` that match ``pattern`` (fnmatch), and delete others that do.
-
-        With ``growing``, local files that are longer than the store's are kept, and none is deleted.
-        """
+    def bring(self, folder: Path, pattern: str) -> None:
+        """Download the small files below ``folder`` that match ``pattern`` (fnmatch), and delete others that do."""
         paths = self.listed(folder, pattern)
         with self.at(folder) as (system, _):
             names = {path: self._name(path) for path in paths}
@@ -274,12 +271,11 @@ class Store:
                     raise data
         for path, name in names.items():
             data = contents.get(name)
-            if isinstance(data, bytes) and not (path.exists() and _is_current(path, data, growing)):
+            if isinstance(data, bytes) and not (path.exists() and path.read_bytes() == data):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(path, data)
-        if not growing:
-            for path in set(folder.glob(pattern)).difference(paths):
-                path.unlink(missing_ok=True)
+        for path in set(folder.glob(pattern)).difference(paths):
+            path.unlink(missing_ok=True)
 
 
 _store = functools.cache(Store)
@@ -293,10 +289,6 @@ def _whole(system: Any, name: str) -> Iterator[str]:
             yield str(temporary)
     else:
         yield name
-
-
-def _is_current(path: Path, data: bytes, growing: bool) -> bool:
-    return path.stat().st_size >= len(data) if growing else path.read_bytes() == data
 
 
 def _entries(system: Any, folder: str, part: str, kind: str) -> list[str]:

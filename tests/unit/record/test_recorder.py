@@ -54,24 +54,6 @@ def test_only_metrics_are_metrics(sweep):
     ]
 
 
-@pytest.mark.parametrize(
-    "left", [b"", b'{"training_iteration":1}\n', b'{"training_iteration":1}\n{"training_iter', b"ahead", None], ids=str
-)
-def test_reports_are_in_the_trials_folder_too_and_there_what_a_lost_driver_left_is_written_anew(sweep, left):
-    sweep.run(0.5, 0.4)
-    path = sweep.folder / "trial_00000" / "metrics.jsonl"
-    whole = path.read_bytes()
-    assert [json.loads(line) for line in whole.splitlines()] == sweep.state.trials["00000"].history
-    if left is None:
-        path.unlink()
-    elif left == b"ahead":
-        path.write_bytes(whole + whole.replace(b'"training_iteration":2', b'"training_iteration":3'))
-    else:
-        path.write_bytes(left)
-    RecordCallback(sweep.folder, metric="loss", mode="min")
-    assert path.read_bytes() == whole
-
-
 def test_a_trial_is_finished_by_itself_and_stopped_by_its_scheduler_where_it_trains_pauses_or_reports_again(sweep):
     itself, training, paused, again = (sweep.run(0.5) for _ in range(4))
     sweep.end_by_itself(itself)
