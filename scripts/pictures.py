@@ -33,8 +33,7 @@ from tests.kit.recording import Sweep
 from tests.unit.extras.web.serving import serving
 from tunelight.record import SweepState, leased, write_sweep_file
 from tunelight.reporting import report
-from tunelight.reporting.display import SweepView
-from tunelight.reporting.table import rows_of
+from tunelight.reporting.display import SweepView, rows_of
 from tunelight.results import SweepResults
 
 ROOT = Path(__file__).parents[1]

@@ -103,7 +103,7 @@ ROOMS: dict[str, Room] = {
         names(
             "messages errors compat policies machine stores settings space record resources",
             "gang schedulers searchers results trial cluster reporting lightning",
-            "checkpoints:sweep.branching",
+            "checkpoints:sweep.steering",
         ),
     ),
     "cli": Room(
@@ -144,14 +144,11 @@ EXTRAS: dict[str, Room] = {
     "extras.standalone": Room("fits outside of a sweep"),
 }
 STAIRS = {
-    "cli.best": "extras.export",
-    "cli.figures": "extras.figures",
-    "cli.mcp": "extras.mcp",
-    "cli.planning": "extras.plan",
-    "cli.reproduce": "extras.reproduce",
+    "cli.best": "extras.export extras.reproduce",
+    "cli.figures": "extras.figures extras.web",
     "cli.starter": "extras.scripts",
-    "cli.tuning": "extras.tuneup",
-    "cli.web": "extras.web",
+    "cli.steer": "extras.mcp",
+    "cli.tuning": "extras.plan extras.tuneup",
     "lightning.recipe": "extras.scripts",
     "lightning.strategies.base": "extras.standalone",
     "results.sweep": "extras.figures extras.study",
@@ -159,7 +156,7 @@ STAIRS = {
     "space.domains": "extras.spaces",
     "space.space": "extras.spaces",
     "sweep.building": "extras.data",
-    "sweep.live_page": "extras.web",
+    "sweep.run": "extras.web",
 }
 """Modules of the first storey that import an extra inside a function, and which."""
 FIRST_STOREY = ROOMS.keys() - {"cli", "__main__", ""}

@@ -22,7 +22,7 @@ from tunelight.reporting import report
 from tunelight.searchers.earlier import read_earlier
 from tunelight.settings import Settings
 from tunelight.sweep import run as sweeps
-from tunelight.sweep.prepared import PreparedSweep
+from tunelight.sweep.run import PreparedSweep
 
 
 @pytest.fixture

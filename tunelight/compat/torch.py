@@ -6,6 +6,7 @@ private names. Read in 2.4.0 and 2.13.0. A name is looked up when it is first as
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import sys
 import threading
@@ -20,6 +21,18 @@ if TYPE_CHECKING:
     import torch.distributed as dist
     from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
     from torch.distributed.tensor import DTensor, distribute_tensor
+
+
+# --- Hugging Face's Accelerate, where training code uses it; names that it keeps private, as read in 1.15 ---
+
+
+def forget_states() -> None:
+    """Clear what Accelerate, where it is imported, keeps for the life of a process: ranks, precision, accumulation."""
+    state = sys.modules.get("accelerate.state")
+    for name in ("PartialState", "AcceleratorState", "GradientState") if state is not None else ():
+        with contextlib.suppress(AttributeError, TypeError):  # another version, whose states stay as they are
+            getattr(state, name)._reset_state()
+
 
 _FSDP: Final = ("torch.distributed.fsdp", "torch.distributed._composable.fsdp")
 _TENSOR: Final = ("torch.distributed.tensor", "torch.distributed._tensor")

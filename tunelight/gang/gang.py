@@ -19,11 +19,9 @@ from ray.exceptions import RayActorError, RayError, RaySystemError, RayTaskError
 from ray.util.placement_group import PlacementGroup
 
 from tunelight.checkpoints.writer import SETTLE_LIMIT_S
-from tunelight.gang.flight import Collective, Finding, find_missing
 from tunelight.gang.membership import Membership
-from tunelight.gang.slow import SlowWatch
 from tunelight.gang.spec import GangSpec
-from tunelight.gang.watch import HangWatch
+from tunelight.gang.watch import Collective, Finding, HangWatch, SlowWatch, find_missing
 from tunelight.messages import FAILED, Adopt, Answer, Decision, Ended, Event, Hurry, Save, Saved, Stop, WorkerError
 from tunelight.session.mailbox import numbered
 from tunelight.session.task import Start, Task

@@ -32,7 +32,7 @@ from ray import cloudpickle
 from tunelight.errors import TrainFunctionError
 from tunelight.gang import script
 from tunelight.settings import import_path
-from tunelight.settings.pickling import find_unpicklable, parts_of
+from tunelight.settings.code import find_unpicklable, parts_of
 
 if TYPE_CHECKING:
     import torch

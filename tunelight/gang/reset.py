@@ -25,8 +25,7 @@ from typing import Any, Final
 
 import psutil
 
-from tunelight.compat.accelerate import forget_states
-from tunelight.compat.torch import compile_processes, compile_threads, use_gpu
+from tunelight.compat.torch import compile_processes, compile_threads, forget_states, use_gpu
 from tunelight.gang import script
 from tunelight.gang.gpu_memory import GpuMemory
 from tunelight.machine.processes import has_children

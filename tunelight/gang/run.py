@@ -15,7 +15,7 @@ from tunelight.errors import CheckpointError, GangError, TrialError
 from tunelight.gang.drain import DRAINED, LOOK_S, YIELDS
 from tunelight.gang.gang import Gang
 from tunelight.gang.orders import BranchPoints, Orders, Reason
-from tunelight.gang.slow import SlowRanks
+from tunelight.gang.watch import SlowRanks
 from tunelight.messages import (
     Adopt,
     Adopted,

@@ -2,10 +2,188 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from types import FrameType
+from typing import Any
 
+from tunelight.machine.versions import node_name
+from tunelight.messages import Slow
 from tunelight.session.boundary import Progress
+
+# Finds a rank that is slower than the others, by the part of each step in which it waits for no other rank.
+
+# All ranks of a gang finish equally many steps, since each step ends when the slowest rank has finished it.
+
+Step = tuple[float, float]
+"""A rank's own seconds in a step, and those of the whole step."""
+
+_STEPS = 20
+_ROW = 3
+"""How many windows in a row a rank has to be slow."""
+_MATTERS = 0.05
+"""What part of a step the others have to lose at least."""
+_MOST_STEPS = 10_000
+
+
+@dataclass
+class SlowWatch:
+    """Compares the ranks by the medians of windows: at least 20 steps of each rank, and ``window_s`` seconds.
+
+    A rank is slow that needs ``by`` times more than the median of the others, three windows in a row, and holds up a
+    step by a twentieth. None: no rank is compared. Times are seconds of one clock, passed in.
+    """
+
+    by: float | None
+    window_s: float = 5.0
+    _began: float | None = None
+    _steps: dict[int, list[Step]] = field(default_factory=dict)
+    _rows: dict[int, int] = field(default_factory=dict)
+
+    def hear(self, rank: int, steps: Sequence[Step], size: int, now: float) -> list[Slow]:
+        """Add a rank's last steps; return the ranks of ``size`` that are slow, if a window ends with it."""
+        if self.by is None or size < 2 or not steps:
+            return []
+        self._began = now if self._began is None else self._began
+        self._steps[rank] = [*self._steps.get(rank, ()), *steps][-_MOST_STEPS:]
+        complete = len(self._steps) == size and all(len(one) >= _STEPS for one in self._steps.values())
+        if not complete or now - self._began < self.window_s:
+            return []
+        own = {one: median(mine for mine, _ in steps) for one, steps in self._steps.items()}
+        whole = {one: median(step for _, step in steps) for one, steps in self._steps.items()}
+        self._began, self._steps = now, {}
+        found = []
+        for one, seconds in own.items():
+            others = median(other for peer, other in own.items() if peer != one)
+            slow = seconds > (1 + self.by) * others and seconds - others > _MATTERS * whole[one]
+            self._rows[one] = self._rows.get(one, 0) + 1 if slow else 0
+            if self._rows[one] >= _ROW:
+                found.append(Slow(one, seconds, others))
+        return found
+
+
+class SlowRanks:
+    """Says which ranks of a run are slow."""
+
+    def __init__(self) -> None:
+        self._named: set[tuple[int, int, str]] = set()
+
+    def note(self, slow: Slow, gang: Any) -> str | None:
+        """Return a note on a slow rank, once for each worker."""
+        location = gang.locations[slow.rank]
+        worker = (slow.rank, location.pid, location.node_id)
+        if worker in self._named:
+            return None
+        self._named.add(worker)
+        where = node_name(location.hostname, location.node_id, location.address)
+        return (
+            f"rank {slow.rank} on {where} is slow: its own part of a step takes {_seconds(slow.seconds)}, and "
+            f"{_seconds(slow.others)} in the median of the others"
+        )
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 0.1 else f"{1000 * seconds:.2g} ms"
+
+
+# Which rank a hanging gang waits for, by torch's flight recorder: the collectives that each rank has begun.
+
+_ALL_RANKS = "default_pg"
+"""The description of the group that all ranks belong to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """A rank's last collective in one process group. ``number`` counts those of the group, from 1."""
+
+    group: str
+    all_ranks: bool
+    number: int
+    name: str
+    sizes: str
+    where: str = ""
+    waits: bool = False
+
+    def __str__(self) -> str:
+        at = f" at {self.where}" if self.where else ""
+        return f"{self.name} of {self.sizes}{at}"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The rank that others wait for, and in words where they wait."""
+
+    rank: int
+    text: str
+
+
+def latest(entries: Iterable[Mapping[str, Any]], since_ns: int) -> tuple[Collective, ...]:
+    """Return the last collective of each group that a rank has begun since a time, in nanoseconds of Unix time.
+
+    ``entries`` are the flight recorder's (:func:`tunelight.compat.torch.flight_records`).
+    """
+    last: dict[str, Mapping[str, Any]] = {}
+    for entry in entries:
+        if entry["is_p2p"] or entry["time_created_ns"] < since_ns:
+            continue
+        name = str(entry["process_group"][0])
+        if name not in last or entry["collective_seq_id"] >= last[name]["collective_seq_id"]:
+            last[name] = entry
+    return tuple(
+        Collective(
+            group,
+            entry["process_group"][1] == _ALL_RANKS,
+            entry["collective_seq_id"],
+            entry["profiling_name"].partition(":")[2] or entry["profiling_name"],
+            " and ".join(str(tuple(size)) for size in entry["input_sizes"]) or "nothing",
+            _where(entry.get("frames") or ()),
+            not entry["retired"] and entry["state"] != "completed",
+        )
+        for group, entry in last.items()
+    )
+
+
+def _where(frames: Iterable[Mapping[str, Any]]) -> str:
+    """Return the innermost line outside torch that led to a collective."""
+    for frame in frames:
+        if "/torch/" not in frame["filename"]:
+            return f"{frame['filename'].rpartition('/site-packages/')[2]}:{frame['line']} ({frame['name']})"
+    return ""
+
+
+def find_missing(of_ranks: Mapping[int, Iterable[Collective]]) -> Finding | None:
+    """Return the rank that has not joined a collective in which others wait; None if the recorders do not tell.
+
+    ``of_ranks``: the last collective of each group, by rank, of all ranks that answered.
+    """
+    groups: dict[str, dict[int, Collective]] = defaultdict(dict)
+    for rank, collectives in of_ranks.items():
+        for one in collectives:
+            groups[one.group][rank] = one
+    for lasts in groups.values():
+        foremost = max(one.number for one in lasts.values())
+        waiting = {rank: one for rank, one in sorted(lasts.items()) if one.number == foremost and one.waits}
+        if not waiting:
+            continue
+        some = next(iter(waiting.values()))
+        members = of_ranks if some.all_ranks else lasts
+        behind = {rank: lasts[rank].number if rank in lasts else 0 for rank in members if rank not in waiting}
+        behind = {rank: number for rank, number in behind.items() if number < foremost}
+        if behind:
+            rank = min(behind, key=lambda one: (behind[one], one))
+            before = f", whose last collective was {lasts[rank]}" if rank in lasts else ""
+            return Finding(rank, f"{_ranks(waiting)} in {some}, which rank {rank} has not joined{before}")
+        if len({(one.name, one.sizes) for one in waiting.values()}) > 1:
+            said = "; ".join(f"rank {rank} in {one}" for rank, one in waiting.items())
+            return Finding(max(waiting), f"the ranks wait in collectives that do not fit together: {said}")
+    return None
+
+
+def _ranks(ranks: Iterable[int]) -> str:
+    names = [str(rank) for rank in ranks]
+    return f"rank {names[0]} waits" if len(names) == 1 else f"ranks {', '.join(names)} wait"
 
 
 @dataclass(frozen=True, slots=True)

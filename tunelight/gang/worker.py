@@ -31,7 +31,6 @@ from tunelight.compat.torch import (
 )
 from tunelight.errors import TrainFunctionError, TrialStopped
 from tunelight.gang.causes import carried, lost_data, of_reuse
-from tunelight.gang.flight import Collective, latest
 from tunelight.gang.gpu_memory import GpuMemory
 from tunelight.gang.gpus import check_usable, cuda_devices, fixed_gpus, visible_variable
 from tunelight.gang.meeting.group import COLLECTIVE_LIMIT_S, Meeting
@@ -40,7 +39,7 @@ from tunelight.gang.output import bring_home, to_driver, to_trial_log
 from tunelight.gang.parcel import receive
 from tunelight.gang.placement import Assigned, Location
 from tunelight.gang.reset import CleanState
-from tunelight.gang.watch import Sign, sign_of
+from tunelight.gang.watch import Collective, Sign, latest, sign_of
 from tunelight.machine.imports import collector_resting
 from tunelight.machine.metadata import ensure_entry_points
 from tunelight.machine.versions import installed

@@ -18,8 +18,8 @@ from tunelight import stores
 from tunelight.errors import NoResultError, SettingsError, first_of, guess, unknown
 from tunelight.record import Standing, SweepState
 from tunelight.results import repeats
+from tunelight.results.repeats import counted
 from tunelight.results.trial import TrialResult
-from tunelight.results.words import counted
 from tunelight.settings import Mode, paired
 from tunelight.settings.checks import flatten
 from tunelight.space.plain import Objects

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tunelight.searchers.grid import GridSearcher
-from tunelight.searchers.random import RandomSearcher
+from tunelight.searchers.random import GridSearcher, RandomSearcher, TrackingSearcher
 from tunelight.searchers.repeating import Repetitions
 from tunelight.searchers.sweep import ResumedTrial, ResumeState, SweepSearch, created_at_least, teach
-from tunelight.searchers.tracking import TrackingSearcher
 
 if TYPE_CHECKING:
     from tunelight.searchers.optuna import OptunaSearcher

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from ray.tune.search import Searcher
 
     from tunelight.searchers.optuna import OptunaSearcher
-    from tunelight.searchers.random import BlindSearcher
-    from tunelight.searchers.tracking import TrackingSearcher
+    from tunelight.searchers.random import BlindSearcher, TrackingSearcher
     from tunelight.settings import Settings
     from tunelight.space import SearchSpace
 
@@ -94,7 +93,7 @@ def _is_foreign(searcher: Any) -> TypeGuard[Searcher]:
     """Tell whether a searcher is an object of Ray Tune's, or a user's own."""
     from ray.tune.search import Searcher
 
-    from tunelight.searchers.tracking import TrackingSearcher
+    from tunelight.searchers.random import TrackingSearcher
 
     return isinstance(searcher, Searcher) and not isinstance(searcher, TrackingSearcher)
 
@@ -151,8 +150,7 @@ def _fitting(space: SearchSpace, settings: Settings) -> str:
 
 
 def _blind(name: str, space: SearchSpace, settings: Settings) -> BlindSearcher:
-    from tunelight.searchers.grid import GridSearcher
-    from tunelight.searchers.random import RandomSearcher
+    from tunelight.searchers.random import GridSearcher, RandomSearcher
 
     metric, mode = settings.judged_by.values()
     if name == "grid":
@@ -223,7 +221,7 @@ def _note(searcher: TrackingSearcher, text: str) -> None:
 
 def offer_warm_start(searcher: Searcher, settings: Settings) -> None:
     """Let a searcher that could learn from earlier sweeps, and was not told to, note which there are."""
-    from tunelight.searchers.tracking import TrackingSearcher
+    from tunelight.searchers.random import TrackingSearcher
 
     if not isinstance(searcher, TrackingSearcher) or not searcher.learns or settings.warm_start.asked:
         return

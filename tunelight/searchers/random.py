@@ -2,15 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from ray.tune.search import Searcher
 
-from tunelight.searchers.tracking import TrackingSearcher
-from tunelight.searchers.tried import Tried
+from tunelight.errors import SettingsError
+from tunelight.searchers.tried import Tried, endless
 from tunelight.space import SearchSpace
+
+# --- TrackingSearcher: a Searcher of a sweep, which is told of all of its trials ------------------
+
+
+class TrackingSearcher(Searcher):
+    """A Searcher that tracks every trial, including those that it did not suggest, and how each one ended.
+
+    ``notes``: remarks for the person who runs the sweep; ``learns``: whether earlier trials make a difference to it;
+    ``sweeps``: the earlier sweeps that it has learned from.
+    """
+
+    notes: Sequence[str] = ()
+    learns = False
+    sweeps: Sequence[Path] = ()
+    _seen = 0
+
+    def _number(self, trial_id: str) -> int:
+        """Return the trial's number: its id in a sweep, else counted here."""
+        number = int(trial_id) if trial_id.isdecimal() else self._seen
+        self._seen = max(self._seen, number + 1)
+        return number
+
+    def close(self, states: Mapping[str, str]) -> None:
+        """End with the sweep; ``states``: trial id -> recorded state."""
+
+    def take(self, trial_id: str, config: Mapping[str, Any], *, asked: bool = False) -> None:
+        """Add a trial that it did not suggest in this run: a baseline, or (``asked``) an earlier run's suggestion."""
+        raise NotImplementedError
+
+    def end(self, trial_id: str, state: str, result: Mapping[str, Any] | None = None) -> None:
+        """Learn how a trial ended, by its recorded state; ``result``: its last report, if any."""
+        raise NotImplementedError
 
 
 def generator(*words: int) -> np.random.RandomState:
@@ -75,4 +108,28 @@ class RandomSearcher(BlindSearcher):
                 self._space.sample(generator(self._seed, number, *([attempt] if attempt else [])), point)
             )
         )
+        return Searcher.FINISHED if values is None else self._begin(values)
+
+
+# --- GridSearcher: every configuration of a finite space, in order --------------------------------
+
+
+class GridSearcher(BlindSearcher):
+    """Suggest each configuration once, the last key changing fastest; those that were tried already are left out.
+
+    Domains may be ``choice``, ``grid``, whole numbers and steps. What breaks a constraint of the space is left out.
+    Raises: SettingsError, naming the keys with infinitely many values.
+    """
+
+    def __init__(self, space: SearchSpace, metric: str | None = None, mode: str | None = None) -> None:
+        super().__init__(space, metric, mode)
+        if keys := endless(space):
+            raise SettingsError(
+                f"searcher='grid' tries every value, and {', '.join(keys)} has no end of them. Give it a list "
+                "(choice, grid), whole numbers (randint) or steps (quniform), or choose searcher='sobol' or 'random'."
+            )
+
+    def suggest(self, trial_id: str) -> Any:
+        """Return the next configuration, or FINISHED."""
+        values = self.tried.next()
         return Searcher.FINISHED if values is None else self._begin(values)

@@ -20,8 +20,8 @@ from tunelight.compat.ray import TRAINING_ITERATION, forget_default_result, set_
 from tunelight.errors import SettingsError, TunelightError
 from tunelight.messages import RESULT_KEY, name_of_trial
 from tunelight.record import ERROR, FINISHED, STOPPED, Branch
+from tunelight.searchers.random import TrackingSearcher
 from tunelight.searchers.repeating import Past, Repetitions
-from tunelight.searchers.tracking import TrackingSearcher
 
 _PATIENCE_S = 600.0
 _ERROR_KEY = f"{RESULT_KEY}/error"

@@ -20,7 +20,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from tunelight.compat import lightning
 from tunelight.compat.lightning import ALIKE, HOW_TO_CHOOSE, Flavour, flavour_of, flavour_of_module
 from tunelight.errors import TrainFunctionError
-from tunelight.settings.pickling import captured, imports, parts_of
+from tunelight.settings.code import captured, imports, parts_of
 
 _MOST_VALUES = 5000
 """How many values are looked at: data that a function takes along may have millions."""

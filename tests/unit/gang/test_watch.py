@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 
 from tunelight.compat.lightning import pl
-from tunelight.gang.flight import Collective, find_missing, latest
 from tunelight.gang.placement import Location
-from tunelight.gang.slow import SlowRanks, SlowWatch
-from tunelight.gang.watch import HangWatch, Sign, is_behind_loop
+from tunelight.gang.watch import Collective, HangWatch, Sign, SlowRanks, SlowWatch, find_missing, is_behind_loop, latest
 from tunelight.messages import Slow
 from tunelight.policies import FailurePolicy
 
@@ -264,7 +262,7 @@ def test_torch_records_what_a_process_waits_in() -> None:
 import time
 import torch, torch.distributed as dist
 from tunelight.compat.torch import flight_records
-from tunelight.gang.flight import latest
+from tunelight.gang.watch import latest
 dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
 dist.all_reduce(torch.ones(3))
 since = time.time_ns()

@@ -15,8 +15,15 @@ from tests.kit.recording import Lines
 from tunelight.record import SweepState, apply
 from tunelight.record.view import sparkline
 from tunelight.reporting import display
-from tunelight.reporting.display import SweepView, best_curve, last_events, rungs_line, seconds_left, workers_in_use
-from tunelight.reporting.table import rows_of
+from tunelight.reporting.display import (
+    SweepView,
+    best_curve,
+    last_events,
+    rows_of,
+    rungs_line,
+    seconds_left,
+    workers_in_use,
+)
 from tunelight.reporting.words import compact, elapsed
 
 NOW = 1_000_000.0

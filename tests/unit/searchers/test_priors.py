@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tunelight.searchers.choose import build_searcher
-from tunelight.searchers.priors import PriorDraws
+from tunelight.searchers.optuna import PriorDraws
 from tunelight.settings import Settings
 from tunelight.space import SearchSpace
 

@@ -22,8 +22,8 @@ from tunelight.settings import Settings
 from tunelight.stores.masking import masked, masked_command, masked_settings
 from tunelight.sweep.control import SweepControl
 from tunelight.sweep.past import open_saved_sweep
-from tunelight.sweep.prepared import claimed
 from tunelight.sweep.run import _prepare as prepare
+from tunelight.sweep.run import claimed
 
 SECRET = "hunter2"
 URL = f"postgresql://me:{SECRET}@db.example/studies"

@@ -22,9 +22,9 @@ from tunelight.schedulers.wrapper import SweepScheduler
 from tunelight.searchers import RandomSearcher, SweepSearch
 from tunelight.settings import Settings
 from tunelight.space import SearchSpace
-from tunelight.sweep.allowance import Allowance
 from tunelight.sweep.control import SweepControl
 from tunelight.sweep.neighbours import Neighbours
+from tunelight.sweep.steering import Allowance
 
 
 class Controller:

@@ -29,7 +29,7 @@ from tunelight.errors import (
 from tunelight.record import to_yaml
 from tunelight.resources import fitted, reserve
 from tunelight.schedulers.pbt import explore
-from tunelight.searchers.grid import GridSearcher
+from tunelight.searchers.random import GridSearcher
 from tunelight.searchers.samplers import make_sampler
 from tunelight.settings import Settings
 from tunelight.space.check import check_settings

@@ -27,8 +27,8 @@ from tunelight.space import SearchSpace
 from tunelight.sweep import run as sweeps
 from tunelight.sweep.control import SweepControl
 from tunelight.sweep.past import open_saved_sweep, sweep_file_of
-from tunelight.sweep.prepared import claimed
 from tunelight.sweep.replay import replay_scheduler
+from tunelight.sweep.run import claimed
 
 
 def train(config: dict[str, Any]) -> None:

@@ -19,9 +19,9 @@ from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import TrialError
 from tunelight.gang.gang import WRITE_LIMIT_S
 from tunelight.messages import name_of_trial, repetition_in
-from tunelight.trial import settling
+from tunelight.trial import output
 from tunelight.trial.fitting import without_floats
-from tunelight.trial.settling import SettlingCallback
+from tunelight.trial.output import SettlingCallback
 from tunelight.trial.trainable import make_trainable
 from tunelight.trial.trial import Trial
 
@@ -173,7 +173,7 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         calls.append(heads)
         return heads[:1], heads[1:]
 
-    monkeypatch.setattr(settling, "ray", SimpleNamespace(wait=wait))
+    monkeypatch.setattr(output, "ray", SimpleNamespace(wait=wait))
     return calls
 
 

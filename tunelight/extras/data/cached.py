@@ -25,7 +25,7 @@ from joblib.hashing import NumpyHasher  # type: ignore[import-untyped]
 from tunelight.errors import DataError
 from tunelight.gang.parcel import pack, unpack_view
 from tunelight.messages import CACHE_VARIABLE
-from tunelight.settings.pickling import captured
+from tunelight.settings.code import captured
 
 P = ParamSpec("P")
 T = TypeVar("T")

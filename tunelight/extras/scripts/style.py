@@ -17,8 +17,7 @@ from typing import Any, Final, Literal
 from yaml import YAMLError, safe_load
 
 from tunelight.errors import SettingsError
-from tunelight.settings.code import Style, script_code
-from tunelight.settings.pickling import imports, operands
+from tunelight.settings.code import Style, imports, operands, script_code
 
 # --- Values as Python, JSON, YAML, Fire and Hydra write them --------------------------------------
 

@@ -16,7 +16,7 @@ from torch.nn.parameter import is_lazy
 
 from tunelight.errors import first_of
 from tunelight.gang.parcel import pack
-from tunelight.settings import pickling
+from tunelight.settings import code as pickling
 
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)

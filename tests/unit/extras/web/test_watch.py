@@ -24,8 +24,8 @@ from tunelight.extras.web.app import log_part
 from tunelight.extras.web.watch import SweepList, SweepWatch
 from tunelight.record import Record, leased, list_sweeps, mirrored, read_record, read_trial, view, write_sweep_file
 from tunelight.record.follow import RecordFollower
-from tunelight.sweep import live_page
-from tunelight.sweep.live_page import LivePage, check_web
+from tunelight.sweep import run as sweeps
+from tunelight.sweep.run import LivePage, check_web
 
 
 def watched(folder: Path) -> SweepWatch:
@@ -279,7 +279,7 @@ def test_a_server_that_cannot_start_says_why_and_the_sweep_goes_on(
 def test_a_sweep_with_a_page_is_refused_before_ray_starts_where_packages_are_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(live_page.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(sweeps.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SettingsError, match=r"web=True needs starlette and uvicorn: pip install 'tunelight\[web\]'"):
         check_web()
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.utils.rnn import pack_sequence
 
-from tunelight.lightning.exact.pieces import UncutError, can_be_cut, cut, cut_or_whole, rows_of
+from tunelight.lightning.strategies.training import UncutError, can_be_cut, cut, cut_or_whole, rows_of
 
 Pair = namedtuple("Pair", "x y")  # what data sets return
 
