@@ -15,34 +15,6 @@ from tunelight.cli.inspect import load
 from tunelight.cli.printing import about_trial, print_either, print_json, short, words
 from tunelight.errors import SettingsError
 
-# --- reproduce: run a trial again -----------------------------------------------------------------
-
-
-@command("reproduce last best --ignore seconds_per_epoch", runs_code=True)
-def reproduce(
-    sweep: options.Sweep,
-    trial: options.Trial,
-    ignore: Annotated[
-        list[str], typer.Option("--ignore", help="A metric not to compare, such as a time. Repeatable.")
-    ] = [],
-    storage: options.Storage = options.STORAGE,
-    address: options.Address = None,
-    json: options.Json = False,
-) -> None:
-    """Run a trial again with its seed, configuration and workers, and compare the metrics of all reports.
-
-    It runs in a new sweep folder. Exit code 1: metrics differ.
-    """
-    from tunelight.record import find_sweep
-
-    folder = find_sweep(sweep, storage)
-    from tunelight.extras.reproduce import reproduce as run_again
-
-    comparison = run_again(folder, trial, ignore=ignore, progress=False, **options.given(address=address))
-    print_either(comparison, str(comparison), as_json=json)
-    if not comparison.same:
-        raise typer.Exit(INTERRUPTED if comparison.interrupted else FAILED)
-
 
 @command("best last --export best.yaml --checkpoint      tunelight best last 3 --export trial.yaml")
 def best(
@@ -97,3 +69,32 @@ def _print_exported(path: Path, format: str | None) -> None:
             typer.echo(f"Train it with a program that calls LightningCLI(Model, Data): ... fit --config {path}")
     elif format == "shell":
         typer.echo(f"Train it: bash {path}")
+
+
+# --- reproduce: run a trial again -----------------------------------------------------------------
+
+
+@command("reproduce last best --ignore seconds_per_epoch", runs_code=True)
+def reproduce(
+    sweep: options.Sweep,
+    trial: options.Trial,
+    ignore: Annotated[
+        list[str], typer.Option("--ignore", help="A metric not to compare, such as a time. Repeatable.")
+    ] = [],
+    storage: options.Storage = options.STORAGE,
+    address: options.Address = None,
+    json: options.Json = False,
+) -> None:
+    """Run a trial again with its seed, configuration and workers, and compare the metrics of all reports.
+
+    It runs in a new sweep folder. Exit code 1: metrics differ.
+    """
+    from tunelight.record import find_sweep
+
+    folder = find_sweep(sweep, storage)
+    from tunelight.extras.reproduce import reproduce as run_again
+
+    comparison = run_again(folder, trial, ignore=ignore, progress=False, **options.given(address=address))
+    print_either(comparison, str(comparison), as_json=json)
+    if not comparison.same:
+        raise typer.Exit(INTERRUPTED if comparison.interrupted else FAILED)

@@ -23,59 +23,6 @@ if TYPE_CHECKING:
     from tunelight.extras.web.server import Serving
 
 
-# --- serve: sweeps in the browser -----------------------------------------------------------------
-
-_OPENED_S: Final = 60.0
-"""How long a browser may take to read the file that it is sent to."""
-
-
-def _open(address: str) -> None:
-    """Open a browser by a file, so that the token is in no list of processes; it may run in this terminal."""
-    file, name = tempfile.mkstemp(prefix="tunelight-", suffix=".html")
-    with os.fdopen(file, "w") as stream:
-        stream.write(f'<meta http-equiv="refresh" content="0; url={address}">')
-    webbrowser.open(Path(name).as_uri())
-    time.sleep(_OPENED_S)
-    Path(name).unlink(missing_ok=True)
-
-
-@command("serve runs --read-only")
-def serve(
-    storage: Annotated[str, typer.Argument(help="The folder of sweeps, or its URL.")] = options.STORAGE,
-    host: Annotated[
-        str,
-        typer.Option(
-            "--host", help="The address to listen on. 0.0.0.0 lets in everybody who reaches it and has the token."
-        ),
-    ] = "127.0.0.1",
-    port: Annotated[
-        int | None, typer.Option("--port", help="Default: 8642, or a free one where that is taken.", min=1, max=65535)
-    ] = None,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Only show: take no commands.")] = False,
-    open: options.Open = False,
-    json: options.Json = False,
-) -> None:
-    """Show sweeps in the browser while they run, compare them, and steer them, until Ctrl-C.
-
-    The address that is printed holds a token, without which nothing is shown.
-    """
-    from tunelight.extras.web.server import serve as run
-
-    def say(own: Serving) -> None:
-        if json:
-            print_line({"storage": storage, "address": own.address})
-        else:
-            typer.echo(f"Sweeps in {storage}: {own.address}")
-            typer.echo("Ctrl-C ends it.")
-        if open:
-            threading.Thread(target=_open, args=(own.address,), daemon=True).start()
-
-    run(storage, host=host, port=port, read_only=read_only, say=say)
-
-
-_FORMATS = ("html", "json", "png", "svg", "pdf")
-
-
 @command("report last --open      tunelight report last --figures history,importances --format png")
 def report(
     sweep: options.Sweeps,
@@ -164,3 +111,56 @@ def _write_figures(results: Any, names: str, out: Path, format: str) -> list[Pat
         except OSError as error:
             raise StorageError(f"{path} cannot be written: {error.strerror or error}. Choose another --out.") from error
     return paths
+
+
+# --- serve: sweeps in the browser -----------------------------------------------------------------
+
+_OPENED_S: Final = 60.0
+"""How long a browser may take to read the file that it is sent to."""
+
+
+def _open(address: str) -> None:
+    """Open a browser by a file, so that the token is in no list of processes; it may run in this terminal."""
+    file, name = tempfile.mkstemp(prefix="tunelight-", suffix=".html")
+    with os.fdopen(file, "w") as stream:
+        stream.write(f'<meta http-equiv="refresh" content="0; url={address}">')
+    webbrowser.open(Path(name).as_uri())
+    time.sleep(_OPENED_S)
+    Path(name).unlink(missing_ok=True)
+
+
+@command("serve runs --read-only")
+def serve(
+    storage: Annotated[str, typer.Argument(help="The folder of sweeps, or its URL.")] = options.STORAGE,
+    host: Annotated[
+        str,
+        typer.Option(
+            "--host", help="The address to listen on. 0.0.0.0 lets in everybody who reaches it and has the token."
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int | None, typer.Option("--port", help="Default: 8642, or a free one where that is taken.", min=1, max=65535)
+    ] = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Only show: take no commands.")] = False,
+    open: options.Open = False,
+    json: options.Json = False,
+) -> None:
+    """Show sweeps in the browser while they run, compare them, and steer them, until Ctrl-C.
+
+    The address that is printed holds a token, without which nothing is shown.
+    """
+    from tunelight.extras.web.server import serve as run
+
+    def say(own: Serving) -> None:
+        if json:
+            print_line({"storage": storage, "address": own.address})
+        else:
+            typer.echo(f"Sweeps in {storage}: {own.address}")
+            typer.echo("Ctrl-C ends it.")
+        if open:
+            threading.Thread(target=_open, args=(own.address,), daemon=True).start()
+
+    run(storage, host=host, port=port, read_only=read_only, say=say)
+
+
+_FORMATS = ("html", "json", "png", "svg", "pdf")
