@@ -23,17 +23,6 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor, distribute_tensor
 
 
-# --- Hugging Face's Accelerate, where training code uses it; names that it keeps private, as read in 1.15 ---
-
-
-def forget_states() -> None:
-    """Clear what Accelerate, where it is imported, keeps for the life of a process: ranks, precision, accumulation."""
-    state = sys.modules.get("accelerate.state")
-    for name in ("PartialState", "AcceleratorState", "GradientState") if state is not None else ():
-        with contextlib.suppress(AttributeError, TypeError):  # another version, whose states stay as they are
-            getattr(state, name)._reset_state()
-
-
 _FSDP: Final = ("torch.distributed.fsdp", "torch.distributed._composable.fsdp")
 _TENSOR: Final = ("torch.distributed.tensor", "torch.distributed._tensor")
 
@@ -195,3 +184,14 @@ def flight_records() -> list[dict[str, Any]]:
         if dump is not None:
             entries += pickle.loads(dump()).get("entries", [])  # noqa: S301 - written by torch, in this process
     return entries
+
+
+# --- Hugging Face's Accelerate, where training code uses it; names that it keeps private, as read in 1.15 ---
+
+
+def forget_states() -> None:
+    """Clear what Accelerate, where it is imported, keeps for the life of a process: ranks, precision, accumulation."""
+    state = sys.modules.get("accelerate.state")
+    for name in ("PartialState", "AcceleratorState", "GradientState") if state is not None else ():
+        with contextlib.suppress(AttributeError, TypeError):  # another version, whose states stay as they are
+            getattr(state, name)._reset_state()

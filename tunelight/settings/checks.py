@@ -28,189 +28,6 @@ from tunelight.policies import FailurePolicy
 from tunelight.settings.backends import BACKENDS
 from tunelight.settings.code import Style, import_path, load_object, script_code, tune_callback
 
-# --- The ``datasets`` setting: datasets of Ray Data, or where to read them ------------------------
-
-SOURCES = ("parquet",)
-"""Formats that can be given as {format: path}."""
-
-
-def check_datasets(name: str, value: Any) -> dict[str, Any]:
-    """Return datasets by name: Ray Data's as they are, a path as {"parquet": path}. Raises: SettingsError."""
-    if not isinstance(value, Mapping) or not all(isinstance(key, str) and key for key in value):
-        raise SettingsError(
-            f"{name} must be datasets by name, {{'train': ray.data.read_parquet(...), 'val': {{'parquet': path}}}}, "
-            f"not {value!r}."
-        )
-    if value and find_spec("pyarrow") is None:
-        raise SettingsError(f"{name}: {HOW_TO_GET_DATA}")
-    return {key: _source(f"{name}[{key!r}]", one) for key, one in value.items()}
-
-
-def is_dataset(value: Any) -> bool:
-    """Tell whether an object is a Ray Data dataset, without importing Ray."""
-    return any(base.__name__ == "Dataset" and base.__module__.startswith("ray.data") for base in type(value).__mro__)
-
-
-def _source(where: str, value: Any) -> Any:
-    if is_dataset(value):
-        return value
-    if isinstance(value, str | os.PathLike):
-        value = {"parquet": value}
-    if not isinstance(value, Mapping) or len(value) != 1:
-        raise SettingsError(
-            f"{where} must be a dataset of Ray Data (ray.data.read_parquet(path)), or {{'parquet': path}}, not "
-            f"{value!r}."
-        )
-    ((kind, path),) = value.items()
-    if kind not in SOURCES:
-        raise SettingsError(
-            f"{unknown(f'{where}: there is no source', kind, SOURCES)} Give others as a dataset of Ray Data "
-            "(ray.data.read_csv(path))."
-        )
-    paths = path if isinstance(path, list | tuple) else [path]
-    if not paths or not all(isinstance(one, str | os.PathLike) and os.fspath(one) for one in paths):
-        raise SettingsError(f"{where}: {kind} must be the path of a file or folder, or a list of them, not {path!r}.")
-    return {kind: [os.fspath(one) for one in paths] if isinstance(path, list | tuple) else os.fspath(path)}
-
-
-# --- Arguments of Lightning's Trainer that a sweep sets itself: strategy, accelerator and devices ---
-
-_ON_CPUS = ("auto", "cpu")
-_ON_GPUS = (*_ON_CPUS, "gpu", "cuda")
-
-
-def check_trainer_argument(
-    name: str,
-    value: Any,
-    *,
-    workers: int | tuple[int, int] | None,
-    gpus_per_worker: float,
-    resources_per_trial: Mapping[str, Any] | None,
-) -> None:
-    """Raise SettingsError for a Trainer argument that contradicts the sweep's workers."""
-    words = resources_per_trial or {}
-    gpus = bool(gpus_per_worker or words.get("extra_gpu"))
-    alone = workers in (None, 1) and not (words.get("extra_cpu") or words.get("extra_gpu"))
-    if name == "strategy" and not (_is_ours(value) or (alone and not isinstance(value, str))):
-        text = value if isinstance(value, str) else type(value).__name__
-        replacing = (name for name, one in BACKENDS.items() if text.lower().startswith(one.replaces))
-        backend = next(replacing, "ddp")
-        raise SettingsError(
-            f"The Trainer gets strategy={value!r}, but the Trainer of a sweep with model= trains on its trial's "
-            f"workers. Leave it out, and say backend={backend!r}; for arguments of a strategy give one of tunelight's, "
-            "tl.RayStrategy(find_unused_parameters=True) for example, in a file ray_find_unused_parameters_true."
-        )
-    if name == "accelerator" and isinstance(value, str) and value.lower() not in (_ON_GPUS if gpus else _ON_CPUS):
-        if value.lower() == "mps":
-            if alone and not gpus:
-                return  # an Apple GPU, which Ray does not count
-            wanted = "an Apple GPU trains one worker alone. Say workers=1, or leave it out: more workers train on CPUs"
-        elif value.lower() in _ON_GPUS:
-            wanted = "no worker holds a GPU. Say gpus_per_worker=1, and leave the accelerator out"
-        else:
-            wanted = "workers train on CPUs, or with gpus_per_worker=1 on GPUs. Leave it out"
-        raise SettingsError(f"The Trainer gets accelerator={value!r}, but {wanted}.")
-    if name in ("devices", "num_nodes") and value not in (1, "1", -1, "-1", "auto"):
-        raise SettingsError(
-            f"The Trainer gets {name}={value!r}, but each worker of a trial is one process with a device of its own. "
-            "Leave it out, and say workers=, the number of workers that train one trial."
-        )
-
-
-def _is_ours(value: Any) -> bool:
-    if isinstance(value, str):
-        return value in NAMES
-    if isinstance(value, Mapping):
-        return str(value.get("class_path")).rpartition(".")[2] in {one.strategy_name for one in BACKENDS.values()}
-    return any(base.__module__.startswith("tunelight.lightning.strategies") for base in type(value).__mro__)
-
-
-# --- Settings as plain data for sweep.yaml --------------------------------------------------------
-
-
-@runtime_checkable
-class Plain(Protocol):
-    """A setting that says itself what it is in sweep.yaml."""
-
-    def plain(self) -> Any:
-        """Return it as plain data."""
-
-
-def plain_setting(value: Any) -> Any:
-    """Return a setting's value as plain data; code as its import path."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): plain_setting(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain_setting(item) for item in value]
-    if isinstance(value, Checkpoints | FailurePolicy):
-        return asdict(value)
-    if isinstance(value, Plain):
-        return value.plain()
-    if isinstance(value, type) or callable(value):
-        return import_path(value)
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    return {"object": import_path(type(value))}
-
-
-# --- PyYAML's safe loader, which refuses text whose aliases stand for far more than it holds ------
-
-_MOST: Final = 10_000
-
-
-class BoundedLoader(yaml.SafeLoader):
-    """A safe loader of files that others may have written.
-
-    Anchors and aliases in 400 bytes of YAML can stand for a million values, each of which a reader would look at.
-    """
-
-    def get_single_node(self) -> yaml.Node | None:
-        """Return the document's node. Raises: yaml.YAMLError where aliases stand for more than 10,000 nodes."""
-        node = super().get_single_node()
-        if node is not None:
-            sizes: dict[int, int] = {}
-            if _size(node, sizes) - len(sizes) > _MOST:
-                raise yaml.MarkedYAMLError(
-                    problem=f"its aliases stand for more than {_MOST:,} values", problem_mark=node.start_mark
-                )
-        return node
-
-
-def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
-    """Return how many nodes a node stands for; what an alias repeats counts each time, a cycle once."""
-    if id(node) not in sizes:
-        sizes[id(node)] = 0
-        inner = node.value if isinstance(node, yaml.CollectionNode) else ()
-        parts = (part for item in inner for part in (item if isinstance(item, tuple) else (item,)))
-        sizes[id(node)] = 1 + sum(_size(part, sizes) for part in parts)
-    return sizes[id(node)]
-
-
-# --- Configurations by dotted key: {"model": {"lr": 0.1}} has the key "model.lr" ------------------
-
-
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the values of a nested configuration by dotted key; an empty mapping is a value."""
-    values: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            values.update(flatten(value, f"{prefix}{key}."))
-        else:
-            values[f"{prefix}{key}"] = value
-    return values
-
-
-def holder_of(config: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
-    """Return the dict that holds a dotted key, and the last part of the key: ``holder[last]`` is its value."""
-    head, dot, rest = key.partition(".")
-    inner = config.get(head) if dot and key not in config else None
-    return holder_of(inner, rest) if isinstance(inner, dict) else (config, key)
-
-
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -481,3 +298,187 @@ def check_grace(grace: Any, time_attr: str | None, max_epochs: int | None) -> No
             f"The scheduler's grace_period={grace!r} is larger than max_epochs={max_epochs}, so no trial would ever be "
             f"stopped early. Set grace_period to {max_epochs} or less, or raise max_epochs."
         )
+
+
+# --- The ``datasets`` setting: datasets of Ray Data, or where to read them ------------------------
+
+
+SOURCES = ("parquet",)
+"""Formats that can be given as {format: path}."""
+
+
+def check_datasets(name: str, value: Any) -> dict[str, Any]:
+    """Return datasets by name: Ray Data's as they are, a path as {"parquet": path}. Raises: SettingsError."""
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) and key for key in value):
+        raise SettingsError(
+            f"{name} must be datasets by name, {{'train': ray.data.read_parquet(...), 'val': {{'parquet': path}}}}, "
+            f"not {value!r}."
+        )
+    if value and find_spec("pyarrow") is None:
+        raise SettingsError(f"{name}: {HOW_TO_GET_DATA}")
+    return {key: _source(f"{name}[{key!r}]", one) for key, one in value.items()}
+
+
+def is_dataset(value: Any) -> bool:
+    """Tell whether an object is a Ray Data dataset, without importing Ray."""
+    return any(base.__name__ == "Dataset" and base.__module__.startswith("ray.data") for base in type(value).__mro__)
+
+
+def _source(where: str, value: Any) -> Any:
+    if is_dataset(value):
+        return value
+    if isinstance(value, str | os.PathLike):
+        value = {"parquet": value}
+    if not isinstance(value, Mapping) or len(value) != 1:
+        raise SettingsError(
+            f"{where} must be a dataset of Ray Data (ray.data.read_parquet(path)), or {{'parquet': path}}, not "
+            f"{value!r}."
+        )
+    ((kind, path),) = value.items()
+    if kind not in SOURCES:
+        raise SettingsError(
+            f"{unknown(f'{where}: there is no source', kind, SOURCES)} Give others as a dataset of Ray Data "
+            "(ray.data.read_csv(path))."
+        )
+    paths = path if isinstance(path, list | tuple) else [path]
+    if not paths or not all(isinstance(one, str | os.PathLike) and os.fspath(one) for one in paths):
+        raise SettingsError(f"{where}: {kind} must be the path of a file or folder, or a list of them, not {path!r}.")
+    return {kind: [os.fspath(one) for one in paths] if isinstance(path, list | tuple) else os.fspath(path)}
+
+
+# --- Arguments of Lightning's Trainer that a sweep sets itself: strategy, accelerator and devices ---
+
+_ON_CPUS = ("auto", "cpu")
+_ON_GPUS = (*_ON_CPUS, "gpu", "cuda")
+
+
+def check_trainer_argument(
+    name: str,
+    value: Any,
+    *,
+    workers: int | tuple[int, int] | None,
+    gpus_per_worker: float,
+    resources_per_trial: Mapping[str, Any] | None,
+) -> None:
+    """Raise SettingsError for a Trainer argument that contradicts the sweep's workers."""
+    words = resources_per_trial or {}
+    gpus = bool(gpus_per_worker or words.get("extra_gpu"))
+    alone = workers in (None, 1) and not (words.get("extra_cpu") or words.get("extra_gpu"))
+    if name == "strategy" and not (_is_ours(value) or (alone and not isinstance(value, str))):
+        text = value if isinstance(value, str) else type(value).__name__
+        replacing = (name for name, one in BACKENDS.items() if text.lower().startswith(one.replaces))
+        backend = next(replacing, "ddp")
+        raise SettingsError(
+            f"The Trainer gets strategy={value!r}, but the Trainer of a sweep with model= trains on its trial's "
+            f"workers. Leave it out, and say backend={backend!r}; for arguments of a strategy give one of tunelight's, "
+            "tl.RayStrategy(find_unused_parameters=True) for example, in a file ray_find_unused_parameters_true."
+        )
+    if name == "accelerator" and isinstance(value, str) and value.lower() not in (_ON_GPUS if gpus else _ON_CPUS):
+        if value.lower() == "mps":
+            if alone and not gpus:
+                return  # an Apple GPU, which Ray does not count
+            wanted = "an Apple GPU trains one worker alone. Say workers=1, or leave it out: more workers train on CPUs"
+        elif value.lower() in _ON_GPUS:
+            wanted = "no worker holds a GPU. Say gpus_per_worker=1, and leave the accelerator out"
+        else:
+            wanted = "workers train on CPUs, or with gpus_per_worker=1 on GPUs. Leave it out"
+        raise SettingsError(f"The Trainer gets accelerator={value!r}, but {wanted}.")
+    if name in ("devices", "num_nodes") and value not in (1, "1", -1, "-1", "auto"):
+        raise SettingsError(
+            f"The Trainer gets {name}={value!r}, but each worker of a trial is one process with a device of its own. "
+            "Leave it out, and say workers=, the number of workers that train one trial."
+        )
+
+
+def _is_ours(value: Any) -> bool:
+    if isinstance(value, str):
+        return value in NAMES
+    if isinstance(value, Mapping):
+        return str(value.get("class_path")).rpartition(".")[2] in {one.strategy_name for one in BACKENDS.values()}
+    return any(base.__module__.startswith("tunelight.lightning.strategies") for base in type(value).__mro__)
+
+
+# --- Settings as plain data for sweep.yaml --------------------------------------------------------
+
+
+@runtime_checkable
+class Plain(Protocol):
+    """A setting that says itself what it is in sweep.yaml."""
+
+    def plain(self) -> Any:
+        """Return it as plain data."""
+
+
+def plain_setting(value: Any) -> Any:
+    """Return a setting's value as plain data; code as its import path."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain_setting(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_setting(item) for item in value]
+    if isinstance(value, Checkpoints | FailurePolicy):
+        return asdict(value)
+    if isinstance(value, Plain):
+        return value.plain()
+    if isinstance(value, type) or callable(value):
+        return import_path(value)
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return {"object": import_path(type(value))}
+
+
+# --- PyYAML's safe loader, which refuses text whose aliases stand for far more than it holds ------
+
+_MOST: Final = 10_000
+
+
+class BoundedLoader(yaml.SafeLoader):
+    """A safe loader of files that others may have written.
+
+    Anchors and aliases in 400 bytes of YAML can stand for a million values, each of which a reader would look at.
+    """
+
+    def get_single_node(self) -> yaml.Node | None:
+        """Return the document's node. Raises: yaml.YAMLError where aliases stand for more than 10,000 nodes."""
+        node = super().get_single_node()
+        if node is not None:
+            sizes: dict[int, int] = {}
+            if _size(node, sizes) - len(sizes) > _MOST:
+                raise yaml.MarkedYAMLError(
+                    problem=f"its aliases stand for more than {_MOST:,} values", problem_mark=node.start_mark
+                )
+        return node
+
+
+def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
+    """Return how many nodes a node stands for; what an alias repeats counts each time, a cycle once."""
+    if id(node) not in sizes:
+        sizes[id(node)] = 0
+        inner = node.value if isinstance(node, yaml.CollectionNode) else ()
+        parts = (part for item in inner for part in (item if isinstance(item, tuple) else (item,)))
+        sizes[id(node)] = 1 + sum(_size(part, sizes) for part in parts)
+    return sizes[id(node)]
+
+
+# --- Configurations by dotted key: {"model": {"lr": 0.1}} has the key "model.lr" ------------------
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of a nested configuration by dotted key; an empty mapping is a value."""
+    values: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            values.update(flatten(value, f"{prefix}{key}."))
+        else:
+            values[f"{prefix}{key}"] = value
+    return values
+
+
+def holder_of(config: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
+    """Return the dict that holds a dotted key, and the last part of the key: ``holder[last]`` is its value."""
+    head, dot, rest = key.partition(".")
+    inner = config.get(head) if dot and key not in config else None
+    return holder_of(inner, rest) if isinstance(inner, dict) else (config, key)

@@ -69,227 +69,6 @@ if TYPE_CHECKING:
     from tunelight.settings.repeats import Folds
 
 
-# --- The live page of a sweep that begins: its server is started beside it, and its address printed ---
-
-_WAIT_S: Final = 35.0
-
-
-def check_web() -> None:
-    """Raise SettingsError where web=True needs what is not installed."""
-    missing = [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise SettingsError(f"web=True needs {' and '.join(missing)}: pip install 'tunelight[web]', or leave web= out.")
-
-
-class LivePage:
-    """Starts the server of a sweep's storage folder, or finds the one that runs, while the sweep goes on.
-
-    A page that cannot be started does not end the sweep. Runs on: driver.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._said = ""
-        self._thread = threading.Thread(target=self._start, name="live page", daemon=True)
-        self._thread.start()
-
-    def _start(self) -> None:
-        from tunelight.extras.web.server import start
-
-        try:
-            place, token = start(self._folder.parent).split("/?", 1)
-            self._said = f"Live page: {place}/sweep/{quote(self._folder.name, safe='')}?{token}"
-        except (ReportError, OSError) as error:
-            self._said = f"The live page could not be started, and the sweep goes on without: {error}"
-
-    def say(self) -> None:
-        """Print the address, once the server answers."""
-        self._thread.join(_WAIT_S)
-        said = self._said or "The live page has not come up yet: tunelight serve shows it."
-        write(Text(f"{said}\n", error=True))
-
-
-# --- PreparedSweep: a sweep that is ready to run, and the folder that it claims -------------------
-
-
-@dataclass(frozen=True)
-class PreparedSweep:
-    """A sweep that is ready to run: everything that can be built and checked before Ray starts."""
-
-    space: SearchSpace
-    settings: Settings
-    reservation: Reservation
-    code: Callable[[dict[str, Any]], object]
-    scheduler: GangScheduler
-    searcher: Searcher
-    start: ResumeState
-    folder: Path
-    sweep_file: Mapping[str, Any]
-    baselines: Sequence[Mapping[str, Any]]
-    """Those not tried yet."""
-    repetitions: Repetitions | None
-    """What decides on repetitions, if there are to be any."""
-    upload: Callable[[], None] = lambda: None
-    """Brings the record to its store soon."""
-    lease: Lease | None = None
-
-    @functools.cached_property
-    def total(self) -> int:
-        """The number of trials in all."""
-        from tunelight.searchers.choose import count_trials  # imports Ray Tune
-
-        return count_trials(self.space, self.settings)
-
-    @property
-    def to_do(self) -> bool:
-        """Whether any trial is left to run."""
-        left = self.start.resumed or self.start.searched < self.total
-        return bool(left) or (self.repetitions is not None and self.repetitions.next() is not None)
-
-
-@contextlib.contextmanager
-def claimed(sweep: PreparedSweep, past: SavedSweep | None) -> Iterator[PreparedSweep]:
-    """Create and lock the folder of a new sweep; a resumed one has its own.
-
-    If the sweep fails before anything was recorded, the folder and those that were created above it are deleted, so
-    that the name is free again.
-    """
-    settings, folder, new = sweep.settings, sweep.folder, []
-    lease: Lease | None = None
-    if past is None:
-        storage = stores.working(settings.storage).absolute()
-        new = [parent for parent in (storage, *storage.parents) if not parent.exists()]
-        folder = create_sweep_folder(settings.storage, settings.name, default=default_name(settings))
-    try:
-        if past is None:
-            write_sweep_file(folder, sweep.sweep_file)
-        held = None if past is None else past.lease
-        lock = leased(folder) if held is None else contextlib.nullcontext(held)
-        with lock as lease, mirrored(folder, lease) as upload:
-            yield replace(sweep, folder=folder, lease=lease, upload=upload)
-    except BaseException:
-        ours = driver_of(folder) is None if lease is None else lease.held()
-        if past is None and ours and not (folder / RECORD_FILE).stat().st_size:
-            with contextlib.suppress(OSError):
-                delete(folder)
-                for made in new:
-                    made.rmdir()
-        raise
-
-
-def default_name(settings: Settings) -> str:
-    """Return what a sweep is called that was given no name."""
-    if settings.script is not None:
-        return script_file(settings.script).stem
-    return str(getattr(settings.train or settings.model, "__name__", "sweep")).strip("<>")
-
-
-# --- End a sweep early if its first trials all fail with the same error, or none reports the metric ---
-
-_TRIED_AGAIN = (
-    "When the cause is mended, the same call with name={name} and resume=True goes on, and tries the failed trials "
-    "again."
-)
-_METRIC_IS_PART = (
-    "What a sweep with reports is judged by cannot change: give the right metric and another name=, or report this "
-    "one too, and go on with name={name} and resume='force'."
-)
-
-
-class FailFast(Callback):  # type: ignore[misc,unused-ignore]
-    """Ends Tune's loop if the first trials of this run failed with the same error, or finished without a metric.
-
-    It must come after ``record`` in the list of callbacks. Runs on: driver.
-
-    Args:
-        limit: the number of first trials (0: never end the loop).
-        metrics: the metrics that the sweep is judged by.
-        total: the number of trials in all.
-        record, control: those of the sweep.
-    """
-
-    def __init__(
-        self, limit: int, metrics: Sequence[str], total: int, record: RecordCallback, control: SweepControl
-    ) -> None:
-        self._first = FirstTrials(limit)
-        self._limit = limit
-        seen = [report for trial in record.state.trials.values() for report in trial.history]  # of a resumed sweep
-        self._unseen = [name for name in metrics if not any(_holds(report, name) for report in seen)]
-        self._reported: list[str] = []
-        self._ended: set[str] = set()
-        self._total, self._record, self._control = total, record, control
-
-    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Count a trial among the first."""
-        self._first.begin(trial.trial_id)
-
-    def on_trial_result(
-        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
-    ) -> None:
-        """Take a report or a trial's error."""
-        own = result.get(RESULT_KEY) or {}
-        if metrics := own.get("metrics"):
-            self._first.report()
-            self._reported = list(metrics)
-            self._unseen = [name for name in self._unseen if not _holds(metrics, name)]
-        elif error := own.get("error"):
-            known = {key: error[key] for key in ("rank", "node", "type_name", "message", "traceback") if key in error}
-            self._first.fail(trial.trial_id, WorkerError(**known, cause=error.get("cause", "exception")))
-
-    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Do not count a trial whose head failed."""
-        self._first.leave_out(trial.trial_id)
-
-    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Count a trial that finished, but not one that was stopped without a report."""
-        self._first.leave_out(trial.trial_id)
-        known = self._record.state.trials.get(trial.trial_id)
-        if known is not None and known.state == FINISHED:
-            self._ended.add(trial.trial_id)
-
-    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Raise SweepFailedError once the first trials have failed."""
-        if (error := self._first.verdict) is not None:
-            text = f"{_why(error, self._first.failures)}{self._next(_TRIED_AGAIN)}"
-        elif self._unseen and self._limit and len(self._ended) >= self._limit:
-            text = f"{self._missing()}{self._next(_METRIC_IS_PART)}"
-            error = WorkerError(-1, "", "MetricError", text, "")
-        else:
-            return
-        self._control.ends = GAVE_UP
-        raise SweepFailedError(error, text, str(self._record.folder))
-
-    def _missing(self) -> str:
-        name = self._unseen[0]
-        return (
-            f"The sweep is judged by metric {name!r}, and none of the {len(self._ended)} trials that ended "
-            f"has reported it. The last report held {', '.join(sorted(self._reported)) or 'nothing'}."
-            f"{guess(name, self._reported)} "
-        )
-
-    def _next(self, how: str) -> str:
-        """Say how many trials are left, and how to go on."""
-        begun, folder = len(self._record.state.trials), self._record.folder
-        left = f", with {self._total - begun} of {self._total} trials not tried" if begun < self._total else ""
-        return (
-            f"So the sweep has ended{left}. What ran is in {folder}. {how.format(name=repr(folder.name))} A sweep "
-            "with failures=tl.FailurePolicy(give_up_after=0) tries all of its trials, whatever fails."
-        )
-
-
-def _why(error: WorkerError, failures: int) -> str:
-    which = "The first trial" if failures == 1 else f"The first {failures} trials to end all"
-    same = "" if failures == 1 else " with the same error"
-    if issubclass(getattr(errors, error.type_name, Exception), TunelightError):  # says all, as one of a wrong metric
-        error = replace(error, traceback="")
-    return f"{which} failed{same} before anything was reported: {error}\n\n"
-
-
-def _holds(metrics: Mapping[str, Any], name: str) -> bool:
-    """Tell whether a report holds a metric; "outer/inner" is a nested one."""
-    return name in metrics or name.replace("/", ".") in flatten(metrics)
-
-
 class _Unset:
     """The default of arguments: the search space's setting, else the setting's default, applies."""
 
@@ -668,3 +447,225 @@ def _parts(
         neighbours.close()
         if tracking is not None:
             tracking.close({trial.id: trial.state for trial in record.state.trials.values()})
+
+
+# --- The live page of a sweep that begins: its server is started beside it, and its address printed ---
+
+
+_WAIT_S: Final = 35.0
+
+
+def check_web() -> None:
+    """Raise SettingsError where web=True needs what is not installed."""
+    missing = [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise SettingsError(f"web=True needs {' and '.join(missing)}: pip install 'tunelight[web]', or leave web= out.")
+
+
+class LivePage:
+    """Starts the server of a sweep's storage folder, or finds the one that runs, while the sweep goes on.
+
+    A page that cannot be started does not end the sweep. Runs on: driver.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._said = ""
+        self._thread = threading.Thread(target=self._start, name="live page", daemon=True)
+        self._thread.start()
+
+    def _start(self) -> None:
+        from tunelight.extras.web.server import start
+
+        try:
+            place, token = start(self._folder.parent).split("/?", 1)
+            self._said = f"Live page: {place}/sweep/{quote(self._folder.name, safe='')}?{token}"
+        except (ReportError, OSError) as error:
+            self._said = f"The live page could not be started, and the sweep goes on without: {error}"
+
+    def say(self) -> None:
+        """Print the address, once the server answers."""
+        self._thread.join(_WAIT_S)
+        said = self._said or "The live page has not come up yet: tunelight serve shows it."
+        write(Text(f"{said}\n", error=True))
+
+
+# --- PreparedSweep: a sweep that is ready to run, and the folder that it claims -------------------
+
+
+@dataclass(frozen=True)
+class PreparedSweep:
+    """A sweep that is ready to run: everything that can be built and checked before Ray starts."""
+
+    space: SearchSpace
+    settings: Settings
+    reservation: Reservation
+    code: Callable[[dict[str, Any]], object]
+    scheduler: GangScheduler
+    searcher: Searcher
+    start: ResumeState
+    folder: Path
+    sweep_file: Mapping[str, Any]
+    baselines: Sequence[Mapping[str, Any]]
+    """Those not tried yet."""
+    repetitions: Repetitions | None
+    """What decides on repetitions, if there are to be any."""
+    upload: Callable[[], None] = lambda: None
+    """Brings the record to its store soon."""
+    lease: Lease | None = None
+
+    @functools.cached_property
+    def total(self) -> int:
+        """The number of trials in all."""
+        from tunelight.searchers.choose import count_trials  # imports Ray Tune
+
+        return count_trials(self.space, self.settings)
+
+    @property
+    def to_do(self) -> bool:
+        """Whether any trial is left to run."""
+        left = self.start.resumed or self.start.searched < self.total
+        return bool(left) or (self.repetitions is not None and self.repetitions.next() is not None)
+
+
+@contextlib.contextmanager
+def claimed(sweep: PreparedSweep, past: SavedSweep | None) -> Iterator[PreparedSweep]:
+    """Create and lock the folder of a new sweep; a resumed one has its own.
+
+    If the sweep fails before anything was recorded, the folder and those that were created above it are deleted, so
+    that the name is free again.
+    """
+    settings, folder, new = sweep.settings, sweep.folder, []
+    lease: Lease | None = None
+    if past is None:
+        storage = stores.working(settings.storage).absolute()
+        new = [parent for parent in (storage, *storage.parents) if not parent.exists()]
+        folder = create_sweep_folder(settings.storage, settings.name, default=default_name(settings))
+    try:
+        if past is None:
+            write_sweep_file(folder, sweep.sweep_file)
+        held = None if past is None else past.lease
+        lock = leased(folder) if held is None else contextlib.nullcontext(held)
+        with lock as lease, mirrored(folder, lease) as upload:
+            yield replace(sweep, folder=folder, lease=lease, upload=upload)
+    except BaseException:
+        ours = driver_of(folder) is None if lease is None else lease.held()
+        if past is None and ours and not (folder / RECORD_FILE).stat().st_size:
+            with contextlib.suppress(OSError):
+                delete(folder)
+                for made in new:
+                    made.rmdir()
+        raise
+
+
+def default_name(settings: Settings) -> str:
+    """Return what a sweep is called that was given no name."""
+    if settings.script is not None:
+        return script_file(settings.script).stem
+    return str(getattr(settings.train or settings.model, "__name__", "sweep")).strip("<>")
+
+
+# --- End a sweep early if its first trials all fail with the same error, or none reports the metric ---
+
+_TRIED_AGAIN = (
+    "When the cause is mended, the same call with name={name} and resume=True goes on, and tries the failed trials "
+    "again."
+)
+_METRIC_IS_PART = (
+    "What a sweep with reports is judged by cannot change: give the right metric and another name=, or report this "
+    "one too, and go on with name={name} and resume='force'."
+)
+
+
+class FailFast(Callback):  # type: ignore[misc,unused-ignore]
+    """Ends Tune's loop if the first trials of this run failed with the same error, or finished without a metric.
+
+    It must come after ``record`` in the list of callbacks. Runs on: driver.
+
+    Args:
+        limit: the number of first trials (0: never end the loop).
+        metrics: the metrics that the sweep is judged by.
+        total: the number of trials in all.
+        record, control: those of the sweep.
+    """
+
+    def __init__(
+        self, limit: int, metrics: Sequence[str], total: int, record: RecordCallback, control: SweepControl
+    ) -> None:
+        self._first = FirstTrials(limit)
+        self._limit = limit
+        seen = [report for trial in record.state.trials.values() for report in trial.history]  # of a resumed sweep
+        self._unseen = [name for name in metrics if not any(_holds(report, name) for report in seen)]
+        self._reported: list[str] = []
+        self._ended: set[str] = set()
+        self._total, self._record, self._control = total, record, control
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Count a trial among the first."""
+        self._first.begin(trial.trial_id)
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
+        """Take a report or a trial's error."""
+        own = result.get(RESULT_KEY) or {}
+        if metrics := own.get("metrics"):
+            self._first.report()
+            self._reported = list(metrics)
+            self._unseen = [name for name in self._unseen if not _holds(metrics, name)]
+        elif error := own.get("error"):
+            known = {key: error[key] for key in ("rank", "node", "type_name", "message", "traceback") if key in error}
+            self._first.fail(trial.trial_id, WorkerError(**known, cause=error.get("cause", "exception")))
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Do not count a trial whose head failed."""
+        self._first.leave_out(trial.trial_id)
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Count a trial that finished, but not one that was stopped without a report."""
+        self._first.leave_out(trial.trial_id)
+        known = self._record.state.trials.get(trial.trial_id)
+        if known is not None and known.state == FINISHED:
+            self._ended.add(trial.trial_id)
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """Raise SweepFailedError once the first trials have failed."""
+        if (error := self._first.verdict) is not None:
+            text = f"{_why(error, self._first.failures)}{self._next(_TRIED_AGAIN)}"
+        elif self._unseen and self._limit and len(self._ended) >= self._limit:
+            text = f"{self._missing()}{self._next(_METRIC_IS_PART)}"
+            error = WorkerError(-1, "", "MetricError", text, "")
+        else:
+            return
+        self._control.ends = GAVE_UP
+        raise SweepFailedError(error, text, str(self._record.folder))
+
+    def _missing(self) -> str:
+        name = self._unseen[0]
+        return (
+            f"The sweep is judged by metric {name!r}, and none of the {len(self._ended)} trials that ended "
+            f"has reported it. The last report held {', '.join(sorted(self._reported)) or 'nothing'}."
+            f"{guess(name, self._reported)} "
+        )
+
+    def _next(self, how: str) -> str:
+        """Say how many trials are left, and how to go on."""
+        begun, folder = len(self._record.state.trials), self._record.folder
+        left = f", with {self._total - begun} of {self._total} trials not tried" if begun < self._total else ""
+        return (
+            f"So the sweep has ended{left}. What ran is in {folder}. {how.format(name=repr(folder.name))} A sweep "
+            "with failures=tl.FailurePolicy(give_up_after=0) tries all of its trials, whatever fails."
+        )
+
+
+def _why(error: WorkerError, failures: int) -> str:
+    which = "The first trial" if failures == 1 else f"The first {failures} trials to end all"
+    same = "" if failures == 1 else " with the same error"
+    if issubclass(getattr(errors, error.type_name, Exception), TunelightError):  # says all, as one of a wrong metric
+        error = replace(error, traceback="")
+    return f"{which} failed{same} before anything was reported: {error}\n\n"
+
+
+def _holds(metrics: Mapping[str, Any], name: str) -> bool:
+    """Tell whether a report holds a metric; "outer/inner" is a nested one."""
+    return name in metrics or name.replace("/", ".") in flatten(metrics)

@@ -18,49 +18,6 @@ from tunelight.gang.output import LOG
 from tunelight.machine.notebook import write
 from tunelight.messages import Text
 
-# --- Waits at the end of a sweep for checkpoints that the last stopped trials are still writing ---
-
-_LOOK_S_settling = 1.0
-"""How often to look whether a signal has come."""
-
-
-class SettlingCallback(Callback):
-    """Lets heads end their stopped trials before Tune ends the heads, to which it gives 10 s only. Runs on: driver.
-
-    Before that a head ends its last trial when it gets another, or is ended. ``finished`` returns whether no trial
-    lives or is to come; ``stopped``, whether a signal has stopped the sweep, which then waits no longer.
-    """
-
-    def __init__(
-        self,
-        finished: Callable[[], bool],
-        stopped: Callable[[], bool] = lambda: False,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._finished, self._stopped, self._clock = finished, stopped, clock
-        self._ended: dict[Any, float] = {}
-        """The heads of ended trials, each with the time at which its last trial ended."""
-
-    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Remember the trial's head. Called by Tune just before it stops the trial there."""
-        now, head = self._clock(), trial_actor(trial)
-        self._ended = {actor: since for actor, since in self._ended.items() if now - since < WRITE_LIMIT_S}
-        if head is not None:
-            self._ended[head] = now
-
-    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Wait for the heads once no trial is left. Called by Tune at the end of each step of its loop."""
-        if self._ended and self._finished():
-            settling = [head.settle.remote() for head in self._ended]
-            self._ended = {}
-            end = self._clock() + WRITE_LIMIT_S
-            while settling and self._clock() < end and not self._stopped():
-                _, settling = ray.wait(settling, num_returns=len(settling), timeout=_LOOK_S_settling)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_ended": {}}  # Tune pickles its callbacks; the heads end with Tune
-
-
 _LOOK_S: Final = 0.1
 _AT_ONCE: Final = 1 << 20
 """Bytes that are read in one go."""
@@ -122,3 +79,47 @@ class OutputCallback(TrialProgressCallback):  # type: ignore[misc,unused-ignore]
         whole = found if len(found) == _AT_ONCE or self._ended.is_set() else found[: found.rfind(b"\n") + 1]
         self._read += len(whole)
         return whole.decode(errors="replace") or None
+
+
+# --- Waits at the end of a sweep for checkpoints that the last stopped trials are still writing ---
+
+
+_LOOK_S_settling = 1.0
+"""How often to look whether a signal has come."""
+
+
+class SettlingCallback(Callback):
+    """Lets heads end their stopped trials before Tune ends the heads, to which it gives 10 s only. Runs on: driver.
+
+    Before that a head ends its last trial when it gets another, or is ended. ``finished`` returns whether no trial
+    lives or is to come; ``stopped``, whether a signal has stopped the sweep, which then waits no longer.
+    """
+
+    def __init__(
+        self,
+        finished: Callable[[], bool],
+        stopped: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._finished, self._stopped, self._clock = finished, stopped, clock
+        self._ended: dict[Any, float] = {}
+        """The heads of ended trials, each with the time at which its last trial ended."""
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Remember the trial's head. Called by Tune just before it stops the trial there."""
+        now, head = self._clock(), trial_actor(trial)
+        self._ended = {actor: since for actor, since in self._ended.items() if now - since < WRITE_LIMIT_S}
+        if head is not None:
+            self._ended[head] = now
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """Wait for the heads once no trial is left. Called by Tune at the end of each step of its loop."""
+        if self._ended and self._finished():
+            settling = [head.settle.remote() for head in self._ended]
+            self._ended = {}
+            end = self._clock() + WRITE_LIMIT_S
+            while settling and self._clock() < end and not self._stopped():
+                _, settling = ray.wait(settling, num_returns=len(settling), timeout=_LOOK_S_settling)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_ended": {}}  # Tune pickles its callbacks; the heads end with Tune

@@ -46,31 +46,6 @@ from tunelight.lightning.state.recovery import Reporting, reach_boundary
 from tunelight.lightning.strategy_check import guard_callbacks
 from tunelight.session.session import get_session
 
-# Models from ``torch.compile``: they are sent without compiled methods, and compiled again on each worker.
-
-# Lightning puts compiled methods into such a model, which cannot be pickled; the arguments of ``torch.compile`` can.
-
-_METHODS = ("forward", "training_step", "validation_step", "test_step", "predict_step")
-
-
-def take_off(model: Any) -> OptimizedModule | None:
-    """Restore a compiled model's own methods; return an object that compiles it again, or None. Runs on: driver."""
-    if not isinstance(model, pl.LightningModule) or model._compiler_ctx is None:
-        return None
-    compiled = OptimizedModule(model, model._compiler_ctx["dynamo_ctx"])
-    to_uncompiled(model)
-    for name in _METHODS:  # now attributes of the model: redundant for methods of its class
-        if vars(model).get(name) == getattr(type(model), name).__get__(model):
-            del vars(model)[name]
-    return compiled
-
-
-def compile_again(compiled: OptimizedModule | None) -> None:
-    """Compile the model's methods as on the driver (None: they were not compiled). Runs on: worker."""
-    if compiled is not None:
-        from_compiled(compiled)
-
-
 _CHANGED = ("state", "should_stop", "accumulate_grad_batches")  # the last by GradientAccumulationScheduler
 """Attributes of a Trainer that a run changes."""
 _SEEDS = ("PL_GLOBAL_SEED", "PL_SEED_WORKERS", "CUBLAS_WORKSPACE_CONFIG")
@@ -442,3 +417,29 @@ def _recover_loggers(trainer: Any, states: list[Packed | None], known: Mapping[s
     for logger, packed in zip(trainer.loggers, states, strict=False):
         if packed is not None and isinstance(state := unpack(packed, known), dict):
             vars(logger).update({name: value for name, value in state.items() if value is not None})
+
+
+# Models from ``torch.compile``: they are sent without compiled methods, and compiled again on each worker.
+
+# Lightning puts compiled methods into such a model, which cannot be pickled; the arguments of ``torch.compile`` can.
+
+
+_METHODS = ("forward", "training_step", "validation_step", "test_step", "predict_step")
+
+
+def take_off(model: Any) -> OptimizedModule | None:
+    """Restore a compiled model's own methods; return an object that compiles it again, or None. Runs on: driver."""
+    if not isinstance(model, pl.LightningModule) or model._compiler_ctx is None:
+        return None
+    compiled = OptimizedModule(model, model._compiler_ctx["dynamo_ctx"])
+    to_uncompiled(model)
+    for name in _METHODS:  # now attributes of the model: redundant for methods of its class
+        if vars(model).get(name) == getattr(type(model), name).__get__(model):
+            del vars(model)[name]
+    return compiled
+
+
+def compile_again(compiled: OptimizedModule | None) -> None:
+    """Compile the model's methods as on the driver (None: they were not compiled). Runs on: worker."""
+    if compiled is not None:
+        from_compiled(compiled)

@@ -51,272 +51,6 @@ if TYPE_CHECKING:
     from tunelight.record import TrialState
 
 
-# --- Who may talk to the live page: a token, the address that was asked for, and where a request comes from ---
-
-MOST_BODY: Final = 1 << 16
-"""Bytes of a request's body."""
-# plotly writes functions of its own where it draws parallel coordinates: that is what unsafe-eval lets it.
-POLICY: Final = (
-    "default-src 'none'; script-src 'self' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; connect-src 'self'; "
-    "img-src 'self' data: blob:; font-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-_HEADERS: Final[Mapping[str, str]] = {
-    "content-security-policy": POLICY,
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-}
-_DAY: Final = 86400
-
-
-class Guard:
-    """Lets only requests through that carry the token, ask for this machine, and come from its own pages.
-
-    A browser gets the token with the address that is printed, and keeps it as a cookie; a program sends it as
-    ``Authorization: Bearer TOKEN``. Runs on: server, around the application.
-    """
-
-    def __init__(self, app: ASGIApp, token: str, hosts: frozenset[str] = frozenset()) -> None:
-        self._app, self._token = app, token
-        self.cookie = f"tunelight_{hashlib.sha256(token.encode()).hexdigest()[:12]}"
-        """The cookie's name: browsers keep cookies by host alone, and several servers may be behind one."""
-        self._hosts = hosts | {"localhost", socket.gethostname().lower(), socket.getfqdn().lower()}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or refuse it."""
-        if scope["type"] != "http":
-            return
-        headers, query = Headers(scope=scope), QueryParams(scope["query_string"])
-        answer = self._refusal(scope, headers, query)
-
-        async def guarded(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                added = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
-                    added[name] = value
-                if "cache-control" not in added:
-                    added["cache-control"] = "no-store"
-            await send(message)
-
-        if answer is None and "token" in query:
-            answer = self._welcome(scope, query)
-        await (self._app if answer is None else answer)(scope, receive, guarded)
-
-    def _refusal(self, scope: Scope, headers: Headers, query: QueryParams) -> Response | None:
-        """Return why a request is refused; None where it is not."""
-        host = headers.get("host", "")
-        if not self._is_ours(host):
-            return _no(421, f"This server does not answer for the host {host[:100]!r}.")
-        if scope["method"] not in ("GET", "HEAD", "POST"):
-            return _no(405, "Only GET and POST are answered.")
-        bearer = headers.get("authorization", "").removeprefix("Bearer ")
-        own = f"{self.cookie}="
-        kept = [
-            part.strip().removeprefix(own)
-            for part in headers.get("cookie", "").split(";")
-            if part.strip().startswith(own)
-        ]
-        given = bearer or query.get("token", "") or next(iter(kept), "")
-        if not secrets.compare_digest(given.encode(), self._token.encode()):
-            return _no(401, "This page needs the whole address that tunelight printed, with its token.")
-        if scope["method"] == "POST":
-            return self._refused_action(headers, host, trusted=bool(bearer))
-        return None
-
-    def _refused_action(self, headers: Headers, host: str, *, trusted: bool) -> Response | None:
-        origin = headers.get("origin")
-        if origin is None and not trusted:
-            return _no(403, "An action must come from a page of this server: its Origin is missing.")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
-            return _no(403, f"An action must come from a page of this server, and not of {origin[:100]}.")
-        if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-            return _no(403, "An action must come from a page of this server.")
-        if headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-            return _no(415, "An action must be application/json.")
-        length = headers.get("content-length", "")
-        if not length.isdecimal():
-            return _no(411, "An action must say its length.")
-        if int(length) > MOST_BODY:
-            return _no(413, f"An action may have {MOST_BODY} bytes, and not {length[:20]}.")
-        return None
-
-    def _is_ours(self, host: str) -> bool:
-        """Tell whether a Host header names this machine; a name of somebody else's may point here by DNS."""
-        try:
-            name = urlsplit(f"//{host}").hostname or ""
-        except ValueError:
-            return False
-        if name in self._hosts:
-            return True
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return True
-
-    def _welcome(self, scope: Scope, query: QueryParams) -> Response:
-        """Keep the token as a cookie, and go to the same page without it."""
-        rest = urlencode([(key, value) for key, value in query.multi_items() if key != "token"])
-        path = "/" + quote(scope["path"].lstrip("/"))  # not //elsewhere
-        answer = RedirectResponse(f"{path}?{rest}" if rest else path, 303)
-        answer.set_cookie(self.cookie, self._token, 30 * _DAY, httponly=True, samesite="lax")
-        return answer
-
-
-def _no(status: int, why: str) -> Response:
-    return PlainTextResponse(f"{why}\n", status)
-
-
-# --- The live page as HTML, four frames that the page's script fills, and the details of a trial ---
-
-PLOTLY: Final = "plotly.js"
-STATIC: Final = (*SCRIPTS, STYLE, PLOTLY)
-"""The files that a page asks for."""
-_NO_SCRIPT: Final = (
-    "<noscript><p>This page needs JavaScript. In a terminal, <code>tunelight show --follow</code> and "
-    "<code>tunelight show</code> show a sweep.</p></noscript>"
-)
-
-
-@cache
-def static(name: str) -> bytes:
-    """Return one of the files that a page asks for."""
-    if name == PLOTLY:
-        return resources.files("plotly").joinpath("package_data", "plotly.min.js").read_bytes()
-    return asset(name).encode()
-
-
-@cache
-def address(name: str) -> str:
-    """Return where a file is, which changes with its content, so that browsers may keep it."""
-    return f"/static/{hashlib.sha256(static(name)).hexdigest()[:12]}/{name}"
-
-
-def _page(kind: str, title: str, links: Mapping[str, str], **told: Any) -> str:
-    """Return a page; ``told`` is what its script is told."""
-    return frame(
-        kind,
-        title,
-        links,
-        {**told, "plotly": address(PLOTLY), "colours": view.colours()},
-        head=[f'<link rel="stylesheet" href="{address(STYLE)}">', '<link rel="icon" href="data:,">'],
-        body=[_NO_SCRIPT, asset(f"{kind}.html")],
-        scripts=[f'<script src="{address(name)}"></script>' for name in SCRIPTS],
-    )
-
-
-def sweeps_page(place: str) -> str:
-    """Return the page that lists the sweeps of a storage folder."""
-    return _page("sweeps", "Sweeps", {}, place=place)
-
-
-def sweep_page(name: str, *, read_only: bool) -> str:
-    """Return the page of one sweep."""
-    return _page("sweep", name, {"/": "All sweeps", **LINKS}, sweep=name, readOnly=read_only, parts=PARTS)
-
-
-def compare_page(names: list[str]) -> str:
-    """Return the page that compares sweeps."""
-    return _page("compare", f"{len(names)} sweeps compared", {"/": "All sweeps"}, sweeps=names)
-
-
-def trial_page(name: str, index: int, *, read_only: bool) -> str:
-    """Return the page of one trial."""
-    links = {"/": "All sweeps", f"/sweep/{quote(name, safe='')}": name, "#log": "Log"}
-    return _page("trial", f"{name}: trial {index}", links, sweep=name, trial=index, readOnly=read_only)
-
-
-def trial_details(watch: SweepWatch, state: TrialState) -> list[Block]:
-    """Return all that is known of a trial but its log. Raises: StorageError."""
-    found = read_trial(watch.folder, state.id)
-    results = SweepResults(watch.folder, found, read_sweep_file(watch.folder))
-    trial, own = results.every_trial[0], found.trials[state.id]
-    sweep = shell_quote(stores.shown(watch.folder))
-    commands = [
-        f"tunelight show {sweep} {own.index}",
-        f"tunelight reproduce {sweep} {own.index}",
-        f"tunelight best {sweep} {own.index} --export trial-{own.index}.yaml",
-    ]
-    blocks = trial_blocks(trial, own, results.objectives, watch.state.started or 0.0, watch.best_config())
-    return [*blocks, {"title": "Commands", "pre": "\n".join(commands)}]
-
-
-# --- A trial's log, part by part, as it is written ------------------------------------------------
-
-_MOST_BYTES: Final = 1 << 16
-_BEFORE: Final = 4096
-"""Bytes before a part that are read too, so that a secret that begins there is masked."""
-
-
-def log_part(folder: Path, trial: TrialState, begin: int | None) -> dict[str, Any]:
-    """Return what a trial's log has from byte ``begin`` on, of whole lines, 64 kB at most; None: its last 64 kB.
-
-    The last line of a trial that has ended need not be whole.
-
-    Of more than that, the middle is left out: ``from`` says where the text begins. Passwords in addresses are masked.
-    """
-    path = folder / trial.folder / LOG
-    if not path.resolve().is_relative_to(folder.resolve()):
-        return {"text": "", "from": 0, "to": 0, "size": 0, "note": "Its folder lies outside of the sweep's."}
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            first = max(0, size - _MOST_BYTES, begin or 0)
-            begin = first if begin is None or begin > size else max(begin, first)
-            file.seek(max(0, begin - _BEFORE))
-            before = file.read(begin - max(0, begin - _BEFORE))
-            text = file.read(_MOST_BYTES)
-    except OSError:
-        note = "It has no log yet."
-        if stores.store_of(folder):
-            note = "Its log is in the store; nothing but the record is fetched from there."
-        return {"text": "", "from": 0, "to": 0, "size": 0, "note": note}
-    end = text.rfind(b"\n") + 1
-    whole = text[:end] if end and not (trial.state in TERMINAL and len(text) < _MOST_BYTES) else text
-    if not end and len(text) < _MOST_BYTES and trial.state not in TERMINAL:
-        whole = b""  # a line that is being written
-    shown = masked((before + whole).decode("utf-8", errors="replace"))
-    kept = shown if not before else shown[len(masked(before.decode("utf-8", errors="replace"))) :]
-    return {"text": kept, "from": begin, "to": begin + len(whole), "size": size, "note": ""}
-
-
-# --- Connections that have something to say: those that send no request are closed ----------------
-
-FIRST_S: Final = 3.0
-"""How long a connection may take to send its first request."""
-MOST: Final = 128
-"""Open connections; of more, those are closed that wait for a request."""
-
-
-class Patient(H11Protocol):
-    """HTTP of uvicorn's, with an end to patience. Runs on: server."""
-
-    def connection_made(self, transport: Any) -> None:
-        """Take a connection; close those that say nothing where there are too many."""
-        super().connection_made(transport)
-        self.loop.call_later(FIRST_S, self._close_if_silent)
-        if len(self.connections) > MOST:
-            for other in [one for one in self.connections if isinstance(one, Patient) and one is not self]:
-                if other.waits and len(self.connections) > MOST:
-                    self.connections.discard(other)
-                    other.transport.close()
-        if len(self.connections) > 2 * MOST:
-            self.connections.discard(self)
-            transport.close()
-
-    @property
-    def waits(self) -> bool:
-        """Whether no request is being answered."""
-        return self.cycle is None or self.cycle.response_complete
-
-    def _close_if_silent(self) -> None:
-        transport: asyncio.Transport = self.transport
-        if self.cycle is None and not transport.is_closing():
-            transport.close()
-
-
 MOST_STREAMS: Final = 32
 """Pages that hear of changes at the same time."""
 _MOST_ACTS: Final = 4
@@ -622,3 +356,270 @@ async def _said(_: Request, error: Exception) -> Response:
 
 async def _wrong(_: Request, error: Exception) -> Response:
     return PlainTextResponse(f"{error}\n", 409)
+
+
+# --- Who may talk to the live page: a token, the address that was asked for, and where a request comes from ---
+
+
+MOST_BODY: Final = 1 << 16
+"""Bytes of a request's body."""
+# plotly writes functions of its own where it draws parallel coordinates: that is what unsafe-eval lets it.
+POLICY: Final = (
+    "default-src 'none'; script-src 'self' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; connect-src 'self'; "
+    "img-src 'self' data: blob:; font-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS: Final[Mapping[str, str]] = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+_DAY: Final = 86400
+
+
+class Guard:
+    """Lets only requests through that carry the token, ask for this machine, and come from its own pages.
+
+    A browser gets the token with the address that is printed, and keeps it as a cookie; a program sends it as
+    ``Authorization: Bearer TOKEN``. Runs on: server, around the application.
+    """
+
+    def __init__(self, app: ASGIApp, token: str, hosts: frozenset[str] = frozenset()) -> None:
+        self._app, self._token = app, token
+        self.cookie = f"tunelight_{hashlib.sha256(token.encode()).hexdigest()[:12]}"
+        """The cookie's name: browsers keep cookies by host alone, and several servers may be behind one."""
+        self._hosts = hosts | {"localhost", socket.gethostname().lower(), socket.getfqdn().lower()}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or refuse it."""
+        if scope["type"] != "http":
+            return
+        headers, query = Headers(scope=scope), QueryParams(scope["query_string"])
+        answer = self._refusal(scope, headers, query)
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                added = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    added[name] = value
+                if "cache-control" not in added:
+                    added["cache-control"] = "no-store"
+            await send(message)
+
+        if answer is None and "token" in query:
+            answer = self._welcome(scope, query)
+        await (self._app if answer is None else answer)(scope, receive, guarded)
+
+    def _refusal(self, scope: Scope, headers: Headers, query: QueryParams) -> Response | None:
+        """Return why a request is refused; None where it is not."""
+        host = headers.get("host", "")
+        if not self._is_ours(host):
+            return _no(421, f"This server does not answer for the host {host[:100]!r}.")
+        if scope["method"] not in ("GET", "HEAD", "POST"):
+            return _no(405, "Only GET and POST are answered.")
+        bearer = headers.get("authorization", "").removeprefix("Bearer ")
+        own = f"{self.cookie}="
+        kept = [
+            part.strip().removeprefix(own)
+            for part in headers.get("cookie", "").split(";")
+            if part.strip().startswith(own)
+        ]
+        given = bearer or query.get("token", "") or next(iter(kept), "")
+        if not secrets.compare_digest(given.encode(), self._token.encode()):
+            return _no(401, "This page needs the whole address that tunelight printed, with its token.")
+        if scope["method"] == "POST":
+            return self._refused_action(headers, host, trusted=bool(bearer))
+        return None
+
+    def _refused_action(self, headers: Headers, host: str, *, trusted: bool) -> Response | None:
+        origin = headers.get("origin")
+        if origin is None and not trusted:
+            return _no(403, "An action must come from a page of this server: its Origin is missing.")
+        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+            return _no(403, f"An action must come from a page of this server, and not of {origin[:100]}.")
+        if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+            return _no(403, "An action must come from a page of this server.")
+        if headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+            return _no(415, "An action must be application/json.")
+        length = headers.get("content-length", "")
+        if not length.isdecimal():
+            return _no(411, "An action must say its length.")
+        if int(length) > MOST_BODY:
+            return _no(413, f"An action may have {MOST_BODY} bytes, and not {length[:20]}.")
+        return None
+
+    def _is_ours(self, host: str) -> bool:
+        """Tell whether a Host header names this machine; a name of somebody else's may point here by DNS."""
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        if name in self._hosts:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+    def _welcome(self, scope: Scope, query: QueryParams) -> Response:
+        """Keep the token as a cookie, and go to the same page without it."""
+        rest = urlencode([(key, value) for key, value in query.multi_items() if key != "token"])
+        path = "/" + quote(scope["path"].lstrip("/"))  # not //elsewhere
+        answer = RedirectResponse(f"{path}?{rest}" if rest else path, 303)
+        answer.set_cookie(self.cookie, self._token, 30 * _DAY, httponly=True, samesite="lax")
+        return answer
+
+
+def _no(status: int, why: str) -> Response:
+    return PlainTextResponse(f"{why}\n", status)
+
+
+# --- The live page as HTML, four frames that the page's script fills, and the details of a trial ---
+
+PLOTLY: Final = "plotly.js"
+STATIC: Final = (*SCRIPTS, STYLE, PLOTLY)
+"""The files that a page asks for."""
+_NO_SCRIPT: Final = (
+    "<noscript><p>This page needs JavaScript. In a terminal, <code>tunelight show --follow</code> and "
+    "<code>tunelight show</code> show a sweep.</p></noscript>"
+)
+
+
+@cache
+def static(name: str) -> bytes:
+    """Return one of the files that a page asks for."""
+    if name == PLOTLY:
+        return resources.files("plotly").joinpath("package_data", "plotly.min.js").read_bytes()
+    return asset(name).encode()
+
+
+@cache
+def address(name: str) -> str:
+    """Return where a file is, which changes with its content, so that browsers may keep it."""
+    return f"/static/{hashlib.sha256(static(name)).hexdigest()[:12]}/{name}"
+
+
+def _page(kind: str, title: str, links: Mapping[str, str], **told: Any) -> str:
+    """Return a page; ``told`` is what its script is told."""
+    return frame(
+        kind,
+        title,
+        links,
+        {**told, "plotly": address(PLOTLY), "colours": view.colours()},
+        head=[f'<link rel="stylesheet" href="{address(STYLE)}">', '<link rel="icon" href="data:,">'],
+        body=[_NO_SCRIPT, asset(f"{kind}.html")],
+        scripts=[f'<script src="{address(name)}"></script>' for name in SCRIPTS],
+    )
+
+
+def sweeps_page(place: str) -> str:
+    """Return the page that lists the sweeps of a storage folder."""
+    return _page("sweeps", "Sweeps", {}, place=place)
+
+
+def sweep_page(name: str, *, read_only: bool) -> str:
+    """Return the page of one sweep."""
+    return _page("sweep", name, {"/": "All sweeps", **LINKS}, sweep=name, readOnly=read_only, parts=PARTS)
+
+
+def compare_page(names: list[str]) -> str:
+    """Return the page that compares sweeps."""
+    return _page("compare", f"{len(names)} sweeps compared", {"/": "All sweeps"}, sweeps=names)
+
+
+def trial_page(name: str, index: int, *, read_only: bool) -> str:
+    """Return the page of one trial."""
+    links = {"/": "All sweeps", f"/sweep/{quote(name, safe='')}": name, "#log": "Log"}
+    return _page("trial", f"{name}: trial {index}", links, sweep=name, trial=index, readOnly=read_only)
+
+
+def trial_details(watch: SweepWatch, state: TrialState) -> list[Block]:
+    """Return all that is known of a trial but its log. Raises: StorageError."""
+    found = read_trial(watch.folder, state.id)
+    results = SweepResults(watch.folder, found, read_sweep_file(watch.folder))
+    trial, own = results.every_trial[0], found.trials[state.id]
+    sweep = shell_quote(stores.shown(watch.folder))
+    commands = [
+        f"tunelight show {sweep} {own.index}",
+        f"tunelight reproduce {sweep} {own.index}",
+        f"tunelight best {sweep} {own.index} --export trial-{own.index}.yaml",
+    ]
+    blocks = trial_blocks(trial, own, results.objectives, watch.state.started or 0.0, watch.best_config())
+    return [*blocks, {"title": "Commands", "pre": "\n".join(commands)}]
+
+
+# --- A trial's log, part by part, as it is written ------------------------------------------------
+
+_MOST_BYTES: Final = 1 << 16
+_BEFORE: Final = 4096
+"""Bytes before a part that are read too, so that a secret that begins there is masked."""
+
+
+def log_part(folder: Path, trial: TrialState, begin: int | None) -> dict[str, Any]:
+    """Return what a trial's log has from byte ``begin`` on, of whole lines, 64 kB at most; None: its last 64 kB.
+
+    The last line of a trial that has ended need not be whole.
+
+    Of more than that, the middle is left out: ``from`` says where the text begins. Passwords in addresses are masked.
+    """
+    path = folder / trial.folder / LOG
+    if not path.resolve().is_relative_to(folder.resolve()):
+        return {"text": "", "from": 0, "to": 0, "size": 0, "note": "Its folder lies outside of the sweep's."}
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            first = max(0, size - _MOST_BYTES, begin or 0)
+            begin = first if begin is None or begin > size else max(begin, first)
+            file.seek(max(0, begin - _BEFORE))
+            before = file.read(begin - max(0, begin - _BEFORE))
+            text = file.read(_MOST_BYTES)
+    except OSError:
+        note = "It has no log yet."
+        if stores.store_of(folder):
+            note = "Its log is in the store; nothing but the record is fetched from there."
+        return {"text": "", "from": 0, "to": 0, "size": 0, "note": note}
+    end = text.rfind(b"\n") + 1
+    whole = text[:end] if end and not (trial.state in TERMINAL and len(text) < _MOST_BYTES) else text
+    if not end and len(text) < _MOST_BYTES and trial.state not in TERMINAL:
+        whole = b""  # a line that is being written
+    shown = masked((before + whole).decode("utf-8", errors="replace"))
+    kept = shown if not before else shown[len(masked(before.decode("utf-8", errors="replace"))) :]
+    return {"text": kept, "from": begin, "to": begin + len(whole), "size": size, "note": ""}
+
+
+# --- Connections that have something to say: those that send no request are closed ----------------
+
+FIRST_S: Final = 3.0
+"""How long a connection may take to send its first request."""
+MOST: Final = 128
+"""Open connections; of more, those are closed that wait for a request."""
+
+
+class Patient(H11Protocol):
+    """HTTP of uvicorn's, with an end to patience. Runs on: server."""
+
+    def connection_made(self, transport: Any) -> None:
+        """Take a connection; close those that say nothing where there are too many."""
+        super().connection_made(transport)
+        self.loop.call_later(FIRST_S, self._close_if_silent)
+        if len(self.connections) > MOST:
+            for other in [one for one in self.connections if isinstance(one, Patient) and one is not self]:
+                if other.waits and len(self.connections) > MOST:
+                    self.connections.discard(other)
+                    other.transport.close()
+        if len(self.connections) > 2 * MOST:
+            self.connections.discard(self)
+            transport.close()
+
+    @property
+    def waits(self) -> bool:
+        """Whether no request is being answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def _close_if_silent(self) -> None:
+        transport: asyncio.Transport = self.transport
+        if self.cycle is None and not transport.is_closing():
+            transport.close()

@@ -43,196 +43,6 @@ from tunelight.lightning.state.taken_over import only_fitting_weights
 from tunelight.lightning.strategies.base import GangStrategy
 from tunelight.session.session import current
 
-# Measures a rank's own part of each training step: loading the batch, and forward up to the first collective.
-
-Marks = tuple[Any, Any]
-"""When something began and ended: seconds, or events of the GPU."""
-_MOST_PENDING = 64
-
-
-class OwnTime:
-    """Adds (own seconds, seconds from this step to the next) to ``steps``. Own seconds are those of one turn.
-
-    On a GPU it records events, and reads those that the GPU has passed at later steps; it never waits for the GPU.
-
-    Args:
-        steps: what it adds to.
-        gpu: True where the rank trains on a GPU.
-        forward: False where other ranks are waited for all over the forward: only loading counts.
-    """
-
-    def __init__(self, steps: deque[tuple[float, float]], *, gpu: bool, forward: bool) -> None:
-        self._steps, self._gpu, self._counts_forward = steps, gpu, forward
-        self.loads = 1
-        """How many batches the rank loads for a step: one for each of its parts in a smaller gang."""
-        self._before: Any = None
-        self._fetches: list[Marks] = []
-        self._step: list[Marks] = []
-        """The loading of the running step's batch."""
-        self._forward: Any = None
-        self._forwards: Marks | None = None
-        self._began: float | None = None
-        self._pending: deque[tuple[list[Marks], Marks | None, float]] = deque(maxlen=_MOST_PENDING)
-
-    def begin(self, fetcher: Any) -> None:
-        """Begin a training step on a batch of ``fetcher``."""
-        now = time.perf_counter()
-        if self._began is not None:
-            self._pending.append((self._step, self._forwards, now - self._began))
-            self._read()
-        if fetcher._start_profiler is not self._before:  # Lightning sets its own at the start of an epoch
-            self._follow(fetcher)
-        self._step, self._fetches, self._forwards = self._fetches, [], None
-        self._began = now if self._step else None
-        self._forward = self._mark() if self._counts_forward else None
-
-    def end(self) -> None:
-        """End the own part of the step: at its first collective, or at the end of its forward."""
-        if self._forward is not None:
-            self._forwards, self._forward = (self._forward, self._mark()), None
-
-    def _follow(self, fetcher: Any) -> None:
-        """Measure how long a fetcher of Lightning's takes for each batch, from the next one on."""
-        self._fetches = []
-        start, stop = fetcher._start_profiler, fetcher._stop_profiler
-        began: Any = None
-
-        def before() -> None:
-            nonlocal began
-            start()
-            began = self._mark()
-
-        def after() -> None:
-            self._fetches.append((began, self._mark()))
-            stop()
-
-        self._before = fetcher._start_profiler = before
-        fetcher._stop_profiler = after
-
-    def _mark(self) -> Any:
-        if not self._gpu:
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def _read(self) -> None:
-        """Add the steps whose ends have passed."""
-        while self._pending:
-            fetches, forward, step = self._pending[0]
-            last = forward or fetches[-1]
-            if self._gpu and not last[1].query():
-                return
-            self._pending.popleft()
-            own = sum(map(self._between, fetches)) / self.loads + (self._between(forward) if forward else 0.0)
-            self._steps.append((own, step))
-
-    def _between(self, marks: Marks) -> float:
-        begin, end = marks
-        return float(begin.elapsed_time(end)) / 1000 if self._gpu else float(end - begin)
-
-
-# --- Batches cut into pieces, whose gradients add up to those of the whole batch ------------------
-
-_PLAIN = (str, bytes, int, float, bool, type(None))
-
-
-class UncutError(TypeError):
-    """A batch cannot be cut into pieces."""
-
-
-def rows_of(batch: Any) -> int:
-    """Return a batch's number of samples: the first dimension of all its tensors and arrays. Raises: UncutError."""
-    rows = {len(one) for one in _arrays(batch)}
-    if len(rows) != 1:
-        found = f"first dimensions of {sorted(rows)}" if rows else "no tensors with a first dimension"
-        raise UncutError(f"the batch has {found}, so that its samples cannot be told apart")
-    return rows.pop()
-
-
-def can_be_cut(batch: Any, pieces: int = 1, least: int = 1) -> bool:
-    """Tell whether a batch can be cut into more than ``pieces``, each of ``least`` samples or more."""
-    try:
-        rows = rows_of(batch)
-        _rows(batch, rows, slice(0, least))
-    except Exception:  # noqa: BLE001 - of a class that is like a mapping or a tensor, and has limits of its own
-        return False
-    return -(-rows // pieces) >= 2 * least
-
-
-def cut_or_whole(batch: Any, pieces: int, least: int = 1) -> tuple[list[Any], list[float]]:
-    """Return what :func:`cut` does; of a batch that cannot be cut the whole as the first piece, with a share of 1."""
-    with contextlib.suppress(Exception):  # as above; the fit's first batch could be cut
-        if pieces > 1:
-            return cut(batch, pieces, least)
-    return [batch] * pieces, [1.0] + [0.0] * (pieces - 1)
-
-
-def cut(batch: Any, pieces: int, least: int = 1) -> tuple[list[Any], list[float]]:
-    """Cut a batch into ``pieces`` of about equal size; return them, and the share of the samples in each.
-
-    Where the batch has fewer than ``least`` samples for each, it is cut into fewer pieces; the first one stands in for
-    those that are missing, with a share of 0. Raises: UncutError.
-    """
-    rows = rows_of(batch)
-    if rows == 0:
-        raise UncutError("the batch has no samples")
-    count = max(1, min(pieces, rows // least))
-    ends = [-(-rows * number // count) for number in range(count + 1)]
-    cuts = [_rows(batch, rows, slice(first, end)) for first, end in pairwise(ends)]
-    shares = [(end - first) / rows for first, end in pairwise(ends)]
-    missing = pieces - count
-    return cuts + cuts[:1] * missing, shares + [0.0] * missing
-
-
-def _arrays(value: Any) -> Iterator[Any]:
-    """Yield the tensors and arrays of a batch that have a first dimension. Raises: UncutError."""
-    if isinstance(value, torch.Tensor) and (value.is_nested or value.layout is not torch.strided):
-        raise UncutError("the batch holds a nested or sparse tensor")
-    if isinstance(value, torch.Tensor | np.ndarray):
-        if value.ndim:
-            yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _arrays(item)
-    elif isinstance(value, list | tuple) and not isinstance(value, PackedSequence):
-        for item in value:
-            yield from _arrays(item)
-    elif _is_dataclass(value):
-        for field in dataclasses.fields(value):
-            yield from _arrays(getattr(value, field.name))
-    elif not isinstance(value, _PLAIN):
-        raise UncutError(
-            f"the batch holds a {type(value).__name__}, which is no tensor, mapping, sequence or dataclass"
-        )
-
-
-def _rows(value: Any, rows: int, which: slice) -> Any:
-    """Return the rows ``which`` of a batch of ``rows`` rows; what has no rows stays as it is."""
-    if isinstance(value, torch.Tensor | np.ndarray):
-        return value[which] if value.ndim else value
-    if isinstance(value, Mapping):
-        cut_items = {key: _rows(item, rows, which) for key, item in value.items()}
-        if isinstance(value, dict | UserDict):
-            clone = copy.copy(value)  # a defaultdict, say, is not made from a mapping
-            clone.update(cut_items)
-            return clone
-        return type(value)(cut_items)  # type: ignore[call-arg]  # as a dict's
-    if isinstance(value, list | tuple):
-        if len(value) == rows and all(isinstance(item, _PLAIN) for item in value):
-            return value[which]  # a text for each sample, say
-        items = [_rows(item, rows, which) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    if _is_dataclass(value):
-        names = [field.name for field in dataclasses.fields(value) if field.init]
-        return dataclasses.replace(value, **{name: _rows(getattr(value, name), rows, which) for name in names})
-    return value
-
-
-def _is_dataclass(value: Any) -> bool:
-    return dataclasses.is_dataclass(value) and not isinstance(value, type)
-
-
 T = TypeVar("T")
 
 
@@ -642,3 +452,194 @@ class StepLogs:
             metric._forward_cache = self._last[key] = value
             if not metric.meta.on_epoch:
                 metric.value = value
+
+
+# Measures a rank's own part of each training step: loading the batch, and forward up to the first collective.
+
+
+Marks = tuple[Any, Any]
+"""When something began and ended: seconds, or events of the GPU."""
+_MOST_PENDING = 64
+
+
+class OwnTime:
+    """Adds (own seconds, seconds from this step to the next) to ``steps``. Own seconds are those of one turn.
+
+    On a GPU it records events, and reads those that the GPU has passed at later steps; it never waits for the GPU.
+
+    Args:
+        steps: what it adds to.
+        gpu: True where the rank trains on a GPU.
+        forward: False where other ranks are waited for all over the forward: only loading counts.
+    """
+
+    def __init__(self, steps: deque[tuple[float, float]], *, gpu: bool, forward: bool) -> None:
+        self._steps, self._gpu, self._counts_forward = steps, gpu, forward
+        self.loads = 1
+        """How many batches the rank loads for a step: one for each of its parts in a smaller gang."""
+        self._before: Any = None
+        self._fetches: list[Marks] = []
+        self._step: list[Marks] = []
+        """The loading of the running step's batch."""
+        self._forward: Any = None
+        self._forwards: Marks | None = None
+        self._began: float | None = None
+        self._pending: deque[tuple[list[Marks], Marks | None, float]] = deque(maxlen=_MOST_PENDING)
+
+    def begin(self, fetcher: Any) -> None:
+        """Begin a training step on a batch of ``fetcher``."""
+        now = time.perf_counter()
+        if self._began is not None:
+            self._pending.append((self._step, self._forwards, now - self._began))
+            self._read()
+        if fetcher._start_profiler is not self._before:  # Lightning sets its own at the start of an epoch
+            self._follow(fetcher)
+        self._step, self._fetches, self._forwards = self._fetches, [], None
+        self._began = now if self._step else None
+        self._forward = self._mark() if self._counts_forward else None
+
+    def end(self) -> None:
+        """End the own part of the step: at its first collective, or at the end of its forward."""
+        if self._forward is not None:
+            self._forwards, self._forward = (self._forward, self._mark()), None
+
+    def _follow(self, fetcher: Any) -> None:
+        """Measure how long a fetcher of Lightning's takes for each batch, from the next one on."""
+        self._fetches = []
+        start, stop = fetcher._start_profiler, fetcher._stop_profiler
+        began: Any = None
+
+        def before() -> None:
+            nonlocal began
+            start()
+            began = self._mark()
+
+        def after() -> None:
+            self._fetches.append((began, self._mark()))
+            stop()
+
+        self._before = fetcher._start_profiler = before
+        fetcher._stop_profiler = after
+
+    def _mark(self) -> Any:
+        if not self._gpu:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def _read(self) -> None:
+        """Add the steps whose ends have passed."""
+        while self._pending:
+            fetches, forward, step = self._pending[0]
+            last = forward or fetches[-1]
+            if self._gpu and not last[1].query():
+                return
+            self._pending.popleft()
+            own = sum(map(self._between, fetches)) / self.loads + (self._between(forward) if forward else 0.0)
+            self._steps.append((own, step))
+
+    def _between(self, marks: Marks) -> float:
+        begin, end = marks
+        return float(begin.elapsed_time(end)) / 1000 if self._gpu else float(end - begin)
+
+
+# --- Batches cut into pieces, whose gradients add up to those of the whole batch ------------------
+
+_PLAIN = (str, bytes, int, float, bool, type(None))
+
+
+class UncutError(TypeError):
+    """A batch cannot be cut into pieces."""
+
+
+def rows_of(batch: Any) -> int:
+    """Return a batch's number of samples: the first dimension of all its tensors and arrays. Raises: UncutError."""
+    rows = {len(one) for one in _arrays(batch)}
+    if len(rows) != 1:
+        found = f"first dimensions of {sorted(rows)}" if rows else "no tensors with a first dimension"
+        raise UncutError(f"the batch has {found}, so that its samples cannot be told apart")
+    return rows.pop()
+
+
+def can_be_cut(batch: Any, pieces: int = 1, least: int = 1) -> bool:
+    """Tell whether a batch can be cut into more than ``pieces``, each of ``least`` samples or more."""
+    try:
+        rows = rows_of(batch)
+        _rows(batch, rows, slice(0, least))
+    except Exception:  # noqa: BLE001 - of a class that is like a mapping or a tensor, and has limits of its own
+        return False
+    return -(-rows // pieces) >= 2 * least
+
+
+def cut_or_whole(batch: Any, pieces: int, least: int = 1) -> tuple[list[Any], list[float]]:
+    """Return what :func:`cut` does; of a batch that cannot be cut the whole as the first piece, with a share of 1."""
+    with contextlib.suppress(Exception):  # as above; the fit's first batch could be cut
+        if pieces > 1:
+            return cut(batch, pieces, least)
+    return [batch] * pieces, [1.0] + [0.0] * (pieces - 1)
+
+
+def cut(batch: Any, pieces: int, least: int = 1) -> tuple[list[Any], list[float]]:
+    """Cut a batch into ``pieces`` of about equal size; return them, and the share of the samples in each.
+
+    Where the batch has fewer than ``least`` samples for each, it is cut into fewer pieces; the first one stands in for
+    those that are missing, with a share of 0. Raises: UncutError.
+    """
+    rows = rows_of(batch)
+    if rows == 0:
+        raise UncutError("the batch has no samples")
+    count = max(1, min(pieces, rows // least))
+    ends = [-(-rows * number // count) for number in range(count + 1)]
+    cuts = [_rows(batch, rows, slice(first, end)) for first, end in pairwise(ends)]
+    shares = [(end - first) / rows for first, end in pairwise(ends)]
+    missing = pieces - count
+    return cuts + cuts[:1] * missing, shares + [0.0] * missing
+
+
+def _arrays(value: Any) -> Iterator[Any]:
+    """Yield the tensors and arrays of a batch that have a first dimension. Raises: UncutError."""
+    if isinstance(value, torch.Tensor) and (value.is_nested or value.layout is not torch.strided):
+        raise UncutError("the batch holds a nested or sparse tensor")
+    if isinstance(value, torch.Tensor | np.ndarray):
+        if value.ndim:
+            yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _arrays(item)
+    elif isinstance(value, list | tuple) and not isinstance(value, PackedSequence):
+        for item in value:
+            yield from _arrays(item)
+    elif _is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from _arrays(getattr(value, field.name))
+    elif not isinstance(value, _PLAIN):
+        raise UncutError(
+            f"the batch holds a {type(value).__name__}, which is no tensor, mapping, sequence or dataclass"
+        )
+
+
+def _rows(value: Any, rows: int, which: slice) -> Any:
+    """Return the rows ``which`` of a batch of ``rows`` rows; what has no rows stays as it is."""
+    if isinstance(value, torch.Tensor | np.ndarray):
+        return value[which] if value.ndim else value
+    if isinstance(value, Mapping):
+        cut_items = {key: _rows(item, rows, which) for key, item in value.items()}
+        if isinstance(value, dict | UserDict):
+            clone = copy.copy(value)  # a defaultdict, say, is not made from a mapping
+            clone.update(cut_items)
+            return clone
+        return type(value)(cut_items)  # type: ignore[call-arg]  # as a dict's
+    if isinstance(value, list | tuple):
+        if len(value) == rows and all(isinstance(item, _PLAIN) for item in value):
+            return value[which]  # a text for each sample, say
+        items = [_rows(item, rows, which) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if _is_dataclass(value):
+        names = [field.name for field in dataclasses.fields(value) if field.init]
+        return dataclasses.replace(value, **{name: _rows(getattr(value, name), rows, which) for name in names})
+    return value
+
+
+def _is_dataclass(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
