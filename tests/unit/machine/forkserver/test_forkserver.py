@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -53,7 +54,8 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ForkServ
     folder = Path(tempfile.mkdtemp(prefix="tl-", dir="/tmp"))
     yield ForkServer((), 3, str(folder))
     for process in servers(folder):
-        process.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):  # one that ends by itself just now
+            process.kill()
     shutil.rmtree(folder, ignore_errors=True)
 
 
