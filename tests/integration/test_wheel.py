@@ -162,7 +162,7 @@ def test_a_first_sweep_by_commands(installed, tmp_path):
 
     installed.run("tunelight report first --out report.html", sweep)
     page = (sweep / "report.html").read_text()
-    assets = docs.ROOT / "tunelight" / "reporting" / "assets"
+    assets = docs.ROOT / "tunelight" / "extras" / "report" / "assets"
     assert all((assets / name).read_text() in page for name in ("page.css", "page.js", "sweep.js"))
     assert "plotly.js v" in page
 
