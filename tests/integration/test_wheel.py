@@ -186,7 +186,7 @@ def test_the_program_of_the_readme_and_the_smallest_example(installed, sdist, tm
         first = pool.submit(installed.run, "python program.py", readme)
         second = pool.submit(installed.run, "python digits_asha.py --num-samples 2", example)
     assert "8/8 done" in first.result()
-    assert "DigitsClassifier(" in first.result()
+    assert "{'model.lr': " in first.result()
     assert yaml.safe_load((readme / "best.yaml").read_text())
     assert "Best configuration:" in second.result()
 
