@@ -41,6 +41,7 @@ OWN_TABLE = """() => {
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory: pytest.TempPathFactory) -> SweepResults:
     results = record(tmp_path_factory.mktemp("runs") / "digits", trials=30)
+    results.trials[3].path.mkdir()
     (results.trials[3].path / "log.txt").write_text("".join(f"line {number}\n" for number in range(200)))
     return results
 

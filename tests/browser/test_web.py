@@ -221,6 +221,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("runs")
     record(folder / "digits", trials=30)
     record(folder / "other", trials=12)
+    (folder / "digits" / "trial_00003").mkdir()
     (folder / "digits" / "trial_00003" / "log.txt").write_text("".join(f"line {n}\n" for n in range(200)))
     with serving(folder) as found:
         yield found
