@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 
+from tests.kit.training import train_by_hand
 from tunelight.digits import SIZES, DigitsClassifier, DigitsCNN, DigitsData, DigitsMissingError, load_digits
 from tunelight.errors import TunelightError
 
@@ -63,12 +64,5 @@ def test_forty_steps_of_adam_halve_the_loss() -> None:
     torch.manual_seed(0)
     model = DigitsClassifier(lr=1e-2, hidden=16)
     x, y = (tensor[:128] for tensor in load_digits(0)[0].tensors)
-    optimizer = model.configure_optimizers()
-    losses = []
-    for _ in range(40):
-        loss = torch.nn.functional.cross_entropy(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    losses = train_by_hand(model, x, y)
     assert losses[-1] < 0.5 * losses[0]

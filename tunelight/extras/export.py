@@ -17,7 +17,7 @@ from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import CheckpointError, SettingsError, StorageError, unknown
 from tunelight.record import to_yaml
 from tunelight.resources import reserve
-from tunelight.results.repeats import refused
+from tunelight.results.words import refused
 from tunelight.settings import PARTS
 from tunelight.settings.backends import BACKENDS
 from tunelight.settings.checks import holder_of

@@ -393,7 +393,7 @@ class DigitsFineTuner(Classifier):
         self.save_hyperparameters()
         body = DigitsCNN(channels=channels)
         try:
-            weights = _learned(channels) if checkpoint is None else _read_finetune(checkpoint)
+            weights = _learned(channels) if checkpoint is None else _read_weights(checkpoint)
             body.load_state_dict(weights)
         except (OSError, RuntimeError, KeyError) as error:
             raise CheckpointError(
@@ -416,7 +416,7 @@ class DigitsFineTuner(Classifier):
         return torch.optim.Adam(groups)
 
 
-def _read_finetune(checkpoint: str) -> dict[str, Tensor]:
+def _read_weights(checkpoint: str) -> dict[str, Tensor]:
     path = Path(checkpoint).expanduser()
     weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
     return weights

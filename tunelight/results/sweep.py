@@ -17,9 +17,8 @@ from tunelight import record as storage
 from tunelight import stores
 from tunelight.errors import NoResultError, SettingsError, first_of, guess, unknown
 from tunelight.record import Standing, SweepState
-from tunelight.results import repeats
-from tunelight.results.repeats import counted
 from tunelight.results.trial import TrialResult
+from tunelight.results.words import counted, lines_of
 from tunelight.settings import Mode, paired
 from tunelight.settings.checks import flatten
 from tunelight.space.plain import Objects
@@ -357,7 +356,7 @@ class SweepResults:
             lines.append(f"Best {self.metric}: {_short(best.value)}{also} (trial {best.id}{where})")
             lines.append(f"  {config}")
             lines.extend(self._front())
-            lines.extend(repeats.lines_of(self._state))
+            lines.extend(lines_of(self._state))
         if (failed := self.ahead) is not None:
             lines.append(
                 f"Trial {failed.id}, which {failed.outcome}, had reported {self.metric}={_short(failed.value)}."

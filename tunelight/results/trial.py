@@ -18,7 +18,7 @@ from tunelight.checkpoints import files as checkpoints
 from tunelight.compat.lightning import prefer
 from tunelight.errors import CheckpointError, ImportPathError, TrainFunctionError
 from tunelight.record import TrialState
-from tunelight.results.repeats import refused
+from tunelight.results.words import refused
 from tunelight.settings import SETTINGS, check_setting, load_object, paired
 from tunelight.settings.checks import holder_of, plain_setting
 from tunelight.space.plain import references

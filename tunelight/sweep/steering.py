@@ -40,7 +40,7 @@ from tunelight.record import (
     write_sweep_file,
 )
 from tunelight.resources import Reservation
-from tunelight.results.repeats import counted
+from tunelight.results.words import counted
 from tunelight.schedulers.base import GangScheduler
 from tunelight.schedulers.common import began_at, tell
 from tunelight.schedulers.wrapper import SweepScheduler

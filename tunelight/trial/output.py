@@ -84,7 +84,7 @@ class OutputCallback(TrialProgressCallback):  # type: ignore[misc,unused-ignore]
 # --- Waits at the end of a sweep for checkpoints that the last stopped trials are still writing ---
 
 
-_LOOK_S_settling = 1.0
+_SIGNAL_LOOK_S = 1.0
 """How often to look whether a signal has come."""
 
 
@@ -119,7 +119,7 @@ class SettlingCallback(Callback):
             self._ended = {}
             end = self._clock() + WRITE_LIMIT_S
             while settling and self._clock() < end and not self._stopped():
-                _, settling = ray.wait(settling, num_returns=len(settling), timeout=_LOOK_S_settling)
+                _, settling = ray.wait(settling, num_returns=len(settling), timeout=_SIGNAL_LOOK_S)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_ended": {}}  # Tune pickles its callbacks; the heads end with Tune

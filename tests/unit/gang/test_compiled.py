@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from tunelight.compat.torch import compiled_graphs, forget_compiled
-from tunelight.gang import worker as worker_module
 from tunelight.gang.worker import Compiled
 
 
@@ -84,7 +83,7 @@ def test_a_trial_that_used_up_its_room_leaves_the_next_all_of_it(worker):
 
 @pytest.mark.timeout(120)
 def test_many_graphs_are_dropped(worker, monkeypatch):
-    monkeypatch.setattr(worker_module, "KEPT", 3)
+    monkeypatch.setattr("tunelight.gang.worker.KEPT", 3)
     assert worker(of_width(4)) == (2, "torch.compile made 2 graphs")
     assert (
         worker(of_width(5))[1]

@@ -34,7 +34,7 @@ from tunelight.extras.figures.data import (
     values_of,
 )
 from tunelight.record import ERROR, metric_value, ranked
-from tunelight.results.repeats import counted, ordinal
+from tunelight.results.words import counted, ordinal
 
 if TYPE_CHECKING:
     from tunelight.extras.figures.data import Sweep, Values

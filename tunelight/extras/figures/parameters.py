@@ -33,7 +33,7 @@ from tunelight.extras.figures.data import (
     values_of,
 )
 from tunelight.record import read_sweep_file
-from tunelight.results.repeats import counted
+from tunelight.results.words import counted
 
 if TYPE_CHECKING:
     from tunelight.extras.figures.data import Sweep

@@ -19,7 +19,7 @@ from tunelight.extras.report.sections import (
 from tunelight.record import OUTCOMES, view
 from tunelight.record.view import plain, plain_pairs
 from tunelight.reporting.words import age, compact, elapsed
-from tunelight.results.repeats import counted
+from tunelight.results.words import counted
 from tunelight.settings.checks import flatten
 
 if TYPE_CHECKING:

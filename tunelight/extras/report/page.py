@@ -19,7 +19,7 @@ from tunelight.errors import ReportError, guess
 from tunelight.extras.report.sections import PARTS, began, chosen, log_block, moment, parts, settings_of, trial_blocks
 from tunelight.record import view, winner, write_text
 from tunelight.reporting.words import age, event_line
-from tunelight.results.repeats import counted
+from tunelight.results.words import counted
 from tunelight.settings.checks import flatten
 
 if TYPE_CHECKING:

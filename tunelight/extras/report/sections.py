@@ -20,7 +20,7 @@ from tunelight.errors import first_of
 from tunelight.record import OUTCOMES, read_sweep_file, view
 from tunelight.record.view import plain, plain_pairs
 from tunelight.reporting.words import compact, elapsed
-from tunelight.results.repeats import counted, lines_of
+from tunelight.results.words import counted, lines_of
 from tunelight.settings.checks import flatten
 from tunelight.stores import store_of
 from tunelight.stores.masking import masked

@@ -456,7 +456,7 @@ _EPOCHS: Final = ("ep", "round", "fold", "run", "trial", "gen", "cycle")
 _STEPS: Final = ("step", "iter", "it", "update")
 _VALIDATION: Final = re.compile(r"val|test|eval|dev", re.IGNORECASE)
 _TRAINING: Final = re.compile(r"(?<![a-z])train(?!\.py)", re.IGNORECASE)
-_LONGEST_printed: Final = 4000
+_MOST_CHARS: Final = 4000
 """How much of a line is looked at."""
 
 
@@ -507,7 +507,7 @@ class Reader:
 
     def take(self, line: str, source: Any = None, *, bar: bool = False) -> None:
         """Take a line. Once one ``source`` has reported, others, which may say the same, do not."""
-        line = re.sub(r"\s{2,}", "  ", _ESCAPES.sub("", line))[:_LONGEST_printed]  # a table's columns may be far apart
+        line = re.sub(r"\s{2,}", "  ", _ESCAPES.sub("", line))[:_MOST_CHARS]  # a table's columns may be far apart
         if self._source not in (None, source):
             return
         found = self._found(line)

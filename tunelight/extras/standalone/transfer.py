@@ -16,7 +16,7 @@ from torch.nn.parameter import is_lazy
 
 from tunelight.errors import first_of
 from tunelight.gang.parcel import pack
-from tunelight.settings import code as pickling
+from tunelight.settings import code
 
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
@@ -129,7 +129,7 @@ def find_unpicklable(
         value: what ``send`` (`pack` or `arrives`, with ``references``) fails on; ``name`` begins the path to it.
         limit_s: after so many seconds, the path so far is returned.
     """
-    labels, _, _ = pickling.find_unpicklable(value, lambda part: send(part, references), _parts_sent, limit_s)
+    labels, _, _ = code.find_unpicklable(value, lambda part: send(part, references), _parts_sent, limit_s)
     return ".".join([name, *(word for word in map(_word, labels) if word not in _HOLDERS)])
 
 
@@ -140,7 +140,7 @@ def _parts_sent(value: Any) -> Iterator[tuple[str, Any]]:
     if not isinstance(value, type) and getattr(kind, "__getstate__", None) is not object.__getstate__:
         with contextlib.suppress(Exception):  # then what is in it must do
             state = value.__getstate__()
-    for label, part in pickling.parts_of(value if state is None else state):
+    for label, part in code.parts_of(value if state is None else state):
         if not isinstance(part, PLAIN) and _word(label) not in _NEVER_SENT:
             yield label, part
     yield from (("class", base) for base in (value if isinstance(value, type) else kind).__mro__)

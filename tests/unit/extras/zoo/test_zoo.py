@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 from pyarrow import parquet
 
+from tests.kit.training import train_by_hand
 from tunelight.digits import DigitsCNN, load_digits
 from tunelight.errors import CheckpointError, TunelightError
 from tunelight.extras.zoo import (
@@ -73,15 +74,7 @@ def test_a_transformer_that_cannot_be_built_says_why(given, message):
 def test_forty_steps_of_a_transformer_lower_the_loss():
     torch.manual_seed(0)
     model = VisionTransformer(lr=5e-3, size=8, channels=1, patch=4, **SMALL)
-    optimizer = model.configure_optimizers()
-    x, y = images(128)
-    losses = []
-    for _ in range(40):
-        loss = torch.nn.functional.cross_entropy(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    losses = train_by_hand(model, *images(128))
     assert losses[-1] < 0.6 * losses[0]
 
 

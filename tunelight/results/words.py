@@ -1,4 +1,4 @@
-"""What a sweep's repetitions say, in words."""
+"""Results in words: repetitions, numbers and errors."""
 
 from __future__ import annotations
 
