@@ -1,14 +1,11 @@
 """How near the fastest setting `tunelight tune-up` comes, in what part of the time that measuring every setting takes.
 
 Three trainings: an MLP, a vision transformer, and the MLP with images that wait for a disk (0.4 ms each). The whole
-grid of 48 settings is measured as the truth, in three passes of a second for each: workers and threads, DataLoader
-workers, pieces, and DDP's buckets. The search has a tenth of the grid's time at most.
+grid of 24 settings is measured as the truth, in three passes of a second for each: workers and threads, DataLoader
+workers, and pieces. The search has a tenth of the grid's time at most.
 
-Then a sweep is foretold for each of three gangs and run at once, three times: a machine that others use, too, changes
-its speed within a minute, so the median of the three errors counts.
-
-    python benchmarks/tune_up.py            # about 16 minutes on 2 cores
-    python benchmarks/tune_up.py --only mlp,sweep
+    python benchmarks/tune_up.py            # about 6 minutes on 2 cores
+    python benchmarks/tune_up.py --only mlp
     python benchmarks/tune_up.py --short    # a few settings of the MLP, for a moment each
 """
 
@@ -17,16 +14,14 @@ from __future__ import annotations
 import random
 import statistics
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 from figures import headline, table
 from measure import options
 
 SECONDS, PASSES = 3.0, 3
-SHARE, NEAR, TRUE = 0.1, 0.95, 0.15
+SHARE, NEAR = 0.1, 0.95
 BUDGET = 0.095
 """Of the grid's time; the last measurement may take longer than it was expected to."""
 BATCH = 128
@@ -36,11 +31,8 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "vit": ("VisionTransformer", "Images", {**VIT, "model.channels": 1, "model.weight_decay": 0.01}),
     "slow": ("DigitsClassifier", "SlowImages", {"model.hidden": 512}),
 }
-ROUNDS = 3
-SIZES = ((2, 1), (1, 1), (1, 2))
-"""Gangs of the sweeps that are foretold: workers, and the CPUs of each."""
-TRIED = {"workers": [1, 2], "cpus": None, "loaders": [0, 1, 2, 4], "pieces": [1, 2], "buckets": [25, 5]}
-FEW = {**TRIED, "loaders": [0], "pieces": [1], "buckets": [25]}
+TRIED = {"workers": [1, 2], "cpus": None, "loaders": [0, 1, 2, 4], "pieces": [1, 2]}
+FEW = {**TRIED, "loaders": [0], "pieces": [1]}
 
 
 def space_of(name: str, **settings: Any) -> Any:
@@ -76,13 +68,12 @@ def searched(name: str, *, short: bool) -> tuple[list[str], bool]:
     from tunelight.settings import Settings
 
     space = space_of(name)
-    tried = {**(FEW if short else TRIED), "precision": (), "compiled": [False]}
-    with benched(space, Settings(**space.settings), tried) as (bench, choices, _):
+    with benched(space, Settings(**space.settings), FEW if short else TRIED) as (bench, choices, _):
         began = time.monotonic()
-        truth = measured(bench, list(choices.all()), 1 if short else PASSES)
+        truth = measured(bench, choices.all(), 1 if short else PASSES)
         grid_s = time.monotonic() - began
         bench.close()  # the search starts its own gangs
-        search = Search(bench, choices, 3.0 if short else BUDGET * grid_s)
+        search = Search(bench.measure, choices, 3.0 if short else BUDGET * grid_s)
         search.run()
         search_s = time.monotonic() - search.began
     best = max(truth, key=truth.__getitem__)
@@ -106,62 +97,19 @@ def searched(name: str, *, short: bool) -> tuple[list[str], bool]:
     return row, near and soon
 
 
-def swept() -> tuple[list[list[str]], bool]:
-    """Return rows on a sweep, foretold and run, for each size of gang, and whether they agree."""
-    import tunelight as tl
-
-    rows, good = [], True
-    with tl.ready(), tempfile.TemporaryDirectory() as storage:
-        pairs = [[foretold_and_live(size, Path(storage, str(number))) for size in SIZES] for number in range(ROUNDS)]
-    for (workers, cpus), rounds in zip(SIZES, zip(*pairs, strict=True), strict=True):
-        errors = [foretold_s / live_s - 1 for foretold_s, live_s in rounds]
-        error, size = statistics.median(errors), f"{workers} worker{'s' * (workers > 1)} x {cpus} CPU{'s' * (cpus > 1)}"
-        each = [f"{foretold_s:.1f} / {live_s:.1f} s" for foretold_s, live_s in rounds]
-        of = f"foretold / live {', '.join(each)}"
-        good &= headline(f"a sweep, {size}: error of the time that is foretold", abs(error), "", of=of, most=TRUE)
-        rows.append([size, *each, f"{error:+.0%}"])
-    return rows, good
-
-
-def foretold_and_live(size: tuple[int, int], storage: Path) -> tuple[float, float]:
-    """Foretell a sweep with gangs of a size, run it, and return the seconds of both."""
-    import tunelight as tl
-    from tunelight.record import read_record
-
-    workers, cpus = size
-    space = space_of("vit", workers=workers, cpus_per_worker=cpus, num_samples=6, max_epochs=8, scheduler="fifo")
-    result = tl.tune_up(
-        space, try_workers=[workers], try_cpus=[cpus], try_loader_workers=[0], try_pieces=[1], try_buckets=[25],
-        budget=10,
-    )  # fmt: skip
-    (each,) = result.foretold
-    made = result.settings(each.setting)
-    fixed, name = space.fixed(made.pop("space", {})), f"sweep-{workers}-{cpus}"
-    tl.run(fixed, **made, storage=storage, name=name)
-    state = read_record(storage / name)
-    return each.makespan_s, max(trial.moves[-1][0] for trial in state.trials.values()) - (state.started or 0.0)
-
-
 def main() -> int:
-    """Measure, and print two tables."""
-    parts = (*MODELS, "sweep")
-    args = options(__doc__, "a few settings of the MLP, for a moment each", rows=parts, few=("mlp",))
+    """Measure, and print a table."""
+    args = options(__doc__, "a few settings of the MLP, for a moment each", rows=tuple(MODELS), few=("mlp",))
     import tunelight as tl
 
     rows, good = [], []
     with tl.ready():
-        for name in [name for name in args.only if name in MODELS]:
+        for name in args.only:
             row, near = searched(name, short=args.short)
             rows.append(row)
             good.append(near)
-    if rows:
-        columns = ["training", "grid", "its time", "measured", "time", "share", "speed / best", "at random", "before"]
-        print(f"\n{table(columns, rows)}\n")
-    if "sweep" in args.only:
-        sweeps, agrees = swept()
-        good.append(agrees)
-        rounds = [f"foretold / live, {number}." for number in range(1, ROUNDS + 1)]
-        print(table(["gang", *rounds, "median error"], sweeps))
+    columns = ["training", "grid", "its time", "measured", "time", "share", "speed / best", "at random", "before"]
+    print(f"\n{table(columns, rows)}\n")
     return 0 if args.short or all(good) else 1
 
 

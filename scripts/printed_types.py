@@ -159,20 +159,17 @@ class Plan(Printed):
 
 
 class TunedUp(Printed):
-    """Measured settings: those of now, the fastest, the cheapest and the best for the sweep; what to paste; figures."""
+    """Measured settings: those of now, the fastest and the best for the sweep; what to paste; figures."""
 
     now: dict[str, Any] | None
     fastest: dict[str, Any] | None
-    cheapest: dict[str, Any] | None
-    for_sweep: dict[str, Any] | None
+    best: dict[str, Any] | None
     settings: dict[str, Any]
     measured: list[dict[str, Any]]
     failed: list[dict[str, Any]]
-    foretold: list[dict[str, Any]]
     global_batch: int
     limit: str
     search_s: float
-    seconds: float
     notes: list[str]
 
 

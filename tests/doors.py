@@ -133,7 +133,7 @@ EXTRAS: dict[str, Room] = {
     "extras.reproduce": Room("a trial, trained again and compared"),
     "extras.mcp": Room("`tunelight mcp`", names("cli")),
     "extras.plan": Room("how long a sweep will take"),
-    "extras.tuneup": Room("measured settings", names("extras.plan")),
+    "extras.tuneup": Room("measured settings"),
     "extras.spaces": Room("search spaces of other programs"),
     "extras.zoo": Room("models and data of the search spaces that come along"),
     "extras.transformers": Room("reports from the Trainer of transformers"),

@@ -37,9 +37,9 @@ BROUGHT_BY_USERS = {
 """Libraries that are used where they are and missed nowhere: no dependency."""
 
 MOST_FLOORS = 12
-MOST_LINES = {"tunelight": 53_164, "tests": 59_096, "benchmarks": 9_038}
+MOST_LINES = {"tunelight": 52_868, "tests": 59_072, "benchmarks": 8_986}
 MOST_FILES = 272
-MOST_CORE_LINES = 37_265
+MOST_CORE_LINES = 37_272
 """As many as there are: what is added takes as much away."""
 FRONT = frozenset({"cli", "__main__"})
 """The commands: neither core, nor extras."""

@@ -13,6 +13,7 @@ from tunelight.cli.app import FAILED, command
 from tunelight.cli.overrides import load_space_and_settings, parsed
 from tunelight.cli.printing import print_either, print_json, print_table
 from tunelight.errors import SettingsError
+from tunelight.space.files import read_value
 
 # --- plan: what a sweep would take and cost -------------------------------------------------------
 
@@ -75,16 +76,6 @@ def tune_up(
     loader_workers: Annotated[
         str | None, _list("The DataLoader's num_workers. Default: 0,1,2,4.", "--try-loader-workers")
     ] = None,
-    pieces: Annotated[
-        str | None, _list("Batches that make up a worker's share of a step. Default: 1,2.", "--try-pieces")
-    ] = None,
-    buckets: Annotated[str | None, _list("DDP's bucket_cap_mb. Default: 25,5.", "--try-buckets")] = None,
-    precision: Annotated[
-        str | None, _list("The Trainer's precision, which changes results. Default: only now's.", "--try-precision")
-    ] = None,
-    compiled: Annotated[
-        bool, typer.Option("--try-compile", help="Try torch.compile, too, which changes results.")
-    ] = False,
     budget: Annotated[str, typer.Option("--budget", help="When the search ends: 90s, 2m.")] = "2m",
     write: Annotated[bool, typer.Option("--write", help="Write the best settings into FILE; comments stay.")] = False,
     address: options.Address = None,
@@ -104,15 +95,12 @@ def tune_up(
         typer.echo(f"tunelight: {text}", err=True)
 
     asked = options.given(
-        try_workers=_numbers("--try-workers", try_workers),
-        try_cpus=_numbers("--try-cpus", try_cpus),
-        try_loader_workers=_numbers("--try-loader-workers", loader_workers, least=0),
-        try_pieces=_numbers("--try-pieces", pieces),
-        try_buckets=_numbers("--try-buckets", buckets),
-        try_precision=None if precision is None else [each.strip() for each in precision.split(",")],
+        try_workers=_numbers(try_workers),
+        try_cpus=_numbers(try_cpus),
+        try_loader_workers=_numbers(loader_workers),
     )
     shown = say if sys.stderr.isatty() else lambda _: None
-    made = measure(space, **asked, try_compile=compiled, budget=budget, say=shown, **settings)
+    made = measure(space, **asked, budget=budget, say=shown, **settings)
     if json:
         print_json(made.asdict())
     else:
@@ -124,9 +112,5 @@ def tune_up(
         say(f"written into {file}")
 
 
-def _numbers(option: str, text: str | None, least: int = 1) -> list[int] | None:
-    """Return whole numbers, listed with commas. Raises: SettingsError."""
-    parts = [] if text is None else [part.strip() for part in text.split(",")]
-    if any(not part.isdecimal() or int(part) < least for part in parts):
-        raise SettingsError(f"{option} takes whole numbers of {least} or more, 1,2,4 for example, not {text!r}.")
-    return [int(part) for part in parts] or None
+def _numbers(text: str | None) -> list[Any] | None:
+    return None if text is None else [read_value(part) for part in text.split(",")]

@@ -241,10 +241,10 @@ def nodes_of(address: str | None = None) -> tuple[str, list[dict[str, float]]]:
     if not address or address == "local":
         return "this machine", [{"CPU": float(local_cpus()), "GPU": float(local_gpus())}]
     with attached(address) as known:
-        return f"the cluster at {known}", _nodes()
+        return f"the cluster at {known}", live_nodes()
 
 
-def _nodes() -> list[dict[str, float]]:
+def live_nodes() -> list[dict[str, float]]:
     """Return the resources of each node of the cluster that lives."""
     import ray
 
@@ -296,7 +296,7 @@ def check_cluster(
     cluster can never hold it. Warns in its place where the cluster may grow.
     """
     try:
-        return fitted(reservation, _nodes(), who=who, spread=spread, data_cpus=data_cpus)
+        return fitted(reservation, live_nodes(), who=who, spread=spread, data_cpus=data_cpus)
     except ResourceError as error:
         if not _may_grow():
             raise
@@ -308,7 +308,7 @@ def at_once(reservation: Reservation, settings: Settings) -> int | None:
     """Return how many trials may run at a time (None: as many as fit), to leave CPUs for preprocessing."""
     if not settings.room_for_data:
         return settings.max_concurrent
-    room = max(1, trials_at_once(reservation, _nodes(), settings.room_for_data))  # it may have none yet, and grow
+    room = max(1, trials_at_once(reservation, live_nodes(), settings.room_for_data))  # it may have none yet, and grow
     return room if settings.max_concurrent is None else min(room, settings.max_concurrent)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 
 START_LIMIT_S = 600.0
 """How long the workers may take to start and import (a cold network file system is slow)."""
+_PASSED_ON = ("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "HOROVOD_")
+
+
+def passed_on() -> dict[str, str]:
+    """Return the environment variables that workers get from the driver: interfaces, protocols, time limits."""
+    return {name: value for name, value in os.environ.items() if name.startswith(_PASSED_ON)}
 
 
 @dataclass(frozen=True)

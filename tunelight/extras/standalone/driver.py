@@ -34,7 +34,7 @@ from tunelight.gang.gang import Gang
 from tunelight.gang.parcel import Packed, arrives, unpack
 from tunelight.gang.pool import Held, current_group, pool
 from tunelight.gang.run import ResilientRun
-from tunelight.gang.spec import GangSpec
+from tunelight.gang.spec import GangSpec, passed_on
 from tunelight.lightning.launcher import give_back, hold
 from tunelight.lightning.workers import Workers
 from tunelight.machine.notebook import is_terminal, shown, write
@@ -52,8 +52,6 @@ SAFE_EVERY_S = 5.0
 """Seconds between the checkpoints that a run writes to survive a lost worker, at least."""
 _LOOK_S = 1.0
 """Seconds after which the driver of an elastic gang looks again whether workers have arrived."""
-_PASSED_ON = ("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "HOROVOD_")
-"""Prefixes of environment variables that workers get from the driver: interfaces, protocols, time limits."""
 _NO_STATES = (
     "The optimizers' states are gone with the workers that held them: there was no fit, its workers have ended, or "
     "another job has run on them since. Ask for them right after fit."
@@ -330,7 +328,7 @@ class DriverLauncher(_Launcher):
             process_group=getattr(strategy, "_process_group_backend", None),
             timeout_s=None if timeout is None else timeout.total_seconds(),
             environ={
-                **{name: value for name, value in os.environ.items() if name.startswith(_PASSED_ON)},
+                **passed_on(),
                 VARIABLE: pl.__name__,
             },
             init_hook=None if wanted.init_hook is None else cloudpickle.dumps(wanted.init_hook),

@@ -1,4 +1,4 @@
-"""Finds the fastest setting within a time budget: factor by factor, by successive halving within each.
+"""Finds the fastest setting within a time budget.
 
 Each gang is measured once, and then those that may win are varied in one visit each, for a gang of another size costs a
 start. What a step waits for bounds what a factor can win: settings that cannot reach the best are not measured.
@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from statistics import fmean, median, quantiles
-from typing import Protocol
+from statistics import median, quantiles
 
 SMALL = 0.05
 """The share of a step below which nothing is to be won by removing it."""
@@ -22,11 +21,9 @@ _CLOSE = 0.93
 """Settings with at least this part of the best speed are measured again before one of them is called the best."""
 ALIKE = 0.97
 """A setting with at least this part of the best speed counts as equally fast."""
-_ROUNDS = 2
-_NOISY = 1.5
-"""A measurement whose upper quartile of speeds is more than so many times the lower one is repeated."""
+_ROUNDS, _CANDIDATES = 3, 4
 _LIMITS = 0.25
-"""The share of a step from which on what is waited for is what limits training."""
+"""The share of a step from which on waiting for data is what limits training."""
 
 
 class UnmeasuredError(Exception):
@@ -41,38 +38,22 @@ class Setting:
         workers, cpus: the gang's size, and ``cpus_per_worker``, which is also how many threads torch uses.
         loader_workers: the DataLoader's ``num_workers``; None: as the data has it.
         pieces: into how many batches a worker cuts its share of the global batch; it accumulates their gradients.
-        bucket_mb, view: DDP's ``bucket_cap_mb`` and ``gradient_as_bucket_view``; None: as the strategy has them.
-        precision: the Trainer's, where another than the sweep's is tried.
-        compiled: whether torch.compile is used on the module.
     """
 
     workers: int
     cpus: float = 1
     loader_workers: int | None = None
     pieces: int = 1
-    bucket_mb: int | None = None
-    view: bool | None = None
-    precision: str | None = None
-    compiled: bool = False
 
     @property
     def gang(self) -> tuple[int, float]:
         """Its workers and their CPUs: settings with the same share a gang."""
         return self.workers, self.cpus
 
-    @property
-    def changes_results(self) -> bool:
-        """Whether models trained so differ by more than rounding."""
-        return self.precision is not None or self.compiled
-
     def __str__(self) -> str:
         parts = [f"{self.workers} worker{'s' * (self.workers != 1)} x {self.cpus:g} CPU"]
         parts += [] if self.loader_workers is None else [f"num_workers={self.loader_workers}"]
         parts += [f"{self.pieces} pieces"] if self.pieces > 1 else []
-        parts += [] if self.bucket_mb is None else [f"buckets of {self.bucket_mb} MB"]
-        parts += ["gradients as views"] if self.view else []
-        parts += [] if self.precision is None else [self.precision]
-        parts += ["compiled"] if self.compiled else []
         return ", ".join(parts)
 
 
@@ -82,12 +63,9 @@ class Figures:
 
     Attributes:
         steps: seconds a step, in each slice of the measurement.
-        data_s, wait_s: of a step, how long the loader was waited for, and the other ranks (the part of the all-reduce
-            that does not overlap with the backward pass).
+        data_s: of a step, how long the loader was waited for.
         gap_s: between two epochs, beside their steps.
         batches: steps an epoch.
-        start_s: from the task's start to the first step.
-        val_s: one validation; None where it was not measured.
         samples: in a global batch.
         batch_norm: whether the model has a BatchNorm layer, to which a worker's batch matters.
         left_out: the callbacks that did not take part.
@@ -95,12 +73,9 @@ class Figures:
 
     steps: tuple[float, ...]
     data_s: float
-    wait_s: float
     gap_s: float
     batches: int
-    start_s: float
     samples: int
-    val_s: float | None = None
     batch_norm: bool = False
     left_out: tuple[str, ...] = ()
 
@@ -111,20 +86,13 @@ class Figures:
             later,
             steps=self.steps + later.steps,
             data_s=mine * self.data_s + (1 - mine) * later.data_s,
-            wait_s=mine * self.wait_s + (1 - mine) * later.wait_s,
             gap_s=min(self.gap_s, later.gap_s),
-            val_s=self.val_s if later.val_s is None else later.val_s,
         )
 
     @cached_property
     def step_s(self) -> float:
         """Seconds a step, with its part of the pause between epochs."""
         return median(self.steps) + self.gap_s / self.batches
-
-    @property
-    def epoch_s(self) -> float:
-        """Seconds an epoch of a sweep: the mean of its steps, for a sweep has the slow ones too, and its validation."""
-        return fmean(self.steps) * self.batches + self.gap_s + (self.val_s or 0.0)
 
     @cached_property
     def rates(self) -> tuple[float, float, float]:
@@ -134,9 +102,9 @@ class Figures:
         return 1 / (slow + rest), 1 / self.step_s, 1 / (fast + rest)
 
     @property
-    def rate(self) -> float:
-        """Steps a second."""
-        return self.rates[1]
+    def data_share(self) -> float:
+        """The share of a step that waits for the loader, with its start at each epoch."""
+        return (self.data_s + self.gap_s / self.batches) / self.step_s
 
     @property
     def speed(self) -> float:
@@ -144,55 +112,33 @@ class Figures:
         return self.rates[2]
 
 
-class Measures(Protocol):
-    """What measures a setting."""
-
-    def measure(self, setting: Setting, seconds: float, gangs: int = 1, *, validate: bool = False) -> Figures:
-        """Return its figures. Raises: UnmeasuredError."""
-
-
 @dataclass(frozen=True)
 class Choices:
-    """The values that are tried of each factor.
+    """The values that are tried of each factor. The first of each is what the sweep has now.
 
-    ``gangs``: numbers of workers, each with their CPUs; ``reduction``: pairs of ``bucket_mb`` and ``view``. The first
-    value of each is what the sweep has now. ``batch``: samples of a step, which workers and pieces divide (0: unknown).
-    ``regroups``: whether a forward may have another number of samples where the model has BatchNorm.
+    ``gangs``: numbers of workers, each with their CPUs. ``batch``: samples of a step, which workers and pieces divide
+    (0: unknown).
     """
 
     gangs: Sequence[tuple[int, float]]
     loader_workers: Sequence[int | None] = (None,)
     pieces: Sequence[int] = (1,)
-    reduction: Sequence[tuple[int | None, bool | None]] = ((None, None),)
-    precision: Sequence[str | None] = (None,)
-    compiled: Sequence[bool] = (False,)
     batch: int = 0
-    regroups: bool = False
 
     def start(self, gang: tuple[int, float]) -> Setting:
         """Return a gang's setting that has the first value of everything else."""
-        bucket, view = self.reduction[0]
-        first = Setting(*gang, self.loader_workers[0], self.pieces[0], bucket, view)
-        return replace(first, precision=self.precision[0], compiled=self.compiled[0])
+        return Setting(*gang, self.loader_workers[0], self.pieces[0])
 
     def others(self, setting: Setting, factor: str) -> list[Setting]:
         """Return the settings that differ from ``setting`` in one factor alone."""
-        if factor == "reduction":
-            pairs = self.reduction if setting.workers > 1 else ()
-            made = [replace(setting, bucket_mb=bucket, view=view) for bucket, view in pairs]
-        else:
-            made = [replace(setting, **{factor: value}) for value in getattr(self, factor)]
+        made = [replace(setting, **{factor: value}) for value in getattr(self, factor)]
         return [other for other in made if other != setting and self._divides(other)]
 
-    def all(self) -> Iterator[Setting]:
-        """Yield every setting, gang by gang."""
-        for gang in self.gangs:
-            reduction = self.reduction if gang[0] > 1 else self.reduction[:1]
-            rest = (self.loader_workers, self.pieces, reduction, self.precision, self.compiled)
-            for loaders, pieces, (bucket, view), precision, compiled in itertools.product(*rest):
-                setting = Setting(*gang, loaders, pieces, bucket, view, precision, compiled)
-                if self._divides(setting):
-                    yield setting
+    def all(self) -> list[Setting]:
+        """Return every setting, gang by gang."""
+        product = itertools.product(self.gangs, self.loader_workers, self.pieces)
+        made = [Setting(*gang, loaders, pieces) for gang, loaders, pieces in product]
+        return [setting for setting in made if self._divides(setting)]
 
     def _divides(self, setting: Setting) -> bool:
         return self.batch % (setting.workers * setting.pieces) == 0
@@ -203,12 +149,13 @@ class Search:
     """Measures settings until the best is known, or ``budget_s`` seconds are over.
 
     Attributes:
+        measure: measures a setting for some seconds; raises UnmeasuredError.
         measured: the figures of each setting.
         failed: why a setting could not be measured.
         out_of_time: whether the budget ended the search.
     """
 
-    bench: Measures
+    measure: Callable[[Setting, float], Figures]
     choices: Choices
     budget_s: float
     clock: Callable[[], float] = time.monotonic
@@ -239,7 +186,7 @@ class Search:
     @property
     def spared(self) -> int:
         """How many settings were not measured."""
-        return sum(1 for _ in self.choices.all()) - len(self.measured) - len(self.failed)
+        return len(self.choices.all()) - len(self.measured) - len(self.failed)
 
     def run(self) -> None:
         """Search. The first setting is measured whatever the budget is."""
@@ -260,7 +207,7 @@ class Search:
         self.say(f"measuring {setting}")
         self._gang, began = setting.gang, self.clock()
         try:
-            figures = self.bench.measure(setting, self.seconds)
+            figures = self.measure(setting, self.seconds)
             self._took_s[other] = self.clock() - began
         except UnmeasuredError as error:
             if setting not in self.measured:
@@ -268,16 +215,13 @@ class Search:
             return setting in self.measured
         before = self.measured.get(setting)
         self.measured[setting] = figures if before is None else before + figures
-        slow, _, fast = figures.rates
-        if before is None and fast > _NOISY * slow:  # others have used the machine meanwhile
-            self._measure(setting)
         return True
 
     def _regroups(self, setting: Setting) -> bool:
         """Tell whether the model has BatchNorm, and a forward another number of samples than in the sweep."""
         workers = self.choices.gangs[0][0] * self.choices.pieces[0]
         norm = next(iter(self.measured.values())).batch_norm
-        return norm and setting.workers * setting.pieces != workers and not self.choices.regroups
+        return norm and setting.workers * setting.pieces != workers
 
     def _over(self, *, other_gang: bool = False) -> bool:
         """Tell whether the budget is over before another measurement, if that takes as long as the last such one."""
@@ -285,69 +229,32 @@ class Search:
         self.out_of_time = self.out_of_time or self.clock() + takes - self.began > self.budget_s
         return self.out_of_time
 
-    def _can_win(self, setting: Setting, gain: float) -> bool:
-        """Tell whether a setting comes near the best if it is spared ``gain`` of its steps' time."""
-        return self.measured[setting].speed / max(1 - gain, 0.01) >= _SLOWER * self.measured[self.best].speed
-
     def _climb(self, setting: Setting) -> None:
-        """Improve a gang's setting factor by factor, first what it waits for most."""
-        left = {"loader_workers", "reduction", "precision", "compiled", "pieces"}
-        while left:
-            gains = _gains(self.measured[setting])
-            factor = max(sorted(left), key=gains.__getitem__)
-            left.remove(factor)
-            varied = {name: others for name in (factor, *left) if (others := self.choices.others(setting, name))}
-            if (
-                factor in varied
-                and gains[factor] >= SMALL
-                and self._can_win(setting, sum(gains[name] for name in varied))
-            ):
-                setting = self._halve([setting, *varied[factor]])
-
-    def _halve(self, settings: Sequence[Setting]) -> Setting:
-        """Return the fastest by successive halving: the better half of each round is measured again."""
-        left = [setting for setting in settings if setting in self.measured or self._measure(setting)]
-        for _ in range(_ROUNDS):
-            left = self._close(left, most=(len(left) + 1) // 2 if len(left) > 2 else 2)
-            if len(left) == 1 or self._over():
-                break
-            for setting in left:
-                self._measure(setting)
-        return self._close(left, most=1)[0]
-
-    def _close(self, settings: Sequence[Setting], most: int) -> list[Setting]:
-        """Return the fastest, at most so many, and none that is clearly slower."""
-        ordered = sorted(settings, key=lambda setting: -self.measured[setting].speed)
-        best = self.measured[ordered[0]].speed
-        return [one for one in ordered[:most] if self.measured[one].speed >= _CLOSE * best]
+        """Improve a gang's setting factor by factor, as long as it comes near the best without what it waits for."""
+        for factor in ("loader_workers", "pieces"):
+            figures, varied = self.measured[setting], [setting, *self.choices.others(setting, factor)]
+            # A smaller batch may fit the caches better.
+            gain = SMALL if factor == "pieces" else figures.data_share
+            least = _SLOWER * self.measured[self.best].speed * max(0.01, 1 - gain - SMALL)
+            if gain >= SMALL and figures.speed >= least:
+                known = [one for one in varied if one in self.measured or self._measure(one)]
+                setting = max(known, key=lambda one: self.measured[one].speed)
 
     def _settle(self) -> None:
         """Measure the best settings again, in turns, so that a machine that slows down hits all alike."""
         for _ in range(_ROUNDS if self.measured else 0):
-            left = self._close(list(self.measured), most=3)
+            least = _CLOSE * self.measured[self.best].speed
+            ordered = sorted(self.measured, key=lambda setting: -self.measured[setting].speed)
+            left = [setting for setting in ordered[:_CANDIDATES] if self.measured[setting].speed >= least]
             for setting in sorted(left, key=lambda one: (one.gang != self._gang, one.gang)) if len(left) > 1 else ():
                 self._measure(setting)
-
-
-def _gains(figures: Figures) -> dict[str, float]:
-    """Return which part of a step each factor could spare at most."""
-    return {
-        "loader_workers": (figures.data_s + figures.gap_s / figures.batches) / figures.step_s,
-        "reduction": figures.wait_s / figures.step_s,
-        "pieces": SMALL,  # a smaller batch may fit the caches better
-        "precision": 0.5,
-        "compiled": 0.5,
-    }
 
 
 def bottleneck(figures: Figures, *, adjustable: bool) -> str:
     """Say what limits training, by which figure, and what to try. ``adjustable``: whether the loader's workers are."""
     gap = figures.gap_s / figures.batches / figures.step_s
-    data, ranks = figures.data_s / figures.step_s + gap, figures.wait_s / figures.step_s
-    if data >= _LIMITS and data >= ranks:
-        start = f", {gap:.0%} of it for the loader's start at each epoch (persistent_workers=True)" if gap > 0.1 else ""
-        try_ = "a cheaper transform, or a cache" if adjustable else "num_workers as an argument of the data"
-        return f"loader-bound: {data:.0%} of a step waits for data{start}. Try {try_}."
-    if ranks >= _LIMITS:
-        return f"communication-bound: {ranks:.0%} of a step waits for other workers. Try fewer, or larger batches."
-    return f"compute-bound: {max(0.0, 1 - data - ranks):.0%} of a step computes. Try precision, torch.compile, or GPUs."
+    if figures.data_share < _LIMITS:
+        return f"compute-bound: {1 - figures.data_share:.0%} of a step computes. Try precision, torch.compile, or GPUs."
+    start = f", {gap:.0%} of it for the loader's start at each epoch (persistent_workers=True)" if gap > 0.1 else ""
+    try_ = "a cheaper transform, or a cache" if adjustable else "num_workers as an argument of the data"
+    return f"loader-bound: {figures.data_share:.0%} of a step waits for data{start}. Try {try_}."

@@ -18,19 +18,19 @@ import numpy as np
 import yaml
 from ray import cloudpickle
 
-from tunelight.cluster.connect import connected
+from tunelight.cluster.connect import connected, live_nodes
 from tunelight.cluster.local import env_of_workers
 from tunelight.compat.lightning import VARIABLE
-from tunelight.errors import GangError, ResourceError, SettingsError, TrialError, TunelightError
+from tunelight.errors import GangError, SettingsError, TrialError, TunelightError
 from tunelight.extras.tuneup.search import Choices, Figures, Search, Setting, UnmeasuredError, bottleneck
 from tunelight.extras.tuneup.worker import Measure
 from tunelight.gang.pool import Held, pool
 from tunelight.gang.run import ResilientRun
-from tunelight.gang.spec import GangSpec
+from tunelight.gang.spec import GangSpec, passed_on
 from tunelight.machine.signals import StopSignals
 from tunelight.messages import Terminal
 from tunelight.policies import FailurePolicy
-from tunelight.resources import Reservation, check_fits
+from tunelight.resources import Reservation, trials_at_once
 from tunelight.session.task import Home, Start, Task, WithObjects
 from tunelight.settings import Settings, check_names, checks
 from tunelight.space import SearchSpace
@@ -39,16 +39,10 @@ from tunelight.space.parts import split_config
 from tunelight.stores.atomic import replacing
 from tunelight.sweep.building import build_parts
 
-BUDGET_S = 120.0
 _LOADERS = (0, 1, 2, 4)
-_BUCKETS = (25, 5)
-_DDP = (25, False)
-"""What DDP has by itself: ``bucket_cap_mb`` and ``gradient_as_bucket_view``."""
+_PIECES = (1, 2)
 _MOST_WORKERS = 8
 _MOST_AT_ONCE = 8
-_FORETOLD_S = 6.0
-"""How long a setting is measured at least to foretell the sweep, which takes its figures at their word: this, or half
-the budget where that is less."""
 
 
 def tune_up(
@@ -57,11 +51,7 @@ def tune_up(
     try_workers: Sequence[int] | None = None,
     try_cpus: Sequence[float] | None = None,
     try_loader_workers: Sequence[int] = _LOADERS,
-    try_pieces: Sequence[int] = (1, 2),
-    try_buckets: Sequence[int] = _BUCKETS,
-    try_precision: Sequence[str] = (),
-    try_compile: bool = False,
-    budget: float | str = BUDGET_S,
+    budget: float | str = 120.0,
     say: Callable[[str], object] = lambda _: None,
     **settings: Any,
 ) -> TuneUp:
@@ -77,53 +67,43 @@ def tune_up(
         try_cpus: ``cpus_per_worker``, which is how many threads torch uses (None: the sweep's, and all CPUs of a node
             divided among the workers; with GPUs only the sweep's).
         try_loader_workers: the DataLoader's ``num_workers``, if data or model has such an argument.
-        try_pieces: into how many batches a worker's share of the global batch is cut, with accumulated gradients.
-        try_buckets: DDP's ``bucket_cap_mb``, each with and without ``gradient_as_bucket_view``.
-        try_precision: the Trainer's ``precision``; it changes results, as ``try_compile``, which uses torch.compile.
         budget: seconds, or "2m", after which the search ends.
         say: called with what is measured now.
         settings: settings of ``tunelight.run`` that override the space's.
 
     Raises: subclasses of TunelightError. Runs on: driver.
     """
-    began = time.monotonic()
-    whole: dict[str, Any] = {"workers": try_workers, "pieces": try_pieces, "buckets": try_buckets}
-    tried = {name: _numbers(f"try_{name}", given, checks.whole) for name, given in whole.items()}
-    tried["loaders"] = _numbers("try_loader_workers", try_loader_workers, partial(checks.whole, least=0))
-    tried["cpus"] = _numbers("try_cpus", try_cpus, checks.number)
-    tried |= {"precision": try_precision, "compiled": [False, True] if try_compile else [False]}
+    tried = {
+        "workers": _numbers("try_workers", try_workers, checks.whole),
+        "cpus": _numbers("try_cpus", try_cpus, checks.number),
+        "loaders": _numbers("try_loader_workers", try_loader_workers, partial(checks.whole, least=0)),
+        "pieces": _PIECES,
+    }
     budget_s = checks.seconds(budget)
     space = SearchSpace.of(search_space)
     check_names(settings)
     told = Settings(**{**space.settings, **settings})
     with benched(space, told, tried) as (bench, choices, names):
-        search = Search(bench, choices, budget_s, say=say)
+        search = Search(bench.measure, choices, budget_s, say=say)
         search.run()
         if not search.measured:
             raise SettingsError(f"No setting could be measured. {next(iter(search.failed.values()))}")
-        search_s = time.monotonic() - began
-        each_s = max(min(_FORETOLD_S, budget_s / 2), search.seconds)
-        foretold, notes = _foretell(space, told, search, bench, seconds=each_s, say=say)
+        search_s = search.clock() - search.began
+        together = _together(space, told, search, bench, say)
     figures = search.measured[search.fastest]
-    made = TuneUp(
+    return TuneUp(
         now=search.choices.start(search.choices.gangs[0]),
         fastest=search.fastest,
-        cheapest=search.fastest,
-        for_sweep=foretold[0].setting if foretold else None,
-        measured=search.measured,
+        measured=dict(sorted(search.measured.items(), key=lambda pair: -pair[1].speed)),
         failed=search.failed,
-        foretold=foretold,
-        global_batch=figures.samples,
+        together=together,
         limit=bottleneck(figures, adjustable=names["num_workers"] is not None),
         search_s=search_s,
-        seconds=time.monotonic() - began,
-        notes=[*notes, *_notes(told, space, search, names, figures)],
-        gpus_per_worker=told.gpus_per_worker,
+        notes=_notes(told, space, search, names, figures),
         names=names,
         fixed=names["batch_size"] not in space.domains or space.is_fixed(str(names["batch_size"])),
-        trainer_args=told.trainer_args or {},
+        accumulated=(told.trainer_args or {}).get("accumulate_grad_batches", 1),
     )
-    return replace(made, cheapest=min(made.measured, key=made.cost))
 
 
 @contextlib.contextmanager
@@ -138,9 +118,6 @@ def benched(
     _check(settings)
     reservation, code = build_parts(space, settings)[:2]
     settings = replace(settings, checkpoints=None, seed=settings.seed or 0)
-    from tunelight.extras.tuneup.tune_up import Bench  # imports Ray
-    from tunelight.extras.tuneup.worker import Measure  # imports torch
-
     recipe: Any = code.train if isinstance(code, WithObjects) else code
     given = settings.baselines[0] if settings.baselines else space.sample(np.random.RandomState(settings.seed))
     parts = split_config(given)
@@ -153,7 +130,7 @@ def benched(
     ):
         bench = Bench(settings, Measure(recipe, parts, batch, names), folder)
         try:
-            yield bench, _choices(settings, reservation, recipe, values, batch=batch, tried=tried), names
+            yield bench, _choices(reservation, values, batch=batch, tried=tried), names
         finally:
             bench.close()
 
@@ -195,104 +172,47 @@ def _arguments(
     return names, values
 
 
-def _choices(
-    settings: Settings,
-    reservation: Reservation,
-    recipe: Any,
-    values: Mapping[str, Any],
-    *,
-    batch: int,
-    tried: Mapping[str, Any],
-) -> Choices:
+def _choices(reservation: Reservation, values: Mapping[str, Any], *, batch: int, tried: Mapping[str, Any]) -> Choices:
     """Return what is tried, first what the sweep has. ``values``: of the data's arguments that can be varied."""
-    own = reservation.workers, reservation.cpus_per_worker
-    args, varied = recipe.trainer_args, "batch_size" in values
+    own, varied = (reservation.workers, reservation.cpus_per_worker), "batch_size" in values
     sizes = tried["workers"] or [1 << power for power in range(_MOST_WORKERS.bit_length())]
     fits = [pair for pair in _gangs(reservation, sizes if varied else [own[0]], tried["cpus"]) if batch % pair[0] == 0]
-    loaders: list[Any] = [values.get("num_workers")]
-    if "num_workers" in values:
-        loaders = list(dict.fromkeys([*loaders, *tried["loaders"]]))
-    reduction: list[Any] = [(None, None)]
-    if settings.backend == "ddp" and "strategy" not in args:
-        pairs = itertools.product(tried["buckets"], (False, True))
-        reduction += [pair for pair in pairs if pair != _DDP]
-    return Choices(
-        gangs=list(dict.fromkeys([own, *fits])),
-        loader_workers=loaders,
-        pieces=list(dict.fromkeys([1, *(tried["pieces"] if varied else ())])),
-        reduction=reduction,
-        precision=[None, *(each for each in tried["precision"] if each != args.get("precision"))],
-        compiled=tried["compiled"],
-        batch=batch,
-        regroups=tried["workers"] is not None,
-    )
+    loaders = [values.get("num_workers"), *(tried["loaders"] if "num_workers" in values else ())]
+    pieces = [1, *(tried["pieces"] if varied else ())]
+    return Choices([*dict.fromkeys([own, *fits])], [*dict.fromkeys(loaders)], [*dict.fromkeys(pieces)], batch)
 
 
 def _gangs(reservation: Reservation, sizes: Sequence[int], cpus: Sequence[float] | None) -> Iterator[tuple[int, float]]:
     """Yield the gangs that the cluster can hold: their size, and the CPUs of each worker."""
-    nodes = _nodes()
+    nodes, own = live_nodes(), reservation.cpus_per_worker
+    largest = max(int(node.get("CPU", 0)) for node in nodes)
     for workers in sizes:
-        beside = min(workers, max(_slots(reservation, nodes), default=1))
-        most = max(int(node.get("CPU", 0)) for node in nodes) // beside
-        own = [reservation.cpus_per_worker]
-        for each in dict.fromkeys(cpus or (own if reservation.gpus_per_worker or most <= own[0] else [*own, most])):
-            try:
-                check_fits(Reservation(workers, each, reservation.gpus_per_worker), nodes)
-            except ResourceError:
-                continue
-            yield workers, each
+        all_of_a_node = largest // max(1, min(workers, int(largest // (own or 1))))
+        for each in cpus or ([own] if reservation.gpus_per_worker else dict.fromkeys((own, max(own, all_of_a_node)))):
+            if trials_at_once(Reservation(workers, each, reservation.gpus_per_worker), nodes, 0, most=1):
+                yield workers, each
 
 
-def _slots(reservation: Reservation, nodes: Sequence[Mapping[str, float]]) -> list[int]:
-    """Return how many workers each node holds that holds any."""
-    held = (min(int(node.get(name, 0) / amount) for name, amount in reservation.worker.items()) for node in nodes)
-    return [workers for workers in held if workers]
+def _together(
+    space: SearchSpace, settings: Settings, search: Search, bench: Bench, say: Callable[[str], object]
+) -> dict[Setting, tuple[int, float]]:
+    """Return, for each gang's best setting, how many trials the sweep runs at once, and their samples a second.
 
-
-def _nodes() -> list[dict[str, float]]:
-    import ray
-
-    return [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
-
-
-def _foretell(
-    space: SearchSpace,
-    settings: Settings,
-    search: Search,
-    bench: Bench,
-    *,
-    seconds: float,
-    say: Callable[[str], object],
-) -> tuple[list[Foretold], list[str]]:
-    """Return what the sweep would take with each gang's best setting, measured with as many gangs as it would have."""
-    from tunelight.extras.plan import plan
+    They are measured at the same time, at most a few: what they share (disks, memory, a network) slows them down.
+    """
     from tunelight.searchers.choose import count_trials  # imports Ray Tune
 
-    nodes, total = _nodes(), count_trials(space, settings)
-    best: dict[tuple[int, float], Setting] = {}
-    for setting in sorted(search.measured, key=lambda one: -search.measured[one].speed):
-        best.setdefault(setting.gang, setting)
-    foretold = []
-    for setting in best.values():
-        slots = _slots(bench.reservation(setting), nodes)
+    nodes, total, made = live_nodes(), count_trials(space, settings), {}
+    for _, group in itertools.groupby(sorted(search.measured, key=lambda one: one.gang), key=lambda one: one.gang):
+        setting = max(group, key=lambda one: search.measured[one].speed)
         limit = replace(settings, workers=setting.workers).most_trials or total
-        gangs = max(1, min(limit, total, sum(slots) // setting.workers, _MOST_AT_ONCE))
-        say(f"measuring {setting}, {gangs} at once")
-        try:
-            figures = bench.measure(setting, seconds, gangs, validate=True)
-            cluster = len(slots), sum(slots) // len(slots)
-            made = plan(
-                space, seconds_per_epoch=figures.epoch_s, cluster=cluster, workers=setting.workers,
-                num_samples=settings.num_samples, max_epochs=settings.max_epochs, scheduler=settings.scheduler,
-                start_s=max(bench.cold_s[-gangs:]), restart_s=figures.start_s,
-            )  # fmt: skip
-        except (SettingsError, ResourceError) as error:
-            return [], [f"the sweep itself is not foretold: {error}"]
-        except UnmeasuredError:
-            continue
-        if made.makespan_h is not None:
-            foretold.append(Foretold(setting, gangs, figures.epoch_s, 3600 * made.makespan_h.p50))
-    return sorted(foretold, key=lambda each: each.makespan_s), []
+        at_once = max(1, trials_at_once(bench.reservation(setting), nodes, 0, most=min(limit, total)))
+        together = min(at_once, _MOST_AT_ONCE)
+        say(f"measuring {setting}, {together} at once")
+        with contextlib.suppress(UnmeasuredError):
+            figures = bench.measure(setting, search.seconds, together)
+            made[setting] = at_once, at_once * figures.samples / figures.step_s
+    return made
 
 
 def _notes(
@@ -300,20 +220,16 @@ def _notes(
 ) -> list[str]:
     """Return what a user has to know of the figures."""
     where, batch = "data" if settings.data is not None else "model", str(names["batch_size"])
-    same = "workers and pieces change it" if search.choices.regroups else "only settings with the same were measured"
     spared = f"{search.spared} more settings were not measured, for they could not be faster"
     if search.out_of_time:
         spared = f"the budget ended the search: {search.spared} settings were not measured. Give a larger budget"
-    searched, measured = batch in space.domains and not space.is_fixed(batch), search.measured
-    differ, compiled = any(one.changes_results for one in measured), any(one.compiled for one in measured)
+    searched = batch in space.domains and not space.is_fixed(batch)
     said = {
         f"workers and pieces were not varied: give {where} an argument batch_size": names["batch_size"] is None,
         f"the DataLoader's workers were not varied: give {where} an argument num_workers": names["num_workers"] is None,
         f"{batch} is searched: with another number of workers or pieces, divide its values accordingly": searched,
-        f"the model has BatchNorm, whose result depends on the samples of a forward: {same}": figures.batch_norm,
+        "the model has BatchNorm: only settings with the same samples in a forward were measured": figures.batch_norm,
         spared: search.out_of_time or search.spared,
-        "* changes results: precision and torch.compile round otherwise": differ,
-        "torch.compile is no setting: call self.compile() at the end of the model's __init__": compiled,
         f"callbacks that take no part in a step were left out: {', '.join(figures.left_out)}": figures.left_out,
     }
     return [note for note, holds in said.items() if holds]
@@ -330,7 +246,7 @@ _LONGEST_S = 600.0
 class Bench:
     """Measures one setting after the other. Its gang stays warm while the settings ask for the same workers.
 
-    ``cold_s``: how long gangs have taken to start. Runs on: driver, connected to Ray. Close it.
+    Runs on: driver, connected to Ray. Close it.
     """
 
     settings: Settings
@@ -338,7 +254,6 @@ class Bench:
     folder: str
 
     def __post_init__(self) -> None:
-        self.cold_s: list[float] = []
         self._held: list[Held] = []
         self._gang: tuple[int, float] | None = None
         self._serial = 0
@@ -354,17 +269,17 @@ class Bench:
         """Return what a gang for the setting reserves."""
         return Reservation(setting.workers, setting.cpus, self.settings.gpus_per_worker)
 
-    def measure(self, setting: Setting, seconds: float, gangs: int = 1, *, validate: bool = False) -> Figures:
+    def measure(self, setting: Setting, seconds: float, gangs: int = 1) -> Figures:
         """Measure a setting on ``gangs`` gangs at the same time; return the median gang's figures, of two the slower's.
 
         Raises: UnmeasuredError where training under it fails; GangError, ResourceError.
         """
         runs = []
-        config = {"setting": setting, "seconds": seconds, "validate": validate}
         try:
             for held in self._take(setting, gangs):
                 self._serial += 1
-                start = Start(f"tune-up-{self._serial}", self.folder, dict(config), seed=self.settings.seed, until=None)
+                config = {"setting": setting, "seconds": seconds}
+                start = Start(f"tune-up-{self._serial}", self.folder, config, seed=self.settings.seed, until=None)
                 run = ResilientRun(self._task, start, FailurePolicy(max_failures=0), say=lambda _: None)
                 run.start(held.gang)
                 runs.append(run)
@@ -385,11 +300,9 @@ class Bench:
             self.close()
         self._gang = setting.gang
         while len(self._held) < gangs:
-            began = time.monotonic()
             held = pool.take(self._spec(setting), self.reservation(setting))
             self._held.append(held)
             held.gang.heal()
-            self.cold_s.append(time.monotonic() - began)
         return self._held[:gangs]
 
     def _spec(self, setting: Setting) -> GangSpec:
@@ -399,7 +312,7 @@ class Bench:
             FailurePolicy(max_failures=0),
             runtime_env=env_of_workers(self.settings, reservation),
             backend=self.settings.backend,
-            environ={VARIABLE: self.settings.lightning, **_passed_on()},
+            environ={VARIABLE: self.settings.lightning, **passed_on()},
             home=Home.here(),
         )
 
@@ -408,10 +321,6 @@ class Bench:
         held, self._held = self._held, []
         for gang in held:
             pool.close(gang)
-
-
-def _passed_on() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name.startswith(("NCCL_", "TORCH_NCCL_", "HOROVOD_"))}
 
 
 def _followed(run: ResilientRun, seconds: float) -> Figures:
@@ -430,83 +339,56 @@ def _followed(run: ResilientRun, seconds: float) -> Figures:
 
 
 @dataclass(frozen=True)
-class Foretold:
-    """What the sweep would take under a setting.
-
-    ``at_once``: how many gangs trained while its speed was measured; ``makespan_s``: the median of its plan's draws.
-    """
-
-    setting: Setting
-    at_once: int
-    seconds_per_epoch: float
-    makespan_s: float
-
-
-@dataclass(frozen=True)
 class TuneUp:
-    """The fastest setting for one trial, the cheapest one, and the best for the sweep. Print it, or use :meth:`asdict`.
+    """The fastest setting for one trial, and the best for the sweep. Print it, or use :meth:`asdict`.
 
     Experimental.
 
     Attributes:
         now: the setting that the sweep has.
         fastest: of the most steps a second; of those nearly as fast ``now``, or that of the fewest CPUs.
-        cheapest: of the fewest seconds of held CPUs (of GPUs, where workers have them) a sample.
-        for_sweep: the one by which the sweep ends first, of ``foretold``; None where that is not known.
-        measured: the figures of every setting that was measured; ``failed``: why others could not be.
-        global_batch: samples in a step, the same for all.
+        measured: the figures of every setting that was measured, the fastest first; ``failed``: why others were not.
+        together: how many trials of the sweep train at once under a setting, and their samples a second together.
         limit: what limits the fastest setting, in words.
-        search_s, seconds: how long the search took, and all of it.
+        search_s: how long the search took.
     """
 
     now: Setting
     fastest: Setting
-    cheapest: Setting
-    for_sweep: Setting | None
     measured: Mapping[Setting, Figures]
     failed: Mapping[Setting, str]
-    foretold: Sequence[Foretold]
-    global_batch: int
+    together: Mapping[Setting, tuple[int, float]]
     limit: str
     search_s: float
-    seconds: float
     notes: Sequence[str] = ()
-    gpus_per_worker: float = 0
     names: Mapping[str, str | None] = field(default_factory=dict)
     fixed: bool = True
     """Whether the batch size is one value in the space, which another may replace."""
-    trainer_args: Mapping[str, Any] = field(default_factory=dict)
-
-    def cost(self, setting: Setting) -> float:
-        """Return the seconds of held CPUs, or GPUs, a sample."""
-        figures = self.measured[setting]
-        each = self.gpus_per_worker or setting.cpus
-        return setting.workers * each * figures.step_s / figures.samples
+    accumulated: int = 1
+    """The Trainer's ``accumulate_grad_batches`` in the sweep."""
 
     @property
     def best(self) -> Setting:
-        """What to train with: the best for the sweep, else the fastest."""
-        return self.for_sweep or self.fastest
+        """What to train the sweep with: of the most samples a second of all trials that then train at once."""
+        return max(self.together, key=lambda one: self.together[one][1], default=self.fastest)
+
+    @property
+    def global_batch(self) -> int:
+        """Samples in a step, the same for all."""
+        return self.measured[self.fastest].samples
 
     def settings(self, setting: Setting | None = None) -> dict[str, Any]:
         """Return what a search space says for a setting (``best``): workers, trainer_args and keys of data or model."""
         setting = setting or self.best
-        made: dict[str, Any] = {"workers": setting.workers, "cpus_per_worker": setting.cpus}
-        args: dict[str, Any] = {}
-        if setting.pieces > 1:
-            args["accumulate_grad_batches"] = setting.pieces * self.trainer_args.get("accumulate_grad_batches", 1)
-        if setting.precision is not None:
-            args["precision"] = setting.precision
-        ddp = {"bucket_cap_mb": setting.bucket_mb, "gradient_as_bucket_view": setting.view}
-        if ddp := {name: value for name, value in ddp.items() if value is not None and setting.workers > 1}:
-            args["strategy"] = {"class_path": "tunelight.RayStrategy", "init_args": ddp}
+        args = {"accumulate_grad_batches": setting.pieces * self.accumulated} if setting.pieces > 1 else {}
         keys: dict[str, Any] = {}
         batch, loaders = self.names.get("batch_size"), self.names.get("num_workers")
         if batch is not None and self.fixed:
             keys[batch] = self.global_batch // (setting.workers * setting.pieces)
         if loaders is not None and setting.loader_workers is not None:
             keys[loaders] = setting.loader_workers
-        return {**made, **({"trainer_args": args} if args else {}), **({"space": keys} if keys else {})}
+        made = {"workers": setting.workers, "cpus_per_worker": setting.cpus, "trainer_args": args, "space": keys}
+        return {name: value for name, value in made.items() if value != {}}
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the best setting into a search space's file; comments and all else stay.
@@ -536,43 +418,29 @@ class TuneUp:
 
     def asdict(self) -> dict[str, Any]:
         """Return plain data."""
-        names = ("now", "fastest", "cheapest", "for_sweep")
-        lists = {name: getattr(self, name) for name in ("global_batch", "limit", "search_s", "seconds", "notes")}
-        return {
-            **{name: None if getattr(self, name) is None else asdict(getattr(self, name)) for name in names},
-            "settings": self.settings(),
-            "measured": [
-                {**asdict(setting), "steps_per_s": rate, "quartiles": [low, high]}
-                | {"cost_s_per_sample": self.cost(setting), "changes_results": setting.changes_results}
-                | {"data_share": figures.data_s / figures.step_s, "wait_share": figures.wait_s / figures.step_s}
-                for setting, figures in self._fastest_first()
-                for low, rate, high in [figures.rates]
-            ],
-            "failed": [{**asdict(setting), "why": why} for setting, why in self.failed.items()],
-            "foretold": [asdict(each) for each in self.foretold],
-            **lists,
-        }
-
-    def _fastest_first(self) -> list[tuple[Setting, Figures]]:
-        return sorted(self.measured.items(), key=lambda pair: -pair[1].speed)
-
-    @property
-    def _held(self) -> str:
-        return "GPU" if self.gpus_per_worker else "CPU"
+        settings = {name: asdict(getattr(self, name)) for name in ("now", "fastest", "best")}
+        same = {name: getattr(self, name) for name in ("global_batch", "limit", "search_s", "notes")}
+        measured = []
+        for setting, figures in self.measured.items():
+            low, rate, high = figures.rates
+            row = {**asdict(setting), "steps_per_s": rate, "quartiles": [low, high]}
+            row |= {"data_share": figures.data_share}
+            row |= dict(zip(("at_once", "samples_per_s"), self.together.get(setting, (None, None)), strict=True))
+            measured.append(row)
+        failed = [{**asdict(setting), "why": why} for setting, why in self.failed.items()]
+        return {**settings, "settings": self.settings(), "measured": measured, "failed": failed, **same}
 
     def table(self) -> list[dict[str, str]]:
-        """Return a row for each measured setting, the fastest first, with what is recommended and foretold of it."""
-        told = {each.setting: f"{each.makespan_s:.3g} s, {each.at_once} at once" for each in self.foretold}
+        """Return a row for each measured setting, the fastest first."""
+        told = {one: f"{speed:.3g} samples/s, {number} at once" for one, (number, speed) in self.together.items()}
         return [
             {
-                "setting": f"{setting}{' *' * setting.changes_results}",
+                "setting": str(setting),
                 "steps/s (quartiles)": "{1:.3g} ({0:.3g} to {2:.3g})".format(*figures.rates),
-                f"{self._held} time a sample": f"{1e3 * self.cost(setting):.3g} ms",
-                "waits for data": f"{figures.data_s / figures.step_s:.0%}",
-                "for workers": f"{figures.wait_s / figures.step_s:.0%}",
+                "waits for data": f"{figures.data_share:.0%}",
                 "the sweep": told.get(setting, ""),
             }
-            for setting, figures in self._fastest_first()
+            for setting, figures in self.measured.items()
         ]
 
     def __str__(self) -> str:
@@ -581,9 +449,8 @@ class TuneUp:
         lines = [
             f"{len(self.measured)} settings measured in {self.search_s:.0f} s, {self.global_batch} samples a step.",
             f"Fastest for one trial: {self.fastest}: {figures.rates[1]:.3g} steps/s{against}. It is {self.limit}",
-            f"Cheapest: {self.cheapest}: {1e3 * self.cost(self.cheapest):.3g} ms of {self._held} time a sample.",
+            f"Best for this sweep: {self.best}.",
+            *(f"Not possible: {setting}: {why}" for setting, why in self.failed.items()),
+            *(f"- {note}" for note in self.notes),
         ]
-        lines += [] if self.for_sweep is None else [f"Best for this sweep: {self.for_sweep}."]
-        lines += [f"Not possible: {setting}: {why}" for setting, why in self.failed.items()]
-        lines += [f"- {note}" for note in self.notes]
         return "\n".join([*lines, "", yaml.safe_dump(self.settings(), sort_keys=False).rstrip()])

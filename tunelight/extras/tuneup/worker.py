@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +10,6 @@ from typing import Any
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.parallel import DistributedDataParallel
 
 from tunelight.compat.lightning import Callback, Checkpoint, Profiler, pl
 from tunelight.extras.tuneup.search import Figures, Setting
@@ -22,8 +20,6 @@ from tunelight.settings.backends import BACKENDS
 SLICES = 5
 _WARM_STEPS = 3
 _WARM_SHARE = 0.2
-_FEW_BATCHES = 8
-"""How many batches of the validation are measured."""
 _EPOCHS = 10**6
 _NOT_USED = (
     "logger", "enable_checkpointing", "fast_dev_run", "profiler", "max_time", "max_steps", "min_steps", "min_epochs",
@@ -50,23 +46,21 @@ class Measure:
 
     def __call__(self, config: Mapping[str, Any]) -> None:
         """Train, and hand in the figures of rank 0."""
-        began, session = time.perf_counter(), get_session()
+        session = get_session()
         setting: Setting = config["setting"]
         recipe, parts = self.recipe, self._arguments(setting)
         told = {**recipe.trainer_args, **parts["trainer"]}
         args, left_out = _trainer_args(setting, told)
         module: Any = recipe.model(**parts["model"])
         data = recipe.data(**parts["data"]) if recipe.data is not None else None
-        clock = _Clock(config["seconds"], setting.pieces, began)
+        clock = _Clock(config["seconds"], setting.pieces)
         trainer = pl.Trainer(**{**args, "callbacks": [clock, *args["callbacks"]], "profiler": clock.loading})
-        compiled: Any = torch.compile(module) if setting.compiled else module
-        trainer.fit(compiled, datamodule=data)
-        val_s = _validation_s(trainer, module, data, told) if config.get("validate") else None
+        trainer.fit(module, datamodule=data)
         if session.context.rank == 0:
             norm = any(isinstance(layer, _BatchNorm) for layer in module.modules())
             each = getattr(trainer.train_dataloader, "batch_size", None) or 1
             samples = self.batch or each * setting.workers
-            figures = replace(clock.figures(), samples=samples, val_s=val_s, batch_norm=norm, left_out=left_out)
+            figures = replace(clock.figures(), samples=samples, batch_norm=norm, left_out=left_out)
             session.hand_in(figures)
 
     def _arguments(self, setting: Setting) -> dict[str, dict[str, Any]]:
@@ -84,11 +78,7 @@ def _trainer_args(setting: Setting, told: Mapping[str, Any]) -> tuple[dict[str, 
     context = get_session().context
     args = built({name: value for name, value in told.items() if name not in _NOT_USED})
     strategy: Any = BACKENDS[context.backend].load_strategy()
-    ddp = {"bucket_cap_mb": setting.bucket_mb, "gradient_as_bucket_view": setting.view}
-    ddp = {name: value for name, value in ddp.items() if value is not None}
-    args = with_device(args, lambda: strategy(**ddp), on_gpu=context.gpu is not None)
-    if setting.precision is not None:
-        args["precision"] = setting.precision
+    args = with_device(args, strategy, on_gpu=context.gpu is not None)
     if setting.pieces > 1:
         args["accumulate_grad_batches"] = setting.pieces * args.get("accumulate_grad_batches", 1)
         if isinstance(limit := args.get("limit_train_batches"), int):
@@ -129,20 +119,18 @@ class _Clock(Callback):
     the process waits for it only at the end of a slice, and at each step of a last slice, which shows what waits.
     """
 
-    def __init__(self, seconds: float, pieces: int, began: float) -> None:
+    def __init__(self, seconds: float, pieces: int) -> None:
         self.loading = _Loading()
-        self._seconds, self._pieces, self._began = seconds, pieces, began
+        self._seconds, self._pieces = seconds, pieces
         self._batches = 0
         """Those of the slice, or of the warm-up."""
         self._size = 0
         """Batches of a slice; 0 in the warm-up."""
         self._first = True
         """True until an epoch's first batch has ended, which is no usual step."""
-        self._last = began
-        self._spent = self._loaded = self._start_s = self._longest = 0.0
+        self._spent = self._loaded = self._longest = 0.0
         self._steps: list[float] = []
-        self._shares = (0.0, 0.0)
-        self._waits: list[float] = []
+        self._data_s = 0.0
         self._gaps: list[float] = []
         self._epoch = 1
 
@@ -151,8 +139,6 @@ class _Clock(Callback):
         strategy = trainer.strategy
         strategy.lr_scheduler_configs = [one for one in strategy.lr_scheduler_configs if not one.reduce_on_plateau]
         self._cuda = strategy.root_device.type == "cuda"
-        together = strategy.world_size > 1 and isinstance(strategy.model, DistributedDataParallel)
-        self._ddp = strategy.model if together else None
         self._last = time.perf_counter()
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
@@ -172,12 +158,9 @@ class _Clock(Callback):
         now = time.perf_counter()
         passed, loaded = now - self._last, self.loading.seconds
         self._last, self.loading.seconds = now, 0.0
-        self._start_s = self._start_s or now - self._began
         usual, self._first = not self._first or self._epoch == 1, False
         if not usual:
             return
-        if detail:
-            self._waits.append(self._waited())
         self._longest = max(self._longest, passed)
         self._batches, self._spent, self._loaded = self._batches + 1, self._spent + passed, self._loaded + loaded
         if self._size == 0:
@@ -198,62 +181,20 @@ class _Clock(Callback):
         self._batches, self._spent, self._loaded = 0, 0.0, 0.0
 
     def _end_slice(self, trainer: Any, *, detail: bool) -> None:
-        step = self._spent / self._batches * self._pieces
         load = self._loaded / self._batches * self._pieces
-        if detail:
-            self._shares = load, min(median(self._waits), step - load)
-        else:
-            self._steps.append(step)
-            self._shares = self._shares[0] + load / SLICES, 0.0
-        if len(self._steps) == SLICES and self._ddp is not None:
-            self._ddp._set_ddp_runtime_logging_sample_rate(1)  # it costs time, and is for the last slice
+        if not detail:
+            self._steps.append(self._spent / self._batches * self._pieces)
+        self._data_s = load if detail else self._data_s + load / SLICES
         self._begin_slice()
-        trainer.should_stop = detail or (len(self._steps) == SLICES and not self._cuda and self._ddp is None)
-
-    def _waited(self) -> float:
-        """Return how long the last step waited for the all-reduce, by DDP's timers: what no backward has hidden."""
-        stats = {} if self._ddp is None else self._ddp._get_ddp_logging_data()
-        waited = stats.get("backward_comm_time", 0) - stats.get("backward_compute_comm_overlap_time", 0)
-        return max(0.0, float(waited) / 1e9)
+        trainer.should_stop = detail or (len(self._steps) == SLICES and not self._cuda)
 
     def figures(self) -> Figures:
         """Return what was measured."""
         gaps = self._gaps[1:] or self._gaps  # the first starts loader workers that may stay
         return Figures(
             steps=tuple(self._steps),
-            data_s=self._shares[0],
-            wait_s=self._shares[1],
-            gap_s=max(0.0, median(gaps) - self._shares[0] / self._pieces) if self._epoch > 1 else 0.0,
+            data_s=self._data_s,
+            gap_s=max(0.0, median(gaps) - self._data_s / self._pieces) if self._epoch > 1 else 0.0,
             batches=max(1, round(self._epoch / self._pieces)),
-            start_s=self._start_s,
             samples=0,
         )
-
-
-def _validation_s(trainer: Any, module: Any, data: Any, args: Mapping[str, Any]) -> float:
-    """Return the seconds an epoch of validation, of which at most the first batches are run.
-
-    ``args``: the Trainer's, as the sweep has them.
-    """
-    limit, every = args.get("limit_val_batches", 1.0), args.get("check_val_every_n_epoch") or 1
-    if not limit or not trainer.fit_loop.epoch_loop.val_loop._data_source.is_defined():
-        return 0.0
-    marks: list[float] = []
-
-    class Marks(Callback):
-        def on_validation_batch_end(self, *args: Any) -> None:
-            marks.append(time.perf_counter())
-
-    trainer.callbacks = [*trainer.callbacks, Marks()]
-    trainer.limit_val_batches = min(limit, _FEW_BATCHES) if isinstance(limit, int) else _FEW_BATCHES
-    began = time.perf_counter()
-    trainer.validate(module, datamodule=data, verbose=False)
-    ended, loaders = time.perf_counter(), trainer.val_dataloaders
-    lengths = [len(loader) for loader in (loaders if isinstance(loaders, list | tuple) else [loaders])]
-    total = sum(min(limit, length) if isinstance(limit, int) else int(length * limit) for length in lengths)
-    if not marks:
-        return 0.0
-    between = [later - earlier for earlier, later in itertools.pairwise(marks)] or [0.0]
-    interval = args.get("val_check_interval") or 1.0
-    often = 1 / interval if isinstance(interval, float) else 1.0
-    return (ended - began + median(between) * max(0, total - len(marks))) * often / every
