@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import __main__
 import tunelight as tl
-from tests.integration.parity import Boring, loader, trainer
+from tests.integration.test_parity import Boring, loader, trainer
 from tunelight import errors
 from tunelight.extras.standalone.transfer import copy_into
 from tunelight.gang.parcel import Packed, pack, pack_state, unpack, unpack_view

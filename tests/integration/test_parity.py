@@ -1,0 +1,506 @@
+"""What users of ray_lightning rely on, or were hurt by, and no differential program shows.
+
+Issue numbers are those of that repository. Training itself (fits, evaluations, metrics, samplers, loggers, precisions,
+several optimizers, streams) is compared with Lightning's DDP by the programs of tests/differential, for each backend.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, post_localSGD_hook
+from torch.utils.data import DataLoader, TensorDataset
+
+import tunelight as tl
+from tests import flavours
+from tunelight import errors
+from tunelight.compat.lightning import pl
+
+with warnings.catch_warnings():  # torch compiles a part of its distributed optimizers in a way that it deprecates
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm_gangs")]  # a port: run by make test-full
+
+KINDS: dict[str, Any] = {"ddp": tl.RayStrategy, "horovod": tl.HorovodRayStrategy, "sharded": tl.RayShardedStrategy}
+BACKENDS = pytest.mark.parametrize("backend", KINDS)
+
+
+def loader(size: int = 32, batch_size: int = 4, **settings: Any) -> DataLoader[Any]:
+    points = torch.randn(size, 8, generator=torch.Generator().manual_seed(size))
+    return DataLoader(TensorDataset(points), batch_size, **settings)
+
+
+class Boring(pl.LightningModule):
+    """Lightning's BoringModel, smaller: one layer from 8 numbers to 2, which learns that both are 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 2)
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        loss: torch.Tensor = (self.layer(batch[0]) - 1).square().mean()
+        self.log("loss", loss, on_step=False, on_epoch=True, sync_dist=True)
+        return loss
+
+    validation_step = test_step = training_step
+
+    def predict_step(self, batch: Any, batch_idx: int) -> Any:
+        return self.layer(batch[0])
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def strategy(backend: str, num_workers: int = 2, **settings: Any) -> Any:
+    """Return a strategy whose workers hold half a CPU each: gangs of all backends stay warm on the session's four."""
+    return KINDS[backend](num_workers, **{"num_cpus_per_worker": 0.5, **settings})
+
+
+def trainer(backend: Any, **settings: Any) -> pl.Trainer:
+    """Return a quiet Trainer for an epoch on two workers; ``backend`` may be a strategy too."""
+    quiet: dict[str, Any] = {
+        "max_epochs": 1,
+        "accelerator": "cpu",
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    return pl.Trainer(strategy=strategy(backend) if backend in KINDS else backend, **{**quiet, **settings})
+
+
+def weights(model: nn.Module) -> list[torch.Tensor]:
+    """Return a copy of a model's weights."""
+    return [value.detach().clone() for value in model.parameters()]
+
+
+def same(some: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
+    return all(torch.allclose(one, other, atol=1e-6) for one, other in zip(some, others, strict=True))
+
+
+class Tell(pl.Callback):
+    """Writes what ``look`` finds on each rank when training starts to a file of the rank's own, as JSON."""
+
+    def __init__(self, folder: Path, look: Callable[[pl.Trainer, pl.LightningModule], Any]) -> None:
+        self.folder = folder
+        self.look = look
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        (self.folder / f"rank-{trainer.global_rank}.json").write_text(json.dumps(self.look(trainer, pl_module)))
+
+    def heard(self) -> list[Any]:
+        """Return what each rank has told, by rank."""
+        return [json.loads(file.read_text()) for file in sorted(self.folder.glob("rank-*.json"))]
+
+
+def note(folder: Path, name: str, line: object) -> None:
+    """Append a line to a file that several processes write."""
+    with (folder / name).open("a") as file:
+        file.write(f"{line}\n")
+
+
+def lines(folder: Path, name: str) -> list[str]:
+    """Return the lines that ranks have appended to a file, sorted."""
+    file = folder / name
+    return sorted(file.read_text().splitlines()) if file.exists() else []
+
+
+# --- what reaches the workers -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def seeded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Put the seeds and flags of this process back."""
+    for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS", "CUBLAS_WORKSPACE_CONFIG"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def surroundings(one: pl.Trainer, module: pl.LightningModule) -> Any:
+    import ray
+
+    names = ("MASTER_ADDR", "PL_GLOBAL_SEED", "PL_SEED_WORKERS", "CUBLAS_WORKSPACE_CONFIG", "PARITY_HOOK")
+    return {
+        "rank": [one.global_rank, module.global_rank, one.local_rank, one.node_rank, one.world_size],
+        "cpus": ray.get_runtime_context().get_assigned_resources()["CPU"],
+        "pid": os.getpid(),
+        **{name: os.environ.get(name) for name in names},
+    }
+
+
+def hook(folder: Path) -> None:
+    """Note that this process has not met the others yet, and leave a mark in it."""
+    met = torch.distributed.is_initialized() or "MASTER_ADDR" in os.environ or "HOROVOD_RANK" in os.environ
+    os.environ["PARITY_HOOK"] = "ran"
+    note(folder, "hook", f"{os.getpid()} {'late' if met else 'before'}")
+
+
+@pytest.mark.usefixtures("seeded")
+@BACKENDS
+def test_ranks_resources_hooks_seeds_and_flags_reach_the_workers(backend: str, tmp_path: Path) -> None:
+    """Issue 213, too: what `deterministic=True` sets on a worker has left it by the next fit."""
+    settings = {"num_cpus_per_worker": 2, "resources_per_worker": {"CPU": 0.5}, "init_hook": partial(hook, tmp_path)}
+    told = Tell(tmp_path, surroundings)
+    with KINDS[backend](2, **settings) as ours:
+        trainer(ours, callbacks=[told]).fit(Boring(), loader())
+        first = told.heard()
+        pl.seed_everything(1234, workers=True, verbose=False)
+        trainer(ours, callbacks=[told], deterministic=True).fit(Boring(), loader())
+        second = told.heard()
+        torch.use_deterministic_algorithms(False)
+        os.environ.pop("CUBLAS_WORKSPACE_CONFIG")
+        trainer(ours, callbacks=[told]).fit(Boring(), loader())
+        third = told.heard()
+    assert [rank["rank"] for rank in first] == [[rank, rank, rank, 0, 2] for rank in (0, 1)]
+    assert [(rank["cpus"], rank["MASTER_ADDR"]) for rank in first] == [(0.5, "127.0.0.1")] * 2
+    seeds = [[rank["PL_GLOBAL_SEED"] for rank in run] for run in (first, second)]
+    assert seeds == [[None] * 2, ["1234"] * 2]
+    configured = [{rank["CUBLAS_WORKSPACE_CONFIG"] for rank in run} for run in (first, second, third)]
+    assert configured == [{None}, {":4096:8"}, {None}]
+    assert {rank["PARITY_HOOK"] for run in (first, second, third) for rank in run} == {"ran"}
+    assert lines(tmp_path, "hook") == sorted(f"{rank['pid']} before" for rank in first)
+    assert "PARITY_HOOK" not in os.environ
+
+
+class Drawing(Boring):
+    """Keeps what the ranks have drawn, and the learning rate's factor that Lightning users take."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        numbers: Any = self.all_gather(torch.rand(()))
+        self.drawn = numbers.tolist()
+        self.factor = self.trainer.num_devices * self.trainer.num_nodes
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.usefixtures("seeded")
+@BACKENDS
+def test_ranks_draw_numbers_of_their_own_unless_the_code_seeds_them(backend: str) -> None:
+    model = Drawing()
+    trainer(backend).fit(model, loader())
+    assert len(set(model.drawn)) == model.factor == 2
+    pl.seed_everything(7, verbose=False)
+    trainer(backend).fit(model, loader())
+    assert len(set(model.drawn)) == 1
+
+
+class Prepared(pl.LightningDataModule):
+    """Notes which process prepares and sets up."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def prepare_data(self) -> None:
+        note(self.folder, "prepared", os.getpid())
+
+    def setup(self, stage: str) -> None:
+        assert (self.folder / "prepared").exists()
+        note(self.folder, "set up", os.getpid())
+
+    def train_dataloader(self) -> Any:
+        return loader()
+
+
+@BACKENDS
+def test_data_is_prepared_once_on_a_worker_before_any_rank_sets_up(backend: str, tmp_path: Path) -> None:
+    """Issue 130."""
+    told = Tell(tmp_path, lambda one, module: os.getpid())
+    trainer(backend, callbacks=[told]).fit(Boring(), datamodule=Prepared(tmp_path))
+    ranks = told.heard()
+    assert lines(tmp_path, "prepared") == [str(ranks[0])]
+    assert lines(tmp_path, "set up") == sorted(map(str, ranks))
+
+
+class Watching(pl.Callback):
+    """Notes the processes of DataLoaders at the end of each epoch."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        children = sorted(child.pid for child in psutil.Process().children() if child.status() != "zombie")
+        note(self.folder, f"children of {trainer.global_rank}", json.dumps(children))
+
+
+@BACKENDS
+def test_dataloader_workers_live_as_long_as_their_fit(backend: str, tmp_path: Path) -> None:
+    """Issue 94: they were killed. Persistent ones stay over the epochs, and end with the fit."""
+    persistent: Any = {"num_workers": 2, "persistent_workers": True}
+    one = trainer(backend, max_epochs=2, callbacks=[Watching(tmp_path)])
+    one.fit(Boring(), loader(16, **persistent), loader(16, **persistent))
+    for rank in (0, 1):
+        first, second = map(json.loads, lines(tmp_path, f"children of {rank}"))
+        assert first == second
+        assert len(first) == 4
+        assert not [pid for pid in first if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
+
+
+# --- what Lightning's own tests check of its DDP strategy ---------------------------------------------------
+
+
+class Looking(Boring):
+    """Takes down what it finds at its hooks, which comes back from rank 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ignored = nn.Linear(2, 2)
+        self._ddp_params_and_buffers_to_ignore = ["ignored.weight", "ignored.bias"]
+        self.found: dict[str, Any] = {}
+
+    def setup(self, stage: str) -> None:
+        self.found = {"met": torch.distributed.is_initialized()}
+
+    def _look(self) -> None:
+        wrapper = self.trainer.strategy.model
+        self.found["wrapper"] = type(wrapper).__name__
+        self.found["ignored"] = sorted(getattr(wrapper, "parameters_to_ignore", ()))
+
+    on_train_start = on_validation_start = on_test_start = on_predict_start = _look
+
+
+def test_a_model_is_wrapped_to_train_and_not_to_evaluate() -> None:
+    model, one = Looking(), trainer("ddp", num_sanity_val_steps=0)
+    one.fit(model, loader())
+    ignored = ["ignored.bias", "ignored.weight"]
+    assert model.found == {"met": True, "wrapper": "DistributedDataParallel", "ignored": ignored}
+    evaluated = trainer("ddp", sync_batchnorm=True)  # a CPU has no synchronised form: to train with it is refused
+    for run in (evaluated.validate, evaluated.test, evaluated.predict):
+        run(model, loader())
+        assert model.found == {"met": True, "wrapper": "Looking", "ignored": []}
+
+
+class Sharing(Boring):
+    """Shards its optimizer's states over the ranks."""
+
+    def configure_optimizers(self) -> Any:
+        return ZeroRedundancyOptimizer(self.parameters(), optimizer_class=torch.optim.Adam, lr=0.1)
+
+
+def test_a_checkpoint_of_an_optimizer_that_is_sharded_over_the_ranks_is_whole(tmp_path: Path) -> None:
+    model, one = Sharing(), trainer("ddp")
+    one.fit(model, loader())
+    one.save_checkpoint(tmp_path / "whole.ckpt")
+    assert same(weights(Boring.load_from_checkpoint(tmp_path / "whole.ckpt")), weights(model))
+    (state,) = torch.load(tmp_path / "whole.ckpt", weights_only=True)["optimizer_states"]
+    assert sorted(state["state"]) == [0, 1]  # weight and bias, each of which one rank has
+    trainer("ddp", max_epochs=2).fit(Sharing(), loader(), ckpt_path=tmp_path / "whole.ckpt")
+
+
+def _averaging() -> Any:
+    state = post_localSGD_hook.PostLocalSGDState(process_group=None, subgroup=None, start_localSGD_iter=8)
+    hook = post_localSGD_hook.post_localSGD_hook
+    return strategy("ddp", ddp_comm_state=state, ddp_comm_hook=hook, model_averaging_period=4)
+
+
+def _hook(one: pl.Trainer, module: pl.LightningModule) -> Any:
+    return type(getattr(one.strategy, "_model_averager", None)).__name__
+
+
+def test_hooks_of_ddp_s_communication_reach_the_workers(tmp_path: Path) -> None:
+    """Lightning registers a hook where gradients are on a GPU; the averaging of weights runs everywhere."""
+    told = Tell(tmp_path, _hook)
+    compressed = strategy("ddp", ddp_comm_hook=default_hooks.fp16_compress_hook)
+    for ours, averager in ((compressed, "NoneType"), (_averaging(), "PeriodicModelAverager")):
+        trainer(ours, callbacks=[told]).fit(Boring(), loader())
+        assert told.heard() == [averager] * 2
+    with pytest.raises(ValueError, match="model averaging cannot work with a distributed optimizer"):
+        trainer(_averaging()).fit(Sharing(), loader())
+
+
+def noting(folder: Path, graph: Any, _inputs: Any) -> Any:
+    """Be a backend of torch.compile that notes which process compiles, and runs what it is given as it is."""
+    note(folder, "compiled", os.getpid())
+    return graph.forward
+
+
+class Silent(Boring):
+    """Logs nothing: torch 2.13 cannot compile Lightning's log, nor in one process."""
+
+    def log(self, *given: Any, **more: Any) -> None:
+        pass
+
+
+def test_a_compiled_model_is_compiled_on_the_workers(tmp_path: Path) -> None:
+    plain, model = Silent(), Silent()
+    plain.load_state_dict(model.state_dict())
+    one, again = trainer("ddp"), trainer("ddp", max_epochs=2)
+    compiled: Any = torch.compile(model, backend=partial(noting, tmp_path))
+    for _ in range(2):  # and again, with what the first run left
+        one.fit(compiled, loader(32, 16))
+        one.fit_loop.max_epochs = 2
+    again.fit(plain, loader(32, 16))
+    assert same(weights(model), weights(plain))
+    processes = set(lines(tmp_path, "compiled"))
+    assert len(processes) == 2
+    assert str(os.getpid()) not in processes
+
+
+class Unused(Boring):
+    """Has a layer that no loss depends on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused = nn.Linear(3, 3)
+
+
+class Leaving(Boring):
+    """Ends its process's program where it is set up."""
+
+    def setup(self, stage: str) -> None:
+        raise SystemExit(3)
+
+
+def test_mistakes_are_errors_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    advice = r"strategy='ray_find_unused_parameters_true'.*strategy=tl\.RayStrategy\(find_unused_parameters=True\)"
+    with pytest.raises(errors.WorkerFailedError, match=advice):
+        trainer("ddp").fit(Unused(), loader())
+    with pytest.raises(errors.WorkerFailedError, match=r"rank [01] on .*: SystemExit: 3"):
+        trainer("ddp").fit(Leaving(), loader())
+    for backend in ("glo", "cpu:glo,cuda:nccl"):
+        with pytest.raises(errors.StrategyError, match=r"no process_group_backend='glo'.* Did you mean 'gloo'\?"):
+            trainer(strategy("ddp", process_group_backend=backend)).fit(Boring(), loader())
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(errors.ResourceError, match=r"0\.5 CPU \+ 1 GPU.*2 GPU \(there are 0\)"):
+        trainer(strategy("ddp", use_gpu=True), accelerator="auto").fit(Boring(), loader())
+
+
+def test_notebooks_are_fine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lightning refuses some strategies there, when the Trainer is made."""
+    connector = flavours.module("trainer.connectors.accelerator_connector")
+    monkeypatch.setattr(connector, "_IS_INTERACTIVE", True)
+    trainer("ddp").fit(Boring(), loader())
+    with pytest.raises(pl.utilities.exceptions.MisconfigurationException, match="interactive"):
+        trainer("ddp_spawn")
+
+
+# --- what a stop, an exception and a wrong reservation leave behind -------------------------------------------
+
+
+def free_cpus(expected: float, seconds: float = 5.0) -> float:
+    """Return how many CPUs are free, once it is as many as expected: Ray counts a little later."""
+    import ray
+
+    end = time.monotonic() + seconds
+    while (free := ray.available_resources().get("CPU", 0.0)) != expected and time.monotonic() < end:
+        time.sleep(0.05)
+    return float(free)
+
+
+class Failing(Boring):
+    """Raises on one rank in its third step."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        if batch_idx == 2 and self.global_rank == 1:
+            raise ZeroDivisionError("on purpose")
+        return super().training_step(batch, batch_idx)
+
+
+@BACKENDS
+def test_after_an_exception_the_driver_s_model_is_as_it_was_and_its_cpus_are_free(
+    backend: str, warm_gangs: Any
+) -> None:
+    """Issues 83 and 62."""
+    model = Failing()
+    before = weights(model)
+    with strategy(backend) as ours:
+        one = trainer(ours)
+        with pytest.raises(errors.WorkerFailedError):
+            one.fit(model, loader())
+    assert same(before, weights(model))
+    assert one.interrupted
+    held = sum(gang.gang.spec.workers * gang.gang.spec.reservation.cpus_per_worker for gang in warm_gangs._idle)
+    assert free_cpus(4 - held) == 4 - held
+
+
+class Ends(pl.Callback):
+    """Notes how a run ends on its workers."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = Path(folder)
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        note(self.folder, "ends", type(exception).__name__)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        note(self.folder, "ends", "on_train_end")
+
+
+def sweep(trainable: Any, folder: Path, resources: Any, **settings: Any) -> Any:
+    """Run one trial of a train function under plain Ray Tune, whose Trainer's gang takes the trial's bundles."""
+    return tune.run(
+        trainable,
+        config={"folder": str(folder)},
+        metric="loss",
+        mode="min",
+        resources_per_trial=resources,
+        storage_path=str(folder),
+        verbose=0,
+        **settings,
+    )
+
+
+def endless(config: dict[str, Any]) -> None:
+    report = tl.TuneReportCheckpointCallback({"loss": "loss"}, filename="model.ckpt", on="validation_end")
+    one = trainer(tl.RayStrategy(2), max_epochs=1000, callbacks=[report, Ends(config["folder"])])
+    one.fit(Boring(), loader(), loader())
+    note(Path(config["folder"]), "returned", "fit")
+
+
+def test_a_trial_that_asha_stops_does_not_hang_and_frees_its_workers(
+    ray4: Any, warm_gangs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Issue 253: ASHA ends the trial at its second report, with 998 epochs to go."""
+    monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "0")
+    warm_gangs.close()
+    began = time.monotonic()
+    asha = ASHAScheduler(time_attr="training_iteration", max_t=2, grace_period=1)
+    (trial,) = sweep(endless, tmp_path, tl.get_tune_resources(num_workers=2), scheduler=asha).trials
+    assert time.monotonic() - began < 60
+    assert (trial.status, trial.last_result["training_iteration"]) == ("TERMINATED", 2)
+    assert not lines(tmp_path, "returned")  # it was stopped within fit
+    assert lines(tmp_path, "ends") == ["on_train_end"] * 2
+    assert free_cpus(4) == 4
+
+
+def misfit(config: dict[str, Any]) -> None:
+    """Note the error of each backend, and fail with the last."""
+    for backend, kind in KINDS.items():
+        try:
+            trainer(kind(2)).fit(Boring(), loader())
+        except errors.ResourceError as error:
+            note(Path(config["folder"]), "misfit", f"{backend}: {error}")
+            if backend == list(KINDS)[-1]:
+                raise
+
+
+def test_a_trial_that_reserved_too_little_is_an_error_at_once(
+    ray4: Any, warm_gangs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Issues 32, 131, 133 and 216: two workers, and a trial that reserved one bundle."""
+    monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "0")
+    warm_gangs.close()
+    began = time.monotonic()
+    wrong = tl.get_tune_resources(num_workers=1)
+    (trial,) = sweep(misfit, tmp_path, wrong, raise_on_failed_trial=False).trials
+    assert time.monotonic() - began < 60
+    assert trial.status == "ERROR"
+    said = lines(tmp_path, "misfit")
+    assert [line.split(":")[0] for line in said] == list(KINDS)
+    assert all("get_tune_resources(num_workers=2" in line for line in said)
+    assert free_cpus(4) == 4
