@@ -18,8 +18,9 @@ SHORT_turnaround := turnaround.py --only a,b,f
 SHORT_turnaround-peers := turnaround.py --only c,d,g
 # Of a file all tests run in one process.
 PYTEST := $(BIN)/python -m pytest --dist loadfile
-# Those with Ray. Two processes at a time, each with a Ray of its own: they wait more than they compute.
-TESTS := tests/integration tests/chaos tests/cluster tests/differential
+# Those with Ray. Two processes at a time, each with a Ray of its own: they wait more than they compute. In this order,
+# for the longest test would else come last, when nothing is left for the other process.
+TESTS := --no-loadscope-reorder tests/differential tests/chaos tests/cluster tests/integration
 # The unit tests start none, and share the cores.
 UNIT := $(PYTEST) -n 2 tests/unit
 # Where tests with a mark are: to import all the others takes each process of pytest ten seconds.
@@ -37,7 +38,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make demo       set up, then run the digits sweep (20 trials of 2 workers) and write best.yaml"
 	@echo "make test       set up, Horovod too, then lint and all tests but those of test-more and the slow ones"
-	@echo "make test-more  tests with the oldest versions and with the other Lightning, the benchmarks' short modes, programs"
+	@echo "make test-more  tests with the oldest versions of all and the other Lightning, the benchmarks' short modes, programs"
 	@echo "                with a Ray of their own, the wheel, and the pages in a browser where there is one"
 	@echo "make test-full  everything, with whole benchmarks and the slow tests"
 	@echo "make unit       the unit tests only (no Ray), but for the slow ones"
@@ -96,7 +97,6 @@ test-more: setup horovod
 	printf '%s\n' matrix-short 'bench-short apart' | xargs -P 2 -I PARTS sh -c '$(MAKE) PARTS'
 	@if scripts/chromium.sh >/dev/null; then $(MAKE) browser OF="browser and not slow"; else \
 		echo "The tests in tests/browser were NOT run: no Chromium can be had here (see above)."; fi
-	$(PYTEST) -n 2 -m "both and not slow" --lightning lightning tests/unit/lightning $(call marked,both)
 
 # Programs with Rays of their own, three at a time: each waits most of its time for processes to start.
 apart: setup

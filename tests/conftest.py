@@ -113,8 +113,6 @@ def pytest_make_collect_report() -> Generator[None, Any, Any]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests by the folder they lie in, so that `-m integration` finds them, and give those apart their time."""
     for item in items:
-        if "unit/lightning" in Path(item.path).as_posix():
-            item.add_marker("both")
         if item.get_closest_marker("apart") is not None and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(APART_S))
         for folder in ("integration", "chaos", "browser", "cluster"):
@@ -148,12 +146,15 @@ def ray4() -> Iterator[Any]:
     """Start the session's Ray, on 4 logical CPUs, and return the `ray` module."""
     import ray
 
+    from tunelight.compat.ray import setup_worker
+
     server = ForkServer((flavour(), FABRIC[flavour()]))
     env = {"py_executable": server.py_executable} if possible() else None  # heads are forked, too
     before = _children()
     if env is not None:
         server.start({})
-    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, runtime_env=env)
+    with setup_worker(server.setup_worker) if env is not None else contextlib.nullcontext():
+        ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, runtime_env=env)
     shared_processes.update(_children() - before)
     yield ray
     ray.shutdown()

@@ -91,7 +91,6 @@ def fitted(kind: Any, mark: Path, workers: Any = 2) -> tuple[pl.Trainer, Doomed]
         pytest.param(tl.RayShardedStrategy, 2, marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.both
 def test_a_fit_that_loses_a_worker_ends_as_if_it_had_not(
     kind: Any, workers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

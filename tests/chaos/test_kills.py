@@ -116,6 +116,7 @@ def _start(tmp_path: Path, **how: Any) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.apart
 def test_ctrl_c_keeps_what_was_reported_and_returns_it_and_leaves_no_process(tmp_path: Path) -> None:
     process = _start(tmp_path)
     members = family(process.pid)

@@ -123,6 +123,7 @@ def finished(process: subprocess.Popen[str]) -> str:
     return output
 
 
+@pytest.mark.apart
 def test_a_killed_driver_is_resumed_by_the_same_command_and_a_second_one_is_refused(tmp_path: Path) -> None:
     first = begin(tmp_path)
     try:

@@ -98,6 +98,7 @@ def address(environment: dict[str, str], tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.timeout(PROGRAM_S + 120)
+@pytest.mark.apart
 def test_a_gang_that_fits_no_node_waits_for_the_one_that_rays_autoscaler_starts(address, environment, tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", SWEEP, address],

@@ -34,7 +34,6 @@ def failing(config: dict[str, Any]) -> None:
     trainer().fit(Failing(config["lr"]), datamodule=LineData())
 
 
-@pytest.mark.both
 def test_all_backends_train_alike(ray4: Any, tmp_path: Path) -> None:
     losses = {
         backend: [[r["loss"] for r in trial.history] for trial in sweep(tmp_path, plain, backend).trials]

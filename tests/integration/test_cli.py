@@ -46,7 +46,6 @@ def accuracy(model: Any, data: Any) -> float:
         return float((model(images).argmax(dim=-1) == labels).double().mean())
 
 
-@pytest.mark.both
 def test_a_strategy_by_arguments_trains_the_driver_s_model_and_saves_its_configuration_once(tmp_path: Path) -> None:
     strategy = ["--trainer.strategy=tunelight.RayStrategy", "--trainer.strategy.num_workers=2"]
     done = cli("fit", *strategy, *settings(tmp_path))
@@ -64,7 +63,6 @@ def test_a_strategy_by_arguments_trains_the_driver_s_model_and_saves_its_configu
 
 
 @pytest.mark.parametrize("name", ["ray", "tunelight.RayStrategy"])
-@pytest.mark.both
 def test_a_strategy_by_its_name_alone(name: str) -> None:
     made = cli(f"--trainer.strategy={name}", "--trainer.accelerator=cpu", "--trainer.logger=false", run=False)
     assert isinstance(made.trainer.strategy, tl.RayStrategy)
@@ -97,7 +95,6 @@ def hook() -> None:
         (tl.RayShardedStrategy, ["min_sharded=1000", "num_cpus_per_worker=2"], {"number": 2, "cpus": 2}),
     ],
 )
-@pytest.mark.both
 def test_every_strategy_is_made_of_its_arguments(kind: Any, args: list[str], expected: dict[str, Any]) -> None:
     name = f"tunelight.{kind.__name__}"
     size = [] if "num_slots=2" in args else ["num_workers=2"]

@@ -65,7 +65,6 @@ def check_epochs(folder: Path, epochs: int, ranks: int = 2) -> dict[int, list[li
     return found
 
 
-@pytest.mark.both
 def test_a_sweep_on_parquet_sees_each_row_once_an_epoch_and_learns(
     ray4: Any, tmp_path: Path, parquet: dict[str, Any]
 ) -> None:

@@ -172,7 +172,6 @@ def found(ray4: Any, request: pytest.FixtureRequest, tmp_path_factory: pytest.Te
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.both
 def test_ranks_evaluate_exactly_as_one_process_does(
     name: str, found: list[dict[str, Any]], alone: dict[str, Any]
 ) -> None:
@@ -180,7 +179,6 @@ def test_ranks_evaluate_exactly_as_one_process_does(
 
 
 @pytest.mark.parametrize("name", AS_DDP)
-@pytest.mark.both
 def test_ranks_evaluate_by_default_as_under_lightning_s_ddp(name: str, found: list[dict[str, Any]]) -> None:
     for rank in found:
         torch.testing.assert_close(rank[name], rank[f"{name} there"], rtol=0, atol=0)

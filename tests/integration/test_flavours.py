@@ -24,7 +24,6 @@ def sweep(folder: Path, train: Any, **settings: Any) -> tl.SweepResults:
     return tl.run({"lr": tl.uniform(0.01, 0.1)}, train, metric="loss", storage=folder, name="m", **told)
 
 
-@pytest.mark.both
 def test_a_worker_imports_the_package_of_its_sweep_and_not_the_other(ray4: Any, tmp_path: Path) -> None:
     def told(config: dict[str, Any]) -> None:
         plain(config)
@@ -47,7 +46,6 @@ def meet(config: dict[str, Any]) -> None:
     trainer.fit(boring.BoringModel())
 
 
-@pytest.mark.both
 def test_a_callback_of_one_package_in_a_trainer_of_the_other_ends_the_trial(ray4: Any, tmp_path: Path) -> None:
     (trial,) = sweep(tmp_path, meet, workers=1).trials
     assert trial.error is not None
@@ -67,7 +65,6 @@ def uses_both(config: dict[str, Any]) -> None:
     made.fit(Line(config["lr"]), datamodule=LineData())
 
 
-@pytest.mark.both
 def test_a_train_function_that_uses_both_packages_trains_with_the_chosen_one(
     ray4: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,7 +78,6 @@ def test_a_train_function_that_uses_both_packages_trains_with_the_chosen_one(
     assert not (tmp_path / "undecided").exists()
 
 
-@pytest.mark.both
 def test_a_sweep_of_the_other_package_is_refused_before_ray_starts(tmp_path: Path) -> None:
     other = import_module(flavours.other())
 

@@ -42,14 +42,12 @@ def sweep(ray4: Any, tmp_path_factory: pytest.TempPathFactory) -> tl.SweepResult
     )  # fmt: skip
 
 
-@pytest.mark.both
 def test_a_strategy_is_copied_in_a_gang_used_or_not(sweep: tl.SweepResults) -> None:
     first = sweep.trials[0]
     assert first.error is None
     assert first.state == "FINISHED"
 
 
-@pytest.mark.both
 def test_a_trainer_of_the_other_lightning_ends_with_what_to_do_on_all_ranks(sweep: tl.SweepResults) -> None:
     """It trained each rank alone, and finished as if nothing were wrong."""
     (failed,) = sweep.errors

@@ -246,7 +246,6 @@ def rates(run: Run) -> list[float]:
     return [group["lr"] for group in run.end["optimizer_states"][0]["param_groups"]]
 
 
-@pytest.mark.both
 def test_a_gang_that_grows_back_goes_on_as_the_full_one(trials: Trials, tmp_path: Path) -> None:
     whole = trials.whole("ddp", 2, "half")
     small = start(gang_of(trials.gangs, "ddp", 1), tmp_path, {**HALF, "fault": 3})

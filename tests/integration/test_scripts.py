@@ -100,6 +100,7 @@ def test_a_script_is_tuned_as_it_is(name: str, sweep: Any, tmp_path: Path, monke
 
 
 @pytest.mark.timeout(300)  # a sweep, torchrun, and the sweep again
+@pytest.mark.apart
 @pytest.mark.parametrize(
     "name",
     [

@@ -64,7 +64,6 @@ def test_every_parameter_is_sharded_and_synchronised_where_it_lies() -> None:
     assert all(not torch.equal(before[name], value) for name, value in model.named_parameters())
 
 
-@pytest.mark.both
 def test_it_trains_as_ddp_does_also_with_clipped_gradients() -> None:
     models = [Parts(), Parts()]
     models[1].load_state_dict(models[0].state_dict())

@@ -45,6 +45,7 @@ def run(tmp_path: Path, name: str, pause: float, epochs: int, **settings: Any) -
     return results.trials[0], [line["text"] for line in lines if line["kind"] == "note"]
 
 
+@pytest.mark.apart
 @pytest.mark.timeout(180)  # three windows of five seconds
 def test_a_slow_rank_is_named_with_its_node_once(ray4: Any, tmp_path: Path) -> None:
     _, notes = run(tmp_path, "slow", 0.05, 110, workers=2)

@@ -65,7 +65,6 @@ def watched(config: dict[str, Any]) -> None:
     say("after fit")
 
 
-@pytest.mark.both
 def test_a_stop_passes_all_that_lightning_would_go_on_for(ray4: Any, tmp_path: Path) -> None:
     scheduler: Any = StopAtTwo
     results = tl.run(

@@ -151,7 +151,6 @@ def test_optimizer_states_of_no_fit_are_an_error() -> None:
         strategy.optimizer_states()
 
 
-@pytest.mark.both
 def test_a_fit_goes_on_from_a_checkpoint_that_the_driver_wrote(tmp_path: Path) -> None:
     whole, first = Small(), Small()
     first.load_state_dict(whole.state_dict())
@@ -273,7 +272,6 @@ def test_checkpoints_reach_nodes_with_other_disks_and_come_back(
 
 
 @BACKENDS
-@pytest.mark.both
 def test_a_run_in_the_driver_s_own_process_would_have_left_the_same(kind: Any, tmp_path: Path) -> None:
     """Loop progress, callbacks, metrics and weights, against one process; one batch, for its order is shuffled."""
     here, there = Small(), Small()

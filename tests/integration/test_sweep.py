@@ -51,7 +51,6 @@ def test_the_same_seed_gives_the_same_sweep(ray4: Any, tmp_path: Path) -> None:
     assert losses[0] == losses[1]
 
 
-@pytest.mark.both
 def test_asha_stops_what_is_worse_and_num_stopped_counts_it(ray4: Any, tmp_path: Path) -> None:
     configs = [{"lr": lr} for lr in (0.1, 1e-4, 1e-5, 1e-6)]
     results = sweep(

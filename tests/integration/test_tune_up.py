@@ -93,7 +93,6 @@ def tuned(model: Any = Net, data: Any = Data, fixed: dict[str, Any] | None = Non
     return tl.tune_up(space, model=model, data=data, **{**few, "budget": 30.0, **settings, **more})
 
 
-@pytest.mark.both
 def test_settings_are_measured_alone_and_with_as_many_trials_as_the_sweep_has(ray4):
     result = tuned()
     assert {setting.gang for setting in result.measured} == {(1, 1), (2, 1)}

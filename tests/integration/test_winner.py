@@ -100,7 +100,6 @@ def test_metrics_that_differ_are_named_and_may_be_ignored(ray4: Any, tmp_path: P
 
 
 @pytest.mark.usefixtures("warm_gangs")
-@pytest.mark.both
 def test_an_exported_file_trains_the_winner_as_its_trial_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     space = {"model.lr": tl.choice([0.02]), "model.hidden": tl.choice([32]), "data.batch_size": tl.choice([32])}
     results = tl.run(
@@ -120,7 +119,6 @@ def test_an_exported_file_trains_the_winner_as_its_trial_did(tmp_path: Path, mon
     assert float(done.trainer.callback_metrics["val_loss"]) == results.best.history[-1]["val_loss"]
 
 
-@pytest.mark.both
 def test_a_trained_winner_is_copied_and_loaded(ray4: Any, tmp_path: Path) -> None:
     from safetensors.torch import load_file
 

@@ -37,7 +37,7 @@ BROUGHT_BY_USERS = {
 """Libraries that are used where they are and missed nowhere: no dependency."""
 
 MOST_FLOORS = 12
-MOST_LINES = {"tunelight": 52_868, "tests": 57_773, "benchmarks": 8_986}
+MOST_LINES = {"tunelight": 52_868, "tests": 57_755, "benchmarks": 8_986}
 MOST_FILES = 272
 MOST_CORE_LINES = 37_272
 """As many as there are: what is added takes as much away."""

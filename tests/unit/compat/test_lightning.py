@@ -240,7 +240,6 @@ def trainer(name: str, package: Any = pl) -> Any:
     return package.Trainer(strategy=name, accelerator="cpu", logger=False, enable_checkpointing=False)
 
 
-@pytest.mark.both
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
