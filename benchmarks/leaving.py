@@ -1,16 +1,13 @@
-"""Act on sweeps that train: ask for workers back, end drivers by SIGTERM, branch trials; how soon, and what it costs.
+"""Act on sweeps that train: ask for workers back, end drivers by SIGTERM; how soon, and what it costs.
 
-    python benchmarks/leaving.py                    # 20 commands, 10 signals, 46 branches: about ten minutes
+    python benchmarks/leaving.py                    # 20 commands, 10 signals: about six minutes
     python benchmarks/leaving.py --only yields,signals
     python benchmarks/leaving.py --short            # for CI
 
 Trials have two workers, and a step takes 40 ms. Yields: of a sweep of two trials `max_workers` is set to 2, 4, 0 and 4
 again and again; measured is the time from the command to the free CPUs in Ray, and from the command to the first step
 of who comes back. Signals: a driver gets SIGTERM at a random moment, and SIGKILL to its whole process group ten seconds
-later; then the same command goes on. ``trained again``: the steps that were trained before and after. Branches: the
-time from the command (`AttachedSweep.branch`) at a random moment to the branch's first training step, where the workers
-of an ended trial wait ("free"), and where the least promising other trial gives its workers up ("yields"); and branches
-with nothing changed, whose metrics have to be those with which the parent goes on, bit by bit.
+later; then the same command goes on. ``trained again``: the steps that were trained before and after.
 
 The exit status is 1 if a driver did not exit with 75, a step was trained again, a report is lost, or metrics are not
 those of a sweep that nobody disturbs.
@@ -26,22 +23,19 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from figures import headline, median, middle_and_most, spread, table
 from jobs import local_ray
-from leaving_sweep import EPOCHS, STEP_S, STEPS, WAIT_S, beside, run, steps, until
+from leaving_sweep import EPOCHS, WAIT_S, beside, run, steps, until
 from measure import PEERS, options
 
 import tunelight as tl
 from tunelight.record import read_lines
 
 GRACE_S = 10.0
-LONG = 10_000
-"""Epochs of a parent that is stopped in the end."""
 
 
 class Book:
@@ -167,84 +161,12 @@ def signals(count: int, folder: Path, wanted: list[Any], rng: random.Random, boo
     book.trained_again("SIGTERM", [folder / f"{name}.txt" for name in names], f"{len(taken)} signals")
 
 
-# --- branches ---------------------------------------------------------------------------------------------
-
-
-def first_step(log: Path, trial: str) -> float | None:
-    """Return when a trial took its first step; None where it has not."""
-    return next((at for name, _, at in steps(log) if name == trial), None)
-
-
-def trains(log: Path, trials: int, since: float) -> bool:
-    """Tell whether so many trials have taken a step since then."""
-    return len({name for name, _, at in steps(log) if at > since}) >= trials
-
-
-def with_person(person: Callable[[Any], None], folder: Path, name: str, trials: int, **more: Any) -> tl.SweepResults:
-    """Run a sweep with somebody beside it, once all of its trials train."""
-    log = folder / f"{name}.txt"
-
-    def act() -> None:
-        until(partial(trains, log, trials, 0.0), "the sweep to train")
-        person(tl.attach(name, folder))
-
-    return beside(act, str(folder), name, trials, log=str(log), **more)
-
-
-def soon(count: int, folder: Path, name: str, trials: int, rng: random.Random) -> list[float]:
-    """Branch the first of so many trials ``count`` times; return the seconds to each branch's first step."""
-    log, taken = folder / f"{name}.txt", list[float]()
-
-    def person(sweep: Any) -> None:
-        for number in range(-1, count):  # the first one makes a gang, and is not measured
-            time.sleep(rng.uniform(0.5, 1.5))
-            asked = time.time()
-            branch = sweep.branch(0, {"model.lr": rng.uniform(0.001, 0.1)}).split()[1]
-            at = until(partial(first_step, log, branch), f"the first step of {branch}")
-            if number >= 0:
-                taken.append(at - asked)
-            sweep.stop(branch)
-            ended = time.time()
-            until(partial(trains, log, trials, ended), "all others to train again")
-        sweep.stop()
-
-    with_person(person, folder, name, trials, epochs=LONG)
-    return taken
-
-
-def to_the_end(count: int, folder: Path, rng: random.Random, book: Book) -> None:
-    """Branch a trial, with nothing changed, at random moments, and look at the branches' metrics."""
-
-    def person(sweep: Any) -> None:
-        for _ in range(count):
-            time.sleep(rng.uniform(0.0, 0.9 * EPOCHS * STEPS * STEP_S / count))
-            sweep.branch(0)
-
-    results = with_person(person, folder, "whole", 1)
-    parent, *branches = results.every_trial
-    wrong = []
-    for trial in (parent, *branches):
-        number = 0 if trial.branch is None else trial.branch.number
-        reports = [(one["training_iteration"], one["val_loss"]) for one in trial.history]
-        if [one for one, _ in reports] != list(range(number + 1, EPOCHS + 1)):
-            wrong.append(f"trial {trial.id} has lost a report, or has one twice")
-        elif reports != [(one["training_iteration"], one["val_loss"]) for one in parent.history[number:]]:
-            wrong.append(f"trial {trial.id} does not train as its parent does from report {number} on")
-    good, of = len(branches) - len(wrong), f"{len(branches)} of {count} began"
-    what = "branches with nothing changed that train bit by bit as their parent"
-    headline(what, good / max(1, count), "", of=of, least=1)
-    book.wrong += wrong
-    book.promise(len(branches) == count, f"{of}: too few branches")
-
-
 def main() -> int:
     """Run the parts, print a table, and return the exit status."""
-    counts = {"yields": (20, 2), "signals": (10, 1), "branches": (20, 2), "whole": (6, 1)}
+    counts = {"yields": (20, 2), "signals": (10, 1)}
     seed = 1, "of the moments"
     args = options(__doc__, "one or two of each", rows=tuple(counts), seed=seed)
-    yielded, ended, branched, whole = (
-        (few if args.short else many) if part in args.only else 0 for part, (many, few) in counts.items()
-    )
+    yielded, ended = ((few if args.short else many) if part in args.only else 0 for part, (many, few) in counts.items())
     rng, book = random.Random(args.seed), Book()
     with tempfile.TemporaryDirectory(prefix="leaving-") as place:
         folder = Path(place)
@@ -259,14 +181,6 @@ def main() -> int:
                     yields(yielded, folder, wanted, book)
             if ended:
                 signals(ended, folder, wanted, rng, book)
-        for name, trials, what in (("free", 1, "its gang is free"), ("yields", 2, "another trial yields")):
-            if branched:
-                with local_ray(4, include_dashboard=False):
-                    taken = soon(branched, folder, f"branch-{name}", trials, rng)
-                book.times(f"a branch's first training step, {what}", taken)
-        if whole:
-            with local_ray(4 * (1 + whole), include_dashboard=False):
-                to_the_end(whole, folder, rng, book)
     print("\n" + table(["", "times", "median s", "most s"], book.lines) + "\n")
     print("\n".join(book.wrong) or "All promises were kept.")
     return bool(book.wrong)

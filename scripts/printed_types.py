@@ -32,13 +32,11 @@ class Error(Printed):
 
 
 class Branch(Printed):
-    """Where a trial began with another one's state: after which report, and which step of training behind it."""
+    """Where a trial began with another one's state: after which report."""
 
     parent: str
     root: str
     number: int
-    step: int
-    keep: bool
 
 
 class Trial(Printed):

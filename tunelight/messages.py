@@ -198,8 +198,6 @@ class WorkerError:
     """True for a rank that failed because another one had failed before."""
     exception: bytes | None = field(default=None, repr=False, compare=False)
     """The exception, pickled for the driver to raise it (``gang.causes``); not recorded."""
-    halvable: bool = field(default=False, repr=False, compare=False)
-    """True where half the training batch would have needed less memory; not recorded."""
 
     def __str__(self) -> str:
         head = f"rank {self.rank} on {self.node}: {self.type_name}: {self.message}"
@@ -208,7 +206,7 @@ class WorkerError:
     def asdict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
         data = asdict(self)
-        del data["exception"], data["halvable"]
+        del data["exception"]
         return data
 
 

@@ -111,13 +111,6 @@ class FailurePolicy:
             gangs go on without them, and take them in later.
         give_up_after: a sweep ends with an error once so many of its first trials have failed with the same error
             before any trial reported: a bug, or a misspelt metric (0: never). A single fit pays no attention to it.
-        on_oom: "halve_batch" starts a trial that runs out of memory while it trains again from its last checkpoint,
-            with each training batch in two pieces, then four, ...: half the memory for activations, and as many
-            backward passes before each optimizer step. What it learns stays the same where the loss is a mean over
-            samples, but for layers that look at a whole batch, such as BatchNorm. Trials whose configurations differ
-            from it only in floats (a learning rate, a dropout) then begin so. It needs automatic optimization, and
-            batches of tensors whose first dimension is the sample; other trials, and those that run out of memory
-            elsewhere, end as OOM. "end": all trials do.
         on_slow: "name" says in a note which rank is persistently slower than the others, and on which node; "ignore"
             does not.
         slow_by: how much longer than the median of the others its own part of a step has to take (0.25: by 25 %).
@@ -131,7 +124,6 @@ class FailurePolicy:
     hang_timeout_s: float | None = 600.0
     reschedule_timeout_s: float = 600.0
     give_up_after: int = 3
-    on_oom: Literal["end", "halve_batch"] = "end"
     on_slow: Literal["name", "ignore"] = "name"
     slow_by: float = 0.25
 
@@ -156,17 +148,11 @@ class FailurePolicy:
                 raise SettingsError(f"{name} must be {wanted}, not {value!r}.")
         if not isinstance(self.retry_exceptions, bool):
             raise SettingsError(f"retry_exceptions must be true or false, not {self.retry_exceptions!r}.")
-        if self.on_oom not in ("end", "halve_batch"):
-            raise SettingsError(f'on_oom must be "end" or "halve_batch", not {self.on_oom!r}.')
 
     @property
     def limit_of_slow(self) -> float | None:
         """``slow_by``; None where slow ranks are ignored."""
         return None if self.on_slow == "ignore" else self.slow_by
-
-    def halves(self, error: WorkerError) -> bool:
-        """Tell whether the next try after a failure cuts each training batch into twice as many pieces."""
-        return self.on_oom == "halve_batch" and error.halvable and classify(error) == "OOM"
 
     def retries(self, error: WorkerError, failures: int) -> bool:
         """Tell whether to try again after ``failures`` failures of a trial that count, this one included.
@@ -192,8 +178,6 @@ class FailureTally:
 
     def fail(self, error: WorkerError) -> float | None:
         """Count a failure; return how long to wait before the next try, in seconds, or None to give up."""
-        if self._policy.halves(error):
-            return 0.0  # not as a failure: the next try needs less
         self._counted += error.cause != "preempted"
         self._row += 1
         if not self._policy.retries(error, self._counted):

@@ -25,14 +25,6 @@ def test_a_trial_without_enough_memory_ends_and_the_next_one_trains(sweep: Sweep
     assert [trial.state for trial in results.trials] == ["FINISHED", "OOM", "FINISHED"]
 
 
-def test_halved_batches_fit_and_learn_the_same(sweep: Sweep, device: Device) -> None:
-    space, configs = needing(device, 0.1, 1.5)
-    results = sweep(space, needy, configs, failures=tl.FailurePolicy(on_oom="halve_batch"))
-    assert [(trial.state, trial.batch_pieces) for trial in results.trials] == [("FINISHED", 1), ("FINISHED", 2)]
-    whole, halves = ([report["loss"] for report in trial.history] for trial in results.trials)
-    assert halves == pytest.approx(whole, rel=1e-4)
-
-
 def test_a_process_killed_in_a_kernel_frees_its_memory_and_the_trial_goes_on(
     sweep: Sweep, device: Device, figure: Callable[[str], None]
 ) -> None:

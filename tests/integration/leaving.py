@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -84,7 +83,3 @@ def settings(folder: Path | str, name: str, **more: Any) -> dict[str, Any]:
 
 
 SPACE = {"model.lr": tl.loguniform(0.001, 0.1)}
-
-
-if __name__ == "__main__":
-    tl.run(SPACE, **settings(sys.argv[2], "first", priority=1, num_samples=2, address=sys.argv[1]))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -123,30 +121,3 @@ def test_workers_are_given_back_by_command_and_taken_again_and_no_batch_is_lost(
     assert told(results) == undisturbed
     assert sum(len(starts(results, trial)) for trial in (0, 1)) >= 2
     assert results.record.sweep["num_samples"] == 2
-
-
-@pytest.mark.slow
-def test_a_sweep_with_a_higher_priority_gets_the_workers_and_both_come_to_their_ends(
-    ray4: Any, tmp_path: Path, undisturbed: list[Any]
-) -> None:
-    first: list[subprocess.Popen[str]] = []
-
-    def other() -> None:
-        record = tmp_path / "s" / "record.jsonl"
-        wait(lambda: record.exists() and record.read_text().count('"kind":"training"') == 2)
-        address = ray4.get_runtime_context().gcs_address
-        command = [sys.executable, "-m", "tests.integration.leaving", address, str(tmp_path)]
-        first.append(subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
-
-    thread = threading.Thread(target=other)
-    thread.start()
-    results = tl.run(SPACE, **settings(tmp_path, "s", num_samples=8))
-    thread.join(60)
-    said, _ = first[0].communicate(timeout=60)
-    assert first[0].returncode == 0, said
-    preferred = tl.SweepResults.load(tmp_path / "first")
-    assert told(preferred) == told(results)[:2] == undisturbed
-    assert [trial.state for trial in results] == ["FINISHED"] * 8
-    assert (preferred.record.updated or 0.0) < (results.record.updated or 0.0)
-    assert "leaves its workers" in str(results.record.notes)
-    assert "leaves its workers" not in str(preferred.record.notes)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tunelight.errors import SettingsError
 from tunelight.messages import WorkerError
-from tunelight.policies import Divergence, FailurePolicy, FailureTally, classify
+from tunelight.policies import Divergence, FailurePolicy, classify
 
 
 def error(type_name: str, message: str = "") -> WorkerError:
@@ -97,22 +95,3 @@ def test_what_gets_better_or_is_large_has_not_exploded() -> None:
     assert judged([1e9, 1e-9, 1e9]) == [None] * 3
     assert judged([1e-4, 1e9], "max") == [None] * 2
     assert judged([None, "x", True, 1.0]) == [None] * 4
-
-
-def test_a_trial_that_ran_out_of_memory_is_tried_with_smaller_pieces_where_that_helps() -> None:
-    policy = FailurePolicy(0, on_oom="halve_batch")
-    tally = FailureTally(policy)
-    halvable = replace(error("OutOfMemoryError"), halvable=True)
-    for failure, halves in (
-        (halvable, True),
-        (halvable, True),
-        (replace(error("ValueError"), halvable=True), False),
-        (error("OutOfMemoryError"), False),
-    ):
-        assert (policy.halves(failure), tally.fail(failure)) == (halves, 0.0 if halves else None)
-    assert FailureTally(FailurePolicy()).fail(halvable) is None
-
-
-def test_on_oom_is_one_of_two_words() -> None:
-    with pytest.raises(SettingsError, match='on_oom must be "end" or "halve_batch", not \'half\''):
-        FailurePolicy(on_oom="half")  # type: ignore[arg-type]  # as a user may

@@ -1,7 +1,4 @@
-"""What a trial has of another one's training: noted until a checkpoint of its own has that.
-
-A trial takes over another's state through memory (population-based training), or begins with it (a branch).
-"""
+"""What a trial has taken over from another one through memory: noted until a checkpoint of its own has that."""
 
 from __future__ import annotations
 
@@ -11,8 +8,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tunelight.checkpoints.files import ADOPTED, write_json, write_pointer
-from tunelight.messages import CheckpointInfo
+from tunelight.checkpoints.files import ADOPTED, write_json
 from tunelight.stores import delete, store_of
 
 
@@ -28,10 +24,6 @@ class Adoption:
     parent: str
     folder: str
     parent_number: int | None
-    between: int | None = None
-    """Of the other trial's checkpoint with which a branch begins (:attr:`CheckpointInfo.between`); else None."""
-    branch: str | None = None
-    """The name under which that checkpoint is kept for the branch."""
 
 
 def note_adoption(adoption: Adoption, trial_dir: str | os.PathLike[str]) -> None:
@@ -51,17 +43,3 @@ def read_adoption(trial_dir: str | os.PathLike[str]) -> Adoption | None:
 def forget_adoption(trial_dir: str | os.PathLike[str]) -> None:
     """Delete what :func:`note_adoption` wrote: a checkpoint has it. Raises: OSError."""
     delete(Path(trial_dir, ADOPTED))
-
-
-def pin(info: CheckpointInfo, trial_dir: str | os.PathLike[str], branch: str) -> None:
-    """Keep a checkpoint until the branch of this name has a copy of it. Raises: OSError."""
-    write_pointer(_pin(trial_dir, branch), info)
-
-
-def unpin(trial_dir: str | os.PathLike[str], branch: str) -> None:
-    """No longer keep a checkpoint for a branch. Raises: OSError."""
-    delete(_pin(trial_dir, branch))
-
-
-def _pin(trial_dir: str | os.PathLike[str], branch: str) -> Path:
-    return Path(trial_dir, f"checkpoint_for_{branch}")

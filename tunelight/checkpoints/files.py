@@ -338,38 +338,32 @@ def import_from_tune(folder: str | os.PathLike[str], trial_dir: str | os.PathLik
 def copy_from_trial(
     folder: str | os.PathLike[str],
     trial_dir: str | os.PathLike[str],
-    number: int,
+    number: int | None,
     upto: int | None = None,
     seconds: float | None = None,
-    *,
-    between: int | None = None,
 ) -> CheckpointInfo | None:
     """Copy another trial's newest valid checkpoint, as that of report ``number``; return the copy.
 
     Args:
         folder: the other trial's folder.
         trial_dir: the folder of the trial that gets the copy.
-        number: the report that the copy belongs to.
+        number: the report that the copy belongs to (None: its own, with its own seconds).
         upto: the other trial's last report that counts; if its checkpoints up to there are pruned, all count.
         seconds: how long the other trial had trained.
-        between: copy the one of report ``number`` and this :attr:`CheckpointInfo.between`, and no other.
 
     Returns: None if there is none. The copy has no value: that was reported by the other trial.
     """
     known = _candidates(folder, upto, None)
-    if between is None:
-        info = next((one for one in known if not one.between and is_valid(one)), None) or resume_point(folder)[0]
-    else:
-        info = next((one for one in known if age(one) == (number, between) and is_valid(one)), None)
+    info = next((one for one in known if not one.between and is_valid(one)), None) or resume_point(folder)[0]
     if info is None:
         return None
     fetch_local(info.path)
     home = Path(trial_dir, FOLDER)
     home.mkdir(parents=True, exist_ok=True)
-    seconds = info.seconds if between is not None else seconds
-    between = between or 0
-    path = str(home / file_name(number, between))
-    copy = replace(info, path=path, number=number, value=None, name=None, seconds=seconds, between=between)
+    if number is None:
+        number, seconds = info.number, info.seconds
+    path = str(home / file_name(number))
+    copy = replace(info, path=path, number=number, value=None, name=None, seconds=seconds, between=0)
     written = temp_path(copy, secrets.token_hex(4))
     copy_into(replace(info, name=written.name), home)
     return commit(copy, written)

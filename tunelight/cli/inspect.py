@@ -96,7 +96,7 @@ def _show_trial(trial: TrialResult, json: bool) -> None:
         if name == "state" and trial.stop_reason is not None:
             typer.echo(f"{'reason':<11} {trial.stop_reason}")
     if trial.branch is not None:
-        typer.echo(f"{'branch of':<11} {trial.branch.parent} after {trial.branch.where}")
+        typer.echo(f"{'branch of':<11} {trial.branch.parent} after report {trial.branch.number}")
     typer.echo(f"{'config':<11} {words(trial.plain_config)}")
     for run in trial.runs:
         git = run.get("git") or {}

@@ -59,17 +59,17 @@ def branch(
     sweep: options.Sweep,
     trial: Annotated[str, typer.Argument(help="The trial to begin with: its id or number, or 'best'.")],
     values: Annotated[list[str], typer.Argument(metavar="[KEY=VALUE]...", help="What is to change, if anything.")] = [],
-    keep: Annotated[bool, typer.Option("--keep", help="Train it to its end, whatever the scheduler would do.")] = False,
     storage: options.Storage = options.STORAGE,
     json: options.Json = False,
 ) -> None:
-    """Train one more trial in a sweep that runs, which begins with the state that another one has now.
+    """Train one more trial in a sweep that runs, which begins with the newest checkpoint of another one.
 
     Its weights, optimizers and epochs are the other's; what is to change is applied as population-based training does.
+    No scheduler stops it.
 
     Experimental.
     """
-    print_answer(_attached(sweep, storage).branch(trial, read_sets(values), keep=keep), sweep, as_json=json)
+    print_answer(_attached(sweep, storage).branch(trial, read_sets(values)), sweep, as_json=json)
 
 
 @command("set last max-concurrent=2 num-samples=100      tunelight set last 3 workers=4")

@@ -18,8 +18,8 @@ def mend(controller: Any) -> None:
     An actor that is gone when Tune resets it for a trial fails twice, by the same error: as an actor, whose trial Tune
     queues again, and by its task, for which Tune then ends that trial as failed. Besides, Tune goes on to wait for the
     reset. A trial that waits has a placement group of its own requested, which Tune removes once the trial gets an
-    idle actor; the next trial requests the same again. A trial that yields its gang is paused. Nothing happens with a
-    controller of another class. Read in 2.43.0 and 2.60.0.
+    idle actor; the next trial requests the same again. Nothing happens with a controller of another class. Read in
+    2.43.0 and 2.60.0.
     """
     from ray.air.execution import PlacementGroupResourceManager
     from ray.tune.execution.tune_controller import TuneController
@@ -72,7 +72,6 @@ def _bare(controller: Any) -> Any:
 def _mended() -> tuple[Any, Any]:
     from ray.air.execution import PlacementGroupResourceManager
     from ray.tune.execution.tune_controller import TuneController
-    from ray.tune.schedulers import TrialScheduler
 
     class OnceController(TuneController):
         def _process_trial_failure(self, trial: Any, exception: Any) -> None:
@@ -80,13 +79,6 @@ def _mended() -> tuple[Any, Any]:
             if getattr(exception, "failed_trial", None) != trial.trial_id:
                 exception.failed_trial = trial.trial_id  # no more than that: Tune pickles the exception
                 super()._process_trial_failure(trial, exception)
-
-        def _process_trial_result(self, trial: Any, result: dict[str, Any]) -> Any:
-            inner: Any = self
-            if not inner._scheduler_alg.on_trial_yield(trial, result):
-                return super()._process_trial_result(trial, result)
-            inner._queue_decision(trial, TrialScheduler.PAUSE)  # it is no report: nobody else hears of it
-            return TrialScheduler.PAUSE
 
     class KeepingResourceManager(PlacementGroupResourceManager):
         kept: dict[Any, list[float]]

@@ -264,31 +264,6 @@ def kept_for_job(name: str) -> str | None:
     return None if value is None else bytes(value).decode()
 
 
-class AllJobs:
-    """Values by name, of one kind, that the drivers of all jobs of a cluster share. Read in 2.43.0 and 2.60.0."""
-
-    def __init__(self, kind: str) -> None:
-        self._space = f"tunelight-{kind}".encode()
-
-    def put(self, name: str, value: str) -> None:
-        """Set a value."""
-        if (store := _store()) is not None:
-            store._internal_kv_put(name, value.encode(), namespace=self._space)
-
-    def all(self) -> dict[str, str]:
-        """Return all values by name."""
-        if (store := _store()) is None:
-            return {}
-        names = store._internal_kv_list("", namespace=self._space)
-        values = {bytes(name).decode(): store._internal_kv_get(name, namespace=self._space) for name in names}
-        return {name: bytes(value).decode() for name, value in values.items() if value is not None}
-
-    def delete(self, name: str) -> None:
-        """Delete a value."""
-        if (store := _store()) is not None:
-            store._internal_kv_del(name, namespace=self._space)
-
-
 def _store() -> Any:
     """Return the module of Ray's key-value store; None without a Ray, which it would start. Read in 2.60.0."""
     import ray

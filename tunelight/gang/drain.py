@@ -17,8 +17,6 @@ from tunelight.messages import WorkerError
 
 DRAINED: Final = "NodeDrained"
 """The type of the error by which a trial leaves its nodes."""
-YIELDS: Final = "GangYielded"
-"""The type of the error by which a trial leaves its gang to another one."""
 LOOK_S: Final = 0.1
 """How often a head asks for its driver's orders."""
 _PART: Final = 0.0125

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from tunelight.checkpoints.files import age, copy_from_trial, resume_point, where
 from tunelight.errors import CheckpointError, GangError, TrialError
-from tunelight.gang.drain import DRAINED, LOOK_S, YIELDS
+from tunelight.gang.drain import DRAINED, LOOK_S
 from tunelight.gang.gang import Gang
-from tunelight.gang.orders import BranchPoints, Orders, Reason
+from tunelight.gang.orders import Orders, Reason
 from tunelight.gang.watch import SlowRanks
 from tunelight.messages import (
     Adopt,
@@ -45,8 +45,8 @@ class ResilientRun:
     """Runs one task on a gang. It restarts from the newest checkpoint after a fault, or to change its size.
 
     Each report is passed on once, also where training restarts behind it. On the head's side the run alone knows
-    where the task stands: its last report, how far the ranks may train without an answer, its newest checkpoint, its
-    configuration, and into how many pieces its batches are cut. It may be started again once training has ended.
+    where the task stands: its last report, how far the ranks may train without an answer, its newest checkpoint and
+    its configuration. It may be started again once training has ended.
     Runs on: trial, driver.
 
     Args:
@@ -59,7 +59,6 @@ class ResilientRun:
         newest: called before a restart with a report number; returns the newest checkpoint up to that report (by
             default the last one that the ranks have reported).
         fresh: called with each start; returns it with what is too large to be kept in between.
-        branched: called with a branch and its checkpoint; see :class:`tunelight.gang.orders.BranchPoints`.
         size: how many workers to use, fewer while some are lost (None: all, as they arrive).
     """
 
@@ -74,7 +73,6 @@ class ResilientRun:
         saved: Keep = lambda _: None,
         newest: Callable[[int], CheckpointInfo | None] | None = None,
         fresh: Callable[[Start], Start] = lambda start: start,
-        branched: Callable[[str, CheckpointInfo | None], object] = lambda *_: None,
         size: int | None = None,
         sleep: Callable[[float], object] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
@@ -88,7 +86,7 @@ class ResilientRun:
         """What the ranks of this start have handed in, by rank."""
         self._task = task
         self.next = start
-        """What the next start trains: the configuration, checkpoint, ``until`` and pieces of now."""
+        """What the next start trains: the configuration, checkpoint and ``until`` of now."""
         self.base = start.resume
         """The checkpoint from which it was started last; restarts after faults do not count."""
         self.gang: Gang
@@ -100,7 +98,6 @@ class ResilientRun:
         self._say, self._keep, self._saved, self._fresh = say, keep, saved, fresh
         self._newest = newest or (lambda _: self.resume)
         self._leave: Callable[[], Reason | None] = lambda: None
-        self._branched, self._branches = branched, BranchPoints()
         self._orders: Callable[[], Orders] = Orders
         self._stops = False
         """Whether the ranks were ordered to end."""
@@ -127,7 +124,6 @@ class ResilientRun:
         Raises: TrialError when the gang cannot be formed, or has to leave its nodes.
         """
         self._orders, self._stops = orders, False
-        self._branches = BranchPoints(orders, self._branched)
         self.gang, self.started, self._leave = gang, True, leave or (lambda: None)
         self._phase, self._failures, self._met_at = Training(), FailureTally(self._policy), None
         self._queue, self._unheard = deque(self._unheard), ()
@@ -156,10 +152,6 @@ class ResilientRun:
     def in_use(self) -> CheckpointInfo | None:
         """The checkpoint that the running start continues from, and that a rank may still have to read."""
         return self._read if self.training else None
-
-    def cut(self, pieces: int) -> None:
-        """Cut each training batch into so many pieces from the next start on."""
-        self.next = replace(self.next, pieces=pieces)
 
     def resume_from(
         self, checkpoint: CheckpointInfo | None, number: int | None = None, unheard: Iterable[Report] = ()
@@ -248,13 +240,11 @@ class ResilientRun:
                 return None
 
     def _obey(self, orders: Orders) -> None:
-        """Have the ranks end, or write checkpoints for branches, where the driver has told the trial to."""
+        """Have the ranks end where the driver has told the trial to."""
         if orders.stop and not self._stops:
             self._stops = True
             self.gang.answer(Stop("stopped"))
             self.gang.hurry()
-        elif not self._stops:
-            self._branches.look(self.gang)
 
     def _note(self, event: Event) -> None:
         """Note what an event brings, as it comes from the gang."""
@@ -263,8 +253,6 @@ class ResilientRun:
             if isinstance(event, Saved):
                 self._saved(event.checkpoint)
             self._keep(event.checkpoint)
-        if isinstance(event, Saved):
-            self._branches.take(event)
         if isinstance(event, Wrote) and event.note is not None:
             self._say(event.note)
         if isinstance(event, Slow) and (note := self._slow.note(event, self.gang)) is not None:
@@ -319,7 +307,6 @@ class ResilientRun:
             self._say(f"goes on with {gang.size} workers ({before} before)")
         until = None if start.until is None else max(start.until, self.number + 1)
         self._read = start.resume
-        self._branches.begin()
         gang.start(self._task, self._fresh(replace(start, until=until)))
 
     def _fail(self, error: WorkerError) -> None:
@@ -331,12 +318,9 @@ class ResilientRun:
     def _restart(self, cause: WorkerError) -> None:
         """Start again, as often as the failure policy says."""
         while (delay_s := self._failures.fail(cause)) is not None:
-            if self._policy.halves(cause):
-                self.cut(2 * self.next.pieces)
             last = max([self.number, *(event.number for event in self._queue if isinstance(event, Report))])
             self.resume_from(self._newest(last))
-            how = self._from() + self._how()
-            self._say(f"failed on rank {cause.rank} ({cause.type_name}: {cause.message}); going on {how}")
+            self._say(f"failed on rank {cause.rank} ({cause.type_name}: {cause.message}); going on {self._from()}")
             self._sleep(delay_s)
             try:
                 self._start_once()
@@ -353,10 +337,6 @@ class ResilientRun:
         if self._task.job:
             return f"from epoch {self.resume.epoch}, step {self.resume.step}"
         return f"from {where(*age(self.resume))}"
-
-    def _how(self) -> str:
-        """Say what the next start does differently."""
-        return "" if self.next.pieces == 1 else f", with each training batch in {self.next.pieces} pieces"
 
     def _raise_failure(self) -> None:
         if isinstance(self._phase, Failed) and not self._queue:
@@ -474,9 +454,8 @@ class ResilientRun:
 
 
 def drained(why: Reason) -> WorkerError:
-    """Return the error by which a trial leaves its nodes, or its gang."""
-    type_name = YIELDS if why.gang_stays else DRAINED
-    return WorkerError(-1, os.uname().nodename, type_name, why.text, "", cause="preempted")
+    """Return the error by which a trial leaves its nodes."""
+    return WorkerError(-1, os.uname().nodename, DRAINED, why.text, "", cause="preempted")
 
 
 def head_error(error: Exception) -> WorkerError:

@@ -422,8 +422,7 @@ class GangWorker:
         secondary = called_off or first != self._rank or self._rendezvous.lost_peer(error) or lost_data(error)
         if advice := self._rendezvous.group.advice(error):
             error.add_note(advice)
-        halvable = self._session is not None and self._session.halvable
-        described = replace(self._describe(error, secondary=secondary, carry=job), halvable=halvable)
+        described = self._describe(error, secondary=secondary, carry=job)
         if not job:  # a driver raises the error of its job
             sys.stderr.write(described.traceback)  # to the trial's log, where people look first
         return described

@@ -291,7 +291,6 @@ class RecordCallback(Callback):
             workers=own.get("workers"),
             seconds=own.get("seconds"),
             **({"compiled": own["compiled"]} if own.get("compiled") else {}),
-            **({"pieces": own["pieces"]} if own.get("pieces", 1) > 1 else {}),
             **(self._why(trial_id) if result.get("done") else {}),
         )
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, Final
 
-from tunelight.checkpoints.files import where
 from tunelight.record.outcomes import FAILED, PAUSED, PENDING, RUNNING, STATES, STOPPED
 
 GAVE_UP: Final = "gave up"
@@ -28,16 +27,7 @@ class Branch:
     root: str
     """The first trial of that line, whose seed all have."""
     number: int
-    """Its last report by then, from which this one's reports are counted on."""
-    step: int = 0
-    """The training step behind that report at whose end it was; 0: the report itself."""
-    keep: bool = False
-    """Whether the trial trains to its end, without competing with others."""
-
-    @property
-    def where(self) -> str:
-        """Say where that was: ``report 3, step 120``."""
-        return where(self.number, self.step)
+    """Its report with which the trial begins, from which this one's reports are counted on."""
 
 
 @dataclass
@@ -78,8 +68,6 @@ class TrialState:
     """How long it had trained at its last report."""
     compiled: int = 0
     """How many graphs torch.compile has made for it, up to its last report, since it last began or resumed."""
-    pieces: int = 1
-    """How many pieces each training batch was cut into at its last report."""
     moves: list[tuple[float, str]] = field(default_factory=list)
     """(time, state) of each change of its state."""
     gangs: list[dict[str, Any]] = field(default_factory=list)
@@ -275,7 +263,7 @@ def _apply_report(state: SweepState, line: Mapping[str, Any]) -> None:
         {**line["metrics"], "epoch": epoch, "training_iteration": iteration, "timestamp": line["timestamp"]}
     )
     trial.training, trial.trained = True, line.get("seconds") or 0.0
-    trial.compiled, trial.pieces = line.get("compiled", 0), line.get("pieces", 1)
+    trial.compiled = line.get("compiled", 0)
     trial.decision, trial.why = line["decision"], line.get("why")
     trial.workers = line.get("workers") or trial.workers
     value = metric_value(line["metrics"], state.sweep.get("metric"))

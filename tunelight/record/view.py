@@ -122,7 +122,7 @@ def row(state: SweepState, trial: TrialState, now: float | None = None) -> dict[
         "since": trial.since,
         "workers": trial.workers,
         "why": trial.why,
-        "branch": None if (branch := trial.branch) is None else f"{branch.parent} after {branch.where}",
+        "branch": None if (branch := trial.branch) is None else f"{branch.parent} after report {branch.number}",
         "config": {str(key): plain(value) for key, value in config[:_MOST_KEYS]},
         "left": max(0, len(config) - _MOST_KEYS),
     }

@@ -53,7 +53,6 @@ class TrialResult:
             all reports, not the last; NaN is never best, and of equal reports the earlier is.
         value: the sweep's metric in the best report (float or None).
         seconds: how long it ran (pauses left out).
-        batch_pieces: how many pieces each of its training batches was cut into, after it had run out of memory (1).
         notes: what tunelight remarked on it, in order: a fault that it survived, a checkpoint that was not written.
         compiled: how many graphs torch.compile had made for it at its last report, since it last began or resumed.
         path: its folder.
@@ -88,7 +87,6 @@ class TrialResult:
         self.seconds = state.elapsed(now)
         self.compiled = state.compiled
         self.notes = [text for _, text in state.notes]
-        self.batch_pieces = state.pieces
         self.path = folder / state.folder
         self.runs = [dict(run) for run in runs]
         self._settings = settings

@@ -19,7 +19,7 @@ from tunelight.compat.arguments import known_arguments
 from tunelight.errors import SettingsError, guess
 from tunelight.messages import RESULT_KEY, Continue, Stop
 from tunelight.schedulers.base import GangScheduler
-from tunelight.schedulers.common import TRAINING_ITERATION, WORST, End, began_at, check_halving, number, tell
+from tunelight.schedulers.common import TRAINING_ITERATION, WORST, End, check_halving, number, tell
 from tunelight.schedulers.rungs import Rung, described, ladder
 from tunelight.settings import checks
 
@@ -103,9 +103,6 @@ class ASHA(GangScheduler):
             self._brackets = [[Rung(milestone) for milestone in self._milestones if milestone < self.max_t]]
         self._credit = [0.0] * brackets
         self._bracket_of: dict[str, int] = {}
-        self._began_at: dict[str, int] = {}
-        self._skips: dict[str, float] = {}
-        """The progress at which branches began, up to which no rung is theirs."""
         self._bound_of: dict[str, int | None] = {}
         self.num_stopped = 0
         """How many trials this scheduler has stopped."""
@@ -130,7 +127,6 @@ class ASHA(GangScheduler):
         self.on_trial_end(trial)
         if trial.trial_id not in self._bracket_of:
             self._bracket_of[trial.trial_id] = self._deal()
-            self._began_at[trial.trial_id] = began_at(trial) or 0
 
     def on_trial_result(self, tune_controller: TuneController, trial: Trial, result: Mapping[str, Any]) -> str:
         """Decide about a report, CONTINUE or STOP, and send the decision to the trial's gang."""
@@ -164,7 +160,6 @@ class ASHA(GangScheduler):
             "brackets": [[rung.state() for rung in rungs] for rungs in self._brackets],
             "credit": self._credit,
             "bracket_of": self._bracket_of,
-            "skips": self._skips,
             "num_stopped": self.num_stopped,
         }
 
@@ -174,7 +169,6 @@ class ASHA(GangScheduler):
                 rung.load(filed)
         self._credit, self._bracket_of = list(state["credit"]), dict(state["bracket_of"])
         self._bound_of, self.num_stopped = {}, state["num_stopped"]
-        self._skips = dict(state.get("skips", {}))
 
     # -- the rule -----------------------------------------------------------------------------------
 
@@ -183,8 +177,6 @@ class ASHA(GangScheduler):
         time, loss = self._progress(result), self._loss(result)
         if time is None or math.isnan(time):
             return None
-        if (base := self._began_at.pop(trial_id, 0)) and (reports := number(result.get(TRAINING_ITERATION))):
-            self._skips[trial_id] = time * min(1.0, base / reports)  # a report's share of it
         rungs = self._rungs_of(trial_id)
         past = self._end.past(trial_id, result, time)
         if loss is None or not rungs:
@@ -202,11 +194,8 @@ class ASHA(GangScheduler):
         return None if time >= self.max_t else why
 
     def _rungs_of(self, trial_id: str) -> list[Rung]:
-        """Return the rungs at which a trial is compared; a branch only at those that it reaches itself."""
-        if trial_id not in self._bracket_of:
-            return []
-        below = self._skips.get(trial_id, 0.0)
-        return [rung for rung in self._brackets[self._bracket_of[trial_id]] if rung.milestone > below]
+        """Return the rungs at which a trial is compared."""
+        return self._brackets[self._bracket_of[trial_id]] if trial_id in self._bracket_of else []
 
     @property
     def _unit(self) -> str:

@@ -37,11 +37,6 @@ def call_actor(trial: Trial, method_name: str, *args: Any) -> Any:
         return None
 
 
-def began_at(trial: Any) -> int | None:
-    """Return the report of another trial with whose state a branch began; None for a trial that is none."""
-    return getattr(trial, "began_at", None)
-
-
 def number(value: Any) -> float | None:
     """Return a number as a float, including NaN and infinities; None for anything else."""
     if value is None or isinstance(value, str | bytes):

@@ -21,7 +21,7 @@ from tunelight.compat.arguments import known_arguments
 from tunelight.compat.ray import end_cached_actors
 from tunelight.messages import RESULT_KEY, Continue, Resize, Stop
 from tunelight.schedulers.base import GangScheduler, SweepFacts
-from tunelight.schedulers.common import TRAINING_ITERATION, WORST, End, began_at, check_halving, tell
+from tunelight.schedulers.common import TRAINING_ITERATION, WORST, End, check_halving, tell
 from tunelight.schedulers.common import number as to_number
 from tunelight.schedulers.ledger import Ledger, TrialResources
 from tunelight.schedulers.members import Member, Members, State
@@ -151,10 +151,8 @@ class ElasticASHA(GangScheduler):
             self._promotion.leave(member)
         self._resources = member.resources
         self.explain(trial.trial_id, None)
-        base = began_at(trial) or 0
-        target = max(member.target, sum(rung.milestone <= base for rung in self._promotion.rungs))
-        member.until = self._bound(target if base else 0, base)
-        self._members.move(member, State.WAITING, target)
+        member.until = self._bound(0, 0)
+        self._members.move(member, State.WAITING, member.target)
         self._ending = 1
 
     def on_trial_result(self, tune_controller: TuneController, trial: Trial, result: Mapping[str, Any]) -> str:

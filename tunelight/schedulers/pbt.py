@@ -29,7 +29,7 @@ from tunelight.compat.ray import cluster_size, trial_actor
 from tunelight.errors import SettingsError, unknown
 from tunelight.messages import RESULT_KEY, Adopt, Continue
 from tunelight.schedulers.base import GangScheduler, SweepFacts
-from tunelight.schedulers.common import TRAINING_ITERATION, began_at, call_actor, tell
+from tunelight.schedulers.common import TRAINING_ITERATION, call_actor, tell
 from tunelight.schedulers.ledger import TrialResources
 from tunelight.settings import checks
 from tunelight.settings.checks import holder_of
@@ -162,9 +162,7 @@ class GangPBT(GangScheduler):
                 "GangPBT needs to know what to mutate: GangPBT(hyperparam_mutations={'lr': tune.loguniform(1e-4, 1)}). "
                 "In tunelight.run it takes the search space's own domains."
             )
-        base = began_at(trial) or 0
-        new = _Member(len(self._members), reports=base, due=base + self._interval)
-        member = self._members.setdefault(trial.trial_id, new)
+        member = self._members.setdefault(trial.trial_id, _Member(len(self._members), due=self._interval))
         member.ended = member.told = False
         self._trials[trial.trial_id] = trial
 

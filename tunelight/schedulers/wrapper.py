@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 from ray.tune.experiment import Trial
@@ -13,7 +13,7 @@ from tunelight.compat.controller import mend, put_aside
 from tunelight.compat.ray import TRAINING_ITERATION
 from tunelight.messages import RESULT_KEY, Continue
 from tunelight.schedulers.base import GangScheduler
-from tunelight.schedulers.common import began_at, tell
+from tunelight.schedulers.common import tell
 
 _PAUSABLE: Final = f"{RESULT_KEY}/pausable"
 
@@ -21,7 +21,7 @@ _PAUSABLE: Final = f"{RESULT_KEY}/pausable"
 class SweepScheduler:
     """Passes everything on to a scheduler, but for repetitions, trials that leave, and while the sweep is paused.
 
-    A repetition, or a branch that is kept, competes with no other trial: the scheduler never learns of it, and it
+    A repetition or a branch competes with no other trial: the scheduler never learns of it, and it
     trains to a fixed report. While the sweep is paused no trial begins or goes on, and those that can are paused at
     their next report.
 
@@ -63,19 +63,11 @@ class SweepScheduler:
         """Trials of which the scheduler does not learn, by their ids."""
         self._told: set[str] = set()
         """Those whose gang was told its end."""
-        self._first: dict[str, Any] = {}
-        """Branches that wait for workers, which come before other trials."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "scheduler":  # as where it is copied
             raise AttributeError(name)
         return getattr(self.scheduler, name)
-
-    @property
-    def waiting_branches(self) -> list[Any]:
-        """The branches that have yet to begin, the first one first."""
-        self._first = {key: trial for key, trial in self._first.items() if trial.status == Trial.PENDING}
-        return [trial for key, trial in self._first.items() if key not in self.aside]
 
     def _call(self, name: str, *given: Any) -> Any:
         """Call a method of the scheduler."""
@@ -98,8 +90,6 @@ class SweepScheduler:
         self.controller = tune_controller
         if self._end(trial) is not None:
             self._spared[trial.trial_id] = trial
-        if began_at(trial) is not None and trial.status == Trial.PENDING:
-            self._first[trial.trial_id] = trial
         self._pass_on("on_trial_add", tune_controller, trial)
         if trial.trial_id in self.leaving and trial.status == Trial.PENDING and put_aside(tune_controller, trial):
             self.aside[trial.trial_id] = trial
@@ -146,23 +136,11 @@ class SweepScheduler:
             tell(trial, Continue(None))
         return str(TrialScheduler.CONTINUE)
 
-    def on_trial_yield(self, trial: Any, result: Mapping[str, Any]) -> bool:
-        """Take a trial that leaves its gang to another one, so that Tune pauses it; return whether a result says so."""
-        if not (result.get(RESULT_KEY) or {}).get("yields"):
-            return False
-        self.aside[trial.trial_id] = trial
-        self.scheduler.explain(trial.trial_id, "leaves its workers to a branch, and goes on when there is room")
-        return True
-
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
-        """Return a branch, else the scheduler's choice, else a repetition; none while the sweep is paused.
-
-        A scheduler that pauses trials, or resizes them, makes room by its own choice.
-        """
+        """Return the scheduler's choice, else a repetition or a branch; none while the sweep is paused."""
         if self.paused:
             return None
-        first = None if self.scheduler.pauses else next(iter(self.waiting_branches), None)
-        chosen = first or self._call("choose_trial_to_run", tune_controller)
+        chosen = self._call("choose_trial_to_run", tune_controller)
         if chosen is None:
             spared = self._spared.values()
             waiting = (trial for status in (Trial.PENDING, Trial.PAUSED) for trial in spared if trial.status == status)

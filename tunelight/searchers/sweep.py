@@ -88,8 +88,6 @@ class SweepTrial(_Trial):  # type: ignore[misc]
     snapshot of the experiment. tunelight has the reports in its own record, and resumes from that.
     """
 
-    began_at: int | None = None
-    """The report of another trial with whose state a branch began; None for a trial that is none."""
     classes: dict[str, Any] | None = None
     """Trainables by name, which the sweep's trials share; Tune would fetch and unpickle theirs for each trial."""
 
@@ -132,7 +130,7 @@ class SweepSearch(SearchAlgorithm):
     ``wait`` is called where no trial lives and none begins: Tune then asks for one each second, and does nothing else
     for up to ten minutes. True ends the search.
 
-    ``longest``: how many reports a branch that is kept may make.
+    ``longest``: how many reports a branch may make.
 
     With ``repeats``, the best configurations are trained again once all of these trials have ended, by more trials than
     ``num_samples``; the searcher does not learn of those, and not of branches, which have another trial's training.
@@ -176,8 +174,6 @@ class SweepSearch(SearchAlgorithm):
         self._resumed = deque(start.resumed)
         self._branches = {past.trial_id: past.branch for past in start.resumed if past.branch is not None}
         self._branched = start.branches
-        self.branches_asked = 0
-        """How many branches wait for a checkpoint of their parents."""
         self._known = set(start.known)
         self._points = start.points
         self._last: dict[str, Mapping[str, Any]] = dict(start.last)
@@ -271,9 +267,9 @@ class SweepSearch(SearchAlgorithm):
     def ends_at(self, trial_id: str) -> float | None:
         """Return the report at which a trial is stopped that competes with no other; None for trials that do.
 
-        Those are repetitions, and branches that are kept. Infinite: it ends by itself.
+        Those are repetitions and branches. Infinite: it ends by itself.
         """
-        if (branch := self._branches.get(trial_id)) is not None and branch.keep:
+        if trial_id in self._branches:
             return self._longest
         return None if self._repeats is None else self._repeats.ends_at(trial_id)
 
@@ -298,18 +294,13 @@ class SweepSearch(SearchAlgorithm):
         return f"{self._created:05d}"
 
     def branch(self, config: dict[str, Any], branch: Branch, folder: Path) -> Trial:
-        """Return a branch, as one more trial, whose folder says with what it begins."""
+        """Return a branch, as one more trial, whose folder has the checkpoint with which it begins."""
         past = ResumedTrial(self.next_id, config, branch.number, folder, branch=branch)
         checkpoints.write_acked(past.number, past.folder)  # first: the storage may not answer
         self._created += 1
         self._branched += 1
         self._branches[past.trial_id] = branch
         return self._go_on(past)
-
-    @property
-    def has_branches(self) -> bool:
-        """Whether there are branches."""
-        return bool(self._branches)
 
     def branch_of(self, trial_id: str) -> Branch | None:
         """Return where a branch began; None for other trials."""
@@ -343,8 +334,6 @@ class SweepSearch(SearchAlgorithm):
         if self._repeats is not None and past.branch is None:
             self._repeats.begin(past.trial_id, past.config)
         self._live[past.trial_id] = trial = self._make(past.trial_id, past.config)
-        if past.branch is not None:
-            trial.began_at = past.branch.number  # type: ignore[attr-defined]  # SweepTrial's
         if past.paused:
             trial.status = Trial.PAUSED
         if past.number:  # where nothing is left to train, Tune ends the trial with this
@@ -456,7 +445,7 @@ class SweepSearch(SearchAlgorithm):
     @property
     def complete(self) -> bool:
         """Whether no trial lives and none was to come."""
-        if self._live or self.branches_asked or not self.all_made:
+        if self._live or not self.all_made:
             return False
         return self._to_repeat is None or not self._admit()
 

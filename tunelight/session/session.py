@@ -33,7 +33,6 @@ class Session:
         task, start, place: what is trained, this start of it, and this rank's place in its gang.
         context: what training code may know.
         boundary: reports, and what is decided at each. writing: writes checkpoints.
-        halvable: whether half the training batch would have needed less memory, where training now stands.
         exchange: gives this training's state to other trials, and takes theirs.
         lockstep: compares what the ranks do together.
         shared: values that rank 0 makes once for all ranks, such as shards of datasets.
@@ -56,7 +55,7 @@ class Session:
     ) -> None:
         self.task, self.start, self.place = task, start, place
         self.shared = shared
-        self.halvable = self.ending = False
+        self.ending = False
         self.lockstep = Lockstep(place, channel, lambda: mailbox.aborted, collective_limit_s)
         self._post = post
         self.boundary = Boundary(

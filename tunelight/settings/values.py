@@ -208,7 +208,6 @@ class Settings:
         "Workers of all trials together, at most.",
         {"minimum": 0, "type": "integer"},
     )
-    priority: int = _setting(0, checks.integer, "Sweeps with a higher one get workers first.", {"type": "integer"})
     time_budget: float | str | timedelta | None = _setting(
         None, checks.time_budget, "After which the sweep ends: seconds, or 2h, 1h 30m.", _POSITIVE, _TEXT
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 from tunelight.errors import CommandError
 from tunelight.record import RecordFollower, ask, find_sweep
-from tunelight.record.commands import LIMIT_S
 from tunelight.results import SweepResults
 from tunelight.space.plain import to_plain_config
 
@@ -44,20 +42,17 @@ class AttachedSweep:
         """Try a configuration next, as one more trial; its keys are dotted, or nested as in the search space."""
         return self._send("enqueue", config=to_plain_config(config))
 
-    def branch(self, trial: str | int, config: Mapping[str, Any] | None = None, *, keep: bool = False) -> str:
-        """Train one more trial, which begins with the weights and optimizers that another has now. Experimental.
+    def branch(self, trial: str | int, config: Mapping[str, Any] | None = None) -> str:
+        """Train one more trial, which begins with the newest checkpoint of another. Experimental.
 
         Its reports and epochs are counted on from the other's. Keys of ``config`` are changed as population-based
-        training does: options of optimizers at once, and the model is built with them.
+        training does: options of optimizers at once, and the model is built with them. No scheduler stops it.
 
         Args:
-            trial: the other trial's id or number, or ``"best"``. One that trains writes a checkpoint at the end of its
-                training step; of one that does not, its newest is taken.
+            trial: the other trial's id or number, or ``"best"``.
             config: what is to change, by dotted key or nested; nothing, for another course of the same training.
-            keep: train it to its end; else the scheduler may stop it, as any trial.
         """
-        # Its parent answers at the end of its training step, or with its next report, however long that takes.
-        return self._send("branch", trial, limit_s=math.inf, config=to_plain_config(config or {}), keep=keep)
+        return self._send("branch", trial, config=to_plain_config(config or {}))
 
     def set(self, **settings: Any) -> str:
         """Change ``max_concurrent``, ``max_workers`` (None: as many as fit) or ``num_samples``.
@@ -73,9 +68,9 @@ class AttachedSweep:
         """Set the number of workers of a running trial that is elastic, from its next report on."""
         return self._send("resize", trial, workers=workers)
 
-    def _send(self, do: str, trial: str | int | None = None, limit_s: float = LIMIT_S, **arguments: Any) -> str:
+    def _send(self, do: str, trial: str | int | None = None, **arguments: Any) -> str:
         known = None if trial is None else SweepResults.load(self.folder).trial(str(trial)).id
-        return ask(RecordFollower(self.folder, brief=True), do, known, limit_s=limit_s, **arguments)
+        return ask(RecordFollower(self.folder, brief=True), do, known, **arguments)
 
 
 def attach(sweep: str | os.PathLike[str] = "last", storage: str | os.PathLike[str] = "tunelight_runs") -> AttachedSweep:

@@ -40,7 +40,6 @@ from tunelight.record import (
 from tunelight.schedulers.base import GangScheduler
 from tunelight.searchers import ResumedTrial, ResumeState, TrackingSearcher, created_at_least, teach
 from tunelight.space import SearchSpace
-from tunelight.trial.fitting import recall, remember
 
 if TYPE_CHECKING:
     from tunelight.settings import Settings
@@ -104,12 +103,11 @@ class _SchedulerReplay:
         kind, trial_id = line["kind"], str(line.get("trial"))
         before = known.state if (known := self._state.trials.get(trial_id)) else None
         apply(self._state, line)
-        branch = known.branch if (known := self._state.trials.get(trial_id)) else None
-        if trial_id in self._state.repetitions or (branch is not None and branch.keep):  # no scheduler learned of it
+        known = self._state.trials.get(trial_id)
+        if trial_id in self._state.repetitions or (known is not None and known.branch is not None):  # as in the sweep
             return
         if kind == "trial":
             self.trials[trial_id] = stub_trial(trial_id, dict(line["config"]))
-            self.trials[trial_id].began_at = None if branch is None else branch.number
             self._scheduler.on_trial_add(self, self.trials[trial_id])
         elif kind == "config":  # recorded just before the report at which it was decided
             self.configs[trial_id] = dict(line["config"])
@@ -292,14 +290,6 @@ def start_from(
         resumed=tuple(resumed),
         past=() if settings.repeats is None else _trainings(past),
     )
-
-
-def remember_pieces(past: SavedSweep) -> None:
-    """Tell trials how small the pieces of a batch had to be in earlier runs of the sweep. Call it with Ray started."""
-    for trial in past.state.trials.values():
-        if trial.pieces > 1:
-            config, folder = trial.config, past.folder.absolute()
-            remember(folder, config, max(trial.pieces, recall(folder, config)))
 
 
 def _trainings(past: SavedSweep) -> tuple[tuple[Training, dict[str, Any]], ...]:

@@ -109,7 +109,6 @@ def run(
     checkpoints: Checkpoints | None = UNSET,
     max_concurrent: int | None = UNSET,
     max_workers: int | None = UNSET,
-    priority: int = UNSET,
     time_budget: float | str | timedelta | None = UNSET,
     storage: str | os.PathLike[str] = UNSET,
     name: str | None = UNSET,
@@ -168,8 +167,6 @@ def run(
             the last two, and when to write one. None: none with ``model=`` or ``script=``.
         max_concurrent: maximum number of trials at once (None: as many as fit the cluster).
         max_workers: maximum number of workers of all trials together (None: as many as fit). 0: trials wait for more.
-        priority: of sweeps that share a cluster, one with a higher number gets the workers that it can use: trials of
-            the others leave theirs, with a checkpoint, and go on when there is room again (0).
         time_budget: seconds, a timedelta or "2h", after which the sweep ends (None). Counted anew when it is resumed.
         storage, name: the sweep's folder is storage/name ("tunelight_runs", a name made from the time). ``storage``
             may be a URL, "s3://bucket/x".
@@ -184,7 +181,7 @@ def run(
             folder that holds sweeps stands for the last 20 that reported the metric (none). Keys that have another name
             now are given as well, {"sweeps": True, "keys": {"lr": "model.lr"}}.
         callbacks: Ray Tune Callbacks, on the driver.
-        failures: FailurePolicy(max_failures=3, ...), {"on_oom": "halve_batch"}, or only how many failures (lost workers
+        failures: FailurePolicy(max_failures=3, ...), {"on_slow": "ignore"}, or only how many failures (lost workers
             and nodes, hangs) a trial survives, each time continuing from its last checkpoint.
         evaluation: Lightning's validation and test: "ddp", as its DDP does, or "exact", with one process's values for
             any number of workers (None: "ddp" for gangs of a fixed size, "exact" for elastic ones).
@@ -246,10 +243,6 @@ def _run_sweep(space: SearchSpace, settings: Settings, control: SweepControl) ->
         ):
             if page is not None:
                 page.say()
-            if past is not None:
-                from tunelight.sweep.replay import remember_pieces
-
-                remember_pieces(past)
             steps(f"Starting the first trial, workers: {reservation.workers}")
             try:
                 _tune(replace(sweep, reservation=reservation), control, watch, handle, steps)
@@ -374,7 +367,6 @@ def _parts(
     from tunelight.record import RecordCallback
     from tunelight.reporting import ProgressCallback, TensorBoardCallback
     from tunelight.searchers import TrackingSearcher
-    from tunelight.sweep.neighbours import Neighbours
     from tunelight.sweep.run import FailFast
     from tunelight.sweep.steering import Steering
     from tunelight.trial.output import OutputCallback
@@ -409,7 +401,6 @@ def _parts(
     progress = False if of_script else settings.progress
     shown = ProgressCallback(record.state, total=total, progress=progress, steps=steps, waits=waits)
     output = [OutputCallback(folder if of_script else None)] if of_script or settings.verbose < 2 else []
-    neighbours = Neighbours(settings.priority)
     steering = Steering(
         record,
         search,
@@ -420,7 +411,6 @@ def _parts(
         sweep_file=sweep.sweep_file,
         shown=shown,
         answered=sweep.upload,
-        neighbours=neighbours,
         max_workers=settings.max_workers,
     )
     control.begin(record, steering.look, shown.say if settings.progress else None)
@@ -444,7 +434,6 @@ def _parts(
         control.signals.graceful = False
         for one in (*written, shown, *output):
             one.close()
-        neighbours.close()
         if tracking is not None:
             tracking.close({trial.id: trial.state for trial in record.state.trials.values()})
 

@@ -12,20 +12,18 @@ from typing import Any, ClassVar
 import ray
 
 from tunelight.checkpoints import files as checkpoints
-from tunelight.checkpoints.adoption import pin
 from tunelight.compat.ray import DONE, RESULT_DUPLICATE, SHOULD_CHECKPOINT, TRAINING_ITERATION, announce, nothing_saved
 from tunelight.errors import GangError, TrialError
-from tunelight.gang.drain import DRAINED, YIELDS, moved_away, reason_to_leave
+from tunelight.gang.drain import DRAINED, moved_away, reason_to_leave
 from tunelight.gang.gang import Gang
 from tunelight.gang.gang_log import GangLog
-from tunelight.gang.orders import Orders, Reason, note_branch, orders_of
+from tunelight.gang.orders import Orders, Reason, orders_of
 from tunelight.gang.parcel import with_parameters
 from tunelight.gang.run import head_error
 from tunelight.machine.imports import collector_resting
 from tunelight.messages import (
     RESULT_KEY,
     Adopt,
-    CheckpointInfo,
     Continue,
     Decision,
     Ended,
@@ -105,18 +103,11 @@ class GangTrainable(Trainable):
         """Its name in orders."""
         return f"{type(self).__name__}/{self._trial.id}"
 
-    def _branched(self, branch: str, checkpoint: CheckpointInfo | None) -> None:
-        if checkpoint is not None:
-            pin(checkpoint, self._trial.folder, branch)
-        note_branch(self._in_orders, branch, checkpoint)
-
     def _new_trial(self, config: dict[str, Any]) -> Trial:
         repetition = repetition_in(self.trial_name)
         self._orders = Orders()
         root = root_in(self.trial_name)
-        return Trial(
-            self.spec, self.trial_id, self._trial_dir(), config, repetition, root=root, branched=self._branched
-        )
+        return Trial(self.spec, self.trial_id, self._trial_dir(), config, repetition, root=root)
 
     def _trial_dir(self) -> Path:
         """Return the folder of the trial that Tune has set last: in Tune's storage, if that is a path, else its logdir.
@@ -274,7 +265,6 @@ class GangTrainable(Trainable):
         self._iteration = trial.run.number
         if self._gang.unfit is not None:
             trial.say(f"a worker is replaced: {self._gang.unfit}")
-        trial.learn_pieces()
         self._gang_log.begin()
         trial.run.start(self._gang, self._leave, lambda: self._orders)
         if self.spec.soft_errors:  # a driver of tunelight's listens
@@ -293,7 +283,6 @@ class GangTrainable(Trainable):
     def _reported(self, report: Report) -> dict[str, Any]:
         trial = self._trial
         self._pausable = report.savable or self.spec.task.passed_on
-        trial.share_pieces()
         result = {
             **report.metrics,
             "epoch": report.epoch,
@@ -318,12 +307,6 @@ class GangTrainable(Trainable):
         if not trial.run.number and (stopped or self.spec.task.must_report):
             message = "the trial was stopped before its first report" if stopped else "the trial ended without a report"
             raise TrialError(head_error(GangError(message)))
-        if trial.run.number == trial.branched_at and self.spec.task.must_report and not stopped:
-            message = (
-                f"the branch ended without a report: its training ends (max_epochs, max_steps) with report "
-                f"{trial.run.number}, at which it began. Let it train for longer, or branch a trial before its end"
-            )
-            raise TrialError(head_error(GangError(message)))
         return {RESULT_DUPLICATE: True, DONE: True}
 
     def _failed(self, error: WorkerError) -> dict[str, Any]:
@@ -332,8 +315,6 @@ class GangTrainable(Trainable):
         if error.type_name == DRAINED:
             self._replace_gang()
             raise moved_away(error)
-        if error.type_name == YIELDS:  # Tune is to pause it, and to keep the gang
-            return {TRAINING_ITERATION: self._trial.run.number, DONE: False, RESULT_KEY: {"yields": True}}
         if not self._gang.met and error.rank < 0:
             self._replace_gang()  # it could not start: the next trial gets another
             if error.cause != "exception":
@@ -352,7 +333,6 @@ class GangTrainable(Trainable):
         return {
             "seconds": run.seconds or 0.0,
             "compiled": report.compiled if report else 0,
-            "pieces": run.next.pieces,
             "workers": self._gang.size or self.spec.gang.reservation.workers,
             "checkpoints": tuple(trial.kept.news()),  # a tuple: Tune's TensorBoard logger would draw lists
             "metrics": report.metrics if report else {},  # Tune overwrites a metric named pid, say

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from tunelight.gang.run import ResilientRun
 from tunelight.messages import Adopt, CheckpointInfo, Report, WorkerError
 from tunelight.policies import Divergence
 from tunelight.session.task import Start
-from tunelight.trial import fitting
 from tunelight.trial.spec import TrialSpec
 
 logger = logging.getLogger(__name__)
@@ -41,7 +39,6 @@ class Trial:
         repetition: int = 0,
         *,
         root: str | None = None,
-        branched: Callable[[str, CheckpointInfo | None], object] = lambda *_: None,
     ) -> None:
         self.spec = spec
         self.id = trial_id
@@ -59,17 +56,12 @@ class Trial:
             saved=self.saved,
             newest=self.newest,
             size=spec.start,
-            branched=branched,
         )
         """Its training: the owner of its number, its configuration and the checkpoint to resume from."""
         self.passed: int | None = None
         """The report whose checkpoint Tune got last."""
         self.unable: CheckpointError | None = None
         """Why it cannot be resumed, if it cannot."""
-        self._shared_pieces = 1
-        """The number of pieces of a batch that other trials know of."""
-        self.branched_at: int | None = None
-        """The report with whose state it began in this start, as a branch of another trial."""
         self._adopted: str | None = None
         self._adopted_at: int | None = None
         """The report after which it adopted last, while that is in no checkpoint that was asked for."""
@@ -84,22 +76,6 @@ class Trial:
         """Return the notes since the last call."""
         log, self._log = self._log, []
         return tuple(log)
-
-    # -- what trials like it have found
-
-    def learn_pieces(self) -> None:
-        """Cut training batches into as many pieces as a trial like this one had to."""
-        if self.spec.gang.failures.on_oom == "halve_batch":
-            pieces = self._shared_pieces = fitting.recall(self.folder.parent, self.run.next.config)
-            if pieces > self.run.next.pieces:
-                self.run.cut(pieces)
-                self.say(f"cuts each training batch into {pieces} pieces, as a configuration like it had to")
-
-    def share_pieces(self) -> None:
-        """Let other trials know into how many pieces its batches are cut, now that it has reported with them."""
-        if self.run.next.pieces > self._shared_pieces:
-            self._shared_pieces = self.run.next.pieces
-            fitting.remember(self.folder.parent, self.run.next.config, self.run.next.pieces)
 
     # -- where it resumes
 
@@ -165,10 +141,7 @@ class Trial:
     def _after_adoption(self, found: CheckpointInfo | None, upto: int | None) -> CheckpointInfo | None:
         """Return where to resume: from the other trial's checkpoint, if the last adoption is in none of its own yet."""
         adoption = adoptions.read_adoption(self.folder)
-        if adoption is None or (found is not None and (found.number > adoption.number or adoption.branch)):
-            return found
-        if adoption.branch and self._root is None:  # of a branch of this id that a driver never came to record
-            self._forget_adoption()
+        if adoption is None or (found is not None and found.number > adoption.number):
             return found
         if upto is not None and adoption.number > upto:  # the driver did not hear of that report
             self._forget_adoption()
@@ -176,25 +149,13 @@ class Trial:
         seconds, copy = None if found is None else found.seconds, None
         with suppress(OSError, CheckpointError):
             copy = checkpoints.copy_from_trial(
-                self.folder.parent / adoption.folder,
-                self.folder,
-                adoption.number,
-                adoption.parent_number,
-                seconds,
-                between=adoption.between,
+                self.folder.parent / adoption.folder, self.folder, adoption.number, adoption.parent_number, seconds
             )
-        if adoption.branch:
-            with suppress(OSError):  # it costs space, no more
-                adoptions.unpin(self.folder.parent / adoption.folder, adoption.branch)
-            if copy is None:
-                return None
-            self.branched_at = adoption.number
         self._forget_adoption()
         if copy is None:
             self.say(f"what it adopted after report {adoption.number} is in no checkpoint, and lost")
             return found
-        if not adoption.branch:
-            self.say(f"takes what it adopted after report {adoption.number} from a checkpoint of {adoption.parent}")
+        self.say(f"takes what it adopted after report {adoption.number} from a checkpoint of {adoption.parent}")
         return self.kept.add(copy)
 
     def _tell(self, found: tuple[CheckpointInfo | None, str | None]) -> CheckpointInfo | None:

@@ -15,8 +15,8 @@ from tests.kit.recording import Clock
 from tunelight.errors import GangError, TrialError
 from tunelight.extras.standalone.driver import _listen
 from tunelight.gang import orders
-from tunelight.gang.drain import DRAINED, LOOK_S, NODES_S, YIELDS, DrainWatch, moved_away
-from tunelight.gang.orders import OrderBook, Orders, Reason, note_branch, orders_of
+from tunelight.gang.drain import DRAINED, LOOK_S, NODES_S, DrainWatch, moved_away
+from tunelight.gang.orders import OrderBook, Orders, Reason, orders_of
 from tunelight.gang.run import ResilientRun, drained
 from tunelight.gang.spec import GangSpec
 from tunelight.messages import (
@@ -28,7 +28,6 @@ from tunelight.messages import (
     Offered,
     Output,
     Report,
-    Save,
     Saved,
     Stop,
     Text,
@@ -392,60 +391,13 @@ def test_another_trial_on_a_gang_that_was_larger_says_nothing_of_it() -> None:
     assert said == []
 
 
-def test_each_branch_gets_the_checkpoint_that_was_written_for_it() -> None:
-    between = replace(info(1), between=7)
-    gang = ScriptedGang([report(1), Saved(between, 1), Saved(None, 2), report(2), Ended(0)])
-    given: list[Any] = []
-    run, *_ = play(gang, branched=lambda name, checkpoint: given.append((name, checkpoint)), start=False)
-    orders = iter([Orders(), Orders(branches={"b": True}), *[Orders(branches={"b": True, "c": False})] * 9])
-    run.start(gang, None, lambda: next(orders))  # type: ignore[arg-type]
-    assert numbers(run) == [1, 2]
-    assert given == [("b", between), ("c", None)]
-    assert gang.answers == [Save(), Save()]
-    assert gang.hurried == 1
-    assert run.resume == info(2)
-
-
-def test_a_branch_is_asked_for_again_of_ranks_that_start_anew() -> None:
-    gang = ScriptedGang([Ended(1, error=error())], [Saved(info(1), 2), Ended(0), Ended(1)])
-    given: list[Any] = []
-    run, *_ = play(gang, branched=lambda *branch: given.append(branch), start=False)
-    run.start(gang, None, lambda: Orders(branches={"b": True}))  # type: ignore[arg-type]
-    numbers(run)
-    assert given == [("b", info(1))]
-    assert gang.answers == [Save(), Save()]
-
-
 def test_a_trial_that_tune_has_ended_ends_at_once() -> None:
     gang = ScriptedGang([report(1), report(2), Ended(0, stopped=True)])
     run, *_ = play(gang, start=False)
-    run.start(gang, None, lambda: Orders(stop=True, branches={"b": True}))  # type: ignore[arg-type]
+    run.start(gang, None, lambda: Orders(stop=True))  # type: ignore[arg-type]
     numbers(run)
     assert gang.answers == [Stop("stopped")]
     assert gang.hurried == 1
-
-
-def test_a_trial_that_leaves_its_gang_to_another_says_so_by_another_error() -> None:
-    order = Reason("leaves its workers to a branch", gang_stays=True)
-    reasons = iter([None, order, order, None, None])
-    gang = ScriptedGang([report(1), Saved(info(1), 1), Ended(0), Ended(1)])
-    run, *_ = play(gang, leave=lambda: next(reasons))
-    with pytest.raises(TrialError) as caught:
-        numbers(run)
-    assert caught.value.error.type_name == YIELDS
-
-
-def test_a_checkpoint_that_cannot_be_kept_is_asked_for_again_a_few_times_and_costs_no_trial() -> None:
-    def refuse(*_: Any) -> None:
-        tried.append(1)
-        raise OSError(28, "No space left on device")
-
-    tried: list[int] = []
-    gang = ScriptedGang([*(Saved(info(1), number) for number in (1, 2, 3)), report(2), Ended(0)])
-    run, *_ = play(gang, branched=refuse, start=False)
-    run.start(gang, None, lambda: Orders(branches={"b": True}))  # type: ignore[arg-type]
-    assert numbers(run) == [2]
-    assert (len(tried), gang.answers) == (3, [Save()] * 3)
 
 
 # --- nodes that are to be taken away: who is told, how often that is asked, and what a run does about it
@@ -493,30 +445,13 @@ def test_an_order_is_read_as_it_was_given(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(orders, "kept_for_job", kept.get)
     book = OrderBook()
     assert orders_of("gang/1") == Orders()
-    for reason in (Reason("leaves", ends=True), Reason("leaves", gang_stays=True), None):
+    for reason in (Reason("leaves", ends=True), None):
         book.leave("gang/1", reason)
         assert orders_of("gang/1") == Orders(reason)
-    book.branch("gang/1", "b", at_step=True)
     book.leave("gang/1", Reason("leaves"))
     book.stop("gang/1")
-    assert orders_of("gang/1") == Orders(Reason("leaves"), {"b": True}, stop=True)
-    book.forget("gang/1", "b")
     assert orders_of("gang/1") == Orders(Reason("leaves"), stop=True)
     assert orders_of("gang/2") == Orders()
-
-
-def test_a_branch_is_given_the_checkpoint_that_was_written_for_it_or_why_there_is_none(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    kept: dict[str, str] = {}
-    monkeypatch.setattr(orders, "keep_for_job", kept.__setitem__)
-    monkeypatch.setattr(orders, "kept_for_job", kept.get)
-    book, info = OrderBook(), CheckpointInfo("c/report-000003.ckpt", 3, fits=("Net 1",), between=120)
-    assert book.branched("gang/1", "b") is None
-    note_branch("gang/1", "b", info)
-    note_branch("gang/1", "c", None)
-    assert book.branched("gang/1", "b") == info
-    assert book.branched("gang/1", "c") == "it writes no checkpoint now"
 
 
 def test_training_without_a_checkpoint_leaves_all_the_same_where_everything_ends():

@@ -233,33 +233,6 @@ def test_debug_string_names_each_rung_and_its_cutoff():
     assert "no rung below max_t" in make_asha(max_t=1).debug_string()
 
 
-def test_a_branch_is_compared_at_the_rungs_that_it_reaches_itself():
-    asha, handle = make_asha(reduction_factor=2, max_t=16), FakeHandle()
-    first = add(asha, "a")
-    for t in (1, 2, 4):
-        report(asha, first, t, 0.5)
-    branch = make_trial("b", handle)
-    branch.began_at = 3
-    asha.on_trial_add(TUNE, branch)
-    assert report(asha, branch, 4, 0.4) == CONTINUE
-    assert [sorted(rung.filed) for rung in asha._brackets[0]] == [["a"], ["a"], ["a", "b"], []]
-    assert handle.decisions == [Continue(8)]
-    late = make_trial("c")
-    late.began_at = 2
-    asha.on_trial_add(TUNE, late)
-    assert report(asha, late, 3, 9.0) == CONTINUE
-    assert report(asha, late, 4, 9.0) == STOP
-
-
-def test_where_time_is_not_reports_a_branch_begins_at_their_share_of_it():
-    asha = make_asha(reduction_factor=2, max_t=160, grace_period=10, time_attr="samples")
-    branch = make_trial("b")
-    branch.began_at = 3
-    asha.on_trial_add(TUNE, branch)
-    asha.on_trial_result(TUNE, branch, {"training_iteration": 4, "samples": 40, "loss": 0.1})
-    assert [len(rung.filed) for rung in asha._brackets[0]] == [0, 0, 1, 0]  # 10, 20, 40, 80; it began at 30
-
-
 def test_a_unit_and_another_time_attr_contradict():
     assert make_asha(unit="seconds", time_attr="time_total_s").initial_decision() == Continue(until=1)
     with pytest.raises(SettingsError, match="unit='samples', which counts 'samples', and time_attr='steps'"):

@@ -646,7 +646,7 @@ def test_where_a_report_comes_first_it_writes_the_checkpoint_and_nobody_hurries_
     assert sum(isinstance(event, Saved) for event in ranks.events) == 1
 
 
-def test_a_checkpoint_for_a_branch_is_no_reason_for_training_code_to_leave(tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_asked_for_is_no_reason_for_training_code_to_leave(tmp_path: Path) -> None:
     ranks = Ranks(tmp_path, 2, until=None)
     ranks.mailboxes[0].put(Save(serial=5))
     for mailbox in ranks.mailboxes:
@@ -654,7 +654,7 @@ def test_a_checkpoint_for_a_branch_is_no_reason_for_training_code_to_leave(tmp_p
     assert each(ranks, lambda _, boundary: [boundary.preempted() for _ in range(3)]) == [[False] * 3] * 2
 
 
-def test_training_code_that_has_to_leave_hears_so_behind_an_order_for_a_branch(tmp_path: Path) -> None:
+def test_training_code_that_has_to_leave_hears_so_behind_an_order_for_a_checkpoint(tmp_path: Path) -> None:
     ranks = Ranks(tmp_path, 2, until=None)
     ranks.mailboxes[0].put(Save(serial=5))
     ordered(ranks, 1, 0)

@@ -13,7 +13,6 @@ import pytest
 from tests.kit.recording import Sweep
 from tunelight.errors import SettingsError
 from tunelight.machine.signals import GRACE_VARIABLE, grace_s
-from tunelight.record import Branch
 from tunelight.resources import Reservation
 from tunelight.schedulers import ElasticASHA
 from tunelight.schedulers.base import GangScheduler
@@ -23,7 +22,6 @@ from tunelight.searchers import RandomSearcher, SweepSearch
 from tunelight.settings import Settings
 from tunelight.space import SearchSpace
 from tunelight.sweep.control import SweepControl
-from tunelight.sweep.neighbours import Neighbours
 from tunelight.sweep.steering import Allowance
 
 
@@ -297,115 +295,3 @@ def test_a_limit_of_workers_leaves_no_room_beyond_it() -> None:
     assert (ledger.free(each), ledger.total(each), ledger.fits(each)) == (1, 3, False)
     ledger.release("a")
     assert ledger.fits(each)
-
-
-# --- sweeps that share a cluster -------------------------------------------------------------------------
-
-
-class Board(dict[str, str]):
-    """Values that all sweeps read."""
-
-    def put(self, name: str, value: str) -> None:
-        self[name] = value
-
-    def all(self) -> dict[str, str]:
-        return dict(self)
-
-    def delete(self, name: str) -> None:
-        self.pop(name, None)
-
-
-class Sharing:
-    """Sweeps on a cluster of eight CPUs, with trials of three CPUs and of one."""
-
-    def __init__(self, first: int = 5, second: int = 0) -> None:
-        self.board, self.now = Board(), 0.0
-        self.first, self.second = (
-            Neighbours(priority, self.board, lambda: self.now, name)
-            for name, priority in (("first", first), ("second", second))
-        )
-
-    def look(self, wanted: int | None = 4) -> int | None:
-        self.now += 1
-        if wanted is not None:
-            assert self.first.look({"CPU": 3.0}, wanted, {"CPU": 8.0}) is None
-        return self.second.look({"CPU": 1.0}, 8, {"CPU": 8.0})
-
-
-def test_a_sweep_yields_what_those_of_a_higher_priority_can_use() -> None:
-    sharing = Sharing()
-    assert sharing.look(4) == 2  # two of three CPUs fit
-    assert sharing.look(1) == 5
-    assert sharing.look(0) == 8
-    sharing.first.close()
-    assert sharing.look(None) is None
-
-
-def test_among_equal_priorities_nobody_yields() -> None:
-    assert Sharing(0, 0).look() is None
-
-
-def test_a_sweep_that_says_nothing_for_ten_seconds_counts_as_gone_until_it_speaks_again() -> None:
-    sharing = Sharing()
-    assert sharing.look() == 2
-    for _ in range(10):
-        assert sharing.look(None) == 2
-    assert sharing.look(None) is None
-    assert "first" not in sharing.board  # who looks takes the dead one's word away
-    assert sharing.look() == 2
-
-
-def test_a_board_that_cannot_be_reached_changes_nothing() -> None:
-    sharing = Sharing()
-    assert sharing.look() == 2
-    sharing.board.all = lambda: 1 / 0  # type: ignore[method-assign,assignment,return-value]
-    sharing.now += 1
-    assert sharing.second.look({"CPU": 1.0}, 8, {"CPU": 8.0}) == 2
-
-
-def branch_of_first(driver: Driver) -> Any:
-    """Add a branch of the first trial, which waits for workers."""
-    driver.sweep.callback._branch_of = lambda trial: Branch("00000", "00000", 2) if trial == "00003" else None
-    trial = driver.sweep.add(lr=0.4)
-    trial.trainable_name, trial.began_at = "gang", 2
-    driver.search._branches["00003"] = Branch("00000", "00000", 2)
-    driver.sweep.step()
-    driver.scheduler.on_trial_add(driver.controller, trial)
-    return trial
-
-
-def test_where_there_is_no_room_for_a_branch_another_trial_gives_it_its_gang_as_it_is(driver: Driver) -> None:
-    branch = branch_of_first(driver)
-    driver.look(None)  # of 8 CPUs, it needs 2
-    assert driver.orders == []
-    driver.controller._resource_updater.get_num_cpus = lambda: 6
-    driver.look(None)
-    assert driver.orders == [("gang/00001", "leaves its workers to a branch, and goes on when there is room")]
-    driver.scheduler.on_trial_yield(driver.trials[1], {"_tunelight": {"yields": True}})
-    driver.trials[1].status = "PAUSED"
-    driver.look(None)
-    assert driver.trials[1].status == "PAUSED"  # until the branch has its gang
-    assert driver.controller.let_go == 0
-    branch.status = "RUNNING"
-    driver.look(None)
-    assert driver.trials[1].status == "PENDING"
-    assert [why for _, why in driver.orders][1:] == [None]
-
-
-def test_a_branch_is_within_max_concurrent_and_not_told_to_leave_before_it_has_reported(driver: Driver) -> None:
-    branch = branch_of_first(driver)
-    driver.search.limit(3)
-    branch.status = "RUNNING"  # on a gang that was free
-    driver.look(None)
-    assert driver.names == ["00001"]
-    driver.search.limit(1)
-    driver.look(None)
-    assert driver.names == ["00001", "00002", "00000"]
-
-
-def test_a_scheduler_that_pauses_trials_hears_that_one_left(driver: Driver) -> None:
-    driver.scheduler.scheduler.pauses = True
-    branch_of_first(driver)
-    driver.controller._resource_updater.get_num_cpus = lambda: 6
-    driver.look(None)
-    assert driver.orders == [("gang/00001", "leaves its workers to others, and goes on when there is room")]

@@ -10,31 +10,16 @@ from typing import Any
 
 import pytest
 
-import tunelight as tl
 from tests.kit.recording import written_checkpoint as written
 from tests.unit.sweep.test_steering import Driver
-from tunelight.checkpoints import adoption
 from tunelight.checkpoints import files as checkpoints
 from tunelight.compat.ray import stub_trial
-from tunelight.gang import orders
-from tunelight.gang.orders import Orders, note_branch, orders_of
-from tunelight.messages import CheckpointInfo, name_of_trial, root_in
-from tunelight.record import Branch, read_lines, read_record, send
+from tunelight.messages import name_of_trial, root_in
+from tunelight.record import Branch, read_lines, read_record
 from tunelight.schedulers import ASHA
 from tunelight.searchers import RandomSearcher, ResumedTrial, SweepSearch, TrackingSearcher
 from tunelight.searchers.sweep import ResumeState
 from tunelight.sweep.replay import replay_scheduler, replay_searcher
-
-PARENT = "gang/00000"
-
-
-@pytest.fixture
-def kept(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Return what Ray's store would keep for the job."""
-    kept: dict[str, str] = {}
-    monkeypatch.setattr(orders, "keep_for_job", kept.__setitem__)
-    monkeypatch.setattr(orders, "kept_for_job", kept.get)
-    return kept
 
 
 def _made(driver: Driver, _: str, config: dict[str, Any]) -> Any:
@@ -49,11 +34,8 @@ added: list[str] = []
 
 
 @pytest.fixture
-def driver(tmp_path: Path, kept: dict[str, str]) -> Driver:
+def driver(tmp_path: Path) -> Driver:
     driver = Driver(tmp_path)
-    for trial in driver.sweep.trials:
-        trial.trainable_name = "gang"
-        trial.status = "RUNNING"
     driver.sweep.report(driver.first, 1, 0.5)
     driver.search._created = 2
     driver.search._make = partial(_made, driver)  # type: ignore[method-assign]
@@ -63,86 +45,24 @@ def driver(tmp_path: Path, kept: dict[str, str]) -> Driver:
     return driver
 
 
-def step(driver: Driver) -> None:
-    driver.now += 1
-    driver.steering.on_step_end(1, driver.sweep.trials)
-
-
-def asked(driver: Driver, trial: str = "00000", **arguments: Any) -> str:
-    """Send the command, which is not answered yet; return its id."""
-    command = send(driver.sweep.folder, "branch", trial, **arguments)
-    step(driver)
-    return command
-
-
-def test_a_parent_that_trains_is_told_to_write_a_checkpoint_with_which_the_branch_begins(
-    driver: Driver, tmp_path: Path
-) -> None:
-    command = asked(driver, config={"model.lr": 0.5})
-    assert orders_of(PARENT) == Orders(branches={command: True})
-    step(driver)
-    assert command not in driver.sweep.state.answers
-    note_branch(PARENT, command, written(tmp_path / "trial_00000", 1, 7))
-    step(driver)
-    assert driver.sweep.state.answers[command] == (
+def test_a_branch_begins_with_a_copy_of_its_parents_newest_checkpoint(driver: Driver, tmp_path: Path) -> None:
+    written(tmp_path / "trial_00000", 1)
+    written(tmp_path / "trial_00000", 2)  # of a report that the driver never heard of
+    assert driver.told("branch", "00000", config={"model.lr": 0.5}) == (
         True,
-        "trial 00002 begins with the state of trial 00000 after report 1, step 7, with model.lr=0.5, not 0.1",
+        "trial 00002 begins with the state of trial 00000 after report 1, with model.lr=0.5, not 0.1",
     )
-    assert orders_of(PARENT) == Orders()
-    took = adoption.read_adoption(tmp_path / "trial_00002")
-    assert took == adoption.Adoption(1, "00000", "trial_00000", 1, 7, command)
+    (copy,) = checkpoints.find(tmp_path / "trial_00002")
+    assert (copy.number, copy.value, Path(copy.path).read_text()) == (1, None, "weights of 1, 0")
     assert added == ["00002"]
     trial = driver.sweep.trials[-1]
-    assert (trial.config, trial.began_at) == ({"model": {"lr": 0.5}}, 1)
-    assert read_record(tmp_path).trials["00002"].branch == Branch("00000", "00000", 1, 7)  # before the answer
+    assert trial.config == {"model": {"lr": 0.5}}
+    assert read_record(tmp_path).trials["00002"].branch == Branch("00000", "00000", 1)
     assert checkpoints.read_acked(tmp_path / "trial_00002") == 1
     assert root_in(driver.search._name(trial)) == "00000"  # the seed is its parent's
     assert driver.sweep.state.sweep["num_samples"] == 5  # it is one more
     driver.told("set", num_samples=9)
     assert driver.file["num_samples"] == 9  # and not of the search
-
-
-def test_a_branch_with_other_data_begins_with_a_report(tmp_path: Path, kept: dict[str, str]) -> None:
-    driver = Driver(tmp_path, space={"model": {"lr": tl.uniform(0, 1)}, "data": {"size": tl.choice([8, 16])}})
-    for trial in driver.sweep.trials:
-        trial.trainable_name, trial.config = "gang", {"model": {"lr": 0.1}, "data": {"size": 8}}
-    command = asked(driver, config={"data.size": 16})
-    assert orders_of(PARENT).branches == {command: False}
-
-
-def test_a_parent_that_ends_first_gives_its_newest_checkpoint_which_is_kept_meanwhile(
-    driver: Driver, tmp_path: Path
-) -> None:
-    info = written(tmp_path / "trial_00000", 1)
-    written(tmp_path / "trial_00000", 2)  # of a report that the driver never heard of
-    command = asked(driver, config={}, keep=True)
-    driver.sweep.fail(driver.first)
-    step(driver)
-    ok, said = driver.sweep.state.answers[command]
-    assert (ok, said) == (
-        True,
-        "trial 00002 begins with the state of trial 00000 after report 1, with nothing changed; it trains to its end",
-    )
-    assert checkpoints.pinned(tmp_path / "trial_00000") == {info.path}
-    assert driver.search.branch_of("00002") == Branch("00000", "00000", 1, 0, keep=True)
-
-
-def test_of_a_parent_that_writes_none_now_the_newest_checkpoint_is_taken_if_it_has_one(
-    driver: Driver, tmp_path: Path
-) -> None:
-    command = asked(driver, config={})
-    assert not driver.search.complete  # one is to come
-    note_branch(PARENT, command, None)
-    step(driver)
-    ok, said = driver.sweep.state.answers[command]
-    assert not ok
-    assert said.startswith("Trial 00000 has no checkpoint to begin with (RUNNING).")
-    assert (driver.search.total_samples, driver.search.branches_asked) == (4, 0)
-    written(tmp_path / "trial_00000", 1)
-    again = asked(driver, config={})
-    note_branch(PARENT, again, None)
-    step(driver)
-    assert driver.sweep.state.answers[again][0]
 
 
 def test_a_torn_checkpoint_is_passed_over(driver: Driver, tmp_path: Path) -> None:
@@ -154,32 +74,21 @@ def test_a_torn_checkpoint_is_passed_over(driver: Driver, tmp_path: Path) -> Non
 
 
 def test_a_storage_that_does_not_answer_refuses_a_branch_and_ends_nothing(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
+    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any) -> Any:
         raise OSError(28, "No space left on device")
 
-    command = asked(driver, config={})
-    note_branch(PARENT, command, CheckpointInfo("c", 1))
-    monkeypatch.setattr(adoption, "note_adoption", refuse)
-    step(driver)
+    written(tmp_path / "trial_00000", 1)
+    monkeypatch.setattr(checkpoints, "commit", refuse)
     said = "Trial 00000 cannot be branched now: OSError: [Errno 28] No space left on device"
-    assert driver.sweep.state.answers[command] == (False, said)
+    assert driver.told("branch", "00000", config={}) == (False, said)
     assert added == []
 
 
-def test_in_a_paused_sweep_a_branch_is_recorded_and_waits(driver: Driver, tmp_path: Path) -> None:
+def test_a_paused_sweep_branches_nothing(driver: Driver) -> None:
     driver.told("pause")
-    driver.scheduler.controller._resetting_trials = set()
-    driver.scheduler.controller._trial_to_actor, driver.scheduler.controller._staged_trials = {}, ()
-    driver.scheduler.controller._set_trial_status = lambda trial, status: setattr(trial, "status", status)
-    command = asked(driver, config={})
-    note_branch(PARENT, command, written(tmp_path / "trial_00000", 1))
-    step(driver)
-    assert driver.sweep.state.answers[command][0]
-    trial = driver.sweep.trials[-1]
-    assert trial.status == "PAUSED"
-    assert driver.scheduler.aside == {"00002": trial}
+    assert driver.told("branch", "00000", config={}) == (False, "The sweep is paused: resume it first.")
 
 
 @pytest.mark.parametrize(
@@ -191,9 +100,7 @@ def test_in_a_paused_sweep_a_branch_is_recorded_and_waits(driver: Driver, tmp_pa
         ("00000", {"config": 3}, "Changes are a dict of keys and values, not 3."),
     ],
 )  # fmt: skip
-def test_what_cannot_be_branched_is_refused_at_once(
-    driver: Driver, trial: str, arguments: dict[str, Any], why: str
-) -> None:
+def test_what_cannot_be_branched_is_refused(driver: Driver, trial: str, arguments: dict[str, Any], why: str) -> None:
     ok, said = driver.told("branch", trial, **arguments)
     assert not ok
     assert said.startswith(why)
@@ -239,8 +146,8 @@ def test_the_searcher_does_not_learn_of_a_branch_which_is_none_of_num_samples(tm
     search._make = stub_trial  # type: ignore[method-assign]
     search.next_trial()
     assert search.all_made
-    branch: Any = search.branch({"lr": 0.2}, Branch("00000", "00000", 3, keep=True), tmp_path)
-    assert (branch.trial_id, branch.began_at) == ("00001", 3)
+    branch: Any = search.branch({"lr": 0.2}, Branch("00000", "00000", 3), tmp_path)
+    assert branch.trial_id == "00001"
     assert (search.ends_at("00000"), search.ends_at("00001")) == (None, 9)
     search.on_trial_result("00001", {"training_iteration": 4})
     search.on_trial_complete("00001", {"training_iteration": 4})
@@ -256,9 +163,9 @@ def test_a_branch_keeps_its_seed_in_its_name() -> None:
 # --- the record --------------------------------------------------------------------------------------------
 
 
-def lineage(driver: Driver, tmp_path: Path, *, keep: bool = False) -> None:
+def lineage(driver: Driver) -> None:
     """Record a branch of trial 00000 at its first report, which reports as number 2."""
-    branch = Branch("00000", "00000", 1, 7, keep)
+    branch = Branch("00000", "00000", 1)
     driver.sweep.callback._branch_of = lambda trial: branch if trial == "00002" else None
     trial = driver.sweep.add(model={"lr": 0.3})
     driver.sweep.start(trial)
@@ -266,9 +173,9 @@ def lineage(driver: Driver, tmp_path: Path, *, keep: bool = False) -> None:
 
 
 def test_the_record_has_its_lineage_and_counts_its_reports_on(driver: Driver, tmp_path: Path) -> None:
-    lineage(driver, tmp_path)
+    lineage(driver)
     state = read_record(tmp_path).trials["00002"]
-    assert state.branch == Branch("00000", "00000", 1, 7)
+    assert state.branch == Branch("00000", "00000", 1)
     assert [report["training_iteration"] for report in state.history] == [2]
     assert state.number == 2
     assert state.changes == [
@@ -281,34 +188,29 @@ def test_the_record_has_its_lineage_and_counts_its_reports_on(driver: Driver, tm
 
 
 def test_a_resumed_sweep_goes_on_with_its_branches_beside_its_search(driver: Driver, tmp_path: Path) -> None:
-    lineage(driver, tmp_path)
+    lineage(driver)
     lines, searcher = read_lines(tmp_path), RandomSearcher(driver.space, seed=1)
     start = replay_searcher(lines, searcher, driver.space, foreign=False, again=["00002"])
     assert (start.created, start.branches, start.searched) == (3, 1, 2)
-    past = ResumedTrial(
-        "00002", {"lr": 0.3}, 2, tmp_path / "trial_00002", branch=Branch("00000", "00000", 1, 7, keep=True)
-    )
+    past = ResumedTrial("00002", {"lr": 0.3}, 2, tmp_path / "trial_00002", branch=Branch("00000", "00000", 1))
     search = SweepSearch(searcher, 4, start=ResumeState(created=3, branches=1, resumed=(past,)))
     assert search.total_samples == 5
     assert search.to_make == 3
     assert search.ends_at("00002") is not None
 
 
-@pytest.mark.parametrize("keep", [False, True])
-def test_a_replayed_scheduler_compares_a_branch_only_where_it_was_itself(
-    driver: Driver, tmp_path: Path, keep: bool
-) -> None:
-    lineage(driver, tmp_path, keep=keep)
+def test_a_replayed_scheduler_does_not_learn_of_a_branch(driver: Driver, tmp_path: Path) -> None:
+    lineage(driver)
     asha = ASHA(metric="loss", mode="min", max_t=9, reduction_factor=2)
     replay_scheduler(read_lines(tmp_path), asha)
     filed = [set(rung.filed) for rung in asha._brackets[0]]
-    assert filed[:2] == [{"00000"}, set() if keep else {"00002"}]
+    assert filed[:2] == [{"00000"}, set()]
 
 
 def test_a_line_of_a_branch_is_read_without_its_parent() -> None:
     from tunelight.record import SweepState, apply
 
-    state, branch = SweepState(), {"parent": "00000", "root": "00000", "number": 3, "step": 0, "keep": False}
+    state, branch = SweepState(), {"parent": "00000", "root": "00000", "number": 3}
     line = {"kind": "trial", "time": 1.0, "trial": "00004", "index": 4, "config": {"lr": 1}, "folder": "t"}
     apply(state, json.loads(json.dumps({**line, "branch": branch})))
     assert state.trials["00004"].number == 3

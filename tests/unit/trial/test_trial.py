@@ -1,4 +1,4 @@
-"""A trial and its kind: branches, repetitions, configurations that take as much memory, and the end of a sweep."""
+"""A trial and its kind: branches, repetitions, and the end of a sweep."""
 
 from __future__ import annotations
 
@@ -7,67 +7,41 @@ from types import SimpleNamespace
 from typing import Any
 
 import cloudpickle
-import numpy as np
 import pytest
 
 from tests.kit import tasks
 from tests.kit.heads import heads_in
 from tests.kit.recording import written_checkpoint as written
 from tests.kit.tasks import trial_spec
-from tunelight.checkpoints import adoption
 from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import TrialError
 from tunelight.gang.gang import WRITE_LIMIT_S
 from tunelight.messages import name_of_trial, repetition_in
 from tunelight.trial import output
-from tunelight.trial.fitting import without_floats
 from tunelight.trial.output import SettlingCallback
 from tunelight.trial.trainable import make_trainable
 from tunelight.trial.trial import Trial
 
 
-def branch(folder: Path, root: str | None = "00000") -> Trial:
-    """Return trial 00001, which the driver has told to begin with trial 00000 after report 2, step 7."""
-    took = adoption.Adoption(2, "00000", "trial_00000", 2, 7, "b")
-    adoption.note_adoption(took, folder / "trial_00001")
+def branch(folder: Path) -> Trial:
+    """Return trial 00001, which begins with a checkpoint of trial 00000's report 2."""
+    written(folder / "trial_00000", 2)
+    checkpoints.copy_from_trial(folder / "trial_00000", folder / "trial_00001", None, 2)
     checkpoints.write_acked(2, folder / "trial_00001")
     spec = trial_spec(b"", soft_errors=True, real_checkpoints=False)
-    return Trial(spec, "00001", folder / "trial_00001", {}, root=root)
+    return Trial(spec, "00001", folder / "trial_00001", {}, root="00000")
 
 
-def test_a_branch_begins_with_that_very_checkpoint_of_its_parent_which_is_released_then(tmp_path: Path) -> None:
-    for number, between in ((2, 0), (2, 7), (2, 9), (3, 0)):
-        info = written(tmp_path / "trial_00000", number, between)
-        if (number, between) == (2, 7):
-            adoption.pin(info, tmp_path / "trial_00000", "b")
+def test_a_branch_begins_with_its_copy_and_counts_reports_on(tmp_path: Path) -> None:
     trial = branch(tmp_path)
     trial.recover()
     found = trial.run.resume
     assert found is not None
-    assert (found.number, found.between, found.value, found.seconds) == (2, 7, None, 9.0)
+    assert (found.number, found.value, found.seconds, trial.run.number) == (2, None, 9.0, 2)
     assert Path(found.path).parent.parent == tmp_path / "trial_00001"
-    assert Path(found.path).read_text() == "weights of 2, 7"
-    assert trial.run.number == trial.branched_at == 2
-    assert adoption.read_adoption(tmp_path / "trial_00001") is None
-    assert checkpoints.pinned(tmp_path / "trial_00000") == set()
-    again = Trial(trial.spec, "00001", trial.folder, {}, root="00000")
-    again.recover()  # of a head that died before the first report: it has its own copy
-    assert again.run.resume == found
-
-
-@pytest.mark.parametrize("between", [0, 9])
-def test_a_branch_whose_checkpoint_is_gone_does_not_begin_with_another_or_from_scratch(
-    tmp_path: Path, between: int
-) -> None:
-    written(tmp_path / "trial_00000", 2, between)
-    trial = branch(tmp_path)
-    trial.recover()
-    assert trial.run.resume is None
-    assert "Trial 00001 is a branch, and the checkpoint with which it was to begin" in str(trial.unable)
 
 
 def test_a_branch_whose_copy_is_torn_before_it_has_another_fails_where_it_would_restart(tmp_path: Path) -> None:
-    written(tmp_path / "trial_00000", 2, 7)
     trial = branch(tmp_path)
     trial.recover()
     assert trial.run.resume is not None
@@ -77,15 +51,6 @@ def test_a_branch_whose_copy_is_torn_before_it_has_another_fails_where_it_would_
     again = Trial(trial.spec, "00001", trial.folder, {}, root="00000")
     again.recover()
     assert again.unable is not None
-
-
-def test_a_trial_that_is_no_branch_takes_nothing_from_a_note_for_one_that_was_never_recorded(tmp_path: Path) -> None:
-    written(tmp_path / "trial_00000", 2, 7)
-    trial = branch(tmp_path, root=None)
-    trial.recover()
-    assert trial.run.resume is None
-    assert trial.unable is None
-    assert adoption.read_adoption(tmp_path / "trial_00001") is None
 
 
 # --- training code knows which training of its configuration it is, and which fold is its own -------------
@@ -122,27 +87,6 @@ def test_a_trial_s_name_holds_its_repetition(repetition: int) -> None:
 @pytest.mark.parametrize("name", ["train_a_00001", "default", "x_repetition_", "_repetition_y"])
 def test_other_programs_names_of_trials_hold_none(name: str) -> None:
     assert repetition_in(name) == 0
-
-
-# --- which configurations take as much memory as another one ----------------------------------------------
-
-
-def test_configurations_are_alike_that_differ_in_floats_only() -> None:
-    one = {"lr": 0.1, "width": 64, "net": {"dropout": 0.5, "kind": "gru"}, "bias": True, "sizes": [8, 0.5]}
-    other = {"net": {"kind": "gru", "dropout": 0.1}, "width": 64, "lr": 1e-4, "sizes": [8, 0.1], "bias": True}
-    assert without_floats(one) == without_floats(other)
-    for change in ({"width": 128}, {"bias": False}, {"net": {"kind": "lstm", "dropout": 0.5}}):
-        assert without_floats({**one, **change}) != without_floats(one)
-
-
-def test_the_same_configuration_is_alike_in_other_processes_and_from_the_record() -> None:
-    live = {"width": np.int64(64), "lr": np.float32(0.1), "sizes": (8, 4), "act": Act(), "on": True, "none": None}
-    read = {"width": 64, "sizes": [8, 4], "act": Act(), "on": True, "none": None}
-    assert without_floats(live) == without_floats(read)
-
-
-class Act:
-    """An object whose repr holds its address."""
 
 
 # --- a sweep's end waits for trials that were stopped and still write their last checkpoint ---------------

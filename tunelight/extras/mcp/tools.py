@@ -44,7 +44,7 @@ _MOST_TRIALS: Final = 20
 _HARMLESS: Final = frozenset({
     *("metric", "mode", "num_samples", "repeats", "max_epochs", "scheduler", "searcher"),
     *("workers", "cpus_per_worker", "gpus_per_worker", "resources_per_trial", "backend", "reuse_gangs", "checkpoints"),
-    *("max_concurrent", "max_workers", "priority", "time_budget", "seed", "failures", "evaluation", "cache"),
+    *("max_concurrent", "max_workers", "time_budget", "seed", "failures", "evaluation", "cache"),
     "data_cpus",
 })  # fmt: skip
 """Settings that a client may give: they name no code, and no place that is read or written."""
@@ -213,9 +213,9 @@ class Tools:
         """Try a configuration next in a running sweep: dotted keys and values."""
         return self._ask(sweep, "enqueue", config=config)
 
-    def branch(self, sweep: str, trial: str, config: dict[str, Any] | None = None, keep: bool = False) -> str:
-        """Train one more trial from another's state of now, with changed keys; keep: no scheduler stops it."""
-        return self._ask(sweep, "branch", trial, config=config or {}, keep=keep)
+    def branch(self, sweep: str, trial: str, config: dict[str, Any] | None = None) -> str:
+        """Train one more trial from another's newest checkpoint, with changed keys; no scheduler stops it."""
+        return self._ask(sweep, "branch", trial, config=config or {})
 
     def set_(
         self,

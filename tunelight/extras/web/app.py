@@ -70,7 +70,7 @@ _DOES: Final = {
     "pause": (),
     "resume": (),
     "enqueue": ("config",),
-    "branch": ("config", "keep"),
+    "branch": ("config",),
     "set": ("max_concurrent", "max_workers", "num_samples"),
     "resize": ("workers",),
 }

@@ -8,19 +8,13 @@ schedules and limits count these steps, so they keep their meaning.
 from __future__ import annotations
 
 import contextlib
-import copy
-import dataclasses
 import time
-from collections import UserDict, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from itertools import pairwise
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_unflatten
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -121,21 +115,13 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
 
     def count_turns(self) -> None:
         """Set the number of turns of the steps of a fit."""
-        self.turns = 1 if self._by_hand() else self.parts.turns * self.pieces
-        self._halvable = None
+        self.turns = 1 if self._by_hand() else self.parts.turns
         self._logged = {}
         if self._session is not None:
             forward = self.backend != "sharded" and not self._by_hand()
             steps, gpu = self._session.progress.steps, self.root_device.type == "cuda"
             self._own_time = OwnTime(steps, gpu=gpu, forward=forward)
 
-    @property
-    def pieces(self) -> int:
-        """How many pieces each batch is cut into, each with a backward pass of its own."""
-        return 1 if self._session is None else self._session.start.pieces
-
-    _halvable: bool | None = None
-    """Whether the fit's batches can be cut further; None before the first one."""
     _own_time: OwnTime | None = None
     _logged: dict[str, torch.Tensor]
     """The last value of each metric that the fit has logged ``on_step``."""
@@ -235,8 +221,6 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Run the step of the first part; ``backward`` runs those of the others."""
-        if self._session is not None:
-            self._session.halvable = bool(self._halvable)
         own = self._own_time
         if own is not None:
             own.begin(self._trainer().fit_loop._data_fetcher)
@@ -261,30 +245,12 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
     def batch_to_device(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Move a batch to this rank's device; hooks that change it use the first part's random generators."""
         training = self._session is not None and self._trainer().training
-        if self._session is not None:
-            self._session.halvable = training and self._can_halve(batch)
         if self.turns == 1 or not training:
             return super().batch_to_device(batch, *args, **kwargs)
         self._groups = groups_in_use(self._turn_loaders(), self._trainer().fit_loop._data_fetcher)
-        self._first = self._cut(batch)
+        self._first = batch
         with self._played_by(self.parts.worker):
-            return super().batch_to_device(self._first[0][0], *args, **kwargs)
-
-    def _cut(self, batch: Any) -> tuple[list[Any], list[float]]:
-        """Return the pieces of a part's batch, and the share of its samples in each."""
-        return cut_or_whole(batch, self.turns // self.parts.turns, self._least())
-
-    def _least(self) -> int:
-        """Return how many samples a piece of a batch needs: BatchNorm refuses to train on one."""
-        module = self.lightning_module
-        return 1 if module is None or not any(isinstance(one, _BatchNorm) for one in module.modules()) else 2
-
-    def _can_halve(self, batch: Any) -> bool:
-        if self._halvable is None:
-            # torch forgets the graph that it calls static where its first backward does not reduce.
-            fixed = self._by_hand() or bool(getattr(self, "_ddp_kwargs", {}).get("static_graph"))
-            self._halvable = not fixed and can_be_cut(batch, self.pieces, self._least())
-        return self._halvable
+            return super().batch_to_device(batch, *args, **kwargs)
 
     def _played_by(self, part: int, keep: bool = True) -> AbstractContextManager[None]:
         recovery = recovery_of(self._trainer())
@@ -298,38 +264,28 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
             self._backward_in_turns(closure_loss, lambda loss: self._add_gradients(loss, optimizer, *args, **kwargs))
             result = self.precision_plugin.post_backward(closure_loss, self._trainer().lightning_module)
             self.post_backward(result)
-        if self._session is not None:
-            self._session.halvable = False  # an optimizer's states, say, do not depend on the batch
         return result
 
     def _backward_in_turns(self, closure_loss: torch.Tensor, backward: Callable[[torch.Tensor], None]) -> None:
         parts, turns = self.parts, self.turns
         all_ours = self._all_ours
-        share = 1 / parts.turns if all_ours else parts.workers / parts.total
-        pieces = turns // parts.turns
-        batches, shares = self._first  # an optimizer may ask for a step's gradients again
+        share = 1 / turns if all_ours else parts.workers / parts.total
         logged = StepLogs(self._trainer()._results, self._logged)
-        logged.add(parts.players(0), shares[0])
+        logged.add(parts.players(0))
         self._whole_step = False
         try:
             with self.block_backward_sync():
-                backward(closure_loss * (share * shares[0]))
+                backward(closure_loss * share)
             for turn in range(1, turns):
                 self._whole_step = turn == turns - 1
-                number, piece = divmod(turn, pieces)
-                mine = all_ours or number < len(parts.played)
-                if not mine:
-                    batches, shares = self._first
-                ours = mine and (piece == 0 or shares[piece] > 0)
-                with self._as_a_part(number, ours), contextlib.ExitStack() as stack:
+                ours = all_ours or turn < len(parts.played)
+                with self._as_a_part(turn, ours), contextlib.ExitStack() as stack:
                     if not self._whole_step:
                         stack.enter_context(self.block_backward_sync())
-                    if mine and piece == 0:
-                        batches, shares = self._take(number)
-                    loss = self._forward(batches[piece] if ours else self._first[0][0])
+                    loss = self._forward(self._take(turn) if ours else self._first)
                     if loss is not None:
-                        backward(loss * (share * shares[piece] if ours else 0))
-                    logged.add(parts.players(number), shares[piece], ours=ours)
+                        backward(loss * (share if ours else 0))
+                    logged.add(parts.players(turn), ours=ours)
         finally:
             self._whole_step = True
         logged.put_mean()
@@ -340,12 +296,12 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
         loss = self.precision_plugin.pre_backward(loss, self._trainer().lightning_module)
         self.precision_plugin.backward(loss, self._trainer().lightning_module, optimizer, *args, **kwargs)
 
-    def _take(self, number: int) -> tuple[list[Any], list[float]]:
-        """Return the pieces of the batch of this rank's part ``number``, and their shares."""
+    def _take(self, number: int) -> Any:
+        """Return the batch of this rank's part ``number``."""
         combined = self._trainer().fit_loop._combined_loader
         flat = [group[min(number, len(group) - 1)] if group else None for group in self._groups]
         batch = self.precision_plugin.convert_input(tree_unflatten(flat, combined._spec))
-        return self._cut(self._trainer().lightning_module._on_before_batch_transfer(batch, dataloader_idx=0))
+        return self._trainer().lightning_module._on_before_batch_transfer(batch, dataloader_idx=0)
 
     def _forward(self, batch: Any) -> torch.Tensor | None:
         """Return the loss of a turn's training step; None where it returned none."""
@@ -424,18 +380,15 @@ class StepLogs:
         self._results, self._last = results, last
         self._values: dict[str, list[tuple[torch.Tensor, float]]] = {}
 
-    def add(self, players: int, size: float, *, ours: bool = True) -> None:
-        """Add what a turn has logged: ``players`` ranks had a part in it, of which it was ``size``; 1 is the whole.
-
-        A turn that is not ``ours`` repeats another one.
-        """
+    def add(self, players: int, *, ours: bool = True) -> None:
+        """Add what a turn has logged: ``players`` ranks had a part in it; one not ``ours`` repeats another."""
         for key, metric in self._results.items():
             value = metric._forward_cache
             if not (metric.is_tensor and metric.meta.on_step and isinstance(value, torch.Tensor)):
                 continue
             if value is not self._last.get(key):
                 self._last[key] = value
-                weight = size * (players if metric.meta.sync.should else ours)
+                weight = players if metric.meta.sync.should else ours
                 if weight:
                     self._values.setdefault(key, []).append((value.detach(), weight))
 
@@ -542,104 +495,3 @@ class OwnTime:
     def _between(self, marks: Marks) -> float:
         begin, end = marks
         return float(begin.elapsed_time(end)) / 1000 if self._gpu else float(end - begin)
-
-
-# --- Batches cut into pieces, whose gradients add up to those of the whole batch ------------------
-
-_PLAIN = (str, bytes, int, float, bool, type(None))
-
-
-class UncutError(TypeError):
-    """A batch cannot be cut into pieces."""
-
-
-def rows_of(batch: Any) -> int:
-    """Return a batch's number of samples: the first dimension of all its tensors and arrays. Raises: UncutError."""
-    rows = {len(one) for one in _arrays(batch)}
-    if len(rows) != 1:
-        found = f"first dimensions of {sorted(rows)}" if rows else "no tensors with a first dimension"
-        raise UncutError(f"the batch has {found}, so that its samples cannot be told apart")
-    return rows.pop()
-
-
-def can_be_cut(batch: Any, pieces: int = 1, least: int = 1) -> bool:
-    """Tell whether a batch can be cut into more than ``pieces``, each of ``least`` samples or more."""
-    try:
-        rows = rows_of(batch)
-        _rows(batch, rows, slice(0, least))
-    except Exception:  # noqa: BLE001 - of a class that is like a mapping or a tensor, and has limits of its own
-        return False
-    return -(-rows // pieces) >= 2 * least
-
-
-def cut_or_whole(batch: Any, pieces: int, least: int = 1) -> tuple[list[Any], list[float]]:
-    """Return what :func:`cut` does; of a batch that cannot be cut the whole as the first piece, with a share of 1."""
-    with contextlib.suppress(Exception):  # as above; the fit's first batch could be cut
-        if pieces > 1:
-            return cut(batch, pieces, least)
-    return [batch] * pieces, [1.0] + [0.0] * (pieces - 1)
-
-
-def cut(batch: Any, pieces: int, least: int = 1) -> tuple[list[Any], list[float]]:
-    """Cut a batch into ``pieces`` of about equal size; return them, and the share of the samples in each.
-
-    Where the batch has fewer than ``least`` samples for each, it is cut into fewer pieces; the first one stands in for
-    those that are missing, with a share of 0. Raises: UncutError.
-    """
-    rows = rows_of(batch)
-    if rows == 0:
-        raise UncutError("the batch has no samples")
-    count = max(1, min(pieces, rows // least))
-    ends = [-(-rows * number // count) for number in range(count + 1)]
-    cuts = [_rows(batch, rows, slice(first, end)) for first, end in pairwise(ends)]
-    shares = [(end - first) / rows for first, end in pairwise(ends)]
-    missing = pieces - count
-    return cuts + cuts[:1] * missing, shares + [0.0] * missing
-
-
-def _arrays(value: Any) -> Iterator[Any]:
-    """Yield the tensors and arrays of a batch that have a first dimension. Raises: UncutError."""
-    if isinstance(value, torch.Tensor) and (value.is_nested or value.layout is not torch.strided):
-        raise UncutError("the batch holds a nested or sparse tensor")
-    if isinstance(value, torch.Tensor | np.ndarray):
-        if value.ndim:
-            yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _arrays(item)
-    elif isinstance(value, list | tuple) and not isinstance(value, PackedSequence):
-        for item in value:
-            yield from _arrays(item)
-    elif _is_dataclass(value):
-        for field in dataclasses.fields(value):
-            yield from _arrays(getattr(value, field.name))
-    elif not isinstance(value, _PLAIN):
-        raise UncutError(
-            f"the batch holds a {type(value).__name__}, which is no tensor, mapping, sequence or dataclass"
-        )
-
-
-def _rows(value: Any, rows: int, which: slice) -> Any:
-    """Return the rows ``which`` of a batch of ``rows`` rows; what has no rows stays as it is."""
-    if isinstance(value, torch.Tensor | np.ndarray):
-        return value[which] if value.ndim else value
-    if isinstance(value, Mapping):
-        cut_items = {key: _rows(item, rows, which) for key, item in value.items()}
-        if isinstance(value, dict | UserDict):
-            clone = copy.copy(value)  # a defaultdict, say, is not made from a mapping
-            clone.update(cut_items)
-            return clone
-        return type(value)(cut_items)  # type: ignore[call-arg]  # as a dict's
-    if isinstance(value, list | tuple):
-        if len(value) == rows and all(isinstance(item, _PLAIN) for item in value):
-            return value[which]  # a text for each sample, say
-        items = [_rows(item, rows, which) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    if _is_dataclass(value):
-        names = [field.name for field in dataclasses.fields(value) if field.init]
-        return dataclasses.replace(value, **{name: _rows(getattr(value, name), rows, which) for name in names})
-    return value
-
-
-def _is_dataclass(value: Any) -> bool:
-    return dataclasses.is_dataclass(value) and not isinstance(value, type)

@@ -33,7 +33,7 @@
           return;
         }
         if (form.dataset.form === "branch") {
-          act("branch", trialOf(), { config: form.elements.config.value, keep: form.elements.keep.checked });
+          act("branch", trialOf(), { config: form.elements.config.value });
           return;
         }
         const given = {};
