@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from functools import cached_property, partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.compat.lightning import Flavour
@@ -20,11 +20,11 @@ from tunelight.errors import ArgumentError, unknown
 from tunelight.messages import Evaluation
 from tunelight.policies import FailurePolicy
 from tunelight.settings import checks
-from tunelight.settings.backends import BACKENDS, Backend, check_backend
+from tunelight.settings.backends import Backend, check_backend
 from tunelight.settings.checks import check_datasets
 from tunelight.settings.code import Style, script_code
 from tunelight.settings.flavour import find_flavour
-from tunelight.settings.objectives import MODES, Mode, check_metric, check_mode, check_paired, paired
+from tunelight.settings.objectives import Mode, check_metric, check_mode, check_paired, paired
 from tunelight.settings.repeats import Repeats
 from tunelight.settings.warm import WarmStart
 
@@ -33,55 +33,6 @@ PARTS: tuple[str, ...] = ("model", "data", "trainer")
 _MAX_SEED = 2**32 - 1
 """As NumPy's and Lightning's."""
 _not_negative = partial(checks.number, zero=True)
-
-# --- JSON types ---------------------------------------------------------------------------------------------
-
-JsonType = Mapping[str, Any]
-
-
-def _any_of(*types: JsonType) -> JsonType:
-    return {"anyOf": list(types)}
-
-
-def _array(items: JsonType, **more: Any) -> JsonType:
-    return {"items": items, "type": "array", **more}
-
-
-def _enum(values: Iterable[str]) -> JsonType:
-    return {"enum": list(values), "type": "string"}
-
-
-_NULL: JsonType = {"type": "null"}
-_TEXT: JsonType = {"type": "string"}
-_FLAG: JsonType = {"type": "boolean"}
-_OBJECT: JsonType = {"additionalProperties": True, "type": "object"}
-_NUMBER: JsonType = {"type": "number"}
-_INTEGER: JsonType = {"type": "integer"}
-_COUNT: JsonType = {"exclusiveMinimum": 0, "type": "integer"}
-_POSITIVE: JsonType = {"exclusiveMinimum": 0, "type": "number"}
-_NOT_NEGATIVE: JsonType = {"minimum": 0, "type": "number"}
-_PATH: JsonType = {"pattern": r"^[\w.]+:[\w.]+$|^\w+(\.\w+)+$", "type": "string"}
-_AGAIN: JsonType = {"minimum": 2, "type": "integer"}
-_REPEATS: JsonType = {
-    "additionalProperties": False,
-    "oneOf": [{"required": ["repeats"]}, {"required": ["folds"]}],
-    "properties": {"folds": _AGAIN, "repeats": _AGAIN, "top": _COUNT},
-    "type": "object",
-}
-_WARM_START: JsonType = {
-    "additionalProperties": False,
-    "properties": {
-        "keys": {"additionalProperties": _TEXT, "type": "object"},
-        "sweeps": _any_of(_FLAG, _TEXT, _array(_TEXT)),
-    },
-    "type": "object",
-}
-_SOURCES: JsonType = {
-    "additionalProperties": _any_of(_TEXT, {"additionalProperties": _any_of(_TEXT, _array(_TEXT)), "type": "object"}),
-    "type": "object",
-}
-
-# --- the table ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -93,15 +44,11 @@ class Setting:
     check: Callable[[str, Any], Any]
     """Called with the setting's name and a value; returns the value as a sweep uses it."""
     help: str
-    json: JsonType
-    """The JSON Schema of what a YAML file may hold."""
 
 
-def _setting(default: Any, check: Callable[[str, Any], Any], about: str, *types: JsonType) -> Any:
-    """Return a field of :class:`Settings`, whose YAML may hold any of ``types``, and null where that is the default."""
-    types = (*types, _NULL) if default is None else types
-    json = types[0] if len(types) == 1 else _any_of(*types)
-    return field(default=default, metadata={"setting": Setting(default, check, about, json)})
+def _setting(default: Any, check: Callable[[str, Any], Any], about: str) -> Any:
+    """Return a field of :class:`Settings`."""
+    return field(default=default, metadata={"setting": Setting(default, check, about)})
 
 
 @dataclass(frozen=True)
@@ -112,163 +59,88 @@ class Settings:
     paths are imported, ``checkpoints`` may be a mapping. Raises: SettingsError, ImportPathError. Runs on: driver.
     """
 
-    train: Any = _setting(None, checks.code, "The train function, package.module:function.", _PATH)
-    model: Any = _setting(None, checks.code, "The LightningModule's class.", _PATH)
-    data: Any = _setting(None, checks.code, "The LightningDataModule's class.", _PATH)
+    train: Any = _setting(None, checks.code, "The train function, package.module:function.")
+    model: Any = _setting(None, checks.code, "The LightningModule's class.")
+    data: Any = _setting(None, checks.code, "The LightningDataModule's class.")
     trainer_args: Mapping[str, Any] | None = _setting(
-        None,
-        checks.mapping,
-        "More arguments of Lightning's Trainer; objects as class_path and init_args.",
-        _OBJECT,
+        None, checks.mapping, "More arguments of Lightning's Trainer; objects as class_path and init_args."
     )
-    script: str | None = _setting(
-        None, checks.script, "A training script that is run as it is, train.py, or a module.", _TEXT
-    )
-    args: Sequence[str] = _setting(
-        (), checks.arguments, "The script's arguments, the same for every trial.", _array(_any_of(_TEXT, _NUMBER))
-    )
+    script: str | None = _setting(None, checks.script, "A training script that is run as it is, train.py, or a module.")
+    args: Sequence[str] = _setting((), checks.arguments, "The script's arguments, the same for every trial.")
     style: Style | None = _setting(
-        None,
-        checks.style,
-        "How the script reads hyperparameters: argparse, fire, lightning (LightningCLI) or hydra.",
-        _enum(get_args(Style)),
+        None, checks.style, "How the script reads hyperparameters: argparse, fire, lightning (LightningCLI) or hydra."
     )
     datasets: Mapping[str, Any] | None = _setting(
-        None, check_datasets, "Data of Ray Data by name: {train: {parquet: path}}.", _SOURCES
+        None, check_datasets, "Data of Ray Data by name: {train: {parquet: path}}."
     )
     data_cpus: float | None = _setting(
-        None, _not_negative, "CPUs kept free of trials, to preprocess datasets: 1 where there are any.", _NOT_NEGATIVE
+        None, _not_negative, "CPUs kept free of trials, to preprocess datasets: 1 where there are any."
     )
-    cache: bool = _setting(False, checks.flag, "Read datasets once, before the trials.", _FLAG)
+    cache: bool = _setting(False, checks.flag, "Read datasets once, before the trials.")
     metric: str | Sequence[str] | None = _setting(
-        None,
-        check_metric,
-        "The logged metric that trials are judged by; a list for several objectives.",
-        _TEXT,
-        _array(_TEXT),
+        None, check_metric, "The logged metric that trials are judged by; a list for several objectives."
     )
     mode: Mode | Sequence[Mode] = _setting(
-        "min",
-        check_mode,
-        "Whether less or more is better; a list for several objectives.",
-        _enum(MODES),
-        _array(_enum(MODES)),
+        "min", check_mode, "Whether less or more is better; a list for several objectives."
     )
-    num_samples: int = _setting(
-        10, checks.whole, "Trials in all; of grid_search axes: how often they are searched.", _COUNT
-    )
+    num_samples: int = _setting(10, checks.whole, "Trials in all; of grid_search axes: how often they are searched.")
     repeats: Repeats | None = _setting(
         None,
         Repeats.of,
         "How often the best 5 configurations are trained in all, with other seeds: 3, {top: 5, repeats: 3}, or on "
         "folds: {folds: 5}.",
-        _AGAIN,
-        _REPEATS,
     )
-    max_epochs: int | None = _setting(None, checks.whole, "Epochs of a model='s Trainer; max_t of a scheduler.", _COUNT)
-    scheduler: Any = _setting(
-        "asha", checks.scheduler, "Which trials are stopped early: asha, elastic_asha, fifo, ...", _TEXT, _OBJECT, _NULL
-    )
-    searcher: Any = _setting(
-        None, checks.anything, "Where configurations come from: random, auto, tpe, gp, cmaes, ...", _TEXT, _OBJECT
-    )
+    max_epochs: int | None = _setting(None, checks.whole, "Epochs of a model='s Trainer; max_t of a scheduler.")
+    scheduler: Any = _setting("asha", checks.scheduler, "Which trials are stopped early: asha, elastic_asha, fifo, ...")
+    searcher: Any = _setting(None, checks.anything, "Where configurations come from: random, auto, tpe, gp, cmaes, ...")
     workers: int | tuple[int, int] | None = _setting(
-        None,
-        checks.workers,
-        "Workers of a trial; [1, 4] is an elastic gang of one to four.",
-        _COUNT,
-        _array(_COUNT, maxItems=2, minItems=2),
+        None, checks.workers, "Workers of a trial; [1, 4] is an elastic gang of one to four."
     )
-    cpus_per_worker: float = _setting(1, checks.number, "CPUs of each worker.", _POSITIVE)
-    gpus_per_worker: float = _setting(
-        0, checks.gpus, "GPUs of each worker: 0, 1, or a part of one.", {"maximum": 1, "minimum": 0, "type": "number"}
-    )
+    cpus_per_worker: float = _setting(1, checks.number, "CPUs of each worker.")
+    gpus_per_worker: float = _setting(0, checks.gpus, "GPUs of each worker: 0, 1, or a part of one.")
     resources_per_trial: Mapping[str, Any] | None = _setting(
-        None, checks.mapping, "The same in Ray Tune's older terms: {cpu: 1, extra_cpu: 4}.", _OBJECT
+        None, checks.mapping, "The same in Ray Tune's older terms: {cpu: 1, extra_cpu: 4}."
     )
-    backend: Backend = _setting("ddp", check_backend, "How the workers of a trial train together.", _enum(BACKENDS))
+    backend: Backend = _setting("ddp", check_backend, "How the workers of a trial train together.")
     reuse_gangs: bool | None = _setting(
-        None,
-        checks.flag,
-        "Keep workers warm from trial to trial (a script's only if true), and Ray from run to run.",
-        _FLAG,
+        None, checks.flag, "Keep workers warm from trial to trial (a script's only if true), and Ray from run to run."
     )
     checkpoints: Checkpoints | None = _setting(
-        True,
-        checks.checkpoints,
-        "Which checkpoints are kept: {keep: 1, every: 1}; false: none with model= or script=.",
-        _FLAG,
-        _OBJECT,
-        _NULL,
+        True, checks.checkpoints, "Which checkpoints are kept: {keep: 1, every: 1}; false: none with model= or script=."
     )
-    max_concurrent: int | None = _setting(None, checks.whole, "Trials that run at once, at most.", _COUNT)
-    max_workers: int | None = _setting(
-        None,
-        partial(checks.whole, least=0),
-        "Workers of all trials together, at most.",
-        {"minimum": 0, "type": "integer"},
-    )
+    max_concurrent: int | None = _setting(None, checks.whole, "Trials that run at once, at most.")
+    max_workers: int | None = _setting(None, partial(checks.whole, least=0), "Workers of all trials together, at most.")
     time_budget: float | str | timedelta | None = _setting(
-        None, checks.time_budget, "After which the sweep ends: seconds, or 2h, 1h 30m.", _POSITIVE, _TEXT
+        None, checks.time_budget, "After which the sweep ends: seconds, or 2h, 1h 30m."
     )
-    storage: str | os.PathLike[str] = _setting(
-        "tunelight_runs", checks.storage, "The folder of sweeps, or its URL.", _TEXT
-    )
-    name: str | None = _setting(None, checks.folder_name, "The sweep's name, which is that of its folder.", _TEXT)
+    storage: str | os.PathLike[str] = _setting("tunelight_runs", checks.storage, "The folder of sweeps, or its URL.")
+    name: str | None = _setting(None, checks.folder_name, "The sweep's name, which is that of its folder.")
     resume: bool | Literal["force"] = _setting(
-        False,
-        checks.resume,
-        "Go on with the sweep of that name, if there is one.",
-        _FLAG,
-        {"const": "force", "type": "string"},
+        False, checks.resume, "Go on with the sweep of that name, if there is one."
     )
     seed: int | None = _setting(
-        None,
-        partial(checks.whole, least=0, most=_MAX_SEED),
-        "Seeds configurations and trials.",
-        {"minimum": 0, "type": "integer"},
+        None, partial(checks.whole, least=0, most=_MAX_SEED), "Seeds configurations and trials."
     )
-    baselines: Sequence[Mapping[str, Any]] = _setting(
-        (),
-        checks.baselines,
-        "Configurations to try first.",
-        _array(_OBJECT),
-    )
+    baselines: Sequence[Mapping[str, Any]] = _setting((), checks.baselines, "Configurations to try first.")
     warm_start: WarmStart = _setting(
         (),
         WarmStart.of,
         "Earlier sweeps for the searcher to learn from: true for those of the same training code, or folders.",
-        _FLAG,
-        _TEXT,
-        _array(_TEXT),
-        _WARM_START,
     )
-    callbacks: Sequence[Any] = _setting(
-        (), checks.callbacks, "Ray Tune callbacks, package.module:Class.", _array(_PATH)
-    )
-    failures: FailurePolicy = _setting(
-        3, checks.failures, "How many lost workers and hangs a trial survives.", _INTEGER, _OBJECT
-    )
+    callbacks: Sequence[Any] = _setting((), checks.callbacks, "Ray Tune callbacks, package.module:Class.")
+    failures: FailurePolicy = _setting(3, checks.failures, "How many lost workers and hangs a trial survives.")
     evaluation: Evaluation | None = _setting(
         None,
         checks.evaluation,
         "How validation and test are divided: ddp, as by Lightning's DDP, or exact, as in one process.",
-        _enum(get_args(Evaluation)),
     )
-    address: str | None = _setting(None, checks.text, "The address of a Ray cluster.", _TEXT)
-    runtime_env: Mapping[str, Any] | None = _setting(
-        None, checks.mapping, "Ray's runtime environment for the workers.", _OBJECT
-    )
+    address: str | None = _setting(None, checks.text, "The address of a Ray cluster.")
+    runtime_env: Mapping[str, Any] | None = _setting(None, checks.mapping, "Ray's runtime environment for the workers.")
     progress: bool | Sequence[str] = _setting(
-        True, checks.flag_or_names, "Show the live table, with the columns of a list.", _FLAG, _array(_TEXT)
+        True, checks.flag_or_names, "Show the live table, with the columns of a list."
     )
-    web: bool = _setting(False, checks.flag, "Serve a live page of the sweep, and print its address.", _FLAG)
-    verbose: int = _setting(
-        0,
-        partial(checks.whole, least=0, most=2),
-        "How much is printed: 0, 1 or 2.",
-        {"maximum": 2, "minimum": 0, "type": "integer"},
-    )
+    web: bool = _setting(False, checks.flag, "Serve a live page of the sweep, and print its address.")
+    verbose: int = _setting(0, partial(checks.whole, least=0, most=2), "How much is printed: 0, 1 or 2.")
 
     def __post_init__(self) -> None:
         for name in SETTINGS:

@@ -11,14 +11,7 @@ from tunelight.space.space import SearchSpace
 
 _DOMAINS = tuple(name for name in ARGUMENTS if name not in ("fixed", "wandb_parameter"))
 
-__all__ = ["SearchSpace", "names", "schema", *_DOMAINS]  # noqa: PLE0604 - _DOMAINS holds names
-
-
-def schema() -> dict[str, Any]:
-    """Return the JSON Schema of a search space file, for editors and other programs."""
-    from tunelight.space.yaml_schema import schema as made  # imports pydantic
-
-    return made()
+__all__ = ["SearchSpace", "names", *_DOMAINS]  # noqa: PLE0604 - _DOMAINS holds names
 
 
 def __getattr__(name: str) -> Any:

@@ -12,12 +12,17 @@ from typing import Any
 
 import yaml
 
-from tunelight.errors import SpaceError, guess
+from tunelight.errors import SettingsError, SpaceError, TunelightError, guess, unknown
+from tunelight.settings import NAMES, Settings, check_setting
 from tunelight.settings.checks import BoundedLoader
+from tunelight.space.domains import ARGUMENTS
 
 _TAG = "tag:yaml.org,2002:"
 _UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)
 """What PyYAML lets pass of values that do not fit their tag, `!!int three`."""
+
+_BESIDE = ("space", "require")
+"""Keys of a file that are no settings."""
 
 
 class Loader(BoundedLoader):
@@ -164,6 +169,43 @@ class YamlFile:
                 before[same] = key.start_mark.line + 1
                 self._places.setdefault((*path, key.value), _place(key.start_mark))
                 self._note(value, (*path, key.value), seen, above)
+
+
+def read_outline(file: YamlFile) -> dict[str, Any]:
+    """Return a file's settings, checked, with ``space`` and ``require`` as they were written.
+
+    Raises: SpaceError, SettingsError, ImportPathError, with the place of each mistake.
+    """
+    if not isinstance(file.data, Mapping):
+        what = "nothing" if file.data is None else repr(file.data)
+        raise SpaceError(f"{file.where(())}A search space file holds `space:` and settings; this one holds {what}.")
+    found: dict[str, Any] = {}
+    mistakes: list[TunelightError] = []
+    for name, value in file.data.items():
+        inner = value if isinstance(value, Mapping) else {}
+        if name not in (*_BESIDE, *NAMES):
+            told = unknown("there is no key", str(name), [*_BESIDE, *NAMES])
+            if set(inner) & set(ARGUMENTS):
+                mistakes.append(
+                    SpaceError(f"{file.where((str(name),))}{name}: a domain must stand under `space:`, not beside it.")
+                )
+            else:
+                mistakes.append(SettingsError(f"{file.where((str(name),))}{told}"))
+            continue
+        try:
+            found[name] = value if name in _BESIDE else check_setting(name, value)
+        except TunelightError as error:
+            wrong = [str(key) for key in inner if f"{key!r}" in str(error)]
+            mistakes.append(type(error)(f"{file.where((name, *wrong[:1]))}{error}"))
+    if "space" not in file.data:
+        mistakes.append(SpaceError(f"{file.where(())}The file has no `space:`, which maps keys to domains."))
+    if mistakes:
+        raise type(mistakes[0])("\n".join(map(str, mistakes)))
+    try:
+        Settings(**{name: value for name, value in found.items() if name in NAMES})
+    except SettingsError as error:  # each is right by itself: it is the scheduler against max_epochs
+        raise type(error)(f"{file.where(('scheduler',))}{error}") from error
+    return found
 
 
 _BRACKETS = {

@@ -19,7 +19,7 @@ from tunelight.errors import DataError, SettingsError, SpaceError, TrainFunction
 from tunelight.settings import PARTS, Settings, check_names
 from tunelight.space.conditions import When, holds, same, values_of
 from tunelight.space.domains import DomainReader, describe
-from tunelight.space.files import YamlFile, importable
+from tunelight.space.files import YamlFile, importable, read_outline
 from tunelight.space.grid_points import Grid
 from tunelight.space.parts import check_part, check_trainer_value
 from tunelight.space.shipped import find
@@ -127,8 +127,6 @@ class SearchSpace:
         ``train``, ``model``, ``data`` and ``callbacks`` are import paths ("package.module:Name"); modules
         beside the file are found. Raises: SpaceError, SettingsError, ImportPathError, with file, line and column.
         """
-        from tunelight.space.yaml_schema import read_outline  # imports pydantic
-
         file = YamlFile(Path(path))
         with importable(file.path.parent):
             outline = _of_wandb(file) if _is_of_wandb(file.data) else file.data

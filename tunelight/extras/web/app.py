@@ -321,7 +321,7 @@ def _command(body: bytes) -> tuple[str, str, int | None, dict[str, Any]]:
 
 def _configuration(text: str, *, empty: bool = False) -> dict[str, Any]:
     """Read a configuration as the command line takes it: ``lr=0.01 "name=two words" sizes=[1,2]``."""
-    from tunelight.space.files import read_value  # pydantic is of no use before
+    from tunelight.space.files import read_value
     from tunelight.space.text import read_pairs
 
     try:
