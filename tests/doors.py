@@ -177,7 +177,7 @@ LIBRARIES: dict[str, Libraries] = {
     "machine": Libraries(names("psutil"), late=names("IPython"), why="it knows neither Ray nor torch"),
     "stores": Libraries(late=names("fsspec filelock"), why="every process imports it, and few use a store"),
     "stores.tune": Libraries(names("fsspec pyarrow"), why="it is Tune's side of a store, imported where there is one"),
-    "settings": Libraries(names("packaging yaml")),
+    "settings": Libraries(names("yaml")),
     "space": Libraries(names("numpy yaml", TUNE)),
     "extras.spaces.wandb_domain": Libraries(names("scipy", TUNE), why="it draws as W&B does"),
     "space.distributions": Libraries(names("optuna"), why="only what asks Optuna imports it"),

@@ -5,7 +5,7 @@ those of the other. A process works with one of these flavours. All that tunelig
 it is imported from here (``from tunelight.compat.lightning import pl, Callback``), when a name is first asked for.
 
 The flavour is decided once, by the first of: `use`, the environment variable ``TUNELIGHT_LIGHTNING`` (workers get it
-from their sweep), a sweep's code (tunelight/settings/flavour.py), a name that is asked for here.
+from their sweep), a sweep's code (`find_flavour`), a name that is asked for here.
 
 The second table holds names that Lightning keeps private or does not document, as read in 2.6.6;
 tests/unit/compat/test_lightning.py looks for every one of them in both packages.

@@ -47,13 +47,6 @@ def whole(name: str, value: Any, least: int = 1, most: float = math.inf) -> int:
     return int(value)
 
 
-def integer(name: str, value: Any) -> int:
-    """Check a whole number, also a negative one."""
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise SettingsError(f"{name} must be a whole number, not {value!r}.")
-    return int(value)
-
-
 def number(name: str, value: Any, zero: bool = False) -> float:
     """Check a finite number above 0, or also 0."""
     bounds = "0 or more" if zero else "more than 0"

@@ -20,7 +20,8 @@ from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Literal
 
-from tunelight.compat.lightning import flavour_of_module
+from tunelight.compat import lightning
+from tunelight.compat.lightning import Flavour, flavour_of_module
 from tunelight.errors import ImportPathError, SettingsError, TrainFunctionError, guess
 
 Style = Literal["argparse", "fire", "lightning", "hydra", "wandb"]
@@ -224,6 +225,52 @@ def script_code(script: str, most: int = 100) -> Iterator[tuple[Path, CodeType]]
                 continue
             for path in (root.joinpath(*name.split(".")) for root in roots):
                 files += [one for one in (path.with_suffix(".py"), path / "__init__.py") if one.is_file()]
+
+
+# --- which package of Lightning -----------------------------------------------------------------------------
+
+
+def find_flavour(code: Mapping[str, Any]) -> Flavour:
+    """Return the flavour of Lightning that code is written with, by what it names itself, else by what is imported.
+
+    Args:
+        code: functions, classes and scripts' code, by the names that errors give them.
+
+    Raises: SettingsError where the code uses another flavour than this process, or the package is not installed;
+    TrainFunctionError where it uses both and the user has not chosen.
+    """
+    found: dict[Flavour, str] = {}
+    for what, value in code.items():
+        for module in _modules(value):
+            if (flavour := flavour_of_module(module)) is not None:
+                found.setdefault(flavour, f"{what} uses {module}")
+    uses = " and ".join(found.values())
+    decided = lightning.check_decided(found, uses)
+    if len(found) > 1 and lightning.asked() is None:
+        raise TrainFunctionError(
+            f"{uses}. {lightning.ALIKE} Import the same one in all of this code, or choose: {lightning.HOW_TO_CHOOSE}."
+        )
+    return lightning.check_installed(
+        decided or next(iter(found), None) or lightning.flavour(), "The code of this sweep"
+    )
+
+
+def _modules(value: Any) -> Iterator[str]:
+    """Yield the modules that a value names: a function's imports, and what it refers to; a class is its Lightning's."""
+    while isinstance(value, functools.partial):
+        value = value.func
+    kind = type(value)  # which a proxy cannot answer for another object
+    if issubclass(kind, ModuleType):
+        yield value.__name__
+    elif issubclass(kind, type) and not value.__module__.startswith("tunelight."):  # ours are of the process's flavour
+        yield lightning.flavour_of(value) or ""
+    elif issubclass(kind, CodeType):  # of a script
+        yield from imports(value)
+    elif issubclass(kind, FunctionType):
+        yield from imports(value.__code__)
+        for _, part in captured(value):
+            if issubclass(type(part), ModuleType | type):
+                yield from _modules(part)
 
 
 # --- callbacks --------------------------------------------------------------------------------------------

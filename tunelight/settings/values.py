@@ -22,8 +22,7 @@ from tunelight.policies import FailurePolicy
 from tunelight.settings import checks
 from tunelight.settings.backends import Backend, check_backend
 from tunelight.settings.checks import check_datasets
-from tunelight.settings.code import Style, script_code
-from tunelight.settings.flavour import find_flavour
+from tunelight.settings.code import Style, find_flavour, script_code
 from tunelight.settings.objectives import Mode, check_metric, check_mode, check_paired, paired
 from tunelight.settings.repeats import Repeats
 from tunelight.settings.warm import WarmStart
@@ -152,7 +151,7 @@ class Settings:
     @cached_property
     def lightning(self) -> Flavour:
         """The package of Lightning that the code is written with. Raises: TrainFunctionError if that is unclear."""
-        code = {name: getattr(self, name) for name in ("model", "data", "trainer_args", "train")}
+        code = {name: getattr(self, name) for name in ("model", "data", "train")}
         files = () if self.script is None else script_code(self.script)
         return find_flavour({**code, **{file.name: found for file, found in files}})
 

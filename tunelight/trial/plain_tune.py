@@ -56,7 +56,7 @@ def gang_trainable(
     from tunelight.compat.lightning import VARIABLE, decide
     from tunelight.gang.parcel import Code, check_picklable
     from tunelight.settings import check_setting, check_train
-    from tunelight.settings.flavour import find_flavour
+    from tunelight.settings.code import find_flavour
 
     check_ray_internals("core", "tune")
     check_train(train, more=True)
