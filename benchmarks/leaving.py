@@ -1,13 +1,11 @@
-"""Act on sweeps that train: ask for workers back, end drivers by SIGTERM; how soon, and what it costs.
+"""End the drivers of sweeps that train by SIGTERM: how soon, and what it costs.
 
-    python benchmarks/leaving.py                    # 20 commands, 10 signals: about six minutes
-    python benchmarks/leaving.py --only yields,signals
-    python benchmarks/leaving.py --short            # for CI
+    python benchmarks/leaving.py            # 10 signals: about four minutes
+    python benchmarks/leaving.py --short    # for CI
 
-Trials have two workers, and a step takes 40 ms. Yields: of a sweep of two trials `max_workers` is set to 2, 4, 0 and 4
-again and again; measured is the time from the command to the free CPUs in Ray, and from the command to the first step
-of who comes back. Signals: a driver gets SIGTERM at a random moment, and SIGKILL to its whole process group ten seconds
-later; then the same command goes on. ``trained again``: the steps that were trained before and after.
+Trials have two workers, and a step takes 40 ms. A driver gets SIGTERM at a random moment, and SIGKILL to its whole
+process group ten seconds later; then the same command goes on. ``trained again``: the steps that were trained before
+and after.
 
 The exit status is 1 if a driver did not exit with 75, a step was trained again, a report is lost, or metrics are not
 those of a sweep that nobody disturbs.
@@ -29,7 +27,7 @@ from typing import Any
 
 from figures import headline, median, middle_and_most, spread, table
 from jobs import local_ray
-from leaving_sweep import EPOCHS, WAIT_S, beside, run, steps, until
+from leaving_sweep import EPOCHS, WAIT_S, run, steps, until
 from measure import PEERS, options
 
 import tunelight as tl
@@ -73,53 +71,9 @@ def begun(driver: subprocess.Popen[bytes], folder: Path, before: int) -> bool:
     return training(folder) > before or driver.poll() is not None
 
 
-def others_train(log: Path, since: float, trained: set[str]) -> bool:
-    """Tell whether another trial than these has trained a step since then."""
-    return any(when > since and name not in trained for name, _, when in steps(log))
-
-
 def told(results: tl.SweepResults) -> list[Any]:
     """Return the reports of all trials."""
     return [[(one["training_iteration"], one["val_loss"]) for one in trial.history] for trial in results.trials]
-
-
-# --- workers asked back, and drivers ended ----------------------------------------------------------------
-
-
-def yields(count: int, folder: Path, wanted: list[Any], book: Book) -> None:
-    """Give workers back and take them, ``count`` times in all."""
-    freed, back = dict[int, list[float]](), list[float]()
-    log, trials = folder / "steps", 2 + count // 6
-
-    def frees(cpus: float) -> bool:
-        import ray
-
-        return bool(ray.available_resources().get("CPU", 0.0) == cpus)
-
-    def person() -> None:
-        until(lambda: training(folder / "yields") >= 2, "two trials that train")
-        sweep = tl.attach("yields", folder)
-        for number in range(count):
-            most, left = ((2, 2.0), (4, 0.0), (0, 4.0), (4, 0.0))[number % 4]
-            asked = time.time()
-            sweep.set(max_workers=most)
-            until(partial(frees, left), f"{left:g} free CPUs")
-            at = time.time()
-            if left:
-                freed.setdefault(most, []).append(at - asked)
-                time.sleep(0.5)
-            else:
-                trained = {name for name, _, when in steps(log) if asked - 0.5 < when < asked}
-                until(partial(others_train, log, asked, trained), "one that comes back")
-                back.append(time.time() - asked)
-        sweep.set(max_workers=None)
-
-    results = beside(person, str(folder), "yields", trials, log=str(log))
-    for most, times in sorted(freed.items()):
-        book.times(f"max_workers set to {most}: free CPUs after", times)
-    book.times("workers taken again: first step after", back)
-    book.trained_again("max_workers", [log], f"{count} commands")
-    book.promise(told(results)[:2] == wanted[:2], "yields: other metrics")
 
 
 def signals(count: int, folder: Path, wanted: list[Any], rng: random.Random, book: Book) -> None:
@@ -163,24 +117,17 @@ def signals(count: int, folder: Path, wanted: list[Any], rng: random.Random, boo
 
 def main() -> int:
     """Run the parts, print a table, and return the exit status."""
-    counts = {"yields": (20, 2), "signals": (10, 1)}
-    seed = 1, "of the moments"
-    args = options(__doc__, "one or two of each", rows=tuple(counts), seed=seed)
-    yielded, ended = ((few if args.short else many) if part in args.only else 0 for part, (many, few) in counts.items())
+    args = options(__doc__, "one signal", seed=(1, "of the moments"))
     rng, book = random.Random(args.seed), Book()
     with tempfile.TemporaryDirectory(prefix="leaving-") as place:
         folder = Path(place)
-        if yielded or ended:
-            with local_ray(4, include_dashboard=False):
-                wanted = told(run(str(folder), "undisturbed", 2))
-                book.promise(
-                    [len(trial) for trial in wanted] == [EPOCHS, EPOCHS],
-                    "the sweep that nothing ends has not come to its end",
-                )
-                if yielded:
-                    yields(yielded, folder, wanted, book)
-            if ended:
-                signals(ended, folder, wanted, rng, book)
+        with local_ray(4, include_dashboard=False):
+            wanted = told(run(str(folder), "undisturbed", 2))
+        book.promise(
+            [len(trial) for trial in wanted] == [EPOCHS, EPOCHS],
+            "the sweep that nothing ends has not come to its end",
+        )
+        signals(1 if args.short else 10, folder, wanted, rng, book)
     print("\n" + table(["", "times", "median s", "most s"], book.lines) + "\n")
     print("\n".join(book.wrong) or "All promises were kept.")
     return bool(book.wrong)

@@ -247,7 +247,7 @@ COMMANDS: Final[dict[str, Any]] = {
     "serve": Serving,
     "plan": Plan,
     "tune-up": TunedUp,
-    **dict.fromkeys(("stop", "pause", "enqueue", "branch", "set"), Answer),
+    **dict.fromkeys(("stop", "enqueue", "branch", "set"), Answer),
 }
 """What each command prints; a list is printed as one."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -86,26 +85,6 @@ def until(reached: Callable[[], Any], what: str) -> Any:
             raise RuntimeError(f"waited {WAIT_S:.0f} s for {what}")
         time.sleep(0.005)
     return value
-
-
-def beside(person: Callable[[], None], storage: str, name: str, trials: int, **more: Any) -> tl.SweepResults:
-    """Run the sweep while somebody acts; it is stopped where that fails. Raises: what that raises."""
-    failed: list[BaseException] = []
-
-    def act() -> None:
-        try:
-            person()
-        except BaseException as error:  # noqa: BLE001 - it is raised in the thread that waits
-            failed.append(error)
-            tl.attach(name, storage).stop()
-
-    thread = threading.Thread(target=act)
-    thread.start()
-    results = run(storage, name, trials, **more)
-    thread.join(WAIT_S)
-    if failed:
-        raise failed[0]
-    return results
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ from typing import Any
 
 import psutil
 import pytest
+from ray.tune import Callback
 
 import tunelight as tl
-from tests.integration.test_steering import steered, wait
 from tests.kit.training import plain
 from tests.processes import family
 
@@ -47,22 +47,32 @@ def test_a_killed_worker_is_its_trials_error_and_the_others_train(ray4: Any, tmp
 
 
 def brief(config: dict[str, Any]) -> None:
-    """Report once, without a checkpoint, so that a paused sweep ends all of its trials."""
+    """Report once."""
     time.sleep(0.2)
     tl.report({"val_loss": config["model.lr"]})
 
 
-def test_a_head_that_dies_between_two_trials_fails_neither(ray4: Any, tmp_path: Path) -> None:
-    def person(results: tl.SweepResults, sweep: Any) -> None:
-        sweep.pause()
-        wait(lambda: {trial.state for trial in tl.SweepResults.load(tmp_path / "s").trials} == {"FINISHED"})
-        (head,) = [one for one in psutil.process_iter(["name"]) if str(one.info["name"]).startswith("ray::brief")]
-        head.kill()
-        head.wait(10)
-        sweep.resume()
+class EndsAHead(Callback):
+    """Kills the head of a trial that has just ended."""
 
-    results = steered(tmp_path, person, train=brief, model=None, data=None, max_epochs=None, trainer_args=None,
-                      scheduler="fifo", searcher="tpe", num_samples=20, max_concurrent=1)  # fmt: skip
+    killed = 0
+
+    def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        if len(trials) > 3 and not self.killed:
+            self.killed += 1
+            (head,) = [one for one in psutil.process_iter(["name"]) if str(one.info["name"]).startswith("ray::brief")]
+            head.kill()
+            head.wait(10)
+
+
+def test_a_head_that_dies_between_two_trials_fails_neither(ray4: Any, tmp_path: Path) -> None:
+    ends = EndsAHead()
+    results = tl.run(
+        {"model.lr": tl.uniform(0.01, 0.1)}, brief, metric="val_loss", num_samples=20, max_concurrent=1, workers=1,
+        cpus_per_worker=0.5, scheduler="fifo", searcher="tpe", seed=1, storage=tmp_path, name="s", progress=False,
+        callbacks=[ends],
+    )  # fmt: skip
+    assert ends.killed
     assert [trial.state for trial in results.trials] == ["FINISHED"] * 20
     said = [text for _, text in results.record.notes if "will be started again" in text]
     assert len(said) == 1

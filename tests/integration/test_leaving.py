@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import signal
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -88,36 +87,3 @@ def test_a_loop_of_its_own_hears_of_it_and_writes_a_checkpoint(ray4: Any, tmp_pa
     assert begun[0] == 0
     assert 0 < begun[1] < 200
     assert trial.history[0]["val_loss"] == 200.0 - (begun[1] - 1)
-
-
-def frees(ray4: Any, cpus: float) -> bool:
-    return bool(ray4.available_resources().get("CPU", 0.0) == cpus)
-
-
-def test_workers_are_given_back_by_command_and_taken_again_and_no_batch_is_lost(
-    ray4: Any, tmp_path: Path, undisturbed: list[Any]
-) -> None:
-    failed: list[BaseException] = []
-
-    def person() -> None:
-        try:
-            record = tmp_path / "s" / "record.jsonl"
-            wait(lambda: record.exists() and record.read_text().count('"kind":"training"') == 2)
-            sweep = tl.attach("s", tmp_path)
-            for most, left in ((2, 2.0), (0, 4.0), (4, 0.0)):
-                assert sweep.set(max_workers=most) == f"set by command: max_workers={most}" + (
-                    " (a trial has 2 workers: none begins, and all leave that can)" if most == 0 else ""
-                )
-                wait(functools.partial(frees, ray4, left))
-        except BaseException as error:  # noqa: BLE001 - it is raised in the test's own thread
-            failed.append(error)
-
-    thread = threading.Thread(target=person)
-    thread.start()
-    results = tl.run(SPACE, **settings(tmp_path, "s", num_samples=2))
-    thread.join(60)
-    if failed:
-        raise failed[0]
-    assert told(results) == undisturbed
-    assert sum(len(starts(results, trial)) for trial in (0, 1)) >= 2
-    assert results.record.sweep["num_samples"] == 2

@@ -80,8 +80,8 @@ def test_a_program_checks_plans_runs_watches_stops_and_exports(tmp_path: Path) -
             with anyio.fail_after(90):
                 while (await ask("show", sweep="first"))["state"] != "stopped":
                     await anyio.sleep(0.5)
-            said = await ask("pause", refused=True, sweep="first")  # its driver has ended, or is about to
-            assert "No process runs" in said or "ended before it was told to pause" in said
+            said = await ask("stop", refused=True, sweep="first")  # its driver has ended, or is about to
+            assert "No process runs" in said or "ended before it was told to stop" in said
             assert (await ask("best", sweep="first", export="best.yaml"))["wrote"] == "best.yaml"
             pids.append((await ask("run", space="space.yaml", name="second", settings={"max_epochs": 2}))["pid"])
             with anyio.fail_after(90):

@@ -1,4 +1,4 @@
-"""stop, pause, enqueue, branch, set: commands to a sweep that runs."""
+"""stop, enqueue, branch, set: commands to a sweep that runs."""
 
 from __future__ import annotations
 
@@ -34,15 +34,6 @@ def stop(
     print_answer(_attached(sweep, storage).stop(trial), sweep, as_json=json)
 
 
-@command("pause last")
-def pause(sweep: options.Sweep, storage: options.Storage = options.STORAGE, json: options.Json = False) -> None:
-    """Pause a sweep that runs, until it is resumed.
-
-    No trial begins, and running ones are paused at their next report, with a checkpoint.
-    """
-    print_answer(_attached(sweep, storage).pause(), sweep, as_json=json)
-
-
 @command("enqueue last model.lr=0.01 model.hidden=64")
 def enqueue(
     sweep: options.Sweep,
@@ -72,35 +63,21 @@ def branch(
     print_answer(_attached(sweep, storage).branch(trial, read_sets(values)), sweep, as_json=json)
 
 
-@command("set last max-concurrent=2 num-samples=100      tunelight set last 3 workers=4")
+@command("set last max-concurrent=2 num-samples=100")
 def set(  # noqa: A001 - the command's name
     sweep: options.Sweep,
     values: Annotated[
         list[str],
         typer.Argument(
-            metavar="[TRIAL] NAME=VALUE",
-            help="New values: max-concurrent=2 (null: as many as fit), max-workers=8, num-samples=100; or a trial and "
-            "workers=4.",
+            metavar="NAME=VALUE", help="New values: max-concurrent=2 (null: as many as fit), num-samples=100."
         ),
-    ] = [],
-    max_workers: Annotated[
-        int | None, typer.Option("--max-workers", min=0, help="Workers of all trials together; 0: all trials wait.")
-    ] = None,
+    ],
     storage: options.Storage = options.STORAGE,
     json: options.Json = False,
 ) -> None:
-    """Change a sweep that runs: trials at a time, workers and trials in all, or an elastic trial's workers.
-
-    Trials that are too many for the workers leave with a checkpoint, and go on when there are more again.
-    """
-    trial = values[0] if values and "=" not in values[0] else None
-    changes = {name.replace("-", "_"): value for name, value in read_sets(values[trial is not None :]).items()}
-    changes |= options.given(max_workers=max_workers)
-    attached = _attached(sweep, storage)
-    if trial is not None and list(changes) != ["workers"]:
-        raise SettingsError(f"Of a trial only workers can be set (tunelight set {sweep} {trial} workers=4).")
-    answer = attached.set(**changes) if trial is None else attached.resize(trial, changes["workers"])
-    print_answer(answer, sweep, as_json=json)
+    """Change a sweep that runs: trials at a time, and trials in all."""
+    changes = {name.replace("-", "_"): value for name, value in read_sets(values).items()}
+    print_answer(_attached(sweep, storage).set(**changes), sweep, as_json=json)
 
 
 # --- mcp: sweeps for programs that speak the Model Context Protocol -------------------------------

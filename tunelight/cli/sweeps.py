@@ -12,7 +12,7 @@ import typer
 from tunelight.cli import options
 from tunelight.cli.app import AGAIN, FAILED, INTERRUPTED, OK, SOME_FAILED, command, unread
 from tunelight.cli.overrides import load_space_and_settings, parsed, read_sets, settings_of
-from tunelight.cli.printing import about_sweep, print_answer, print_either, print_json, print_table, shown_path, words
+from tunelight.cli.printing import about_sweep, print_either, print_json, print_table, shown_path, words
 from tunelight.errors import PreemptedError, ResourceError, SettingsError
 
 if TYPE_CHECKING:
@@ -253,25 +253,15 @@ def resume(
 ) -> None:
     """Resume a sweep: trials that were cut off continue from their last checkpoint, finished ones stay.
 
-    With --num-samples, the new total, trials are added, and with --max-epochs epochs. A sweep that runs and was paused
-    goes on.
+    With --num-samples, the new total, trials are added, and with --max-epochs epochs.
     """
-    from tunelight.record import driver_of, find_sweep
+    from tunelight.record import find_sweep
 
     folder = find_sweep(sweep, storage)
     settings = {
         **settings_of(read_sets(sets)),
         **options.given(num_samples=num_samples, max_epochs=max_epochs, address=address, web=web or None),
     }
-    if not sets and (driver := driver_of(folder)) is not None and driver.alive:
-        from tunelight.sweep.attach import AttachedSweep
-
-        if max_epochs is not None:
-            raise SettingsError(f"{sweep} is running: epochs can be added once it has ended, or was stopped.")
-        if num_samples is not None:
-            raise SettingsError(f"{sweep} is running. Add trials by tunelight set {sweep} num-samples={num_samples}.")
-        print_answer(AttachedSweep(folder).resume(), sweep, as_json=json)
-        return
     from tunelight.sweep.resume import resume as go_on
 
     names = options.names_of(columns)

@@ -41,7 +41,7 @@ def add_trial(controller: Any, trial: Any) -> None:
 
 
 def put_aside(controller: Any, trial: Any) -> bool:
-    """Let a pending trial of Tune's controller wait, without a reservation, until it is taken back.
+    """Let a pending trial of Tune's controller wait, without a reservation.
 
     Return whether it does: not one that is just being given an idle actor. Read in 2.43.0 and 2.60.0.
     """
@@ -56,11 +56,6 @@ def put_aside(controller: Any, trial: Any) -> bool:
         inner._unstage_trial_with_resources(trial)
     inner._set_trial_status(trial, "PAUSED")
     return True
-
-
-def take_back(controller: Any, trial: Any) -> None:
-    """Let a trial that was put aside start again once there are resources. Read in 2.43.0 and 2.60.0."""
-    _bare(controller)._set_trial_status(trial, "PENDING")
 
 
 def _bare(controller: Any) -> Any:

@@ -23,7 +23,6 @@ from tunelight.space import SearchSpace
 
 _OWN: Final = (
     "num_samples", "workers", "max_epochs", "scheduler", "searcher", "repeats", "time_budget", "max_concurrent",
-    "max_workers",
 )  # fmt: skip
 _DRAWS, _HOUR = 200, 3600.0
 _LUCK = 0.3
@@ -166,7 +165,7 @@ class _Sweep:
 
     def gangs(self, slots: int) -> int:
         """Return how many of the smallest gangs fit at once."""
-        return min(slots // self.workers[0], self.told.most_trials or slots)
+        return min(slots // self.workers[0], self.told.max_concurrent or slots)
 
     def draw(self, slots: int, chance: random.Random) -> tuple[float, float, Counter[int]]:
         """Return the hours it takes, the slot-hours that gangs hold, and how many trials end after which epoch."""

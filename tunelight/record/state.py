@@ -147,8 +147,6 @@ class SweepState:
     """(trial id or None, text), in order."""
     answers: dict[str, tuple[bool, str]] = field(default_factory=dict)
     """By the id of a command: whether it was carried out, and what the driver said."""
-    paused: bool = False
-    """Whether somebody has paused the sweep, so that no trial starts or goes on."""
     events: deque[tuple[float, str | None, str, str]] = field(default_factory=lambda: deque(maxlen=_MOST_EVENTS))
     """The latest events other than reports: (time, trial id or None, kind of line, state or parent or text)."""
     started: float | None = None
@@ -204,7 +202,7 @@ def _apply_sweep(state: SweepState, line: Mapping[str, Any]) -> None:
     sweep = dict(line["sweep"])
     state.runs.append(sweep.pop("run", None) or {})
     state.sweep.update(sweep)
-    state.started, state.ended, state.paused = line["time"], None, False
+    state.started, state.ended = line["time"], None
 
 
 def _inside(path: str) -> str:
@@ -337,7 +335,6 @@ def _apply_command(state: SweepState, line: Mapping[str, Any]) -> None:
     if line["ok"]:
         state.notes.append((line["trial"], line["said"]))
         state.events.append((line["time"], line["trial"], "note", line["said"]))
-        state.paused = line["do"] == "pause" or (state.paused and line["do"] != "resume")
         if line.get("num_samples") is not None:
             state.sweep["num_samples"] = line["num_samples"]
 

@@ -132,7 +132,6 @@ def head(state: SweepState, seen: Seen) -> dict[str, Any]:
     """Return what is said of the sweep as a whole, as JSON has it."""
     total = state.sweep.get("num_samples")
     return {
-        "paused": state.paused,
         "trials": len(state.trials) - len(state.repetitions),
         "repetitions": len(state.repetitions),
         "total": total if isinstance(total, int) else None,

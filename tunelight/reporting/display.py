@@ -443,8 +443,6 @@ class SweepView(JupyterMixin):
 def title(state: SweepState, now: float, total: int | None) -> str:
     """Return the line on all trials: their number, the workers in use, the time taken and left."""
     parts = [f"{state.sweep.get('name') or 'sweep'}  {counts(state, total)}"]
-    if state.paused:
-        parts.append("paused")
     if workers := workers_in_use(state):
         parts.append(f"{workers} worker{'s' if workers > 1 else ''} in use")
     parts.append(elapsed(age(state, now)))

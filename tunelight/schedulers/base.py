@@ -71,7 +71,7 @@ class GangScheduler(FIFOScheduler):  # type: ignore[misc,unused-ignore]
     resizes: bool = False
     """Whether it resizes gangs: those of ``workers=(1, 4)`` then start with 1 worker."""
     pauses: bool = False
-    """Whether it pauses trials and chooses which goes on. The command ``pause`` then leaves running trials to it."""
+    """Whether it pauses trials and chooses which goes on."""
     changes_configs: bool = False
     """Whether trials change their configuration as they train, so that ``repeats=`` cannot train one again."""
     replayable: bool = True
@@ -119,12 +119,6 @@ class GangScheduler(FIFOScheduler):  # type: ignore[misc,unused-ignore]
     def milestones(self) -> Sequence[float]:
         """Return the rungs, ascending, in units of ``time_attr`` (none). Called once, for the record."""
         return ()
-
-    def within(self, workers: int | None) -> None:
-        """Let all gangs together have so many workers at most (None: as many as fit). It does nothing.
-
-        A scheduler that resizes gangs shrinks some; trials leave by themselves where that is not enough.
-        """
 
     def trains_on(self, tune_controller: TuneController, trial: Trial) -> bool:
         """Take back a PAUSE: the trial writes no checkpoint, and could not go on. Return whether it is still judged."""

@@ -128,10 +128,6 @@ class ElasticASHA(GangScheduler):
         """Tell whether a trial that starts now has the time to reach the front (HyperSched's rule)."""
         return self._in_time(self._promotion.front())
 
-    def within(self, workers: int | None) -> None:
-        """Let gangs grow to so many workers together, and shrink the least promising ones where they have more."""
-        self._growth.keep_within(workers)
-
     # -- Tune's interface ---------------------------------------------------------------------------
 
     def on_trial_add(self, tune_controller: TuneController, trial: Trial) -> None:
@@ -599,12 +595,6 @@ class Growth:
         """Shrink the least promising trials that grew until a waiting trial fits."""
         if resources is not None and self._grown:
             self._shrink(resources.workers - self.ledger.free(resources))
-
-    def keep_within(self, workers: int | None) -> None:
-        """Let all trials together have so many workers (None: as many as fit); shrink those that grew beyond that."""
-        self.ledger.most = workers
-        if workers is not None and self._grown:
-            self._shrink(self.ledger.workers - workers)
 
     def _shrink(self, missing: int) -> None:
         """Free ``missing`` workers, those included that are about to be released."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -43,14 +42,6 @@ class Ledger:
         self.capacity: tuple[float, ...] | None = None
         self.kept_cpus = 0.0
         """CPUs that trials must not use: a sweep's datasets are preprocessed on them."""
-        self.most: int | None = None
-        """How many workers the trials may hold together; None: as many as fit."""
-        self._workers: dict[str, int] = {}
-
-    @property
-    def workers(self) -> int:
-        """How many workers the trials hold."""
-        return sum(self._workers.values())
 
     def update_capacity(self, tune_controller: Any) -> None:
         """Update the size of the cluster from Tune."""
@@ -66,19 +57,15 @@ class Ledger:
             each = zip(resources.total, resources.per_worker, strict=True)
             self._held[trial_id] = tuple(total + extra * one for total, one in each)
             self._used = tuple(map(sum, zip(self._used, self._held[trial_id], strict=True)))
-            self._workers[trial_id] = max(workers, resources.workers)
 
     def release(self, trial_id: str) -> None:
         """Note that a trial has released its resources."""
-        self._workers.pop(trial_id, None)
         released = self._held.pop(trial_id, (0.0,) * len(_NAMES))
         left = zip(self._used, released, strict=True)
         self._used = tuple(used - less if self._held else 0.0 for used, less in left)  # 0: without rounding errors
 
     def fits(self, resources: TrialResources | None) -> bool:
         """Tell whether there is room for one more trial."""
-        if resources is not None and self.most is not None and self.workers + resources.workers > self.most:
-            return False
         if resources is None or self.capacity is None:
             return True
         amounts = zip(self._used, resources.total, self.capacity, strict=True)
@@ -86,15 +73,11 @@ class Ledger:
 
     def free(self, resources: TrialResources | None) -> int:
         """Return how many more single workers fit."""
-        return min(self._count(resources, self._used), max(0, self._limit - self.workers))
+        return self._count(resources, self._used)
 
     def total(self, resources: TrialResources | None) -> int:
         """Return how many workers would fit in the empty cluster."""
-        return min(self._count(resources, (0.0,) * len(_NAMES)), self._limit)
-
-    @property
-    def _limit(self) -> int:
-        return sys.maxsize if self.most is None else self.most
+        return self._count(resources, (0.0,) * len(_NAMES))
 
     def _count(self, resources: TrialResources | None, used: tuple[float, ...]) -> int:
         if resources is None or self.capacity is None or not any(resources.per_worker):

@@ -19,18 +19,16 @@ _PAUSABLE: Final = f"{RESULT_KEY}/pausable"
 
 
 class SweepScheduler:
-    """Passes everything on to a scheduler, but for repetitions, trials that leave, and while the sweep is paused.
+    """Passes everything on to a scheduler, but for repetitions and branches, and while the sweep ends.
 
     A repetition or a branch competes with no other trial: the scheduler never learns of it, and it
-    trains to a fixed report. While the sweep is paused no trial begins or goes on, and those that can are paused at
-    their next report.
+    trains to a fixed report. While the sweep ends no trial begins or goes on.
 
     Args:
         scheduler: the sweep's own; further attributes are its own.
         ends_at: returns the report at which such a trial is stopped (infinite: it ends by itself), and None for other
             trials (None: there are no such trials).
         has_room: whether another trial may run.
-        can_pause: whether a trial could go on after a pause: it writes checkpoints.
         note: called with a text on a trial, and its id.
 
     Runs on: driver.
@@ -42,20 +40,14 @@ class SweepScheduler:
         *,
         ends_at: Callable[[str], float | None] | None = None,
         has_room: Callable[[], bool] = lambda: True,
-        can_pause: Callable[[str], bool] = lambda _: True,
         note: Callable[[str, str], object] = lambda *_: None,
     ) -> None:
         self._note = note
         self._trains_on: set[str] = set()
         """Trials that the scheduler was to pause, and that write no checkpoints."""
         self.scheduler = scheduler
-        self.can_pause = can_pause
-        self.paused = False
-        """Whether a person has paused the sweep."""
-        self.leaving: set[str] = set()
-        """Ids of the trials that were told to leave their workers, and those that have."""
-        self.aside: dict[str, Any] = {}
-        """Trials without workers, by their ids, which the scheduler takes for waiting ones."""
+        self.ending = False
+        """Whether all trials were told to leave their workers: no trial begins or goes on any more."""
         self.controller: Any = None
         """Tune's controller, once a trial was added."""
         self._ends_at, self._has_room = ends_at, has_room
@@ -91,8 +83,8 @@ class SweepScheduler:
         if self._end(trial) is not None:
             self._spared[trial.trial_id] = trial
         self._pass_on("on_trial_add", tune_controller, trial)
-        if trial.trial_id in self.leaving and trial.status == Trial.PENDING and put_aside(tune_controller, trial):
-            self.aside[trial.trial_id] = trial
+        if self.ending and trial.status == Trial.PENDING:
+            put_aside(tune_controller, trial)
 
     def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
         """Pass on a failure."""
@@ -110,7 +102,7 @@ class SweepScheduler:
         self._pass_on("on_trial_remove", tune_controller, trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Return the scheduler's decision; while the sweep is paused, PAUSE for a trial that may go on."""
+        """Return the scheduler's decision; for a trial that it does not know, whether its end has come."""
         end = self._end(trial)
         if end is None:
             decision = str(self._call("on_trial_result", tune_controller, trial, result))
@@ -123,8 +115,7 @@ class SweepScheduler:
             if trial.trial_id not in self._told:
                 self._told.add(trial.trial_id)
                 tell(trial, Continue(until=int(end) if math.isfinite(end) else None))
-        goes_on = decision == TrialScheduler.CONTINUE and not self.scheduler.pauses
-        return TrialScheduler.PAUSE if self.paused and goes_on and self.can_pause(trial.trial_id) else decision
+        return decision
 
     def _go_on(self, tune_controller: Any, trial: Any) -> str:
         """Let a trial train on that the scheduler has paused, and that could not go on after that."""
@@ -137,15 +128,13 @@ class SweepScheduler:
         return str(TrialScheduler.CONTINUE)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
-        """Return the scheduler's choice, else a repetition or a branch; none while the sweep is paused."""
-        if self.paused:
+        """Return the scheduler's choice, else a repetition or a branch; none while the sweep ends."""
+        if self.ending:
             return None
         chosen = self._call("choose_trial_to_run", tune_controller)
         if chosen is None:
             spared = self._spared.values()
             waiting = (trial for status in (Trial.PENDING, Trial.PAUSED) for trial in spared if trial.status == status)
             chosen = next(waiting, None)
-        if chosen is not None and chosen.trial_id in self.aside:
-            return None
         resumes = chosen is not None and chosen.status == Trial.PAUSED and not self.scheduler.pauses
         return None if resumes and not self._has_room() else chosen

@@ -127,9 +127,6 @@ class SweepSearch(SearchAlgorithm):
     finished while a trial lives, because Tune then ends idle gangs at once, even if a failed or paused trial could
     still use them. Trial ids are numbers in order of creation, from 0.
 
-    ``wait`` is called where no trial lives and none begins: Tune then asks for one each second, and does nothing else
-    for up to ten minutes. True ends the search.
-
     ``longest``: how many reports a branch may make.
 
     With ``repeats``, the best configurations are trained again once all of these trials have ended, by more trials than
@@ -148,17 +145,13 @@ class SweepSearch(SearchAlgorithm):
         start: ResumeState | None = None,
         admit: Callable[[], bool] = lambda: True,
         repeats: Repetitions | None = None,
-        wait: Callable[[], bool] = lambda: False,
         longest: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.searcher = searcher
         self._longest = longest
         self.held = False
-        """Whether no trial begins now, because somebody has paused the sweep."""
-        self.allowed: int | None = None
-        """How many trials may have workers now, whatever the limit of the sweep is (None: no other limit)."""
-        self._wait = wait
+        """Whether no trial begins any more, because the sweep was told to end."""
         self._num_samples = num_samples
         self._baselines = deque(dict(config) for config in baselines)
         self._baseline_ids: set[str] = set()
@@ -209,12 +202,6 @@ class SweepSearch(SearchAlgorithm):
 
         Raises: TunelightError if the searcher suggests nothing for ten minutes while no trial lives.
         """
-        trial = self._next_trial()
-        if trial is None and not self._live and self._wait():
-            self._finished = True
-        return trial
-
-    def _next_trial(self) -> Trial | None:
         if self.held or not self.has_room():
             return None
         if self._resumed:
@@ -312,18 +299,8 @@ class SweepSearch(SearchAlgorithm):
 
     def has_room(self) -> bool:
         """Tell whether another trial may run, beside those that run or wait for resources; paused ones hold none."""
-        limits = [limit for limit in (self._max_concurrent, self.allowed) if limit is not None]
-        return not limits or sum(trial.status != Trial.PAUSED for trial in self._live.values()) < min(limits)
-
-    @property
-    def most_at_once(self) -> int | None:
-        """How many trials may run at a time (None: as many as fit)."""
-        return self._max_concurrent
-
-    @property
-    def to_make(self) -> int:
-        """How many trials of the search have yet to begin in this run."""
-        return len(self._resumed) + (0 if self._over else self._num_samples - self._searched)
+        most = self._max_concurrent
+        return most is None or sum(trial.status != Trial.PAUSED for trial in self._live.values()) < most
 
     def _take_up(self, past: ResumedTrial) -> Trial:
         """Return a trial that goes on from its last checkpoint, which its head finds in the trial's folder."""
@@ -439,7 +416,7 @@ class SweepSearch(SearchAlgorithm):
         return FINISHED if result.get("done") and reported and not waits else STOPPED
 
     def is_finished(self) -> bool:
-        """Tell whether no trial lives and none is to come, or something has ended the search before."""
+        """Tell whether no trial lives and none is to come, or Tune has ended the search before."""
         return bool(self._finished) or self.complete
 
     @property

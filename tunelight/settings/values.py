@@ -108,7 +108,6 @@ class Settings:
         True, checks.checkpoints, "Which checkpoints are kept: {keep: 1, every: 1}; false: none with model= or script=."
     )
     max_concurrent: int | None = _setting(None, checks.whole, "Trials that run at once, at most.")
-    max_workers: int | None = _setting(None, partial(checks.whole, least=0), "Workers of all trials together, at most.")
     time_budget: float | str | timedelta | None = _setting(
         None, checks.time_budget, "After which the sweep ends: seconds, or 2h, 1h 30m."
     )
@@ -182,13 +181,6 @@ class Settings:
     def folds(self) -> int | None:
         """How many folds there are, where each training of a configuration has its own."""
         return self.repeats.repeats if self.repeats is not None and self.repeats.folds else None
-
-    @property
-    def most_trials(self) -> int | None:
-        """How many trials may run at a time, by ``max_concurrent`` and ``max_workers`` (None: as many as fit)."""
-        workers = self.workers if isinstance(self.workers, int) else max(self.workers or (1,))
-        by_workers = None if self.max_workers is None else max(1, self.max_workers // workers)
-        return min((most for most in (self.max_concurrent, by_workers) if most is not None), default=None)
 
     @property
     def budget_s(self) -> float | None:

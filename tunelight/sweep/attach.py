@@ -27,17 +27,6 @@ class AttachedSweep:
         """End a trial now, by its id or number, or ``"best"``; without one the sweep, which can then be resumed."""
         return self._send("stop", trial)
 
-    def pause(self) -> str:
-        """Let no trial begin, and pause running ones at their next report, with a checkpoint.
-
-        Under a scheduler that pauses trials itself they run until it pauses or ends them.
-        """
-        return self._send("pause")
-
-    def resume(self) -> str:
-        """Let a paused sweep go on."""
-        return self._send("resume")
-
     def enqueue(self, config: Mapping[str, Any]) -> str:
         """Try a configuration next, as one more trial; its keys are dotted, or nested as in the search space."""
         return self._send("enqueue", config=to_plain_config(config))
@@ -55,18 +44,10 @@ class AttachedSweep:
         return self._send("branch", trial, config=to_plain_config(config or {}))
 
     def set(self, **settings: Any) -> str:
-        """Change ``max_concurrent``, ``max_workers`` (None: as many as fit) or ``num_samples``.
-
-        Of trials that are too many for ``max_workers``, gangs that can shrink do; the least promising others leave with
-        a checkpoint, and go on when it has grown. 0 leaves none, and Ray as it is.
-        """
+        """Change ``max_concurrent`` (None: as many as fit; running trials continue) or ``num_samples``."""
         if not settings:
-            raise CommandError("Nothing to set. Give max_concurrent=, max_workers= or num_samples=.")
+            raise CommandError("Nothing to set. Give max_concurrent= or num_samples=.")
         return self._send("set", **settings)
-
-    def resize(self, trial: str | int, workers: int) -> str:
-        """Set the number of workers of a running trial that is elastic, from its next report on."""
-        return self._send("resize", trial, workers=workers)
 
     def _send(self, do: str, trial: str | int | None = None, **arguments: Any) -> str:
         known = None if trial is None else SweepResults.load(self.folder).trial(str(trial)).id
@@ -74,7 +55,7 @@ class AttachedSweep:
 
 
 def attach(sweep: str | os.PathLike[str] = "last", storage: str | os.PathLike[str] = "tunelight_runs") -> AttachedSweep:
-    """Return a sweep that runs, to stop, pause or change it.
+    """Return a sweep that runs, to stop or change it.
 
     Args:
         sweep: its folder, its name in ``storage``, or "last".

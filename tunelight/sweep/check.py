@@ -19,7 +19,7 @@ from tunelight.sweep.building import build_parts
 from tunelight.sweep.run import run
 
 _WHEN = ("epoch", "training_iteration", "timestamp")
-_NOT_TRIED = ("baselines", "callbacks", "time_budget", "max_concurrent", "max_workers", "warm_start")
+_NOT_TRIED = ("baselines", "callbacks", "time_budget", "max_concurrent", "warm_start")
 """Settings that do not apply to one batch of one trial."""
 
 

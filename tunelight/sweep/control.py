@@ -19,14 +19,11 @@ class SweepControl:
         self.ends: str | None = None
         """Why the sweep is ended early, as the record will say; None: it is not."""
         self._record: RecordCallback | None = None
-        self._commands: Callable[[], object] = lambda: None
         self._show: Callable[[str], object] = to_stderr
 
-    def begin(
-        self, record: RecordCallback, commands: Callable[[], object], show: Callable[[str], object] | None
-    ) -> None:
-        """Take the record, what carries out new commands, and what shows a line (None: standard error)."""
-        self._record, self._commands, self._show = record, commands, show or to_stderr
+    def begin(self, record: RecordCallback, show: Callable[[str], object] | None) -> None:
+        """Take the record, and what shows a line (None: standard error)."""
+        self._record, self._show = record, show or to_stderr
 
     def say(self, text: str) -> None:
         """Show a line to the person who runs the sweep: above the live table, once there is one."""
@@ -36,9 +33,3 @@ class SweepControl:
         """Record that a trial goes on with another configuration. In a replay it is recorded already."""
         if self._record is not None:
             self._record.change(*change)
-
-    def wait(self) -> bool:
-        """Carry out commands while no trial lives and Tune takes no steps; return whether the sweep is over."""
-        self._commands()
-        out_of_time = self._record is not None and self._record.out_of_time
-        return out_of_time or self.ends is not None or self.signals.received is not None

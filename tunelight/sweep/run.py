@@ -108,7 +108,6 @@ def run(
     reuse_gangs: bool = UNSET,
     checkpoints: Checkpoints | None = UNSET,
     max_concurrent: int | None = UNSET,
-    max_workers: int | None = UNSET,
     time_budget: float | str | timedelta | None = UNSET,
     storage: str | os.PathLike[str] = UNSET,
     name: str | None = UNSET,
@@ -166,7 +165,6 @@ def run(
         checkpoints: Checkpoints(keep=1, every=1, every_s=0, share=0.05): how many of the best to keep in addition to
             the last two, and when to write one. None: none with ``model=`` or ``script=``.
         max_concurrent: maximum number of trials at once (None: as many as fit the cluster).
-        max_workers: maximum number of workers of all trials together (None: as many as fit). 0: trials wait for more.
         time_budget: seconds, a timedelta or "2h", after which the sweep ends (None). Counted anew when it is resumed.
         storage, name: the sweep's folder is storage/name ("tunelight_runs", a name made from the time). ``storage``
             may be a URL, "s3://bucket/x".
@@ -328,7 +326,6 @@ def _tune(
         repeats=sweep.repetitions,
         admit=scheduler.admits,
         longest=scheduler.longest,
-        wait=control.wait,
     )
     parts = _parts(sweep, search, control, watch, datasets, steps=steps)
     with tune_environment(settings.verbose), parts as (wrapped, callbacks):
@@ -407,19 +404,16 @@ def _parts(
         sweep.scheduler,
         sweep.space,
         control,
-        reservation=sweep.reservation,
         sweep_file=sweep.sweep_file,
         shown=shown,
         answered=sweep.upload,
-        max_workers=settings.max_workers,
     )
-    control.begin(record, steering.look, shown.say if settings.progress else None)
+    control.begin(record, shown.say if settings.progress else None)
     metrics = [metric for metric, _ in settings.objectives]
     first = FailFast(settings.failures.give_up_after, metrics, total, record, control)
     tracking = sweep.searcher if isinstance(sweep.searcher, TrackingSearcher) else None
     of_parts = (part.notes for part in (tracking, datasets) if part is not None)
     for text in (
-        steering.allowance.remark,
         *itertools.chain(*of_parts),
         heavy(sweep.code, training_setting(settings)),
     ):

@@ -1,10 +1,9 @@
-"""The driver's side of commands: stop, pause and resume, enqueue, branch, set and resize, while the sweep runs."""
+"""What changes a sweep while it runs: commands (stop, enqueue, branch, set), and SIGTERM."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import math
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,14 +13,12 @@ from typing import Any, Final, Protocol
 from ray.tune import Callback
 
 from tunelight.checkpoints.files import copy_from_trial
-from tunelight.compat.controller import add_trial, put_aside, take_back
-from tunelight.compat.ray import end_cached_actors, trial_actor
+from tunelight.compat.controller import add_trial, put_aside
 from tunelight.errors import CheckpointError, SettingsError, StorageError, TunelightError, unknown
 from tunelight.gang.orders import OrderBook, Reason, name_in_orders
 from tunelight.machine.signals import grace_s
-from tunelight.messages import LEAVES, CheckpointInfo, Resize
+from tunelight.messages import LEAVES, CheckpointInfo
 from tunelight.record import (
-    PAUSED,
     PENDING,
     RUNNING,
     STOPPED_BY_COMMAND,
@@ -30,15 +27,11 @@ from tunelight.record import (
     Command,
     CommandReader,
     RecordCallback,
-    SweepState,
     TrialState,
     driver_of,
     write_sweep_file,
 )
-from tunelight.resources import Reservation
-from tunelight.results.words import counted
 from tunelight.schedulers.base import GangScheduler
-from tunelight.schedulers.common import tell
 from tunelight.schedulers.wrapper import SweepScheduler
 from tunelight.searchers import SweepSearch
 from tunelight.settings import check_setting
@@ -48,10 +41,9 @@ from tunelight.sweep.control import SweepControl
 
 _LOOK_S: Final = 0.05
 """Seconds between two looks for commands."""
-_ALLOW_S: Final = 0.25
-"""Seconds between two looks at how many workers the sweep may have."""
-_CHANGEABLE: Final = ("max_concurrent", "max_workers", "num_samples")
+_CHANGEABLE: Final = ("max_concurrent", "num_samples")
 """The settings that may change while a sweep runs."""
+_ENDS: Final = Reason(f"{LEAVES}: the sweep was told to end (SIGTERM)", ends=True)
 
 
 class Shows(Protocol):
@@ -67,13 +59,14 @@ class Shows(Protocol):
 class Steering(Callback):  # type: ignore[misc,unused-ignore]
     """Carries out commands between two steps of Tune's loop, and records an answer to each. Runs on: driver.
 
+    After SIGTERM all trials are told to write a checkpoint at the end of their training step, and to leave.
+
     Args:
         record: the callback that writes the record; it must come before this one in the list of callbacks.
         search, scheduler, space, control: those of the sweep.
-        reservation: what each trial reserves. sweep_file: the sweep's settings, which a resumed sweep takes over.
+        sweep_file: the sweep's settings, which a resumed sweep takes over.
         shown: the live table.
         answered: called once commands were answered.
-        max_workers: see :class:`tunelight.sweep.steering.Allowance`.
         clock: seconds.
     """
 
@@ -85,61 +78,58 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
         space: SearchSpace,
         control: SweepControl,
         *,
-        reservation: Reservation,
         sweep_file: Mapping[str, Any],
         shown: Shows,
         answered: Callable[[], None] = lambda: None,
-        max_workers: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._record, self._search, self._space, self._control = record, search, space, control
-        self._reservation, self._sweep_file, self._shown = reservation, dict(sweep_file), shown
+        self._sweep_file, self._shown = dict(sweep_file), shown
         self._steered = dict(sweep_file.get("steered") or {})
         """By setting, [the value before, the value now]; and the configurations that were enqueued."""
         self._commands = CommandReader(record.folder, driver_of(record.folder))  # this process has taken the sweep
-        self.scheduler = SweepScheduler(
-            scheduler, ends_at=search.ends_at, has_room=search.has_room, can_pause=self._can_pause, note=record.note
-        )
+        self.scheduler = SweepScheduler(scheduler, ends_at=search.ends_at, has_room=search.has_room, note=record.note)
         """That of Tune's controller."""
-        self._orders = orders = OrderBook()
-        self.allowance = Allowance(
-            self.scheduler,
-            search,
-            record.state,
-            reservation,
-            control,
-            max_workers=max_workers,
-            order=orders.leave,
-        )
-        """How many workers the sweep may have."""
+        self._orders = OrderBook()
         self._answered = answered
-        self._clock, self._looked, self._allowed = clock, 0.0, 0.0
+        self._clock, self._looked = clock, 0.0
+        self._grace_s = grace_s()
+        self._ends_at: float | None = None
+        """When the sweep ends, once it was told to."""
+        self._leaving: set[str] = set()
+        """Ids of the trials that were told to leave."""
+        control.signals.graceful = self._grace_s > 0
         self._carry_out: dict[str, Callable[[Command, dict[str, Any]], str]] = {
             "stop": self._stop,
-            "pause": self._pause,
-            "resume": self._resume,
             "enqueue": self._enqueue,
             "set": self._set,
-            "resize": self._resize,
             "branch": self._branch,
         }
 
-    def look(self) -> None:
-        """Carry out new commands while no trial lives and Tune takes no steps."""
-        controller = self.scheduler.controller
-        self.on_step_end(0, [] if controller is None else controller.get_trials())
-
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         """Carry out new commands. Called by Tune at the end of each step of its loop."""
-        if self._search.held and not self.scheduler.paused:  # paused trials go on before new ones begin
-            self._search.held = not self.scheduler.pauses and any(trial.status == PAUSED for trial in trials)
         if abs(self._clock() - self._looked) < _LOOK_S:
             return
-        self._looked = now = self._clock()
+        self._looked = self._clock()
         self._carry_out_all(trials)
-        if abs(now - self._allowed) >= _ALLOW_S:
-            self._allowed = now
-            self.allowance.look(trials)
+        if self._control.signals.received is signal.SIGTERM and self._grace_s:
+            self._end(trials)
+
+    def _end(self, trials: Sequence[Any]) -> None:
+        """Let all trials leave; end the sweep once they have, or at the end of the time for it."""
+        if self._ends_at is None:
+            self._ends_at = self._looked + self._grace_s
+            self._search.held = self.scheduler.ending = True
+        controller = self.scheduler.controller
+        for trial in trials:
+            if trial.status == PENDING and put_aside(controller, trial):
+                continue
+            if trial.status in (PENDING, RUNNING) and trial.trial_id not in self._leaving:
+                with contextlib.suppress(Exception):  # Ray is busy or gone, which is noticed elsewhere
+                    self._orders.leave(name_in_orders(trial), _ENDS)
+                    self._leaving.add(trial.trial_id)
+        if self._looked >= self._ends_at or not any(trial.status == RUNNING for trial in trials):
+            controller.request_stop_experiment()
 
     def _carry_out_all(self, trials: list[Any]) -> None:
         try:
@@ -175,26 +165,6 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
         self.scheduler.controller.stop_trial(trial)
         return "stopped by command"
 
-    def _pause(self, command: Command, trials: dict[str, Any]) -> str:
-        if self.scheduler.paused:
-            raise SettingsError("The sweep is paused already.")
-        self.scheduler.paused = self._search.held = True
-        running = [trial.trial_id for trial in trials.values() if trial.status == RUNNING]
-        if self.scheduler.pauses:
-            how = f"{counted(len(running), 'trial')} run until the scheduler pauses or ends them"
-        else:
-            on = sum(not self._can_pause(trial_id) for trial_id in running)
-            how = f"{counted(len(running) - on, 'trial')} run to the next report"
-            how += f", {on} to the end, for want of a checkpoint" if on else ""
-        return f"the sweep is paused by command: {how}"
-
-    def _resume(self, command: Command, trials: dict[str, Any]) -> str:
-        if not self.scheduler.paused:
-            raise SettingsError("The sweep runs, and is not paused.")
-        self.scheduler.paused = False
-        self._search.held = not self.scheduler.pauses  # a scheduler that pauses trials asks for new ones itself
-        return "the sweep goes on"
-
     def _enqueue(self, command: Command, trials: dict[str, Any]) -> str:
         config = command.arguments.get("config")
         if not isinstance(config, Mapping):
@@ -227,32 +197,10 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
             self._search.extend(checked["num_samples"] * self._space.grid_size)
         if "max_concurrent" in checked:
             self._search.limit(checked["max_concurrent"])
-        if "max_workers" in checked:
-            self.allowance.max_workers = checked["max_workers"]
         said = ", ".join(f"{name}={value}" for name, value in checked.items())
-        if checked.get("max_workers") in range(self._reservation.workers):
-            said += (
-                f" (a trial has {counted(self._reservation.workers, 'worker')}: none begins, and all leave that can)"
-            )
         return f"set by command: {said}{self._keep(**checked)}"
 
-    def _resize(self, command: Command, trials: dict[str, Any]) -> str:
-        least, most = self._reservation.least, max(self._reservation.workers, self._reservation.most or 0)
-        workers = command.arguments.get("workers")
-        if least is None or self.scheduler.pauses:
-            why = "its trials are not elastic" if least is None else "its scheduler decides on them"
-            raise SettingsError(f"The number of workers of this sweep's trials cannot be set: {why}.")
-        if not isinstance(workers, int) or not least <= workers <= most:
-            raise SettingsError(f"workers must be a whole number from {least} to {most}, not {workers!r}.")
-        trial = self._living(command, trials)
-        if trial.status != RUNNING or trial_actor(trial) is None:
-            raise SettingsError(f"Trial {trial.trial_id} does not run now ({trial.status}).")
-        tell(trial, Resize(workers))
-        return f"will have {counted(workers, 'worker')}, by command"
-
     def _branch(self, command: Command, trials: dict[str, Any]) -> str:
-        if self.scheduler.paused:
-            raise SettingsError("The sweep is paused: resume it first.")
         known = self._record.state.trials
         if command.trial not in known:
             raise SettingsError(unknown("There is no trial", str(command.trial), known))
@@ -302,11 +250,6 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
             raise SettingsError(f"Trial {parent.id} has trained its {epochs} epochs: a branch of it has none left.")
         return info
 
-    def _can_pause(self, trial_id: str) -> bool:
-        """Tell whether a trial writes checkpoints, without which it could not go on after a pause."""
-        writes = self._sweep_file.get("model") is not None and self._sweep_file.get("checkpoints") is not None
-        return writes or bool(self._record.state.trials[trial_id].checkpoints)
-
     def _living(self, command: Command, trials: dict[str, Any]) -> Any:
         """Return the trial that a command is for. Raises: SettingsError where there is none, or it has ended."""
         if command.trial not in trials:
@@ -333,147 +276,3 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
         except StorageError as error:
             return f" (but a resumed sweep will not know of it: {error})"
         return ""
-
-
-# --- Allowance: how many workers the sweep may have now, and which of its trials leave theirs for that ---
-
-# A trial that has to leave writes a checkpoint at the end of its next training step, and is put aside until there is
-# room for it again. So workers are given back to other users of the cluster, or before the driver itself has to end.
-
-_ENDS: Final = Reason(f"{LEAVES}: the sweep was told to end (SIGTERM)", ends=True)
-_YIELDS: Final = Reason(f"{LEAVES} to others, and goes on when there is room")
-
-
-class Allowance:
-    """Runs on: driver, between two steps of Tune's loop.
-
-    Args:
-        scheduler, search, control: those of the sweep.
-        state: what is known of its trials.
-        reservation: what a trial reserves at first.
-        max_workers: how many workers all trials may have together (None: as many as fit).
-        order: tells the head of a trial, by its name, to leave, or not any more.
-        clock: seconds.
-    """
-
-    def __init__(
-        self,
-        scheduler: SweepScheduler,
-        search: SweepSearch,
-        state: SweepState,
-        reservation: Reservation,
-        control: SweepControl,
-        *,
-        max_workers: int | None = None,
-        order: Callable[[str, Reason | None], None] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.max_workers = max_workers
-        self._scheduler, self._search, self._state, self._control = scheduler, search, state, control
-        self._reservation, self._order, self._clock = reservation, order or OrderBook().leave, clock
-        self._grace_s = grace_s()
-        self._ends_at: float | None = None
-        """When the sweep ends, once it was told to."""
-        control.signals.graceful = self._grace_s > 0
-
-    @property
-    def remark(self) -> str | None:
-        """What to tell the person who runs the sweep, if no trial may have workers."""
-        if self.max_workers is None or self.max_workers >= self._reservation.workers:
-            return None
-        return (
-            f"max_workers={self.max_workers}, and a trial has {counted(self._reservation.workers, 'worker')}: all "
-            "trials wait until there are more (tunelight set SWEEP --max-workers N)"
-        )
-
-    def look(self, trials: Sequence[Any]) -> None:
-        """Let trials leave their workers, or have them again."""
-        controller = self._scheduler.controller
-        if controller is None:
-            return
-        if self._control.signals.received is signal.SIGTERM and self._grace_s:
-            self._end(controller, trials)
-            return
-        most = None if self.max_workers is None else self.max_workers // self._reservation.workers
-        self._search.allowed = None if most is None else most - len(self._scheduler.aside)
-        self._scheduler.within(None if most is None else most * self._reservation.workers)
-        self._keep(controller, trials, math.inf if most is None else most)
-
-    # -- the end of the sweep
-
-    def _end(self, controller: Any, trials: Sequence[Any]) -> None:
-        """Let all trials leave; end the sweep once they have, or at the end of the time for it."""
-        if self._ends_at is None:
-            self._ends_at = self._clock() + self._grace_s
-            self._search.allowed = 0
-            self._scheduler.leaving.clear()  # who was told to yield hears that all ends
-        for trial in trials:
-            if trial.status in (PENDING, RUNNING):
-                self._leave(controller, trial, _ENDS)
-        if self._clock() >= self._ends_at or not any(trial.status == RUNNING for trial in trials):
-            controller.request_stop_experiment()
-
-    def _keep(self, controller: Any, trials: Sequence[Any], most: float) -> None:
-        """Let ``most`` trials have workers: the least promising ones leave theirs, and have them again later."""
-        leaving, aside = self._scheduler.leaving, self._scheduler.aside
-        if not leaving and most == math.inf:
-            return
-        alive = {trial.trial_id: trial for trial in trials if trial.status in (PENDING, RUNNING, PAUSED)}
-        leaving.intersection_update(alive)
-        for gone in aside.keys() - alive.keys():
-            del aside[gone]
-        having = [trial for trial in alive.values() if trial.status != PAUSED]
-        staying = [trial for trial in having if trial.trial_id not in leaving]
-        if len(staying) > most:
-            for trial in _least_promising(staying, self._state)[: len(staying) - int(most)]:
-                self._leave(controller, trial, _YIELDS)
-        elif not self._scheduler.paused:
-            told = [trial for trial in having if trial.trial_id in leaving]
-            stay = told[: int(min(most - len(staying), len(told)))]
-            back = list(aside.values())[: int(max(0, min(most - len(having), len(aside))))]
-            for trial in (*stay, *back):
-                if self._tell(trial, None):
-                    leaving.discard(trial.trial_id)
-            for trial in back:
-                if trial.trial_id not in leaving:
-                    del aside[trial.trial_id]
-                    take_back(controller, trial)
-        if len(having) >= most and all(trial.status == RUNNING for trial in having):
-            with contextlib.suppress(Exception):  # not public in Tune, which would keep one gang for a next trial
-                end_cached_actors(controller)
-
-    def _leave(self, controller: Any, trial: Any, why: Reason) -> None:
-        if trial.status == PENDING and put_aside(controller, trial):
-            self._scheduler.aside[trial.trial_id] = trial
-        elif trial.trial_id in self._scheduler.leaving or not self._tell(trial, why):
-            return
-        self._scheduler.leaving.add(trial.trial_id)
-
-    def _tell(self, trial: Any, why: Reason | None) -> bool:
-        """Tell a trial's head to leave, or not any more; False where Ray does not answer now: it is tried again."""
-        with contextlib.suppress(Exception):  # Ray is busy or gone, which is noticed elsewhere
-            self._order(name_in_orders(trial), why)
-            return True
-        return False
-
-
-def _least_promising(trials: Sequence[Any], state: SweepState) -> list[Any]:
-    """Sort trials: those that wait for workers first, then by their metric at the last report of all, worst first.
-
-    Those that have yet to report come before those that have.
-    """
-    known = {trial.trial_id: state.trials.get(trial.trial_id) for trial in trials}
-    common = min((one.number for one in known.values() if one is not None and one.history), default=0)
-    metric = str(state.sweep.get("metric"))
-    sign = -1.0 if state.mode == "max" else 1.0
-
-    def promise(trial: Any) -> tuple[bool, bool, float, str]:
-        found: TrialState | None = known[trial.trial_id]
-        reported = found is not None and bool(found.history)
-        reports = found.history if found is not None else []
-        report = next((one for one in reports if one["training_iteration"] >= common), {})
-        value = report.get(metric)
-        loss = sign * value if isinstance(value, int | float) and math.isfinite(value) else math.inf
-        return trial.status != PENDING, reported, -loss, trial.trial_id
-
-    return sorted(trials, key=promise)

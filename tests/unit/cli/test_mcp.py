@@ -104,11 +104,10 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("run", {"space": "space.yaml", "name": "small"}, "There is a sweep 'small' already"),
     ("run", {}, "space (string)"),
     ("stop", {"sweep": "small"}, "No process runs the sweep small"),
-    ("pause", {"sweep": "samll"}, "Did you mean 'small'?"),
+    ("stop", {"sweep": "samll"}, "Did you mean 'small'?"),
     ("enqueue", {"sweep": "small", "config": "lr=1"}, "config (object)"),
     ("branch", {"sweep": "small", "trial": "1", "config": {"lr": 1}}, "No process runs"),
-    ("set", {"sweep": "small", "name": "max_worker", "value": 2}, "max_workers"),
-    ("set", {"sweep": "small", "name": "workers", "value": 2}, "Of a trial only workers"),
+    ("set", {"sweep": "small", "name": "max_concurent", "value": 2}, "max_concurrent"),
 ]  # fmt: skip
 
 

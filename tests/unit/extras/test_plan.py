@@ -112,7 +112,6 @@ def test_what_the_space_says_holds_unless_it_is_said_again():
     assert (plan.workers, plan.num_samples, plan.max_epochs, plan.scheduler) == (4, 5, 3, "fifo")
     assert plan.at_once == 2
     assert planned(max_concurrent=3).at_once == 3
-    assert planned(max_workers=8).at_once == 4
 
 
 @pytest.mark.parametrize(

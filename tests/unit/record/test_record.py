@@ -269,25 +269,20 @@ def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
         send(tmp_path, "stop")
 
 
-def test_answers_are_in_the_record_and_a_paused_sweep_is_until_it_goes_on(tmp_path: Path) -> None:
+def test_answers_are_in_the_record(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path, num_samples=4)
     reader = CommandReader(tmp_path)
-    pause, more, refused, on = (
-        send(tmp_path, "pause"), send(tmp_path, "set", num_samples=9), send(tmp_path, "stop", "7"),
-        send(tmp_path, "resume"),
-    )  # fmt: skip
-    states = []
+    more, refused = send(tmp_path, "set", num_samples=9), send(tmp_path, "stop", "7")
     for command in reader.news():
         ok, total = command.id != refused, 9 if command.id == more else None
         sweep.callback.answer(command, f"{command.do}: at s3://me:secret@b", ok=ok, num_samples=total)
-        states.append((sweep.state.paused, sweep.state.sweep["num_samples"]))
-    assert states == [(True, 4), (True, 9), (True, 9), (False, 9)]
+    assert sweep.state.sweep["num_samples"] == 9
     read = read_record(tmp_path)
     assert read.answers == sweep.state.answers
     assert read.answers[refused][0] is False
-    assert "secret" not in read.answers[pause][1]
-    assert [text.partition(":")[0] for _, text in read.notes] == ["pause", "set", "resume"]
-    assert set(read.answers) == {pause, more, refused, on}
+    assert "secret" not in read.answers[more][1]
+    assert [text.partition(":")[0] for _, text in read.notes] == ["set"]
+    assert set(read.answers) == {more, refused}
     sweep.callback.close()
 
 

@@ -11,15 +11,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from ray.tune.schedulers import FIFOScheduler
 
 import tunelight as tl
 from tests.kit.recording import Sweep
 from tunelight.errors import CommandError
 from tunelight.record import leased, read_sweep_file, send
 from tunelight.record.names import COMMANDS_FILE
-from tunelight.resources import Reservation
-from tunelight.schedulers import ElasticASHA, GangScheduler
+from tunelight.schedulers import GangScheduler
 from tunelight.schedulers.base import adapted
 from tunelight.searchers import RandomSearcher, SweepSearch
 from tunelight.settings import Settings
@@ -37,15 +36,6 @@ class Shown:
     def news(self) -> None: ...
 
 
-class Choosing(GangScheduler):
-    """Chooses one trial, always."""
-
-    trial: Any = None
-
-    def choose_trial_to_run(self, tune_controller: Any) -> Any:
-        return self.trial
-
-
 class Driver:
     """A driver with two running trials, to which commands are sent."""
 
@@ -53,14 +43,14 @@ class Driver:
         self.control = SweepControl()
         self.sweep = Sweep(folder, num_samples=4, ended_by=lambda: self.control.ends)
         self.space = tl.SearchSpace(more.pop("space", {"model": {"lr": tl.uniform(0, 1), "width": 64}}))
-        self.search = SweepSearch(RandomSearcher(self.space, seed=1), 4, wait=self.control.wait)
+        self.search = SweepSearch(RandomSearcher(self.space, seed=1), 4)
         self.shown, self.now = Shown(), 100.0
         self.steering = Steering(
             self.sweep.callback, self.search, adapted(scheduler or FIFOScheduler()), self.space, self.control,
-            reservation=more.pop("reservation", Reservation(2)), sweep_file={"num_samples": 4, **more},
+            sweep_file={"num_samples": 4, **more},
             shown=self.shown, clock=lambda: self.now,
         )  # fmt: skip
-        self.control.begin(self.sweep.callback, self.steering.look, None)
+        self.control.begin(self.sweep.callback, None)
         self.scheduler = self.steering.scheduler
         self.ended: list[Any] = []
         self.scheduler.controller = SimpleNamespace(
@@ -145,10 +135,8 @@ def test_what_an_enqueued_configuration_leaves_out_is_as_in_the_best_trial(tmp_p
         ("enqueue", {"config": 3}, "A configuration is a dict of keys and values, not 3."),
         ("set", {"num_samples": "many"}, "num_samples must be a whole number"),
         ("set", {"max_concurrent": 0}, "max_concurrent must be a whole number of 1 or more, not 0."),
-        ("set", {"metric": "a"}, "A sweep that runs cannot be given 'metric'. There are: max_concurrent, max_workers,"),
-        ("resume", {}, "The sweep runs, and is not paused."),
-        ("resize", {"workers": 1}, "its trials are not elastic"),
-        ("jump", {}, "There is no command 'jump'. There are: stop, pause, resume, enqueue, set, resize, branch."),
+        ("set", {"metric": "a"}, "A sweep that runs cannot be given 'metric'. There are: max_concurrent, num_samples."),
+        ("jump", {}, "There is no command 'jump'. There are: stop, enqueue, set, branch."),
     ],
 )
 def test_what_cannot_be_done_is_refused_with_the_reason(
@@ -222,43 +210,6 @@ def test_a_change_that_cannot_be_kept_for_a_resume_holds_and_the_answer_says_so(
     assert driver.search.total_samples == 10
 
 
-def test_a_paused_sweep_begins_nothing_and_its_paused_trials_go_on_before_new_ones(tmp_path: Path) -> None:
-    chooses = Choosing()
-    driver = Driver(tmp_path, chooses, model="m:M", checkpoints={})
-    controller = SimpleNamespace(get_trials=lambda: driver.sweep.trials)
-    chooses.trial = chosen = SimpleNamespace(status="PAUSED", trial_id="00001")
-    said = driver.told("pause")
-    assert said == (True, "the sweep is paused by command: 2 trials run to the next report")
-    assert driver.told("pause") == (False, "The sweep is paused already.")
-    assert driver.scheduler.on_trial_result(controller, driver.first, {"loss": 1}) == TrialScheduler.PAUSE
-    assert driver.scheduler.choose_trial_to_run(controller) is None
-    assert driver.search.next_trial() is None
-    driver.first.status = "PAUSED"
-    assert driver.told("resume") == (True, "the sweep goes on")
-    driver.steering.on_step_end(1, driver.sweep.trials)
-    assert driver.search.held
-    assert driver.scheduler.choose_trial_to_run(controller) is chosen
-    driver.first.status = "RUNNING"
-    driver.steering.on_step_end(1, driver.sweep.trials)
-    assert not driver.search.held
-    assert driver.scheduler.on_trial_result(controller, driver.first, {"loss": 1}) == TrialScheduler.CONTINUE
-
-
-def test_a_scheduler_that_pauses_trials_itself_gets_new_ones_as_soon_as_the_sweep_goes_on(tmp_path: Path) -> None:
-    driver = Driver(tmp_path, ElasticASHA("loss", "min"))
-    driver.first.status = "PAUSED"
-    driver.told("pause")
-    assert driver.search.held
-    driver.told("resume")
-    assert not driver.search.held  # else the scheduler would take it that no trial is to come
-
-
-def test_trials_without_checkpoints_are_not_paused(tmp_path: Path) -> None:
-    driver = Driver(tmp_path)
-    assert driver.told("pause")[1].endswith("0 trials run to the next report, 2 to the end, for want of a checkpoint")
-    assert driver.scheduler.on_trial_result(None, driver.first, {"loss": 1}) == TrialScheduler.CONTINUE
-
-
 def test_a_trial_that_was_stopped_before_its_first_report_is_removed_from_its_scheduler(tmp_path: Path) -> None:
     seen: list[str] = []
     scheduler = GangScheduler()
@@ -270,40 +221,15 @@ def test_a_trial_that_was_stopped_before_its_first_report_is_removed_from_its_sc
     assert seen == ["removed", "ended"]
 
 
-def test_an_elastic_trial_takes_another_number_of_workers(tmp_path: Path) -> None:
-    driver = Driver(tmp_path, reservation=Reservation(4, least=1))
-    told: list[Any] = []
-    head = SimpleNamespace(decide=SimpleNamespace(remote=told.append))
-    driver.first.temporary_state = SimpleNamespace(ray_actor=head)
-    assert driver.told("resize", "00000", workers=3) == (True, "will have 3 workers, by command")
-    assert [one.workers for one in told] == [3]
-    assert driver.told("resize", "00000", workers=5)[1] == "workers must be a whole number from 1 to 4, not 5."
-
-
 def test_who_sends_a_command_learns_that_the_driver_ended_before_it_answered(tmp_path: Path) -> None:
     (tmp_path / "s").mkdir()
     sweep, commands = Sweep(tmp_path / "s"), tmp_path / "s" / COMMANDS_FILE
     with ThreadPoolExecutor(1) as threads:
         with leased(tmp_path / "s"):  # as its driver does
-            told = threads.submit(tl.attach("s", tmp_path).pause)
+            told = threads.submit(tl.attach("s", tmp_path).stop)
             while not commands.exists():
                 assert not told.done(), told.exception()
                 time.sleep(0.01)
             sweep.callback.close()
-        with pytest.raises(CommandError, match="The sweep s ended before it was told to pause"):
+        with pytest.raises(CommandError, match="The sweep s ended before it was told to stop"):
             told.result(10)
-
-
-def test_commands_are_carried_out_while_no_trial_lives_and_tune_waits_for_one(driver: Driver) -> None:
-    search, ended = driver.search, driver.ended
-    search.held = driver.scheduler.paused = True
-    assert search.next_trial() is None
-    assert not search.is_finished()
-    for do in ("resume", "stop"):
-        send(driver.sweep.folder, do)
-        driver.now += 1
-        assert search.next_trial() is None
-    assert not driver.scheduler.paused
-    assert ended == [None]
-    assert search.is_finished()
-    assert not search.complete

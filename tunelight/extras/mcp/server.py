@@ -58,7 +58,7 @@ def make_server(folder: Path, storage: str) -> SweepServer:
     """Return the server for spaces below ``folder`` and sweeps in ``storage``."""
     server, tools = SweepServer("tunelight", instructions=_INSTRUCTIONS, log_level="WARNING"), Tools(folder, storage)
     for tool in (
-        *(tools.check, tools.plan, tools.run, tools.list_, tools.show, tools.compare, tools.stop, tools.pause),
+        *(tools.check, tools.plan, tools.run, tools.list_, tools.show, tools.compare, tools.stop),
         *(tools.enqueue, tools.branch, tools.set_, tools.best, tools.report),
     ):
         name = tool.__name__.rstrip("_")

@@ -44,7 +44,7 @@ _MOST_TRIALS: Final = 20
 _HARMLESS: Final = frozenset({
     *("metric", "mode", "num_samples", "repeats", "max_epochs", "scheduler", "searcher"),
     *("workers", "cpus_per_worker", "gpus_per_worker", "resources_per_trial", "backend", "reuse_gangs", "checkpoints"),
-    *("max_concurrent", "max_workers", "time_budget", "seed", "failures", "evaluation", "cache"),
+    *("max_concurrent", "time_budget", "seed", "failures", "evaluation", "cache"),
     "data_cpus",
 })  # fmt: skip
 """Settings that a client may give: they name no code, and no place that is read or written."""
@@ -205,10 +205,6 @@ class Tools:
         """Stop a trial of a running sweep, or without one the sweep, which can be resumed."""
         return self._ask(sweep, "stop", trial)
 
-    def pause(self, sweep: str) -> str:
-        """Pause a running sweep: no trial begins, running ones pause at their next report with a checkpoint."""
-        return self._ask(sweep, "pause")
-
     def enqueue(self, sweep: str, config: dict[str, Any]) -> str:
         """Try a configuration next in a running sweep: dotted keys and values."""
         return self._ask(sweep, "enqueue", config=config)
@@ -217,17 +213,9 @@ class Tools:
         """Train one more trial from another's newest checkpoint, with changed keys; no scheduler stops it."""
         return self._ask(sweep, "branch", trial, config=config or {})
 
-    def set_(
-        self,
-        sweep: str,
-        name: Literal["max_concurrent", "max_workers", "num_samples", "workers"],
-        value: int | None,
-        trial: str | None = None,
-    ) -> str:
-        """Change a running sweep: trials at a time, workers or trials in all; with a trial, its workers."""
-        if (name == "workers") != (trial is not None):
-            raise SettingsError("Of a trial only workers can be set, and of a sweep all but that.")
-        return self._ask(sweep, "resize" if trial else "set", trial, **{name: value})
+    def set_(self, sweep: str, name: Literal["max_concurrent", "num_samples"], value: int | None) -> str:
+        """Change a running sweep: trials at a time, or trials in all."""
+        return self._ask(sweep, "set", None, **{name: value})
 
     @_alone
     def best(

@@ -205,7 +205,7 @@ def _together(
     nodes, total, made = live_nodes(), count_trials(space, settings), {}
     for _, group in itertools.groupby(sorted(search.measured, key=lambda one: one.gang), key=lambda one: one.gang):
         setting = max(group, key=lambda one: search.measured[one].speed)
-        limit = replace(settings, workers=setting.workers).most_trials or total
+        limit = settings.max_concurrent or total
         at_once = max(1, trials_at_once(bench.reservation(setting), nodes, 0, most=min(limit, total)))
         together = min(at_once, _MOST_AT_ONCE)
         say(f"measuring {setting}, {together} at once")

@@ -67,12 +67,9 @@ _MOST_MESSAGE: Final = 1000
 """Rows of one message."""
 _DOES: Final = {
     "stop": (),
-    "pause": (),
-    "resume": (),
     "enqueue": ("config",),
     "branch": ("config",),
-    "set": ("max_concurrent", "max_workers", "num_samples"),
-    "resize": ("workers",),
+    "set": ("max_concurrent", "num_samples"),
 }
 """What can be done, and with which arguments."""
 

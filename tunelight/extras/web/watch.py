@@ -131,7 +131,6 @@ class SweepWatch:
                 ),
                 "driven": self._driver is not None,
                 "driver": self._driver,
-                "elastic": isinstance(self._file().get("workers"), list),
                 "read": 1.0 if self.whole else min(0.99, self._follower.read / max(1, self._follower.size)),
             }
 
@@ -145,12 +144,12 @@ class SweepWatch:
         return self._settings
 
     def standing(self) -> str:
-        """Return how it goes: "running", "paused", "cut off" where its driver died, or how it ended."""
+        """Return how it goes: "running", "cut off" where its driver died, or how it ended."""
         if self._state.ended is not None:
             return str(self._state.ended)
         if self._driver is None:
             return "cut off"
-        return "paused" if self._state.paused else "running"
+        return "running"
 
     def row(self, index: int, since: int) -> list[dict[str, Any]]:
         """Return one trial, with all of its configuration as text, if it has changed after version ``since``."""
@@ -257,7 +256,7 @@ class SweepList:
         with self._lock:
             found = self._watches.setdefault(name, made)
             self._watches.move_to_end(name)
-            idle = [key for key, watch in self._watches.items() if watch.standing() not in ("running", "paused")]
+            idle = [key for key, watch in self._watches.items() if watch.standing() != "running"]
             for key in idle[: -self._KEPT]:
                 if key != name:  # which may be new, and not read yet
                     del self._watches[key]
@@ -311,7 +310,7 @@ class SweepList:
         return {
             **{key: value for key, value in head.items() if key not in left_out},
             "best": best,
-            "live": head["state"] in ("running", "paused") or head["read"] < 1.0,
+            "live": head["state"] == "running" or head["read"] < 1.0,
         }
 
     def any_driven(self) -> bool:

@@ -41,7 +41,7 @@
           const text = input.value.trim();
           if (text) given[input.name] = /^\d+$/.test(text) ? Number(text) : text === "all" ? null : text;
         }
-        act(form.dataset.form, form.dataset.form === "resize" ? trialOf() : null, given);
+        act(form.dataset.form, null, given);
       });
     }
   }
@@ -121,8 +121,6 @@
       const wheel = $("#wheel");
       if (wheel) {
         wheel.hidden = !head.driven;
-        $("[data-do=pause]", wheel).hidden = head.paused;
-        $("[data-do=resume]", wheel).hidden = !head.paused;
         $("[name=num_samples]", wheel).placeholder = head.total === null ? "" : head.total;
       }
       const events = head.events.map(([at, text]) => make("li", {}, make("time", { text: new Date(at * 1000).toLocaleTimeString() }), text));
@@ -331,7 +329,6 @@
       if (!wheel) return;
       wheel.hidden = !head.driven;
       $("[data-do=stop]", wheel).hidden = !live.has(row.state) && row.state !== "PENDING";
-      $("[data-form=resize]", wheel).hidden = !head.elastic || !live.has(row.state);
       for (const config of wheel.querySelectorAll("[name=config]")) {
         if (!config.value) config.value = row.variant;
       }

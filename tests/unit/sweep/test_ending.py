@@ -1,0 +1,148 @@
+"""How a sweep ends that got SIGTERM: all trials leave with a checkpoint, and the driver waits for a time."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray.tune.schedulers import FIFOScheduler
+
+from tests.kit.recording import Sweep
+from tunelight.errors import SettingsError
+from tunelight.gang.orders import OrderBook
+from tunelight.machine.signals import GRACE_VARIABLE, grace_s
+from tunelight.schedulers.base import adapted
+from tunelight.searchers import RandomSearcher, SweepSearch
+from tunelight.space import SearchSpace
+from tunelight.sweep.control import SweepControl
+from tunelight.sweep.steering import Steering
+
+
+class Controller:
+    """Tune's controller, as far as trials are put aside."""
+
+    def __init__(self, trials: list[Any]) -> None:
+        self._trials, self._trial_to_actor, self._staged_trials = trials, dict[Any, Any](), set[Any]()
+        self._resetting_trials = set[Any]()
+        self.ended = False
+
+    def _set_trial_status(self, trial: Any, status: str) -> None:
+        trial.status = status
+
+    def get_trials(self) -> list[Any]:
+        return self._trials
+
+    def request_stop_experiment(self) -> None:
+        self.ended = True
+
+
+class Driver:
+    """A driver with three trials that train."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sweep, self.control, self.now = Sweep(folder, num_samples=6), SweepControl(), 100.0
+        space = SearchSpace({"lr": 1.0})
+        self.search = SweepSearch(RandomSearcher(space, seed=1), 6)
+        self.steering = Steering(
+            self.sweep.callback, self.search, adapted(FIFOScheduler()), space, self.control, sweep_file={},
+            shown=SimpleNamespace(expect=print, news=print), clock=lambda: self.now,
+        )  # fmt: skip
+        self.told: list[str] = []
+        self.answers = True
+        monkeypatch.setattr(OrderBook, "leave", lambda _, name, why: self.hear(name, why))
+        self.trials = [self.sweep.add(lr=number) for number in (0.1, 0.2, 0.3)]
+        for trial in self.trials:
+            trial.trainable_name = "gang"
+            self.sweep.start(trial)
+        self.controller = self.steering.scheduler.controller = Controller(self.trials)
+
+    def hear(self, name: str, why: Any) -> None:
+        if not self.answers:
+            raise ConnectionError
+        assert why.ends
+        self.told.append(name.rpartition("/")[2])
+
+    def step(self, after_s: float = 1.0) -> None:
+        self.now += after_s
+        self.steering.on_step_end(1, self.trials)
+
+    def leaves(self, trial: Any) -> None:
+        """Let a trial leave, as Tune queues it again."""
+        trial.status = "PENDING"
+        self.steering.scheduler.on_trial_add(self.controller, trial)
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Driver:
+    return Driver(tmp_path, monkeypatch)
+
+
+def test_after_sigterm_all_trials_leave_and_then_the_sweep_ends(driver: Driver) -> None:
+    driver.step()
+    assert driver.told == []
+    driver.control.signals.received = signal.SIGTERM
+    driver.trials[2].status = "PENDING"
+    driver.step()
+    driver.step()
+    assert driver.told == ["00000", "00001"]  # each once
+    assert driver.trials[2].status == "PAUSED"
+    assert driver.search.next_trial() is None
+    assert driver.steering.scheduler.choose_trial_to_run(driver.controller) is None
+    driver.leaves(driver.trials[0])
+    driver.step()
+    assert not driver.controller.ended
+    driver.leaves(driver.trials[1])
+    assert driver.trials[1].status == "PAUSED"
+    driver.step()
+    assert driver.controller.ended
+
+
+def test_the_sweep_ends_in_time_although_a_trial_cannot_leave(driver: Driver) -> None:
+    driver.control.signals.received = signal.SIGTERM
+    driver.step()
+    driver.step(24.0)
+    assert not driver.controller.ended
+    driver.step(1.0)
+    assert driver.controller.ended
+
+
+def test_a_trial_that_is_being_given_an_idle_head_leaves_once_it_has_it(driver: Driver) -> None:
+    driver.control.signals.received = signal.SIGTERM
+    driver.trials[0].status = "PENDING"
+    driver.controller._resetting_trials.add(driver.trials[0])
+    driver.step()
+    assert driver.told == ["00000", "00001", "00002"]
+    assert driver.trials[0].status == "PENDING"
+
+
+def test_a_trial_is_told_once_more_where_ray_did_not_answer(driver: Driver) -> None:
+    driver.control.signals.received = signal.SIGTERM
+    driver.answers = False
+    driver.step()
+    driver.answers = True
+    driver.step()
+    assert driver.told == ["00000", "00001", "00002"]
+
+
+def test_the_time_to_leave_is_the_platforms(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(GRACE_VARIABLE, "9.5")
+    assert grace_s() == 9.5
+    monkeypatch.setenv(GRACE_VARIABLE, "0")
+    assert not Driver(tmp_path, monkeypatch).control.signals.graceful  # as Ctrl-C
+    for wrong in ("soon", "-1", "nan"):
+        monkeypatch.setenv(GRACE_VARIABLE, wrong)
+        with pytest.raises(SettingsError, match="TUNELIGHT_GRACE_S must be a number of seconds"):
+            grace_s()
+
+
+def test_the_first_sigterm_lets_tune_run_on_where_trials_are_told(driver: Driver, capfd: Any) -> None:
+    with driver.control.signals:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert driver.control.signals.received is signal.SIGTERM
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+    assert "Trials write their checkpoints" in capfd.readouterr().err
