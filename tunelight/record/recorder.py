@@ -368,9 +368,9 @@ class RecordCallback(Callback):
 def _head_error(trial: Any) -> dict[str, Any]:
     """Describe a failure that Tune saw and no worker reported."""
     try:
-        text = str(trial.get_error() or "")
-        if not text and (file := getattr(trial, "error_file", None)):
-            text = Path(file).read_text()
+        # The file on this machine first: what Tune reads may lack the last failure, until its copy in the storage is new.
+        file = getattr(trial, "error_file", None)
+        text = Path(file).read_text() if file and Path(file).exists() else str(trial.get_error() or "")
     except Exception as error:  # noqa: BLE001 - Tune reads files here; the sweep must not end for it
         text = f"(its error cannot be read: {error})"
     return {"type_name": "TuneError", "message": last_line(text) or "unknown", "traceback": text}

@@ -94,6 +94,15 @@ def test_failure_that_tune_sees_is_an_error_once(sweep):
     assert sweep.state.counts["ERROR"] == 1
 
 
+def test_failure_is_told_by_its_own_error_where_the_storage_has_that_of_an_earlier_one(sweep, tmp_path):
+    trial = sweep.run()
+    trial.get_error = lambda: "Failure # 1\nRayActorError: leaves its workers\n"
+    trial.error_file = str(tmp_path / "error.txt")
+    (tmp_path / "error.txt").write_text("Failure # 1\nRayActorError: leaves its workers\nFailure # 2\nOSError: no\n")
+    sweep.call("on_trial_error", trial=trial)
+    assert sweep.state.trials["00000"].error["message"] == "OSError: no"
+
+
 def test_new_trial_is_recorded_though_tune_moves_another_behind_it(sweep):
     first, second = sweep.add(lr=0.1), sweep.add(lr=0.2)
     sweep.start(first)

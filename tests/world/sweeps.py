@@ -1,0 +1,294 @@
+"""A sweep in the world, from `tunelight.run` down to its ranks, and what happens to it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import os
+import random
+import secrets
+import sys
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import tunelight as tl
+from tests.world.kernel import Kernel, Process, StuckError, virtual
+from tests.world.ranks import sessions_by_process, train, worker_of
+from tests.world.rays import Rays, forget
+from tunelight.errors import PreemptedError, TunelightError
+
+EPOCHS = 8
+LIMIT_S = 3600.0
+"""How long a sweep may take, with all that happens to it."""
+SETTLES_S = 30.0
+"""How long what it leaves behind may take to be gone."""
+
+
+class World:
+    """One sweep's world.
+
+    Attributes:
+        faults: what happened to it. done: the commands that its driver has answered, as carried out.
+        results: what the last driver returned; error: what it raised instead.
+        where: where each thread waits, if nothing goes on. wrong: what does not hold.
+    """
+
+    def __init__(self, seed: int, folder: Path, nodes: tuple[float, ...] = (4.0, 4.0)) -> None:
+        self.kernel = Kernel(seed)
+        self.rays = Rays(self.kernel, nodes)
+        self.folder = folder
+        self.faults: list[str] = []
+        self.results: Any = None
+        self.error: BaseException | None = None
+        self.where = ""
+        self.wrong: list[str] = []
+        self.drivers = 0
+        self.driver: Process | None = None
+        self.settings: dict[str, Any] = {}
+
+        self.done: list[str] = []
+
+    def resume(self) -> None:
+        """Start another driver, which goes on with the sweep, unless one does."""
+        if self.results is None and not (self.driver is not None and self.driver.alive and self.driver.threads):
+            self.error = None
+            began = (self.folder / "sweep" / "sweep.yaml").exists()
+            self.drive(**self.settings, **({"resume": True} if began else {}))
+
+    def person(self, said: str, rng: random.Random) -> None:
+        """Let a person give a command."""
+        kernel, node = self.kernel, self.rays.nodes_alive()[0]
+        process = kernel.process("person", node)
+        node.processes.append(process)
+
+        def tell() -> None:
+            with contextlib.suppress(TunelightError, OSError):
+                sweep = tl.attach("sweep", str(self.folder))
+                if said == "stop_trial":
+                    sweep.stop(rng.randrange(8))
+                elif said == "enqueue":
+                    sweep.enqueue({"lr": rng.random(), "epochs": EPOCHS})
+                elif said == "branch":
+                    sweep.branch(rng.randrange(8))
+                else:
+                    sweep.set(max_concurrent=rng.choice([1, 2, 3]))
+                self.done.append(said)
+                kernel.log("DONE", said)
+
+        kernel.spawn(process, tell, name="main")
+
+    def drive(self, **settings: Any) -> Process:
+        """Start a driver, which runs the sweep or resumes it."""
+        kernel = self.kernel
+        node = self.rays.nodes_alive()[0]
+        self.drivers += 1
+        process = kernel.process(f"driver{self.drivers}", node)
+        process.locals["kind"] = "driver"
+        process.locals["job"] = f"job{self.drivers}"
+        node.processes.append(process)
+        self.driver = process
+
+        def drive() -> None:
+            try:
+                results = tl.run(
+                    {"lr": tl.uniform(0.0, 1.0), "epochs": tl.choice([EPOCHS])},
+                    train=train, metric="loss", mode="min", storage=str(self.folder), name="sweep",
+                    progress=False, **settings,
+                )  # fmt: skip
+            except PreemptedError:
+                process.kill("exit code 75")
+            except Exception as error:  # noqa: BLE001 - looked at afterwards
+                self.error = error
+                process.kill(f"{type(error).__name__}: {error}")
+            else:
+                self.results = results
+                process.kill("exit code 0")
+
+        process.locals["main"] = kernel.spawn(process, drive, name="main")
+        return process
+
+
+def _patched(world: World) -> contextlib.ExitStack:
+    """Put the world in the places of time, Ray and processes."""
+    import ray
+
+    import tunelight.sweep.run as runs
+    from tunelight.compat import ray as rays
+    from tunelight.gang import seat
+    from tunelight.gang import worker as workers
+    from tunelight.record import lease
+
+    kernel, fake, stack = world.kernel, world.rays, contextlib.ExitStack()
+
+    @contextlib.contextmanager
+    def connected(settings: Any, reservation: Any, *_: Any) -> Iterator[Any]:
+        yield reservation, SimpleNamespace(check=lambda: None)
+
+    kv = SimpleNamespace(
+        _internal_kv_put=lambda key, value, namespace=None: fake.kept.__setitem__((str(namespace), _text(key)), value),
+        _internal_kv_get=lambda key, namespace=None: fake.kept.get((str(namespace), _text(key))),
+        _internal_kv_del=lambda key, namespace=None: fake.kept.pop((str(namespace), _text(key)), None),
+        _internal_kv_list=lambda prefix, namespace=None: [
+            key.encode() for space, key in fake.kept if space == str(namespace) and key.startswith(_text(prefix))
+        ],
+    )
+    of_ray = {
+        name: getattr(fake, name)
+        for name in (
+            "wait",
+            "get",
+            "put",
+            "kill",
+            "cancel",
+            "remote",
+            "nodes",
+            "cluster_resources",
+            "available_resources",
+            "get_runtime_context",
+        )
+    }
+    for name, value in of_ray.items():
+        stack.enter_context(mock.patch.object(ray, name, value))
+    stack.enter_context(mock.patch.object(ray, "is_initialized", return_value=True))
+    groups = (
+        "placement_group",
+        "remove_placement_group",
+        "placement_group_table",
+        "get_placement_group",
+        "get_current_placement_group",
+    )
+    for module in [ray.util, ray.util.placement_group, *_modules()]:
+        for name in groups:
+            if callable(module.__dict__.get(name)) and getattr(module.__dict__[name], "__module__", "").startswith(
+                "ray."
+            ):
+                stack.enter_context(mock.patch.object(module, name, getattr(fake, name)))
+    for where, name, value in (
+        (
+            ray._private.worker,
+            "_global_node",
+            SimpleNamespace(get_session_dir_path=lambda: str(world.folder / "session"), node_ip_address="10.0.0.1"),
+        ),
+        (rays, "_store", lambda: kv),
+        (rays, "is_dead", lambda actor: fake.actors[actor].dead is not None if actor in fake.actors else True),
+        (
+            rays,
+            "draining_nodes",
+            lambda: {node.id: node.draining for node in fake.nodes_alive() if node.draining is not None},
+        ),
+        (rays, "session_folder", lambda: str(world.folder)),
+        (rays, "is_client", lambda: False),
+        (seat, "is_dead", lambda actor: fake.actors[actor].dead is not None if actor in fake.actors else True),
+        (seat, "GangWorker", worker_of(kernel)),
+        (seat, "_all_gone", lambda _: None),
+        (seat, "_kill", lambda pid: None),
+        (runs, "connected", connected),
+        (runs, "env_of_workers", lambda *_: None),
+        (workers, "know_rank", lambda _: None),
+        (workers.trackers, "begin", lambda *_, **__: None),
+        (workers, "_add_paths", lambda _: None),
+        (lease, "process_table", lambda: kernel.here.node.name),
+        (lease, "is_running", lambda pid: _runs(world, pid)),
+        (lease, "born", lambda pid: pid if _runs(world, pid) else 0),
+        (os, "chdir", lambda _: None),
+        (secrets, "token_hex", lambda number=8: f"{kernel.rng.getrandbits(8 * number):0{2 * number}x}"),
+        (secrets, "randbelow", kernel.rng.randrange),
+        (uuid, "uuid4", lambda: uuid.UUID(int=kernel.rng.getrandbits(128), version=4)),
+        (workers, "sys", Proxy(sys, stderr=io.StringIO())),
+        (
+            lease,
+            "os",
+            Proxy(os, getpid=lambda: kernel.here.pid, utime=lambda path: os.utime(path, (kernel.time(),) * 2)),
+        ),
+    ):
+        stack.enter_context(mock.patch.object(where, name, value))
+    import ray._common.usage.usage_lib as usage
+
+    stack.enter_context(mock.patch.object(usage, "record_library_usage"))
+    stack.enter_context(mock.patch.object(usage, "record_extra_usage_tag"))
+    stack.enter_context(sessions_by_process(kernel))
+    stack.enter_context(virtual(kernel, iter(_modules())))
+    return stack
+
+
+class Proxy:
+    """A module with some of its names replaced."""
+
+    def __init__(self, module: Any, **replaced: Any) -> None:
+        self.__dict__.update(replaced)
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+def _runs(world: World, pid: int) -> bool:
+    return any(process.alive and process.pid == pid for node in world.rays.nodes_all for process in node.processes)
+
+
+def _text(key: Any) -> str:
+    return key.decode() if isinstance(key, bytes) else str(key)
+
+
+def _modules() -> list[Any]:
+    """Return the modules whose time is the world's: tunelight's, and those of Tune's controller."""
+    tunes = ("ray.tune", "ray.air.execution")
+    return [
+        module
+        for name, module in list(sys.modules.items())
+        if module is not None and (name.startswith("tunelight") or name.startswith(tunes))
+    ]
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "fifo": {"scheduler": "fifo"},
+    "asha": {"scheduler": {"name": "asha", "max_t": EPOCHS, "grace_period": 1}},
+    "elastic_asha": {"scheduler": {"name": "elastic_asha", "max_t": EPOCHS, "grace_period": 1}, "workers": (1, 4)},
+    "elastic": {"scheduler": "fifo", "workers": (1, 3)},
+}
+"""Sweeps, by their settings."""
+
+
+def run(
+    seed: int,
+    kind: str,
+    folder: Path,
+    disturb: Callable[[World, random.Random], None],
+    judge: Callable[[World], Iterable[str]],
+) -> World:
+    """Run one sweep in a world of its own, whose files are in a folder; return the world at its end.
+
+    It is over once a driver has returned results. What happens within ``SETTLES_S`` after that belongs to it, too. Then
+    ``judge`` says what is wrong.
+    """
+    world = World(seed, folder)
+    random.seed(seed)
+    forget()
+    with _patched(world):
+        failures = tl.FailurePolicy(max_failures=100)  # what a sweep survives is not counted here
+        world.settings = {"num_samples": 8, "workers": 2, "seed": seed, "failures": failures, **KINDS[kind]}
+        world.drive(**world.settings)
+        disturb(world, random.Random(seed))
+        try:
+            world.kernel.run(lambda: world.results is not None or world.error is not None, LIMIT_S)
+            world.kernel.settle(SETTLES_S)
+        except StuckError as error:
+            world.error = error
+            world.where = world.kernel.threads_text(world.rays.nodes_all)
+        world.wrong = list(judge(world))
+        world.kernel.close()
+    return world
+
+
+def load() -> None:
+    """Import what a sweep imports on its way, since its modules get the world's time before it begins."""
+    for name in (
+        "cluster.gcs_watch", "reporting", "searchers", "sweep.past", "sweep.replay", "sweep.run", "sweep.steering",
+        "trial.output", "trial.trainable",
+    ):  # fmt: skip
+        importlib.import_module(f"tunelight.{name}")
