@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tunelight.compat.arguments import known_arguments
 from tunelight.compat.ray import check_ray_internals
 from tunelight.errors import SettingsError
 from tunelight.gang.spec import GangSpec
@@ -19,7 +18,6 @@ from tunelight.trial.spec import TrialSpec
 from tunelight.trial.trainable import GangTrainable, make_trainable
 
 
-@known_arguments
 def gang_trainable(
     train: Callable[..., object],
     *,
