@@ -54,10 +54,6 @@ class ResourceError(TunelightError, RuntimeError):
     """A gang cannot be reserved on this cluster."""
 
 
-class VersionError(TunelightError, ImportError):
-    """The installed version of a library lacks what tunelight needs of it."""
-
-
 class HeadLostError(TunelightError, ConnectionError):
     """The head of the Ray cluster was lost, which ended the sweep; its record remains."""
 
