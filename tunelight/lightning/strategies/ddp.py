@@ -81,9 +81,7 @@ class RayStrategy(SizeInvariantTraining, DDPStrategy):
     def on_exception(self, exception: BaseException) -> None:
         """Name tunelight's strategies where Lightning recommends its own for unused parameters."""
         super().on_exception(exception)
-        exception.args = tuple(
-            arg.replace("'ddp_find_unused", "'ray_find_unused").replace("=DDPStrategy(find", "=tl.RayStrategy(find")
-            if isinstance(arg, str)
-            else arg
-            for arg in exception.args
-        )
+        ours = "strategy=tl.RayStrategy(find_unused_parameters=True)"
+        told = ("strategy='ddp_find_unused_parameters_true'", "strategy=DDPStrategy(find_unused_parameters=True)")
+        for one in told:
+            exception.args = tuple(arg.replace(one, ours) if isinstance(arg, str) else arg for arg in exception.args)
