@@ -37,8 +37,8 @@ BROUGHT_BY_USERS = {
 """Libraries that are used where they are and missed nowhere: no dependency."""
 
 MOST_FLOORS = 12
-MOST_LINES = {"tunelight": 50_306, "tests": 55_900, "benchmarks": 8_826}
-MOST_FILES = 266
+MOST_LINES = {"tunelight": 49_932, "tests": 55_709, "benchmarks": 8_826}
+MOST_FILES = 265
 MOST_CORE_LINES = 34_812
 """As many as there are: what is added takes as much away."""
 FRONT = frozenset({"cli", "__main__"})

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tunelight.extras.figures.curves import history, learning_curves, pareto
-from tunelight.extras.figures.parameters import contour, importances, parallel, slices
+from tunelight.extras.figures.parameters import contour, importances, slices
 
 __all__ = [
     "FIGURES",
@@ -19,13 +19,12 @@ __all__ = [
     "history",
     "importances",
     "learning_curves",
-    "parallel",
     "pareto",
     "slices",
 ]
 
 FIGURES: Final[dict[str, Callable[..., Any]]] = {
-    draw.__name__: draw for draw in (history, learning_curves, importances, parallel, slices, contour, pareto)
+    draw.__name__: draw for draw in (history, learning_curves, importances, slices, contour, pareto)
 }
 """By name, in the order of a report. Each takes the results (``SweepResults``) and returns a ``Figure``; each draws
 also a sweep of one trial, or of none that has reported, and then says what is missing."""

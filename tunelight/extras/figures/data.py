@@ -251,7 +251,6 @@ def _label(value: Any) -> str:
 Values = npt.NDArray[Any]
 
 COLOURS: Final = {name: outcome.colour for name, outcome in OUTCOMES.items()}
-PALETTE: Final = ("#3b7dc4", "#e07b39", "#2a9d6f", "#b65fcf", "#d1495b", "#9c7a3c", "#17a2b8", "#7f7f7f")
 BEST: Final = "#d1495b"
 SCALE: Final = "Viridis"
 GL_FROM: Final = 3000
