@@ -119,7 +119,7 @@ def test_it_holds_the_state_of_the_live_page_with_every_section_and_every_trial(
     data = inlined(source)
     assert [name for name in data if name.startswith("part-")] == [f"part-{name}" for name in PARTS]
     drawn = {name for name in PARTS if (data[f"part-{name}"] or {}).get("figure", {}).get("data")}
-    assert drawn == {"history", "importances", "slices", "contour", "pareto"}
+    assert drawn == {"history", "importances", "slices"}
     assert data["part-learning_curves"] is None  # the page's own curves are those of all trials
     assert len(data["state"]["curves"]) == data["state"]["of"] == len(results)
     assert [row["i"] for row in data["state"]["rows"]] == [trial.index for trial in results.trials]

@@ -18,7 +18,7 @@ import pytest
 from tests.kit.recording import Sweep
 from tests.kit.sweeps import record
 from tunelight.errors import MetricError, ReportError, SettingsError
-from tunelight.extras.figures import FIGURES, contour, history, importances, learning_curves, pareto, slices
+from tunelight.extras.figures import FIGURES, history, importances, learning_curves, slices
 from tunelight.extras.figures.data import columns, is_wide, same_epoch
 from tunelight.record import write_sweep_file
 from tunelight.reporting import write_image
@@ -161,28 +161,11 @@ def points_of(figure: Any) -> list[tuple[int, ...]]:
     return [tuple(int(row[0] if isinstance(row, list | tuple) else row) for row in rows) for rows in drawn]
 
 
-@pytest.mark.parametrize("name", ["history", "learning_curves", "slices", "contour", "pareto"])
+@pytest.mark.parametrize("name", ["history", "learning_curves", "slices"])
 def test_a_mark_names_its_trial_by_the_index(results: SweepResults, name: str) -> None:
     found = points_of(FIGURES[name](results))
     assert found
     assert {index for trace in found for index in trace} <= {trial.index for trial in results.trials}
-
-
-def test_the_front_is_that_of_the_results(sweep: Sweep, tmp_path: Path) -> None:
-    for number, (loss, speed) in enumerate([(1, 1), (2, 3), (2, 3), (3, 2), (0, 5), (4, 4), (math.nan, 9)]):
-        trial = sweep.run(lr=number)
-        sweep.report(trial, 1, loss, speed=speed)
-        if number == 4:
-            sweep.fail(trial)
-    sweep.callback.close()
-    told = {"metric": ["loss", "speed"], "mode": ["min", "max"]}
-    results = SweepResults(tmp_path, SweepResults.load(tmp_path).record, told)
-    made = pareto(results)
-    front, failed = trace(made, "front"), trace(made, "failed")
-    assert list(front.customdata) == [trial.index for trial in results.pareto()] == [0, 1, 2, 5]
-    assert list(failed.customdata) == [4]
-    assert list(trace(made, "others").customdata) == [3]
-    assert [one.name for one in made.data] == ["failed: 1 trial", "others: 1 trial", "front: 4 trials"]
 
 
 # Values and pictures
@@ -293,35 +276,6 @@ def test_trials_that_were_stopped_or_failed_are_drawn_with_their_best_report(res
     drawn = dict(zip(points_of(slices(results))[0], slices(results).data[0].y, strict=True))
     assert {results.trials[index].state for index in drawn} == {"FINISHED", "STOPPED", "ERROR", "DIVERGED"}
     assert drawn == {trial.index: trial.value for trial in results.trials}
-
-
-def test_a_contour_is_of_the_keys_that_decide(tmp_path: Path) -> None:
-    results = sphere(tmp_path)
-    made = contour(results)
-    assert (made.layout.xaxis.title.text, made.layout.yaxis.title.text) == ("x", "z")
-    heat, points = made.data
-    assert len(points.customdata) == 30  # which have z
-    for x, y, (index, value) in zip(points.x, points.y, points.customdata, strict=True):
-        trial = results.trials[index]
-        assert (x, y, value) == (trial.config["x"], trial.config["z"], trial.value)
-    assert heat.z.shape == (32, 32)
-    assert "30 of 60 trials, by their best loss up to epoch 1" in made.layout.title.text
-
-
-def test_a_contour_of_many_trials_stays_small(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("tunelight.extras.figures.parameters._MOST_POINTS", 10)
-    heat, points = contour(sphere(tmp_path)).data
-    assert len(points.x) == 10
-    assert max(heat.z.shape) <= 12
-
-
-def test_one_key_makes_no_contour(sweep: Sweep, tmp_path: Path) -> None:
-    for number in range(5):
-        sweep.run(float(number), lr=0.1 * number, same=1)
-    sweep.callback.close()
-    made = contour(SweepResults.load(tmp_path))
-    assert made.layout.annotations[0].text == "No two keys differ within the same trials."
-    assert len(slices(SweepResults.load(tmp_path)).data) == 1
 
 
 def sphere(folder: Path) -> SweepResults:

@@ -6,7 +6,6 @@ import importlib.util
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
 
 _MOST_SLICES: Final = 12
 _ROW: Final = 4
-_MOST_POINTS: Final = 150
-"""Trials in a contour, whose grid has a row and a column for each."""
 _NAMES: Final = {"pedanova": "PED-ANOVA", "fanova": "fANOVA"}
 
 
@@ -114,12 +111,6 @@ def _names(column: Column) -> dict[str, str]:
     return names
 
 
-def _scaled(judged: _Judged) -> tuple[str, Values]:
-    """Return name and values of what Optuna draws on a linear scale only: their logarithm if they are far apart."""
-    name = text(judged.metric, 24)
-    return (f"log10 of {name}", np.log10(judged.values)) if is_wide(judged.values) else (name, judged.values)
-
-
 def _note(judged: _Judged, most: int, *hints: str) -> str:
     """Return what a figure says below its title: hints, and the trials and keys that it leaves out."""
     count, more = len(judged.values), len(judged.columns) - most
@@ -170,38 +161,6 @@ def _ticks(column: Column) -> dict[str, Any]:
     if column.log and numbers[-1] >= 10 * numbers[0]:
         return {"dtick": 1, "exponentformat": "power"}
     return {"tickvals": numbers.tolist()} if len(numbers) <= 5 else {"nticks": 6}
-
-
-def contour(results: Sweep, metric: str | None = None) -> go.Figure:
-    """Draw the values over the two most important keys that trials have at once. Raises: MetricError.
-
-    Trials are compared, and keys weighed, as in :func:`importances`; without scikit-learn by PED-ANOVA.
-    """
-    evaluator: Evaluator = "fanova" if is_there("fanova") else "pedanova"
-    judged, weights, why = _weighed(results, metric, evaluator)
-    title = f"Contour: {text(judged.metric)} over the two most important keys"
-    if why:
-        return nothing(title, why)
-    by_key = {column.key: column for column in judged.columns}
-    for keys in combinations([one.key for one in weights], 2):
-        some = judged.some(np.all([by_key[key].there for key in keys], axis=0)).at_most(_MOST_POINTS)
-        x, y = [column for column in some.columns if column.key in keys]
-        if x.differs and y.differs:
-            break
-    else:
-        return nothing(title, "No two keys differ within the same trials.")
-    name, values = _scaled(some)
-    made = _by_optuna("plot_contour", some, [x, y], name, values)
-    hint = f"by {_NAMES[evaluator]}; {len(values)} of {counted(judged.whole, 'trial')}, {judged.said}"
-    styled(made, title, hint).update_layout(xaxis_title_text=text(x.key), yaxis_title_text=text(y.key))
-    heat, points = made.data = made.data[:2]  # the third trace is for trials that broke a constraint
-    heat.update(hoverinfo="skip", colorscale=SCALE, z=heat.z.astype(np.float32), colorbar={"title": {"text": name}})
-    points.update(
-        customdata=[list(row) for row in zip(some.index.tolist(), some.values.tolist(), strict=True)],
-        hovertemplate="trial %{customdata[0]}: %{x}, %{y}: %{customdata[1]:.5g}<extra></extra>",
-        marker={"size": 5, "color": "white", "line": {"width": 1, "color": "#2a3442"}},
-    )
-    return made
 
 
 def importances(results: Sweep, metric: str | None = None, evaluator: Evaluator = "fanova") -> go.Figure:

@@ -44,9 +44,7 @@ PARTS: Final = {
     "history": "History",
     "importances": "Importances",
     "slices": "Slices",
-    "contour": "Contour",
     "learning_curves": "All learning curves",
-    "pareto": "Pareto front",
     "failures": "What failed",
     "notes": "What was said on the way",
 }
