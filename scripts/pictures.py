@@ -42,12 +42,10 @@ COLUMNS, ROWS, EVENTS = 110, 12, 3
 SIZES = {"": (1300, 1150), "-phone": (390, 1200)}
 EPOCHS, TRIALS, LIVE, SLOTS = 27, 60, 44, 3
 RUNGS = (3, 9)
-SCRIPT = "lr='loguniform(1e-3, 1)' hidden='randint(4, 64)' -n 20 --metric val_loss --workers 2 --storage runs"
 EXAMPLES = {
     "digits_asha": ("learning_curves", ["{python} {examples}/digits_asha.py"]),
     "digits_horovod": ("history", ["{python} {examples}/digits_horovod.py --num-samples 16"]),
     "vit_cifar10": ("learning_curves", ["{python} {examples}/vit_cifar10.py --size tiny --steps 4"]),
-    "argparse_trainer": ("contour", [f"{{python}} -m tunelight run {{examples}}/scripts/argparse_trainer.py {SCRIPT}"]),
 }
 """By name: the figure of its sweep, and the commands that run the example."""
 PLOT = {"width": 640, "height": 400}

@@ -6,7 +6,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tunelight import errors
-from tunelight.compat import registry as _registry
 
 __version__ = "0.3.0"
 
@@ -102,9 +101,6 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'tunelight' has no attribute {name!r}.{errors.guess(name, __all__)}")
     value = globals()[name] = getattr(import_module(_WHERE[name]), name)
     return value
-
-
-_registry.register(__getattr__)
 
 
 def __dir__() -> list[str]:

@@ -24,7 +24,7 @@ class SettingsError(TunelightError, ValueError):
 
 
 class ArgumentError(SettingsError, TypeError):
-    """A function or class was called with an unknown argument, or without a required one."""
+    """There is no setting of that name, or a domain was made with other arguments than it takes."""
 
 
 class TrainFunctionError(TunelightError, TypeError):
@@ -52,10 +52,6 @@ class StrategyError(TunelightError, RuntimeError):
 
 class ResourceError(TunelightError, RuntimeError):
     """A gang cannot be reserved on this cluster."""
-
-
-class VersionError(TunelightError, ImportError):
-    """The installed version of a library lacks what tunelight needs of it."""
 
 
 class HeadLostError(TunelightError, ConnectionError):

@@ -16,16 +16,15 @@ class CheckpointInfo:
     """A finished checkpoint.
 
     ``path`` is absolute; ``number`` is its report (1-based); ``fit`` is the fit of the trial that wrote it (0 is the
-    first: a trial may pretrain, then fine-tune); ``value`` is the sweep's metric at that report, if it was reported.
+    first: a trial may pretrain, then fine-tune; -1: none did); ``value`` is the sweep's metric at that report, if it
+    was reported.
     """
 
     path: str
     number: int
     epoch: int | None = None
     step: int | None = None
-    fit: int = 0
-    fits: tuple[str, ...] = ()
-    """A description of each fit of the trial, up to the one that wrote it; empty where none did."""
+    fit: int = -1
     after: int = 0
     """How many reports the training code had made since that fit had ended."""
     value: float | None = None
@@ -290,16 +289,7 @@ class Output:
     """The serial of the start that made it: what an earlier start handed in is not part of the result."""
 
 
-@dataclass(frozen=True, slots=True)
-class Slow:
-    """A rank that is slower than the others: the seconds of its own part of a step, and the median of theirs."""
-
-    rank: int
-    seconds: float
-    others: float
-
-
-Event = Report | Saved | Offered | Adopted | Wrote | Text | Output | Ended | Slow
+Event = Report | Saved | Offered | Adopted | Wrote | Text | Output | Ended
 
 RESULT_KEY = "_tunelight"
 """The key of tunelight's own part of a Tune result (see ``GangTrainable.step``)."""

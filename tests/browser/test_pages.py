@@ -14,7 +14,7 @@ from tests.unit.extras.web.serving import serving
 from tunelight.reporting import report
 from tunelight.results import SweepResults
 
-FIGURES = ("parallel", "history", "importances", "slices", "contour", "pareto")
+FIGURES = ("parallel", "history", "importances", "slices")
 SPOT = """() => {
     const plot = document.getElementById("canvas"), { _size: size, xaxis, yaxis } = plot._fullLayout;
     const trace = plot._fullData.find((one) => one.name.startsWith("finished")), box = plot.getBoundingClientRect();

@@ -80,17 +80,6 @@ def test_without_scripts_it_says_so_and_shows_the_best(chromium: Any, results: S
     page.context.close()
 
 
-def test_sweeps_that_are_compared_fit_a_phone(chromium: Any, results: SweepResults, tmp_path: Path) -> None:
-    other = record(tmp_path / ("long-name-" * 8), trials=6)
-    window = opened(chromium, report([results, other], tmp_path), "phone")
-    draw_all(window)
-    assert window.page.locator("#by_trials .scatterlayer .js-line").count() == 2
-    assert "Best: trial" in window.text("#sweep-0")
-    window.fits()
-    assert window.said == []
-    window.page.context.close()
-
-
 def test_what_is_printed_has_every_figure_on_white(chromium: Any, results: SweepResults, tmp_path: Path) -> None:
     window = opened(chromium, report(results, tmp_path))
     window.page.click("#theme")

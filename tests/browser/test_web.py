@@ -131,7 +131,9 @@ def test_a_person_watches_steers_and_resumes_a_sweep(chromium: Any, tmp_path: Pa
         assert window.cells("0")[1] == "STOPPED"
         window.page.click("[data-do=stop]")
         window.until(lambda: "running" not in window.text("#cards"), "the sweep to end")
-        compare_all(window)
+        window.page.click("nav a")
+        window.until(lambda: window.page.locator("#list tbody tr").count() == 2, "both sweeps")
+        window.picture("sweeps")
     assert window.said == []
     assert all(url.startswith((address.split("/sweep")[0], "data:")) for url in window.asked)
     results = SweepResults.load(storage / "live")
@@ -203,19 +205,6 @@ def steer(window: Window) -> None:
     window.until(lambda: "max_concurrent=1" in window.text("#answer"), "the answer")
 
 
-def compare_all(window: Window) -> None:
-    """Go to the list of sweeps, choose two, and compare them."""
-    window.page.click("nav a")
-    window.until(lambda: window.page.locator("#list tbody tr").count() == 2, "both sweeps")
-    assert window.page.is_disabled("#compare")
-    for name in ("live", "earlier"):
-        window.page.click(f"#list tr[data-key='{name}'] input")
-    window.picture("sweeps")
-    window.page.click("#compare")
-    window.page.wait_for_url("**/compare?*")
-    window.until(lambda: "are being read" not in window.text("#comparison"), "the comparison", 60)
-
-
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("runs")
@@ -228,7 +217,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @SCREENS
-def test_the_four_pages_fit_and_the_console_stays_empty(chromium: Any, served: Served, size: str, scheme: str) -> None:
+def test_the_pages_fit_and_the_console_stays_empty(chromium: Any, served: Served, size: str, scheme: str) -> None:
     context = chromium.new_context(viewport=SIZES[size], color_scheme=scheme)
     base = served.address.split("/?")[0]
     token = parse_qs(urlsplit(served.address).query)["token"][0]
@@ -236,13 +225,10 @@ def test_the_four_pages_fit_and_the_console_stays_empty(chromium: Any, served: S
         "sweeps": ("/", "#list tbody tr"),
         "sweep": ("/sweep/digits", "#list tbody tr"),
         "trial": ("/sweep/digits/trial/3", "#trial table"),
-        "compare": ("/compare?sweep=digits&sweep=other", "#comparison table"),
     }
     for name, (path, sign) in pages.items():
         window = Window(context, f"{base}{path}{'&' if '?' in path else '?'}token={token}")
         window.page.wait_for_selector(sign)
-        if name == "compare":
-            window.page.wait_for_selector(".plot[data-drawn]")
         window.fits()
         window.picture(f"{name}-{size}-{scheme}")
         before = window.page.evaluate("getComputedStyle(document.body).backgroundColor")

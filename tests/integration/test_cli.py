@@ -62,12 +62,6 @@ def test_a_strategy_by_arguments_trains_the_driver_s_model_and_saves_its_configu
     assert told["init_args"]["num_workers"] == 2
 
 
-@pytest.mark.parametrize("name", ["ray", "tunelight.RayStrategy"])
-def test_a_strategy_by_its_name_alone(name: str) -> None:
-    made = cli(f"--trainer.strategy={name}", "--trainer.accelerator=cpu", "--trainer.logger=false", run=False)
-    assert isinstance(made.trainer.strategy, tl.RayStrategy)
-
-
 def test_a_strategy_by_yaml_trains_and_its_saved_configuration_runs_again(tmp_path: Path) -> None:
     asked = tmp_path / "asked.yaml"
     strategy = {"class_path": "tunelight.RayStrategy", "init_args": {"num_workers": 2, "find_unused_parameters": True}}

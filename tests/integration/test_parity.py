@@ -367,8 +367,8 @@ class Leaving(Boring):
 
 
 def test_mistakes_are_errors_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    advice = r"strategy='ray_find_unused_parameters_true'.*strategy=tl\.RayStrategy\(find_unused_parameters=True\)"
-    with pytest.raises(errors.WorkerFailedError, match=advice):
+    advice = r"strategy=tl\.RayStrategy\(find_unused_parameters=True\)"
+    with pytest.raises(RuntimeError, match=advice):
         trainer("ddp").fit(Unused(), loader())
     with pytest.raises(errors.WorkerFailedError, match=r"rank [01] on .*: SystemExit: 3"):
         trainer("ddp").fit(Leaving(), loader())
@@ -420,7 +420,7 @@ def test_after_an_exception_the_driver_s_model_is_as_it_was_and_its_cpus_are_fre
     before = weights(model)
     with strategy(backend) as ours:
         one = trainer(ours)
-        with pytest.raises(errors.WorkerFailedError):
+        with pytest.raises(ZeroDivisionError):
             one.fit(model, loader())
     assert same(before, weights(model))
     assert one.interrupted

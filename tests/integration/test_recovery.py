@@ -136,7 +136,7 @@ def start(gang: Gang, folder: Path, config: dict[str, Any], go_on: int = 0, *, w
     gang.heal()
     resume = None
     if go_on:
-        resume = CheckpointInfo(str(folder / FOLDER / file_name(go_on)), go_on)
+        resume = CheckpointInfo(str(folder / FOLDER / file_name(go_on)), go_on, fit=0)
     whole = tasks.here(folder, cloudpickle.dumps(train), config=config, resume=resume, evaluation="exact")
     return Run(gang, folder, whole)
 

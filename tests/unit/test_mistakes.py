@@ -33,7 +33,6 @@ def run(space: Any = SPACE, **settings: Any) -> Callable[[], Any]:
 
 
 IN_PYTHON: dict[str, tuple[Callable[[], Any], str]] = {
-    "a keyword that is not one": (run(num_sample=3), "no num_sample=. Did you mean 'num_samples'?"),
     "Ray Tune's word": (run(resources_per_trial={"cpus": 2}), "'cpus'. Did you mean 'cpu'?"),
     "a mode that is not one": (run(mode="maximum"), "mode must be 'min' (less is better) or 'max'"),
     "no metric": (lambda: tl.run(SPACE, model=DigitsClassifier), "No metric is given"),

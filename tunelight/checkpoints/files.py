@@ -438,7 +438,7 @@ def _read(path: Path) -> CheckpointInfo | None:
 
 def _info(data: dict[str, Any] | None) -> CheckpointInfo | None:
     """Return the checkpoint that plain data describe."""
-    return None if data is None else CheckpointInfo(**{**data, "fits": tuple(data.get("fits", ()))})
+    return None if data is None else CheckpointInfo(**data)
 
 
 def _measure(path: Path) -> tuple[int, str]:

@@ -54,16 +54,14 @@ def report(
     storage: options.Storage = options.STORAGE,
     json: options.Json = False,
 ) -> None:
-    """Write a report of a sweep: one HTML file with all figures, a table of the trials and a section for each.
-
-    Of several sweeps, the file compares them: best values trial by trial, and a table of the sweeps.
-    """
+    """Write a report of a sweep: one HTML file with all figures, a table of the trials and a section for each."""
     if study is not None and (figures is not None or out is not None or open):
         raise SettingsError("--study writes a study alone, to where it says: leave out --figures, --out and --open.")
     if format is not None and figures is None:
         raise SettingsError("--format is for figures. Give --figures all, or some of their names, too.")
+    if len(sweep) > 1 and study is None:
+        raise SettingsError("A report is of one sweep, and so are figures. Name one, or --study for all of them.")
     results = [load(name, storage) for name in sweep]
-    single = results[0] if len(results) == 1 else None
     if study is not None:
         for each in results:
             each.to_study(study)
@@ -72,15 +70,12 @@ def report(
         print_either({"study": shown, "sweeps": [each.name for each in results]}, text, as_json=json)
         return
     if figures is not None:
-        if single is None:
-            raise SettingsError("--figures are those of one sweep. Name one, or leave --figures out for a comparison.")
-        paths = _write_figures(single, figures, out or Path("plots"), format or "html")
+        paths = _write_figures(results[0], figures, out or Path("plots"), format or "html")
         print_either({"figures": paths}, "\n".join(f"Wrote {path}" for path in paths), as_json=json)
         return
     from tunelight import reporting
 
-    target = out or (Path() if single is None else single.folder) / "report.html"
-    path = reporting.report(results if single is None else single, target)
+    path = reporting.report(results[0], out or results[0].folder / "report.html")
     print_either({"report": path}, f"Wrote {path}", as_json=json)
     if open:
         webbrowser.open(Path(path).absolute().as_uri())
@@ -145,7 +140,7 @@ def serve(
     open: options.Open = False,
     json: options.Json = False,
 ) -> None:
-    """Show sweeps in the browser while they run, compare them, and steer them, until Ctrl-C.
+    """Show sweeps in the browser while they run, and steer them, until Ctrl-C.
 
     The address that is printed holds a token, without which nothing is shown.
     """

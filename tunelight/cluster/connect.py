@@ -26,7 +26,7 @@ from tunelight.cluster.runtime_env import for_job, refuse_local
 from tunelight.compat.ray import (
     PLUGINS_VARIABLE,
     TUNE_ENVIRONMENT,
-    check_ray_internals,
+    check_version,
     cluster_versions,
     has_autoscaler,
     is_client,
@@ -139,7 +139,7 @@ def use_ray() -> None:
     """Use the Ray of this process, or RAY_ADDRESS; else start a local one, which ends with this process."""
     import ray
 
-    check_ray_internals("core")
+    check_version()
     if local.kept() is not None or (not ray.is_initialized() and _remote(None) is None):
         with quiet(0):
             local.start(None, 0, as_it_is=True, stays=True)

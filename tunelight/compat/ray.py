@@ -1,9 +1,6 @@
 """Names of Ray that are private, undocumented, or differ between versions: the only place in tunelight that uses them.
 
 Each function imports what it stands on, and says in which version of Ray that was read, and where versions differ.
-`INTERNALS` lists the names: `check_ray_internals` looks for them in the installed Ray before a sweep starts, and
-tests/unit/compat/test_ray.py does so with every version in `TESTED`. The table also has the protected names of Tune's
-classes that subclasses (`GangTrainable`, `SweepTrial`, the schedulers, the simulator's controller) override and read.
 """
 
 from __future__ import annotations
@@ -17,11 +14,8 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
-
-from tunelight.errors import VersionError
+from typing import Any, Final
 
 TESTED: Final = ("2.43", "2.60")
 """The oldest and the newest minor version of Ray that tunelight's tests were run with."""
@@ -59,131 +53,15 @@ TRIAL_ID: Final = "trial_id"
 
 # --- the installed version --------------------------------------------------------------------------------
 
-Part = Literal["core", "tune", "data"]
-
-
-@dataclass(frozen=True)
-class Internal:
-    """A name of Ray that is private or undocumented, and what tunelight expects of it.
-
-    ``takes``: parameters of a function; ``sets``: attributes of a class's instances. Both are separated by spaces.
-    """
-
-    module: str
-    name: str
-    takes: str = ""
-    sets: str = ""
-
-    def missing(self) -> Iterator[str]:
-        """Yield what of it the installed Ray lacks. Imports ``module``."""
-        known = f"{self.module}.{self.name}"
-        try:
-            value: Any = importlib.import_module(self.module)
-            for part in self.name.split("."):
-                value = getattr(value, part)
-        except (ImportError, AttributeError):
-            yield known
-            return
-        if self.takes:
-            parameters = inspect.signature(value).parameters
-            yield from (f"the argument {name} of {known}" for name in self.takes.split() if name not in parameters)
-        if self.sets:
-            # The names that the code of its constructor mentions: no instance is made.
-            mentioned = {*dir(value), *value.__init__.__code__.co_names}
-            yield from (f"{known}.{name}" for name in self.sets.split() if name not in mentioned)
-
-
 _ANNOUNCED: Final = "tunelight_announced"
 _KEPT: Final = "tunelight_kept"
-_CONTROLLER: Final = "ray.tune.execution.tune_controller"
-
-INTERNALS: Final[Mapping[Part, tuple[Internal, ...]]] = {
-    "core": (
-        Internal("ray._private.state", "actors", takes="actor_id"),
-        Internal("ray._private.state", "available_resources_per_node"),
-        Internal("ray._private.state", "state.get_draining_nodes"),
-        Internal("ray._private.utils", "get_num_cpus", takes="override_docker_cpu_warning"),
-        Internal("ray._private.accelerators", "get_accelerator_manager_for_resource"),
-        Internal("ray._private.worker", "_global_node"),
-        Internal("ray._private.worker", "print_to_stdstream", takes="data"),
-        Internal("ray._private.node", "Node.get_session_dir_path"),
-        Internal("ray.experimental.internal_kv", "_internal_kv_get"),
-        Internal("ray.experimental.internal_kv", "_internal_kv_put", takes="namespace"),
-        Internal("ray.experimental.internal_kv", "_internal_kv_list", takes="namespace"),
-        Internal("ray.experimental.internal_kv", "_internal_kv_del", takes="namespace"),
-        Internal("ray.util.client", "ray.is_connected"),
-    ),
-    "tune": (
-        Internal("ray.tune", "Trainable", sets="reset_config load_checkpoint save_checkpoint cleanup"),
-        Internal("ray.tune", "Trainable", sets="logdir trial_id _storage _iteration"),
-        Internal(
-            "ray.tune.experiment",
-            "Trial",
-            takes="stub",
-            sets=(
-                "temporary_state run_metadata _default_result_or_future _default_placement_group_factory "
-                "create_placement_group_factory update_last_result get_json_state set_config"
-            ),
-        ),
-        Internal("ray.tune.trainable.trainable", "_TrainingResult", takes="checkpoint metrics"),
-        Internal("ray.tune.schedulers", "SCHEDULER_IMPORT"),
-        Internal("ray.tune.schedulers", "TrialScheduler._supports_buffered_results"),
-        Internal("ray.tune.trainable.trainable_fn_utils", "_in_tune_session"),
-        Internal("ray.tune.utils", "flatten_dict"),
-        Internal("ray.tune.utils.resource_updater", "_ResourceUpdater", sets="get_num_cpus get_num_gpus"),
-        Internal(_CONTROLLER, "TuneController", sets="_resource_updater _resetting_trials _actor_manager"),
-        Internal("ray.air.execution._internal.actor_manager", "RayActorManager", sets="_resource_manager"),
-        Internal(
-            "ray.air.execution", "PlacementGroupResourceManager", sets="_request_to_staged_pgs get_resource_futures"
-        ),
-        Internal(_CONTROLLER, "TuneController._process_trial_failure", takes="trial exception"),
-        Internal(_CONTROLLER, "TuneController._cleanup_cached_actors", takes="force_all"),
-        Internal(_CONTROLLER, "TuneController._unstage_trial_with_resources", takes="trial"),
-        Internal(_CONTROLLER, "TuneController._set_trial_status", takes="trial status"),
-        Internal(_CONTROLLER, "TuneController._remove_actor", takes="tracked_actor"),
-        Internal(_CONTROLLER, "TuneController.stop_trial", takes="trial"),
-        Internal(_CONTROLLER, "TuneController.request_stop_experiment"),
-        Internal(_CONTROLLER, "TrialRunnerWrapper", sets="_tune_controller"),
-    ),
-    "data": (
-        Internal("ray.data.dataset", "MaterializedDataset"),
-        Internal("ray.data._internal.iterator.stream_split_iterator", "StreamSplitDataIterator", sets="_coord_actor"),
-    ),
-}
-"""Every private or undocumented name of Ray, by the part of tunelight that needs it."""
-
-
-def missing_internals(*parts: Part) -> list[str]:
-    """Return the names of ``INTERNALS`` that the installed Ray lacks."""
-    return [what for part in parts for name in INTERNALS[part] for what in name.missing()]
-
-
-HOW_TO_GET_RAY: Final = (
-    f"tunelight was tested with Ray {TESTED[0]} to {TESTED[1]}: pip install 'ray[client,tune]=={TESTED[1]}.*', or "
-    "upgrade tunelight."
-)
 
 
 @functools.cache
-def check_ray_internals(*parts: Part) -> None:
-    """Check the installed Ray for the names that ``parts`` of tunelight need; warn of a version that was not tested.
-
-    Only once a process for the same parts. Raises: VersionError, with all names that are missing.
-    """
-    import ray
-
+def check_version() -> None:
+    """Warn, once a process, of a Ray that tunelight was not tested with. Its version is read in 2.43.0 and 2.60.0."""
     if (note := untested()) is not None:
-        _warn(note)
-    if missing := missing_internals(*parts):
-        raise VersionError(
-            f"Ray {ray.__version__} is installed, and lacks what tunelight needs of it: {', '.join(missing)}. "
-            f"{HOW_TO_GET_RAY}"
-        )
-
-
-@functools.cache
-def _warn(note: str) -> None:
-    warnings.warn(f"tunelight was {note}.", stacklevel=4)
+        warnings.warn(f"tunelight was {note}.", stacklevel=3)
 
 
 def untested() -> str | None:

@@ -32,7 +32,7 @@ from ray import cloudpickle
 from tunelight.errors import TrainFunctionError
 from tunelight.gang import script
 from tunelight.settings import import_path
-from tunelight.settings.code import find_unpicklable, parts_of
+from tunelight.settings.code import find_unpicklable
 
 if TYPE_CHECKING:
     import torch
@@ -48,8 +48,6 @@ _TRIED_BYTES = 64 * 2**20
 """Code that is pickled to more bytes, memory apart, is not unpickled for a trial: that takes long."""
 _FETCH_LIMIT_S = 600.0
 """How long training code may take to arrive from Ray's object store."""
-_MOST_PARTS = 1000
-"""How many parts of an object are looked at to find the heavy one."""
 _HEAVY_BYTES = 100 * 2**20
 """Code of more bytes is worth a note."""
 
@@ -378,23 +376,7 @@ def heavy(code: Any, what: str) -> str | None:
     size = pack(code).nbytes
     if size < _HEAVY_BYTES:
         return None
-    labels, part, seen = [what], code, {id(code)}
-    while True:
-        some = itertools.islice(parts_of(part), _MOST_PARTS)
-        parts = [(_size(one), label, one) for label, one in some if id(one) not in seen]
-        most, label, part = max(parts, key=lambda each: each[0], default=(0, "", None))
-        if most < size / 2:
-            break
-        labels.append(label)
-        seen.add(id(part))
     return (
-        f"{', '.join(labels)} takes {size / 2**20:,.0f} MB to the workers, and each holds a copy of its own for every "
-        "trial. Load it in the training code instead, by a function of tl.cached: a node's workers share it in memory."
+        f"{what} takes {size / 2**20:,.0f} MB to the workers, and each holds a copy of its own for every trial. Load "
+        "the data in the training code instead, by a function of tl.cached: a node's workers share it in memory."
     )
-
-
-def _size(value: Any) -> int:
-    try:
-        return pack(value).nbytes
-    except Exception:  # noqa: BLE001 - a part need not be picklable alone
-        return 0

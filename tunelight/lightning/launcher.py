@@ -10,9 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import sys
-import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -101,9 +99,7 @@ class GangLauncher(_Launcher):
         bound.apply_defaults()
         given, resume = bound.arguments.get("ckpt_path"), self._session.start.resume
         asked = resume is not None and str(given) == resume.path
-        self._session.boundary.begin_fit(
-            _description(trainer, bound.arguments, self._session.context.config), trainer, asked=asked
-        )
+        self._session.boundary.begin_fit(trainer, asked=asked)
         path = self._session.checkpoint_for_fit()
         if path is None or "ckpt_path" not in bound.arguments:
             return args, kwargs, None
@@ -151,41 +147,6 @@ def _known_rate(trainer: pl.Trainer) -> Iterator[None]:
     finally:
         for finder in finders:
             vars(finder).pop("on_fit_start", None)
-
-
-def _description(trainer: pl.Trainer, arguments: Mapping[str, Any], config: Mapping[str, Any]) -> str:
-    """Describe a fit by five words: for its model, place in the code, limits, data, and the model's plain attributes.
-
-    Equal fits have equal words in all starts of a trial, also if its configuration has changed in between.
-    """
-    varied = {str(key).rpartition(".")[2] for key in config}
-    model, loader = arguments.get("model"), arguments.get("train_dataloaders")
-    data = (arguments.get("datamodule"), loader, getattr(loader, "dataset", None))
-    known = {**dict(getattr(model, "hparams", {})), **vars(model)} if isinstance(model, pl.LightningModule) else {}
-    plain = {str(name): value for name, value in known.items() if isinstance(value, bool | int | float | str | None)}
-    facts = (
-        type(model).__qualname__,
-        _callers(),
-        (trainer.max_epochs, trainer.max_steps, trainer.limit_train_batches),
-        ([type(each).__qualname__ for each in data], getattr(loader, "batch_size", None)),
-        sorted((name, value) for name, value in plain.items() if not name.startswith("_") and name not in varied),
-    )
-    return " ".join(f"{zlib.crc32(repr(fact).encode()):08x}" for fact in facts)
-
-
-def _callers() -> list[tuple[str, int]]:
-    """Return the functions that led to the Trainer, up to tunelight's own, and their lines from their beginning."""
-    lines: list[tuple[str, int]] = []
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        package = frame.f_globals.get("__name__", "").partition(".")[0]
-        if package not in ("tunelight", "lightning", "pytorch_lightning"):
-            code = frame.f_code
-            lines.append((code.co_qualname, frame.f_lineno - code.co_firstlineno))
-        elif lines:
-            break
-        frame = frame.f_back
-    return lines
 
 
 def _leave_hparams_to_the_sweep(trainer: pl.Trainer) -> None:

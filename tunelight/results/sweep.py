@@ -385,8 +385,7 @@ class SweepResults:
         """Return a figure of the sweep, which a notebook shows and ``.show()`` opens in a browser.
 
         Args:
-            figure: ``history`` (best value so far), ``learning_curves``, ``importances``, ``parallel``, ``slices``,
-                ``contour`` or ``pareto``.
+            figure: ``history`` (best value so far), ``learning_curves``, ``importances`` or ``slices``.
             options: arguments of that function of ``tunelight.extras.figures``: ``metric``, for example.
 
         Raises: SettingsError for a figure that is not one; MetricError for a metric that no trial has reported.

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -55,10 +54,8 @@ class Progress:
     """Batches of any kind, and ends of epochs and validations, since a Trainer was last set up."""
     begun: Any = None
     """The Trainer that runs, from its set-up to its teardown; of one inside another, the outer one."""
-    steps: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=1000))
-    """Of training steps that the head has not heard of: this rank's own seconds, and all of the step's."""
-    fits: tuple[str, ...] = ()
-    """The descriptions of the trial's fits so far, the running one last."""
+    fit: int = -1
+    """Which fit of the trial is running, or was the last: 0 is the first, -1 none so far."""
     fitting: Any = None
     """What runs the trial's fit, such as a Trainer; None while no fit runs."""
     after: int = 0
@@ -67,18 +64,9 @@ class Progress:
     """False while training repeats what it did before the trial's checkpoint, to reach the fit that wrote it."""
 
     @property
-    def fit(self) -> int:
-        """Which fit of the trial is running: 0 is the first, -1 none so far."""
-        return len(self.fits) - 1
-
-    @property
     def done(self) -> int:
         """The running Trainer's batches, with the start's reports; 0 before the first batch."""
         return self.batches + self.reports if self.batches else 0
-
-    def take_steps(self) -> tuple[tuple[float, float], ...]:
-        """Return the training steps since the last call. Training may add others meanwhile."""
-        return tuple(self.steps.popleft() for _ in range(len(self.steps)))
 
 
 class Stopwatch:
@@ -139,7 +127,7 @@ class Boundary:
         store: Store | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.progress = Progress(start.number, continues=start.resume is None or not start.resume.fits)
+        self.progress = Progress(start.number, continues=start.resume is None or start.resume.fit < 0)
         self.writer: Writer | None = None
         """Writes a checkpoint on demand; set by training code that can."""
         self._task, self._start, self._lead = task, start, place.rank == 0
@@ -173,7 +161,6 @@ class Boundary:
         self._stopped: Stop | None = None
         self._leaving: Stop | None = None
         """The stop that follows once the checkpoint that it asks for is written (rank 0)."""
-        self._fits_begun = 0
         self._adopted_at = 0
         """The last report at which this training adopted another trial's state."""
         self._between = 0
@@ -256,7 +243,7 @@ class Boundary:
     def _repeats(self) -> bool:
         """Return whether this report, which follows a fit, was made before the checkpoint was written."""
         resume, progress = self._start.resume, self.progress
-        return resume is not None and progress.fits == resume.fits != () and progress.after <= resume.after
+        return resume is not None and progress.fit == resume.fit >= 0 and progress.after <= resume.after
 
     def reach(self, *, epoch: int, step: int) -> None:
         """Reach a boundary without a report: write a checkpoint if one is due, and obey the gang's decision.
@@ -306,37 +293,16 @@ class Boundary:
             self._preempted = self._meet(self._asked, calls=self._mailbox.leaving)
         return self._preempted
 
-    def begin_fit(self, description: str, by: Any = True, *, asked: bool = False) -> None:
+    def begin_fit(self, by: Any = True, *, asked: bool = False) -> None:
         """Begin the trial's next fit. Call it on every rank.
 
-        A restarted train function runs from its beginning, or leaves out finished fits. So rank 0 compares a fit with
-        the fits that led to the trial's checkpoint, and decides which of them it is.
-
-        Args:
-            description: words that describe the fit. The first one, for its model, must be equal; of several such fits
-                the one with most equal words is chosen, then an asked one, then the first.
-            by: what runs the fit. asked: True where the training code has passed the trial's checkpoint to this fit.
+        A restarted train function runs from its beginning: its fits have the same numbers at each start. One that
+        leaves out finished fits passes the trial's checkpoint to the one that goes on (``asked``). ``by`` runs the fit.
         """
         progress, resume = self.progress, self._start.resume
-        progress.fitting, progress.after = by, 0
-        if progress.continues or resume is None:
-            progress.fits = (*progress.fits, description)
-            return
-        known, passed = list(resume.fits), len(progress.fits)
-        last, words = len(known) - 1, description.split()
-        alike = [fit for fit in range(passed, last + 1) if known[fit].split()[0] == words[0]]
-
-        def likeness(fit: int) -> tuple[int, bool, int]:
-            return sum(a == b for a, b in zip(known[fit].split(), words, strict=False)), asked and fit == last, -fit
-
-        number = max(alike, key=likeness) if alike else last if asked else -1
-        self._fits_begun += 1
-        number = int(self._agreement.agree(f"fit {self._fits_begun}", str(number), progress.number))
-        if number < 0:
-            return  # of another model than those that led to the checkpoint
-        progress.fits = tuple(known[: number + 1])
-        if number == last:
-            progress.continues = True
+        progress.fitting, progress.after, progress.fit = by, 0, progress.fit + 1
+        if resume is not None and not progress.continues and (asked or progress.fit == resume.fit):
+            progress.fit, progress.continues = resume.fit, True
             self.stopwatch.start()
 
     def agree(self, key: str, value: str, *, end: str = "", past: str = "") -> str:
@@ -456,7 +422,6 @@ class Boundary:
             epoch=epoch,
             step=step,
             fit=self.progress.fit if of_fit else -1,
-            fits=self.progress.fits if of_fit else (),
             after=self.progress.after if of_fit else 0,
             value=self._value(metrics),
             name=filename,

@@ -21,7 +21,6 @@ import yaml
 
 from tunelight import stores
 from tunelight.checkpoints.policy import Checkpoints
-from tunelight.compat.registry import NAMES
 from tunelight.errors import HOW_TO_GET_DATA, SettingsError, unknown
 from tunelight.messages import Evaluation
 from tunelight.policies import FailurePolicy
@@ -364,7 +363,7 @@ def check_trainer_argument(
         raise SettingsError(
             f"The Trainer gets strategy={value!r}, but the Trainer of a sweep with model= trains on its trial's "
             f"workers. Leave it out, and say backend={backend!r}; for arguments of a strategy give one of tunelight's, "
-            "tl.RayStrategy(find_unused_parameters=True) for example, in a file ray_find_unused_parameters_true."
+            "tl.RayStrategy(find_unused_parameters=True) for example, in a file its class_path with init_args."
         )
     if name == "accelerator" and isinstance(value, str) and value.lower() not in (_ON_GPUS if gpus else _ON_CPUS):
         if value.lower() == "mps":
@@ -384,8 +383,6 @@ def check_trainer_argument(
 
 
 def _is_ours(value: Any) -> bool:
-    if isinstance(value, str):
-        return value in NAMES
     if isinstance(value, Mapping):
         return str(value.get("class_path")).rpartition(".")[2] in {one.strategy_name for one in BACKENDS.values()}
     return any(base.__module__.startswith("tunelight.lightning.strategies") for base in type(value).__mro__)

@@ -215,9 +215,9 @@ class DomainReader:
 
         self._check(path, name, arguments)
         if name == "wandb_parameter":
-            from tunelight.extras.spaces.formats import wandb_domain
+            from tunelight.extras.spaces.wandb_domain import OfWandb  # imports Ray
 
-            return self._tried(path, wandb_domain(arguments["parameter"]))
+            return self._tried(path, OfWandb(arguments["parameter"]))
         if name in ("grid", "grid_search"):
             return {"grid_search": self._plain(path, arguments["values"])}
         if name == "fixed":

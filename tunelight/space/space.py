@@ -14,7 +14,6 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tunelight.compat.arguments import known_arguments
 from tunelight.errors import DataError, SettingsError, SpaceError, TrainFunctionError, guess, unknown
 from tunelight.settings import PARTS, Settings, check_names
 from tunelight.space.conditions import When, holds, same, values_of
@@ -58,7 +57,6 @@ class SearchSpace:
     Raises: SpaceError, SettingsError.
     """
 
-    @known_arguments
     def __init__(self, domains: Mapping[str, Any], /, *, require: str | Sequence[str] = (), **settings: Any) -> None:
         check_names(settings, also=("require",))
         self._fill(domains, require, settings, None)
@@ -157,22 +155,6 @@ class SearchSpace:
             "A search space is a SearchSpace, a dict of domains, the path of a YAML file or the name of a space that "
             f"comes with tunelight, not {given!r}."
         )
-
-    @classmethod
-    def from_format(cls, given: Any, format: str) -> SearchSpace:  # noqa: A002 - the word for it
-        """Return a space that was written for another program: "wandb", "optuna" or "ray".
-
-        Args:
-            given: what that program reads, as plain data or as the path of a YAML or JSON file: a W&B sweep
-                configuration, Optuna's distributions by name, Ray Tune's param_space.
-            format: which of these it is.
-
-        Raises: SpaceError, which names what tunelight has no equivalent of.
-        """
-        from tunelight.extras.spaces.formats import read_format
-
-        domains, keywords = read_format(given, format)
-        return cls(domains, **keywords)
 
     @property
     def require(self) -> list[str]:
@@ -456,11 +438,14 @@ def _is_of_wandb(data: Any) -> bool:
 def _of_wandb(file: YamlFile) -> dict[str, Any]:
     """Return a sweep configuration of W&B as an outline: ``space`` and settings, its script among them."""
     from tunelight.extras.spaces import wandb
-    from tunelight.extras.spaces.formats import written_as
 
-    with written_as("wandb"):
+    try:
         domains, settings = wandb.read(file.data, lambda *keys: file.where(keys))
         settings |= wandb.script(file.data, lambda *keys: file.where(keys))
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise SpaceError(
+            f"{file.where(())}This is no sweep as W&B writes it: {type(error).__name__}: {error}. Let W&B read it."
+        ) from error
     file.words = wandb.WORDS
     return {"space": domains, **settings}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tunelight.compat.lightning import decide
-from tunelight.compat.ray import check_ray_internals
+from tunelight.compat.ray import check_version
 from tunelight.lightning.recipe import training_code, training_setting
 from tunelight.messages import DatasetHandle
 from tunelight.resources import Reservation, reserve
@@ -53,7 +53,7 @@ def build_parts(
     from tunelight.schedulers.choose import build_scheduler, check_company  # imports Ray Tune
     from tunelight.searchers.choose import build_searcher
 
-    check_ray_internals("core", "tune")
+    check_version()
     with space.placing(settings, "scheduler"):
         scheduler = build_scheduler(settings, space.domains, **facts)
         check_company(scheduler, settings)

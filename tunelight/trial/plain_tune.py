@@ -6,8 +6,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tunelight.compat.arguments import known_arguments
-from tunelight.compat.ray import check_ray_internals
+from tunelight.compat.ray import check_version
 from tunelight.errors import SettingsError
 from tunelight.gang.spec import GangSpec
 from tunelight.messages import Evaluation
@@ -19,7 +18,6 @@ from tunelight.trial.spec import TrialSpec
 from tunelight.trial.trainable import GangTrainable, make_trainable
 
 
-@known_arguments
 def gang_trainable(
     train: Callable[..., object],
     *,
@@ -58,7 +56,7 @@ def gang_trainable(
     from tunelight.settings import check_setting, check_train
     from tunelight.settings.code import find_flavour
 
-    check_ray_internals("core", "tune")
+    check_version()
     check_train(train, more=True)
     check_picklable(train, "train")
     decide(flavour := find_flavour({"train": train}), f"train uses {flavour}")

@@ -139,7 +139,7 @@ def test_a_moved_sweep_folder_still_finds_its_checkpoints(tmp_path: Path) -> Non
 
 
 def test_reports_beside_a_pointer_are_read_as_they_were_written(tmp_path: Path) -> None:
-    info = CheckpointInfo("somewhere/report-000002.ckpt", 2, step=5, fits=("fit",))
+    info = CheckpointInfo("somewhere/report-000002.ckpt", 2, step=5, fit=0)
     metrics = {"loss": math.nan, "shares": np.array([0.25, 0.75]), "name": "né"}
     reports = [Report(1, {"loss": 0.5}, notes=("slow",)), Report(2, metrics, epoch=1, step=7, checkpoint=info)]
     checkpoints.write_pointer(tmp_path, info, reports)

@@ -11,8 +11,6 @@ import os
 import pickle
 import random
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +22,6 @@ from ray.tune.experiment import Trial
 
 import tunelight
 from tunelight.compat import ray as names
-from tunelight.errors import VersionError
 
 PACKAGE = Path(tunelight.__file__).parent
 
@@ -58,58 +55,18 @@ def test_every_name_says_in_which_version_it_was_read():
     functions = [one for one in vars(names).values() if inspect.isfunction(one) and one.__module__ == names.__name__]
     assert len(functions) > 20
     silent = {one.__name__ for one in functions if not re.search(r"2\.\d\d\b", one.__doc__ or "")}
-    assert silent == {"missing_internals", "_numbers"}, "these two name nothing of Ray"
+    assert silent == {"_numbers"}, "it names nothing of Ray"
 
 
 # --- the installed version ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("part", names.INTERNALS)
-def test_the_installed_ray_has_every_name_of_the_table(part):
-    if part == "data":
-        pytest.importorskip("pyarrow")
-    assert names.missing_internals(part) == []
-
-
-def test_a_module_a_name_an_argument_and_an_attribute_can_be_missing():
-    lacking = [
-        names.Internal("ray.tune.gone", "Name"),
-        names.Internal("ray.tune", "Trainable.gone"),
-        names.Internal("ray._private.state", "actors", takes="actor_id gone"),
-        names.Internal("ray.tune", "Trainable", sets="_iteration _gone"),
-    ]
-    assert [what for name in lacking for what in name.missing()] == [
-        "ray.tune.gone.Name",
-        "ray.tune.Trainable.gone",
-        "the argument gone of ray._private.state.actors",
-        "ray.tune.Trainable._gone",
-    ]
-
-
 @pytest.fixture
 def fresh_check() -> Iterator[None]:
     """Let the check run in this process as if for the first time."""
-    names.check_ray_internals.cache_clear()
-    names._warn.cache_clear()
+    names.check_version.cache_clear()
     yield
-    names.check_ray_internals.cache_clear()
-    names._warn.cache_clear()
-
-
-@pytest.mark.usefixtures("fresh_check")
-def test_a_ray_that_lacks_a_name_is_an_error_with_its_version_before_a_sweep_begins(monkeypatch, tmp_path):
-    import ray
-
-    table = {**names.INTERNALS, "tune": (names.Internal("ray.tune", "Trainable.gone"),)}
-    monkeypatch.setattr(names, "INTERNALS", table)
-    message = rf"Ray {re.escape(ray.__version__)} is installed, and lacks .*: ray\.tune\.Trainable\.gone\. .*2\.43 to"
-    for _ in range(2):  # also at the second attempt
-        with pytest.raises(VersionError, match=message):
-            tunelight.run({"x": tunelight.uniform(0, 1)}, print, metric="loss", storage=tmp_path)
-    with pytest.raises(VersionError, match=message):
-        tunelight.gang_trainable(print)
-    assert not ray.is_initialized()
-    assert [*tmp_path.iterdir()] == []
+    names.check_version.cache_clear()
 
 
 @pytest.mark.parametrize("version", ["2.61.0", "2.42.1", "3.0.0.dev0", "2.600.0"])
@@ -119,28 +76,14 @@ def test_a_version_that_was_not_tested_is_told_once_a_process(monkeypatch, versi
     told = f"not tested with Ray {version.rsplit('.', version.count('.') - 1)[0]}; tested: 2.43 to 2.60"
     assert names.untested() == told
     with pytest.warns(UserWarning, match=f"^tunelight was {re.escape(told)}.$"):
-        names.check_ray_internals("core")
-    names.check_ray_internals("core", "tune")  # where a second warning would be an error
+        names.check_version()
+    names.check_version()  # where a second warning would be an error
 
 
 @pytest.mark.parametrize("version", ["2.43.0", "2.54.1", "2.60.3"])
 def test_a_version_within_the_range_is_not(monkeypatch, version):
     monkeypatch.setattr("ray.__version__", version)
     assert names.untested() is None
-
-
-def test_the_check_imports_no_module_of_ray_that_a_sweep_would_not():
-    code = """if True:
-        import sys
-        from ray import tune
-        import ray.tune.schedulers
-        before = set(sys.modules)
-        from tunelight.compat.ray import check_ray_internals
-        check_ray_internals("core", "tune")
-        print(sorted(name for name in set(sys.modules) - before if name.startswith("ray")))
-    """
-    done = subprocess.run([sys.executable, "-c", code], check=True, cwd=PACKAGE.parent, capture_output=True, text=True)
-    assert done.stdout.strip() == "[]"
 
 
 # --- the cluster --------------------------------------------------------------------------------------------

@@ -59,8 +59,8 @@ def fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fit:
         resume: CheckpointInfo | None, given: Path | None, *, fit: int = 0, notes: list[str] | None = None, **task: Any
     ) -> list[int]:
         here = tasks.session_of(tmp_path, resume=resume, **task)
-        for number in range(fit):
-            here.boundary.begin_fit(f"fit {number}")
+        for _ in range(fit):
+            here.boundary.begin_fit()
         if notes is not None:
             monkeypatch.setattr(here, "note", notes.append)
         one, model = trainer(3), Counting()
@@ -78,7 +78,7 @@ def users(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def own(tmp_path: Path) -> CheckpointInfo:
-    return CheckpointInfo(str(trained(tmp_path / "own.ckpt", 2)), number=2)
+    return CheckpointInfo(str(trained(tmp_path / "own.ckpt", 2)), number=2, fit=0)
 
 
 @pytest.mark.parametrize("job", [False, True])

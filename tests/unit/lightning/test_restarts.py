@@ -270,8 +270,12 @@ def test_what_is_reported_before_the_first_fit_is_not_reported_again(trial: Tria
 
 def test_a_fit_is_known_where_training_code_leaves_out_those_before_it(trial: Trial) -> None:
     nets: list[Net] = []
-    whole = trial(lambda: two(nets))
-    again = trial(lambda: two(nets, (1,) if tl.get_checkpoint_path() else (0, 1)), whole.checkpoints[3])
+
+    def train() -> None:
+        path = tl.get_checkpoint_path()
+        two(nets, (1,) if path else (0, 1), ckpt_path=path)
+
+    again = trial(train, trial(train).checkpoints[3])
     assert again.error is None
     assert nets[-1].epochs == [1]
     assert again.numbers == [4]
@@ -417,7 +421,7 @@ def test_a_trainer_inside_a_fit_is_no_fit_of_the_trial(
 
     whole = trial(train)
     assert whole.error is None
-    assert {(info.fit, len(info.fits)) for info in whole.checkpoints.values()} == {(before, 1 + before)}
+    assert {info.fit for info in whole.checkpoints.values()} == {before}
     again = trial(train, whole.checkpoints[2])
     assert again.error is None
     assert nets[1].epochs == [2, 3]
@@ -743,10 +747,10 @@ def test_training_that_does_not_load_the_trial_s_checkpoint_fails(trial: Trial, 
 
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
-def test_a_branch_of_a_trial_that_was_stopped_early_trains_on_and_knows_the_best_so_far(
+def test_a_branch_of_a_trial_that_was_stopped_early_trains_on_and_has_a_best_of_its_own(
     trial: Trial, tmp_path: Path
 ) -> None:
-    """Patience counts from its beginning; its best file is its own, and that of its parent stays."""
+    """Patience counts from its beginning, and its best file too; that of its parent stays."""
     losses: list[float] = [5, 4, 6, 6, 7, 7, 3, 9]
     kept: list[Any] = []
     begun: list[list[int]] = []
@@ -766,7 +770,7 @@ def test_a_branch_of_a_trial_that_was_stopped_early_trains_on_and_knows_the_best
     losses[4] = 2.0
     assert trial(train, parent.checkpoints[4], trial_id="00002").error is None
     assert begun == [[0, 1, 2, 3], [], [4, 5], [4, 5, 6]]
-    assert [float(one.best_model_score) for one in kept] == [4, 4, 4, 2]
+    assert [float(one.best_model_score) for one in kept] == [4, 4, 7, 2]
     assert all(Path(one.best_model_path).parent == Path(one.dirpath) for one in kept)
     assert len({one.best_model_path for one in kept}) == 3
     assert all(Path(one.best_model_path).exists() for one in kept)

@@ -1,9 +1,7 @@
-"""How weights come back into a model, and what is named that cannot be sent."""
+"""How weights come back into a model."""
 
 from __future__ import annotations
 
-import abc
-from collections import OrderedDict
 from typing import Any
 
 import pytest
@@ -11,9 +9,9 @@ import torch
 from torch import nn
 from torchmetrics import MeanMetric
 
-from tests.unit.gang.test_parcel import LOCK, MANY, Holder, as_stored, tied
-from tunelight.extras.standalone.transfer import copy_into, find_unpicklable
-from tunelight.gang.parcel import pack, pack_state, unpack_view
+from tests.unit.gang.test_parcel import MANY, as_stored, tied
+from tunelight.extras.standalone.transfer import copy_into
+from tunelight.gang.parcel import pack_state, unpack_view
 
 # --- weights into a model ---------------------------------------------------------------------------------
 
@@ -117,58 +115,3 @@ def test_weights_on_a_gpu_come_back_on_the_cpu():
     model: Any = nn.LSTM(50, 50)
     copy_into(model, unpack_view(packed))
     assert torch.equal(model.weight_hh_l0, lstm.weight_hh_l0.cpu())
-
-
-# --- what cannot be packed --------------------------------------------------------------------------------
-
-
-class Dropping(Holder):
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: part for name, part in self.__dict__.items() if name != "own"}
-
-
-def nested(**parts: Any) -> Any:
-    model: Any = nn.Sequential(OrderedDict(encoder=nn.Linear(100, 100)))
-    model.encoder.__dict__.update(parts)
-    return model
-
-
-def of_a_local_class(lock: Any) -> Any:
-    class Local(abc.ABC):  # noqa: B024 - what an abstract class holds besides cannot be pickled either
-        def step(self) -> None:
-            lock.acquire()
-
-    return Local()
-
-
-@pytest.mark.parametrize(
-    ("given", "path"),
-    [
-        (nested(lock=LOCK), "model.encoder.lock"),
-        (nested(parts={"a": [1, (2, LOCK)]}), "model.encoder.parts.a.1.1"),
-        (nested(parts={"two words": LOCK}), "model.encoder.parts.two words"),
-        (nested(transform=lambda: LOCK), "model.encoder.transform.LOCK"),
-        (Dropping(own=LOCK, client=Holder(lock=LOCK)), "model.client.lock"),
-        (of_a_local_class(LOCK), "model.step.lock"),
-        (LOCK, "model"),
-    ],
-)
-def test_the_smallest_part_that_cannot_be_packed_is_named(given, path):
-    with pytest.raises(TypeError):
-        pack(given)
-    assert find_unpicklable(given, "model") == path
-
-
-def test_a_reference_is_not_looked_into():
-    strategy = Holder(lock=LOCK)
-    assert find_unpicklable(Holder(strategy=strategy, db=LOCK), "trainer", {"strategy": strategy}) == "trainer.db"
-
-
-def test_a_search_that_takes_too_long_ends_with_what_it_has():
-    assert find_unpicklable(Holder(lock=LOCK), "model", limit_s=0) == "model"
-
-
-def test_a_loop_of_objects_ends():
-    holder = Holder(me=None, lock=LOCK)
-    holder.__dict__["me"] = holder
-    assert find_unpicklable(holder, "model") == "model.lock"

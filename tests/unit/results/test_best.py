@@ -11,7 +11,7 @@ from tests.kit.recording import ERROR, Sweep, Writer
 from tests.unit.cli.test_command import call
 from tests.unit.reporting.test_report import inlined
 from tunelight.errors import NoResultError
-from tunelight.extras.figures import history, learning_curves, pareto
+from tunelight.extras.figures import history, learning_curves
 from tunelight.extras.report.page import page
 from tunelight.record import read_record
 from tunelight.reporting.words import best_line, end_line, summary
@@ -120,8 +120,6 @@ def test_figures_count_a_failed_trial_as_no_best(ahead: SweepResults) -> None:
     line = next(one for one in history(ahead).data if one.name == "best so far")
     assert list(line.y) == [0.4, 0.4, 0.4]
     assert any(one.name == "best: trial 0" for one in learning_curves(ahead).data)
-    front = next(one for one in pareto(ahead).data if (one.name or "").startswith("front"))
-    assert 1 not in list(front.customdata)
 
 
 def test_the_command_line_shows_and_exports_no_failed_trial(ahead: SweepResults, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 from tests.kit.recording import Sweep
 from tests.kit.sweeps import record
 from tunelight.errors import MetricError, ReportError, SettingsError
-from tunelight.extras.figures import FIGURES, contour, history, importances, learning_curves, parallel, pareto, slices
+from tunelight.extras.figures import FIGURES, history, importances, learning_curves, slices
 from tunelight.extras.figures.data import columns, is_wide, same_epoch
 from tunelight.record import write_sweep_file
 from tunelight.reporting import write_image
@@ -161,28 +161,11 @@ def points_of(figure: Any) -> list[tuple[int, ...]]:
     return [tuple(int(row[0] if isinstance(row, list | tuple) else row) for row in rows) for rows in drawn]
 
 
-@pytest.mark.parametrize("name", ["history", "learning_curves", "parallel", "slices", "contour", "pareto"])
+@pytest.mark.parametrize("name", ["history", "learning_curves", "slices"])
 def test_a_mark_names_its_trial_by_the_index(results: SweepResults, name: str) -> None:
     found = points_of(FIGURES[name](results))
     assert found
     assert {index for trace in found for index in trace} <= {trial.index for trial in results.trials}
-
-
-def test_the_front_is_that_of_the_results(sweep: Sweep, tmp_path: Path) -> None:
-    for number, (loss, speed) in enumerate([(1, 1), (2, 3), (2, 3), (3, 2), (0, 5), (4, 4), (math.nan, 9)]):
-        trial = sweep.run(lr=number)
-        sweep.report(trial, 1, loss, speed=speed)
-        if number == 4:
-            sweep.fail(trial)
-    sweep.callback.close()
-    told = {"metric": ["loss", "speed"], "mode": ["min", "max"]}
-    results = SweepResults(tmp_path, SweepResults.load(tmp_path).record, told)
-    made = pareto(results)
-    front, failed = trace(made, "front"), trace(made, "failed")
-    assert list(front.customdata) == [trial.index for trial in results.pareto()] == [0, 1, 2, 5]
-    assert list(failed.customdata) == [4]
-    assert list(trace(made, "others").customdata) == [3]
-    assert [one.name for one in made.data] == ["failed: 1 trial", "others: 1 trial", "front: 4 trials"]
 
 
 # Values and pictures
@@ -268,28 +251,12 @@ def test_a_picture_of_an_unknown_kind_is_guessed_at(results: SweepResults, tmp_p
 # --- figures of how results depend on hyperparameters: each mark is a trial, and what is left out is said
 
 
-def test_a_line_of_parallel_coordinates_is_a_trial(results: SweepResults) -> None:
-    (line,) = parallel(results).data
-    found = {axis.label: axis for axis in line.dimensions}
-    assert list(found) == ["model.hidden", "model.lr", "momentum", "opt", "loss"]
-    assert line.customdata.tolist() == [trial.index for trial in results.trials]
-    assert found["model.hidden"]["values"].tolist() == [trial.config["model"]["hidden"] for trial in results.trials]
-    assert found["loss"]["values"] == pytest.approx([trial.value for trial in results.trials])
-    below = found["momentum"].tickvals[0]
-    assert found["momentum"].ticktext[0] == "(not set)"
-    lacking = ["momentum" not in trial.config for trial in results.trials]
-    assert (found["momentum"]["values"] == np.float32(below)).tolist() == lacking
-    names = dict(zip(found["opt"].tickvals, found["opt"].ticktext, strict=True))
-    assert [names[place] for place in found["opt"]["values"]] == [trial.config["opt"] for trial in results.trials]
-
-
 def test_figures_of_keys_say_which_are_not_set_and_who_reported_nothing(sweep: Sweep, tmp_path: Path) -> None:
     for number, value in enumerate([0.5, 0.4, 0.3, math.nan]):
         sweep.run(value, x=number, **({"z": 0.1 * number} if number % 2 else {}))
     sweep.callback.close()
-    for draw in (parallel, slices):
-        said = draw(SweepResults.load(tmp_path)).layout.title.text
-        assert "not set: z in 2 of 3 trials; without 1 of 4 trials, which reported no number" in said
+    said = slices(SweepResults.load(tmp_path)).layout.title.text
+    assert "not set: z in 2 of 3 trials; without 1 of 4 trials, which reported no number" in said
 
 
 def test_slices_leave_out_who_lacks_the_key(results: SweepResults) -> None:
@@ -309,35 +276,6 @@ def test_trials_that_were_stopped_or_failed_are_drawn_with_their_best_report(res
     drawn = dict(zip(points_of(slices(results))[0], slices(results).data[0].y, strict=True))
     assert {results.trials[index].state for index in drawn} == {"FINISHED", "STOPPED", "ERROR", "DIVERGED"}
     assert drawn == {trial.index: trial.value for trial in results.trials}
-
-
-def test_a_contour_is_of_the_keys_that_decide(tmp_path: Path) -> None:
-    results = sphere(tmp_path)
-    made = contour(results)
-    assert (made.layout.xaxis.title.text, made.layout.yaxis.title.text) == ("x", "z")
-    heat, points = made.data
-    assert len(points.customdata) == 30  # which have z
-    for x, y, (index, value) in zip(points.x, points.y, points.customdata, strict=True):
-        trial = results.trials[index]
-        assert (x, y, value) == (trial.config["x"], trial.config["z"], trial.value)
-    assert heat.z.shape == (32, 32)
-    assert "30 of 60 trials, by their best loss up to epoch 1" in made.layout.title.text
-
-
-def test_a_contour_of_many_trials_stays_small(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("tunelight.extras.figures.parameters._MOST_POINTS", 10)
-    heat, points = contour(sphere(tmp_path)).data
-    assert len(points.x) == 10
-    assert max(heat.z.shape) <= 12
-
-
-def test_one_key_makes_no_contour(sweep: Sweep, tmp_path: Path) -> None:
-    for number in range(5):
-        sweep.run(float(number), lr=0.1 * number, same=1)
-    sweep.callback.close()
-    made = contour(SweepResults.load(tmp_path))
-    assert made.layout.annotations[0].text == "No two keys differ within the same trials."
-    assert len(slices(SweepResults.load(tmp_path)).data) == 1
 
 
 def sphere(folder: Path) -> SweepResults:
@@ -378,9 +316,6 @@ def test_a_key_is_drawn_on_the_scale_that_it_was_searched_on(sweep: Sweep, tmp_p
     made = slices(results)
     assert [made.layout[name].type for name in ("xaxis", "xaxis2", "xaxis3")] == ["log", "log", None]
     assert is_wide([0.001, 0.002, 0.004, 0.9])  # whose values alone would ask for another scale
-    found = {axis.label: axis for axis in parallel(results).data[0].dimensions}
-    assert found["model.lr"]["values"] == pytest.approx(np.log10([0.01, 0.02, 0.03, 0.04]))
-    assert found["p"]["values"] == pytest.approx([0.001, 0.002, 0.004, 0.9])
 
 
 def test_keys_that_are_the_same_everywhere_are_no_columns(results: SweepResults) -> None:
@@ -388,17 +323,6 @@ def test_keys_that_are_the_same_everywhere_are_no_columns(results: SweepResults)
     assert list(found) == ["model.hidden", "model.lr", "momentum", "opt"]
     assert set(found["opt"].values) == {"adam", "sgd"}
     assert not found["momentum"].there.all()
-
-
-@pytest.mark.parametrize("mode", ["min", "max"])
-def test_the_best_line_is_the_brightest(tmp_path: Path, mode: str) -> None:
-    sweep = Sweep(tmp_path, mode=mode)
-    for number in range(5):
-        sweep.run(float(number), x=number)
-    sweep.callback.close()
-    (lines,) = parallel(SweepResults.load(tmp_path)).data
-    assert lines.line.reversescale is (mode == "min")
-    assert lines.line.color.tolist() == [0, 1, 2, 3, 4]
 
 
 def test_many_points_are_drawn_by_webgl(results: SweepResults, monkeypatch: Any) -> None:

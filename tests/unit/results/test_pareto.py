@@ -16,8 +16,7 @@ import tunelight as tl
 from tests.kit.recording import Sweep
 from tests.unit.cli.test_command import call
 from tests.unit.reporting.test_report import inlined
-from tunelight.errors import MetricError, SettingsError
-from tunelight.extras.figures import pareto
+from tunelight.errors import SettingsError
 from tunelight.extras.report.page import page
 from tunelight.record import write_sweep_file
 from tunelight.reporting.display import SweepView
@@ -93,26 +92,6 @@ def two(tmp_path: Path) -> tl.SweepResults:
         sweep.end_by_itself(trial)
     sweep.end()
     return tl.SweepResults.load(folder)
-
-
-def test_the_figure_shows_the_sweep_s_metrics_and_the_same_front_as_results(two: tl.SweepResults) -> None:
-    made = pareto(two)
-    assert (made.layout.xaxis.title.text, made.layout.yaxis.title.text) == ("loss", "latency")
-    assert "loss (min) and latency (max)" in made.layout.title.text
-    drawn = next(one for one in made.data if one.name.startswith("front"))
-    assert sorted(drawn.customdata) == [trial.index for trial in two.pareto()] == [0, 1]
-    assert dict(zip(drawn.x, drawn.y, strict=True)) == {0.25: 2.0, 0.75: 5.0}
-
-
-def test_the_figure_takes_one_metric_or_two_by_the_name_that_all_figures_have(two: tl.SweepResults) -> None:
-    made = pareto(two, metric="latency", mode="max")
-    assert (made.layout.xaxis.title.text, made.layout.yaxis.title.text) == ("latency", "seconds of training")
-    made = pareto(two, metric=["latency", "loss"])
-    assert "latency (max) and loss (min)" in made.layout.title.text
-    with pytest.raises(MetricError, match="Did you mean 'latency'"):
-        pareto(two, metric="latencies")
-    with pytest.raises(MetricError, match="one or two metrics"):
-        pareto(two, metric=["loss", "latency", "x"])
 
 
 def test_the_table_holds_each_metric(two: tl.SweepResults) -> None:

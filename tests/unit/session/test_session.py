@@ -232,47 +232,37 @@ def test_a_checkpoint_file_is_moved_into_the_trial_and_described(tmp_path: Path)
 def test_only_the_fit_that_wrote_a_checkpoint_gets_it(tmp_path: Path) -> None:
     ranks = Ranks(tmp_path, size=1, resume=CheckpointInfo("x.ckpt", 3, fit=1))
     (one,) = ranks.sessions
-    one.boundary.begin_fit("a")
+    one.boundary.begin_fit()
     assert one.checkpoint_for_fit() is None
-    one.boundary.begin_fit("b")
+    one.boundary.begin_fit()
     assert one.checkpoint_for_fit() == "x.ckpt"
 
 
-def test_all_ranks_begin_the_fit_that_rank_0_recognises(tmp_path: Path) -> None:
-    ranks = Ranks(tmp_path, resume=CheckpointInfo("x.ckpt", 3, fit=1, fits=("a b", "a c")))
-    for one, description in zip(ranks.sessions, ("a c", "a b"), strict=True):
-        one.boundary.begin_fit(description)
-        assert one.checkpoint_for_fit() == "x.ckpt"
-
-
-@pytest.mark.parametrize("asked", [False, True])
-def test_a_fit_is_taken_for_one_of_its_own_model(tmp_path: Path, asked: bool) -> None:
-    ranks = Ranks(tmp_path, size=1, resume=CheckpointInfo("x.ckpt", 3, fit=1, fits=("pre a", "fine a")))
+def test_a_fit_that_is_given_the_checkpoint_is_the_one_that_goes_on(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, size=1, resume=CheckpointInfo("x.ckpt", 3, fit=1))
     (one,) = ranks.sessions
-    one.boundary.begin_fit("pre b", asked=asked)  # as boilerplate passes the checkpoint to each fit
-    assert one.checkpoint_for_fit() is None
-    one.boundary.begin_fit("other a")
-    assert one.checkpoint_for_fit() is None
-    one.boundary.begin_fit("fine b")
+    one.boundary.begin_fit(asked=True)
     assert one.checkpoint_for_fit() == "x.ckpt"
+    one.boundary.begin_fit(asked=True)
+    assert one.checkpoint_for_fit() is None
 
 
 def test_a_file_that_is_reported_after_a_fit_belongs_to_none(tmp_path: Path) -> None:
     ranks = Ranks(tmp_path, size=1, until=None)
     (one,) = ranks.sessions
-    one.boundary.begin_fit("a")
+    one.boundary.begin_fit()
     ranks.report({"loss": 1}, checkpoint=lambda path: Path(path).write_text("of the fit"))
     one.boundary.end_fit()
     ranks.report({"loss": 1}, checkpoint=lambda path: Path(path).write_text("of the code's own loop"))
     one.writing.settle()
     infos = sorted(checkpoints.find(tmp_path), key=lambda info: info.number)
-    assert [(info.fit, info.fits) for info in infos] == [(0, ("a",)), (-1, ())]
+    assert [info.fit for info in infos] == [0, -1]
 
 
 def test_what_was_reported_after_a_fit_is_not_reported_again_when_the_trial_goes_on_behind_it(tmp_path: Path) -> None:
     ranks = Ranks(tmp_path, size=1, until=None)
     (one,) = ranks.sessions
-    one.boundary.begin_fit("a")
+    one.boundary.begin_fit()
     one.boundary.writer = lambda path: Path(path).write_text("of the fit")
     ranks.report({"loss": 3})
     one.boundary.end_fit()
@@ -282,10 +272,10 @@ def test_what_was_reported_after_a_fit_is_not_reported_again_when_the_trial_goes
     ranks.report({"loss": 1})
     one.writing.settle()
     (info,) = checkpoints.find(tmp_path)
-    assert (info.number, info.fits, info.after) == (3, ("a",), 2)
+    assert (info.number, info.fit, info.after) == (3, 0, 2)
     ranks = Ranks(tmp_path, size=1, until=None, resume=info)
     (one,) = ranks.sessions
-    one.boundary.begin_fit("a")
+    one.boundary.begin_fit()
     assert one.checkpoint_for_fit() == info.path
     one.boundary.end_fit()
     for loss in (2, 1, 0):
@@ -294,7 +284,7 @@ def test_what_was_reported_after_a_fit_is_not_reported_again_when_the_trial_goes
 
 
 def test_an_abort_ends_training_that_is_repeated_without_reports(tmp_path: Path) -> None:
-    ranks = Ranks(tmp_path, size=1, until=None, resume=CheckpointInfo("x.ckpt", 3, fit=1, fits=("a", "b")))
+    ranks = Ranks(tmp_path, size=1, until=None, resume=CheckpointInfo("x.ckpt", 3, fit=1))
     assert ranks.report({"loss": 1}) == [None]
     assert ranks.events == []
     ranks.mailboxes[0].abort("enough")

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from tunelight.compat.arguments import known_arguments
 from tunelight.compat.lightning import gang_strategy, pl
 from tunelight.compat.ray import arrow_to_tensors, torch_batches
 from tunelight.errors import DataError, SettingsError, unknown
 from tunelight.extras.data.server import task_errors
 from tunelight.extras.data.shards import Preprocess, close_shard, in_sweep, open_full, open_shard, seed_of_order
-from tunelight.lightning.exact.eval_shards import Dealable, Limit, StreamShare, batches_kept
+from tunelight.lightning.exact.eval_shards import Dealable, Limit, StreamShare
 from tunelight.session.session import current
 
 if TYPE_CHECKING:
@@ -103,7 +102,6 @@ class RayDataModule(pl.LightningDataModule):
     Raises: SettingsError; DataError once the data is opened.
     """
 
-    @known_arguments
     def __init__(
         self,
         train: Dataset | str | None = "train",
@@ -334,9 +332,11 @@ class FullLoader(Dealable):
             )
         )
 
-    def dealt(self, parts: int, part: int, limit: Limit) -> DealtLoader:
-        """Return one rank's share of the batches."""
-        return DealtLoader(self, parts, part, limit)
+    def dealt(self, parts: int, part: int, limit: Limit, least: int) -> DealtLoader | RowsLoader:
+        """Return one rank's share of the batches; of the rows where there are fewer batches than ``least``."""
+        if len(self) < least:
+            return RowsLoader(self, parts, part, padded=True)
+        return DealtLoader(self, parts, part, limit, least)
 
 
 class RowsLoader:
@@ -366,5 +366,5 @@ class DealtLoader(StreamShare):
     """One rank's share of all batches; only its own are made into tensors."""
 
     def __iter__(self) -> Iterator[Any]:
-        kept = batches_kept(len(self.loader), self._limit)
+        kept = self.kept(len(self.loader))
         return map(self.loader.made, self.deal(itertools.islice(self.loader.raw(), kept)))

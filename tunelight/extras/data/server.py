@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tunelight.compat.ray import check_ray_internals, is_materialized
+from tunelight.compat.ray import is_materialized
 from tunelight.errors import HOW_TO_GET_DATA, DataError
 from tunelight.messages import DatasetHandle
 
@@ -118,7 +118,6 @@ def ray_data() -> Any:
         from ray import data  # seconds, and an extra
     except ImportError as error:
         raise DataError(f"{HOW_TO_GET_DATA} ({error})") from error
-    check_ray_internals("data")
     for handler in logging.getLogger("ray.data").handlers:
         # Ray's log files, which are no streams, still get everything, and so do handlers that others have added.
         if isinstance(handler, logging.StreamHandler) and type(handler).__module__.startswith("ray."):

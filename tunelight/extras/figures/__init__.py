@@ -10,22 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from tunelight.extras.figures.curves import history, learning_curves, pareto
-from tunelight.extras.figures.parameters import contour, importances, parallel, slices
+from tunelight.extras.figures.curves import history, learning_curves
+from tunelight.extras.figures.parameters import importances, slices
 
 __all__ = [
     "FIGURES",
-    "contour",
     "history",
     "importances",
     "learning_curves",
-    "parallel",
-    "pareto",
     "slices",
 ]
 
 FIGURES: Final[dict[str, Callable[..., Any]]] = {
-    draw.__name__: draw for draw in (history, learning_curves, importances, parallel, slices, contour, pareto)
+    draw.__name__: draw for draw in (history, learning_curves, importances, slices)
 }
 """By name, in the order of a report. Each takes the results (``SweepResults``) and returns a ``Figure``; each draws
 also a sweep of one trial, or of none that has reported, and then says what is missing."""

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
-from tunelight.errors import MetricError
 from tunelight.extras.figures.data import (
     BEST,
     COLOURS,
-    PALETTE,
     SCALE,
     Values,
     axis_of,
@@ -27,13 +25,10 @@ from tunelight.extras.figures.data import (
     rung_names,
     rung_reached,
     scatter,
-    smooth,
-    study_of,
-    styled,
     text,
     values_of,
 )
-from tunelight.record import ERROR, metric_value, ranked
+from tunelight.record import metric_value, ranked
 from tunelight.results.words import counted, ordinal
 
 if TYPE_CHECKING:
@@ -173,125 +168,3 @@ def _groups(results: Sweep, trials: list[TrialResult]) -> Iterator[tuple[str, st
         return
     for state in dict.fromkeys(trial.state for trial in trials):
         yield state.lower(), COLOURS.get(state, "#888888"), {trial.id for trial in trials if trial.state == state}
-
-
-# --- The trials that no other beats in everything, drawn by Optuna --------------------------------
-
-
-def pareto(
-    results: Sweep, metric: str | Sequence[str] | None = None, mode: str | Sequence[str] | None = None
-) -> go.Figure:
-    """Draw trials by two metrics, and the front: the trials that no other beats in one and equals in the other.
-
-    A trial is drawn by both values of one report, its best by the sweep's first metric, as in ``results.pareto()``. One
-    metric is drawn by each trial's best value, against the seconds that the trial was trained. Trials that failed are
-    drawn, but are not on the front.
-
-    Args:
-        metric: one name or two; by default the sweep's first two, or its only one.
-        mode: "min" or "max", for both or for each; by default the sweep's.
-
-    Raises: MetricError for a metric that nobody reported, or more than two.
-    """
-    names, modes, values = _axes(results, metric, mode)
-    title = f"Pareto front: {text(names[0])} ({modes[0]}) and {text(names[1])} ({modes[1]})"
-    there = np.isfinite(values).all(axis=1)
-    if not there.any():
-        return nothing(title, "No trial has a number in both yet.")
-    from optuna.visualization import plot_pareto_front  # a second that only these figures need
-
-    values, failed = values[there], failed_in(results)[there]
-    index = np.array([trial.index for trial in results.trials], dtype=np.int32)[there]
-    with study_of(values, modes, failed=failed if failed.any() else None) as study:
-        made = smooth(plot_pareto_front(study, target_names=[text(name) for name in names]))
-    front, others, *broken = reversed(made.data)
-    groups = [(front, "front", front.marker.color, BEST, "circle", 9)]
-    groups += [(others, "others", others.marker.color, "#9aa7b5", "circle", 6)]
-    groups += [(trace, "failed", np.flatnonzero(failed), COLOURS[ERROR], "x", 6) for trace in broken]
-    for trace, name, numbers, colour, symbol, size in groups:
-        trace.marker = {"color": colour, "symbol": symbol, "size": size}
-        trace.update(
-            customdata=index[list(numbers)],
-            name=f"{name}: {counted(len(numbers), 'trial')}",
-            showlegend=True,
-            text=None,
-            hovertemplate="trial %{customdata}: %{x:.5g}, %{y:.5g}<extra></extra>",
-        )
-    more = len(results.objectives) - 2
-    note = f"on the front: {len(front.x)} of {counted(len(values), 'trial')}"
-    if metric is None and more > 0:
-        note += f"; the sweep has {more} more metric{'s' if more > 1 else ''}, which results.pareto() counts too"
-    made.update_xaxes(**axis_of(values[:, 0]))
-    made.update_yaxes(**axis_of(values[:, 1]))
-    return styled(made, title, note)
-
-
-def _axes(
-    results: Sweep, metric: str | Sequence[str] | None, mode: str | Sequence[str] | None
-) -> tuple[list[str], list[str], Values]:
-    """Return names and modes of the two axes, and each trial's values."""
-    modes_of = dict(results.objectives)
-    names = [metric] if isinstance(metric, str) else list(metric or [*modes_of][:2] or [chosen_metric(results, None)])
-    modes = list(mode or ()) if not isinstance(mode, str) else [mode] * len(names)
-    modes = modes or [modes_of.get(name, results.mode) for name in names]
-    if len(names) not in (1, 2) or len(modes) != len(names) or not set(modes) <= {"min", "max"}:
-        raise MetricError(
-            f"A Pareto front is drawn of one or two metrics, each 'min' or 'max', but metric={names} and mode={modes} "
-            "were given. Name two of each, or one that is drawn against the time of training."
-        )
-    for name in names:
-        chosen_metric(results, name)
-    if len(names) == 1:
-        columns = [values_of(results, names[0], modes[0]), [trial.seconds or math.nan for trial in results.trials]]
-        names, modes = [*names, "seconds of training"], [*modes, "min"]
-    else:
-        columns = [[metric_value(trial.metrics, name) for trial in results.trials] for name in names]
-    return names, modes, np.array(columns, dtype=float).T
-
-
-# --- The figure that compares sweeps: the best value so far, trial by trial -----------------------
-
-_DASHES: Final = ("solid", "dash", "dot", "dashdot")
-
-
-def colour_of(number: int) -> str:
-    """Return the colour of a sweep by its place among the compared; from the ninth on, lines are dashed."""
-    return PALETTE[number % len(PALETTE)]
-
-
-def best_by_trials(sweeps: Mapping[str, Sweep]) -> go.Figure:
-    """Draw each sweep's best value so far against the number of its trials; ``sweeps`` are by their names."""
-    metric, mode = judged_by(next(iter(sweeps.values())))
-    title = f"Best {text(metric)} so far, against trials"
-    values = {name: values_of(results, metric, mode) for name, results in sweeps.items()}
-    good = {name: np.isfinite(values[name]) & ~failed_in(results) for name, results in sweeps.items()}
-    if not any(known.any() for known in good.values()):
-        return nothing(title, f"No trial that did not fail has reported a number as {text(metric)} yet.")
-    note = f"{'higher' if mode == 'max' else 'lower'} is better"
-    if without := [name for name, known in good.items() if not known.any()]:
-        note += f"; without a value yet: {text(', '.join(without), 200)}"
-    made = figure(title, "trials, in order of creation", text(metric), note)
-    made.update_yaxes(**axis_of(np.concatenate([values[name][known] for name, known in good.items()])))
-    for number, (name, known) in enumerate(good.items()):
-        if not known.any():
-            continue
-        first = int(np.argmax(known))
-        best = (np.fmax if mode == "max" else np.fmin).accumulate(np.where(known, values[name], np.nan))[first:]
-        made.add_trace(
-            go.Scatter(
-                x=np.arange(first + 1, len(known) + 1),
-                y=best,
-                mode="lines",
-                name=text(name, 40),
-                line={
-                    "color": colour_of(number),
-                    "width": 2,
-                    "shape": "hv",
-                    "dash": _DASHES[number // len(PALETTE) % len(_DASHES)],
-                },
-                hovertemplate="best of %{x} trials: %{y:.5g}<extra>" + text(name) + "</extra>",
-            )
-        )
-    made.update_layout(showlegend=True)
-    made.update_xaxes(rangemode="tozero")
-    return made

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import plotly.graph_objects as go
 
-from tunelight.compat.optuna import frozen_constraints, quiet
+from tunelight.compat.optuna import quiet
 from tunelight.errors import MetricError, unknown
 from tunelight.record import OUTCOMES, SweepState, is_better, metric_value
 from tunelight.settings.checks import flatten
@@ -251,7 +251,6 @@ def _label(value: Any) -> str:
 Values = npt.NDArray[Any]
 
 COLOURS: Final = {name: outcome.colour for name, outcome in OUTCOMES.items()}
-PALETTE: Final = ("#3b7dc4", "#e07b39", "#2a9d6f", "#b65fcf", "#d1495b", "#9c7a3c", "#17a2b8", "#7f7f7f")
 BEST: Final = "#d1495b"
 SCALE: Final = "Viridis"
 GL_FROM: Final = 3000
@@ -370,7 +369,6 @@ def study_of(
     params: Mapping[str, Sequence[Any]] | None = None,
     *,
     log: Sequence[str] = (),
-    failed: Values | None = None,
 ) -> Iterator[Study]:
     """Yield a study of completed trials, and keep Optuna and its warnings quiet meanwhile.
 
@@ -380,7 +378,6 @@ def study_of(
         params: of each trial by name, numbers or text; MISSING where a trial lacks one. Optuna takes the range of
             numbers, and the different texts, as what was searched.
         log: the names that were searched on a logarithmic scale.
-        failed: the trials that cannot be the best, as booleans.
     """
     import optuna  # a second that only these figures need
     from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
@@ -402,8 +399,7 @@ def study_of(
                 params={name: value for name, value in row.items() if value is not MISSING},
                 distributions={name: searched[name] for name, value in row.items() if value is not MISSING},
                 values=value.tolist(),
-                **(frozen_constraints({"failed": 1.0}) if failed is not None and failed[number] else {}),
             )
-            for number, (row, value) in enumerate(zip(rows, values, strict=True))
+            for row, value in zip(rows, values, strict=True)
         )
         yield study

@@ -6,7 +6,6 @@ import importlib.util
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
@@ -20,7 +19,6 @@ from tunelight.extras.figures.data import (
     Values,
     axis_of,
     chosen_metric,
-    clip_text,
     columns,
     figure,
     is_wide,
@@ -39,13 +37,8 @@ if TYPE_CHECKING:
     from tunelight.extras.figures.data import Sweep
 
 
-MOST_AXES: Final = 14
 _MOST_SLICES: Final = 12
 _ROW: Final = 4
-_MOST_NAMES: Final = 16
-"""Names that an axis of parallel coordinates shows."""
-_MOST_POINTS: Final = 150
-"""Trials in a contour, whose grid has a row and a column for each."""
 _NAMES: Final = {"pedanova": "PED-ANOVA", "fanova": "fANOVA"}
 
 
@@ -118,12 +111,6 @@ def _names(column: Column) -> dict[str, str]:
     return names
 
 
-def _scaled(judged: _Judged) -> tuple[str, Values]:
-    """Return name and values of what Optuna draws on a linear scale only: their logarithm if they are far apart."""
-    name = text(judged.metric, 24)
-    return (f"log10 of {name}", np.log10(judged.values)) if is_wide(judged.values) else (name, judged.values)
-
-
 def _note(judged: _Judged, most: int, *hints: str) -> str:
     """Return what a figure says below its title: hints, and the trials and keys that it leaves out."""
     count, more = len(judged.values), len(judged.columns) - most
@@ -137,50 +124,6 @@ def _note(judged: _Judged, most: int, *hints: str) -> str:
         f"{more} more keys are left out" if more > 0 else "",
     ]
     return "; ".join(filter(None, parts))
-
-
-def parallel(results: Sweep, metric: str | None = None) -> go.Figure:
-    """Draw each trial as a line through the values of its configuration and its best value. Raises: MetricError.
-
-    A part of an axis can be selected, which Optuna 5's own figure cannot. A trial that lacks a key passes below its
-    axis's values.
-    """
-    judged = _judge(results, metric)
-    title = f"Parallel coordinates: configurations and their best {text(judged.metric)}"
-    if judged.missing:
-        return nothing(title, judged.missing)
-    made = figure(title, note=_note(judged, MOST_AXES, "drag along an axis to select"))
-    target = _axis(judged.metric, judged.values.tolist(), log=is_wide(judged.values))
-    axes = [_axis(column.key, column.values, log=column.log) for column in judged.columns[:MOST_AXES]]
-    line = {"color": target["values"], "colorscale": SCALE, "reversescale": judged.mode == "min", "showscale": False}
-    made.add_trace(go.Parcoords(dimensions=[*axes, target], line=line, labelangle=-15, customdata=judged.index))
-    return made.update_layout(height=520, margin={"t": 140, "l": 90, "r": 90, "b": 40})
-
-
-def _axis(name: str, values: Sequence[Any], *, log: bool) -> dict[str, Any]:
-    """Return an axis of parallel coordinates, which has no logarithmic type and knows no markup."""
-    known = [value for value in values if value is not MISSING]
-    if any(isinstance(value, str) for value in known):
-        names = sorted(set(known))
-        places = {value: float(place) for place, value in enumerate(names)}
-        step = -(-len(names) // _MOST_NAMES)
-        ticks, said = (
-            [float(place) for place in range(len(names))][::step],
-            [clip_text(value, 16) for value in names[::step]],
-        )
-    else:
-        places = {value: math.log10(value) if log else value for value in known}
-        few = sorted(set(places.values()))
-        ticks = few if len(few) <= 6 else np.linspace(few[0], few[-1], 5).tolist()
-        said = [f"{10**tick if log else tick:.3g}" for tick in ticks]
-    low, high = min(places.values()), max(places.values())
-    span = (high - low) or 1.0
-    below = low - span * 0.15
-    if len(known) < len(values):
-        ticks, said, low = [below, *ticks], ["(not set)", *said], below
-    shown = np.array([places.get(value, below) for value in values], dtype=np.float32)
-    limits = [low - span * 0.02, high + span * 0.02]
-    return {"label": clip_text(name, 24), "values": shown, "tickvals": ticks, "ticktext": said, "range": limits}
 
 
 def slices(results: Sweep, metric: str | None = None) -> go.Figure:
@@ -218,38 +161,6 @@ def _ticks(column: Column) -> dict[str, Any]:
     if column.log and numbers[-1] >= 10 * numbers[0]:
         return {"dtick": 1, "exponentformat": "power"}
     return {"tickvals": numbers.tolist()} if len(numbers) <= 5 else {"nticks": 6}
-
-
-def contour(results: Sweep, metric: str | None = None) -> go.Figure:
-    """Draw the values over the two most important keys that trials have at once. Raises: MetricError.
-
-    Trials are compared, and keys weighed, as in :func:`importances`; without scikit-learn by PED-ANOVA.
-    """
-    evaluator: Evaluator = "fanova" if is_there("fanova") else "pedanova"
-    judged, weights, why = _weighed(results, metric, evaluator)
-    title = f"Contour: {text(judged.metric)} over the two most important keys"
-    if why:
-        return nothing(title, why)
-    by_key = {column.key: column for column in judged.columns}
-    for keys in combinations([one.key for one in weights], 2):
-        some = judged.some(np.all([by_key[key].there for key in keys], axis=0)).at_most(_MOST_POINTS)
-        x, y = [column for column in some.columns if column.key in keys]
-        if x.differs and y.differs:
-            break
-    else:
-        return nothing(title, "No two keys differ within the same trials.")
-    name, values = _scaled(some)
-    made = _by_optuna("plot_contour", some, [x, y], name, values)
-    hint = f"by {_NAMES[evaluator]}; {len(values)} of {counted(judged.whole, 'trial')}, {judged.said}"
-    styled(made, title, hint).update_layout(xaxis_title_text=text(x.key), yaxis_title_text=text(y.key))
-    heat, points = made.data = made.data[:2]  # the third trace is for trials that broke a constraint
-    heat.update(hoverinfo="skip", colorscale=SCALE, z=heat.z.astype(np.float32), colorbar={"title": {"text": name}})
-    points.update(
-        customdata=[list(row) for row in zip(some.index.tolist(), some.values.tolist(), strict=True)],
-        hovertemplate="trial %{customdata[0]}: %{x}, %{y}: %{customdata[1]:.5g}<extra></extra>",
-        marker={"size": 5, "color": "white", "line": {"width": 1, "color": "#2a3442"}},
-    )
-    return made
 
 
 def importances(results: Sweep, metric: str | None = None, evaluator: Evaluator = "fanova") -> go.Figure:

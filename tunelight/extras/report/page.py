@@ -19,7 +19,6 @@ from tunelight.errors import ReportError, guess
 from tunelight.extras.report.sections import PARTS, began, chosen, log_block, moment, parts, settings_of, trial_blocks
 from tunelight.record import view, winner, write_text
 from tunelight.reporting.words import age, event_line
-from tunelight.results.words import counted
 from tunelight.settings.checks import flatten
 
 if TYPE_CHECKING:
@@ -39,25 +38,20 @@ _EVENT: Final = 400
 _CELL: Final = "text-align:left;padding:2px 10px 2px 0;white-space:nowrap"
 
 
-def report(results: SweepResults | Sequence[SweepResults], path: str | os.PathLike[str]) -> Path:
-    """Write a report of a sweep, or a comparison of several, as one HTML file, which works offline; return its path.
+def report(results: SweepResults, path: str | os.PathLike[str]) -> Path:
+    """Write a report of a sweep as one HTML file, which works offline; return its path.
 
     Args:
-        results: of a sweep, also one that still runs, that failed, or that has no trial yet; or a list of several,
-            which are compared by their first metric.
+        results: of a sweep, also one that still runs, that failed, or that has no trial yet.
         path: the file; of a folder, ``report.html`` in it.
 
     The file holds plotly.js (5 MB) and all data; text of configurations, errors and logs is shown as it is, never run.
-    Raises: SettingsError where several sweeps have different metrics or modes, before anything is written; StorageError
-    where the file cannot be written. Runs on: driver, or anywhere that has the sweep's folder.
+    Raises: StorageError where the file cannot be written. Runs on: driver, or anywhere that has the sweep's folder.
     """
-    from tunelight.results import SweepResults
-
     target = Path(path).expanduser()
     if target.is_dir():
         target = target / FILE
-    several = [results] if isinstance(results, SweepResults) else list(results)
-    write_text(target.absolute(), page(several[0]) if len(several) == 1 else comparison(several))
+    write_text(target.absolute(), page(results))
     return target.absolute()
 
 
@@ -95,18 +89,7 @@ def page(results: SweepResults) -> str:
         f'<template id="trial-page">{asset("trial.html")}</template>',
     ]
     told = {"sweep": results.name, "parts": PARTS, "which": which}
-    return _saved("sweep", results.name, LINKS, body, told=told, data=data)
-
-
-def comparison(several: Sequence[SweepResults]) -> str:
-    """Return the HTML of a report that compares sweeps. Raises: SettingsError, see :func:`compared`."""
-    from tunelight.extras.report.comparison import compared
-
-    sections = compared(several)
-    links = {f"#{key}": section["title"] for key, section in sections.items()}
-    body = ["<noscript><p>This comparison needs JavaScript.</p></noscript>", asset("compare.html")]
-    title = f"{counted(len(several), 'sweep')} compared"
-    return _saved("compare", title, links, body, told={"sweeps": []}, data={"comparison": sections})
+    return _saved(results.name, body, told=told, data=data)
 
 
 def sweep_head(
@@ -151,10 +134,8 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return f'<div style="overflow-x:auto"><table>{line("th", head)}{body}</table></div>'
 
 
-def _saved(
-    kind: str, title: str, links: Mapping[str, str], body: Iterable[str], *, told: dict[str, Any], data: dict[str, Any]
-) -> str:
-    """Return a page that needs no other file: its style, its scripts with plotly's, and its data."""
+def _saved(title: str, body: Iterable[str], *, told: dict[str, Any], data: dict[str, Any]) -> str:
+    """Return a sweep's page that needs no other file: its style, its scripts with plotly's, and its data."""
     from plotly.offline import get_plotlyjs  # plotly costs most of a second
 
     scripts = [get_plotlyjs(), "\n".join(map(asset, SCRIPTS))]
@@ -173,9 +154,9 @@ def _saved(
     ]
     told = {**told, "saved": True, "readOnly": True, "colours": view.colours()}
     return frame(
-        kind,
+        "sweep",
         title,
-        links,
+        LINKS,
         told,
         head=head,
         body=body,
@@ -196,7 +177,7 @@ def frame(
     """Return a page: its head, a header with the title and links, the body and the scripts.
 
     Args:
-        kind: which page it is, for its script: "sweeps", "sweep", "trial" or "compare".
+        kind: which page it is, for its script: "sweeps", "sweep" or "trial".
         title: of the page, not escaped.
         links: names of links at the top, by their addresses.
         told: what its script is told.

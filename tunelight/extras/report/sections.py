@@ -1,9 +1,9 @@
 """The sections of a sweep's page and of a trial's, as plain data that the page's script lays out.
 
 A section has a ``title``, and a ``figure`` of plotly or ``blocks``. A block is a dict with one of the keys ``head``,
-``text``, ``pre``, ``items``, ``pairs``, ``rows`` (of a table, under ``names``), ``chart``, ``cards``, ``link``,
+``text``, ``pre``, ``items``, ``pairs``, ``rows`` (of a table, under ``names``), ``chart``, ``link``,
 ``beside`` (blocks side by side) or ``inside`` (blocks to be opened), and maybe a ``title``. A cell is a number, text,
-None, or a dict with ``text``, and maybe a ``trial`` or ``href`` that it links to and a ``colour``.
+None, or a dict with ``text`` and the ``trial`` that it links to.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tunelight.errors import first_of
-from tunelight.record import OUTCOMES, read_sweep_file, view
+from tunelight.record import read_sweep_file, view
 from tunelight.record.view import plain, plain_pairs
 from tunelight.reporting.words import compact, elapsed
 from tunelight.results.words import counted, lines_of
@@ -44,9 +44,7 @@ PARTS: Final = {
     "history": "History",
     "importances": "Importances",
     "slices": "Slices",
-    "contour": "Contour",
     "learning_curves": "All learning curves",
-    "pareto": "Pareto front",
     "failures": "What failed",
     "notes": "What was said on the way",
 }
@@ -339,15 +337,6 @@ def _pairs(title: str, rows: Mapping[str, Any] | Sequence[tuple[str, Any]], limi
 def _cut_items(items: list[str], most: int) -> Block:
     left = len(items) - most
     return {"items": [*([f"{left} earlier are left out."] if left > 0 else []), *items[-most:]]}
-
-
-def cards(results: SweepResults) -> Block:
-    """Return how many trials a sweep has, by their states."""
-    found: list[list[Any]] = [["trials", len(results), None]]
-    if results.repetitions:
-        found.append(["repetitions", len(results.repetitions), None])
-    found += [[name.lower(), count, OUTCOMES[name].colour] for name, count in results.record.counts.items() if count]
-    return {"cards": found}
 
 
 def moment(seconds: float) -> str:

@@ -62,9 +62,9 @@ _FEW = 1000
 """Up to how many reports stopping points are listed where W&B's have no end."""
 
 
-def unreadable(program: str, key: str, what: str, valid: str) -> SpaceError:
-    """Return the error for something of another program that tunelight does not support."""
-    return SpaceError(f"{key}: tunelight has no equivalent of {program}'s {what}. It reads: {valid}.")
+def unreadable(key: str, what: str, valid: str) -> SpaceError:
+    """Return the error for something of W&B's that tunelight does not support."""
+    return SpaceError(f"{key}: tunelight has no equivalent of {_WANDB}'s {what}. It reads: {valid}.")
 
 
 def read(given: Mapping[str, Any], at: Callable[..., str] = lambda *_: "") -> tuple[dict[str, Any], dict[str, Any]]:
@@ -85,7 +85,7 @@ def read(given: Mapping[str, Any], at: Callable[..., str] = lambda *_: "") -> tu
     method = given.get("method", "random")
     with _placed(at, "method"):
         if method not in _METHODS:
-            raise unreadable(_WANDB, "method", repr(method), ", ".join(_METHODS))
+            raise unreadable("method", repr(method), ", ".join(_METHODS))
     domains = {}
     for key, parameter in _in_order(parameters, sort=method == "grid"):
         with _placed(at, "parameters", key):
@@ -181,7 +181,6 @@ def _filled(word: str, program: Any) -> str:
             return known[name]
         if name not in (*_ARGS, "trial_dir"):
             raise unreadable(
-                _WANDB,
                 "command",
                 found[0],
                 "${program}, ${env}, ${interpreter}, ${envvar:NAME}, ${trial_dir}, "
@@ -210,10 +209,10 @@ def _metric(written: Any) -> dict[str, Any]:
         raise SpaceError(f"metric: a {_WANDB} sweep says {{name: ..., goal: minimize}}, not {written!r}.")
     goal = written.get("goal", "minimize")
     if goal not in _MODES:
-        raise unreadable(_WANDB, "metric", f"goal {goal!r}", ", ".join(_MODES))
+        raise unreadable("metric", f"goal {goal!r}", ", ".join(_MODES))
     for key in written:
         if key not in ("name", "goal", "impute", "impute_while_running"):
-            raise unreadable(_WANDB, "metric", repr(key), "name, goal")
+            raise unreadable("metric", repr(key), "name, goal")
     return {"metric": written["name"], "mode": _MODES[goal]}
 
 
@@ -238,7 +237,7 @@ def _early(written: Any) -> dict[str, Any]:
         bands = _bands(given)
     except (KeyError, TypeError, ZeroDivisionError, OverflowError, ValueError) as error:
         readable = "{type: hyperband, min_iter: ..., eta: ...} and {type: hyperband, max_iter: ..., s: ..., eta: ...}"
-        raise unreadable(_WANDB, "early_terminate", repr(written), f"{readable}; else say scheduler='asha'") from error
+        raise unreadable("early_terminate", repr(written), f"{readable}; else say scheduler='asha'") from error
     return {"scheduler": {"name": "asha", "milestones": bands, "reduction_factor": given.get("eta", 3)}}
 
 
@@ -299,10 +298,10 @@ def _read(key: str, written: Any, grid: bool) -> Any:
     if kind == "categorical" and "probabilities" in written:
         kind = "categorical_w_probabilities"
     if not isinstance(kind, str) or kind not in _TAKES:
-        raise unreadable(_WANDB, key, f"distribution {kind!r}", ", ".join(_TAKES))
+        raise unreadable(key, f"distribution {kind!r}", ", ".join(_TAKES))
     for name in written:
         if name not in ("distribution", *_TAKES[kind]):
-            raise unreadable(_WANDB, key, f"{name!r} of {kind}", ", ".join(_TAKES[kind]))
+            raise unreadable(key, f"{name!r} of {kind}", ", ".join(_TAKES[kind]))
     try:
         given = {name: written[name] if name in written else _DEFAULTS[name] for name in _TAKES[kind]}
     except KeyError as error:
@@ -381,4 +380,4 @@ def _values(key: str, kind: str, given: Mapping[str, Any]) -> list[Any]:
         return list(range(low, high + 1))
     if kind == "q_uniform":  # without max
         return [low + index * given["q"] for index in range(math.ceil((high - low) / given["q"]))]
-    raise unreadable(_WANDB, key, f"grid over {kind}", "grids over constant, categorical, int_uniform, q_uniform")
+    raise unreadable(key, f"grid over {kind}", "grids over constant, categorical, int_uniform, q_uniform")

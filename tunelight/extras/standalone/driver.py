@@ -28,7 +28,7 @@ from tunelight.compat.ray import is_client, without_hints_on_deaths
 from tunelight.errors import ResourceError, StrategyError, WorkerFailedError, guess
 from tunelight.extras.standalone import job
 from tunelight.extras.standalone.disks import Files, read
-from tunelight.gang.causes import as_cause
+from tunelight.gang.causes import own_error
 from tunelight.gang.drain import DRAINED, Reason, reason_to_leave
 from tunelight.gang.gang import Gang
 from tunelight.gang.parcel import Packed, arrives, unpack
@@ -96,7 +96,7 @@ class DriverLauncher(_Launcher):
     def launch(self, function: Callable[..., Any], *args: Any, trainer: pl.Trainer | None = None, **kwargs: Any) -> Any:
         """Run ``function``, a method of the Trainer, on the gang; return its result.
 
-        Raises: WorkerFailedError if a rank failed, also an instance of the rank's exception; StrategyError,
+        Raises: the exception of the rank that failed, or WorkerFailedError where there is none; StrategyError,
             ResourceError, TrainFunctionError or SettingsError before any worker starts; GangError if workers do not
             start.
         """
@@ -121,7 +121,7 @@ class DriverLauncher(_Launcher):
             # A checkpoint would be of the driver's weights: the ranks' callbacks have written the trained ones.
             hold(trainer, Callback if self._stopped else Checkpoint, loggers=self._stopped)
             if isinstance(error, WorkerFailedError):
-                error = as_cause(error)
+                error = own_error(error)
                 if isinstance(error, job.NotUnpickledError):
                     error = job.unsent(trainer, args, kwargs, error, arrives)
                 raise error from None

@@ -37,7 +37,7 @@ from tunelight.compat.lightning import (
 from tunelight.errors import TrainFunctionError
 from tunelight.extras.standalone import disks
 from tunelight.extras.standalone.changes import Changes, SharedParts, why_lost
-from tunelight.extras.standalone.transfer import copy_into, find_unpicklable
+from tunelight.extras.standalone.transfer import copy_into
 from tunelight.gang.parcel import Packed, pack, pack_state, receive, unpack, unpack_view
 from tunelight.gang.reset import Flags, read_flags, torch_flags, write_flags
 from tunelight.lightning.exact.epoch_metrics import METRICS
@@ -45,6 +45,7 @@ from tunelight.lightning.exact.eval_shards import interleave
 from tunelight.lightning.state.recovery import Reporting, reach_boundary
 from tunelight.lightning.strategy_check import guard_callbacks
 from tunelight.session.session import get_session
+from tunelight.settings.code import find_unpicklable
 
 _CHANGED = ("state", "should_stop", "accumulate_grad_batches")  # the last by GradientAccumulationScheduler
 """Attributes of a Trainer that a run changes."""
@@ -159,7 +160,8 @@ def unsent(trainer: Any, args: Any, kwargs: Any, error: Exception, send: Callabl
         try:
             send(part)
         except Exception as own:  # noqa: BLE001 - whatever pickling it raises, this is the part
-            where = find_unpicklable(part, name, send=send)
+            words = [label.rpartition(" ")[2].strip("'") for label in find_unpicklable(part, send)[0]]
+            where = ".".join([name, *(word for word in words if word != "_modules")])
             return TrainFunctionError(
                 f"{where} cannot be sent to the workers: {type(own).__name__}: {own}. Make it where it is used (in "
                 "setup() or on first use), or leave it out of pickling with __getstate__."

@@ -1,30 +1,20 @@
-"""Brings returned weights into a model, and names what cannot be sent."""
+"""Brings returned weights into a model."""
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import re
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch.nn.parameter import is_lazy
 
 from tunelight.errors import first_of
-from tunelight.gang.parcel import pack
-from tunelight.settings import code
 
-_NOTHING: Mapping[str, object] = MappingProxyType({})
 PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 """Values that can always be pickled."""
-_HOLDERS = frozenset({"_modules", "_parameters", "_buffers", "class"})
-"""Parts that a reader would not write in the path to what is in them."""
-_NEVER_SENT = frozenset({"__dict__", "__weakref__", "_abc_impl"})
-"""Parts of a class that cloudpickle makes anew."""
 
 
 # --- weights into a model ---------------------------------------------------------------------------------
@@ -108,44 +98,3 @@ def _made_for(own: torch.Tensor | None, came: torch.Tensor, *, parameter: bool) 
     if not parameter:
         return new
     return torch.nn.Parameter(new, requires_grad=new.is_floating_point() if own is None else own.requires_grad)
-
-
-# --- what cannot be packed --------------------------------------------------------------------------------
-
-
-def find_unpicklable(
-    value: object,
-    name: str,
-    references: Mapping[str, object] = _NOTHING,
-    *,
-    send: Callable[..., object] = pack,
-    limit_s: float = 5.0,
-) -> str:
-    """Return the path to the smallest part that makes ``send`` fail, such as "model.encoder.lock".
-
-    Attributes, submodules, items, closure variables and globals that a function uses are each one word of it.
-
-    Args:
-        value: what ``send`` (`pack` or `arrives`, with ``references``) fails on; ``name`` begins the path to it.
-        limit_s: after so many seconds, the path so far is returned.
-    """
-    labels, _, _ = code.find_unpicklable(value, lambda part: send(part, references), _parts_sent, limit_s)
-    return ".".join([name, *(word for word in map(_word, labels) if word not in _HOLDERS)])
-
-
-def _parts_sent(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the parts of what is pickled of an object: what it says itself, then its class if that is sent too."""
-    kind = type(value)
-    state = None
-    if not isinstance(value, type) and getattr(kind, "__getstate__", None) is not object.__getstate__:
-        with contextlib.suppress(Exception):  # then what is in it must do
-            state = value.__getstate__()
-    for label, part in code.parts_of(value if state is None else state):
-        if not isinstance(part, PLAIN) and _word(label) not in _NEVER_SENT:
-            yield label, part
-    yield from (("class", base) for base in (value if isinstance(value, type) else kind).__mro__)
-
-
-def _word(label: str) -> str:
-    """Return a part's own name: "lock" for the label "attribute 'lock'" of `parts_of`."""
-    return re.sub(r"^[a-z ]+ (?=\S)", "", label).strip("'")

@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 MOST_STREAMS: Final = 32
 """Pages that hear of changes at the same time."""
 _MOST_ACTS: Final = 4
-_MOST_COMPARED: Final = 8
 _TICK_S: Final = 0.3
 _LIST_TICK_S: Final = 1.0
 _ALIVE_S: Final = 15.0
@@ -96,12 +95,10 @@ class Page:
         self.app = Starlette(
             routes=[
                 Route("/", self._list),
-                Route("/compare", self._compare),
                 Route("/sweep/{name}", self._sweep),
                 Route("/sweep/{name}/trial/{index:int}", self._trial),
                 Route("/static/{version}/{name}", self._static),
                 Route("/api/sweeps", self._list_events),
-                Route("/api/compare", self._comparison),
                 Route("/api/sweep/{name}/events", self._sweep_events),
                 Route("/api/sweep/{name}/part/{part}", self._part),
                 Route("/api/sweep/{name}/trial/{index:int}", self._trial_details),
@@ -129,9 +126,6 @@ class Page:
         name = (await self._watch(request)).folder.name
         return HTMLResponse(trial_page(name, request.path_params["index"], read_only=self._read_only))
 
-    async def _compare(self, request: Request) -> Response:
-        return HTMLResponse(compare_page(await self._chosen(request)))
-
     async def _static(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name not in STATIC:
@@ -157,22 +151,6 @@ class Page:
         if found is None:
             raise HTTPException(404, f"{watch.folder.name} has no trial {request.path_params['index']}.")
         return watch, found
-
-    async def _chosen(self, request: Request) -> list[str]:
-        """Return the names of the sweeps to compare. Raises: HTTPException."""
-        names = list(dict.fromkeys(request.query_params.getlist("sweep")))
-        if not 2 <= len(names) <= _MOST_COMPARED:
-            raise HTTPException(400, f"Choose 2 to {_MOST_COMPARED} sweeps to compare, and not {len(names)}.")
-        for name in names:
-            if await run_in_threadpool(self._sweeps.folder, name) is None:
-                raise HTTPException(404, f"There is no sweep {name[:200]!r} in {self._place}.")
-        return names
-
-    async def _comparison(self, request: Request) -> Response:
-        names = await self._chosen(request)
-        folders = [await run_in_threadpool(self._sweeps.folder, name) for name in names]
-        made = await self._drawing.comparison([folder for folder in folders if folder is not None])
-        return Response(made, media_type="application/json")
 
     async def _part(self, request: Request) -> Response:
         watch, name = await self._watch(request), request.path_params["part"]
@@ -520,11 +498,6 @@ def sweeps_page(place: str) -> str:
 def sweep_page(name: str, *, read_only: bool) -> str:
     """Return the page of one sweep."""
     return _page("sweep", name, {"/": "All sweeps", **LINKS}, sweep=name, readOnly=read_only, parts=PARTS)
-
-
-def compare_page(names: list[str]) -> str:
-    """Return the page that compares sweeps."""
-    return _page("compare", f"{len(names)} sweeps compared", {"/": "All sweeps"}, sweeps=names)
 
 
 def trial_page(name: str, index: int, *, read_only: bool) -> str:

@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tunelight.errors import TunelightError
-from tunelight.extras.report.comparison import compared
 from tunelight.extras.report.sections import parts
 from tunelight.extras.web.watch import SweepWatch
-from tunelight.record import record_of
 from tunelight.results import SweepResults
 
 _LIMIT_S: Final = 300.0
@@ -48,21 +46,15 @@ class Drawing:
 
         It is drawn anew where the sweep has gone on since, unless that was a moment ago.
         """
-        return await self._part([watch.folder], watch.size, name)
-
-    async def comparison(self, folders: list[Path]) -> str:
-        """Return a comparison of several sweeps as JSON."""
-        return (await self._part(folders, sum(_size(folder) for folder in folders), "comparison"))[0]
-
-    async def _part(self, folders: list[Path], size: int, name: str) -> tuple[str, bool]:
-        key = hashlib.sha256("\n".join(map(str, folders)).encode()).hexdigest()[:16]
+        size = watch.size
+        key = hashlib.sha256(str(watch.folder).encode()).hexdigest()[:16]
         target = self._folder / key
         async with self._one:
             last = self._drawn.get(key)
             now = time.monotonic()
             rests = last is not None and now - last[1] < max(_PAUSE_S, _SHARE * last[2])
             if last is None or (last[0] != size and not rests):
-                said = await self._draw(target, folders)
+                said = await self._draw(target, watch.folder)
                 self._drawn.pop(key, None)
                 self._drawn[key] = size, time.monotonic(), time.monotonic() - now
                 if said:
@@ -79,10 +71,10 @@ class Drawing:
             for path in (self._folder / key).glob("*.json"):
                 path.unlink()
 
-    async def _draw(self, target: Path, folders: list[Path]) -> str:
+    async def _draw(self, target: Path, sweep: Path) -> str:
         """Draw into a folder; return what went wrong, empty where nothing did."""
         target.mkdir(exist_ok=True)
-        command, environment = module_command("tunelight.extras.web.drawing", str(target), *map(str, folders))
+        command, environment = module_command("tunelight.extras.web.drawing", str(target), str(sweep))
         self._running = process = await asyncio.create_subprocess_exec(
             *command,
             env=environment,
@@ -112,35 +104,23 @@ def _said(text: str) -> str:
     return json.dumps({"title": "", "blocks": [{"text": text}]})
 
 
-def _size(folder: Path) -> int:
-    try:
-        return record_of(folder).stat().st_size
-    except OSError:
-        return 0
-
-
-# --- Make the sections of a sweep's page, or of a comparison of several sweeps, in a process of its own ---
+# --- Make the sections of a sweep's page, in a process of its own ---
 
 # Figures need all reports in memory, and optuna; the server needs neither.
 #
-# python -m tunelight.extras.web.drawing TARGET FOLDER [FOLDER ...]
+# python -m tunelight.extras.web.drawing TARGET FOLDER
 
 
-COMPARISON = "comparison"
-
-
-def draw(target: Path, folders: list[str]) -> None:
-    """Write a file of JSON for each section of one sweep; of several, one file that compares them."""
+def draw(target: Path, folder: str) -> None:
+    """Write a file of JSON for each section of a sweep."""
     try:
-        several = [SweepResults.load(folder) for folder in folders]
-        made: dict[str, Any] = dict(parts(several[0])) if len(several) == 1 else {COMPARISON: compared(several)}
+        made: dict[str, Any] = dict(parts(SweepResults.load(folder)))
     except TunelightError as error:
-        section = {"title": "", "blocks": [{"text": str(error)}]}
-        made = {COMPARISON: {"sweeps": section}} if len(folders) > 1 else {"about": section}
+        made = {"about": {"title": "", "blocks": [{"text": str(error)}]}}
     for name, section in made.items():
         (target / f"{name}.json").write_text(json.dumps(section, allow_nan=False), encoding="utf-8")
 
 
 if __name__ == "__main__":
     os.nice(5)  # the sweep comes first
-    draw(Path(sys.argv[1]), sys.argv[2:])
+    draw(Path(sys.argv[1]), sys.argv[2])

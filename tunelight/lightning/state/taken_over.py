@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from tunelight.compat.lightning import pl
@@ -39,10 +37,9 @@ def only_fitting_weights(checkpoint: Mapping[str, Any], config: Mapping[str, Any
 
 
 def take_over(trainer: pl.Trainer, checkpoint: dict[str, Any]) -> None:
-    """Let a fit train on where another trial was ended early, and checkpoint callbacks keep what that knew as best.
+    """Let a fit train on where another trial was ended early: patience, time and best files count from there on.
 
-    Patience and time count from there on; the best files are copied into the trial's own folders. Call it on every
-    rank, before callbacks load their states, which it changes. Runs on: worker.
+    Call it on every rank, before callbacks load their states, which it changes. Runs on: worker.
     """
     ended = checkpoint[KEY].get("ends")
     if ended:
@@ -56,28 +53,5 @@ def take_over(trainer: pl.Trainer, checkpoint: dict[str, Any]) -> None:
         if isinstance(one, pl.callbacks.EarlyStopping):
             state |= {"patience": one.patience, **({"wait_count": 0, "stopped_epoch": 0} if ended else {})}
             state.pop("stopping_reason", None)
-        elif isinstance(one, pl.callbacks.Timer) and ended:
+        elif isinstance(one, pl.callbacks.ModelCheckpoint) or (isinstance(one, pl.callbacks.Timer) and ended):
             del states[one.state_key]
-        elif isinstance(one, pl.callbacks.ModelCheckpoint):
-            known = _with_own_files(state, one.dirpath) if trainer.is_global_zero else None
-            states[one.state_key] = trainer.strategy.broadcast(known)
-
-
-def _with_own_files(state: dict[str, Any], folder: Any) -> dict[str, Any]:
-    """Return a ModelCheckpoint's state with copies of its files in a folder; unchanged where one of them is gone."""
-    files = {state["best_model_path"], *state.get("best_k_models", ())} - {""}
-    if folder is None or state.get("dirpath") in (None, folder) or not all(Path(file).exists() for file in files):
-        return state  # Lightning counts the best anew in another folder
-    own = {file: str(Path(folder, Path(file).name)) for file in files}
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    for file, copy in own.items():
-        if Path(file).is_dir():
-            shutil.copytree(file, copy, dirs_exist_ok=True)
-        else:
-            shutil.copy2(file, copy)
-    return {
-        **state,
-        "dirpath": folder,
-        "best_k_models": {own[file]: score for file, score in state["best_k_models"].items()},
-        **{name: own.get(state[name], "") for name in ("best_model_path", "kth_best_model_path", "last_model_path")},
-    }

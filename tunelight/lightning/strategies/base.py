@@ -46,23 +46,6 @@ if TYPE_CHECKING:
     from tunelight.extras.standalone.driver import DriverLauncher
 
 
-_LIGHTNING = ((2, 5), (2, 7))
-"""The first version of pytorch-lightning that the strategies are made for, and the first that they are not."""
-
-
-def check_lightning(version: str) -> None:
-    """Refuse a Lightning whose inner workings these strategies do not know. Raises: StrategyError."""
-    numbers = tuple(int(part) for part in version.split(".")[:2])
-    if not _LIGHTNING[0] <= numbers < _LIGHTNING[1]:
-        raise StrategyError(
-            f"tunelight works with Lightning 2.5 and 2.6, and {version} of {pl.__name__} is installed: pip install "
-            f"'{pl.__name__.partition('.')[0].replace('_', '-')}>=2.5,<2.7'."
-        )
-
-
-check_lightning(pl.__version__)
-
-
 def _driver_launcher() -> type[DriverLauncher]:
     """Import the launcher of fits outside of a sweep, which imports Ray.."""
     from tunelight.extras.standalone.driver import DriverLauncher

@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import pickle
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch.optim import Optimizer
 
-from tunelight.compat.arguments import known_arguments
 from tunelight.compat.lightning import LightningOptimizer, TrainerFn, _optimizers_to_device
 from tunelight.errors import SettingsError, StrategyError
 from tunelight.lightning.state.rates import each, scale
@@ -124,7 +122,6 @@ class HorovodRayStrategy(SizeInvariantTraining, HorovodCollectives):
     backend = "horovod"
     _of_process = GangStrategy._of_process | {"_numbers", "_explicit", "_hooked"}
 
-    @known_arguments
     def __init__(
         self,
         num_workers: NumWorkers = None,
@@ -293,14 +290,8 @@ class HorovodRayStrategy(SizeInvariantTraining, HorovodCollectives):
 
     def gather_on_rank_0(self, mine: T) -> list[T] | None:
         """Return every rank's object, by rank, on rank 0; None on the others. Called on every rank."""
-        if self.alone:
-            return [mine]
-        with torch.inference_mode(False):
-            sent = torch.frombuffer(bytearray(pickle.dumps(mine)), dtype=torch.uint8)
-            splits = torch.tensor([len(sent)] + [0] * (self.world_size - 1), dtype=torch.int32)
-            came, sizes = _horovod().alltoall(sent, splits, name=self._name("states"))
-        parts = came.split(sizes.tolist()) if len(came) else []
-        return [pickle.loads(part.numpy().tobytes()) for part in parts] or None  # noqa: S301 - of this gang
+        gathered = self.gather_objects(mine)
+        return gathered if self.is_global_zero else None
 
     def broadcast_tensor(self, tensor: torch.Tensor) -> None:
         """Overwrite ``tensor`` with rank 0's."""

@@ -174,7 +174,6 @@ def test_no_parameter_leads_out_of_the_folder(served: Served, name: str) -> None
         f"/api/sweep/{name}/trial/0/log",
         f"/api/sweep/digits/part/{name}",
         f"/api/sweep/digits/trial/0/log?from={name}",
-        f"/api/compare?sweep=digits&sweep={name}",
         f"/static/x/{name}",
         f"/static/{name}/..%2fserver.py",
     ):
@@ -238,16 +237,13 @@ def test_streams_tell_of_the_sweep_and_of_all_sweeps(served: Served) -> None:
     assert {row["name"] for row in all_of_them["rows"]} == {"digits", "other", EVIL.replace("/", "_")}
 
 
-def test_figures_and_comparisons_are_drawn_by_a_process_of_their_own(served: Served) -> None:
+def test_figures_are_drawn_by_a_process_of_their_own(served: Served) -> None:
     # The process that draws gives way to others, and here both cores are busy with other tests.
     part = json.loads(served.ask("/api/sweep/digits/part/history", limit_s=50).text)
     assert part["figure"]["data"]
     assert json.loads(served.ask("/api/sweep/digits/part/learning_curves", limit_s=50).text) is None
-    compared = served.ask("/api/compare?sweep=digits&sweep=other", limit_s=50)
-    assert json.loads(compared.text)["sweeps"]["title"] == "Sweeps"
     children = psutil.Process(served.process.pid).children()
     assert children == []
-    assert served.ask("/compare?sweep=digits").status == 400
 
 
 def test_connections_that_say_nothing_keep_nobody_out_and_are_closed(served: Served) -> None:

@@ -18,9 +18,9 @@ from tunelight.session.session import Session
 
 def session_of(folder: Path, trial: str = "0", resume: bool = False, rank: int = 0, **task: Any) -> Session:
     session = tasks.session_of(
-        folder, rank, 2, trial_id=trial, resume=CheckpointInfo("x", 1) if resume else None, **task
+        folder, rank, 2, trial_id=trial, resume=CheckpointInfo("x", 1, fit=0) if resume else None, **task
     )
-    session.boundary.begin_fit("the first")
+    session.boundary.begin_fit()
     return session
 
 
@@ -114,7 +114,7 @@ def test_each_fit_of_a_trial_has_a_run_of_its_own_in_a_shared_folder(tmp_path: P
         session = session_of(tmp_path / "sweep" / "trial_0", resume=resume)
         for fold in range(3):
             write(take(CSVLogger(tmp_path / "all", "digits"), session), range(fold, fold + 1))
-            session.boundary.begin_fit("another")
+            session.boundary.begin_fit()
     written = {path.parent.name: path.read_text() for path in (tmp_path / "all" / "digits").glob("*/metrics.csv")}
     assert {name: text.splitlines()[1] for name, text in written.items()} == {
         "sweep-0": "0.0,0",

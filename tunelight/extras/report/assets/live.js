@@ -287,23 +287,9 @@
 
   function sweeps() {
     $("#place").textContent = told.place;
-    const chosen = new Set();
-    const compare = $("#compare");
     const colours = { running: told.colours.RUNNING, paused: told.colours.PAUSED, finished: told.colours.FINISHED };
     const table = new LiveTable($("#list"), "sweep", (name) => { window.location.href = sweepAddress(name); });
     let order = new Map();
-
-    function pick(row) {
-      const box = make("input", { type: "checkbox", "aria-label": "compare " + row.name });
-      box.checked = chosen.has(row.name);
-      box.addEventListener("change", () => {
-        if (box.checked) chosen.add(row.name);
-        else chosen.delete(row.name);
-        compare.disabled = chosen.size < 2;
-        compare.textContent = chosen.size ? "Compare " + chosen.size : "Compare";
-      });
-      return make("label", {}, box);
-    }
 
     const ended = (row) => {
       const counts = row.counts || {};
@@ -311,7 +297,6 @@
     };
     table.shape([
       { name: "sweep", value: (row) => row.name, show: (row) => make("a", { href: sweepAddress(row.name), text: row.name }) },
-      { name: "compare", value: () => "", show: pick },
       { name: "state", value: (row) => row.state, show: (row) => state(row.state, colours[row.state] || told.colours.INTERRUPTED) },
       {
         name: "trials",
@@ -328,17 +313,10 @@
       },
       { name: "error", value: (row) => row.error || "" },
     ]);
-    compare.addEventListener("click", () => {
-      const query = new URLSearchParams([...chosen].map((name) => ["sweep", name]));
-      window.location.href = "/compare?" + query;
-    });
     listen("/api/sweeps", (message) => {
       if (!message.rows) return;
       for (const row of message.rows) table.set(row.name, row);
-      for (const name of message.gone) {
-        table.drop(name);
-        chosen.delete(name);
-      }
+      for (const name of message.gone) table.drop(name);
       order = new Map(message.order.map((name, n) => [name, n]));
       for (const name of [...table.rows.keys()]) if (!order.has(name)) table.drop(name);
       table.rows = new Map([...table.rows].sort(([a], [b]) => order.get(a) - order.get(b)));

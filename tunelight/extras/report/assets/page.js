@@ -197,9 +197,7 @@ window.tunelight = (() => {
 
   function inline(value) {
     if (value === null || typeof value !== "object") return compact(value);
-    const address = value.trial === undefined ? value.href : trialAddress(value.trial);
-    const mark = value.colour ? [make("span", { class: "swatch", colour: value.colour }), " "] : [];
-    return make("span", {}, ...mark, address ? make("a", { href: address, text: value.text }) : value.text);
+    return make("span", {}, make("a", { href: trialAddress(value.trial), text: value.text }));
   }
 
   const cell = (value) => make("td", typeof value === "number" ? { class: "n" } : {}, inline(value));
@@ -282,7 +280,6 @@ window.tunelight = (() => {
       if (one.items) made.append(make("ul", {}, ...one.items.map((item) => make("li", {}, inline(item)))));
       if (one.pairs?.length) made.append(pairs(one.title, one.pairs));
       if (one.names) made.append(table(one.names, one.rows));
-      if (one.cards) made.append(make("dl", { class: "cards" }, ...one.cards.map((each) => card(...each))));
       if (one.beside) made.append(make("div", { class: "pair" }, ...one.beside.map(block)));
       if (one.inside) {
         const summary = make("summary", {}, ...(one.link ? [inline(one.link), ", "] : []), one.title);
@@ -304,12 +301,11 @@ window.tunelight = (() => {
   }
 
   // Fill a section of the page: its title, and its figure or blocks.
-  function fill(place, { title, note, figure: spec, blocks, colour }) {
+  function fill(place, { title, note, figure: spec, blocks }) {
     let head = $(":scope > .head", place);
     let body = $(":scope > .body", place);
     if (!head) place.replaceChildren(head = make("div", { class: "head" }), body = make("div", { class: "body" }));
-    const mark = colour ? [make("span", { class: "swatch", colour }), " "] : [];
-    head.replaceChildren(...(title ? [make("h2", {}, ...mark, title)] : []), ...(note ? [make("p", { class: "note", text: note })] : []));
+    head.replaceChildren(...(title ? [make("h2", { text: title })] : []), ...(note ? [make("p", { class: "note", text: note })] : []));
     body.classList.toggle("scroll", Boolean(spec));
     if (!spec) {
       show(body, blocks);

@@ -1,5 +1,5 @@
 "use strict";
-// The pages of one sweep, of one trial, and of a comparison; live ones, and those that a report holds.
+// The pages of one sweep and of one trial; live ones, and those that a report holds.
 (() => {
   const { told, $, make, compact, elapsed, inlined, trialAddress, openTrial, listen, act, LiveTable, state } = window.tunelight;
   const { card, pairs, table: tableOf, axisOf, parallelAxis, figure, show, fill, repaint, forget, BEST } = window.tunelight;
@@ -12,7 +12,6 @@
   const WIDE = 15; // how often the least value the highest must be for a logarithmic axis
   if (kind === "sweep") sweep();
   if (kind === "trial") trial();
-  if (kind === "compare") compare();
 
   function steer(trialOf) {
     const wheel = $("#wheel");
@@ -390,26 +389,5 @@
     setInterval(() => { if (row && row.since) cards(); }, 2000);
     setInterval(log, 1000);
     log();
-  }
-
-  async function compare() {
-    const place = $("#comparison");
-    const put = (sections) => place.replaceChildren(...Object.entries(sections).map(([id, section]) => {
-      const made = make("section", { id });
-      fill(made, section);
-      return made;
-    }));
-    if (told.saved) {
-      put(inlined("comparison"));
-      return;
-    }
-    listen("/api/sweeps", () => {}); // so that the server knows that the page is open
-    const query = new URLSearchParams(told.sweeps.map((name) => ["sweep", name]));
-    try {
-      const response = await fetch("/api/compare?" + query);
-      put(response.ok ? await response.json() : { sweeps: { title: "", blocks: [{ text: await response.text() }] } });
-    } catch {
-      window.tunelight.trouble("The server does not answer. Open this page again.");
-    }
   }
 })();
