@@ -289,7 +289,16 @@ class Output:
     """The serial of the start that made it: what an earlier start handed in is not part of the result."""
 
 
-Event = Report | Saved | Offered | Adopted | Wrote | Text | Output | Ended
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """A rank that is slower than the others: the seconds of its own part of a step, and the median of theirs."""
+
+    rank: int
+    seconds: float
+    others: float
+
+
+Event = Report | Saved | Offered | Adopted | Wrote | Text | Output | Ended | Slow
 
 RESULT_KEY = "_tunelight"
 """The key of tunelight's own part of a Tune result (see ``GangTrainable.step``)."""

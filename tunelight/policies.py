@@ -109,6 +109,9 @@ class FailurePolicy:
             gangs go on without them, and take them in later.
         give_up_after: a sweep ends with an error once so many of its first trials have failed with the same error
             before any trial reported: a bug, or a misspelt metric (0: never). A single fit pays no attention to it.
+        on_slow: "name" says in a note which rank is persistently slower than the others, and on which node; "ignore"
+            does not.
+        slow_by: how much longer than the median of the others its own part of a step has to take (0.25: by 25 %).
 
     Raises: SettingsError.
     """
@@ -119,6 +122,8 @@ class FailurePolicy:
     hang_timeout_s: float | None = 600.0
     reschedule_timeout_s: float = 600.0
     give_up_after: int = 3
+    on_slow: Literal["name", "ignore"] = "name"
+    slow_by: float = 0.25
 
     def __post_init__(self) -> None:
         count = self.max_failures
@@ -127,6 +132,11 @@ class FailurePolicy:
         tries = self.give_up_after
         if not isinstance(tries, int) or isinstance(tries, bool) or tries < 0:
             raise SettingsError(f"give_up_after must be a whole number of 0 (never) or more, not {tries!r}.")
+        slow_by = self.slow_by
+        if not isinstance(slow_by, int | float) or isinstance(slow_by, bool) or not 0 < slow_by < math.inf:
+            raise SettingsError(f"slow_by must be more than 0, and 0.25 for 25 %, not {slow_by!r}.")
+        if self.on_slow not in ("name", "ignore"):
+            raise SettingsError(f'on_slow must be "name" or "ignore", not {self.on_slow!r}.')
         for name, least in (("backoff_s", 0.0), ("hang_timeout_s", 1e-9), ("reschedule_timeout_s", 0.0)):
             value = getattr(self, name)
             if value is None and name == "hang_timeout_s":
@@ -136,6 +146,11 @@ class FailurePolicy:
                 raise SettingsError(f"{name} must be {wanted}, not {value!r}.")
         if not isinstance(self.retry_exceptions, bool):
             raise SettingsError(f"retry_exceptions must be true or false, not {self.retry_exceptions!r}.")
+
+    @property
+    def limit_of_slow(self) -> float | None:
+        """``slow_by``; None where slow ranks are ignored."""
+        return None if self.on_slow == "ignore" else self.slow_by
 
     def retries(self, error: WorkerError, failures: int) -> bool:
         """Tell whether to try again after ``failures`` failures of a trial that count, this one included.

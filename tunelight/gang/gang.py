@@ -21,7 +21,7 @@ from ray.util.placement_group import PlacementGroup
 from tunelight.checkpoints.writer import SETTLE_LIMIT_S
 from tunelight.gang.membership import Membership
 from tunelight.gang.spec import GangSpec
-from tunelight.gang.watch import Collective, Finding, HangWatch, find_missing
+from tunelight.gang.watch import Collective, Finding, HangWatch, SlowWatch, find_missing
 from tunelight.messages import FAILED, Adopt, Answer, Decision, Ended, Event, Hurry, Save, Saved, Stop, WorkerError
 from tunelight.session.mailbox import numbered
 from tunelight.session.task import Start, Task
@@ -39,7 +39,7 @@ _WRITING_S = 1.0
 _WRITING_LIMIT_S = 2.0
 """How long they may take to answer."""
 _POLL_S = 5.0
-"""How long a rank waits for an event before it says how far it is."""
+"""How long a rank waits for an event before it says how far it is: slow ranks are found by such answers."""
 _RECORDS_S = 5.0
 """How long the ranks of a gang that hangs have to say in which collectives they wait."""
 
@@ -66,6 +66,7 @@ class Gang(Membership):
         self._serial = 0
         self._ended: dict[int, Ended] = {}
         self._watch = HangWatch(spec.failures.hang_timeout_s)
+        self._slow = SlowWatch(None)
 
     # -- life
 
@@ -112,6 +113,7 @@ class Gang(Membership):
         self._buffer.clear()
         self._ended, self._hurried = {}, []
         self._watch = HangWatch(self.spec.failures.hang_timeout_s)
+        self._slow = SlowWatch(self.spec.failures.limit_of_slow)
         lead = self.workers[0] if self.size > 1 else None
         start = replace(start, serial=self.trials, lead=lead)
         for seat in self.ranks:
@@ -246,7 +248,8 @@ class Gang(Membership):
         events: Sequence[Event]
         try:
             events, sign = ray.get(poll)
-            self._watch.hear(rank, sign, time.monotonic())
+            self._watch.hear(rank, sign, now := time.monotonic())
+            self._buffer.extend(self._slow.hear(rank, sign.steps, self.size, now))
         except RayError as error:
             death = self._death(rank, error)
             self.lose(rank, f"rank {rank} died")

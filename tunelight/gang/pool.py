@@ -235,6 +235,8 @@ def _alike(first: GangSpec, second: GangSpec) -> bool:
         limits = FailurePolicy(
             hang_timeout_s=spec.failures.hang_timeout_s,
             reschedule_timeout_s=spec.failures.reschedule_timeout_s,
+            on_slow=spec.failures.on_slow,
+            slow_by=spec.failures.slow_by,
         )
         return replace(spec, home=Home(), failures=limits)
 

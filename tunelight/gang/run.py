@@ -15,6 +15,7 @@ from tunelight.errors import CheckpointError, GangError, TrialError
 from tunelight.gang.drain import DRAINED, LOOK_S
 from tunelight.gang.gang import Gang
 from tunelight.gang.orders import Orders, Reason
+from tunelight.gang.watch import SlowRanks
 from tunelight.messages import (
     Adopt,
     Adopted,
@@ -28,6 +29,7 @@ from tunelight.messages import (
     Output,
     Report,
     Saved,
+    Slow,
     Stop,
     Text,
     WorkerError,
@@ -92,6 +94,7 @@ class ResilientRun:
         self.started = False
         """True from ``start`` on, until its owner has ended training and says so."""
         self._policy, self._failures = failures, FailureTally(failures)
+        self._slow = SlowRanks()
         self._say, self._keep, self._saved, self._fresh = say, keep, saved, fresh
         self._newest = newest or (lambda _: self.resume)
         self._leave: Callable[[], Reason | None] = lambda: None
@@ -176,7 +179,7 @@ class ResilientRun:
         """
         if self.waits or not self.started or not isinstance(self._phase, Training):
             return False
-        arrived = next((event for event in self._arrived() if not isinstance(event, Wrote)), None)
+        arrived = next((event for event in self._arrived() if not isinstance(event, Wrote | Slow)), None)
         if isinstance(arrived, Report):
             return arrived.number > self.number
         return isinstance(arrived, Ended) and self.gang.ends_well(limit_s)
@@ -252,6 +255,8 @@ class ResilientRun:
             self._keep(event.checkpoint)
         if isinstance(event, Wrote) and event.note is not None:
             self._say(event.note)
+        if isinstance(event, Slow) and (note := self._slow.note(event, self.gang)) is not None:
+            self._say(note)
         if isinstance(event, Output) and event.serial == self.gang.trials:
             self.handed_in[event.rank] = event.value
 

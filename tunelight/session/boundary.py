@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -54,6 +55,8 @@ class Progress:
     """Batches of any kind, and ends of epochs and validations, since a Trainer was last set up."""
     begun: Any = None
     """The Trainer that runs, from its set-up to its teardown; of one inside another, the outer one."""
+    steps: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=1000))
+    """Of training steps that the head has not heard of: this rank's own seconds, and all of the step's."""
     fit: int = -1
     """Which fit of the trial is running, or was the last: 0 is the first, -1 none so far."""
     fitting: Any = None
@@ -67,6 +70,10 @@ class Progress:
     def done(self) -> int:
         """The running Trainer's batches, with the start's reports; 0 before the first batch."""
         return self.batches + self.reports if self.batches else 0
+
+    def take_steps(self) -> tuple[tuple[float, float], ...]:
+        """Return the training steps since the last call. Training may add others meanwhile."""
+        return tuple(self.steps.popleft() for _ in range(len(self.steps)))
 
 
 class Stopwatch:
