@@ -51,17 +51,17 @@ ROOMS: dict[str, Room] = {
     "messages": Room("what crosses a process: frozen, without behaviour"),
     "errors": Room("what can go wrong for a user", names("messages")),
     "compat": Room("names of Ray, of Lightning and of other tools that differ between versions", names("errors")),
-    "policies": Room("deciders without clock or act: failure, divergence", names("messages errors")),
+    "policies": Room("deciders without clock or act: failure, divergence", names("messages errors compat")),
     "machine": Room("this process and this machine", names("messages errors")),
     "stores": Room("files that move between nodes and an object store, and atomic writes", names("errors")),
     "digits": Room("a first model and its data, as a user would write them", names("errors compat")),
-    "checkpoints": Room("one checkpoint: when, how written, found, kept", names("messages errors stores")),
+    "checkpoints": Room("one checkpoint: when, how written, found, kept", names("messages errors compat stores")),
     "settings": Room(
         "what a sweep can be told, value by value", names("messages errors compat policies stores checkpoints")
     ),
     "session": Room("a worker's own context and its reports", names("messages errors compat checkpoints")),
     "space": Room("what is searched, and settings checked against it", names("errors compat settings")),
-    "resources": Room("workers to one reservation", names("messages errors settings")),
+    "resources": Room("workers to one reservation", names("messages errors compat settings")),
     "record": Room(
         "what happened, on disk, read without Ray", names("messages errors machine checkpoints stores settings")
     ),

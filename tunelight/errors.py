@@ -24,7 +24,7 @@ class SettingsError(TunelightError, ValueError):
 
 
 class ArgumentError(SettingsError, TypeError):
-    """There is no setting of that name, or a domain was made with other arguments than it takes."""
+    """A function or class was called with an unknown argument, or without a required one."""
 
 
 class TrainFunctionError(TunelightError, TypeError):

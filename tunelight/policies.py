@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from tunelight.compat.arguments import known_fields
 from tunelight.errors import SettingsError
 from tunelight.messages import WorkerError
 
@@ -94,6 +95,7 @@ COOLDOWN_S = 10.0
 _LONGEST_PAUSE_S = 60.0
 
 
+@known_fields
 @dataclass(frozen=True, slots=True)
 class FailurePolicy:
     """What a trial survives: it goes on from its last checkpoint, on the workers that are left and new ones.

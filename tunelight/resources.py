@@ -9,6 +9,7 @@ from functools import cached_property
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
+from tunelight.compat.arguments import known_arguments
 from tunelight.errors import ResourceError, SettingsError, unknown
 from tunelight.messages import Evaluation
 from tunelight.settings import check_setting, checks
@@ -209,6 +210,7 @@ def _derived(extra: Mapping[str, float], cpus_per_worker: float, gpus_per_worker
     return 1
 
 
+@known_arguments
 def get_tune_resources(
     num_workers: int = 1,
     num_cpus_per_worker: float = 1,

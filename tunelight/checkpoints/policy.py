@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Literal
 
+from tunelight.compat.arguments import known_fields
 from tunelight.errors import SettingsError
 
 FREE_S = 1.0
 """Seconds for which checkpoints may block training before their share of the time counts: a short trial skips none."""
 
 
+@known_fields
 @dataclass(frozen=True)
 class Checkpoints:
     """Which checkpoints are kept, and when they are written.

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import Any, Final
 
+from tunelight.compat.arguments import known_arguments
 from tunelight.errors import SettingsError, unknown
 from tunelight.schedulers.choose import build_scheduler
 from tunelight.searchers.choose import count_trials
@@ -75,6 +76,7 @@ class Plan:
         return "\n".join([about, self.verdict, *head, *lines, *rungs])
 
 
+@known_arguments
 def plan(
     space: SearchSpace | Mapping[str, Any] | str | os.PathLike[str],
     *,

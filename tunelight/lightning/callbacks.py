@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
+from tunelight.compat.arguments import known_arguments
 from tunelight.compat.lightning import HOW_TO_CHOOSE, Callback, TrainerFn, pl
 from tunelight.errors import MetricError, SettingsError, StrategyError, guess
 from tunelight.lightning.state.adoption import TrainerExchange
@@ -36,6 +37,7 @@ class TuneReportCallback(Reporting):
     Lightning has not logged, TrialStopped when the trial ends at this report.
     """
 
+    @known_arguments
     def __init__(
         self, metrics: Metrics = None, on: str | Iterable[str] = "validation_end", *, every_n: int = 1
     ) -> None:
@@ -138,6 +140,7 @@ class TuneReportCheckpointCallback(TuneReportCallback):
     they are written. The file is written in the background, from a copy in rank 0's main memory.
     """
 
+    @known_arguments
     def __init__(
         self,
         metrics: Metrics = None,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ray.tune.schedulers import TrialScheduler
 
+from tunelight.compat.arguments import known_arguments
 from tunelight.errors import SettingsError, guess
 from tunelight.messages import RESULT_KEY, Continue, Stop
 from tunelight.schedulers.base import GangScheduler
@@ -67,6 +68,7 @@ class ASHA(GangScheduler):
     Raises: SettingsError, for a value out of range. Runs on: driver.
     """
 
+    @known_arguments
     def __init__(  # noqa: PLR0917 - the order of the paper's and Ray's arguments is public
         self,
         metric: str | None = None,

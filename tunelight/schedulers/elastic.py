@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
+from tunelight.compat.arguments import known_arguments
 from tunelight.compat.ray import end_cached_actors
 from tunelight.messages import RESULT_KEY, Continue, Resize, Stop
 from tunelight.schedulers.base import GangScheduler, SweepFacts
@@ -72,6 +73,7 @@ class ElasticASHA(GangScheduler):
     resizes = True
     pauses = True
 
+    @known_arguments
     def __init__(  # noqa: PLR0917 - metric and mode first, as in every scheduler of Tune
         self,
         metric: str | None = None,

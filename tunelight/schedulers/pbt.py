@@ -24,6 +24,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search.sample import Categorical, Domain, Float, Function, Integer, Quantized
 
+from tunelight.compat.arguments import known_arguments
 from tunelight.compat.ray import cluster_size, trial_actor
 from tunelight.errors import SettingsError, unknown
 from tunelight.messages import RESULT_KEY, Adopt, Continue
@@ -95,6 +96,7 @@ class GangPBT(GangScheduler):
     pauses = True
     changes_configs = True
 
+    @known_arguments
     def __init__(  # noqa: PLR0917 - the order follows Ray's PopulationBasedTraining
         self,
         metric: str | None = None,

@@ -12,6 +12,7 @@ from typing import Any
 
 from tunelight.checkpoints import files as checkpoints
 from tunelight.checkpoints.writer import Writer
+from tunelight.compat.arguments import known_arguments
 from tunelight.errors import CheckpointError, ContextError, MetricError
 from tunelight.messages import Event, Output, Place
 from tunelight.session.boundary import Boundary, Progress
@@ -183,6 +184,7 @@ def get_context() -> Context:
     return get_session().context
 
 
+@known_arguments
 def report(metrics: Mapping[str, Any], checkpoint: str | os.PathLike[str] | Writer | None = None) -> None:
     """Report metrics from training code that has no callback; see :meth:`tunelight.session.context.Context.report`.
 

@@ -14,6 +14,7 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tunelight.compat.arguments import known_arguments
 from tunelight.errors import DataError, SettingsError, SpaceError, TrainFunctionError, guess, unknown
 from tunelight.settings import PARTS, Settings, check_names
 from tunelight.space.conditions import When, holds, same, values_of
@@ -57,6 +58,7 @@ class SearchSpace:
     Raises: SpaceError, SettingsError.
     """
 
+    @known_arguments
     def __init__(self, domains: Mapping[str, Any], /, *, require: str | Sequence[str] = (), **settings: Any) -> None:
         check_names(settings, also=("require",))
         self._fill(domains, require, settings, None)

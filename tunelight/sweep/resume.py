@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from tunelight import stores
+from tunelight.compat.arguments import check_keywords, known_arguments
 from tunelight.compat.lightning import prefer
 from tunelight.errors import ImportPathError, SettingsError, SpaceError, StorageError, TunelightError
 from tunelight.record import RECORD_FILE, SWEEP_FILE, has_record, list_sweeps, reaching, read_sweep_file
 from tunelight.results import SweepResults
-from tunelight.settings import NAMES, check_names
+from tunelight.settings import NAMES
 from tunelight.space import SearchSpace
 from tunelight.space.files import importable
 from tunelight.space.plain import Objects
@@ -28,6 +29,7 @@ _LEFT: Final = ("storage", "name", "address", "resume", "seed", "web")
 """Settings that are not read back: storage, name and seed follow from the folder, the others are today's."""
 
 
+@known_arguments
 def resume(path: str | os.PathLike[str], **overrides: Any) -> SweepResults:
     """Resume the sweep in ``path``: ``run(..., resume=True)`` with the settings that it was run with.
 
@@ -41,7 +43,7 @@ def resume(path: str | os.PathLike[str], **overrides: Any) -> SweepResults:
     Raises: StorageError if ``path`` is not a sweep; SettingsError, ImportPathError, SpaceError if a part of it cannot
         be read back; then call ``run(..., resume=True)`` from the sweep's script. Runs on: driver.
     """
-    check_names(overrides)
+    check_keywords("tl.resume()", overrides, [name for name in NAMES if name not in ("storage", "name")])
     folder = stores.working(path).absolute()
     with reaching(folder):
         known = has_record(folder)

@@ -23,6 +23,7 @@ from ray.tune import Callback
 from tunelight import errors, stores
 from tunelight.cluster.connect import at_once, check_ray, connected, step_of, tune_environment, waits_for
 from tunelight.cluster.local import env_of_workers
+from tunelight.compat.arguments import known_arguments
 from tunelight.compat.ray import announced
 from tunelight.errors import PreemptedError, ReportError, SettingsError, SweepFailedError, TunelightError, guess
 from tunelight.lightning.recipe import training_setting
@@ -78,6 +79,7 @@ class _Unset:
 UNSET: Any = _Unset()
 
 
+@known_arguments
 def run(
     search_space: SearchSpace | Mapping[str, Any] | str | os.PathLike[str],
     train: Callable[[dict[str, Any]], object] | None = UNSET,

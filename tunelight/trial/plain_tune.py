@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tunelight.compat.arguments import known_arguments
 from tunelight.compat.ray import check_version
 from tunelight.errors import SettingsError
 from tunelight.gang.spec import GangSpec
@@ -18,6 +19,7 @@ from tunelight.trial.spec import TrialSpec
 from tunelight.trial.trainable import GangTrainable, make_trainable
 
 
+@known_arguments
 def gang_trainable(
     train: Callable[..., object],
     *,

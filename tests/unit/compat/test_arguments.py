@@ -2,32 +2,69 @@
 
 from __future__ import annotations
 
+import inspect
+import pickle
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 from ray import tune
 
 import tunelight as tl
 from tests import flavours
 from tunelight.cli import app
 from tunelight.digits import DigitsClassifier
-from tunelight.errors import ArgumentError
+from tunelight.errors import ArgumentError, SettingsError, SpaceError, TunelightError
 
 API: Any = tl
 """What mypy does not look into: it finds these mistakes by itself."""
 SPACE = {"x": {"uniform": [0, 1]}}
 
 
+def train(config: dict[str, Any]) -> None:
+    """Never run."""
+
+
+def run(**given: Any) -> Any:
+    return tl.run(SPACE, train, **{"metric": "loss", **given})
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("num_workers", r"Did you mean 'workers'\?"),
+        ("num_sample", r"Did you mean 'num_samples'\?"),
+        ("time_budget_s", r"Did you mean 'time_budget'\?"),
+        ("colour", "It takes: search_space, train, model"),
+    ],
+)
+def test_an_argument_that_there_is_not_is_answered(given: str, says: str) -> None:
+    with pytest.raises(ArgumentError, match=rf"tl\.run\(\) takes no {given}=\..*{says}") as caught:
+        run(**{given: 3})
+    assert isinstance(caught.value, TunelightError)
+    assert isinstance(caught.value, TypeError)
+    assert not ray.is_initialized()
+
+
 @pytest.mark.parametrize(
     ("call", "says"),
     [
+        (lambda: API.run(SPACE, train, "loss"), "takes search_space, train by position, and 3 arguments came so"),
+        (API.run, "missing a required argument: 'search_space'"),
+        (lambda: API.run(train=train, lr=API.uniform(0, 1)), "Domains belong to the search space.*{'lr': ...}"),
+        (lambda: API.SearchSpace(lr=API.uniform(0, 1)), "Domains belong to the search space.*{'lr': ...}"),
         (lambda: API.SearchSpace(SPACE, n_trials=3), "no setting 'n_trials'. There are: "),
-        (lambda: API.resume("nowhere", num_workers=3), r"no setting 'num_workers'\. Did you mean 'workers'"),
+        (lambda: API.resume("nowhere", num_workers=3), r"tl.resume\(\) takes no num_workers=. Did you mean 'workers'"),
+        (lambda: API.FailurePolicy(fail_fast=True), r"tl\.FailurePolicy takes no fail_fast=. It takes: max_failures, "),
+        (lambda: API.GangPBT(pertubation_intervall=2), "Did you mean 'perturbation_interval'"),
+        (lambda: API.RayStrategy(find_unused_paramters=1), "Did you mean 'find_unused_parameters'"),
+        (lambda: API.TuneReportCallback(metric="loss"), "Did you mean 'metrics'"),
+        (lambda: API.RayDataModule(batchsize=3), "Did you mean 'batch_size'"),
     ],
 )
-def test_a_setting_that_there_is_not_is_answered(call: Any, says: str) -> None:
+def test_every_call_says_what_it_takes(call: Any, says: str) -> None:
     with pytest.raises(ArgumentError, match=says):
         call()
 
@@ -45,6 +82,13 @@ def test_lightning_s_command_line_makes_them(kind: str, more: str, monkeypatch: 
     told = [wanted, f"--trainer.strategy.{more}"]
     cli = flavours.module("cli").LightningCLI(DigitsClassifier, run=False, args=told, seed_everything_default=False)
     assert type(cli.trainer.strategy) is getattr(tl, kind)
+
+
+@pytest.mark.parametrize("name", [name for name in tl.__all__ if name != "errors" and callable(getattr(tl, name))])
+def test_signatures_stay_what_they_are(name: str) -> None:
+    shown = getattr(tl, name)
+    assert "kwargs" not in inspect.signature(shown).parameters
+    assert pickle.loads(pickle.dumps(shown)) is shown
 
 
 def test_a_misspelt_name_is_answered() -> None:
@@ -76,3 +120,21 @@ def test_no_scheduler_is_fifo_and_no_searcher_random(tmp_path: Path) -> None:
         assert type(build_scheduler(settings).inner) is tune.schedulers.FIFOScheduler
         assert isinstance(build_searcher(space, settings), RandomSearcher)
     assert Settings().scheduler == "asha"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: run(num_samples=1, seed=-1),
+        lambda: run(num_samples=1, max_epochs="ten"),
+        lambda: tl.SearchSpace({"x": {"uniform": [1, 0]}}),
+        lambda: tl.ASHA(grace_period=0),
+        lambda: tl.plan(SPACE, cluster="1x1", seconds_per_epoch=1, num_samples=-1),
+    ],
+)
+def test_errors_of_settings_show_the_callers_line_and_none_of_what_tunelight_did_with_them(call):
+    with pytest.raises((SettingsError, SpaceError)) as caught:
+        call()
+    ours = [entry.name for entry in caught.traceback if Path(entry.path).is_relative_to(Path(tl.__file__).parent)]
+    assert len(ours) <= 1, ours
+    assert caught.value.__context__ is None or caught.value.__suppress_context__

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from tunelight.compat.arguments import known_arguments
 from tunelight.compat.lightning import gang_strategy, pl
 from tunelight.compat.ray import arrow_to_tensors, torch_batches
 from tunelight.errors import DataError, SettingsError, unknown
@@ -102,6 +103,7 @@ class RayDataModule(pl.LightningDataModule):
     Raises: SettingsError; DataError once the data is opened.
     """
 
+    @known_arguments
     def __init__(
         self,
         train: Dataset | str | None = "train",

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from tunelight.compat.arguments import check_keywords
 from tunelight.compat.lightning import DDPStrategy
 from tunelight.lightning.strategies.training import SizeInvariantTraining
 from tunelight.lightning.workers import IDLE_TIMEOUT_S, Failures, NumWorkers
 from tunelight.messages import Evaluation
+
+
+def _taken() -> list[str]:
+    """Return the names of a RayStrategy's arguments: its own, and those of Lightning's and torch's classes."""
+    kinds = (RayStrategy, DDPStrategy, DistributedDataParallel)
+    found = [name for kind in kinds for name in inspect.signature(kind).parameters]
+    return [name for name in dict.fromkeys(found) if name not in _NOT_TAKEN]
+
+
+_NOT_TAKEN = ("ddp_kwargs", "kwargs", "module", "cluster_environment", "parallel_devices")
+"""Arguments that the strategy or Lightning sets. LightningCLI passes all others, with their defaults."""
 
 
 class RayStrategy(SizeInvariantTraining, DDPStrategy):
@@ -55,6 +68,7 @@ class RayStrategy(SizeInvariantTraining, DDPStrategy):
         evaluation: Evaluation | None = None,
         **ddp_kwargs: Any,
     ) -> None:
+        check_keywords("tl.RayStrategy", ddp_kwargs, _taken() if ddp_kwargs else ())
         gang = (num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker)
         environment = self._settle(gang, evaluation, idle_timeout_s=idle_timeout_s, failures=failures)
         super().__init__(cluster_environment=environment, parallel_devices=self._devices(), **ddp_kwargs)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 from torch.optim import Optimizer
 
+from tunelight.compat.arguments import known_arguments
 from tunelight.compat.lightning import LightningOptimizer, TrainerFn, _optimizers_to_device
 from tunelight.errors import SettingsError, StrategyError
 from tunelight.lightning.state.rates import each, scale
@@ -122,6 +123,7 @@ class HorovodRayStrategy(SizeInvariantTraining, HorovodCollectives):
     backend = "horovod"
     _of_process = GangStrategy._of_process | {"_numbers", "_explicit", "_hooked"}
 
+    @known_arguments
     def __init__(
         self,
         num_workers: NumWorkers = None,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 
+from tunelight.compat.arguments import known_arguments
 from tunelight.compat.lightning import (
     ModelParallelStrategy,
     ParallelStrategy,
@@ -55,6 +56,7 @@ class RayShardedStrategy(SizeInvariantTraining, ModelParallelStrategy):
     backend = "sharded"
     _of_process = GangStrategy._of_process | {"_device_mesh", "_data_parallel_size"}
 
+    @known_arguments
     def __init__(
         self,
         num_workers: NumWorkers = None,
