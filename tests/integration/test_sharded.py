@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
 
 import tunelight as tl
 from tests.integration.test_strategies import Small, data, trainer
@@ -174,31 +173,3 @@ def test_transformers_train_as_by_ddp(kind: type[Transformer]) -> None:
     assert set(told[0]) == {"loss", "val_loss"}
     assert told[1] == pytest.approx(told[0], abs=1e-5)
     assert sharded.state_dict().keys() == model.state_dict().keys()
-
-
-class Scoring(Parts):
-    """Logs a mean and a sum of its batches."""
-
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
-        loss = self.training_step(batch, batch_idx).detach()
-        self.log("mean", loss, sync_dist=True)
-        self.log("sum", loss, reduce_fx="sum", sync_dist=True)
-
-    def predict_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        found: torch.Tensor = self.big(batch[0])
-        return found
-
-    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        loss: torch.Tensor = self.big(batch[0]).square().mean()
-        return loss
-
-
-def test_a_rank_without_a_batch_joins_the_forward_of_a_sharded_model_and_nothing_of_it_counts() -> None:
-    model, rows = Scoring(), DataLoader(TensorDataset(torch.randn(5, 4)), batch_size=2)
-    with torch.no_grad():
-        losses = [model.big(batch[0]).square().mean() for batch in rows]
-        predicted = [model.big(batch[0]) for batch in rows]
-    one = trainer(tl.RayShardedStrategy(num_workers=2, min_sharded=100, evaluation="exact"))
-    (found,) = one.validate(model, rows, verbose=False)
-    assert found["sum"] == pytest.approx(float(sum(losses)), rel=1e-5)
-    torch.testing.assert_close(one.predict(model, rows), predicted)
