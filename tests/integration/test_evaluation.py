@@ -102,7 +102,7 @@ def train(config: dict[str, Any]) -> None:
     found: dict[str, Any] = {name: one(exact) for name, one in CASES.items()}
     for name, model, rows in (
         ("other", Model(), loader(3 + 4 * tl.get_context().rank)),
-        ("gathers", Gathers(), loader(40, 8)),
+        ("gathers", Gathers(), loader(20, 8)),
     ):
         try:
             exact().validate(model, rows, verbose=False)

@@ -288,10 +288,8 @@ class ExactEvaluation(ParallelStrategy):
     def _step(self, loop: Any, original: Callable[..., None], *step: Any) -> None:
         """Run a loop's step, unless this rank has no batch for it; with a sharded model undo that one's."""
         _, turn, loader, source = step  # the batch, its index, the loader's, and the iterator if the step takes that
-        dealt = self._owned(loop._combined_loader, turn, loader)
-        decide = all if loop._combined_loader._mode == "min_size" else any
-        if source is not None or not dealt or decide(dealt):
-            self._alone = bool(dealt) and self.backend != "sharded"
+        if self._owns(loop._combined_loader, turn, loader) or source is not None:
+            self._alone = self.backend != "sharded"
             try:
                 original(*step)
             finally:
@@ -304,12 +302,14 @@ class ExactEvaluation(ParallelStrategy):
             finally:
                 self.borrowing = False
 
-    def _owned(self, combined: Any, turn: int, loader: int) -> list[bool]:
-        """Return for each loader of a turn that is dealt whether this rank has a batch of its own of it."""
+    def _owns(self, combined: Any, turn: int, loader: int) -> bool:
+        """Return whether this rank has a batch of its own in a turn."""
         shares = [share_of(one) for one in combined.flattened]
         if combined._mode == "sequential":
             shares = shares[loader : loader + 1]
-        return [share.owns(turn) for share in shares if share is not None]
+        decide = all if combined._mode == "min_size" else any
+        dealt = [share.owns(turn) for share in shares if share is not None]
+        return not dealt or decide(dealt)
 
     def _agree(self, loop: Any, original: Callable[[], None]) -> None:
         """Let all ranks log the same names before the values of a dataloader are reduced."""
