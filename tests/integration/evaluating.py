@@ -13,8 +13,7 @@ from tunelight.compat.lightning import BasePredictionWriter, Callback, pl
 from tunelight.lightning.exact.eval_shards import interleave
 from tunelight.lightning.exact.evaluation import ExactEvaluation
 
-SIZES = (13, 15, 17, 18, 23)
-"""With as many batches as ranks, at least."""
+SIZES = (1, 3, 5, 7, 13)
 Case = Callable[[Callable[..., pl.Trainer]], Any]
 CASES: dict[str, Case] = {}
 
@@ -71,6 +70,7 @@ class Model(pl.LightningModule):
         self.log("right", right.sum().float(), reduce_fx="sum", sync_dist=True)
         if self.on_step:
             self.log("stepped", losses.mean(), on_step=True, on_epoch=True, sync_dist=True)
+            self.all_gather(losses.mean())
         self.accuracy(right.float().mean(), weight=len(x))
         self.log("metric", self.accuracy, on_epoch=True)
         self.scores.update(logits[:, 0])
@@ -124,7 +124,7 @@ def when_testing(make: Callable[..., pl.Trainer]) -> Any:
 
 
 @case
-def logged_in_steps(make: Callable[..., pl.Trainer]) -> Any:
+def collectives_in_steps(make: Callable[..., pl.Trainer]) -> Any:
     trainer = make()
     return {size: numbers(trainer.validate(Model(True), loader(size), verbose=False)[0]) for size in SIZES}
 
@@ -133,7 +133,7 @@ def logged_in_steps(make: Callable[..., pl.Trainer]) -> Any:
 def two_loaders(make: Callable[..., pl.Trainer]) -> Any:
     return [
         numbers(make().validate(Model(True), [loader(a, 4), loader(b)], verbose=False)[n])
-        for a, b in ((29, 9), (15, 7), (16, 13))
+        for a, b in ((13, 3), (1, 7), (7, 1))
         for n in (0, 1)
     ]
 
@@ -141,14 +141,14 @@ def two_loaders(make: Callable[..., pl.Trainer]) -> Any:
 @case
 def part_of_the_batches(make: Callable[..., pl.Trainer]) -> Any:
     return {
-        limit: numbers(make(limit_val_batches=limit).validate(Model(), loader(19), verbose=False)[0])
-        for limit in (5, 0.5, 0.9)
+        limit: numbers(make(limit_val_batches=limit).validate(Model(), loader(13), verbose=False)[0])
+        for limit in (1, 3, 0.3, 0.5, 0.9)
     }
 
 
 @case
 def last_batch_dropped(make: Callable[..., pl.Trainer]) -> Any:
-    return numbers(make().validate(Model(), loader(19, 4, drop_last=True), verbose=False)[0])
+    return numbers(make().validate(Model(), loader(13, 4, drop_last=True), verbose=False)[0])
 
 
 class Pairs(BatchSampler):
@@ -194,7 +194,7 @@ def smallest_of_several(make: Callable[..., pl.Trainer]) -> Any:
             (x, y), (u, v) = batch
             return super().validation_step((torch.cat([x, u]), torch.cat([y, v])), batch_idx)
 
-    both = pl.utilities.combined_loader.CombinedLoader([loader(13), loader(9)], "min_size")
+    both = pl.utilities.combined_loader.CombinedLoader([loader(13), loader(5)], "min_size")
     return numbers(make().validate(Both(), both, verbose=False)[0])
 
 
@@ -214,7 +214,22 @@ def callback_logs(make: Callable[..., pl.Trainer]) -> Any:
             pl_module.log("sizes", float(sum(self.outputs["sizes"])), reduce_fx="sum", sync_dist=True)
             pl_module.log("weights", self.means.weight, reduce_fx="sum", sync_dist=True)
 
-    return [numbers(make(callbacks=[Logs()]).validate(Model(), loader(size), verbose=False)[0]) for size in (9, 13)]
+    return [numbers(make(callbacks=[Logs()]).validate(Model(), loader(size), verbose=False)[0]) for size in (1, 5)]
+
+
+@case
+def forward_is_a_collective(make: Callable[..., pl.Trainer]) -> Any:
+    class Sharded(Model):
+        def forward(self, x: torch.Tensor) -> Any:
+            if torch.distributed.is_initialized():
+                torch.distributed.all_reduce(torch.ones(1))
+            return self.net(x)
+
+        def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> torch.Tensor:
+            self(batch[0])
+            return super().validation_step(batch, batch_idx)
+
+    return [numbers(make().validate(Sharded(), loader(size), verbose=False)[0]) for size in (1, 5, 13)]
 
 
 @case
@@ -240,7 +255,7 @@ def within_fit(make: Callable[..., pl.Trainer]) -> Any:
     trainer = make(
         callbacks=[Collect()], max_epochs=2, num_sanity_val_steps=2, limit_train_batches=2, val_check_interval=1
     )
-    trainer.fit(Still(), loader(32, 4), [loader(9, **workers), loader(7)])
+    trainer.fit(Still(), loader(32, 4), [loader(5, **workers), loader(1)])
     return found
 
 
@@ -265,7 +280,7 @@ def predicted(trainer: pl.Trainer, loaders: Any, model: pl.LightningModule | Non
 
 @case
 def predictions(make: Callable[..., pl.Trainer]) -> Any:
-    return [predicted(make(), loader(size, batch, drop_last=True)) for size in (1, 3, 5, 7, 13) for batch in (2, 4)]
+    return [predicted(make(), loader(size, batch, drop_last=True)) for size in SIZES for batch in (2, 4)]
 
 
 @case
@@ -355,6 +370,17 @@ class Usual(pl.LightningModule):
         self.kept["loss"].clear()
 
 
+@case
+def fewer_batches_than_ranks(make: Callable[..., pl.Trainer]) -> Any:
+    model, trainer = Usual(), make()
+    found: list[Any] = [
+        [numbers(run(model, data, verbose=False)[n]) for n in range(len(data))]
+        for run in (trainer.validate, trainer.test)
+        for data in ([loader(1)], [loader(3)])
+    ]
+    return found, predicted(trainer, loader(2), model)
+
+
 class Updated(pl.LightningModule):
     """Computes a metric only if it has something."""
 
@@ -384,7 +410,7 @@ class Named(Updated):
 
 @case
 def names_of_some_batches(make: Callable[..., pl.Trainer]) -> Any:
-    return [numbers(make().validate(Named(), loader(size), verbose=False)[0]) for size in (7, 9, 11, 13)]
+    return [numbers(make().validate(Named(), loader(size), verbose=False)[0]) for size in (1, 3, 5, 7)]
 
 
 class Split(IterableDataset[Any]):
@@ -431,4 +457,4 @@ def a_writer_is_found_in_each_step(make: Callable[..., pl.Trainer]) -> Any:
         def write_on_batch_end(self, *_: Any) -> None:
             pass
 
-    return predicted(make(callbacks=[Writer("batch")]), loader(13), Finding())
+    return predicted(make(callbacks=[Writer("batch")]), loader(5), Finding())

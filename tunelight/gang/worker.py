@@ -33,7 +33,7 @@ from tunelight.errors import TrainFunctionError, TrialStopped
 from tunelight.gang.causes import carried, lost_data, of_reuse
 from tunelight.gang.gpu_memory import GpuMemory
 from tunelight.gang.gpus import check_usable, cuda_devices, fixed_gpus, visible_variable
-from tunelight.gang.meeting.group import Meeting
+from tunelight.gang.meeting.group import COLLECTIVE_LIMIT_S, Meeting
 from tunelight.gang.meeting.rendezvous import Rendezvous, StoreChannel
 from tunelight.gang.output import bring_home, to_driver, to_trial_log
 from tunelight.gang.parcel import receive
@@ -166,6 +166,7 @@ class GangWorker:
     _ending_runs = False
     _reused = False
     _stop_reason: str | None = None
+    _collective_limit_s = COLLECTIVE_LIMIT_S
 
     def __init__(self, home: Home, environ: dict[str, str], assigned: Assigned | None = None) -> None:
         self._assigned = mine = assigned or Assigned.here()
@@ -234,6 +235,7 @@ class GangWorker:
             # torch looks once in a process whether deterministic products are possible, which a later trial may want.
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         self._rendezvous.join(meeting, place)
+        self._collective_limit_s = meeting.timeout_s or COLLECTIVE_LIMIT_S
         self._clean.remember_environment()
 
     def leave(self) -> tuple[str, ...]:
@@ -368,6 +370,7 @@ class GangWorker:
         shared = self._shared(task, start, channel, box)
         session = sessions.Session(
             task, start, self._place, channel, box.events.put, box.mailbox, shared=shared, store=_RayStore(),
+            collective_limit_s=self._collective_limit_s,
         )  # fmt: skip
         self._unsettled = session
         try:

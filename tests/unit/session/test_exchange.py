@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import pytest
 from tests.kit.fakes import MemoryControl
 from tests.unit.session.test_session import Ranks
 from tunelight.errors import DataError, TrialStopped
-from tunelight.messages import Adopt, Adopted, Continue, Offer, Offered, Report, Save, Saved, Stop
+from tunelight.messages import Adopt, Adopted, Continue, Offer, Offered, Place, Report, Save, Saved, Stop
 from tunelight.session.exchange import Exchange
 from tunelight.session.mailbox import Mailbox, from_message, to_message
+from tunelight.session.session import Lockstep
 from tunelight.session.shared import MadeByRankZero
 
 
@@ -161,6 +163,61 @@ def test_after_adopting_a_save_writes_anew_and_claims_no_metric(tmp_path: Path) 
     (saved,) = [event.checkpoint for event in events if isinstance(event, Saved)]
     assert Path(saved.path).read_text() == "9"
     assert saved.value is None
+
+
+# --- lockstep: ranks see what the others do at the same place of their own order ----------------------
+
+
+def locksteps(size: int, channel: MemoryControl, aborted: str | None = None, limit_s: float = 60.0) -> list[Lockstep]:
+    return [Lockstep(Place(rank, size, rank, size, 0, ""), channel, lambda: aborted, limit_s) for rank in range(size)]
+
+
+def test_every_rank_learns_what_the_others_do_and_nothing_is_left_but_the_last() -> None:
+    channel = MemoryControl()
+    both = locksteps(2, channel)
+
+    def run(one: Lockstep) -> list[Any]:
+        return [one.compare(f"act {number}") for number in range(3)]
+
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(run, both))
+    assert found == [[[f"act {number}"] * 2 for number in range(3)]] * 2
+    assert set(channel.words) == {"act/0/0/3", "act/0/1/3"}
+
+
+def test_of_ranks_whose_acts_differ_each_hears_of_the_others() -> None:
+    first, second = locksteps(2, MemoryControl())
+    second.note("the next batch")
+    assert first.compare("gather") == ["gather", "the next batch"]
+    assert second.compare("the end") == ["gather", "the end"]
+
+
+def test_a_new_count_does_not_see_the_acts_of_the_last_one() -> None:
+    first, second = locksteps(2, MemoryControl())
+    second.note("the next batch")
+    first.compare("gather")
+    for one in (first, second):
+        one.begin()
+    second.note("barrier")
+    assert first.compare("barrier") == ["barrier"] * 2
+
+
+def test_a_rank_that_does_not_come_is_waited_for_within_a_limit() -> None:
+    first, _ = locksteps(2, MemoryControl(), limit_s=0.01)
+    assert first.compare("gather") == ["gather", None]
+
+
+def test_an_aborted_trial_waits_for_nobody() -> None:
+    first, _ = locksteps(2, MemoryControl(), aborted="failed")
+    with pytest.raises(TrialStopped, match="failed"):
+        first.compare("gather")
+
+
+def test_a_rank_alone_sends_nothing() -> None:
+    channel = MemoryControl()
+    (alone,) = locksteps(1, channel)
+    assert alone.compare("gather") == ["gather"]
+    assert channel.words == {}
 
 
 # --- what rank 0 makes once for all ranks ----------------------------------------------------------------

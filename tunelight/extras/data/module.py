@@ -17,7 +17,7 @@ from tunelight.compat.ray import arrow_to_tensors, torch_batches
 from tunelight.errors import DataError, SettingsError, unknown
 from tunelight.extras.data.server import task_errors
 from tunelight.extras.data.shards import Preprocess, close_shard, in_sweep, open_full, open_shard, seed_of_order
-from tunelight.lightning.exact.eval_shards import Dealable, Limit, StreamShare
+from tunelight.lightning.exact.eval_shards import Dealable, Limit, StreamShare, batches_kept
 from tunelight.session.session import current
 
 if TYPE_CHECKING:
@@ -334,11 +334,9 @@ class FullLoader(Dealable):
             )
         )
 
-    def dealt(self, parts: int, part: int, limit: Limit, least: int) -> DealtLoader | RowsLoader:
-        """Return one rank's share of the batches; of the rows where there are fewer batches than ``least``."""
-        if len(self) < least:
-            return RowsLoader(self, parts, part, padded=True)
-        return DealtLoader(self, parts, part, limit, least)
+    def dealt(self, parts: int, part: int, limit: Limit) -> DealtLoader:
+        """Return one rank's share of the batches."""
+        return DealtLoader(self, parts, part, limit)
 
 
 class RowsLoader:
@@ -368,5 +366,5 @@ class DealtLoader(StreamShare):
     """One rank's share of all batches; only its own are made into tensors."""
 
     def __iter__(self) -> Iterator[Any]:
-        kept = self.kept(len(self.loader))
+        kept = batches_kept(len(self.loader), self._limit)
         return map(self.loader.made, self.deal(itertools.islice(self.loader.raw(), kept)))

@@ -57,32 +57,51 @@ _HELD_BY_METRICS = {*_HELD, "_computed"}
 
 
 def remember_attributes(owner: Any) -> Callable[[], None]:
-    """Return a function that restores an object's attributes; new attributes stay."""
+    """Return a function that restores an object's attributes; new attributes stay.
+
+    An empty list state of a torchmetrics metric that is concatenated over the ranks gets the appended tensors without
+    rows, so that it is gathered with the dtype and the dimensions of the other ranks.
+    """
     from torchmetrics import Metric  # it comes with Lightning
 
     attributes = vars(owner)
     held = _HELD_BY_METRICS if isinstance(owner, Metric) else _HELD if isinstance(owner, nn.Module) else ()
     names = [name for name in attributes if name not in held]
     kept = {name: remember(attributes[name]) for name in names}
+    reductions = owner._reductions if isinstance(owner, Metric) else {}
 
     def put_back() -> None:
+        rows = {
+            name: [row[:0] for row in attributes[name] if isinstance(row, torch.Tensor) and row.ndim]
+            for name, reduction in reductions.items()
+            if isinstance(attributes.get(name), list) and getattr(reduction, "__name__", "") == "dim_zero_cat"
+        }
         attributes.update({name: back() for name, back in kept.items()})
+        for name, empty in rows.items():
+            if not attributes[name]:
+                attributes[name].extend(empty[:1])
 
     return put_back
 
 
 def remember_logged(results: Any) -> Callable[[], None]:
-    """Return a function that removes later values from a ``_ResultCollection``."""
+    """Return a function that removes later values from a ``_ResultCollection``.
+
+    A key that only the borrowed step has logged stays, without a value: at the end all ranks reduce the same keys. A
+    key that is not reduced over the ranks keeps its value: an empty mean would be 0/0.
+    """
     if results is None:
         return lambda: None
     logged = {key: vars(metric) for key, metric in results.items() if not metric.has_reset}
     kept = {key: {name: state[name] for name in state if name not in _HELD_BY_METRICS} for key, state in logged.items()}
 
     def put_back() -> None:
-        for key in list(results):
+        for key, metric in results.items():
             if key in kept:
-                vars(results[key]).update(kept[key])
-            else:
-                del results[key]
+                vars(metric).update(kept[key])
+            elif metric.is_tensor and metric.meta.sync.should and not metric.has_reset:
+                metric.value = torch.full_like(metric.value, metric._defaults["value"].item())
+                if metric.meta.is_mean_reduction:
+                    metric.cumulated_batch_size = torch.zeros_like(metric.cumulated_batch_size)
 
     return put_back

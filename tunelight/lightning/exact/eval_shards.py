@@ -75,8 +75,8 @@ def length_to_report(turns: int, limit: Limit) -> int:
 class Dealable:
     """A loader that has all of its data on every rank, and can deal its batches."""
 
-    def dealt(self, parts: int, part: int, limit: Limit, least: int) -> object:
-        """Return a loader of one rank's share of the batches; of the rows where these are fewer than ``least``."""
+    def dealt(self, parts: int, part: int, limit: Limit) -> Share:
+        """Return one rank's share of the batches."""
         raise NotImplementedError
 
 
@@ -86,20 +86,15 @@ class Share:
     Args:
         parts: the number of ranks, or of groups of ranks that share their data.
         part: the index of this rank or group.
-        limit: Lightning's limit for a single process. least: how many batches it leaves, if there are as many.
+        limit: Lightning's limit for a single process.
     """
 
     dealt = True
     """False where each rank keeps all that it reads."""
 
-    def __init__(self, parts: int, part: int, limit: Limit = 1.0, least: int = 0) -> None:
-        self._parts, self._part, self._limit, self._least = parts, part, limit, least
+    def __init__(self, parts: int, part: int, limit: Limit = 1.0) -> None:
+        self._parts, self._part, self._limit = parts, part, limit
         self._count: int | None = None
-
-    def kept(self, batches: int | None) -> int | None:
-        """Return how many of ``batches`` (None: unknown) are dealt; None for all."""
-        kept = batches_kept(batches, self._limit)
-        return max(kept, min(self._least, batches)) if kept and batches is not None else kept
 
     def owns(self, turn: int) -> bool:
         """Return whether this rank's batch of a turn is its own; otherwise it is borrowed."""
@@ -122,7 +117,7 @@ class Share:
 
     def length(self, batches: int) -> int:
         """Return the length to report for a sequence of ``batches`` batches."""
-        kept = self.kept(batches)
+        kept = batches_kept(batches, self._limit)
         if not kept:
             return batches  # empty, or too small a fraction, which Lightning refuses for this length
         return length_to_report(math.ceil(kept / self._parts), self._limit)
@@ -137,23 +132,15 @@ class BatchShare(Share):
     """
 
     def __init__(
-        self,
-        batches: Any,
-        sampler: Any,
-        parts: int,
-        part: int,
-        *,
-        limit: Limit = 1.0,
-        least: int = 0,
-        seed: int | None = None,
+        self, batches: Any, sampler: Any, parts: int, part: int, *, limit: Limit = 1.0, seed: int | None = None
     ) -> None:
-        super().__init__(parts, part, limit, least)
+        super().__init__(parts, part, limit)
         self.batches, self.sampler, self._seed = batches, sampler, seed
 
     def __iter__(self) -> Iterator[Any]:
         epoch = self.sampler.epoch if isinstance(self.sampler, DistributedSampler) else 0
         with _seeded(None if self._seed is None else self._seed + epoch):
-            order = list(itertools.islice(self.batches, self.kept(sized_len(self.batches))))
+            order = list(itertools.islice(self.batches, batches_kept(sized_len(self.batches), self._limit)))
         return self.deal(order)
 
     def __len__(self) -> int:
@@ -183,17 +170,16 @@ class StreamShare(StandIn, Share):
         parts: int,
         part: int,
         limit: Limit = 1.0,
-        least: int = 0,
         *,
         gather: Callable[[str], list[str]] | None = None,
     ) -> None:
-        own = {"_parts": parts, "_part": part, "_limit": limit, "_least": least, "_count": None, "_gather": gather}
-        super().__init__(loader, **own, _begun=None, dealt=True)
+        own = {"_parts": parts, "_part": part, "_limit": limit, "_count": None, "_gather": gather, "_begun": None}
+        super().__init__(loader, **own, dealt=True)
 
     def __iter__(self) -> Iterator[Any]:
         self._begin()
         batches, self._begun = self._begun or iter(self.loader), None
-        return self.deal(itertools.islice(batches, self.kept(sized_len(self.loader))))
+        return self.deal(itertools.islice(batches, batches_kept(sized_len(self.loader), self._limit)))
 
     def __len__(self) -> int:
         length = len(self.loader)

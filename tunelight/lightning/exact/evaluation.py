@@ -5,8 +5,14 @@ Lightning pads each rank's shard of a validation set with repeated samples, whic
 turn ``t`` of ``W`` ranks, rank ``r`` gets batch ``t*W + r``. So all that is computed per batch (a sum of means, a
 maximum, what ``drop_last`` and ``limit_val_batches`` leave out) is the same as in a single process.
 
-In the last turn some ranks may have no batch, and skip it; the ranks agree on names and sums at the end. Sharded models
-need every rank in each forward: there a rank without a batch borrows the first one, and its step is undone.
+In the last turn some ranks may have no batch. They borrow the first one, so that every rank takes the same steps and
+no collective, in a forward, a step or at the end, waits for an idle peer. A borrowed step is undone: what it logged,
+counted or appended is restored. A rank without any batch keeps what its borrowed steps did to attributes until the
+hooks at the end have run, since code there (``torch.stack(self.outputs)``) expects the results of a batch; what it
+logs or reduces in them is left out.
+
+Collectives of user code may fit on one rank alone: batches have different numbers of rows, and a condition may hold for
+one of them only. Each is compared with the other ranks' before it begins, and a difference is an error.
 """
 
 from __future__ import annotations
@@ -16,7 +22,7 @@ import functools
 import math
 import os
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -42,6 +48,7 @@ from tunelight.lightning.exact.eval_shards import (
     share_of,
     with_batches,
 )
+from tunelight.session.session import current
 
 T = TypeVar("T")
 
@@ -67,15 +74,21 @@ class ExactEvaluation(ParallelStrategy):
     Where ``exact`` is False, all of it is Lightning's. Else a map-style dataset is dealt if Lightning would shard it:
     not with ``use_distributed_sampler=False``, and not with the user's own DistributedSampler. An iterable without a
     sampler (IterableDataset) is left as it is in validation, as by Lightning; in ``predict`` it is dealt if every rank
-    reads the same. Validation and test with fewer batches than ranks are left to Lightning's sampler. Runs on: worker.
-    Raises: StrategyError if the ranks' loaders differ in length, and for collectives in steps.
+    reads the same. Runs on: worker. Raises: StrategyError if the ranks' loaders differ in length, or the ranks come
+    apart.
     """
 
     borrowing = False
-    """True in a step on a borrowed batch: what is logged or reduced then is left out."""
-    backend: ClassVar[str]
-    _alone = _logging = False
-    """Whether this rank is in a step, which other ranks may skip, and logs a value there."""
+    """True in a step on a borrowed batch, and in the hooks at the end of an evaluation in which this rank had no
+    batch: what is logged or reduced then is left out."""
+    _owned: bool | None = None
+    """Whether this rank had a batch of its own in this evaluation; None before its first step."""
+    _undo: tuple[Callable[[], object], ...] = ()
+    """Undo borrowed steps, once this rank has a batch of its own."""
+    _comparing = False
+    """True from the start of an exact evaluation to the end of its hooks: collectives are compared."""
+    _logging: str | None = None
+    """The name that ``self.log`` is at."""
 
     @property
     def exact(self) -> bool:
@@ -129,12 +142,11 @@ class ExactEvaluation(ParallelStrategy):
         if share_of(dataloader) is not None:
             return dataloader
         predicting = stage == RunningStage.PREDICTING
-        least = 0 if predicting else self._parts()[0]  # hooks at the end expect that a rank has had a batch
         limit: float = getattr(module.trainer, f"limit_{stage.dataloader_prefix}_batches")
         sharding = module.trainer._accelerator_connector.use_distributed_sampler
         if not isinstance(dataloader, DataLoader) or has_iterable_dataset(dataloader):
             if sharding and isinstance(dataloader, Dealable):
-                return dataloader.dealt(*self._parts(), limit, least)
+                return dataloader.dealt(*self._parts(), limit)
             if not (sharding and predicting):
                 return dataloader
             return StreamShare(dataloader, *self._parts(), limit, gather=self.gather_objects)
@@ -142,14 +154,14 @@ class ExactEvaluation(ParallelStrategy):
         ours = isinstance(getattr(sampler, "num_replicas", None), WholeDataset)
         if not ours and (not sharding or isinstance(sampler, DistributedSampler)):
             return dataloader
-        return self._dealt(dataloader, sampler, limit, least)
+        return self._dealt(dataloader, sampler, limit)
 
     def _parts(self) -> tuple[int, int]:
         """Return the number of shards of the data and the index of this rank's, as for training."""
         kwargs = super().distributed_sampler_kwargs
         return int(kwargs["num_replicas"]), int(kwargs["rank"])
 
-    def _dealt(self, loader: DataLoader[Any], sampler: Any, limit: float, least: int) -> DataLoader[Any]:
+    def _dealt(self, loader: DataLoader[Any], sampler: Any, limit: float) -> DataLoader[Any]:
         """Return ``loader`` with this rank's share in place of its batch sampler."""
         inner = batches_of(loader)
         if indexed := isinstance(inner, _IndexBatchSamplerWrapper):
@@ -167,11 +179,7 @@ class ExactEvaluation(ParallelStrategy):
             )
         if isinstance(getattr(sampler, "num_replicas", None), WholeDataset):
             sampler.seed = everywhere[0][1]
-            if length is not None and length < least:
-                shuffle, seed, drop_last = sampler.shuffle, sampler.seed, sampler.drop_last
-                DistributedSampler.__init__(sampler, sampler.dataset, *self._parts(), shuffle, seed, drop_last)
-                return loader
-        share = BatchShare(inner, sampler, *self._parts(), limit=limit, least=least, seed=everywhere[0][1])
+        share = BatchShare(inner, sampler, *self._parts(), limit=limit, seed=everywhere[0][1])
         if indexed:
             loader.batch_sampler._batch_sampler = share  # type: ignore[union-attr]  # Lightning's wrapper, which is not the user's
             return loader
@@ -186,9 +194,7 @@ class ExactEvaluation(ParallelStrategy):
 
         Returns a tensor of the same shape and dtype, except that a mean of integers is float32.
         """
-        if self._logging:
-            return tensor  # the epoch's value is reduced at its end
-        self._check_all_are_here("reduce")
+        self._together("reduce", tensor, group)
         if not isinstance(tensor, torch.Tensor) or not self.counts_ranks:
             return super().reduce(tensor, group, reduce_op)  # type: ignore[safe-super]  # another base class's, by the MRO
         dropped = self.borrowing and isinstance(reduce_op, str)
@@ -203,29 +209,44 @@ class ExactEvaluation(ParallelStrategy):
         return mean.to(tensor.dtype if tensor.is_floating_point() else torch.float32)
 
     def all_gather(self, tensor: torch.Tensor, group: Any = None, sync_grads: bool = False) -> torch.Tensor:
-        """Return every rank's tensor. Raises: StrategyError in a step of an exact evaluation."""
-        self._check_all_are_here("all_gather")
+        """Return every rank's tensor. Raises: StrategyError in an exact evaluation where their shapes differ."""
+        self._together("all_gather", tensor, group)
         return super().all_gather(tensor, group=group, sync_grads=sync_grads)
 
     def broadcast(self, obj: T, src: int = 0) -> T:
-        """Return rank ``src``'s object. Raises: StrategyError in a step of an exact evaluation."""
-        self._check_all_are_here("broadcast")
+        """Return rank ``src``'s object."""
+        self._together("broadcast")
         return super().broadcast(obj, src)  # type: ignore[safe-super]  # as above
 
     def barrier(self, name: str | None = None) -> None:
-        """Wait for all ranks. Raises: StrategyError in a step of an exact evaluation."""
-        self._check_all_are_here("barrier")
+        """Wait for all ranks."""
+        self._together("barrier")
         super().barrier(name)  # type: ignore[safe-super]  # as above
 
-    def _check_all_are_here(self, act: str) -> None:
-        if self._alone:
-            hook = self._trainer().lightning_module._current_fx_name
-            raise StrategyError(
-                f"{act} in {hook}: in an exact evaluation ranks may have different numbers of batches, so that code of "
-                "a step cannot wait for other ranks. Call it at the end of the epoch, or choose evaluation='ddp', for "
-                "the strategy or the sweep: every rank then gets as many rows as the others, padded, as under "
-                "Lightning's DDP."
-            )
+    def _together(self, act: str, value: object = None, group: Any = None) -> None:
+        """Compare what this rank does next in an exact evaluation with the other ranks. Raises: StrategyError."""
+        session = current()
+        available = torch.distributed.is_available() and torch.distributed.is_initialized()
+        all_ranks = (None, torch.distributed.group.WORLD) if available else (None,)
+        if not self._comparing or session is None or group not in all_ranks:
+            return
+        if isinstance(value, torch.Tensor):
+            act = f"{act} of a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"
+        if self._logging is not None:
+            act = f"self.log({self._logging!r}) with {act}"
+        module = self.lightning_module
+        hook = None if module is None else module._current_fx_name
+        acts = session.lockstep.compare(act if hook is None else f"{act} in {hook}")
+        if len(set(acts)) == 1:
+            return
+        said = "; ".join(f"rank {rank}: {one or 'nothing for too long'}" for rank, one in enumerate(acts))
+        raise StrategyError(
+            f"The ranks do not do the same together ({said}). In an exact evaluation ranks get whole batches of one "
+            "process, which may differ in their number of rows, and a condition on a batch may hold on one rank alone: "
+            "code that calls a collective itself (self.all_gather, self.log(..., on_step=True, sync_dist=True)) has to "
+            "call it on every rank, with equal shapes. Or choose evaluation='ddp', for the strategy or the sweep: "
+            "every rank then gets as many rows as the others, padded, as under Lightning's DDP."
+        )
 
     # -- around an evaluation
 
@@ -244,6 +265,11 @@ class ExactEvaluation(ParallelStrategy):
         super().on_predict_start()
         self._begin_evaluation()
 
+    def on_exception(self, exception: BaseException) -> None:
+        """Compare collectives no longer: an exception may have ended an evaluation."""
+        self._comparing = False
+        super().on_exception(exception)
+
     def _begin_evaluation(self) -> None:
         """Broadcast rank 0's buffers, and wrap the loop's steps."""
         loop = self._trainer()._active_loop
@@ -251,8 +277,9 @@ class ExactEvaluation(ParallelStrategy):
         if not self.exact:
             return
         self.sync_buffers()
-        if isinstance(self.model, DistributedDataParallel):
-            self.model.require_forward_param_sync = False  # which waits for the other ranks in a forward
+        self._owned, self._undo, self._comparing = None, (), True
+        if (session := current()) is not None:
+            session.lockstep.begin()
         for name, wrapper in _WRAPPERS.items():
             if hasattr(loop, name):
                 setattr(loop, name, functools.partial(getattr(self, wrapper), loop, getattr(loop, name)))
@@ -265,6 +292,7 @@ class ExactEvaluation(ParallelStrategy):
             vars(loop).pop(name, None)
         if loop._results is not None:
             vars(loop._results).pop("log", None)
+        self._comparing, self._logging = False, None
 
     def sync_buffers(self) -> None:
         """Broadcast rank 0's buffers, as DDP does in a forward: BatchNorm's statistics differ between ranks."""
@@ -286,64 +314,74 @@ class ExactEvaluation(ParallelStrategy):
         return None if module is None else module.trainer
 
     def _step(self, loop: Any, original: Callable[..., None], *step: Any) -> None:
-        """Run a loop's step, unless this rank has no batch for it; with a sharded model undo that one's."""
+        """Run a loop's step; undo it if this rank has borrowed the batch."""
         _, turn, loader, source = step  # the batch, its index, the loader's, and the iterator if the step takes that
-        if self._owns(loop._combined_loader, turn, loader) or source is not None:
-            self._alone = self.backend != "sharded"
-            try:
-                original(*step)
-            finally:
-                self._alone = False
-        elif self.backend == "sharded":
-            self.borrowing = True
-            try:
-                with self._without_trace(loop):
-                    original(*step)
-            finally:
-                self.borrowing = False
-
-    def _owns(self, combined: Any, turn: int, loader: int) -> bool:
-        """Return whether this rank has a batch of its own in a turn."""
+        combined = loop._combined_loader
         shares = [share_of(one) for one in combined.flattened]
+        session = current()
+        if session is not None and all(share is not None and getattr(share, "dealt", True) for share in shares):
+            # Every rank takes it, and a rank that waits for this one finds it here.
+            session.lockstep.note(f"batch {turn} of dataloader {loader}")
         if combined._mode == "sequential":
             shares = shares[loader : loader + 1]
         decide = all if combined._mode == "min_size" else any
         dealt = [share.owns(turn) for share in shares if share is not None]
-        return not dealt or decide(dealt)
+        if source is not None or not dealt or decide(dealt):
+            undo, self._undo = self._undo, ()
+            for put_back in reversed(undo):
+                put_back()
+            self._owned = True
+            original(*step)
+            return
+        self.borrowing, self._owned = True, bool(self._owned)
+        try:
+            with self._without_trace(loop, keep=not self._owned):
+                original(*step)
+        finally:
+            self.borrowing = False
 
     def _agree(self, loop: Any, original: Callable[[], None]) -> None:
         """Let all ranks log the same names before the values of a dataloader are reduced."""
+        self._together("the end of a dataloader")
         agree(loop.trainer, self.gather_objects)
         original()
 
     def _epoch_end(self, loop: Any, original: Callable[[], T]) -> T:
-        """Run the hooks at an evaluation's end."""
+        """Run the hooks at an evaluation's end; what a rank without a batch logs in them is left out."""
+        self.borrowing = self._owned is False
         try:
-            return original()
+            result = original()
+            self._together("the end of the evaluation")
         finally:
+            self.borrowing, self._undo = False, ()
             self._leave(loop)
+        return result
 
-    def _log(self, original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-        """Log a value; in a step it is not reduced."""
-        self._logging = self._alone
+    def _log(self, original: Callable[..., None], hook: str, name: str, *args: Any, **kwargs: Any) -> None:
+        """Log a value; note its name, since it may be reduced at once."""
+        self._logging = name
         try:
-            original(*args, **kwargs)
+            original(hook, name, *args, **kwargs)
         finally:
-            self._logging = False
+            self._logging = None
 
     @contextlib.contextmanager
-    def _without_trace(self, loop: Any) -> Iterator[None]:
+    def _without_trace(self, loop: Any, keep: bool = False) -> Iterator[None]:
         """Undo what a borrowed step does to the module, its metrics, the callbacks and the loop's outputs.
 
-        Prediction writers are not called.
+        Prediction writers are not called. With ``keep``, attributes stay as the step has left them, and are restored
+        when this rank gets a batch of its own; metrics are then called updated, as they are on the other ranks.
         """
+        from torchmetrics import Metric  # it comes with Lightning
+
         trainer = self._trainer()
         callbacks = trainer.callbacks
         owners = [*trainer.lightning_module.modules(), *callbacks]
         for callback in callbacks:
             metrics = [value for value in vars(callback).values() if isinstance(value, torch.nn.Module)]
             owners += [module for metric in metrics for module in metric.modules()]
-        undo = [*map(remember_attributes, owners), remember_logged(trainer._results)]
+        attributes = [(owner, remember_attributes(owner)) for owner in owners]
+        undo = [remember_logged(trainer._results)]
         undo += [remember(getattr(loop, name, [])) for name in ("_predictions", "epoch_batch_indices")]
         with contextlib.ExitStack() as stack:
             for writer in callbacks:
@@ -355,6 +393,14 @@ class ExactEvaluation(ParallelStrategy):
             finally:
                 for put_back in undo:
                     put_back()
+                for owner, put_back in attributes:
+                    is_metric = isinstance(owner, Metric)
+                    if is_metric or not keep:
+                        put_back()
+                    if is_metric and keep:
+                        owner._update_count = max(1, owner._update_count)
+                if keep:
+                    self._undo = (*self._undo, *(put_back for _, put_back in attributes))
 
 
 def _neutral(tensor: torch.Tensor, op: str) -> torch.Tensor:

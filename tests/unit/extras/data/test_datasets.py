@@ -13,7 +13,7 @@ import torch
 
 import tunelight as tl
 from tunelight.errors import DataError, ResourceError, SettingsError
-from tunelight.extras.data.module import DealtLoader, FullLoader, Reading, RowsLoader, ShardLoader
+from tunelight.extras.data.module import FullLoader, Reading, RowsLoader, ShardLoader
 from tunelight.extras.data.server import _check_reach, check_rows, check_sources, open_dataset, task_error
 from tunelight.resources import Reservation, check_fits, fitted, trials_at_once
 from tunelight.settings import Settings
@@ -350,8 +350,7 @@ def test_batches_are_dealt_in_turns_and_only_ones_own_are_made():
 
     whole = FullLoader(FakeBlocks(), Reading(2, None, collate, 1))
     assert len(whole) == 5
-    first, second = (DealtLoader(whole, 2, part) for part in range(2))
-    assert isinstance(whole.dealt(9, 0, 1.0, 9), RowsLoader)
+    first, second = (whole.dealt(2, part, 1.0) for part in range(2))
     assert list(first) == [[0, 1], [4, 5], [8, 9]]
     assert made == [[0, 1], [4, 5], [8, 9]]
     assert list(second) == [[2, 3], [6, 7], [0, 1]]  # the last is borrowed, and leaves no trace

@@ -264,17 +264,22 @@ def test_attributes_of_any_name_are_put_back() -> None:
     assert (module._computed, module.hooks_of_hooks, callback._parameters, callback.my_hooks) == ([], [1], [1], [])
 
 
-def test_a_metric_is_put_back() -> None:
-    mean = torchmetrics.MeanMetric()
+def test_a_metric_is_put_back_and_gathers_with_the_others_shape() -> None:
+    mean, cat = torchmetrics.MeanMetric(), torchmetrics.CatMetric()
     mean.update(2.0)
-    back = remember_attributes(mean)
+    backs = [remember_attributes(mean), remember_attributes(cat)]
     mean.update(8.0)
-    back()
+    cat.update(torch.ones(3))
+    for back in backs:
+        back()
     assert mean.compute() == 2
+    assert [rows.shape for rows in cat.value] == [(0,)]
 
 
-def logged(results: Any, name: str, value: float) -> None:
-    results.log("validation_step", name, torch.tensor(value), sync_dist=True, sync_dist_fn=plain, batch_size=2)
+def logged(results: Any, name: str, value: float, fx: Any = torch.mean, sync: bool = True) -> None:
+    results.log(
+        "validation_step", name, torch.tensor(value), reduce_fx=fx, sync_dist=sync, sync_dist_fn=plain, batch_size=2
+    )
 
 
 def plain(value: Any, **_: Any) -> Any:
@@ -286,10 +291,25 @@ def test_what_a_borrowed_step_logs_is_taken_back() -> None:
     logged(results, "before", 3.0)
     back = remember_logged(results)
     logged(results, "before", 9.0)
-    logged(results, "new", 9.0)
+    logged(results, "sum", 9.0, torch.sum)
+    logged(results, "max", 9.0, torch.max)
+    logged(results, "own", 9.0, sync=False)
+    back()
+    metrics = {metric.meta.name: metric for metric in results.values()}
+    assert metrics["before"].compute() == 3
+    assert metrics["sum"].compute() == 0
+    assert metrics["max"].compute() == float("-inf")
+    assert metrics["own"].compute() == 9  # a mean of nothing would be NaN
+    assert not any(metric.has_reset for metric in metrics.values())  # all ranks reduce the same keys
+
+
+def test_a_mean_of_nothing_has_no_weight() -> None:
+    results = flavours.result_collection()(training=False)
+    back = remember_logged(results)
+    logged(results, "loss", 9.0)
     back()
     (metric,) = results.values()
-    assert (metric.meta.name, metric.compute()) == ("before", 3)
+    assert (metric.value, metric.cumulated_batch_size) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -370,7 +390,16 @@ def test_prediction_writers_are_there_in_a_borrowed_step_and_write_nothing(borro
     assert writer.seen == ["own"]
 
 
-def test_a_rank_without_a_batch_skips_the_turn_and_calls_collectives_in_none(borrower: Any) -> None:
+def test_a_rank_without_a_batch_has_its_borrowed_results_at_the_end(borrower: Any) -> None:
+    """Code there stacks a list, and computes a metric, only if there is something: on all ranks, or the others wait."""
+    module = borrower.lightning_module
+    module._defaults = {"margin": 0.1}  # as a metric of torchmetrics has
+    with borrower._without_trace(Loop(), keep=True):
+        module.count(8)
+    assert (module.kept, module.metric.update_called, float(module.metric.weight)) == ([8], True, 0)
+
+
+def test_borrowed_results_are_gone_once_the_rank_has_a_batch_of_its_own(borrower: Any) -> None:
     module, loop = borrower.lightning_module, borrower._trainer().validate_loop
     loop._combined_loader = pl.utilities.combined_loader.CombinedLoader(
         [DataLoader(range(n), batch_sampler=shares(n, 2)[1]) for n in (2, 4)],  # type: ignore[arg-type]
@@ -380,22 +409,18 @@ def test_a_rank_without_a_batch_skips_the_turn_and_calls_collectives_in_none(bor
         assert list(one)
     for loader, value in ((0, 8), (1, 3)):  # rank 1 has no batch of the first loader, and one of the second
         borrower._step(loop, lambda *_, value=value: module.count(value), None, 0, loader, None)
-    assert module.kept == [3]
-    module._current_fx_name = "validation_step"
-    with pytest.raises(StrategyError, match=r"all_gather in validation_step.*evaluation='ddp'"):
-        borrower._step(loop, lambda *_: borrower.all_gather(torch.ones(1)), None, 0, 1, None)
-    borrower._step(loop, lambda *_: borrower._log(lambda: borrower.reduce(torch.ones(1))), None, 0, 1, None)
+    assert (module.kept, float(module.metric.compute()), module.metric._update_count) == ([3], 3, 1)
+    assert borrower._owned is True
 
 
-@given(sizes, worlds, limits)
-def test_each_rank_has_a_batch_where_there_are_enough(size: int, world: int, limit: int | float) -> None:
-    whole = len(batch_sampler(size))
-    if whole < world or not batches_kept(whole, limit):
-        return
-    for share in shares(size, world, limit=limit, least=world):
-        assert list(share)
-        assert share.owns(0)
-        assert (batches_kept(len(share), limit) or 0) > 0
+@pytest.mark.parametrize(("owned", "borrowing"), [(None, False), (True, False), (False, True)])
+def test_what_is_logged_at_the_end_is_left_out_of_a_rank_that_only_borrowed(
+    owned: bool | None, borrowing: bool
+) -> None:
+    strategy: Any = RayStrategy(num_workers=2)
+    strategy._owned = owned
+    assert strategy._epoch_end(SimpleNamespace(_results=None), lambda: strategy.borrowing) is borrowing
+    assert strategy.borrowing is False
 
 
 # --- which evaluation, and what the ranks do together -------------------------------------------------------
@@ -431,3 +456,24 @@ def test_which_evaluation_is_exact(join: Any, evaluation: Any, task: dict[str, A
 def test_evaluation_has_two_ways() -> None:
     with pytest.raises(SettingsError, match=r"evaluation must be 'ddp' .* 'exact' .* not 'padded'"):
         RayStrategy(evaluation="padded")  # type: ignore[arg-type]
+
+
+def test_collectives_that_differ_between_ranks_are_an_error_that_names_the_setting(join: Any) -> None:
+    session = join(rank=1)
+    strategy: Any = RayStrategy(evaluation="exact")
+    strategy._lightning_module, strategy._comparing = Counting(), True
+    strategy._lightning_module._current_fx_name = "validation_step"
+    session.lockstep._channel.broadcast(
+        "act/0/0/1", "all_gather of a float32 tensor of shape (8, 1) in validation_step"
+    )
+    with pytest.raises(StrategyError, match=r"rank 0: .*\(8, 1\).*; rank 1: .*\(4, 1\) in .*evaluation='ddp'"):
+        strategy.all_gather(torch.ones(4, 1))
+
+
+def test_names_that_are_reduced_at_once_are_compared_too(join: Any) -> None:
+    session = join(rank=1)
+    strategy: Any = RayStrategy(evaluation="exact")
+    strategy._comparing = True
+    session.lockstep._channel.broadcast("act/0/0/1", "self.log('even') with reduce of a float32 tensor of shape ()")
+    with pytest.raises(StrategyError, match=r"rank 0: self.log\('even'\).*; rank 1: self.log\('odd'\)"):
+        strategy._log(lambda hook, name: strategy.reduce(torch.tensor(1.0)), "validation_step", "odd")
