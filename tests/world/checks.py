@@ -41,10 +41,14 @@ def wrong(world: Any) -> Iterator[str]:
 
 def _ends(trial: TrialState) -> Iterator[str]:
     """Yield where a trial has not come to a good end."""
-    if trial.state not in ("FINISHED", "STOPPED"):
+    if trial.branch is not None and trial.branch.number == EPOCHS:  # its parent had trained to its end
+        if trial.state != "STOPPED" and "at which it began" not in str(trial.error):
+            yield f"the branch {trial.id} has nothing to train, and is {trial.state}: {trial.error}"
+    elif trial.state not in ("FINISHED", "STOPPED"):
         yield f"trial {trial.id} is {trial.state}: {trial.error}"
-    if trial.state == "FINISHED" and trial.history[-1]["epochs"] != EPOCHS:
-        yield f"trial {trial.id} has finished after {trial.history[-1]['epochs']} epochs"
+    epochs = trial.history[-1]["epochs"] if trial.history else 0
+    if trial.state == "FINISHED" and epochs != EPOCHS:
+        yield f"trial {trial.id} has finished after {epochs} epochs"
 
 
 def _reports(trial: TrialState, states: States, seed: int) -> Iterator[str]:

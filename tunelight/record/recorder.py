@@ -323,7 +323,15 @@ class RecordCallback(Callback):
         if known.state == PAUSED:  # the scheduler may know more now than when it paused the trial
             self._set(trial.trial_id, STOPPED, **self._why(trial.trial_id))
             return
-        self._set(trial.trial_id, STOPPED if known.decision == "STOP" or not by_itself else FINISHED)
+        stopped = known.decision == "STOP" or not by_itself
+        if not stopped and not known.history and known.branch is not None:
+            text = (
+                f"the branch ended without a report: its training ends (max_epochs, max_steps) with report "
+                f"{known.branch.number}, at which it began. Let it train for longer, or branch a trial before its end"
+            )
+            self._set(known.id, ERROR, error={"type_name": "GangError", "message": text, "traceback": ""})
+            return
+        self._set(known.id, STOPPED if stopped else FINISHED)
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Record that a trial failed where Tune sees it, or has left its workers, and waits to be started again."""
@@ -368,7 +376,7 @@ class RecordCallback(Callback):
 def _head_error(trial: Any) -> dict[str, Any]:
     """Describe a failure that Tune saw and no worker reported."""
     try:
-        # The file on this machine first: what Tune reads may lack the last failure, until its copy in the storage is new.
+        # This machine's file first: what Tune reads may lack the last failure, until its copy in the storage is new.
         file = getattr(trial, "error_file", None)
         text = Path(file).read_text() if file and Path(file).exists() else str(trial.get_error() or "")
     except Exception as error:  # noqa: BLE001 - Tune reads files here; the sweep must not end for it

@@ -182,6 +182,16 @@ def test_the_record_has_its_lineage_and_counts_its_reports_on(driver: Driver, tm
     assert (state.config_at(1), state.config_at(2)) == ({"model": {"lr": 0.1}}, {"model": {"lr": 0.3}})
 
 
+def test_a_branch_that_has_nothing_left_to_train_is_an_error(driver: Driver) -> None:
+    driver.sweep.callback._branch_of = lambda trial: Branch("00000", "00000", 1) if trial == "00002" else None
+    trial = driver.sweep.add(model={"lr": 0.3})
+    driver.sweep.start(trial)
+    driver.sweep.complete(trial)
+    state = driver.sweep.state.trials[trial.trial_id]
+    assert state.state == "ERROR"
+    assert "its training ends (max_epochs, max_steps) with report 1, at which it began" in str(state.error)
+
+
 def test_a_resumed_sweep_goes_on_with_its_branches_beside_its_search(driver: Driver, tmp_path: Path) -> None:
     lineage(driver)
     lines, searcher = read_lines(tmp_path), RandomSearcher(driver.space, seed=1)
