@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tunelight.record.commands import Command, CommandReader, ask, send
-from tunelight.record.finding import DEFAULT_STORAGE, Found, find_sweep, is_folder, list_sweeps, trained_alike
+from tunelight.record.finding import DEFAULT_STORAGE, Found, find_sweep, is_folder, list_sweeps
 from tunelight.record.folder import (
     create_sweep_folder,
     read_sweep_file,

@@ -126,8 +126,6 @@ def started_from(folder: Path) -> list[str]:
             if "warm_start:" not in text or folder.name not in text:
                 continue
             known = (read_yaml(text) or {}).get("warm_start") or ()
-            known = known.get("sweeps") or () if isinstance(known, dict) else known
-            known = [known] if isinstance(known, str | bool) else known
-            if any(Path(one).expanduser().absolute() == folder.absolute() for one in known if isinstance(one, str)):
+            if str(folder.absolute()) in known:
                 names.append(other.folder.name)
     return names

@@ -39,7 +39,7 @@ def test_its_comments_of_earlier_sweeps_hold(starter, monkeypatch):
     call("init", "new")
     monkeypatch.chdir(starter)
     text = Path("space.yaml").read_text()
-    for line in ("searcher: auto", "warm_start: true"):
+    for line in ("searcher: auto", "warm_start: tunelight_runs"):
         assert f"\n# {line}\n" in text
         text = text.replace(f"# {line}", line)
     Path("space.yaml").write_text(text)
