@@ -363,8 +363,8 @@ def test_a_replayed_scheduler_never_hears_of_repetitions(tmp_path: Path) -> None
     replay_scheduler(lines, asha)
     first = ASHA(metric="loss", mode="min", max_t=9)
     replay_scheduler([line for line in lines if line.get("trial") not in ("00002", "00003")], first)
-    assert [[rung.state() for rung in rungs] for rungs in asha._brackets] == [
-        [rung.state() for rung in rungs] for rungs in first._brackets
+    assert [[rung.filed for rung in rungs] for rungs in asha._brackets] == [
+        [rung.filed for rung in rungs] for rungs in first._brackets
     ]
     assert sum(len(rung.filed) for rungs in asha._brackets for rung in rungs) == 2
 
