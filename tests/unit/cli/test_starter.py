@@ -43,7 +43,8 @@ def test_its_comments_of_earlier_sweeps_hold(starter, monkeypatch):
         assert f"\n# {line}\n" in text
         text = text.replace(f"# {line}", line)
     Path("space.yaml").write_text(text)
-    assert "12 trials, judged by val_loss" in call("check", "space.yaml", "--workers", "1").output
+    settings = SearchSpace.load("space.yaml").settings
+    assert (settings["searcher"], settings["warm_start"][0].name) == ("auto", "tunelight_runs")
 
 
 def test_nothing_is_overwritten(starter):
