@@ -47,7 +47,6 @@ from tunelight.record.record import Lines, Record, read_lines, read_record, read
 from tunelight.record.remote import has_record, mirrored, pull, reaching
 from tunelight.record.repair import repair
 from tunelight.record.repeated import (
-    Plan,
     Standing,
     Training,
     plan,
