@@ -175,7 +175,7 @@ def run(
         warm_start: folders of earlier sweeps for the searcher to learn from, as far as their search spaces overlap; a
             folder that holds sweeps stands for the last 20 that reported the metric (none).
         callbacks: Ray Tune Callbacks, on the driver.
-        failures: FailurePolicy(max_failures=3, ...), {"on_slow": "ignore"}, or only how many failures (lost workers
+        failures: FailurePolicy(max_failures=3, ...), {"hang_timeout_s": 60}, or only how many failures (lost workers
             and nodes, hangs) a trial survives, each time continuing from its last checkpoint.
         evaluation: Lightning's validation and test: "ddp", as its DDP does, or "exact", with one process's values for
             any number of workers (None: "ddp" for gangs of a fixed size, "exact" for elastic ones).
