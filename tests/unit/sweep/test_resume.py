@@ -308,7 +308,7 @@ def test_a_repetition_that_was_cut_off_stays_so_where_none_are_wanted_any_more(t
         (0, False, True, ("00000", 1)),
         (1, False, True, ("00001", 1)),
         (2, False, True, ("00000", 2)),
-        (2, True, True, None),
+        (2, True, True, ("00000", 2)),
         (4, False, False, None),
     ],
 )
