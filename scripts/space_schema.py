@@ -126,14 +126,6 @@ _REPEATS: JsonType = {
     "properties": {"folds": _AGAIN, "repeats": _AGAIN, "top": _COUNT},
     "type": "object",
 }
-_WARM_START: JsonType = {
-    "additionalProperties": False,
-    "properties": {
-        "keys": {"additionalProperties": _TEXT, "type": "object"},
-        "sweeps": _any_of(_FLAG, _TEXT, _array(_TEXT)),
-    },
-    "type": "object",
-}
 _SOURCES: JsonType = {
     "additionalProperties": _any_of(_TEXT, {"additionalProperties": _any_of(_TEXT, _array(_TEXT)), "type": "object"}),
     "type": "object",
@@ -188,7 +180,6 @@ _TYPES: Mapping[str, tuple[JsonType, ...]] = {
         _NULL,
     ),
     "max_concurrent": (_COUNT,),
-    "max_workers": ({"minimum": 0, "type": "integer"},),
     "time_budget": (
         _POSITIVE,
         _TEXT,
@@ -202,10 +193,8 @@ _TYPES: Mapping[str, tuple[JsonType, ...]] = {
     "seed": ({"minimum": 0, "type": "integer"},),
     "baselines": (_array(_OBJECT),),
     "warm_start": (
-        _FLAG,
         _TEXT,
         _array(_TEXT),
-        _WARM_START,
     ),
     "callbacks": (_array(_PATH),),
     "failures": (

@@ -70,7 +70,7 @@ ROOMS: dict[str, Room] = {
         names("messages errors compat policies machine stores checkpoints settings session resources"),
     ),
     "schedulers": Room(
-        "decide when a trial stops, pauses or changes its size", names("messages errors compat stores settings space")
+        "decide when a trial stops, pauses or changes its size", names("messages errors compat settings space")
     ),
     "searchers": Room(
         "suggest configurations",

@@ -5,16 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from tunelight.cli import options
 from tunelight.cli.app import command
 from tunelight.cli.printing import print_json, size
-from tunelight.errors import NoResultError, SettingsError, StorageError, first_of
-
-_MOST_NAMES: Final = 8
+from tunelight.errors import NoResultError, SettingsError, StorageError
 
 
 @command("rm last      tunelight rm digits-1 digits-2 --yes      tunelight rm last --checkpoints")
@@ -93,7 +91,7 @@ class _Deletion(NamedTuple):
 
 
 def _of_sweep(folder: Path) -> _Deletion:
-    from tunelight.record.upkeep import delete_sweep, size_of, started_from
+    from tunelight.record.upkeep import delete_sweep, size_of
     from tunelight.results import SweepResults
 
     try:
@@ -102,14 +100,11 @@ def _of_sweep(folder: Path) -> _Deletion:
     except StorageError:
         trials = "its record cannot be read"
     bytes_held = max(1, size_of(folder))
-    what, later = f"{trials}, {size(bytes_held)}", ""
-    if starts := started_from(folder):
-        are = f"Sweep {starts[0]} was" if len(starts) == 1 else f"Sweeps {first_of(starts, _MOST_NAMES)} were"
-        later = f" {are} warm-started from it, and cannot be resumed without it."
+    what = f"{trials}, {size(bytes_held)}"
     return _Deletion(
         bytes_held,
-        f"Delete sweep {folder.name} ({what})?{later}",
-        f"Deleted sweep {folder.name} ({what}).{later}",
+        f"Delete sweep {folder.name} ({what})?",
+        f"Deleted sweep {folder.name} ({what}).",
         lambda: delete_sweep(folder),
     )
 

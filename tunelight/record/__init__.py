@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tunelight.record.commands import Command, CommandReader, ask, send
-from tunelight.record.finding import DEFAULT_STORAGE, Found, find_sweep, is_folder, list_sweeps, trained_alike
+from tunelight.record.finding import DEFAULT_STORAGE, Found, find_sweep, is_folder, list_sweeps
 from tunelight.record.folder import (
     create_sweep_folder,
     read_sweep_file,
@@ -47,7 +47,6 @@ from tunelight.record.record import Lines, Record, read_lines, read_record, read
 from tunelight.record.remote import has_record, mirrored, pull, reaching
 from tunelight.record.repair import repair
 from tunelight.record.repeated import (
-    Plan,
     Standing,
     Training,
     plan,

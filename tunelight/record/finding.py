@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
-import sys
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from tunelight.errors import StorageError, TunelightError, first_of, guess
-from tunelight.record.folder import read_sweep_file, read_yaml
+from tunelight.errors import StorageError, first_of, guess
+from tunelight.record.folder import read_sweep_file
 from tunelight.record.lease import record_of
-from tunelight.record.names import RECORD_FILE, SWEEP_FILE
+from tunelight.record.names import RECORD_FILE
 from tunelight.record.remote import has_record, reaching, refresh
-from tunelight.settings import Settings, paired
-from tunelight.settings.checks import plain_setting
 from tunelight.stores import shown, store_of, working
 
 DEFAULT_STORAGE: Final = "tunelight_runs"
 """The folder of sweeps unless ``storage=`` names another."""
-
-
-_CODE: Final = ("train", "model", "script")
-_HEAD: Final = (*_CODE, "metric", "mode", "run", "reproduces")
 
 
 @dataclass(frozen=True)
@@ -81,42 +72,6 @@ def find_sweep(given: str | os.PathLike[str], storage: str | os.PathLike[str] = 
         f"There is no sweep {str(given)!r}: neither that folder nor one of that name in {shown(storage)}."
         f"{guess(given, names)} There are: {first_of(names, 8)}; or say 'last'."
     )
-
-
-def trained_alike(settings: Settings, but: Path | None = None, most: int | None = None) -> Iterator[Path]:
-    """Yield the sweeps in a sweep's storage that trained its model, script or function for its first metric and mode.
-
-    The last written come first. Those that cannot be read are left out, as are those that reproduce a trial.
-
-    Args:
-        but: a sweep to leave out.
-        most: how many sweeps are looked at (None: all).
-    """
-    wanted = {name: plain_setting(getattr(settings, name)) for name in (*_CODE, "metric", "mode")}
-    for one in list_sweeps(settings.storage)[:most]:
-        with contextlib.suppress(OSError, TypeError, ValueError, TunelightError):
-            if one.folder != but and _is_alike(_head(one.folder), wanted):
-                yield one.folder
-
-
-def _head(folder: Path) -> dict[str, Any]:
-    """Return the entries of sweep.yaml that say what a sweep trained; all of it takes ten times as long to parse."""
-    path = folder / SWEEP_FILE
-    refresh(path)
-    entries = re.split(r"^(?=\w)", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    return dict(read_yaml("".join(entry for entry in entries if entry.partition(":")[0] in _HEAD)) or {})
-
-
-def _is_alike(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    code = [wanted[name] for name in _CODE]
-    if "reproduces" in known or [known.get(name) for name in _CODE] != code:
-        return False
-    if any(str(one).startswith("__main__:") for one in code):  # the name is the same in every script
-        started = {Path(word).name for word in (known.get("run") or {}).get("command") or ()}
-        if not started.issuperset(Path(word).name for word in sys.orig_argv[-len(sys.argv) :][:1]):
-            return False
-    first, second = (paired(one.get("metric"), one.get("mode"))[:1] for one in (known, wanted))
-    return first == second
 
 
 def _reproduces(folder: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Configurations that are trained several times: which ones, what their trainings say, and which may still win.
+"""Configurations that are trained several times: which ones, and what their trainings say.
 
 Everything here follows from the trainings alone, so that the sweep, its resumption and its results agree.
 """
@@ -6,21 +6,15 @@ Everything here follows from the trainings alone, so that the sweep, its resumpt
 from __future__ import annotations
 
 import math
-import random
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from tunelight.record.outcomes import DIVERGED, FAILED, FINISHED, INTERRUPTED, TERMINAL
 from tunelight.record.state import Best, SweepState, TrialState, is_better
 from tunelight.settings.repeats import Repeats
 
-NO_CHANCE: Final = 0.02
-"""A configuration whose chance to be the best is less is not trained again."""
-_LEAST: Final = 2
-"""How many configurations stay in the race in any case."""
-_DRAWS: Final = 4000
 _ROUNDS: Final = 50
 """Of the fit of folds' effects, which converges much faster."""
 
@@ -78,8 +72,6 @@ class Standing:
         failed: its repetitions that failed or were stopped, and do not count.
         mean: of the values; with folds, as if no fold were missing.
         spread: their standard deviation (n - 1); None of a single one.
-        chance: the probability that its mean would be the best of these after many more trainings; None while nothing
-            is known of the spread, and where only the trial of the search counts.
     """
 
     trial: str
@@ -88,7 +80,6 @@ class Standing:
     failed: tuple[str, ...]
     mean: float
     spread: float | None
-    chance: float | None = None
 
     @property
     def n(self) -> int:
@@ -99,15 +90,6 @@ class Standing:
     def again(self) -> bool:
         """Whether a repetition is among them; if all failed, there is only the trial of the search."""
         return self.trials != (self.trial,)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is to be done next: ``again`` holds (trial, repetition) of each training that could start now."""
-
-    again: tuple[tuple[str, int], ...] = ()
-    dropped: Mapping[str, int] = field(default_factory=dict)
-    """Configurations that cannot win any more -> after how many trainings of each that was known."""
 
 
 def chosen(trainings: Iterable[Training], top: int, mode: str) -> list[Training]:
@@ -132,41 +114,28 @@ def length(first: Sequence[Training]) -> float:
     return math.inf if any(one.state == FINISHED for one in first) else max((one.reports for one in first), default=0)
 
 
-def plan(trainings: Sequence[Training], repeats: Repeats, mode: str) -> Plan:
-    """Return which trainings come next, once all trials of the search have ended.
+def plan(trainings: Sequence[Training], repeats: Repeats, mode: str) -> list[tuple[str, int]]:
+    """Return (trial, repetition) of each training that is still to begin, once all trials of the search have ended.
 
-    They come in rounds: the second training of each configuration, then the third, ... A round begins when the one
-    before has ended, with the configurations that may still win. The last one replaces trials of the search that were
-    stopped too early to count.
+    The second training of each configuration comes first, then the third, ... The last ones replace trials of the
+    search that were stopped too early to count.
     """
     first = chosen(trainings, repeats.top, mode)
-    racing, short = [one.id for one in first], {one.id for one in first if not one.whole(length(first))}
-    made = {(one.repeats, one.repetition): one for one in trainings if one.repeats is not None}
-    dropped: dict[str, int] = {}
-    for number in range(1, repeats.repeats + 1):
-        wanted = [trial for trial in racing if number < repeats.repeats or trial in short]
-        missing = tuple((trial, number) for trial in wanted if (trial, number) not in made)
-        if missing or any(made[trial, number].live for trial in wanted):
-            return Plan(missing, dropped)
-        known = [one for one in trainings if one.repetition <= number]
-        for trial in _beaten(standings(known, repeats, mode, only=racing)):
-            dropped[trial] = number + 1
-            racing.remove(trial)
-    return Plan((), dropped)
-
-
-def _beaten(found: Sequence[Standing]) -> list[str]:
-    """Return the configurations that cannot win any more, of standings with the best first."""
-    return [one.trial for one in found[_LEAST:] if one.chance is not None and one.chance < NO_CHANCE]
+    short = {one.id for one in first if not one.whole(length(first))}
+    made = {(one.repeats, one.repetition) for one in trainings if one.repeats is not None}
+    wanted = [
+        (one.id, number)
+        for number in range(1, repeats.repeats + 1)
+        for one in first
+        if number < repeats.repeats or one.id in short
+    ]
+    return [one for one in wanted if one not in made]
 
 
 def standings(
     trainings: Sequence[Training],
     repeats: Repeats,
     mode: str,
-    *,
-    only: Iterable[str] | None = None,
-    chances: bool = True,
 ) -> list[Standing]:
     """Return the configurations that were trained again, the best mean first.
 
@@ -177,8 +146,6 @@ def standings(
         trainings: all of the sweep.
         repeats: how they were trained again. With folds, differences between folds count for no configuration.
         mode: whether less or more is better.
-        only: the trials of these configurations (all that were trained again).
-        chances: whether to estimate them, which takes some milliseconds.
     """
     known = {one.id: one for one in trainings}
     by_trial: dict[str, list[Training]] = {}
@@ -189,13 +156,11 @@ def standings(
     reports = length([known[one.repeats] for one in trainings if one.repeats in known])  # also of those that still run
     losses: dict[str, dict[Training, float]] = {}
     for trial, made in by_trial.items():
-        if only is None or trial in only:
-            losses[trial] = {
-                one: loss for one in made if (loss := one.loss(mode)) is not None and one.counts(reports, loss)
-            }
+        losses[trial] = {
+            one: loss for one in made if (loss := one.loss(mode)) is not None and one.counts(reports, loss)
+        }
     again = {trial: found for trial, found in losses.items() if any(one.repeats for one in found)}
-    means, left, free = _means(again, repeats)
-    chance_of = _chances(again, means, left, free) if chances else {}
+    means = _means(again, repeats)
     sign = -1.0 if mode == "max" else 1.0
     standing = []
     for trial in losses:
@@ -209,7 +174,6 @@ def standings(
                 tuple(one.id for one in by_trial[trial][1:] if one not in counting),
                 sign * mean,
                 statistics.stdev(counting.values()) if len(counting) > 1 and math.isfinite(mean) else None,
-                chance_of.get(trial),
             )
         )
     return sorted(standing, key=lambda one: (not one.again, sign * one.mean, known[one.trial].index))
@@ -219,25 +183,21 @@ Losses = Mapping[str, Mapping[Training, float]]
 """Trial of the search -> training -> loss."""
 
 
-def _means(losses: Losses, repeats: Repeats) -> tuple[dict[str, float], list[float], int]:
-    """Return the mean of each configuration, what is left of each loss, and the degrees of freedom of that.
+def _means(losses: Losses, repeats: Repeats) -> dict[str, float]:
+    """Return the mean of each configuration.
 
-    With folds, these are of the additive model mean + effect of the fold, fitted by alternating least squares, since a
+    With folds, those are of the additive model mean + effect of the fold, fitted by alternating least squares, since a
     configuration that missed a hard fold would seem better than it is. Where no training is missing, the means are the
     plain ones. Configurations that diverged have no part in it.
     """
     means = {trial: statistics.fmean(found.values()) for trial, found in losses.items()}
-    table = {
-        trial: {
-            one.repetition % repeats.repeats if repeats.folds else one.repetition: loss for one, loss in found.items()
+    if repeats.folds:
+        table = {
+            trial: {one.repetition % repeats.repeats: loss for one, loss in found.items()}
+            for trial, found in losses.items()
+            if math.isfinite(means[trial])
         }
-        for trial, found in losses.items()
-        if math.isfinite(means[trial])
-    }
-    effects = dict.fromkeys(sorted({fold for found in table.values() for fold in found}), 0.0)
-    free = sum(map(len, table.values())) - len(table)
-    if repeats.folds and len(table) > 1:
-        free -= len(effects) - 1
+        effects = dict.fromkeys(sorted({fold for found in table.values() for fold in found}), 0.0)
         for _ in range(_ROUNDS):
             for fold in effects:
                 effects[fold] = statistics.fmean(
@@ -247,29 +207,7 @@ def _means(losses: Losses, repeats: Repeats) -> tuple[dict[str, float], list[flo
             effects = {fold: effect - centre for fold, effect in effects.items()}
             for trial, found in table.items():
                 means[trial] = statistics.fmean(loss - effects[fold] for fold, loss in found.items())
-    left = [loss - effects[fold] - means[trial] for trial, found in table.items() for fold, loss in found.items()]
-    return means, left, free
-
-
-def _chances(losses: Losses, means: Mapping[str, float], left: Sequence[float], free: int) -> dict[str, float]:
-    """Return for each configuration the probability that its true mean is the best.
-
-    All are taken to vary alike around their means, normally: by the pooled variance, itself uncertain. These are the
-    posterior probabilities under a flat prior, estimated from a fixed sequence of random draws. Empty where nothing is
-    known of the variance; a configuration that diverged has no chance.
-    """
-    if free < 1:
-        return {}
-    square, wins = sum(one * one for one in left), dict.fromkeys(losses, 0)
-    finite = {
-        trial: (means[trial], math.sqrt(len(found))) for trial, found in losses.items() if math.isfinite(means[trial])
-    }
-    draws = random.Random(0)  # noqa: S311 - the same draws each time
-    for _ in range(_DRAWS):
-        sigma = math.sqrt(square / draws.gammavariate(free / 2, 2.0))
-        drawn = {trial: draws.gauss(mean, sigma / root) for trial, (mean, root) in finite.items()}
-        wins[min(drawn, key=drawn.__getitem__)] += 1
-    return {trial: count / _DRAWS for trial, count in wins.items()}
+    return means
 
 
 # --- of a record ------------------------------------------------------------------------------------------
@@ -281,7 +219,7 @@ def repeats_of(state: SweepState) -> Repeats | None:
     return None if known is None else Repeats.of("repeats", known)
 
 
-def repeated(state: SweepState, *, chances: bool = True) -> list[Standing]:
+def repeated(state: SweepState) -> list[Standing]:
     """Return a sweep's configurations that were trained again, the best mean first."""
     repeats = repeats_of(state)
     if repeats is None or not state.repetitions:
@@ -289,12 +227,12 @@ def repeated(state: SweepState, *, chances: bool = True) -> list[Standing]:
     again = list(state.repetitions.values())
     first = {one.repeats: state.trials[one.repeats] for one in again if one.repeats in state.trials}
     trainings = [Training.of(trial) for trial in (*first.values(), *again)]
-    return standings(trainings, repeats, state.mode, chances=chances)
+    return standings(trainings, repeats, state.mode)
 
 
 def winner(state: SweepState) -> Best | None:
     """Return the best report of the configuration that wins; where none was trained again, of all trials."""
-    first = next(iter(repeated(state, chances=False)), None)
+    first = next(iter(repeated(state)), None)
     if first is None or not first.again or not math.isfinite(first.mean):
         return state.best
     return _best_training(state, first)
@@ -306,7 +244,7 @@ def ranked(state: SweepState) -> list[str]:
     Repeated configurations come first, by their means, each by its best training and without diverged ones. The others
     follow by the best values of their trials.
     """
-    again = [one for one in repeated(state, chances=False) if one.again]
+    again = [one for one in repeated(state) if one.again]
     trainings = [_best_training(state, one) for one in again if math.isfinite(one.mean)]
     known = {one.trial for one in again}
     sign = -1.0 if state.mode == "max" else 1.0
@@ -330,9 +268,9 @@ def _best_training(state: SweepState, standing: Standing) -> Best | None:
     return best
 
 
-def to_repeat(state: SweepState) -> Plan:
-    """Return what a sweep has left to do of its repetitions."""
+def to_repeat(state: SweepState) -> list[tuple[str, int]]:
+    """Return (trial, repetition) of each repetition that a sweep has left to begin."""
     repeats = repeats_of(state)
     if repeats is None:
-        return Plan()
+        return []
     return plan([Training.of(trial) for trial in list(state.trials.values())], repeats, state.mode)

@@ -10,7 +10,7 @@ from pathlib import Path
 from tunelight.checkpoints.files import FOLDER
 from tunelight.errors import StorageError, first_of
 from tunelight.record.finding import list_sweeps
-from tunelight.record.folder import read_sweep_file, read_yaml
+from tunelight.record.folder import read_sweep_file
 from tunelight.record.lease import leased, record_of
 from tunelight.record.names import OWNERS, RECORD_FILE, SWEEP_FILE, why
 from tunelight.record.record import parse
@@ -114,20 +114,3 @@ def _told(folder: Path, what: str) -> Iterator[None]:
             f"{shown(folder)} could not be {what}: {where}: {why(error)}. The rest of it is still there; make "
             "that writable, and try again."
         ) from error
-
-
-def started_from(folder: Path) -> list[str]:
-    """Return the names of the sweeps beside ``folder`` that were warm-started from it: to resume, they read it."""
-    names = []
-    for other in list_sweeps(folder.parent):
-        path = other.folder / SWEEP_FILE
-        with contextlib.suppress(OSError, ValueError):
-            text = path.read_text(encoding="utf-8")
-            if "warm_start:" not in text or folder.name not in text:
-                continue
-            known = (read_yaml(text) or {}).get("warm_start") or ()
-            known = known.get("sweeps") or () if isinstance(known, dict) else known
-            known = [known] if isinstance(known, str | bool) else known
-            if any(Path(one).expanduser().absolute() == folder.absolute() for one in known if isinstance(one, str)):
-                names.append(other.folder.name)
-    return names

@@ -137,9 +137,8 @@ class SweepResults:
         """Return the configurations that were trained again (``repeats=``), the best mean first; else nothing.
 
         Each has ``trial`` (that of the search), ``trials`` (all its trainings that count), their best ``values``,
-        ``mean``, ``spread`` (the standard deviation, n - 1), ``n``, ``failed`` (repetitions that failed) and
-        ``chance``: the probability that it is the best of these, estimated under the assumption that all vary alike
-        and normally. With folds, the ``mean`` of a configuration that lacks some is corrected for how hard those were.
+        ``mean``, ``spread`` (the standard deviation, n - 1), ``n`` and ``failed`` (repetitions that failed). With
+        folds, the ``mean`` of a configuration that lacks some is corrected for how hard those were.
         """
         return storage.repeated(self._state)
 

@@ -20,10 +20,8 @@ def lines_of(state: SweepState) -> Iterator[str]:
     if found and repeats is not None:
         what = f"on {repeats.repeats} folds" if repeats.folds else "again with other seeds"
         yield f"Trained {what}: {counted(len(found), 'configuration')}, by the mean of {state.sweep.get('metric')}"
-        dropped = to_repeat(state).dropped
         for one in found[:_MOST]:
-            out = "; it was not repeated further" if one.trial in dropped and one.n < repeats.repeats else ""
-            yield f"  trial {one.trial}: {in_words(one)}{out}"
+            yield f"  trial {one.trial}: {in_words(one)}"
         if len(found) > _MOST:
             yield f"  and {len(found) - _MOST} more"
     if said := missing(state):
@@ -31,7 +29,7 @@ def lines_of(state: SweepState) -> Iterator[str]:
 
 
 def in_words(one: Standing) -> str:
-    """Return what is known of a configuration: ``0.1234 +- 0.0021 of 3 trainings, the best with probability 0.93``."""
+    """Return what is known of a configuration: ``0.1234 +- 0.0021 of 3 trainings``."""
     spread = "" if one.spread is None else f" +- {one.spread:.2g}"
     parts = [f"{one.mean:.6g}{spread} of {counted(one.n, 'training')}"]
     if not one.again:
@@ -40,27 +38,20 @@ def in_words(one: Standing) -> str:
         parts.append(f"{counted(len(one.failed), 'repetition')} failed or stopped")
     if not math.isfinite(one.mean):
         parts.append("training diverged")
-    elif one.chance is not None:
-        parts.append(f"the best with probability {_probability(one.chance)}")
     return ", ".join(parts)
-
-
-def _probability(chance: float) -> str:
-    """Return an estimated probability as text, which is never certain."""
-    return "over 0.99" if chance > 0.99 else "under 0.01" if chance < 0.01 else f"{chance:.2f}"
 
 
 def missing(state: SweepState) -> str:
     """Return how many repetitions a sweep that has ended did not make; empty if none, or while it runs."""
     if state.ended is None or repeats_of(state) is None:
         return ""
-    left = to_repeat(state).again
+    left = to_repeat(state)
     cut = sum(Training.of(trial).live for trial in state.repetitions.values())
     if not left and not cut:
         return ""
     parts = [f"{counted(len(left), 'repetition')} not begun"] if left else []
     parts += [f"{cut} cut off"] if cut else []
-    return f"The repetitions are not complete ({', '.join(parts)}, in this round): resume the sweep to make them."
+    return f"The repetitions are not complete ({', '.join(parts)}): resume the sweep to make them."
 
 
 # --- Numbers and errors in words ------------------------------------------------------------------

@@ -155,21 +155,6 @@ class ASHA(GangScheduler):
         shown = "".join(f"\nBracket {number}: {rungs}" for number, rungs in enumerate(brackets))
         return f"Using ASHA: num_stopped={self.num_stopped}{shown}"
 
-    def _state(self) -> dict[str, Any]:
-        return {
-            "brackets": [[rung.state() for rung in rungs] for rungs in self._brackets],
-            "credit": self._credit,
-            "bracket_of": self._bracket_of,
-            "num_stopped": self.num_stopped,
-        }
-
-    def _load(self, state: Mapping[str, Any]) -> None:
-        for rungs, saved in zip(self._brackets, state["brackets"], strict=True):
-            for rung, filed in zip(rungs, saved, strict=True):
-                rung.load(filed)
-        self._credit, self._bracket_of = list(state["credit"]), dict(state["bracket_of"])
-        self._bound_of, self.num_stopped = {}, state["num_stopped"]
-
     # -- the rule -----------------------------------------------------------------------------------
 
     def _judge(self, trial_id: str, result: Mapping[str, Any]) -> str | None:
@@ -235,16 +220,6 @@ class ASHA(GangScheduler):
     def _bound(self, rungs: list[Rung], at: float) -> int | None:
         """Return the first report at or past the first of these rungs; without one, the first past the end."""
         return math.ceil(rungs[0].milestone) if rungs else self._end.bound(at)
-
-    def _settings(self) -> dict[str, Any]:
-        return {
-            "time_attr": self.time_attr,
-            "max_t": self.max_t,
-            "grace_period": self.grace_period,
-            "reduction_factor": self.reduction_factor,
-            "brackets": len(self._brackets),
-            **({} if self._milestones is None else {"milestones": self._milestones}),
-        }
 
 
 def _ascending(milestones: Sequence[float], brackets: int) -> list[float]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ray.tune.schedulers import (
@@ -18,7 +16,6 @@ from ray.tune.schedulers import (
     TrialScheduler,
 )
 
-from tunelight import stores
 from tunelight.compat.ray import DEFAULT_METRIC, TRAINING_ITERATION
 from tunelight.errors import SettingsError
 from tunelight.messages import Continue
@@ -177,36 +174,7 @@ class GangScheduler(FIFOScheduler):  # type: ignore[misc,unused-ignore]
         """Return text for Tune's own table."""
         return f"Using {type(self).__name__}"
 
-    def save(self, checkpoint_path: str) -> None:
-        """Write settings and state as JSON, atomically."""
-        settings = {"metric": self._metric, "mode": self._mode, **self._settings()}
-        stores.write_atomically(checkpoint_path, json.dumps({"settings": settings, **self._state()}))
-
-    def restore(self, checkpoint_path: str) -> None:
-        """Load what ``save`` wrote. Raises: SettingsError if it was written under other settings."""
-        state = json.loads(Path(checkpoint_path).read_text(encoding="utf-8"))
-        saved = state["settings"]
-        self._metric, self._mode = self._metric or saved["metric"], self._mode or saved["mode"]
-        own = {"metric": self._metric, "mode": self._mode, **self._settings()}
-        if differ := [f"{key}={own[key]!r} (saved: {saved[key]!r})" for key in own if own[key] != saved[key]]:
-            raise SettingsError(
-                f"{checkpoint_path} was saved by {type(self).__name__} with other settings than this one: "
-                f"{', '.join(differ)}. Restore it with the settings it was saved under."
-            )
-        self._load(state)
-
     # -- for subclasses -------------------------------------------------------------------------------
-
-    def _settings(self) -> dict[str, Any]:
-        """Return the settings without which a saved state means something else, as plain data."""
-        return {}
-
-    def _state(self) -> dict[str, Any]:
-        """Return the state as plain data."""
-        return {}
-
-    def _load(self, state: Mapping[str, Any]) -> None:
-        """Load what ``_state`` returned."""
 
     def _check_judged(self) -> None:
         """Raise SettingsError unless there is a metric and a mode to compare trials by."""
@@ -236,7 +204,7 @@ class _Adapted(GangScheduler):
 
     _FORWARDED: Final = (
         *("set_search_properties", "on_trial_add", "on_trial_result", "on_trial_complete", "on_trial_error"),
-        *("on_trial_remove", "choose_trial_to_run", "debug_string", "save", "restore"),
+        *("on_trial_remove", "choose_trial_to_run", "debug_string"),
     )
 
     def __init__(self, inner: TrialScheduler) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ray.tune.experiment import Trial
@@ -225,12 +225,6 @@ class ElasticASHA(GangScheduler):
         """Return one line: the rungs with their number of trials, those promoted, and the value to beat."""
         return f"Using ElasticASHA: {described(self._promotion.rungs, self._promotion.eta, self._mode, closed=False)}"
 
-    def _state(self) -> dict[str, Any]:
-        return {"rungs": self._promotion.state()}
-
-    def _load(self, state: Mapping[str, Any]) -> None:
-        self._promotion.load(state["rungs"])
-
     # -- what becomes of one trial ------------------------------------------------------------------
 
     def _judge(self, member: Member, result: Mapping[str, Any], *, ended: bool = False) -> Verdict:
@@ -313,13 +307,6 @@ class ElasticASHA(GangScheduler):
         if bound != member.until:
             member.until = bound
             tell(member.trial, Continue(until=bound))
-
-    def _settings(self) -> dict[str, Any]:
-        return {
-            "reduction_factor": self._promotion.eta,
-            "grace_period": self.grace_period,
-            "max_t": self.max_t,
-        }
 
 
 # --- Successive halving in its promotion form: which trials go on, which wait, and which are promoted later ---
@@ -424,23 +411,6 @@ class Promotion:
     def worst_first(self) -> list[str]:
         """Return the paused trials, the worst of the lowest rung first."""
         return [trial_id for rung in self.rungs for trial_id in rung.waiting()]
-
-    def state(self) -> list[dict[str, Any]]:
-        """Return plain data for JSON."""
-        return [rung.state() for rung in self.rungs]
-
-    def load(self, state: Iterable[Mapping[str, Any]]) -> None:
-        """Load what ``state`` returned; trials that trained then are expected to be added again."""
-        for number, (rung, filed) in enumerate(zip(self.rungs, state, strict=True)):
-            rung.load(filed)
-            for trial_id, (loss, _) in rung.filed.items():
-                member = self._members[trial_id]
-                member.target, member.loss = number + 1, loss
-            for trial_id in rung.waiting():
-                member = self._members[trial_id]
-                member.at, member.state = number, State.PAUSED
-                member.progress = rung.milestone
-        self.changed()
 
     def _file(self, member: Member, at: float, loss: float) -> None:
         target = member.target

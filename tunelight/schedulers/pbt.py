@@ -14,7 +14,7 @@ import copy
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -231,21 +231,6 @@ class GangPBT(GangScheduler):
         alive = sum(not member.ended for member in self._members.values())
         return f"Using GangPBT: {alive} of {len(self._members)} members train, {self.num_exploits} exploits"
 
-    def _state(self) -> dict[str, Any]:
-        kind, keys, *rest = self._rng.get_state(legacy=True)
-        return {
-            "members": {key: asdict(replace(one, told=False, leaves=False)) for key, one in self._members.items()},
-            "rng": [kind, np.asarray(keys).tolist(), *rest],
-            "exploits": self.num_exploits,
-        }
-
-    def _load(self, state: Mapping[str, Any]) -> None:
-        """Load members and generator; offers are gone, so that checkpoints stand in for them."""
-        self._members = {key: _Member(**member) for key, member in state["members"].items()}
-        kind, keys, *rest = state["rng"]
-        self._rng.set_state((kind, np.asarray(keys, dtype=np.uint32), *rest))
-        self.num_exploits = state["exploits"]
-
     # -- the rule -----------------------------------------------------------------------------------
 
     def _go_on(self, trial: Trial, member: _Member, until: int | None) -> str:
@@ -331,16 +316,6 @@ class GangPBT(GangScheduler):
         """Return how much a trial has had of the cluster, as a sort key."""
         member = self._members.get(trial.trial_id)
         return (member.reports, member.index) if member is not None else (0, len(self._members))
-
-    def _settings(self) -> dict[str, Any]:
-        return {
-            "perturbation_interval": self._interval,
-            "quantile_fraction": self._quantile,
-            "resample_probability": self._resample,
-            "perturbation_factors": self._factors,
-            "seed": self._seed,
-            "max_lead": self._lead,
-        }
 
 
 def _check_is_gang(trial: Any) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from sortedcontainers import SortedList
 
@@ -79,21 +79,6 @@ class Rung:
     def waiting(self) -> list[str]:
         """Return the waiting trials, the worst first."""
         return [trial_id for *_, trial_id in reversed(self._waiting)]
-
-    def state(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
-        return {
-            "losses": {trial_id: loss for trial_id, (loss, _) in self.filed.items()},
-            "promoted": sorted(self.promoted),
-            "waiting": [trial_id for *_, trial_id in self._waiting],
-        }
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Load what ``state`` returned."""
-        self.filed = {trial_id: (loss, order) for order, (trial_id, loss) in enumerate(state["losses"].items())}
-        self._order = SortedList(self.filed.values())
-        self.promoted = set(state["promoted"])
-        self._waiting = SortedList((*self.filed[trial_id], trial_id) for trial_id in state["waiting"])
 
     def _best(self, eta: float, *, closed: bool) -> int:
         return max(top_count(len(self.filed), eta), 1 if closed else 0)

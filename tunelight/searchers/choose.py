@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from tunelight.errors import SettingsError, first_of, unknown
+from tunelight.errors import SettingsError, unknown
 from tunelight.searchers.tried import all_of, endless, is_finite, values_of
 from tunelight.space.grid_points import alike
 
@@ -140,7 +139,7 @@ def _fitting(space: SearchSpace, settings: Settings) -> str:
     """
     from tunelight.space.distributions import parameter_of
 
-    trials, warm = count_trials(space, settings), settings.warm_start.asked
+    trials, warm = count_trials(space, settings), bool(settings.warm_start)
     if len(settings.objectives) > 1:
         return "nsgaii" if trials > _GENERATIONS and not warm else "tpe"
     whole = settings.scheduler in ("fifo", {"name": "fifo"}) and not space.when
@@ -181,7 +180,7 @@ def _optuna(
     else:
         raise SettingsError(_no_searcher(given, [*_OWN, *KINDS]))
     searcher = plan.for_sweep(space, settings.metric, settings.mode, settings.seed or 0)
-    if settings.warm_start.sweeps and not searcher.learns:
+    if settings.warm_start and not searcher.learns:
         _refuse_warm_start(settings, f"searcher={given!r}")
     _warm_up(searcher, space, settings, resumed)
     return searcher
@@ -189,21 +188,12 @@ def _optuna(
 
 def _warm_up(searcher: OptunaSearcher, space: SearchSpace, settings: Settings, resumed: Path | None) -> None:
     """Let a searcher learn from the earlier sweeps that the settings name."""
-    asked = settings.warm_start
-    if not asked.sweeps:
+    if not settings.warm_start:
         return
-    from tunelight.searchers.earlier import read_alike, read_earlier, translated
+    from tunelight.searchers.earlier import read_earlier, translated
 
-    if asked.sweeps is True:
-        earlier, sweeps = read_alike(settings, resumed)
-    else:
-        earlier, sweeps = read_earlier(asked.sweeps, settings.objectives, resumed)
-    count = searcher.learn(translated(earlier, space, asked.keys))
-    if not count and asked.sweeps is True:
-        where = f"earlier sweeps in {settings.storage}"
-        none = f"none of the {len(earlier)} trials of {where} has a key of this search space"
-        _note(searcher, f"warm start: {none if earlier else f'no {where} trained the same code for the metric'}")
-        return
+    earlier, sweeps = read_earlier(settings.warm_start, settings.objectives, resumed)
+    count = searcher.learn(translated(earlier, space))
     searcher.sweeps = sweeps
     if not count:
         raise SettingsError(
@@ -217,26 +207,6 @@ def _warm_up(searcher: OptunaSearcher, space: SearchSpace, settings: Settings, r
 
 def _note(searcher: TrackingSearcher, text: str) -> None:
     searcher.notes = [*searcher.notes, text]
-
-
-def offer_warm_start(searcher: Searcher, settings: Settings) -> None:
-    """Let a searcher that could learn from earlier sweeps, and was not told to, note which there are."""
-    from tunelight.searchers.random import TrackingSearcher
-
-    if not isinstance(searcher, TrackingSearcher) or not searcher.learns or settings.warm_start.asked:
-        return
-    if "://" in str(settings.storage):  # a store takes long to answer
-        return
-    from tunelight.searchers.earlier import count_alike
-
-    with contextlib.suppress(Exception):  # whatever is wrong with an old sweep is no matter here
-        if there := count_alike(settings):
-            names = first_of([*there], 3)
-            _note(
-                searcher,
-                f"{sum(there.values())} trials of earlier sweeps ({names}) trained the same code for this metric; with "
-                "warm_start=True (in YAML: warm_start: true) the searcher would learn from them",
-            )
 
 
 def _no_searcher(given: Any, valid: list[str]) -> str:
@@ -262,7 +232,7 @@ def _no_searcher(given: Any, valid: list[str]) -> str:
 
 
 def _refuse_warm_start(settings: Settings, who: str) -> None:
-    if settings.warm_start.sweeps:
+    if settings.warm_start:
         raise SettingsError(
             f"warm_start= is given, but {who} does not look at earlier trials. Choose searcher='auto' (or 'tpe', "
             "'gp', 'cmaes', 'nsgaii'), or leave warm_start= out."

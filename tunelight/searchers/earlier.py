@@ -22,10 +22,8 @@ from tunelight.record import (
     list_sweeps,
     metric_value,
     read_record,
-    record_of,
-    trained_alike,
 )
-from tunelight.settings import Mode, Settings
+from tunelight.settings import Mode
 from tunelight.space import SearchSpace
 
 MOST: Final = 20
@@ -81,46 +79,14 @@ def read_earlier(
     return trials, sweeps
 
 
-def read_alike(settings: Settings, but: Path | None = None) -> tuple[list[Earlier], list[Path]]:
-    """Return the trials and folders of the last 20 sweeps in the storage that trained the same code for the metrics.
-
-    There may be none. ``but``: the sweep that asks.
-    """
-    found = _last(trained_alike(settings, but), settings.objectives)
-    return [trial for _, trials in found for trial in trials], [sweep for sweep, _ in found]
-
-
-def count_alike(settings: Settings) -> dict[str, int]:
-    """Return how many trials each sweep has that ``warm_start=True`` would take, at little cost.
-
-    Only the last 20 sweeps in the storage are looked at, and of their records only how many trials there are.
-    """
-    begins = b'{"kind":"trial"'
-    found = {one.name: record_of(one).read_bytes().count(begins) for one in trained_alike(settings, most=MOST)}
-    return {name: count for name, count in found.items() if count}
-
-
-def translated(trials: Sequence[Earlier], space: SearchSpace, keys: Mapping[str, str]) -> list[Earlier]:
+def translated(trials: Sequence[Earlier], space: SearchSpace) -> list[Earlier]:
     """Return trials with the configurations that ``space`` would have for them, as far as it has their keys.
 
-    A fixed value of an earlier sweep is a value like any other. ``keys``: new names by old ones.
-
-    Raises: SettingsError for a name in ``keys`` that neither has.
+    A fixed value of an earlier sweep is a value like any other.
     """
-    for new in keys.values():
-        if new not in space.domains:
-            raise SettingsError(
-                unknown("warm_start: keys: the search space has no", new, space.domains, listed="It has")
-            )
-    configs = [dict(_flat(trial.config)) for trial in trials]
-    there = dict.fromkeys(key for config in configs for key, value in config.items() if not isinstance(value, Mapping))
-    for old in keys if trials else ():
-        if old not in there:
-            raise SettingsError(unknown("warm_start: keys: no earlier sweep has a key", old, there, listed="They have"))
     made = []
-    for trial, config in zip(trials, configs, strict=True):
-        renamed = {new: config[old] for old, new in keys.items() if old in config}
-        values = {key: value for key, value in config.items() if key not in keys} | renamed
+    for trial in trials:
+        values = dict(_flat(trial.config))
         made.append(replace(trial, config=space.written({key: values[key] for key in space.domains if key in values})))
     return made
 

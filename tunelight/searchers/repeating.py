@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from tunelight.compat.ray import TRAINING_ITERATION
-from tunelight.record import Plan, Standing, Training, metric_value, plan, standings
+from tunelight.record import Standing, Training, metric_value, plan, standings
 from tunelight.record.repeated import chosen, length
 from tunelight.settings.repeats import Repeats
 
@@ -29,7 +29,7 @@ class Repetitions:
         self._repeats, self._metric, self._mode = repeats, metric, mode
         self._trainings = {one.id: replace(one) for one, _ in past}
         self._configs = {one.id: dict(config) for one, config in past}
-        self._plan: Plan | None = None
+        self._plan: list[tuple[str, int]] | None = None
         self._length: float | None = None
 
     def begin(self, trial_id: str, config: Mapping[str, Any], repeats: str | None = None, repetition: int = 0) -> None:
@@ -65,7 +65,7 @@ class Repetitions:
         """
         if self._plan is None:
             self._plan = plan(self._ordered, self._repeats, self._mode)
-        return next(iter(self._plan.again), None)
+        return next(iter(self._plan), None)
 
     def standings(self) -> list[Standing]:
         """Return the configurations that were trained again, the best mean first."""

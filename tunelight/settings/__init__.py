@@ -5,4 +5,3 @@ from tunelight.settings.checks import check_trainer_argument
 from tunelight.settings.code import check_model, check_train, fingerprint, import_path, load_object
 from tunelight.settings.objectives import Mode, check_paired, paired
 from tunelight.settings.values import NAMES, PARTS, SETTINGS, Settings, check_names, check_setting
-from tunelight.settings.warm import WarmStart

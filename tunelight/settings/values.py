@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, Literal
 
 from tunelight.checkpoints.policy import Checkpoints
@@ -25,7 +26,6 @@ from tunelight.settings.checks import check_datasets
 from tunelight.settings.code import Style, find_flavour, script_code
 from tunelight.settings.objectives import Mode, check_metric, check_mode, check_paired, paired
 from tunelight.settings.repeats import Repeats
-from tunelight.settings.warm import WarmStart
 
 PARTS: tuple[str, ...] = ("model", "data", "trainer")
 """What the keys of a ``model=`` sweep's search space begin with."""
@@ -120,10 +120,8 @@ class Settings:
         None, partial(checks.whole, least=0, most=_MAX_SEED), "Seeds configurations and trials."
     )
     baselines: Sequence[Mapping[str, Any]] = _setting((), checks.baselines, "Configurations to try first.")
-    warm_start: WarmStart = _setting(
-        (),
-        WarmStart.of,
-        "Earlier sweeps for the searcher to learn from: true for those of the same training code, or folders.",
+    warm_start: Sequence[Path] = _setting(
+        (), checks.folders, "Earlier sweeps for the searcher to learn from, or folders of sweeps."
     )
     callbacks: Sequence[Any] = _setting((), checks.callbacks, "Ray Tune callbacks, package.module:Class.")
     failures: FailurePolicy = _setting(3, checks.failures, "How many lost workers and hangs a trial survives.")

@@ -36,7 +36,7 @@ from tunelight.record import (
     to_json_types,
 )
 from tunelight.resources import Reservation
-from tunelight.settings import Settings, WarmStart, fingerprint
+from tunelight.settings import Settings, fingerprint
 from tunelight.settings.checks import plain_setting
 from tunelight.space import SearchSpace
 from tunelight.stores.masking import masked_settings
@@ -72,8 +72,7 @@ class SavedSweep:
         """Return ``settings`` with what was set by command in earlier runs, where these have the value from before it.
 
         A script that starts its sweep again passes the same arguments as at first; one whose argument was changed
-        since means it. Enqueued configurations are added to the baselines. Trials are evaluated as before, and
-        ``warm_start=True`` stands for the same sweeps.
+        since means it. Enqueued configurations are added to the baselines. Trials are evaluated as before.
         """
         steered = self.sweep_file.get("steered") or {}
         given = [to_json_types(config) for config in settings.baselines]
@@ -87,9 +86,6 @@ class SavedSweep:
         if changed:
             said = ", ".join(f"{name}={value!r}" for name, value in changed.items())
             _log.warning("%s: set by command while the sweep ran, and still so.", said)
-        if settings.warm_start.sweeps is True:  # it goes on with the sweeps that it began with
-            began = WarmStart.of("warm_start", self.sweep_file.get("warm_start") or ())
-            changed |= {"warm_start": replace(began, keys=settings.warm_start.keys)} if began.asked else {}
         if settings.evaluation is None:
             changed["evaluation"] = self.sweep_file.get("evaluation")
         return replace(settings, **changed, baselines=(*settings.baselines, *enqueued))

@@ -114,7 +114,7 @@ def run(
     resume: bool | Literal["force"] = UNSET,
     seed: int | None = UNSET,
     baselines: Sequence[Mapping[str, Any]] = UNSET,
-    warm_start: bool | str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Mapping[str, Any] = UNSET,
+    warm_start: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = UNSET,
     callbacks: Sequence[Any] = UNSET,
     failures: FailurePolicy | Mapping[str, Any] | int = UNSET,
     evaluation: Evaluation | None = UNSET,
@@ -174,12 +174,10 @@ def run(
             damaged lines of the record.
         seed: configurations and the trials' seeds follow from it (None: drawn, and kept by a resumed sweep).
         baselines: configurations to try first (none).
-        warm_start: earlier sweeps for the searcher to learn from, as far as their search spaces overlap: True for the
-            last 20 in ``storage`` that trained the same code for the same metric, if there are any, or their folders; a
-            folder that holds sweeps stands for the last 20 that reported the metric (none). Keys that have another name
-            now are given as well, {"sweeps": True, "keys": {"lr": "model.lr"}}.
+        warm_start: folders of earlier sweeps for the searcher to learn from, as far as their search spaces overlap; a
+            folder that holds sweeps stands for the last 20 that reported the metric (none).
         callbacks: Ray Tune Callbacks, on the driver.
-        failures: FailurePolicy(max_failures=3, ...), {"on_slow": "ignore"}, or only how many failures (lost workers
+        failures: FailurePolicy(max_failures=3, ...), {"hang_timeout_s": 60}, or only how many failures (lost workers
             and nodes, hangs) a trial survives, each time continuing from its last checkpoint.
         evaluation: Lightning's validation and test: "ddp", as its DDP does, or "exact", with one process's values for
             any number of workers (None: "ddp" for gangs of a fixed size, "exact" for elastic ones).
@@ -257,12 +255,9 @@ def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None, co
     )
     from tunelight.schedulers.choose import judged_by
     from tunelight.searchers import Repetitions, ResumeState, TrackingSearcher
-    from tunelight.searchers.choose import offer_warm_start
 
-    if isinstance(searcher, TrackingSearcher) and settings.warm_start.asked:
-        settings = replace(settings, warm_start=settings.warm_start.used(searcher.sweeps))
-    elif past is None:
-        offer_warm_start(searcher, settings)
+    if isinstance(searcher, TrackingSearcher) and settings.warm_start:
+        settings = replace(settings, warm_start=searcher.sweeps)
     at_first = reservation
     if scheduler.resizes and reservation.least is not None:
         at_first = reservation.starting(reservation.least)  # the scheduler decides who gets more

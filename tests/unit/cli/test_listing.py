@@ -14,7 +14,7 @@ import pytest
 from tests.kit.recording import ERROR, Writer
 from tests.unit.cli.test_command import call
 from tunelight.cli.app import BAD_INPUT, INTERRUPTED, OK
-from tunelight.record import leased, write_sweep_file
+from tunelight.record import leased
 from tunelight.results import SweepResults
 
 # name, trials' losses, how it ended, metric's mode; the last is the newest
@@ -205,12 +205,6 @@ def test_a_sweep_that_is_named_through_a_folder_in_it_is_deleted_whole(two_sweep
     assert "Give --yes" in call("rm", "a", code=BAD_INPUT).stderr  # where no terminal could ask
     call("rm", "tunelight_runs/a/trial_00000/..", "a", "--yes")
     assert [path.name for path in two_sweeps.iterdir()] == ["b"]
-
-
-def test_rm_says_which_sweeps_were_warm_started_from_it(two_sweeps):
-    write_sweep_file(two_sweeps / "b", {"metric": "loss", "mode": "min", "warm_start": [str(two_sweeps / "a")]})
-    text = call("rm", "a", "--yes").output
-    assert "Sweep b was warm-started from it, and cannot be resumed without it." in text
 
 
 def checkpoints_in(folder: Path) -> list[str]:

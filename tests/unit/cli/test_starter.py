@@ -39,11 +39,12 @@ def test_its_comments_of_earlier_sweeps_hold(starter, monkeypatch):
     call("init", "new")
     monkeypatch.chdir(starter)
     text = Path("space.yaml").read_text()
-    for line in ("searcher: auto", "warm_start: true"):
+    for line in ("searcher: auto", "warm_start: tunelight_runs"):
         assert f"\n# {line}\n" in text
         text = text.replace(f"# {line}", line)
     Path("space.yaml").write_text(text)
-    assert "12 trials, judged by val_loss" in call("check", "space.yaml", "--workers", "1").output
+    settings = SearchSpace.load("space.yaml").settings
+    assert (settings["searcher"], settings["warm_start"][0].name) == ("auto", "tunelight_runs")
 
 
 def test_nothing_is_overwritten(starter):

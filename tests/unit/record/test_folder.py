@@ -23,7 +23,6 @@ from tunelight.record.upkeep import (
     delete_checkpoints,
     delete_sweep,
     size_of,
-    started_from,
 )
 from tunelight.results import SweepResults
 from tunelight.stores import store_of
@@ -287,10 +286,3 @@ def test_checkpoints_are_deleted_and_nothing_else(folder, tmp_path):
     assert sorted(path.name for path in (folder / "trial_00000").iterdir()) == ["log.txt"]
     assert (elsewhere / "report-000001.ckpt").exists()
     assert delete_checkpoints(folder, trials) == 0
-
-
-def test_sweeps_that_were_warm_started_from_it_are_named(folder, tmp_path):
-    for name, source in (("later", folder), ("digits-2", tmp_path / "digits-3")):
-        other = create_sweep_folder(tmp_path, name)
-        write_sweep_file(other, {"metric": "loss", "mode": "min", "warm_start": [str(source)]})
-    assert started_from(folder) == ["later"]

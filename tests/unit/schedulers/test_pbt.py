@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import json
 import math
 import random
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -199,28 +197,6 @@ def test_the_same_reports_give_the_same_decisions_and_another_seed_others() -> N
     assert first == again
     assert len(first) > 5
     assert first != other
-
-
-def test_it_knows_where_it_was_after_save_and_restore(tmp_path: Path) -> None:
-    whole = Population(6, seed=3)
-    half = Population(6, seed=3)
-    reports = [
-        (index, number, random.Random(number * 7 + index).random()) for number in range(1, 21) for index in range(6)
-    ]
-    for one in reports:
-        whole.report(*one)
-    for one in reports[:60]:
-        half.report(*one)
-    half.pbt.save(str(tmp_path / "state"))
-    rest = Population(6, seed=3)
-    rest.pbt.restore(str(tmp_path / "state"))
-    for trial, old in zip(rest.trials, half.trials, strict=True):
-        trial.config = old.config
-        rest.pbt.on_trial_add(rest.controller, trial)
-    for one in reports[60:]:
-        rest.report(*one)
-    assert half.changes + rest.changes == whole.changes
-    assert json.loads((tmp_path / "state").read_text())["members"]
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,6 @@ def train(config: dict[str, Any]) -> None:
         ("auto", {}, optuna.samplers.TPESampler),
         ({"name": "auto"}, {"scheduler": "fifo"}, optuna.samplers.GPSampler),
         ("auto", {"scheduler": "fifo", "num_samples": 101}, optuna.samplers.TPESampler),
-        ("auto", {"scheduler": "fifo", "warm_start": True}, optuna.samplers.TPESampler),
         ("auto", {"metric": ["loss", "latency"], "num_samples": 200}, optuna.samplers.TPESampler),
         ("auto", {"metric": ["loss", "latency"], "num_samples": 201}, optuna.samplers.NSGAIISampler),
     ],

@@ -72,7 +72,7 @@ def record_asha(folder: Path, trials: int = 30) -> ASHA:
 
 
 def filed(scheduler: ASHA) -> Any:
-    return [[rung.state() for rung in rungs] for rungs in scheduler._brackets]
+    return [[(rung.filed, rung.promoted, rung.waiting()) for rung in rungs] for rungs in scheduler._brackets]
 
 
 def test_a_replayed_asha_has_the_rungs_and_brackets_of_the_live_one(tmp_path):

@@ -308,7 +308,7 @@ def test_a_repetition_that_was_cut_off_stays_so_where_none_are_wanted_any_more(t
         (0, False, True, ("00000", 1)),
         (1, False, True, ("00001", 1)),
         (2, False, True, ("00000", 2)),
-        (2, True, True, None),
+        (2, True, True, ("00000", 2)),
         (4, False, False, None),
     ],
 )
@@ -363,8 +363,8 @@ def test_a_replayed_scheduler_never_hears_of_repetitions(tmp_path: Path) -> None
     replay_scheduler(lines, asha)
     first = ASHA(metric="loss", mode="min", max_t=9)
     replay_scheduler([line for line in lines if line.get("trial") not in ("00002", "00003")], first)
-    assert [[rung.state() for rung in rungs] for rungs in asha._brackets] == [
-        [rung.state() for rung in rungs] for rungs in first._brackets
+    assert [[rung.filed for rung in rungs] for rungs in asha._brackets] == [
+        [rung.filed for rung in rungs] for rungs in first._brackets
     ]
     assert sum(len(rung.filed) for rungs in asha._brackets for rung in rungs) == 2
 
