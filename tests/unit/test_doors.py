@@ -37,9 +37,9 @@ BROUGHT_BY_USERS = {
 """Libraries that are used where they are and missed nowhere: no dependency."""
 
 MOST_FLOORS = 12
-MOST_LINES = {"tunelight": 49_256, "tests": 55_230, "benchmarks": 8_826}
+MOST_LINES = {"tunelight": 49_250, "tests": 55_230, "benchmarks": 8_826}
 MOST_FILES = 263
-MOST_CORE_LINES = 34_399
+MOST_CORE_LINES = 34_393
 """As many as there are: what is added takes as much away."""
 FRONT = frozenset({"cli", "__main__"})
 """The commands: neither core, nor extras."""
