@@ -56,12 +56,6 @@ class Reservation:
         return [bundle for bundle in (self.head, *[self.worker] * self.workers) if bundle]
 
     @property
-    def totals(self) -> dict[str, float]:
-        """What it reserves in all, by the name of the resource."""
-        names = dict.fromkeys(name for bundle in self.bundles for name in bundle)
-        return {name: sum(bundle.get(name, 0.0) for bundle in self.bundles) for name in names}
-
-    @property
     def evaluation(self) -> Evaluation:
         """How its gang evaluates unless something else is chosen: a gang that changes its size, exactly."""
         return "ddp" if self.least is None else "exact"
