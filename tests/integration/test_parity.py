@@ -52,14 +52,14 @@ class Boring(pl.LightningModule):
         self.layer = nn.Linear(8, 2)
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        loss: torch.Tensor = (self.layer(batch[0]) - 1).square().mean()
+        loss: torch.Tensor = (self.layer(batch[-1]) - 1).square().mean()
         self.log("loss", loss, on_step=False, on_epoch=True, sync_dist=True)
         return loss
 
     validation_step = test_step = training_step
 
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
-        return self.layer(batch[0])
+        return self.layer(batch[-1])
 
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), lr=0.1)
