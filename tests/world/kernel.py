@@ -31,7 +31,9 @@ def running() -> Kernel:
 BEGAN = 1_750_000_000.0
 """What `time.time` says at the start."""
 _TICK_S = 1e-6
-"""What it takes to look at the clock, so that no loop that looks for a time to come is endless."""
+"""The shortest sleep."""
+_LOOKS = 10_000
+"""After so many looks at the clock between two events time goes on, so that no loop that waits for it is endless."""
 
 
 class Killed(BaseException):
@@ -235,7 +237,7 @@ class Kernel:
         self.current: Thread | None = None
         self.hub = greenlet.getcurrent()
         self.pids, self.idents = itertools.count(1000), itertools.count(1)
-        self.happened = 0
+        self.happened = self._looks = 0
         self.logged: deque[tuple[float, str]] = deque(maxlen=20_000)
         self.errors: list[tuple[Thread, BaseException]] = []
         self._queue: list[tuple[float, float, int, Timer]] = []
@@ -307,7 +309,7 @@ class Kernel:
             self.now = max(self.now, time)
             if self.now > most_s:
                 raise StuckError(f"it is not over after {most_s:.0f} s")
-            self.happened += 1
+            self.happened, self._looks = self.happened + 1, 0
             if self.happened > most:
                 raise StuckError(f"it is not over after {most} events, at {self.now:.1f} s")
             timer.call()
@@ -343,14 +345,19 @@ class Kernel:
 
     # -- what modules get in place of Python's own
 
+    def _look(self) -> None:
+        self._looks += 1
+        if self._looks > _LOOKS:
+            self.now += 0.001
+
     def monotonic(self) -> float:
         """As ``time.monotonic``: with the clock of the node where it is asked."""
-        self.now += _TICK_S
+        self._look()
         return self.now + getattr(getattr(self.current and self.current.process, "node", None), "booted_s", 0.0)
 
     def time(self) -> float:
         """As ``time.time``: with the clock of the node where it is asked."""
-        self.now += _TICK_S
+        self._look()
         return BEGAN + self.now + getattr(getattr(self.current and self.current.process, "node", None), "ahead_s", 0.0)
 
 

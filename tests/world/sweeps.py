@@ -116,6 +116,7 @@ class World:
 def _patched(world: World) -> contextlib.ExitStack:
     """Put the world in the places of time, Ray and processes."""
     import ray
+    from ray.tune.experiment import Trial
 
     import tunelight.sweep.run as runs
     from tunelight.compat import ray as rays
@@ -195,6 +196,7 @@ def _patched(world: World) -> contextlib.ExitStack:
         (lease, "process_table", lambda: kernel.here.node.name),
         (lease, "is_running", lambda pid: _runs(world, pid)),
         (lease, "born", lambda pid: pid if _runs(world, pid) else 0),
+        (Trial, "__hash__", lambda trial: hash(trial.trial_id)),  # Tune keeps trials in sets
         (os, "chdir", lambda _: None),
         (secrets, "token_hex", lambda number=8: f"{kernel.rng.getrandbits(8 * number):0{2 * number}x}"),
         (secrets, "randbelow", kernel.rng.randrange),
@@ -237,7 +239,7 @@ def _text(key: Any) -> str:
 
 def _modules() -> list[Any]:
     """Return the modules whose time is the world's: tunelight's, and those of Tune's controller."""
-    tunes = ("ray.tune", "ray.air.execution")
+    tunes = ("ray.tune", "ray.air.execution", "ray.train._internal")
     return [
         module
         for name, module in list(sys.modules.items())
