@@ -173,7 +173,10 @@ def _patched(world: World) -> contextlib.ExitStack:
         (
             ray._private.worker,
             "_global_node",
-            SimpleNamespace(get_session_dir_path=lambda: str(world.folder / "session"), node_ip_address="10.0.0.1"),
+            SimpleNamespace(
+                get_session_dir_path=lambda: str(world.folder / fake.get_runtime_context().get_job_id()),
+                node_ip_address="10.0.0.1",
+            ),
         ),
         (rays, "_store", lambda: kv),
         (rays, "is_dead", lambda actor: fake.actors[actor].dead is not None if actor in fake.actors else True),
