@@ -11,6 +11,7 @@ returns 1 where anything does not.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import gc
 import itertools
 import json
@@ -23,6 +24,9 @@ import tempfile
 import time
 import traceback
 from pathlib import Path
+
+HANGS_S = 60.0
+"""How long a sweep may take here; more is no matter of virtual time."""
 
 
 def main() -> int:
@@ -72,6 +76,7 @@ def apart(seed: int, kind: str, replay: bool) -> tuple[float, float, float]:
     """
     read, write = os.pipe()
     if (child := os.fork()) == 0:
+        faulthandler.dump_traceback_later(HANGS_S, exit=True)
         try:
             told = one(seed, kind, replay=replay)
             sys.stdout.flush()
@@ -82,8 +87,12 @@ def apart(seed: int, kind: str, replay: bool) -> tuple[float, float, float]:
         os._exit(0)
     os.close(write)
     with os.fdopen(read) as answer:
-        wrong, faults, hours = json.loads(answer.read())
+        said = answer.read()
     os.waitpid(child, 0)
+    if not said:
+        sys.stdout.write(f"seed {seed} ({kind}): its process has ended, or waits for something of this machine\n")
+        return 1.0, 0.0, 0.0
+    wrong, faults, hours = json.loads(said)
     return wrong, faults, hours
 
 

@@ -32,8 +32,8 @@ BEGAN = 1_750_000_000.0
 """What `time.time` says at the start."""
 _TICK_S = 1e-6
 """The shortest sleep."""
-_LOOKS = 10_000
-"""After so many looks at the clock between two events time goes on, so that no loop that waits for it is endless."""
+_LOOKS = 100
+"""After so many looks at the clock between two events its thread waits, so that no loop that looks is endless."""
 
 
 class Killed(BaseException):
@@ -347,8 +347,9 @@ class Kernel:
 
     def _look(self) -> None:
         self._looks += 1
-        if self._looks > _LOOKS:
-            self.now += 0.001
+        if self._looks > _LOOKS and self.current is not None:
+            self._looks = 0
+            self.sleep(0.5)
 
     def monotonic(self) -> float:
         """As ``time.monotonic``: with the clock of the node where it is asked."""

@@ -23,7 +23,7 @@ from tests.world.rays import Rays, forget
 from tunelight.errors import PreemptedError, TunelightError
 
 EPOCHS = 8
-LIMIT_S = 3600.0
+LIMIT_S = 900.0
 """How long a sweep may take, with all that happens to it."""
 SETTLES_S = 30.0
 """How long what it leaves behind may take to be gone."""

@@ -131,6 +131,7 @@ class _SchedulerReplay:
     def _change(self, trial: Any, before: str | None, state: str) -> None:
         trial.status = _STATUS.get(state, Trial.TERMINATED)
         if state == PENDING:
+            self.paused.discard(trial.trial_id)  # it went on, and has lost or left its workers before it reported again
             self._scheduler.on_trial_add(self, trial)
         elif state == ERROR:
             self._scheduler.on_trial_error(self, trial)

@@ -375,3 +375,17 @@ def test_elastic_asha_promotes_a_trial_that_was_paused_under_the_last_driver(tmp
     chosen = [scheduler.choose_trial_to_run(controller) for _ in range(3)]
     assert trials["00000"] in chosen
     assert all(one is None or one in trials.values() for one in chosen)
+
+
+def test_a_trial_that_went_on_and_then_left_its_workers_is_not_paused(tmp_path):
+    sweep = Sweep(tmp_path)
+    trial = sweep.add(lr=0.5)
+    sweep.start(trial)
+    sweep.report(trial, 1, 1.0)
+    sweep.callback._set(trial.trial_id, "PAUSED")
+    sweep.start(trial)
+    sweep.call("on_trial_recover", trial=trial)  # after SIGTERM, or with its node
+    sweep.callback.record.close()
+    again = Pausing()
+    assert replay_scheduler(read_lines(tmp_path), again) == set()
+    assert again.heard == [("add", "00000"), ("00000", 1, 2), ("add", "00000")]
