@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.kit import tasks
-from tunelight.compat.lightning import rank_zero_only
+from tunelight.compat import lightning
 from tunelight.session import session
 
 
@@ -31,4 +31,4 @@ def join(tmp_path: Path) -> Iterator[Any]:
 
     yield join
     session.set_current(None)
-    rank_zero_only.rank = 0  # type: ignore[attr-defined]  # a strategy that joins sets it for the whole process
+    lightning.rank_zero_only.rank = 0  # type: ignore[attr-defined]  # a strategy that joins sets it for the whole process
