@@ -122,7 +122,7 @@ def _start(tmp_path: Path, **how: Any) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path, **how,
     )  # fmt: skip
     record = tmp_path / "s" / "record.jsonl"
-    _wait(lambda: record.exists() and record.read_text().count('"report"') > 5, 60, "the first reports")
+    _wait(lambda: record.exists() and record.read_text().count('"report"') > 5, 240, "the first reports")
     return process
 
 

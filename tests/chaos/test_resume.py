@@ -55,7 +55,7 @@ def start(tmp_path: Path, address: str = "local") -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def wait(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
+def wait(condition: Callable[[], bool], what: str, seconds: float = 240) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"waited {seconds} s for {what}"
@@ -139,7 +139,7 @@ def test_a_killed_driver_is_resumed_by_the_same_command_and_a_second_one_is_refu
     assert [trial.state for trial in tl.SweepResults.load(tmp_path / "s").trials] == ["FINISHED", "RUNNING"]
     resume(tmp_path)
     assert told(tmp_path / "s") == uninterrupted()
-    wait(lambda: over(members), "workers and heads of the killed driver to end", 30)
+    wait(lambda: over(members), "workers and heads of the killed driver to end", 120)
 
 
 @pytest.mark.slow

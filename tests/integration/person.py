@@ -14,7 +14,7 @@ from tests.kit.waiting import until
 from tunelight.errors import CommandError
 from tunelight.record import driver_of
 
-wait = functools.partial(until, limit_s=60, every_s=0.05)
+wait = functools.partial(until, limit_s=240, every_s=0.05)
 
 
 def with_person(
