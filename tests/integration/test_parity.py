@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import tunelight as tl
 from tests import flavours
+from tests.kit.training import QUIET
 from tunelight import errors
 from tunelight.compat.lightning import pl
 
@@ -72,15 +73,9 @@ def strategy(backend: str, num_workers: int = 2, **settings: Any) -> Any:
 
 def trainer(backend: Any, **settings: Any) -> pl.Trainer:
     """Return a quiet Trainer for an epoch on two workers; ``backend`` may be a strategy too."""
-    quiet: dict[str, Any] = {
-        "max_epochs": 1,
-        "accelerator": "cpu",
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-    }
-    return pl.Trainer(strategy=strategy(backend) if backend in KINDS else backend, **{**quiet, **settings})
+    return pl.Trainer(
+        strategy=strategy(backend) if backend in KINDS else backend, **{**QUIET, "max_epochs": 1, **settings}
+    )
 
 
 def weights(model: nn.Module) -> list[torch.Tensor]:
@@ -455,6 +450,13 @@ def sweep(trainable: Any, folder: Path, resources: Any, **settings: Any) -> Any:
     )
 
 
+@pytest.fixture
+def alone(warm_gangs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave all CPUs to Tune, which prints as it did for users of old."""
+    monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "0")
+    warm_gangs.close()
+
+
 def endless(config: dict[str, Any]) -> None:
     report = tl.TuneReportCheckpointCallback({"loss": "loss"}, filename="model.ckpt", on="validation_end")
     one = trainer(tl.RayStrategy(2), max_epochs=1000, callbacks=[report, Ends(config["folder"])])
@@ -462,12 +464,8 @@ def endless(config: dict[str, Any]) -> None:
     note(Path(config["folder"]), "returned", "fit")
 
 
-def test_a_trial_that_asha_stops_does_not_hang_and_frees_its_workers(
-    ray4: Any, warm_gangs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_that_asha_stops_does_not_hang_and_frees_its_workers(ray4: Any, alone: None, tmp_path: Path) -> None:
     """Issue 253: ASHA ends the trial at its second report, with 998 epochs to go."""
-    monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "0")
-    warm_gangs.close()
     began = time.monotonic()
     asha = ASHAScheduler(time_attr="training_iteration", max_t=2, grace_period=1)
     (trial,) = sweep(endless, tmp_path, tl.get_tune_resources(num_workers=2), scheduler=asha).trials
@@ -489,12 +487,8 @@ def misfit(config: dict[str, Any]) -> None:
                 raise
 
 
-def test_a_trial_that_reserved_too_little_is_an_error_at_once(
-    ray4: Any, warm_gangs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_that_reserved_too_little_is_an_error_at_once(ray4: Any, alone: None, tmp_path: Path) -> None:
     """Issues 32, 131, 133 and 216: two workers, and a trial that reserved one bundle."""
-    monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "0")
-    warm_gangs.close()
     began = time.monotonic()
     wrong = tl.get_tune_resources(num_workers=1)
     (trial,) = sweep(misfit, tmp_path, wrong, raise_on_failed_trial=False).trials

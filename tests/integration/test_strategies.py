@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import tunelight as tl
 from tests import flavours
+from tests.kit.training import QUIET
 from tunelight import errors
 from tunelight.compat.lightning import pl
 from tunelight.extras.standalone import driver as drivers
@@ -51,15 +52,7 @@ def data(size: int = 16, batch_size: int = 4) -> DataLoader[Any]:
 
 
 def trainer(strategy: Any = None, **settings: Any) -> pl.Trainer:
-    quiet: dict[str, Any] = {
-        "max_epochs": 1,
-        "accelerator": "cpu",
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-    }
-    return pl.Trainer(strategy=strategy or tl.RayStrategy(num_workers=2), **{**quiet, **settings})
+    return pl.Trainer(strategy=strategy or tl.RayStrategy(num_workers=2), **{**QUIET, "max_epochs": 1, **settings})
 
 
 BACKENDS = pytest.mark.parametrize(

@@ -116,7 +116,6 @@ class Thread:
         self.process, self.name, self.daemon = process, name or "thread", True
         self.ident = next(process.kernel.idents)
         self.ended = False
-        self.error: BaseException | None = None
         self.pending: BaseException | None = None
         self.wait: Wait | None = None
         self._waiters: list[Wait] = []
@@ -145,7 +144,6 @@ class Thread:
         except Killed:
             pass
         except BaseException as error:  # noqa: BLE001 - as a thread's error, that ends it
-            self.error = error
             if self.process.alive:
                 self.process.kernel.failed(self, error)
         self.ended = True
@@ -239,7 +237,6 @@ class Kernel:
         self.pids, self.idents = itertools.count(1000), itertools.count(1)
         self.happened = self._looks = 0
         self.logged: deque[tuple[float, str]] = deque(maxlen=20_000)
-        self.errors: list[tuple[Thread, BaseException]] = []
         self._queue: list[tuple[float, float, int, Timer]] = []
         self._serial = itertools.count()
         self.processes: list[Process] = []
@@ -259,7 +256,6 @@ class Kernel:
 
     def failed(self, thread: Thread, error: BaseException) -> None:
         """Note an error that has ended a thread."""
-        self.errors.append((thread, error))
         self.log("error", thread.process.name, thread.name, f"{type(error).__name__}: {error}")
 
     def after(self, delay_s: float, call: Callable[[], object]) -> Timer:
@@ -303,15 +299,18 @@ class Kernel:
         while not until():
             if not self._queue:
                 raise StuckError(f"nothing is left to happen after {self.now:.1f} s")
-            time, _, _, timer = heapq.heappop(self._queue)
-            if timer.call is None:
-                continue
-            self.now = max(self.now, time)
-            if self.now > most_s:
+            if self._queue[0][0] > most_s:
                 raise StuckError(f"it is not over after {most_s:.0f} s")
-            self.happened, self._looks = self.happened + 1, 0
             if self.happened > most:
                 raise StuckError(f"it is not over after {most} events, at {self.now:.1f} s")
+            self._next()
+
+    def _next(self) -> None:
+        """Let the next event happen."""
+        time, _, _, timer = heapq.heappop(self._queue)
+        if timer.call is not None:
+            self.now, self._looks = max(self.now, time), 0
+            self.happened += 1
             timer.call()
 
     def close(self) -> None:
@@ -325,10 +324,7 @@ class Kernel:
         """Let happen what happens within so many seconds."""
         end = self.now + seconds
         while self._queue and self._queue[0][0] <= end:
-            time, _, _, timer = heapq.heappop(self._queue)
-            self.now = max(self.now, time)
-            if timer.call is not None:
-                timer.call()
+            self._next()
 
     def threads_text(self, nodes: Any) -> str:
         """Return where each thread waits."""
