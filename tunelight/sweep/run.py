@@ -320,7 +320,6 @@ def _tune(
         start=sweep.start,
         repeats=sweep.repetitions,
         admit=scheduler.admits,
-        longest=scheduler.longest,
     )
     parts = _parts(sweep, search, control, watch, datasets, steps=steps)
     with tune_environment(settings.verbose), parts as (wrapped, callbacks):
@@ -365,15 +364,14 @@ def _parts(
     from tunelight.trial.trial import trial_seed
 
     settings, folder = sweep.settings, sweep.folder
-    total = max(sweep.total, sweep.start.searched) + sweep.start.branches
+    total = max(sweep.total, sweep.start.searched)
     write_sweep_file(folder, sweep.sweep_file)  # also of a resumed sweep: num_samples may have changed
     record = RecordCallback(
         folder,
         again={trial.trial_id: trial.paused for trial in sweep.start.resumed},
-        seed_of=lambda trial_id: trial_seed(settings.seed or 0, search.root_of(trial_id)),
+        seed_of=functools.partial(trial_seed, settings.seed or 0),
         is_baseline=search.is_baseline,
         repetition_of=search.repetition_of,
-        branch_of=search.branch_of,
         **settings.recorded,
         seed=settings.seed or 0,
         num_samples=total,

@@ -32,7 +32,6 @@ from tunelight.messages import (
     Stop,
     WorkerError,
     repetition_in,
-    root_in,
 )
 from tunelight.policies import classify
 from tunelight.stores import PUSH_LIMIT_S, store_of
@@ -106,8 +105,7 @@ class GangTrainable(Trainable):
     def _new_trial(self, config: dict[str, Any]) -> Trial:
         repetition = repetition_in(self.trial_name)
         self._orders = Orders()
-        root = root_in(self.trial_name)
-        return Trial(self.spec, self.trial_id, self._trial_dir(), config, repetition, root=root)
+        return Trial(self.spec, self.trial_id, self._trial_dir(), config, repetition)
 
     def _trial_dir(self) -> Path:
         """Return the folder of the trial that Tune has set last: in Tune's storage, if that is a path, else its logdir.

@@ -291,11 +291,9 @@ def _curve(trial: TrialResult, metric: str, mode: str) -> Iterator[Block]:
 
 def _changes(trial: TrialResult) -> Iterator[Block]:
     if trial.changes:
-        began = trial.branch
-        items = [] if began is None else [f"began with the state of trial {began.parent} after report {began.number}"]
-        items += [
+        items = [
             f"after report {change['training_iteration']} took over trial {change['parent']}: {plain(change['config'])}"
-            for change in trial.changes[len(items) :]
+            for change in trial.changes
         ]
         yield {"title": "Changes of its configuration", **_cut_items(items, _MOST_CHANGES)}
 
