@@ -221,7 +221,7 @@ def test_tools_say_which_of_them_only_read(recorded):
             return {tool.name: tool.annotations for tool in (await client.list_tools()).tools}
 
     tools = anyio.run(listed)
-    assert len(tools) == 12
+    assert len(tools) == 11
     assert {name for name, hints in tools.items() if hints.read_only_hint} == {"list", "show", "compare"}
     assert {name for name, hints in tools.items() if hints.destructive_hint} == {"stop"}
 
