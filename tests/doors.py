@@ -103,7 +103,6 @@ ROOMS: dict[str, Room] = {
         names(
             "messages errors compat policies machine stores settings space record resources",
             "gang schedulers searchers results trial cluster reporting lightning",
-            "checkpoints:sweep.steering",
         ),
     ),
     "cli": Room(
