@@ -31,6 +31,14 @@ class Error(Printed):
     error: Failure
 
 
+class Branch(Printed):
+    """Where a trial began with another one's state: after which report."""
+
+    parent: str
+    root: str
+    number: int
+
+
 class Trial(Printed):
     """A trial: value and metrics are those of its best report."""
 
@@ -47,6 +55,7 @@ class Trial(Printed):
     error: str | None
     repeats: str | None = None
     repetition: int = 0
+    branch: Branch | None = None
 
 
 class TrialInDetail(Trial):
@@ -209,6 +218,7 @@ class Event(Printed):
     decision: str | None = None
     workers: int | None = None
     config: dict[str, Any] = {}
+    branch: Branch | None = None
     parent: str | None = None
     path: str | None = None
     text: str | None = None
@@ -237,7 +247,7 @@ COMMANDS: Final[dict[str, Any]] = {
     "serve": Serving,
     "plan": Plan,
     "tune-up": TunedUp,
-    **dict.fromkeys(("stop", "enqueue", "set"), Answer),
+    **dict.fromkeys(("stop", "enqueue", "branch", "set"), Answer),
 }
 """What each command prints; a list is printed as one."""
 

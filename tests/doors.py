@@ -103,6 +103,7 @@ ROOMS: dict[str, Room] = {
         names(
             "messages errors compat policies machine stores settings space record resources",
             "gang schedulers searchers results trial cluster reporting lightning",
+            "checkpoints:sweep.steering",
         ),
     ),
     "cli": Room(

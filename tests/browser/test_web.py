@@ -174,10 +174,16 @@ def stop_a_trial_on_its_page(window: Window) -> None:
     assert "tunelight reproduce" in window.text("#trial")
     window.fits()
     window.picture("trial-running")
+    window.page.fill("[data-form=branch] [name=config]", "lr=0.0321")
+    window.page.click("[data-form=branch] button")
+    window.until(lambda: "begins with the state of trial 00000 after report" in window.text("#answer"), "the branch")
     window.page.click("[data-do=stop]")
     window.until(lambda: window.text("#answer") == "Stopped by command", "the answer")
     window.until(lambda: "STOPPED" in window.text("#cards"), "the trial to end")
     window.page.go_back()
+    window.until(lambda: window.page.locator("#list tbody tr").count() == 3, "the branch")
+    window.until(lambda: "0.0321" in window.cells("2") and window.cells("2")[1] == "RUNNING", "its training")
+    window.until(lambda: any("00000 after report" in cell for cell in window.cells("2")), "its parent")
 
 
 def steer(window: Window) -> None:

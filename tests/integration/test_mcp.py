@@ -73,6 +73,8 @@ def test_a_program_checks_plans_runs_watches_stops_and_exports(tmp_path: Path) -
             assert seen["state"] == "running"
             assert (await ask("enqueue", sweep="first", config={"lr": 0.5}))["answer"]
             trial = seen["best_trial"]
+            branched = (await ask("branch", sweep="first", trial=trial, config={"lr": 0.25}))["answer"]
+            assert f"begins with the state of trial {trial} after report" in branched
             assert (await ask("stop", sweep="first", trial=trial))["answer"]
             assert (await ask("stop", sweep="first"))["answer"]
             with anyio.fail_after(90):

@@ -88,7 +88,7 @@ def end_driver(world: Any, rng: random.Random) -> str | None:
 
 def command(world: Any, rng: random.Random) -> str | None:
     """Let a person tell the sweep something."""
-    said = rng.choice(["stop_trial", "enqueue", "max_concurrent"])
+    said = rng.choice(["stop_trial", "enqueue", "branch", "max_concurrent"])
     world.person(said, rng)
     return f"command {said}"
 

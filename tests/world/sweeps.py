@@ -73,6 +73,8 @@ class World:
                     sweep.stop(rng.randrange(8))
                 elif said == "enqueue":
                     sweep.enqueue({"lr": rng.random(), "epochs": EPOCHS})
+                elif said == "branch":
+                    sweep.branch(rng.randrange(8))
                 else:
                     sweep.set(max_concurrent=rng.choice([1, 2, 3]))
                 self.done.append(said)

@@ -338,7 +338,7 @@ def import_from_tune(folder: str | os.PathLike[str], trial_dir: str | os.PathLik
 def copy_from_trial(
     folder: str | os.PathLike[str],
     trial_dir: str | os.PathLike[str],
-    number: int,
+    number: int | None,
     upto: int | None = None,
     seconds: float | None = None,
 ) -> CheckpointInfo | None:
@@ -347,7 +347,7 @@ def copy_from_trial(
     Args:
         folder: the other trial's folder.
         trial_dir: the folder of the trial that gets the copy.
-        number: the report that the copy belongs to.
+        number: the report that the copy belongs to (None: its own, with its own seconds).
         upto: the other trial's last report that counts; if its checkpoints up to there are pruned, all count.
         seconds: how long the other trial had trained.
 
@@ -360,6 +360,8 @@ def copy_from_trial(
     fetch_local(info.path)
     home = Path(trial_dir, FOLDER)
     home.mkdir(parents=True, exist_ok=True)
+    if number is None:
+        number, seconds = info.number, info.seconds
     path = str(home / file_name(number))
     copy = replace(info, path=path, number=number, value=None, name=None, seconds=seconds, between=0)
     written = temp_path(copy, secrets.token_hex(4))

@@ -95,6 +95,8 @@ def _show_trial(trial: TrialResult, json: bool) -> None:
         typer.echo(f"{name:<11} {about[name] if about[name] is not None else '-'}")
         if name == "state" and trial.stop_reason is not None:
             typer.echo(f"{'reason':<11} {trial.stop_reason}")
+    if trial.branch is not None:
+        typer.echo(f"{'branch of':<11} {trial.branch.parent} after report {trial.branch.number}")
     typer.echo(f"{'config':<11} {words(trial.plain_config)}")
     for run in trial.runs:
         git = run.get("git") or {}
@@ -131,7 +133,7 @@ _GRACE_S: Final = 5.0
 """How long a record may have neither an end nor a driver: a driver may be about to begin, or to write the end."""
 _FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "sweep": (),
-    "trial": ("trial", "config"),
+    "trial": ("trial", "config", "branch"),
     "state": ("trial", "state", "why", "error"),
     "report": ("trial", "training_iteration", "epoch", "metrics", "decision", "why", "workers"),
     "config": ("trial", "training_iteration", "parent", "config"),

@@ -129,6 +129,7 @@ def about_trial(trial: TrialResult) -> dict[str, Any]:
     return {
         "trial": trial.id,
         **({} if trial.repeats is None else {"repeats": trial.repeats, "repetition": trial.repetition}),
+        **({} if trial.branch is None else {"branch": asdict(trial.branch)}),
         "state": trial.state,
         "stop_reason": trial.stop_reason,
         "value": trial.value,

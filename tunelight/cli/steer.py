@@ -1,4 +1,4 @@
-"""stop, enqueue, set: commands to a sweep that runs."""
+"""stop, enqueue, branch, set: commands to a sweep that runs."""
 
 from __future__ import annotations
 
@@ -43,6 +43,24 @@ def enqueue(
 ) -> None:
     """Try a configuration next in a sweep that runs, as one more trial."""
     print_answer(_attached(sweep, storage).enqueue(read_sets(values)), sweep, as_json=json)
+
+
+@command("branch last 3 model.lr=0.005      tunelight branch last best")
+def branch(
+    sweep: options.Sweep,
+    trial: Annotated[str, typer.Argument(help="The trial to begin with: its id or number, or 'best'.")],
+    values: Annotated[list[str], typer.Argument(metavar="[KEY=VALUE]...", help="What is to change, if anything.")] = [],
+    storage: options.Storage = options.STORAGE,
+    json: options.Json = False,
+) -> None:
+    """Train one more trial in a sweep that runs, which begins with the newest checkpoint of another one.
+
+    Its weights, optimizers and epochs are the other's; what is to change is applied as population-based training does.
+    No scheduler stops it.
+
+    Experimental.
+    """
+    print_answer(_attached(sweep, storage).branch(trial, read_sets(values)), sweep, as_json=json)
 
 
 @command("set last max-concurrent=2 num-samples=100")

@@ -93,7 +93,7 @@ def reproduce(
             (``address=``, ``progress=``).
 
     Raises: NoResultError for an unknown trial or one without reports; SettingsError for one that has weights of
-        another, as in a population; what ``resume`` raises. Runs on: driver.
+        another, a branch or one of a population; what ``resume`` raises. Runs on: driver.
     """
     from tunelight.schedulers.until import Until  # imports Ray Tune
 
@@ -144,7 +144,7 @@ def _check(trial: TrialResult, sweep_file: Mapping[str, Any], ignore: Iterable[s
     """Raise SettingsError, NoResultError or ImportPathError for a trial that cannot be run again alone."""
     if not trial.history:
         raise NoResultError(f"Trial {trial.id} made no report ({trial.state}), so there is nothing to compare.")
-    if trial.changes:
+    if trial.changes:  # of a branch, the first one is what it began with
         after, parent = trial.changes[0]["training_iteration"], trial.changes[0]["parent"]
         raise SettingsError(
             f"Trial {trial.id} cannot be reproduced alone: after report {after} it had the weights of trial {parent}. "

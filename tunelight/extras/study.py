@@ -62,7 +62,7 @@ def study_of(
             study.set_metric_names([metric for metric, _ in objectives])
             study.set_user_attr(OWNER, str(folder))
             study.add_trials(
-                _frozen(trial, objectives, parameters) for trial in state.searched if trial.state != PENDING
+                _frozen(trial, objectives, parameters) for trial in state.from_scratch if trial.state != PENDING
             )
         except TunelightError:
             raise

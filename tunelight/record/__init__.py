@@ -61,6 +61,7 @@ from tunelight.record.state import (
     GAVE_UP,
     STOPPED_BY_COMMAND,
     Best,
+    Branch,
     SweepState,
     TrialState,
     apply,

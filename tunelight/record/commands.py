@@ -28,7 +28,7 @@ _LOOK_S: Final = 0.1
 
 @dataclass(frozen=True)
 class Command:
-    """A command: what to ``do`` (stop, enqueue, set), for a trial's id or the sweep (None)."""
+    """A command: what to ``do`` (stop, enqueue, branch, set), for a trial's id or the sweep (None)."""
 
     id: str
     do: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -17,7 +18,7 @@ from tunelight.record.commands import Command
 from tunelight.record.lease import Lease
 from tunelight.record.outcomes import ERROR, FINISHED, INTERRUPTED, PAUSED, PENDING, RUNNING, STOPPED, TERMINAL
 from tunelight.record.record import FORMAT, Record, read_record
-from tunelight.record.state import apply
+from tunelight.record.state import Branch, apply
 from tunelight.stores.masking import masked, masked_error
 
 _OWN_KEYS: Final = frozenset(
@@ -56,6 +57,7 @@ class RecordCallback(Callback):
         seed_of: a trial's seed by its id, for the record; by default it holds none.
         is_baseline: whether a trial, by its id, was a baseline and not suggested.
         repetition_of: trial id -> (original trial's id, repetition); None for the search's trials.
+        branch_of: trial id -> where it began with another one's state; None for other trials.
         again: ids of recorded trials that go on now -> whether they are paused; the sweep's last run ended with the
             last line of its record.
         scheduler: its rungs and its ``reason(trial_id)`` to stop or pause a trial are recorded where it has them.
@@ -78,6 +80,7 @@ class RecordCallback(Callback):
         seed_of: Callable[[str], int] | None = None,
         is_baseline: Callable[[str], bool] = lambda _: False,
         repetition_of: Callable[[str], tuple[str, int] | None] = lambda _: None,
+        branch_of: Callable[[str], Branch | None] = lambda _: None,
         again: Mapping[str, bool] | None = None,
         scheduler: Scheduler | None = None,
         budget_s: float | None = None,
@@ -95,7 +98,7 @@ class RecordCallback(Callback):
         self._clock, self._complete, self._ended_by, self._lease = clock, complete, ended_by, lease
         self._seed_of = seed_of
         self._is_baseline = is_baseline
-        self._repetition_of = repetition_of
+        self._repetition_of, self._branch_of = repetition_of, branch_of
         self._scheduler = scheduler
         self._met: set[str] = set()
         """Ids of the trials in Tune's list that were looked at."""
@@ -178,6 +181,7 @@ class RecordCallback(Callback):
                 baseline=self._is_baseline(trial.trial_id),
                 folder=self._relative(trial.path or "") or Path(trial.path or f"trial_{trial.trial_id}").name,
                 **dict(zip(("repeats", "repetition"), self._repetition_of(trial.trial_id) or (), strict=False)),
+                **({} if (branch := self._branch_of(trial.trial_id)) is None else {"branch": asdict(branch)}),
             )
 
     def _index_of(self, trial_id: str) -> int:
@@ -320,6 +324,13 @@ class RecordCallback(Callback):
             self._set(trial.trial_id, STOPPED, **self._why(trial.trial_id))
             return
         stopped = known.decision == "STOP" or not by_itself
+        if not stopped and not known.history and known.branch is not None:
+            text = (
+                f"the branch ended without a report: its training ends (max_epochs, max_steps) with report "
+                f"{known.branch.number}, at which it began. Let it train for longer, or branch a trial before its end"
+            )
+            self._set(known.id, ERROR, error={"type_name": "GangError", "message": text, "traceback": ""})
+            return
         self._set(known.id, STOPPED if stopped else FINISHED)
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:

@@ -250,7 +250,7 @@ def ranked(state: SweepState) -> list[str]:
     sign = -1.0 if state.mode == "max" else 1.0
     others = [
         (sign * trial.value, trial.index, trial.id)
-        for trial in state.searched
+        for trial in state.from_scratch
         if trial.value is not None and not trial.failed and trial.id not in known
     ]
     return [*(one.trial for one in trainings if one is not None), *(name for *_, name in sorted(others))]

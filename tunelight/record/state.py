@@ -18,6 +18,18 @@ STOPPED_BY_COMMAND: Final = "stopped"
 _MOST_EVENTS: Final = 50
 
 
+@dataclass(frozen=True)
+class Branch:
+    """Where a trial began that was given another one's state."""
+
+    parent: str
+    """The other trial's id."""
+    root: str
+    """The first trial of that line, whose seed all have."""
+    number: int
+    """Its report with which the trial begins, from which this one's reports are counted on."""
+
+
 @dataclass
 class TrialState:
     """One trial. ``history`` holds the reports in order, as the user reads them."""
@@ -69,6 +81,8 @@ class TrialState:
     """The trial whose configuration it trains again with another seed; None for a trial of the search."""
     repetition: int = 0
     """Which training of its configuration it is, from 0."""
+    branch: Branch | None = None
+    """Where it began, if not from scratch; its first one of ``changes``."""
 
     @property
     def starting(self) -> bool:
@@ -77,8 +91,10 @@ class TrialState:
 
     @property
     def number(self) -> int:
-        """Return the number of its last report; 0 without one."""
-        return int(self.history[-1]["training_iteration"] or 0) if self.history else 0
+        """Return the number of its last report; of a branch that has made none, that of the other trial's."""
+        if self.history:
+            return int(self.history[-1]["training_iteration"] or 0)
+        return 0 if self.branch is None else self.branch.number
 
     @property
     def failed(self) -> bool:
@@ -143,8 +159,13 @@ class SweepState:
 
     @property
     def searched(self) -> list[TrialState]:
-        """The trials of the search; a repetition trains the configuration of one again, and is none."""
+        """The trials of the search, and branches; a repetition trains the configuration of one again, and is none."""
         return [trial for trial in list(self.trials.values()) if trial.repeats in (None, trial.id)]
+
+    @property
+    def from_scratch(self) -> list[TrialState]:
+        """The trials of the search; a branch has another one's training, so that its value is not its own alone."""
+        return [trial for trial in self.searched if trial.branch is None]
 
     @property
     def ahead(self) -> Best | None:
@@ -197,6 +218,12 @@ def _apply_trial(state: SweepState, line: Mapping[str, Any]) -> None:
         raise TypeError(f"a trial has an id and a configuration, not {known!r} and {config!r}")
     trial = TrialState(known, int(line["index"]), dict(config), line.get("seed"), _inside(line["folder"]))
     trial.repeats, trial.repetition = line.get("repeats"), line.get("repetition", 0)
+    if (known_branch := line.get("branch")) is not None:
+        trial.branch = branch = Branch(**known_branch)
+        parent = state.trials.get(branch.parent)  # None where only this trial's lines are read
+        change = {"training_iteration": branch.number, "parent": branch.parent, "parent_iteration": branch.number}
+        before = trial.config if parent is None else parent.config_at(branch.number + 1)
+        trial.changes.append({**change, "config": trial.config, "before": before})
     state.trials[trial.id] = trial
     if trial.repeats not in (None, trial.id):
         state.repetitions[trial.id] = trial

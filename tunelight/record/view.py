@@ -59,11 +59,11 @@ class Column:
 
 
 class Seen:
-    """What some trials have that others may lack: hyperparameters, a reason to stop."""
+    """What some trials have that others may lack: hyperparameters, a reason to stop, a parent."""
 
     def __init__(self, trials: Iterable[TrialState] = ()) -> None:
         self._values: dict[str, set[str]] = {}
-        self.why = False
+        self.why = self.branches = False
         for trial in trials:
             self.add(trial)
 
@@ -74,6 +74,7 @@ class Seen:
             if len(values) < _MOST_VALUES:
                 values.add(repr(value))
         self.why = self.why or trial.why is not None
+        self.branches = self.branches or trial.branch is not None
 
     @property
     def keys(self) -> list[str]:
@@ -100,6 +101,7 @@ def columns(state: SweepState, seen: Seen) -> list[Column]:
         Column("time", ("seconds",), "time"),
         Column("workers", ("workers",)),
         *([Column("why", ("why",))] if seen.why else []),
+        *([Column("branch of", ("branch",))] if seen.branches else []),
     ]
 
 
@@ -120,6 +122,7 @@ def row(state: SweepState, trial: TrialState, now: float | None = None) -> dict[
         "since": trial.since,
         "workers": trial.workers,
         "why": trial.why,
+        "branch": None if (branch := trial.branch) is None else f"{branch.parent} after report {branch.number}",
         "config": {str(key): plain(value) for key, value in config[:_MOST_KEYS]},
         "left": max(0, len(config) - _MOST_KEYS),
     }

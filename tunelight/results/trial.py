@@ -40,8 +40,10 @@ class TrialResult:
             (its metric became NaN, infinite or exploded), OOM (out of memory), ERROR or INTERRUPTED.
         plain_config: the configuration that its best report was trained under (dict; its last one without such a
             report), as recorded: plain data, where choices that are objects have their text.
-        changes: how its configuration changed on the way (population-based training): after which report,
+        changes: how its configuration changed on the way (population-based training, branches): after which report,
             whose it took over, ``before`` and ``config``, as recorded.
+        branch: the trial with whose state it began (``parent``), after which report (``number``), and ``step`` of it;
+            None for a trial that began from scratch.
         repeats: the trial whose configuration it trains again, with another seed (str; None for a trial of the search).
         repetition: which training of its configuration it is (int, from 0); with folds, its fold.
         seed: the seed that was set on all its ranks (int or None).
@@ -75,6 +77,7 @@ class TrialResult:
         self.plain_config = dict(state.config) if best is None else state.config_at(best)
         self._restored = restored
         self.changes = [dict(change) for change in state.changes]
+        self.branch = state.branch
         self.repeats = state.repeats
         self.repetition = state.repetition
         self.seed = state.seed

@@ -19,10 +19,10 @@ _PAUSABLE: Final = f"{RESULT_KEY}/pausable"
 
 
 class SweepScheduler:
-    """Passes everything on to a scheduler, but for repetitions, and while the sweep ends.
+    """Passes everything on to a scheduler, but for repetitions and branches, and while the sweep ends.
 
-    A repetition competes with no other trial: the scheduler never learns of it, and it trains to a fixed report. While
-    the sweep ends no trial begins or goes on.
+    A repetition or a branch competes with no other trial: the scheduler never learns of it, and it
+    trains to a fixed report. While the sweep ends no trial begins or goes on.
 
     Args:
         scheduler: the sweep's own; further attributes are its own.
@@ -128,7 +128,7 @@ class SweepScheduler:
         return str(TrialScheduler.CONTINUE)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
-        """Return the scheduler's choice, else a repetition; none while the sweep ends."""
+        """Return the scheduler's choice, else a repetition or a branch; none while the sweep ends."""
         if self.ending:
             return None
         chosen = self._call("choose_trial_to_run", tune_controller)

@@ -52,7 +52,7 @@ def build_searcher(space: SearchSpace, settings: Settings, folder: Path | None =
 
 
 def count_trials(space: SearchSpace, settings: Settings) -> int:
-    """Return how many trials a sweep makes, without repetitions.
+    """Return how many trials a sweep makes, without repetitions and branches.
 
     Each point of a grid has ``num_samples`` of them, baselines among them; those at none of its points come on top. Of
     finitely many configurations none is trained twice.

@@ -105,7 +105,7 @@ _Sweep = tuple[Path, list[Earlier]]
 def _read(folder: Path, objectives: Sequence[tuple[str, Mode]]) -> _Sweep:
     state = read_record(folder)
     _check_metrics(folder, state, [metric for metric, _ in objectives])
-    trials = sorted(state.searched, key=lambda trial: trial.index)
+    trials = sorted(state.from_scratch, key=lambda trial: trial.index)
     return folder, [one for trial in trials if (one := _earlier(folder, trial, objectives)) is not None]
 
 

@@ -19,7 +19,7 @@ from tunelight.checkpoints import files as checkpoints
 from tunelight.compat.ray import TRAINING_ITERATION, forget_default_result, set_last_result
 from tunelight.errors import SettingsError, TunelightError
 from tunelight.messages import RESULT_KEY, name_of_trial
-from tunelight.record import ERROR, FINISHED, STOPPED
+from tunelight.record import ERROR, FINISHED, STOPPED, Branch
 from tunelight.searchers.random import TrackingSearcher
 from tunelight.searchers.repeating import Past, Repetitions
 
@@ -38,6 +38,8 @@ class ResumedTrial:
     folder: Path
     paused: bool = False
     """True if it waits until the scheduler chooses it."""
+    branch: Branch | None = None
+    """Where it began, if that is with another trial's state."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +59,13 @@ class ResumeState:
     """All recorded trainings with their configurations, where the best are to be repeated."""
     repetitions: int = 0
     """How many of those created were repetitions."""
+    branches: int = 0
+    """How many of those created were branches."""
 
     @property
     def searched(self) -> int:
         """How many trials of the search have been created before."""
-        return self.created - self.repetitions
+        return self.created - self.repetitions - self.branches
 
 
 def created_at_least(recorded: int, folder: Path) -> int:
@@ -123,8 +127,10 @@ class SweepSearch(SearchAlgorithm):
     finished while a trial lives, because Tune then ends idle gangs at once, even if a failed or paused trial could
     still use them. Trial ids are numbers in order of creation, from 0.
 
+    ``longest``: how many reports a branch may make.
+
     With ``repeats``, the best configurations are trained again once all of these trials have ended, by more trials than
-    ``num_samples``; the searcher does not learn of those.
+    ``num_samples``; the searcher does not learn of those, and not of branches, which have another trial's training.
     """
 
     def __init__(
@@ -139,9 +145,11 @@ class SweepSearch(SearchAlgorithm):
         start: ResumeState | None = None,
         admit: Callable[[], bool] = lambda: True,
         repeats: Repetitions | None = None,
+        longest: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.searcher = searcher
+        self._longest = longest
         self.held = False
         """Whether no trial begins any more, because the sweep was told to end."""
         self._num_samples = num_samples
@@ -157,6 +165,8 @@ class SweepSearch(SearchAlgorithm):
         self._created = start.created
         self._searched = start.searched
         self._resumed = deque(start.resumed)
+        self._branches = {past.trial_id: past.branch for past in start.resumed if past.branch is not None}
+        self._branched = start.branches
         self._known = set(start.known)
         self._points = start.points
         self._last: dict[str, Mapping[str, Any]] = dict(start.last)
@@ -175,6 +185,11 @@ class SweepSearch(SearchAlgorithm):
     @property
     def total_samples(self) -> int:
         """How many trials there will be."""
+        return self._num_samples + self._branched
+
+    @property
+    def num_samples(self) -> int:
+        """How many trials of the search there will be."""
         return self._num_samples
 
     def add_configurations(self, experiments: Any) -> None:
@@ -214,7 +229,7 @@ class SweepSearch(SearchAlgorithm):
         """
         if self._repeats is None or not self._over or self._resumed:
             return None
-        if self._repeats.searching(self._live.keys()):
+        if self._repeats.searching(self._live.keys() - self._branches.keys()):
             return None
         return self._repeats.next()
 
@@ -239,8 +254,10 @@ class SweepSearch(SearchAlgorithm):
     def ends_at(self, trial_id: str) -> float | None:
         """Return the report at which a trial is stopped that competes with no other; None for trials that do.
 
-        Those are repetitions. Infinite: it ends by itself.
+        Those are repetitions and branches. Infinite: it ends by itself.
         """
+        if trial_id in self._branches:
+            return self._longest
         return None if self._repeats is None else self._repeats.ends_at(trial_id)
 
     def limit(self, max_concurrent: int | None) -> None:
@@ -258,6 +275,28 @@ class SweepSearch(SearchAlgorithm):
         self._baselines.append(dict(config))
         self._num_samples += 1
 
+    @property
+    def next_id(self) -> str:
+        """The id of the next trial."""
+        return f"{self._created:05d}"
+
+    def branch(self, config: dict[str, Any], branch: Branch, folder: Path) -> Trial:
+        """Return a branch, as one more trial, whose folder has the checkpoint with which it begins."""
+        past = ResumedTrial(self.next_id, config, branch.number, folder, branch=branch)
+        checkpoints.write_acked(past.number, past.folder)  # first: the storage may not answer
+        self._created += 1
+        self._branched += 1
+        self._branches[past.trial_id] = branch
+        return self._go_on(past)
+
+    def branch_of(self, trial_id: str) -> Branch | None:
+        """Return where a branch began; None for other trials."""
+        return self._branches.get(trial_id)
+
+    def root_of(self, trial_id: str) -> str:
+        """Return the trial whose seed a trial has: of a branch, the first one of its line."""
+        return trial_id if (branch := self.branch_of(trial_id)) is None else branch.root
+
     def has_room(self) -> bool:
         """Tell whether another trial may run, beside those that run or wait for resources; paused ones hold none."""
         most = self._max_concurrent
@@ -266,7 +305,10 @@ class SweepSearch(SearchAlgorithm):
     def _take_up(self, past: ResumedTrial) -> Trial:
         """Return a trial that goes on from its last checkpoint, which its head finds in the trial's folder."""
         checkpoints.write_acked(past.number, past.folder)
-        if self._repeats is not None:
+        return self._go_on(past)
+
+    def _go_on(self, past: ResumedTrial) -> Trial:
+        if self._repeats is not None and past.branch is None:
             self._repeats.begin(past.trial_id, past.config)
         self._live[past.trial_id] = trial = self._make(past.trial_id, past.config)
         if past.paused:
@@ -329,12 +371,14 @@ class SweepSearch(SearchAlgorithm):
 
     def _name(self, trial: Trial) -> str:
         """Return a trial's name, by which its head knows which training of its configuration it is."""
-        return name_of_trial(trial.trial_id, (self.repetition_of(trial.trial_id) or ("", 0))[1])
+        branch = self.branch_of(trial.trial_id)
+        repetition = (self.repetition_of(trial.trial_id) or ("", 0))[1]
+        return name_of_trial(trial.trial_id, repetition, None if branch is None else branch.root)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Pass a report to the searcher, if it knows the trial."""
         self._last[trial_id] = result
-        if self._repeats is not None:
+        if self._repeats is not None and trial_id not in self._branches:
             self._repeats.report(trial_id, result)
         if trial_id in self._known:
             self.searcher.on_trial_result(trial_id, result)
@@ -348,7 +392,7 @@ class SweepSearch(SearchAlgorithm):
         result = result or dict(last) or None  # Tune gives none of a trial that waited
         error = error or any(key.startswith(_ERROR_KEY) and value for key, value in (result or {}).items())
         state = self._ended(trial, result or {}, last, error=error)
-        if self._repeats is not None:
+        if self._repeats is not None and trial_id not in self._branches:
             self._repeats.end(trial_id, state, result or {})
         if trial_id in self._points:
             teach(self.searcher, self._points[trial_id], None if error else result)

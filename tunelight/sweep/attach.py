@@ -31,6 +31,18 @@ class AttachedSweep:
         """Try a configuration next, as one more trial; its keys are dotted, or nested as in the search space."""
         return self._send("enqueue", config=to_plain_config(config))
 
+    def branch(self, trial: str | int, config: Mapping[str, Any] | None = None) -> str:
+        """Train one more trial, which begins with the newest checkpoint of another. Experimental.
+
+        Its reports and epochs are counted on from the other's. Keys of ``config`` are changed as population-based
+        training does: options of optimizers at once, and the model is built with them. No scheduler stops it.
+
+        Args:
+            trial: the other trial's id or number, or ``"best"``.
+            config: what is to change, by dotted key or nested; nothing, for another course of the same training.
+        """
+        return self._send("branch", trial, config=to_plain_config(config or {}))
+
     def set(self, **settings: Any) -> str:
         """Change ``max_concurrent`` (None: as many as fit; running trials continue) or ``num_samples``."""
         if not settings:

@@ -101,8 +101,9 @@ class SavedSweep:
         """Return the baselines without a trial. Raises: SettingsError if new ones exceed the number of trials."""
         from tunelight.searchers.choose import count_trials  # imports Ray Tune
 
+        made_again = ("repeats", "branch")  # with a configuration of another trial
         lines = [line for line in self.lines if line["kind"] == "trial"]
-        tried = [line["config"] for line in lines if line.get("repeats") is None]
+        tried = [line["config"] for line in lines if all(line.get(name) is None for name in made_again)]
         made, known = len(tried), self.baselines(space)
         found, new = [], 0
         for config in (space.filled(config) for config in settings.baselines):

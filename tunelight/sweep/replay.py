@@ -103,7 +103,8 @@ class _SchedulerReplay:
         kind, trial_id = line["kind"], str(line.get("trial"))
         before = known.state if (known := self._state.trials.get(trial_id)) else None
         apply(self._state, line)
-        if trial_id in self._state.repetitions:  # as in the sweep
+        known = self._state.trials.get(trial_id)
+        if trial_id in self._state.repetitions or (known is not None and known.branch is not None):  # as in the sweep
             return
         if kind == "trial":
             self.trials[trial_id] = stub_trial(trial_id, dict(line["config"]))
@@ -195,6 +196,7 @@ def replay_searcher(
         points={trial: values for trial, values in teller.points.items() if trial in again},
         last={trial: result for trial, result in teller.last.items() if trial in again},
         repetitions=len(state.repetitions),
+        branches=sum(trial.branch is not None for trial in state.trials.values()),
     )
 
 
@@ -216,7 +218,7 @@ class _Teller:
         """Take a recorded trial; trials whose lines are lost were suggested, too."""
         trial, missing_from = line["trial"], self.created
         self.created = max(self.created, line["index"] + 1)
-        if line.get("repeats") is not None:
+        if line.get("repeats") is not None or line.get("branch") is not None:
             return
         if isinstance(self._searcher, TrackingSearcher):
             self._searcher.take(trial, line["config"], asked=not line.get("baseline"))
@@ -279,6 +281,7 @@ def start_from(
             trial.number,
             past.folder / trial.folder,
             trial.id in paused,
+            trial.branch,
         )
         for trial in sorted(again, key=lambda trial: trial.id not in paused)  # paused ones first: all are then known
     ]
@@ -294,6 +297,8 @@ def _trainings(past: SavedSweep) -> tuple[tuple[Training, dict[str, Any]], ...]:
     """Return the recorded trainings with their configurations."""
     found = []
     for trial in past.state.trials.values():
+        if trial.branch is not None:
+            continue
         training = Training.of(trial)
         if trial.state not in TERMINAL and trial.decision == "STOP":  # the driver died before the trial's end
             training.state = STOPPED

@@ -320,6 +320,7 @@ def _tune(
         start=sweep.start,
         repeats=sweep.repetitions,
         admit=scheduler.admits,
+        longest=scheduler.longest,
     )
     parts = _parts(sweep, search, control, watch, datasets, steps=steps)
     with tune_environment(settings.verbose), parts as (wrapped, callbacks):
@@ -364,14 +365,15 @@ def _parts(
     from tunelight.trial.trial import trial_seed
 
     settings, folder = sweep.settings, sweep.folder
-    total = max(sweep.total, sweep.start.searched)
+    total = max(sweep.total, sweep.start.searched) + sweep.start.branches
     write_sweep_file(folder, sweep.sweep_file)  # also of a resumed sweep: num_samples may have changed
     record = RecordCallback(
         folder,
         again={trial.trial_id: trial.paused for trial in sweep.start.resumed},
-        seed_of=functools.partial(trial_seed, settings.seed or 0),
+        seed_of=lambda trial_id: trial_seed(settings.seed or 0, search.root_of(trial_id)),
         is_baseline=search.is_baseline,
         repetition_of=search.repetition_of,
+        branch_of=search.branch_of,
         **settings.recorded,
         seed=settings.seed or 0,
         num_samples=total,

@@ -1,28 +1,33 @@
-"""What changes a sweep while it runs: commands (stop, enqueue, set), and SIGTERM."""
+"""What changes a sweep while it runs: commands (stop, enqueue, branch, set), and SIGTERM."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from ray.tune import Callback
 
-from tunelight.compat.controller import put_aside
-from tunelight.errors import SettingsError, StorageError, TunelightError, unknown
+from tunelight.checkpoints.files import copy_from_trial
+from tunelight.compat.controller import add_trial, put_aside
+from tunelight.errors import CheckpointError, SettingsError, StorageError, TunelightError, unknown
 from tunelight.gang.orders import OrderBook, Reason, name_in_orders
 from tunelight.machine.signals import grace_s
-from tunelight.messages import LEAVES
+from tunelight.messages import LEAVES, CheckpointInfo
 from tunelight.record import (
     PENDING,
     RUNNING,
     STOPPED_BY_COMMAND,
     TERMINAL,
+    Branch,
     Command,
     CommandReader,
     RecordCallback,
+    TrialState,
     driver_of,
     write_sweep_file,
 )
@@ -30,6 +35,7 @@ from tunelight.schedulers.base import GangScheduler
 from tunelight.schedulers.wrapper import SweepScheduler
 from tunelight.searchers import SweepSearch
 from tunelight.settings import check_setting
+from tunelight.settings.checks import flatten, holder_of
 from tunelight.space import SearchSpace
 from tunelight.sweep.control import SweepControl
 
@@ -97,6 +103,7 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
             "stop": self._stop,
             "enqueue": self._enqueue,
             "set": self._set,
+            "branch": self._branch,
         }
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
@@ -178,7 +185,7 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
         self._search.enqueue(whole)
         known = [*(self._sweep_file.get("baselines") or ()), config]
         self._steered["enqueued"] = [*(self._steered.get("enqueued") or ()), config]
-        kept = self._keep(baselines=known, num_samples=self._search.total_samples)
+        kept = self._keep(baselines=known, num_samples=self._search.num_samples)
         return f"enqueued by command: {self._space.dotted(config)}{said}{kept}"
 
     def _set(self, command: Command, trials: dict[str, Any]) -> str:
@@ -192,6 +199,56 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
             self._search.limit(checked["max_concurrent"])
         said = ", ".join(f"{name}={value}" for name, value in checked.items())
         return f"set by command: {said}{self._keep(**checked)}"
+
+    def _branch(self, command: Command, trials: dict[str, Any]) -> str:
+        known = self._record.state.trials
+        if command.trial not in known:
+            raise SettingsError(unknown("There is no trial", str(command.trial), known))
+        parent = known[command.trial]
+        if parent.repeats not in (None, parent.id):
+            raise SettingsError(f"Trial {parent.id} trains {parent.repeats} again. Branch that one, or another.")
+        changes = command.arguments.get("config")
+        if not isinstance(changes, Mapping):
+            raise SettingsError(f"Changes are a dict of keys and values, not {changes!r}.")
+        before = trials[parent.id].config if parent.id in trials else parent.config
+        config, known_keys, changed = copy.deepcopy(dict(before)), flatten(before), list[str]()
+        for key, value in flatten(changes).items():
+            if key not in known_keys:
+                raise SettingsError(unknown(f"Trial {parent.id} has no", key, known_keys, listed="It has"))
+            if value != known_keys[key]:
+                holder, last = holder_of(config, key)
+                holder[last] = value
+                changed.append(f"{key}={value!r}, not {known_keys[key]!r}")
+        try:
+            self._space.check_baselines([config])
+        except SettingsError as error:
+            raise SettingsError(str(error).replace("baselines[0]", "The configuration", 1)) from error
+        info = self._copied(parent)
+        root = parent.id if parent.branch is None else parent.branch.root
+        trial = self._search.branch(config, Branch(parent.id, root, info.number), Path(info.path).parents[1])
+        add_trial(self.scheduler.controller, trial)
+        self._record.meet(self.scheduler.controller.get_trials())
+        how = f"with {', '.join(changed)}" if changed else "with nothing changed"
+        return f"trial {trial.trial_id} begins with the state of trial {parent.id} after report {info.number}, {how}"
+
+    def _copied(self, parent: TrialState) -> CheckpointInfo:
+        """Copy a trial's newest checkpoint into the folder of the next trial. Raises: SettingsError."""
+        folder = self._record.folder
+        try:
+            info = copy_from_trial(
+                folder / parent.folder, folder / f"trial_{self._search.next_id}", None, parent.number
+            )
+        except (OSError, CheckpointError) as error:
+            raise SettingsError(f"Trial {parent.id} cannot be branched now: {type(error).__name__}: {error}") from error
+        if info is None:
+            raise SettingsError(
+                f"Trial {parent.id} has no checkpoint to begin with ({parent.state}). Enqueue its configuration, with "
+                "what is to change, to train it from scratch."
+            )
+        epochs = self._sweep_file.get("max_epochs")
+        if self._sweep_file.get("model") and epochs and info.epoch is not None and info.epoch + 1 >= epochs:
+            raise SettingsError(f"Trial {parent.id} has trained its {epochs} epochs: a branch of it has none left.")
+        return info
 
     def _living(self, command: Command, trials: dict[str, Any]) -> Any:
         """Return the trial that a command is for. Raises: SettingsError where there is none, or it has ended."""
@@ -209,7 +266,7 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
         where it cannot be written: they hold for this run all the same.
         """
         if "num_samples" in settings:
-            settings["num_samples"] = self._search.total_samples // self._space.grid_size
+            settings["num_samples"] = self._search.num_samples // self._space.grid_size
         for name in settings.keys() - {"baselines"}:
             replaced, _ = self._steered.get(name) or (self._sweep_file.get(name), None)
             self._steered[name] = [replaced, settings[name]]

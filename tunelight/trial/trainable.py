@@ -32,6 +32,7 @@ from tunelight.messages import (
     Stop,
     WorkerError,
     repetition_in,
+    root_in,
 )
 from tunelight.policies import classify
 from tunelight.stores import PUSH_LIMIT_S, store_of
@@ -105,7 +106,8 @@ class GangTrainable(Trainable):
     def _new_trial(self, config: dict[str, Any]) -> Trial:
         repetition = repetition_in(self.trial_name)
         self._orders = Orders()
-        return Trial(self.spec, self.trial_id, self._trial_dir(), config, repetition)
+        root = root_in(self.trial_name)
+        return Trial(self.spec, self.trial_id, self._trial_dir(), config, repetition, root=root)
 
     def _trial_dir(self) -> Path:
         """Return the folder of the trial that Tune has set last: in Tune's storage, if that is a path, else its logdir.

@@ -11,9 +11,9 @@ from typing import Any
 
 from tunelight.checkpoints import adoption as adoptions
 from tunelight.checkpoints import files as checkpoints
-from tunelight.errors import CheckpointError
+from tunelight.errors import CheckpointError, TrialError
 from tunelight.gang.run import ResilientRun
-from tunelight.messages import Adopt, CheckpointInfo, Report
+from tunelight.messages import Adopt, CheckpointInfo, Report, WorkerError
 from tunelight.policies import Divergence
 from tunelight.session.task import Start
 from tunelight.trial.spec import TrialSpec
@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 class Trial:
     """One trial on a gang, from its start to its end; ``repetition`` counts the trainings of its configuration.
+
+    ``root``: the trial whose seed it has, if that is not its own (a branch).
 
     A head makes one for each trial that Tune gives it, so that nothing of the next trial reaches the one before.
     Runs on: trial.
@@ -35,15 +37,19 @@ class Trial:
         folder: Path,
         config: dict[str, Any],
         repetition: int = 0,
+        *,
+        root: str | None = None,
     ) -> None:
         self.spec = spec
         self.id = trial_id
+        self._root = root
         self.folder = folder
         self.kept = checkpoints.Kept(spec.task.checkpoints.keep, spec.task.mode)
         self.divergence = Divergence(spec.task.metric, spec.task.mode)
+        seed = trial_seed(spec.seed, root or trial_id)
         self.run = ResilientRun(
             spec.task,
-            Start(trial_id, str(folder), config, trial_seed(spec.seed, trial_id), repetition, until=spec.until),
+            Start(trial_id, str(folder), config, seed, repetition, until=spec.until),
             spec.gang.failures,
             say=self.say,
             keep=self.kept.add,
@@ -105,6 +111,14 @@ class Trial:
                 self.run.resume_from(resume, resume.number)
                 self.say(f"goes on from its checkpoint of {checkpoints.where(*checkpoints.age(resume))}")
             self.kept.discard_after(self.run.number, self.folder)
+            if self._root is not None and resume is None:
+                self.unable = self.unable or self._no_beginning()
+
+    def _no_beginning(self) -> CheckpointError:
+        return CheckpointError(
+            f"Trial {self.id} is a branch, and the checkpoint with which it was to begin is torn or gone. Branch its "
+            "parent again."
+        )
 
     def newest(self, number: int) -> CheckpointInfo | None:
         """Return the last valid checkpoint up to report ``number``, to restart from.
@@ -112,7 +126,10 @@ class Trial:
         The folder may hold one that no event told of: a worker may have finished it before it died.
         """
         checkpoints.remove_temp_files(self.folder)
-        return self._after_adoption(self._tell(checkpoints.resume_point(self.folder, number, self.run.base)), number)
+        found = self._after_adoption(self._tell(checkpoints.resume_point(self.folder, number, self.run.base)), number)
+        if self._root is not None and found is None:
+            raise TrialError(WorkerError(0, os.uname().nodename, "CheckpointError", str(self._no_beginning()), ""))
+        return found
 
     @property
     def of_last_report(self) -> CheckpointInfo | None:

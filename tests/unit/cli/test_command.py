@@ -22,7 +22,7 @@ from tunelight.record import leased
 
 COMMANDS = [
     "init", "check", "run", "resume", "ls", "show", "rm", "best", "reproduce", "report", "serve", "plan",
-    "tune-up", "stop", "enqueue", "set", "mcp",
+    "tune-up", "stop", "enqueue", "branch", "set", "mcp",
 ]  # fmt: skip
 
 

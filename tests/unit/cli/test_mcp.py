@@ -100,13 +100,13 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("report", {"sweep": "small", "out": "--batch"}, "must not begin with a dash"),
     ("run", {"space": "space.yaml", "name": ".."}, "that of a folder"),
     ("enqueue", {"sweep": "small", "config": {"opt": "/etc/passwd"}}, "opt takes numbers"),
-    ("enqueue", {"sweep": "small", "config": {"model": {"opt": "os.system"}}}, "model.opt takes numbers"),
+    ("branch", {"sweep": "small", "trial": "1", "config": {"model": {"opt": "os.system"}}}, "model.opt takes numbers"),
     ("run", {"space": "space.yaml", "name": "small"}, "There is a sweep 'small' already"),
     ("run", {}, "space (string)"),
     ("stop", {"sweep": "small"}, "No process runs the sweep small"),
     ("stop", {"sweep": "samll"}, "Did you mean 'small'?"),
     ("enqueue", {"sweep": "small", "config": "lr=1"}, "config (object)"),
-    ("enqueue", {"sweep": "small", "config": {"lr": 1}}, "No process runs"),
+    ("branch", {"sweep": "small", "trial": "1", "config": {"lr": 1}}, "No process runs"),
     ("set", {"sweep": "small", "name": "max_concurent", "value": 2}, "max_concurrent"),
 ]  # fmt: skip
 
@@ -221,7 +221,7 @@ def test_tools_say_which_of_them_only_read(recorded):
             return {tool.name: tool.annotations for tool in (await client.list_tools()).tools}
 
     tools = anyio.run(listed)
-    assert len(tools) == 11
+    assert len(tools) == 12
     assert {name for name, hints in tools.items() if hints.read_only_hint} == {"list", "show", "compare"}
     assert {name for name, hints in tools.items() if hints.destructive_hint} == {"stop"}
 

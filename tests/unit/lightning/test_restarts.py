@@ -747,7 +747,7 @@ def test_training_that_does_not_load_the_trial_s_checkpoint_fails(trial: Trial, 
 
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
-def test_a_trial_that_begins_with_the_checkpoint_of_one_that_stopped_early_trains_on_and_has_a_best_of_its_own(
+def test_a_branch_of_a_trial_that_was_stopped_early_trains_on_and_has_a_best_of_its_own(
     trial: Trial, tmp_path: Path
 ) -> None:
     """Patience counts from its beginning, and its best file too; that of its parent stays."""

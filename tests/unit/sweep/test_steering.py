@@ -136,7 +136,7 @@ def test_what_an_enqueued_configuration_leaves_out_is_as_in_the_best_trial(tmp_p
         ("set", {"num_samples": "many"}, "num_samples must be a whole number"),
         ("set", {"max_concurrent": 0}, "max_concurrent must be a whole number of 1 or more, not 0."),
         ("set", {"metric": "a"}, "A sweep that runs cannot be given 'metric'. There are: max_concurrent, num_samples."),
-        ("jump", {}, "There is no command 'jump'. There are: stop, enqueue, set."),
+        ("jump", {}, "There is no command 'jump'. There are: stop, enqueue, set, branch."),
     ],
 )
 def test_what_cannot_be_done_is_refused_with_the_reason(

@@ -1,4 +1,4 @@
-"""A trial and its kind: repetitions, and the end of a sweep."""
+"""A trial and its kind: branches, repetitions, and the end of a sweep."""
 
 from __future__ import annotations
 
@@ -11,11 +11,47 @@ import pytest
 
 from tests.kit import tasks
 from tests.kit.heads import heads_in
+from tests.kit.recording import written_checkpoint as written
+from tests.kit.tasks import trial_spec
+from tunelight.checkpoints import files as checkpoints
+from tunelight.errors import TrialError
 from tunelight.gang.gang import WRITE_LIMIT_S
 from tunelight.messages import name_of_trial, repetition_in
 from tunelight.trial import output
 from tunelight.trial.output import SettlingCallback
 from tunelight.trial.trainable import make_trainable
+from tunelight.trial.trial import Trial
+
+
+def branch(folder: Path) -> Trial:
+    """Return trial 00001, which begins with a checkpoint of trial 00000's report 2."""
+    written(folder / "trial_00000", 2)
+    checkpoints.copy_from_trial(folder / "trial_00000", folder / "trial_00001", None, 2)
+    checkpoints.write_acked(2, folder / "trial_00001")
+    spec = trial_spec(b"", soft_errors=True, real_checkpoints=False)
+    return Trial(spec, "00001", folder / "trial_00001", {}, root="00000")
+
+
+def test_a_branch_begins_with_its_copy_and_counts_reports_on(tmp_path: Path) -> None:
+    trial = branch(tmp_path)
+    trial.recover()
+    found = trial.run.resume
+    assert found is not None
+    assert (found.number, found.value, found.seconds, trial.run.number) == (2, None, 9.0, 2)
+    assert Path(found.path).parent.parent == tmp_path / "trial_00001"
+
+
+def test_a_branch_whose_copy_is_torn_before_it_has_another_fails_where_it_would_restart(tmp_path: Path) -> None:
+    trial = branch(tmp_path)
+    trial.recover()
+    assert trial.run.resume is not None
+    Path(trial.run.resume.path).write_text("torn")
+    with pytest.raises(TrialError, match=r"is torn or gone\. Branch its parent again"):
+        trial.newest(2)
+    again = Trial(trial.spec, "00001", trial.folder, {}, root="00000")
+    again.recover()
+    assert again.unable is not None
+
 
 # --- training code knows which training of its configuration it is, and which fold is its own -------------
 

@@ -59,7 +59,7 @@ def make_server(folder: Path, storage: str) -> SweepServer:
     server, tools = SweepServer("tunelight", instructions=_INSTRUCTIONS, log_level="WARNING"), Tools(folder, storage)
     for tool in (
         *(tools.check, tools.plan, tools.run, tools.list_, tools.show, tools.compare, tools.stop),
-        *(tools.enqueue, tools.set_, tools.best, tools.report),
+        *(tools.enqueue, tools.branch, tools.set_, tools.best, tools.report),
     ):
         name = tool.__name__.rstrip("_")
         hints = ToolAnnotations(

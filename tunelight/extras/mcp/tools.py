@@ -209,6 +209,10 @@ class Tools:
         """Try a configuration next in a running sweep: dotted keys and values."""
         return self._ask(sweep, "enqueue", config=config)
 
+    def branch(self, sweep: str, trial: str, config: dict[str, Any] | None = None) -> str:
+        """Train one more trial from another's newest checkpoint, with changed keys; no scheduler stops it."""
+        return self._ask(sweep, "branch", trial, config=config or {})
+
     def set_(self, sweep: str, name: Literal["max_concurrent", "num_samples"], value: int | None) -> str:
         """Change a running sweep: trials at a time, or trials in all."""
         return self._ask(sweep, "set", None, **{name: value})

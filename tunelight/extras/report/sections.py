@@ -291,9 +291,11 @@ def _curve(trial: TrialResult, metric: str, mode: str) -> Iterator[Block]:
 
 def _changes(trial: TrialResult) -> Iterator[Block]:
     if trial.changes:
-        items = [
+        began = trial.branch
+        items = [] if began is None else [f"began with the state of trial {began.parent} after report {began.number}"]
+        items += [
             f"after report {change['training_iteration']} took over trial {change['parent']}: {plain(change['config'])}"
-            for change in trial.changes
+            for change in trial.changes[len(items) :]
         ]
         yield {"title": "Changes of its configuration", **_cut_items(items, _MOST_CHANGES)}
 

@@ -67,6 +67,7 @@ _MOST_MESSAGE: Final = 1000
 _DOES: Final = {
     "stop": (),
     "enqueue": ("config",),
+    "branch": ("config",),
     "set": ("max_concurrent", "num_samples"),
 }
 """What can be done, and with which arguments."""
@@ -286,21 +287,21 @@ def _command(body: bytes) -> tuple[str, str, int | None, dict[str, Any]]:
         raise HTTPException(400, f"An action has a sweep and one of {', '.join(_DOES)} to do.")
     if trial is not None and (isinstance(trial, bool) or not isinstance(trial, int)):
         raise HTTPException(400, "A trial is named by its number.")
-    if do == "enqueue" and isinstance(arguments.get("config"), str):
-        arguments |= {"config": _configuration(arguments["config"])}
+    if do in ("enqueue", "branch") and isinstance(arguments.get("config"), str):
+        arguments |= {"config": _configuration(arguments["config"], empty=do == "branch")}
     if unknown := arguments.keys() - set(_DOES[do]):
         raise HTTPException(400, f"{do} takes no {', '.join(map(repr, sorted(unknown)))[:200]}.")
     return name, do, trial, arguments
 
 
-def _configuration(text: str) -> dict[str, Any]:
+def _configuration(text: str, *, empty: bool = False) -> dict[str, Any]:
     """Read a configuration as the command line takes it: ``lr=0.01 "name=two words" sizes=[1,2]``."""
     from tunelight.space.files import read_value
     from tunelight.space.text import read_pairs
 
     try:
         words = shlex.split(text)
-        if not words:
+        if not (words or empty):
             raise ValueError("give keys and values, as lr=0.01 hidden=64")
         return read_pairs(words, read_value, SettingsError, "give keys and values, as lr=0.01 hidden=64")
     except (ValueError, SettingsError) as error:

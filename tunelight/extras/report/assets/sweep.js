@@ -31,6 +31,10 @@
           act("enqueue", null, { config: form.elements.config.value });
           return;
         }
+        if (form.dataset.form === "branch") {
+          act("branch", trialOf(), { config: form.elements.config.value });
+          return;
+        }
         const given = {};
         for (const input of form.querySelectorAll("input")) {
           const text = input.value.trim();

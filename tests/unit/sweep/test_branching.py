@@ -1,0 +1,220 @@
+"""Branches on the driver: which are refused, with what they begin, and what the sweep makes of them."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.kit.recording import written_checkpoint as written
+from tests.unit.sweep.test_steering import Driver
+from tunelight.checkpoints import files as checkpoints
+from tunelight.compat.ray import stub_trial
+from tunelight.messages import name_of_trial, root_in
+from tunelight.record import Branch, read_lines, read_record
+from tunelight.schedulers import ASHA
+from tunelight.searchers import RandomSearcher, ResumedTrial, SweepSearch, TrackingSearcher
+from tunelight.searchers.sweep import ResumeState
+from tunelight.sweep.replay import replay_scheduler, replay_searcher
+
+
+def _made(driver: Driver, _: str, config: dict[str, Any]) -> Any:
+    """Return a trial as the search makes it."""
+    trial = driver.sweep.add(**config)
+    trial.run_metadata, trial.init_local_path = SimpleNamespace(), lambda: None
+    return trial
+
+
+added: list[str] = []
+"""The trials that Tune's controller was given."""
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Driver:
+    driver = Driver(tmp_path)
+    driver.sweep.report(driver.first, 1, 0.5)
+    driver.search._created = 2
+    driver.search._make = partial(_made, driver)  # type: ignore[method-assign]
+    driver.scheduler.controller.add_trial = lambda trial: added.append(trial.trial_id)
+    driver.sweep.callback._branch_of = driver.search.branch_of
+    added.clear()
+    return driver
+
+
+def test_a_branch_begins_with_a_copy_of_its_parents_newest_checkpoint(driver: Driver, tmp_path: Path) -> None:
+    written(tmp_path / "trial_00000", 1)
+    written(tmp_path / "trial_00000", 2)  # of a report that the driver never heard of
+    assert driver.told("branch", "00000", config={"model.lr": 0.5}) == (
+        True,
+        "trial 00002 begins with the state of trial 00000 after report 1, with model.lr=0.5, not 0.1",
+    )
+    (copy,) = checkpoints.find(tmp_path / "trial_00002")
+    assert (copy.number, copy.value, Path(copy.path).read_text()) == (1, None, "weights of 1, 0")
+    assert added == ["00002"]
+    trial = driver.sweep.trials[-1]
+    assert trial.config == {"model": {"lr": 0.5}}
+    assert read_record(tmp_path).trials["00002"].branch == Branch("00000", "00000", 1)
+    assert checkpoints.read_acked(tmp_path / "trial_00002") == 1
+    assert root_in(driver.search._name(trial)) == "00000"  # the seed is its parent's
+    assert driver.sweep.state.sweep["num_samples"] == 5  # it is one more
+    driver.told("set", num_samples=9)
+    assert driver.file["num_samples"] == 9  # and not of the search
+
+
+def test_a_torn_checkpoint_is_passed_over(driver: Driver, tmp_path: Path) -> None:
+    driver.sweep.report(driver.first, 2, 0.4)
+    written(tmp_path / "trial_00000", 1)
+    Path(written(tmp_path / "trial_00000", 2).path).write_text("torn")
+    driver.sweep.fail(driver.first)
+    assert "after report 1, with nothing changed" in driver.told("branch", "00000", config={})[1]
+
+
+def test_a_storage_that_does_not_answer_refuses_a_branch_and_ends_nothing(
+    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    written(tmp_path / "trial_00000", 1)
+    monkeypatch.setattr(checkpoints, "commit", refuse)
+    said = "Trial 00000 cannot be branched now: OSError: [Errno 28] No space left on device"
+    assert driver.told("branch", "00000", config={}) == (False, said)
+    assert added == []
+
+
+@pytest.mark.parametrize(
+    ("trial", "arguments", "why"),
+    [
+        ("00007", {"config": {}}, "There is no trial '00007'. Did you mean '00001'? There are: 00000, 00001."),
+        ("00000", {"config": {"model.lrr": 1}}, "Trial 00000 has no 'model.lrr'. Did you mean 'model.lr'? It has: m"),
+        ("00000", {"config": {"model.lr": "x"}}, "The configuration holds model.lr='x', which must be a number."),
+        ("00000", {"config": 3}, "Changes are a dict of keys and values, not 3."),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_branched_is_refused(driver: Driver, trial: str, arguments: dict[str, Any], why: str) -> None:
+    ok, said = driver.told("branch", trial, **arguments)
+    assert not ok
+    assert said.startswith(why)
+
+
+def test_a_trial_without_a_checkpoint_cannot_be_branched(driver: Driver) -> None:
+    driver.sweep.fail(driver.second)
+    said = driver.told("branch", "00001", config={})[1]
+    assert said.startswith(
+        "Trial 00001 has no checkpoint to begin with (ERROR). Enqueue its configuration, with what is"
+    )
+
+
+# --- the search --------------------------------------------------------------------------------------------
+
+
+class Told(TrackingSearcher):
+    """Notes which trials it hears of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[str] = []
+
+    def suggest(self, trial_id: str) -> dict[str, Any]:
+        return {"lr": 0.1}
+
+    def take(self, trial_id: str, config: Any, *, asked: bool = False) -> None:
+        self.heard.append(trial_id)
+
+    def on_trial_result(self, trial_id: str, result: Any) -> None:
+        self.heard.append(trial_id)
+
+    def end(self, trial_id: str, state: str, result: Any = None) -> None:
+        self.heard.append(trial_id)
+
+    def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
+        raise AssertionError
+
+
+def test_the_searcher_does_not_learn_of_a_branch_which_is_none_of_num_samples(tmp_path: Path) -> None:
+    searcher = Told()
+    search = SweepSearch(searcher, 1, longest=9)
+    search._make = stub_trial  # type: ignore[method-assign]
+    search.next_trial()
+    assert search.all_made
+    branch: Any = search.branch({"lr": 0.2}, Branch("00000", "00000", 3), tmp_path)
+    assert branch.trial_id == "00001"
+    assert (search.ends_at("00000"), search.ends_at("00001")) == (None, 9)
+    search.on_trial_result("00001", {"training_iteration": 4})
+    search.on_trial_complete("00001", {"training_iteration": 4})
+    assert searcher.heard == []
+    assert search.total_samples == 2
+
+
+def test_a_branch_keeps_its_seed_in_its_name() -> None:
+    assert root_in(name_of_trial("00009", root="00003")) == "00003"
+    assert root_in(name_of_trial("00009", 2)) is None
+
+
+# --- the record --------------------------------------------------------------------------------------------
+
+
+def lineage(driver: Driver) -> None:
+    """Record a branch of trial 00000 at its first report, which reports as number 2."""
+    branch = Branch("00000", "00000", 1)
+    driver.sweep.callback._branch_of = lambda trial: branch if trial == "00002" else None
+    trial = driver.sweep.add(model={"lr": 0.3})
+    driver.sweep.start(trial)
+    driver.sweep.report(trial, 2, 0.4)
+
+
+def test_the_record_has_its_lineage_and_counts_its_reports_on(driver: Driver, tmp_path: Path) -> None:
+    lineage(driver)
+    state = read_record(tmp_path).trials["00002"]
+    assert state.branch == Branch("00000", "00000", 1)
+    assert [report["training_iteration"] for report in state.history] == [2]
+    assert state.number == 2
+    assert state.changes == [
+        {
+            "training_iteration": 1, "parent": "00000", "parent_iteration": 1,
+            "config": {"model": {"lr": 0.3}}, "before": {"model": {"lr": 0.1}},
+        }
+    ]  # fmt: skip
+    assert (state.config_at(1), state.config_at(2)) == ({"model": {"lr": 0.1}}, {"model": {"lr": 0.3}})
+
+
+def test_a_branch_that_has_nothing_left_to_train_is_an_error(driver: Driver) -> None:
+    driver.sweep.callback._branch_of = lambda trial: Branch("00000", "00000", 1) if trial == "00002" else None
+    trial = driver.sweep.add(model={"lr": 0.3})
+    driver.sweep.start(trial)
+    driver.sweep.complete(trial)
+    state = driver.sweep.state.trials[trial.trial_id]
+    assert state.state == "ERROR"
+    assert "its training ends (max_epochs, max_steps) with report 1, at which it began" in str(state.error)
+
+
+def test_a_resumed_sweep_goes_on_with_its_branches_beside_its_search(driver: Driver, tmp_path: Path) -> None:
+    lineage(driver)
+    lines, searcher = read_lines(tmp_path), RandomSearcher(driver.space, seed=1)
+    start = replay_searcher(lines, searcher, driver.space, foreign=False, again=["00002"])
+    assert (start.created, start.branches, start.searched) == (3, 1, 2)
+    past = ResumedTrial("00002", {"lr": 0.3}, 2, tmp_path / "trial_00002", branch=Branch("00000", "00000", 1))
+    search = SweepSearch(searcher, 4, start=ResumeState(created=3, branches=1, resumed=(past,)))
+    assert search.total_samples == 5
+    assert search.ends_at("00002") is not None
+
+
+def test_a_replayed_scheduler_does_not_learn_of_a_branch(driver: Driver, tmp_path: Path) -> None:
+    lineage(driver)
+    asha = ASHA(metric="loss", mode="min", max_t=9, reduction_factor=2)
+    replay_scheduler(read_lines(tmp_path), asha)
+    filed = [set(rung.filed) for rung in asha._brackets[0]]
+    assert filed[:2] == [{"00000"}, set()]
+
+
+def test_a_line_of_a_branch_is_read_without_its_parent() -> None:
+    from tunelight.record import SweepState, apply
+
+    state, branch = SweepState(), {"parent": "00000", "root": "00000", "number": 3}
+    line = {"kind": "trial", "time": 1.0, "trial": "00004", "index": 4, "config": {"lr": 1}, "folder": "t"}
+    apply(state, json.loads(json.dumps({**line, "branch": branch})))
+    assert state.trials["00004"].number == 3
