@@ -45,7 +45,7 @@ LIVE = {
     "warm": "tests/integration/test_warm.py::test_a_plain_trial_after_a_messy_stopped_one_is_as_on_a_fresh_gang",
     "fault": "tests/chaos/test_faults.py::test_a_rank_is_replaced_and_the_trial_is_the_undisturbed_one[ddp-faults0]",
     "tune": "tests/integration/test_plain_tune.py::test_a_tuner_with_rays_own_asha_runs_to_its_end",
-    "alone": "tests/integration/test_torchrun.py::test_weights_are_those_of_torchrun[RayStrategy]",
+    "alone": "tests/integration/test_strategies.py::test_what_a_run_leaves_is_as_in_one_process[RayStrategy]",
 }
 PARALLEL = ("-n", "2", "--dist", "loadfile")
 """How unit tests run: on two cores, those of a file in one process."""

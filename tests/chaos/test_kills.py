@@ -13,13 +13,10 @@ from typing import Any
 
 import psutil
 import pytest
-from ray.tune import Callback
 
 import tunelight as tl
 from tests.kit.training import plain
 from tests.processes import family
-
-ROOT = Path(__file__).parents[2]
 
 
 def suicidal(config: dict[str, Any]) -> None:
@@ -44,38 +41,6 @@ def test_a_killed_worker_is_its_trials_error_and_the_others_train(ray4: Any, tmp
     assert str(failed.error).startswith("rank 1 on ")
     assert "died" in str(failed.error)
     assert failed.seconds < 5
-
-
-def brief(config: dict[str, Any]) -> None:
-    """Report once."""
-    time.sleep(0.2)
-    tl.report({"val_loss": config["model.lr"]})
-
-
-class EndsAHead(Callback):
-    """Kills the head of a trial that has just ended."""
-
-    killed = 0
-
-    def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        if len(trials) > 3 and not self.killed:
-            self.killed += 1
-            (head,) = [one for one in psutil.process_iter(["name"]) if str(one.info["name"]).startswith("ray::brief")]
-            head.kill()
-            head.wait(10)
-
-
-def test_a_head_that_dies_between_two_trials_fails_neither(ray4: Any, tmp_path: Path) -> None:
-    ends = EndsAHead()
-    results = tl.run(
-        {"model.lr": tl.uniform(0.01, 0.1)}, brief, metric="val_loss", num_samples=20, max_concurrent=1, workers=1,
-        cpus_per_worker=0.5, scheduler="fifo", searcher="tpe", seed=1, storage=tmp_path, name="s", progress=False,
-        callbacks=[ends],
-    )  # fmt: skip
-    assert ends.killed
-    assert [trial.state for trial in results.trials] == ["FINISHED"] * 20
-    said = [text for _, text in results.record.notes if "will be started again" in text]
-    assert len(said) == 1
 
 
 SCRIPT = """
@@ -170,16 +135,4 @@ def test_a_second_ctrl_c_ends_at_once_and_leaves_no_process(tmp_path: Path) -> N
     process.communicate(timeout=40)
     assert time.monotonic() - began < 15
     _wait(lambda: _over(members), 20, "all processes to end")
-    assert tl.SweepResults.load(tmp_path / "s").best.history
-
-
-@pytest.mark.slow
-def test_a_killed_driver_leaves_no_worker_and_its_record_reads(tmp_path: Path) -> None:
-    process = _start(tmp_path)
-    workers = [member for member in family(process.pid) if "ray::" in " ".join(member.cmdline())]
-    workers = [member for member in workers if "Agent" not in " ".join(member.cmdline())]  # Ray ends those in time
-    assert len(workers) >= 3  # two ranks and their head
-    process.kill()
-    process.communicate(timeout=40)
-    _wait(lambda: _over(workers), 30, "workers and heads to end")
     assert tl.SweepResults.load(tmp_path / "s").best.history

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -140,21 +139,6 @@ def test_a_killed_driver_is_resumed_by_the_same_command_and_a_second_one_is_refu
     resume(tmp_path)
     assert told(tmp_path / "s") == uninterrupted()
     wait(lambda: over(members), "workers and heads of the killed driver to end", 120)
-
-
-@pytest.mark.slow
-def test_sigterm_ends_a_script_with_75_and_the_same_command_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TUNELIGHT_GRACE_S", "2")  # its trial writes no checkpoint, and reports nothing meanwhile
-    process = begin(tmp_path)
-    process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=40)
-    assert process.returncode == 75, output
-    assert "DONE" not in output  # the script does not go on with results that are none
-    assert "Traceback" not in output
-    resume(tmp_path)
-    assert told(tmp_path / "s") == uninterrupted()
 
 
 @pytest.fixture

@@ -59,16 +59,11 @@ class Seen(DigitsClassifier):
         super().validation_step(batch[:2], batch_idx)
 
 
-def notes(folder: Path) -> list[list[tuple[int, int, str, list[int]]]]:
-    """Return what each rank has written down, in its order: epoch, batch, which start of the trial it was, rows."""
-    files = sorted(folder.glob("seen-*.jsonl"))
-    return [[tuple(json.loads(line)) for line in file.read_text().splitlines()] for file in files]
-
-
 def seen(folder: Path) -> dict[int, list[list[int]]]:
     """Return each epoch's rows, rank by rank; what a later start trained on again counts once."""
     epochs: dict[int, list[list[int]]] = {}
-    for lines in notes(folder):
+    for file in sorted(folder.glob("seen-*.jsonl")):
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
         kept: dict[int, list[Any]] = {}
         for epoch, index, start, rows in lines:
             batches = kept.setdefault(epoch, [])

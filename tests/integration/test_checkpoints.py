@@ -2,43 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
-
-import pytest
-import torch
 
 import tunelight as tl
 from tests.integration.test_sweep import sweep
 from tests.kit.training import Line, LineData, trainer
 from tunelight.session.session import get_session
-
-
-@pytest.mark.slow
-def test_a_checkpoint_of_the_background_resumes_a_killed_trial(ray4: Any, tmp_path: Path) -> None:
-    def killed(config: dict[str, Any]) -> None:
-        class Kill(tl.TuneReportCheckpointCallback):
-            def _handle(self, trainer: Any, epoch: int) -> None:
-                super()._handle(trainer, epoch)
-                if epoch == 2 and tl.get_checkpoint_path() is None and tl.get_context().rank == 1:
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-        trainer(5, Kill({"loss": "val_loss"})).fit(Line(), datamodule=LineData())
-
-    results = sweep(tmp_path, killed, num_samples=1)
-    (trial,) = results.trials
-    assert trial.state == "FINISHED", trial.error
-    numbers = [report["training_iteration"] for report in trial.history]
-    assert numbers == [1, 2, 3, 4, 5]  # what comes again is not told again
-    best = min(trial.history, key=lambda report: report["loss"])
-    assert trial.checkpoint is not None
-    saved = torch.load(trial.checkpoint, weights_only=False)
-    assert saved["epoch"] == best["epoch"]
-    assert saved["optimizer_states"]
-    assert len(list(trial.checkpoint.parent.glob("*.ckpt"))) <= 3
-    assert not list(trial.checkpoint.parent.glob(".*"))
 
 
 def test_a_full_disk_does_not_end_training_and_checkpoints_come_back(ray4: Any, tmp_path: Path) -> None:

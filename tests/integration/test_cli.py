@@ -62,21 +62,6 @@ def test_a_strategy_by_arguments_trains_the_driver_s_model_and_saves_its_configu
     assert told["init_args"]["num_workers"] == 2
 
 
-def test_a_strategy_by_yaml_trains_and_its_saved_configuration_runs_again(tmp_path: Path) -> None:
-    asked = tmp_path / "asked.yaml"
-    strategy = {"class_path": "tunelight.RayStrategy", "init_args": {"num_workers": 2, "find_unused_parameters": True}}
-    asked.write_text(yaml.safe_dump({"trainer": {"strategy": strategy}}))
-    first = cli("fit", f"--config={asked}", *settings(tmp_path / "first"))
-    assert isinstance(first.trainer.strategy, tl.RayStrategy)
-    assert first.trainer.strategy._ddp_kwargs["find_unused_parameters"]
-    assert accuracy(first.model, first.datamodule) > 0.5
-
-    (written,) = tmp_path.rglob("config.yaml")
-    second = cli("validate", f"--config={written}", f"--trainer.default_root_dir={tmp_path / 'second'}")
-    assert second.trainer.world_size == 2
-    assert float(second.trainer.callback_metrics["val_acc"]) == pytest.approx(accuracy(second.model, second.datamodule))
-
-
 def hook() -> None:
     """Do nothing: a command line names it."""
 

@@ -13,11 +13,12 @@ from typer.testing import CliRunner
 
 import tunelight as tl
 from tests.conftest import share_holdings
-from tests.integration.feeding import data_module, digits, notes, seen, to_batch, write_digits
+from tests.integration.feeding import data_module, digits, seen, to_batch, write_digits
 from tests.kit.training import trainer
+from tunelight import messages
 from tunelight.cli import app
 from tunelight.errors import DataError, ResourceError
-from tunelight.messages import RESULT_KEY, Resize
+from tunelight.messages import RESULT_KEY
 from tunelight.schedulers.base import GangScheduler
 
 # Ray Data's own, of each copy that it makes of its settings.
@@ -76,15 +77,6 @@ def test_a_sweep_on_parquet_sees_each_row_once_an_epoch_and_learns(
     assert "cached dataset 'train': 1077 rows" in (tmp_path / "s" / "record.jsonl").read_text()
 
 
-@pytest.mark.slow
-def test_a_streamed_dataset_comes_in_the_same_order_again(ray4: Any, tmp_path: Path, parquet: dict[str, Any]) -> None:
-    runs = [sweep(tmp_path, name=name, datasets=parquet) for name in "ab"]
-    orders = [check_epochs(run.best.path, 2) for run in runs]
-    assert orders[0] == orders[1]
-    assert orders[0][0] != orders[0][1]
-    assert runs[0].best.value == runs[1].best.value
-
-
 def killed_once(config: dict[str, Any]) -> None:
     """Lose rank 1 in the second epoch, once."""
     import os
@@ -114,37 +106,23 @@ def test_a_trial_that_lost_a_rank_trains_on_the_same_rows(ray4: Any, tmp_path: P
     assert lost.best.value == pytest.approx(whole.best.value, abs=1e-6)
 
 
-class Script(GangScheduler):
-    """Do once, at the report that comes to ``at``, what a script says: pause, or a gang's sizes one after the other."""
+class Resize(GangScheduler):
+    """Give a gang one size after the other, five reports after it has the last one; then stop its trial."""
 
-    def __init__(self, at: int, sizes: tuple[int, ...] = ()) -> None:
+    resizes = True
+
+    def __init__(self, at: int, sizes: tuple[int, ...]) -> None:
         super().__init__()
-        self.at, self.sizes, self.resizes = at, list(sizes), bool(sizes)
-        self.wanted = 1
+        self.at, self.sizes, self.wanted = at, list(sizes), 1
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         number = result["training_iteration"]
-        if not self.resizes:
-            return str(TrialScheduler.PAUSE if number == self.at else TrialScheduler.CONTINUE)
         if number >= self.at and result[f"{RESULT_KEY}/workers"] == self.wanted:
             if not self.sizes:
                 return str(TrialScheduler.STOP)
             self.at, self.wanted = number + 5, self.sizes.pop(0)
-            trial.temporary_state.ray_actor.decide.remote(Resize(self.wanted))
+            trial.temporary_state.ray_actor.decide.remote(messages.Resize(self.wanted))
         return str(TrialScheduler.CONTINUE)
-
-
-@pytest.mark.slow
-def test_a_trial_that_is_paused_in_an_epoch_goes_on_with_the_rows_that_were_left(
-    ray4: Any, tmp_path: Path, parquet: dict[str, Any]
-) -> None:
-    run = sweep(tmp_path, datasets=parquet, scheduler=Script(3), epochs=3, every=8)
-    assert record(run.folder, "state", "state") == ["RUNNING", "PAUSED", "RUNNING", "FINISHED"]
-    check_epochs(run.best.path, 3)
-    for lines in notes(run.best.path):
-        assert len({start for _, _, start, _ in lines}) == 2
-        batches = [(epoch, index) for epoch, index, *_ in lines]
-        assert batches == list(itertools.product(range(3), range(17)))  # each once, and in their order
 
 
 @pytest.mark.slow
@@ -153,7 +131,7 @@ def test_a_gang_that_is_resized_sees_whole_epochs_again_after_that_in_which_it_w
     ray4: Any, tmp_path: Path, parquet: dict[str, Any]
 ) -> None:
     run = sweep(
-        tmp_path, datasets=parquet, cache=True, scheduler=Script(3, (2, 1)), epochs=500, every=8, workers=(1, 2)
+        tmp_path, datasets=parquet, cache=True, scheduler=Resize(3, (2, 1)), epochs=500, every=8, workers=(1, 2)
     )
     sizes = record(run.folder, "report", "workers")
     assert [size for size, _ in itertools.groupby(sizes)] == [1, 2, 1]
@@ -164,28 +142,6 @@ def test_a_gang_that_is_resized_sees_whole_epochs_again_after_that_in_which_it_w
     for epoch in whole:
         rows = [row for shard in seen(run.best.path)[epoch] for row in shard]
         assert len(set(rows)) == len(rows) >= ROWS - 1, f"epoch {epoch}"
-
-
-def placed(config: dict[str, Any]) -> None:
-    """Say for each row whether the task that preprocessed it sat in a placement group."""
-
-    def where(rows: Any) -> Any:
-        import numpy as np
-        import ray
-
-        inside = ray.get_runtime_context().get_placement_group_id() is not None
-        return {"inside": np.full(len(rows["row"]), inside)}
-
-    shard = tl.get_dataset_shard("train", preprocess=lambda ds: ds.map_batches(where))
-    inside = sum(int(batch["inside"].sum()) for batch in shard.iter_torch_batches(batch_size=64, device="cpu"))
-    tl.report({"acc": float(inside)})
-
-
-@pytest.mark.slow
-def test_preprocessing_runs_outside_of_the_trials_reservation(
-    ray4: Any, tmp_path: Path, parquet: dict[str, Any]
-) -> None:
-    assert sweep(tmp_path, placed, datasets=parquet).best.value == 0
 
 
 @pytest.mark.slow
@@ -214,27 +170,6 @@ def test_trials_leave_room_for_preprocessing(ray4: Any, tmp_path: Path, parquet:
     for trial, state in zip(*(record(results.folder, "state", key) for key in ("trial", "state")), strict=True):
         running = running | {trial} if state == "RUNNING" else running - {trial}
         assert len(running) <= 1
-
-
-@pytest.mark.slow
-def test_a_driver_without_a_sweep_feeds_a_gang(ray4: Any, tmp_path: Path, parquet: dict[str, Any]) -> None:
-    import ray
-
-    from tunelight.compat.lightning import pl
-    from tunelight.digits import DigitsClassifier
-
-    def pair(rows: Any) -> Any:
-        return to_batch(rows)[:2]
-
-    train, val = (ray.data.read_parquet(parquet[part]["parquet"]) for part in ("train", "val"))
-    model = DigitsClassifier(lr=0.01)
-    with tl.RayStrategy(num_workers=2) as strategy:
-        made = pl.Trainer(
-            max_epochs=3, strategy=strategy, logger=False, enable_checkpointing=False, enable_progress_bar=False,
-            default_root_dir=tmp_path,
-        )  # fmt: skip
-        made.fit(model, datamodule=tl.RayDataModule(train, val, batch_size=32, collate_fn=pair))
-    assert float(made.callback_metrics["val_acc"]) > 0.8
 
 
 @pytest.mark.slow
@@ -281,3 +216,33 @@ def test_bad_datasets_are_told_before_a_trial_starts(ray4: Any, tmp_path: Path, 
         sweep(tmp_path, datasets={"train": ray.data.range(1).materialize()})
     with pytest.raises(ResourceError, match="data_cpus=1 whole CPUs"):
         sweep(tmp_path, datasets=parquet, workers=4)
+
+
+@pytest.mark.slow
+def test_a_streamed_dataset_comes_in_the_same_order_again(ray4: Any, tmp_path: Path, parquet: dict[str, Any]) -> None:
+    runs = [sweep(tmp_path, name=name, datasets=parquet) for name in "ab"]
+    orders = [check_epochs(run.best.path, 2) for run in runs]
+    assert orders[0] == orders[1]
+    assert orders[0][0] != orders[0][1]
+    assert runs[0].best.value == runs[1].best.value
+
+
+@pytest.mark.slow
+def test_a_driver_without_a_sweep_feeds_a_gang(ray4: Any, tmp_path: Path, parquet: dict[str, Any]) -> None:
+    import ray
+
+    from tunelight.compat.lightning import pl
+    from tunelight.digits import DigitsClassifier
+
+    def pair(rows: Any) -> Any:
+        return to_batch(rows)[:2]
+
+    train, val = (ray.data.read_parquet(parquet[part]["parquet"]) for part in ("train", "val"))
+    model = DigitsClassifier(lr=0.01)
+    with tl.RayStrategy(num_workers=2) as strategy:
+        made = pl.Trainer(
+            max_epochs=3, strategy=strategy, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+            default_root_dir=tmp_path,
+        )  # fmt: skip
+        made.fit(model, datamodule=tl.RayDataModule(train, val, batch_size=32, collate_fn=pair))
+    assert float(made.callback_metrics["val_acc"]) > 0.8

@@ -16,7 +16,7 @@ from tests import flavours
 from tests.kit.training import Line, LineData, plain
 from tests.kit.waiting import PROGRAM_S
 from tunelight.compat.lightning import FABRIC, VARIABLE, flavour
-from tunelight.errors import SettingsError, TrainFunctionError
+from tunelight.errors import TrainFunctionError
 
 
 def sweep(folder: Path, train: Any, **settings: Any) -> tl.SweepResults:
@@ -76,17 +76,6 @@ def test_a_train_function_that_uses_both_packages_trains_with_the_chosen_one(
     with pytest.raises(TrainFunctionError, match=r"uses lightning\.pytorch and .*uses pytorch_lightning"):
         sweep(tmp_path / "undecided", uses_both)
     assert not (tmp_path / "undecided").exists()
-
-
-def test_a_sweep_of_the_other_package_is_refused_before_ray_starts(tmp_path: Path) -> None:
-    other = import_module(flavours.other())
-
-    def train(config: dict[str, Any]) -> None:
-        other.Trainer()
-
-    with pytest.raises(SettingsError, match=f"train uses {flavours.other()}, and this process works with {flavour()}"):
-        sweep(tmp_path / "refused", train)
-    assert not (tmp_path / "refused").exists()
 
 
 PROGRAM = """

@@ -101,10 +101,6 @@ def stuck(config: dict[str, Any]) -> None:
     time.sleep(60)
 
 
-def early(config: dict[str, Any]) -> None:
-    raise ImportError("at its start")
-
-
 def as_torchrun_has_it(config: dict[str, Any]) -> None:
     """Train two epochs of DDP by what the environment says, as a script written for torchrun does."""
     import os
@@ -186,13 +182,6 @@ def test_code_that_would_start_a_gang_of_its_own_fails_with_advice(
     assert advice in cause.traceback
 
 
-def test_ranks_meet_and_collectives_work(warm: list[Gang], tmp_path: Path) -> None:
-    reports, cause, _ = run(take(warm), tmp_path, collective)
-    assert cause is None
-    assert reports[0].metrics["sum"] == 3.0
-    assert reports[0].metrics["where"] == "0/2 local 0 seed 5"
-
-
 def test_the_same_seed_gives_the_same_numbers_in_a_warm_gang(warm: list[Gang], tmp_path: Path) -> None:
     gang = take(warm)
     values = [run(gang, tmp_path, collective)[0][0].metrics["loss"] for _ in range(3)]
@@ -211,11 +200,6 @@ def test_a_failing_rank_frees_its_peers_and_is_the_cause(warm: list[Gang], tmp_p
     assert cause is None
     assert reports[0].metrics["sum"] == 3.0
     assert [location.pid for location in gang.locations] == pids
-
-
-def test_a_failure_on_all_ranks_at_once_is_told_once(warm: list[Gang], tmp_path: Path) -> None:
-    _, cause, _ = run(take(warm), tmp_path, early)
-    assert cause.type_name == "ImportError"
 
 
 def test_a_rank_that_does_not_answer_makes_the_gang_unfit_at_once(warm: list[Gang], tmp_path: Path) -> None:

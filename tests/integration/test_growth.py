@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import cloudpickle
-import psutil
 import pytest
 
-from tests.integration.test_gang import collective, run, spec
-from tests.kit import tasks
+from tests.integration.test_gang import spec
 from tests.kit.waiting import until
 from tunelight.gang.gang import Gang
 from tunelight.gang.seat import sweep_seats
-from tunelight.messages import Ended
-from tunelight.policies import FailurePolicy
 from tunelight.resources import Reservation
 
 
@@ -64,42 +58,3 @@ def test_what_a_killed_head_had_reserved_is_swept(ray4: Any) -> None:
         assert time.monotonic() < end
         sweep_seats()
         time.sleep(0.1)
-
-
-def test_an_elastic_gang_goes_on_with_who_is_left_and_takes_in_who_comes(ray4: Any, tmp_path: Path) -> None:
-    with Gang.form(replace(spec(), reservation=Reservation(2, least=1)), None) as gang:
-        first, lost = gang.locations
-        psutil.Process(lost.pid).kill()
-        assert run_or_fail(gang, tmp_path) is not None
-        gang.heal()
-        assert [location.pid for location in gang.locations] == [first.pid]
-        reports, cause, _ = run(gang, tmp_path, collective)
-        assert cause is None
-        assert reports[0].metrics["where"].startswith("0/")
-        until(gang.ready, 60)
-        gang.heal()
-        assert gang.size == 2
-        assert first.pid in {location.pid for location in gang.locations}
-
-
-def run_or_fail(gang: Gang, tmp_path: Path) -> Any:
-    """Run on a gang one of whose workers is gone, which it does not know yet."""
-    gang.start(*tasks.here(tmp_path, cloudpickle.dumps(collective)))
-    cause = None
-    while gang.running:
-        event = gang.next_event(60)
-        if isinstance(event, Ended) and event.error is not None:
-            cause, _ = gang.fail(event.error)
-    return cause
-
-
-def test_a_stopped_worker_is_noticed_and_really_ended(ray4: Any, tmp_path: Path) -> None:
-    with Gang.form(replace(spec(), failures=FailurePolicy(hang_timeout_s=2.0)), None) as gang:
-        _, stopped = gang.locations
-        process = psutil.Process(stopped.pid)
-        process.suspend()
-        cause = run_or_fail(gang, tmp_path)
-        assert (cause.rank, cause.cause) == (1, "unresponsive")
-        until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE, 10)
-        gang.heal()
-        assert gang.size == 2

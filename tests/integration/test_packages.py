@@ -94,16 +94,6 @@ def test_transformers(example: Callable[[str], str]) -> None:
     assert tested == predicted > 0.85  # about 0.7 for a model that does not see "not"
 
 
-def test_models_of_transformers_train_sharded_as_by_ddp(example: Callable[..., str]) -> None:
-    output = example("transformers/reviews.py", Path(__file__).with_name("sharded_models.py"))
-    for name in ("GPT-2", "BERT", "T5", "ViT"):
-        before, after, worst = numbers(
-            rf"^{name}: ([\d.]+) to ([\d.]+) in 9 losses, off by at most ([\d.e+-]+)", output
-        )
-        assert after < before
-        assert worst < 1e-5
-
-
 def test_chemprop(example: Callable[[str], str]) -> None:
     output = example("chemprop/molecules.py")
     check_sweep(output)

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import tunelight as tl
-from tests.kit.training import Line, LineData, trainer
 from tunelight.compat.lightning import Callback, pl
 from tunelight.digits import DigitsClassifier, DigitsData
 from tunelight.record import read_record
@@ -100,7 +99,6 @@ def together(config: dict[str, Any]) -> None:
 
 def digits(config: dict[str, Any], *callbacks: Callback) -> None:
     """Train the digits; report, and write a checkpoint, after each epoch."""
-    import torch
 
     torch.set_num_threads(1)
     report = tl.TuneReportCheckpointCallback({"loss": "val_loss", "acc": "val_acc"})
@@ -178,43 +176,6 @@ def test_the_worst_train_on_with_the_best_ones_weights_and_a_population_of_four_
     assert worst.history[-1]["acc"] > 0.8
     best = results.best
     assert best.config == read_record(results.folder).trials[best.id].config_at(best.metrics["training_iteration"])
-
-
-class Gathering(Line):
-    """Reads at an epoch's end what its steps have gathered, and says in which fit and epoch that was."""
-
-    def __init__(self, lr: float, stage: int) -> None:
-        super().__init__(lr)
-        self.stage, self.losses = stage, list[torch.Tensor]()
-
-    def training_step(self, batch: Any, index: int) -> torch.Tensor:
-        loss = super().training_step(batch, index)
-        self.losses.append(loss.detach())
-        return loss
-
-    def on_train_epoch_end(self) -> None:
-        self.log("train_loss", torch.stack(self.losses).mean(), sync_dist=True)
-        self.log("place", 10.0 * self.stage + self.current_epoch, sync_dist=True)
-        self.losses.clear()
-
-
-def staged(config: dict[str, Any]) -> None:
-    for stage, epochs in enumerate((1, 3)):
-        trainer(epochs, tl.TuneReportCheckpointCallback()).fit(Gathering(config["lr"], stage), datamodule=LineData())
-
-
-def test_trials_of_two_fits_that_pause_between_and_within_them_report_each_epoch_once(
-    ray4: Any, tmp_path: Path
-) -> None:
-    results = tl.run(
-        {"lr": tl.loguniform(1e-3, 1e-1)}, staged, metric="val_loss", num_samples=4, workers=1, max_concurrent=2,
-        scheduler=tl.GangPBT(perturbation_interval=1, max_t=4), seed=1, storage=tmp_path, progress=False,
-    )  # fmt: skip
-    lines = [json.loads(line) for line in (results.folder / "record.jsonl").read_text().splitlines()]
-    assert any(line.get("state") == "PAUSED" for line in lines)
-    for trial in results.trials:
-        assert trial.state == "FINISHED", trial.error
-        assert [report["place"] for report in trial.history] == [0, 10, 11, 12]
 
 
 def notes(results: tl.SweepResults) -> str:

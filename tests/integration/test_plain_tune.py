@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining, TrialScheduler
+from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 
 import tunelight as tl
 from tests.kit.training import plain, saving
@@ -49,14 +49,6 @@ def test_parameters_of_tune_reach_every_rank_bound_inside_or_outside(ray4: Any, 
         assert result.metrics["loss"] == loss
 
 
-@pytest.mark.slow
-def test_the_result_holds_the_real_checkpoint(ray4: Any, tmp_path: Path) -> None:
-    grid = tuner(tl.gang_trainable(saving, workers=2, metric="loss"), tmp_path, config={"num_samples": 1})
-    (result,) = grid
-    with result.checkpoint.as_directory() as folder:
-        assert Path(folder, "checkpoint").stat().st_size > 0  # as TuneReportCheckpointCallback's filename says
-
-
 def counts(config: dict[str, Any]) -> None:
     """Make four reports, each with a checkpoint; fail after the third for as long as the file of the fault exists."""
     path = tl.get_checkpoint_path()
@@ -84,49 +76,6 @@ def test_a_failed_trial_keeps_its_checkpoints_and_is_restored_from_the_last(ray4
     assert not restored.errors
     assert [metrics["loss"] for _, metrics in restored[0].best_checkpoints] == [1 / 3, 1 / 4]
     assert list(restored[0].metrics_dataframe["training_iteration"]) == [1, 2, 3, 4]
-
-
-@pytest.mark.slow
-def test_a_failing_trial_is_an_error_with_its_rank(ray4: Any, tmp_path: Path) -> None:
-    def fails(config: dict[str, Any]) -> None:
-        if tl.get_context().rank == 1:
-            raise RuntimeError("no")
-        tl.report({"loss": 1})
-
-    grid = tuner(tl.gang_trainable(fails, workers=2), tmp_path, config={"num_samples": 1})
-    assert "rank 1 on" in str(grid.errors[0])
-
-
-class PauseOnce(FIFOScheduler):
-    """Pauses every trial at its second report, and goes on with it once all others have been paused or ended."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.paused: set[str] = set()
-
-    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        if result["training_iteration"] == 2 and trial.trial_id not in self.paused:
-            self.paused.add(trial.trial_id)
-            return str(TrialScheduler.PAUSE)
-        return str(TrialScheduler.CONTINUE)
-
-
-@pytest.mark.slow
-def test_a_paused_trial_goes_on_from_its_checkpoint_on_a_warm_gang(ray4: Any, tmp_path: Path) -> None:
-    results = tl.run(
-        {"lr": tl.loguniform(1e-3, 1e-1)}, saving, metric="loss", num_samples=2, workers=2, scheduler=PauseOnce(),
-        max_concurrent=2, storage=tmp_path, name="s", seed=3, progress=False,
-    )  # fmt: skip
-    straight = tl.run(
-        {"lr": tl.loguniform(1e-3, 1e-1)}, saving, metric="loss", num_samples=2, workers=2, scheduler="fifo",
-        storage=tmp_path, name="straight", seed=3, progress=False,
-    )  # fmt: skip
-    for paused, whole in zip(results.trials, straight.trials, strict=True):
-        assert paused.error is None
-        assert [r["training_iteration"] for r in paused.history] == [1, 2, 3, 4]
-        starts = (paused.path / "starts.txt").read_text().splitlines()
-        assert sorted(starts) == ["0 -", "0 report-000002.ckpt", "1 -", "1 report-000002.ckpt"]
-        assert [r["epoch"] for r in paused.history] == [r["epoch"] for r in whole.history]
 
 
 @pytest.mark.slow

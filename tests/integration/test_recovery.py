@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -70,10 +69,6 @@ def train(config: dict[str, Any]) -> None:
         def validation_step(self, batch: Any, _: int) -> None:
             self.log("loss", torch.nn.functional.mse_loss(self.net(batch[0]), batch[1]), sync_dist=True)
 
-        def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-            states = checkpoint.get("tunelight", {}).get("metrics", [])
-            Path(me.trial_dir, f"states-{me.rank}").write_text(str(len(states)))
-
         def configure_optimizers(self) -> Any:
             optimizer = torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9)
             plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
@@ -93,18 +88,17 @@ def train(config: dict[str, Any]) -> None:
 
     def loader(seed: int, count: int, shuffle: bool) -> Any:
         x = torch.randn(count, 4, generator=torch.Generator().manual_seed(seed))
-        workers = config.get("num_workers", 0)
-        return DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), 6, shuffle=shuffle, num_workers=workers)
+        return DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), 6, shuffle=shuffle)
 
     me = tl.get_context()
-    seen = tl.TuneReportCheckpointCallback(config.get("metrics", ["loss"]), on=config.get("on", "validation_end"))
+    seen = tl.TuneReportCheckpointCallback(["loss"], on="validation_end")
     trainer = pl.Trainer(
         max_epochs=3, accelerator="cpu", strategy=BACKENDS[me.backend].load_strategy()(), enable_checkpointing=False,
         callbacks=[seen, pl.callbacks.EarlyStopping("loss", patience=50), Fault()], logger=CSVLogger(me.trial_dir),
         log_every_n_steps=1, **config.get("trainer", {}),
     )  # fmt: skip
     model = Net()
-    trainer.fit(model, loader(0, config.get("samples", 100), True), loader(1, 32, False))
+    trainer.fit(model, loader(0, 100, True), loader(1, 32, False))
     trainer.save_checkpoint(Path(me.trial_dir, "end.ckpt"))
 
 
@@ -164,35 +158,6 @@ HALF = {"trainer": {"val_check_interval": 0.5, "accumulate_grad_batches": 2, "gr
 SETTINGS: dict[str, dict[str, Any]] = {"half": HALF, "plain": {}, "fixed": {**HALF, "fixed": True}}
 
 
-class Trials:
-    """Runs without a failure, and failed ones to go on from, each made once."""
-
-    def __init__(self, gangs: dict[Any, Gang], folder: Path) -> None:
-        self.gangs, self.folder = gangs, folder
-        self.made: dict[Any, Run] = {}
-
-    def whole(self, backend: str, wanted: int, name: str) -> Run:
-        return self._run(backend, wanted, name, 0)
-
-    def cut(self, folder: Path, backend: str, wanted: int, name: str, report: int) -> None:
-        """Leave in ``folder`` what a trial left that failed two steps after a report."""
-        failed = self._run(backend, wanted, name, report)
-        assert failed.cause.type_name == "ZeroDivisionError"
-        shutil.copytree(self.folder / f"{backend}-{wanted}-{name}-{report}", folder, dirs_exist_ok=True)
-
-    def _run(self, backend: str, wanted: int, name: str, fault: int) -> Run:
-        key = f"{backend}-{wanted}-{name}-{fault}"
-        if key not in self.made:
-            config = {**SETTINGS[name], **({"fault": fault} if fault else {})}
-            self.made[key] = start(gang_of(self.gangs, backend, wanted), self.folder / key, config, wanted=wanted)
-        return self.made[key]
-
-
-@pytest.fixture(scope="module")
-def trials(gangs: dict[Any, Gang], tmp_path_factory: pytest.TempPathFactory) -> Trials:
-    return Trials(gangs, tmp_path_factory.mktemp("trials"))
-
-
 @pytest.mark.parametrize(
     "case",
     [
@@ -212,15 +177,17 @@ def trials(gangs: dict[Any, Gang], tmp_path_factory: pytest.TempPathFactory) -> 
     ids=str,
 )
 def test_a_trial_that_goes_on_is_the_run_without_a_failure(
-    trials: Trials, tmp_path: Path, case: tuple[str, int, int, str, int]
+    gangs: dict[Any, Gang], tmp_path: Path, case: tuple[str, int, int, str, int]
 ) -> None:
     backend, wanted, workers, name, report = case
-    whole = trials.whole(backend, wanted, name)
+    cut = tmp_path / "cut"
+    whole = start(gang_of(gangs, backend, wanted), tmp_path / "whole", SETTINGS[name], wanted=wanted)
     assert whole.cause is None
-    trials.cut(tmp_path, backend, wanted, name, report)
-    saved = torch.load(tmp_path / FOLDER / file_name(report), weights_only=True)["tunelight"]["now"]
+    failing = {**SETTINGS[name], "fault": report}  # two steps after that report
+    assert start(gang_of(gangs, backend, wanted), cut, failing, wanted=wanted).cause.type_name == "ZeroDivisionError"
+    saved = torch.load(cut / FOLDER / file_name(report), weights_only=True)["tunelight"]["now"]
     assert torch.equal(saved[0]["torch"], saved[1]["torch"]) == (name != "fixed")
-    after = start(gang_of(trials.gangs, backend, workers), tmp_path, SETTINGS[name], report, wanted=wanted)
+    after = start(gang_of(gangs, backend, workers), cut, SETTINGS[name], report, wanted=wanted)
     assert after.cause is None
     bitwise = backend == "ddp" and workers == wanted == 2
     near = 0 if bitwise else 1e-6 if workers == wanted else 1e-5
@@ -232,25 +199,8 @@ def test_a_trial_that_goes_on_is_the_run_without_a_failure(
     if bitwise:
         assert after.rows == whole.rows
         assert after.end["loops"]["fit_loop"] == whole.end["loops"]["fit_loop"]
-    assert [path.name for path in (tmp_path / "lightning_logs").iterdir()] == ["version_0"]
-
-
-@pytest.mark.parametrize("backend", ["ddp", pytest.param("horovod", marks=pytest.mark.slow)])
-def test_rank_0_alone_gets_the_states_of_all_ranks_for_a_checkpoint(trials: Trials, backend: str) -> None:
-    assert trials.whole(backend, 2, "plain").cause is None
-    folder = trials.folder / f"{backend}-2-plain-0"
-    assert [(folder / f"states-{rank}").read_text() for rank in (0, 1)] == ["2", "0"]
+    assert [path.name for path in (cut / "lightning_logs").iterdir()] == ["version_0"]
 
 
 def rates(run: Run) -> list[float]:
     return [group["lr"] for group in run.end["optimizer_states"][0]["param_groups"]]
-
-
-def test_a_gang_that_grows_back_goes_on_as_the_full_one(trials: Trials, tmp_path: Path) -> None:
-    whole = trials.whole("ddp", 2, "half")
-    small = start(gang_of(trials.gangs, "ddp", 1), tmp_path, {**HALF, "fault": 3})
-    assert small.cause.type_name == "ZeroDivisionError"
-    after = start(gang_of(trials.gangs, "ddp", 2), tmp_path, HALF, 3)
-    assert after.cause is None
-    assert max(furthest(whole, after), apart(whole, after)) <= 1e-5
-    assert [row["step"] for row in after.rows] == [row["step"] for row in whole.rows]

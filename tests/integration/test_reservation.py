@@ -82,12 +82,3 @@ def test_three_cpus_hold_one_gang_at_once_and_nothing_deadlocks(ray4: Any, tmp_p
         ray4.util.remove_placement_group(blocker)
     assert results.num_finished == 12
     assert sampler.most == 1
-
-
-@pytest.mark.parametrize("limit", [1])
-@pytest.mark.slow
-def test_max_concurrent_holds(ray4: Any, tmp_path: Path, limit: int) -> None:
-    with Sampler() as sampler:
-        results = run(tmp_path, num_samples=3, max_concurrent=limit)
-    assert results.num_finished == 3
-    assert sampler.most == limit

@@ -143,25 +143,6 @@ def test_the_commands_of_the_winner_train_as_its_trial_did(
     assert losses(SweepResults.load(folder)) == found
 
 
-def test_a_worker_that_dies_in_the_third_epoch_changes_nothing(sweep: Any, tmp_path: Path) -> None:
-    text = TRAINER.format(examples=str(EXAMPLES)) + (
-        "class Dies(pl.Callback):\n"
-        "    def on_train_epoch_start(self, trainer, _):\n"
-        f"        once = pathlib.Path({str(tmp_path / 'died')!r})\n"
-        "        if trainer.current_epoch == 2 and trainer.global_rank == 1 and once.parent.joinpath('die').exists():\n"
-        "            once.parent.joinpath('die').unlink()\n"
-        "            os.kill(os.getpid(), 9)\n"
-        "trainer = pl.Trainer(max_epochs=5, callbacks=[Dies()])\n"
-        "trainer.fit(Model(args.lr), datamodule=Data())\n"
-    )
-    whole = losses(sweep(text, num_samples=1, scheduler="fifo"))
-    (tmp_path / "die").touch()
-    results = sweep(text, num_samples=1, scheduler="fifo")
-    assert not (tmp_path / "die").exists()
-    assert losses(results) == whole
-    assert len(whole) == 5
-
-
 HABITS = """
 import argparse, atexit, multiprocessing, os, subprocess, sys
 import torch
@@ -365,36 +346,3 @@ def test_a_script_is_run_once_and_survives_a_lost_worker(tmp_path: Path, monkeyp
     bad = tunelight("train", "bad.py")
     assert bad.exit_code == 1
     assert "bad.py exited with 3" in bad.stdout
-
-
-def test_a_configuration_reaches_wandb_by_the_command_too(
-    sweep: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    text = LOOP + (
-        "import json, os, wandb\n"
-        "file = os.environ['WANDB_SWEEP_PARAM_PATH']\n"
-        "rate = json.load(open(file))['lr']['value']\n"
-        "tl.report({'val_loss': rate, 'seed': tl.get_context().seed})\n"
-    )
-    results = sweep(text, num_samples=2, name="first")
-    shown = tunelight("best", "first", "1", "--storage", ".", "--export", "best.sh")
-    trial = results.trial(1)
-    assert shlex.join(trial.command) in shown.stdout
-    again = tunelight(*trial.command[1:])
-    assert again.exit_code == 0, again.output
-    (report,) = SweepResults.load(next((tmp_path / "tunelight_runs").iterdir())).trials[0].history
-    assert (report["val_loss"], report["seed"]) == (trial.value, trial.seed)
-
-
-def test_a_trial_of_a_script_is_reproduced_and_has_no_model_to_load(
-    sweep: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    results = sweep(EXAMPLES / "torchrun_loop.py", ["--epochs", "2"], num_samples=2, name="first")
-    again = tl.reproduce(results, "best", progress=False)
-    assert again.same, str(again)
-    with pytest.raises(tl.errors.TrainFunctionError, match="the sweep was given a script"):
-        results.best.load_model()
-    with pytest.raises(tl.errors.SettingsError, match="tuned a script"):
-        results.export_best("best.yaml", "lightning-cli")

@@ -16,8 +16,6 @@ import pytest
 import ray
 
 import tunelight as tl
-from tests.integration.test_resume import Cut
-from tests.kit.training import plain
 from tunelight.digits import DigitsClassifier, DigitsData
 
 SPACE = {"lr": tl.loguniform(1e-3, 1e-1)}
@@ -66,19 +64,6 @@ def test_tpe_under_asha_on_gangs_leaves_a_study_with_the_records_counts(ray4: An
         assert list(told.intermediate_values.values()) == [report["val_loss"] for report in trial.history]
         if trial.state == "FINISHED":
             assert told.value == trial.value
-
-
-@pytest.mark.slow
-def test_a_sweep_that_is_cut_off_goes_on_with_the_suggestions_that_it_would_have_had(ray4: Any, tmp_path: Path) -> None:
-    whole = sweep(tmp_path, name="whole")
-    cut = sweep(tmp_path, callbacks=[Cut(14)], resume=True)
-    assert cut.num_interrupted == 1
-    assert counts(study_of(cut))["FAIL"] == 1
-    results = tl.resume(tmp_path / "s", callbacks=[])
-    assert [trial.config for trial in results.trials] == [trial.config for trial in whole.trials]
-    assert counts(study_of(results)) == {"COMPLETE": 6}
-    again = tl.resume(tmp_path / "s", callbacks=[])  # nothing to do
-    assert counts(study_of(again)) == {"COMPLETE": 6}
 
 
 class Look(ray.tune.Callback):  # type: ignore[misc,unused-ignore]
@@ -136,21 +121,3 @@ def test_several_metrics_have_a_front_and_a_later_sweep_begins_with_what_they_fo
     second = sweep(tmp_path, name="second", num_samples=2, warm_start=[first.folder])
     assert len(study_of(second).trials) == 2
     assert "warm start: 6 of 6" in (second.folder / "record.jsonl").read_text()
-
-
-@pytest.mark.slow
-def test_rays_own_optuna_search_still_works(ray4: Any, tmp_path: Path) -> None:
-    from ray.tune.search.optuna import OptunaSearch
-
-    results = sweep(tmp_path, plain, searcher=OptunaSearch(seed=1), num_samples=2, workers=2)
-    assert [trial.state for trial in results.trials] == ["FINISHED"] * 2
-
-
-@pytest.mark.slow
-def test_a_grid_ends_when_every_configuration_was_tried(ray4: Any, tmp_path: Path) -> None:
-    space = {"lr": tl.choice([0.01, 0.1]), "depth": tl.randint(1, 3)}
-    results = tl.run(
-        space, counting, metric="loss", searcher="grid", num_samples=50, seed=1, storage=tmp_path, name="g",
-        scheduler="fifo", progress=False,
-    )  # fmt: skip
-    assert [trial.config for trial in results.trials] == [{"lr": lr, "depth": d} for lr in (0.01, 0.1) for d in (1, 2)]

@@ -85,28 +85,6 @@ def asleep(process: subprocess.Popen[str]) -> bool:
     return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
-def succeeded(folder: Path, storage: str) -> None:
-    """Stop a driver, let another machine's go on to the end, and wake the first up: it ends, and writes nothing."""
-    with driver(folder, storage, 2, "first", "STOP") as first:
-        until(lambda: asleep(first), 130)
-        driven(folder, storage, 3, "second", code=0)
-        before = [trial.history for trial in tl.SweepResults.load(f"{storage}/s").trials]
-        os.killpg(first.pid, signal.SIGCONT)
-        assert first.wait(60) == 1, (folder / "first.txt").read_text()
-    assert "was taken over by process" in (folder / "first.txt").read_text()
-    assert [trial.history for trial in tl.SweepResults.load(f"{storage}/s").trials] == before
-    assert record_of(stores.working(storage) / "s").name == "record.2.jsonl"
-
-
-@pytest.mark.apart
-@pytest.mark.slow
-def test_a_driver_that_wakes_up_beside_its_successor_in_a_shared_folder_ends(tmp_path: Path) -> None:
-    succeeded(tmp_path, str(tmp_path / "shared"))
-    results = tl.SweepResults.load(tmp_path / "shared" / "s")
-    assert [trial.state for trial in results.trials] == ["FINISHED"] * 3
-    assert [len(trial.history) for trial in results.trials] == [EPOCHS] * 3
-
-
 @pytest.mark.apart
 @pytest.mark.parametrize("lost", [pytest.param("KILL", marks=pytest.mark.slow), "STOP"])
 def test_another_machine_goes_on_from_the_store_alone(
@@ -117,7 +95,15 @@ def test_another_machine_goes_on_from_the_store_alone(
         driven(tmp_path, URL, 3, "second", code=0)
     else:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "fourth"))
-        succeeded(tmp_path, URL)
+        with driver(tmp_path, URL, 2, "first", "STOP") as first:
+            until(lambda: asleep(first), 130)
+            driven(tmp_path, URL, 3, "second", code=0)
+            before = [trial.history for trial in tl.SweepResults.load(f"{URL}/s").trials]
+            os.killpg(first.pid, signal.SIGCONT)  # it wakes up beside its successor: it ends, and writes nothing
+            assert first.wait(60) == 1, (tmp_path / "first.txt").read_text()
+        assert "was taken over by process" in (tmp_path / "first.txt").read_text()
+        assert [trial.history for trial in tl.SweepResults.load(f"{URL}/s").trials] == before
+        assert record_of(stores.working(URL) / "s").name == "record.2.jsonl"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "third"))
     results = tl.SweepResults.load(f"{URL}/s")
     assert [trial.state for trial in results.trials] == ["FINISHED"] * 3
@@ -154,27 +140,14 @@ def test_a_bucket_that_is_not_there_is_told_before_ray_starts(bucket: Any, tmp_p
         tl.run({"lr": tl.uniform(0, 1)}, print, metric="loss", storage="s3://other/sweeps", name="s")
 
 
-BEHIND = """
-import runpy, time
-real = time.time
-time.time = lambda: real() - 600
-runpy.run_module("tests.browser.live_sweep", run_name="__main__")
-"""
-
-
 @pytest.mark.slow  # beside the Ray that other tests share, its driver finds no room to start
-@pytest.mark.parametrize(
-    "command", [["-m", "tests.browser.live_sweep"], ["-c", BEHIND]], ids=["", "ten minutes behind"]
-)
 @pytest.mark.timeout(240)
-def test_a_sweep_is_steered_through_the_store(
-    bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
-) -> None:
+def test_a_sweep_is_steered_through_the_store(bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "first"), "PYTHONPATH": str(ROOT)}
     said = tmp_path / "driver.txt"
     with said.open("w") as output:
         driver = subprocess.Popen(
-            [sys.executable, *command, URL], cwd=ROOT, env=environment, text=True,
+            [sys.executable, "-m", "tests.browser.live_sweep", URL], cwd=ROOT, env=environment, text=True,
             stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
     try:

@@ -86,20 +86,6 @@ class Noting(pl.Callback):
         self.heard.append(exception)
 
 
-class NotingCheckpoint(Noting, pl.callbacks.Checkpoint):
-    """As a callback that writes a checkpoint at an exception."""
-
-
-def test_a_worker_s_exception_is_heard_on_the_driver_but_by_checkpoint_callbacks() -> None:
-    noting, kept = Noting(), NotingCheckpoint()
-    one = trainer(callbacks=[noting, kept], enable_checkpointing=True)
-    with pytest.raises(ZeroDivisionError) as caught:
-        one.fit(Small(fail_on=0), data())
-    assert noting.heard == [caught.value]
-    assert kept.heard == []
-    assert one.callbacks[:2] == [noting, kept]  # type: ignore[attr-defined]  # Lightning sets it where mypy does not look
-
-
 @BACKENDS
 def test_optimizer_states_come_on_demand_and_into_the_driver_s_checkpoints(kind: Any, tmp_path: Path) -> None:
     strategy = kind(num_workers=2)
@@ -143,41 +129,6 @@ def test_optimizer_states_of_no_fit_are_an_error() -> None:
         strategy.optimizer_states()
 
 
-def test_a_fit_goes_on_from_a_checkpoint_that_the_driver_wrote(tmp_path: Path) -> None:
-    whole, first = Small(), Small()
-    first.load_state_dict(whole.state_dict())
-    trainer(max_epochs=4).fit(whole, data())
-    half = trainer(max_epochs=2)
-    half.fit(first, data())
-    half.save_checkpoint(tmp_path / "half.ckpt")
-    rest = Small()
-    trainer(max_epochs=4).fit(rest, data(), ckpt_path=tmp_path / "half.ckpt", weights_only=True)
-    assert torch.equal(whole.layer.weight, rest.layer.weight)
-
-
-def test_shutdown_and_the_with_block_end_the_workers(warm_gangs: Any) -> None:
-    warm_gangs.close()
-    with tl.RayStrategy(num_workers=1) as strategy:
-        trainer(strategy).fit(Small(), data())
-        assert len(warm_gangs._idle) == 1
-    assert not warm_gangs._idle
-
-
-@pytest.mark.slow
-def test_workers_end_when_they_have_idled_long_enough(warm_gangs: Any) -> None:
-    warm_gangs.close()
-    strategy = tl.RayStrategy(num_workers=1, idle_timeout_s=0.2)
-    trainer(strategy).fit(Small(), data())
-    end = threading.Event()
-    for _ in range(100):
-        if not warm_gangs._idle:
-            break
-        end.wait(0.05)
-    assert not warm_gangs._idle
-    trainer(strategy := tl.RayStrategy(num_workers=1)).fit(Small(), data())
-    strategy.shutdown()
-
-
 def test_trainers_share_warm_workers(warm_gangs: Any) -> None:
     trainer().fit(Small(), data())
     pids = {location.pid for held in warm_gangs._idle for location in held.gang.locations}
@@ -185,23 +136,9 @@ def test_trainers_share_warm_workers(warm_gangs: Any) -> None:
     assert {location.pid for held in warm_gangs._idle for location in held.gang.locations} == pids
 
 
-def test_what_ranks_print_comes_as_it_happens_with_the_rank(capsys: pytest.CaptureFixture[str]) -> None:
-    class Talking(Small):
-        def on_train_start(self) -> None:
-            print(f"hello from {self.global_rank}")  # noqa: T201 - the test is about it
-
-    trainer().fit(Talking(), data())
-    assert {"[0] hello from 0", "[1] hello from 1"} <= set(capsys.readouterr().out.splitlines())
-
-
 def test_more_workers_than_the_cluster_has_is_an_error_with_numbers() -> None:
     with pytest.raises(errors.ResourceError, match=r"num_workers=9\) needs 9 workers .*9 CPU \(there are 4\)"):
         trainer(tl.RayStrategy(num_workers=9)).fit(Small(), data())
-
-
-def test_hosts_that_the_cluster_does_not_have_are_an_error() -> None:
-    with pytest.raises(errors.ResourceError, match="a node for each worker"):
-        trainer(tl.HorovodRayStrategy(num_hosts=2, num_slots=1)).fit(Small(), data())
 
 
 def test_slots_of_one_host_share_its_bundle() -> None:
@@ -227,21 +164,6 @@ def test_what_cannot_be_pickled_is_named(warm_gangs: Any) -> None:
         trainer().fit(model, data())
 
 
-@pytest.mark.parametrize("settings", [{"devices": 3}, {"num_nodes": 2, "devices": 2}])
-def test_devices_that_contradict_the_strategy_are_an_error(settings: Any) -> None:
-    with pytest.raises(errors.StrategyError, match="contradicts RayStrategy"):
-        trainer(**settings).fit(Small(), data())
-
-
-def test_predictions_are_whole_and_in_order() -> None:
-    loader = data(13, 3)
-    here = trainer("auto").predict(Small(), loader)
-    there = trainer().predict(Small(), loader)
-    assert there is not None
-    assert here is not None
-    assert all(torch.equal(one, other) for one, other in zip(there, here, strict=True))
-
-
 def test_checkpoints_reach_nodes_with_other_disks_and_come_back(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -264,7 +186,7 @@ def test_checkpoints_reach_nodes_with_other_disks_and_come_back(
 
 
 @BACKENDS
-def test_a_run_in_the_driver_s_own_process_would_have_left_the_same(kind: Any, tmp_path: Path) -> None:
+def test_what_a_run_leaves_is_as_in_one_process(kind: Any, tmp_path: Path) -> None:
     """Loop progress, callbacks, metrics and weights, against one process; one batch, for its order is shuffled."""
     here, there = Small(), Small()
     there.load_state_dict(here.state_dict())
@@ -353,19 +275,6 @@ def test_model_and_callbacks_and_what_they_share_come_back_as_one_graph() -> Non
     assert [value.requires_grad for value in model.layer.parameters()] == [True, False]
 
 
-def test_pruning_goes_on_in_a_second_run() -> None:
-    class Tested(Small):
-        def test_step(self, batch: Any, batch_idx: int) -> None:
-            self.log("test_loss", self.layer(batch[0]).square().mean(), sync_dist=True)
-
-    model = Tested()
-    pruning = pl.callbacks.ModelPruning("l1_unstructured", parameters_to_prune=[(model.layer, "weight")], amount=0.5)
-    one = trainer(callbacks=[pruning])
-    one.fit(model, data())
-    assert int((model.layer.weight == 0).sum()) == 4
-    one.test(model, data())
-
-
 class Loading(pl.LightningDataModule):
     """Data that is made where it is used."""
 
@@ -382,13 +291,6 @@ class Loading(pl.LightningDataModule):
 
     def train_dataloader(self) -> DataLoader[Any]:
         return DataLoader(self.points, self.hparams["batch_size"])
-
-
-def test_plain_attributes_of_data_come_back_and_what_it_loaded_does_not() -> None:
-    numbers = Loading()
-    trainer().fit(Small(), datamodule=numbers)
-    assert (numbers.classes, numbers.hparams["batch_size"], numbers.size) == (["one"], 8, 8)
-    assert numbers.points is None
 
 
 class Replacing(Small):
@@ -429,6 +331,10 @@ def test_what_a_tuner_finds_is_set_on_the_driver(tmp_path: Path) -> None:
     assert [type(callback).__name__ for callback in one.callbacks] == ["Timer"]  # type: ignore[attr-defined]  # Lightning's
 
 
+class NotingCheckpoint(Noting, pl.callbacks.Checkpoint):
+    """As a callback that writes a checkpoint at an exception."""
+
+
 class OwnError(ValueError):
     """An error with an attribute."""
 
@@ -437,31 +343,31 @@ class OwnError(ValueError):
         self.code = code
 
 
-def test_a_worker_s_exception_is_raised_on_the_driver_and_heard_by_its_callbacks() -> None:
+def test_a_worker_s_exception_is_raised_on_the_driver_and_heard_by_all_callbacks_but_those_of_checkpoints() -> None:
     class Raising(Small):
         def on_train_start(self) -> None:
             raise OwnError(7)
 
-    noting = Noting()
-    one = trainer(callbacks=[noting])
+    noting, kept = Noting(), NotingCheckpoint()
+    one = trainer(callbacks=[noting, kept], enable_checkpointing=True)
     with pytest.raises(ValueError, match=r"rank [01] on .*: OwnError: 7") as caught:
         one.fit(Raising(), data())
     assert isinstance(caught.value, OwnError)
     assert caught.value.code == 7
     assert noting.heard == [caught.value]
+    assert kept.heard == []
 
 
-@pytest.mark.parametrize("stage", ["validate", "test", "predict"])
-def test_an_error_of_a_start_hook_is_not_masked(stage: str) -> None:
-    class Raising(Small):
-        def on_validation_start(self) -> None:
-            raise AssertionError("mine")
+def test_predictions_are_whole_and_in_order() -> None:
+    loader = data(13, 3)
+    here = trainer("auto").predict(Small(), loader)
+    there = trainer().predict(Small(), loader)
+    assert there is not None
+    assert here is not None
+    assert all(torch.equal(one, other) for one, other in zip(there, here, strict=True))
 
-        on_test_start = on_predict_start = on_validation_start
 
-        def validation_step(self, batch: Any, batch_idx: int) -> None: ...
-
-        test_step = validation_step
-
-    with pytest.raises(AssertionError, match="AssertionError: mine"):
-        getattr(trainer(), stage)(Raising(), data())
+@pytest.mark.parametrize("settings", [{"devices": 3}, {"num_nodes": 2, "devices": 2}])
+def test_devices_that_contradict_the_strategy_are_an_error(settings: Any) -> None:
+    with pytest.raises(errors.StrategyError, match="contradicts RayStrategy"):
+        trainer(**settings).fit(Small(), data())

@@ -11,7 +11,7 @@ import yaml
 
 import tunelight as tl
 from tests.kit.training import Line, LineData, plain, saving
-from tunelight.errors import MetricError, ResourceError, StorageError
+from tunelight.errors import StorageError
 
 SPACE = {"lr": tl.loguniform(1e-3, 1e-1)}
 
@@ -44,27 +44,6 @@ def test_a_fifo_sweep_trains_every_trial_to_its_end_and_is_read_back_and_exporte
 
 
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_sweep(ray4: Any, tmp_path: Path) -> None:
-    one, two = (sweep(tmp_path, name=name, num_samples=2) for name in "ab")
-    assert [trial.config for trial in one.trials] == [trial.config for trial in two.trials]
-    losses = [[[r["loss"] for r in t.history] for t in results.trials] for results in (one, two)]
-    assert losses[0] == losses[1]
-
-
-def test_asha_stops_what_is_worse_and_num_stopped_counts_it(ray4: Any, tmp_path: Path) -> None:
-    configs = [{"lr": lr} for lr in (0.1, 1e-4, 1e-5, 1e-6)]
-    results = sweep(
-        tmp_path, num_samples=4, baselines=configs, max_concurrent=1,
-        scheduler={"name": "asha", "max_t": 3, "grace_period": 1, "reduction_factor": 2},
-    )  # fmt: skip
-    assert results.trials[0].state == "FINISHED"
-    stopped = [trial for trial in results.trials if trial.state == "STOPPED"]
-    assert stopped
-    assert results.num_stopped == len(stopped)
-    assert all(len(trial.history) < 3 for trial in stopped)
-
-
-@pytest.mark.slow
 def test_a_model_sweep_builds_the_parts_and_loads_its_best_model(ray4: Any, tmp_path: Path) -> None:
     results = tl.run(
         {"model.lr": tl.uniform(0.01, 0.1), "data.batch_size": tl.choice([8, 16])},
@@ -78,35 +57,6 @@ def test_a_model_sweep_builds_the_parts_and_loads_its_best_model(ray4: Any, tmp_
     files = sorted(path.name for path in results.best.path.glob("checkpoints/*.ckpt"))
     assert len(files) <= 3
     assert (results.best.path / "lightning_logs").is_dir()
-
-
-@pytest.mark.slow
-def test_a_yaml_is_a_whole_sweep(ray4: Any, tmp_path: Path) -> None:
-    space = tmp_path / "line.yaml"
-    space.write_text(
-        "space:\n  model.lr: {loguniform: [1e-3, 1e-1]}\n"
-        "model: tests.kit.training:Line\ndata: tests.kit.training:LineData\n"
-        "metric: val_loss\nmax_epochs: 2\nnum_samples: 2\nworkers: 2\n"
-    )
-    results = tl.run(str(space), storage=tmp_path, num_samples=1, progress=False)
-    assert len(results.trials) == 1
-    told = yaml.safe_load((results.folder / "sweep.yaml").read_text())
-    assert told["space"] == {"model.lr": {"loguniform": [0.001, 0.1]}}
-    assert told["num_samples"] == 1
-
-
-def test_a_gang_that_can_never_fit_is_refused_with_the_numbers(ray4: Any, tmp_path: Path) -> None:
-    with pytest.raises(ResourceError, match=r"5 CPU \(there are 4\)"):
-        sweep(tmp_path, workers=5)
-    assert not (tmp_path / "s").exists()  # nothing happened, and the name is free
-
-
-def test_an_unreported_metric_is_the_trials_error_and_names_those_that_were(ray4: Any, tmp_path: Path) -> None:
-    results = sweep(tmp_path, metric="los", num_samples=1)
-    (failed,) = results.errors
-    assert failed.error is not None
-    assert MetricError.__name__ in failed.error
-    assert "Did you mean 'loss'?" in failed.error
 
 
 def test_a_trainer_without_our_strategy_is_caught(ray4: Any, tmp_path: Path) -> None:

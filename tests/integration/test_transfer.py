@@ -14,8 +14,7 @@ import __main__
 import tunelight as tl
 from tests.integration.test_parity import Boring, loader, trainer
 from tunelight import errors
-from tunelight.extras.standalone.transfer import copy_into
-from tunelight.gang.parcel import Packed, pack, pack_state, unpack, unpack_view
+from tunelight.gang.parcel import Packed, pack, unpack
 
 MB = 2**20
 
@@ -50,13 +49,6 @@ def train(packed: Packed) -> tuple[float, bool, int]:
     return float(model[0].weight.sum()), changed, round(grown / MB)
 
 
-def trained(packed: Packed) -> Packed:
-    model = unpack(packed)
-    for number, layer in enumerate(model):
-        torch.nn.init.constant_(layer.weight, number)
-    return pack_state(model.state_dict())
-
-
 @pytest.fixture
 def model() -> Any:
     model = model_of_64_mb()
@@ -83,28 +75,6 @@ def test_each_worker_has_weights_of_its_own_after_one_copy(ray4: Any, model: Any
         assert 60 <= grown <= 90
     assert stored_mb() - before < 4
     assert all(bool((parameter == 0).all()) for parameter in model.parameters())
-
-
-def test_weights_come_back_from_the_object_store_into_the_model(ray4: Any, model: Any) -> None:
-    parameters = list(model.parameters())
-    came: Packed = ray4.get(ray4.remote(trained).remote(ray4.put(pack(model))))
-    state = unpack_view(came)
-    assert not came.storages[0].flags.writeable
-    assert state["0.weight"].data_ptr() == came.storages[0].ctypes.data
-    copy_into(model, state)
-    assert all(mine is now for mine, now in zip(parameters, model.parameters(), strict=True))
-    assert [layer.weight.mean().item() for layer in model] == [0.0, 1.0, 2.0, 3.0]
-
-
-def test_arrays_of_a_data_module_can_be_written_on_the_worker(ray4: Any) -> None:
-    import numpy as np
-
-    def scale(packed: Packed) -> float:
-        data = unpack(packed)
-        data["inputs"] *= 2
-        return float(data["inputs"].sum())
-
-    assert ray4.get(ray4.remote(scale).remote(pack({"inputs": np.ones(MB)}))) == 2 * MB
 
 
 class Proxy:

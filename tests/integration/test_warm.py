@@ -149,26 +149,6 @@ def _comparable(trial: tl.TrialResult) -> list[dict[str, Any]]:
     return [{key: value for key, value in report.items() if key != "timestamp"} for report in trial.history]
 
 
-@pytest.mark.slow
-def test_the_gang_stays_the_same_over_a_sweep_and_not_without_reuse(
-    ray4: Any, tmp_path: Path, fresh: tl.SweepResults
-) -> None:
-    def pids(config: dict[str, Any]) -> None:
-        import os
-
-        tl.report({"loss": config["x"], "pid": os.getpid()})
-
-    def run(name: str, **kwargs: Any) -> set[int]:
-        results = tl.run(
-            {"x": tl.uniform(0, 1)}, pids, metric="loss", num_samples=3, workers=1, max_concurrent=1,
-            scheduler="fifo", storage=tmp_path, name=name, progress=False, **kwargs,
-        )  # fmt: skip
-        return {trial.history[0]["pid"] for trial in results.trials}
-
-    assert len(run("warm")) == 1
-    assert len(run("cold", reuse_gangs=False)) == 3
-
-
 EDITED = """
 from tests.integration.test_strategies import Small
 

@@ -14,9 +14,7 @@ import torch
 
 import tunelight as tl
 from tests import flavours
-from tests.integration.test_elastic import Halve
 from tests.kit.training import Line, LineData, saving
-from tunelight import record as storage
 from tunelight.digits import DigitsClassifier, DigitsData
 
 ROOT = Path(__file__).parents[2]
@@ -47,26 +45,6 @@ def test_trials_that_ran_on_a_used_gang_and_were_stopped_are_reproduced(ray4: An
         assert again.trials[0].config == trial.config
 
 
-class Halved(Halve):
-    """Pause all at their second report, and go on with the best."""
-
-    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        return super().on_trial_result(tune_controller, trial, {**result, "loss": result["val_loss"]})
-
-
-@pytest.mark.slow
-def test_a_trial_that_was_paused_and_resumed_is_reproduced(ray4: Any, tmp_path: Path) -> None:
-    results = sweep(tmp_path, scheduler=Halved(3), num_samples=3)
-    paused = [
-        line["trial"]
-        for line in storage.read_lines(results.folder)
-        if line["kind"] == "state" and line["state"] == "PAUSED"
-    ]
-    resumed = next(trial for trial in results.trials if trial.id in paused and len(trial.history) == 3)
-    found = tl.reproduce(results.folder, resumed.index, progress=False)
-    assert found.same, str(found)
-
-
 @pytest.mark.slow
 def test_a_trial_is_reproduced_by_a_new_process_and_a_train_function_too(ray4: Any, tmp_path: Path) -> None:
     results = tl.run(
@@ -79,24 +57,6 @@ def test_a_trial_is_reproduced_by_a_new_process_and_a_train_function_too(ray4: A
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["same"]
-
-
-def other(config: dict[str, Any]) -> None:
-    """Report what depends on the process: no run is like another."""
-    tl.report({"loss": config["lr"], "pid_": os.getpid() + 0.5})
-    tl.report({"loss": config["lr"], "pid_": os.getpid() + 0.5})
-
-
-@pytest.mark.slow
-def test_metrics_that_differ_are_named_and_may_be_ignored(ray4: Any, tmp_path: Path) -> None:
-    results = tl.run(
-        {"lr": tl.uniform(0, 1)}, other, metric="loss", num_samples=1, seed=3, storage=tmp_path, name="s",
-        scheduler="fifo", progress=False, reuse_gangs=False,
-    )  # fmt: skip
-    found = tl.reproduce(results, "best", progress=False)
-    assert not found.same
-    assert (found.differences[0].report, found.differences[0].metric) == (1, "pid_")
-    assert tl.reproduce(results, "best", ignore=["pid_"], progress=False).same
 
 
 @pytest.mark.usefixtures("warm_gangs")
@@ -129,35 +89,3 @@ def test_a_trained_winner_is_copied_and_loaded(ray4: Any, tmp_path: Path) -> Non
     weights = load_file(tmp_path / "best.safetensors")
     assert weights.keys() == model.state_dict().keys()
     assert all(torch.equal(weights[name], value) for name, value in model.state_dict().items())
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)  # nine programs, most of which start a Ray of their own
-def test_from_an_empty_folder_to_a_trained_winner(tmp_path: Path) -> None:
-    def run(*words: str, code: int = 0) -> str:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(
-            [sys.executable, *words],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            env=environment,
-            check=False,
-            timeout=110,
-        )
-        assert done.returncode == code, f"{words}: {done.stdout}\n{done.stderr}"
-        return done.stdout
-
-    command = ("-m", "tunelight")
-    run(*command, "init")
-    assert "One batch trained; reported: " in run(*command, "check", "space.yaml", "--batch")
-    run(*command, "run", "space.yaml", "-n", "3", "--max-epochs", "3", "--name", "first", "--seed", "1")
-    assert "first" in run(*command, "ls")
-    assert "00002" in run(*command, "show", "last")
-    run(*command, "resume", "first", "--num-samples", "4", "--quiet")
-    assert json.loads(run(*command, "show", "first", "--json"))["trials"][3]["trial"] == "00003"
-    assert "bit by bit" in run(*command, "reproduce", "first", "best")
-    assert "lightning-cli" in run(*command, "best", "first", "--export", "best.yaml", "--checkpoint")
-    run("train.py", "fit", "--config", "best.yaml", "--trainer.enable_progress_bar=false")
-    run("train.py", "validate", "--config", "best.yaml", "--ckpt_path", "best.ckpt")
-    run(*command, "run", "space.yaml", "--set", "model.lr=nothing", "-n", "1", code=1)
