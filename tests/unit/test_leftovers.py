@@ -36,24 +36,6 @@ def test_a_child_process_is_named_and_ended():
     assert conftest._new_processes(before) == []
 
 
-def test_a_child_of_a_thread_that_ended_is_seen():
-    before, children = conftest._children(), []
-    starter = threading.Thread(target=lambda: children.append(subprocess.Popen(["sleep", "60"])))
-    starter.start()
-    starter.join()
-    with children[0] as child:
-        assert [process.pid for process in conftest._new_processes(before)] == [child.pid]
-        child.kill()
-
-
-def test_what_the_session_shares_is_no_leftover(monkeypatch):
-    before = conftest._children()
-    with subprocess.Popen(["sleep", "60"]) as child:
-        monkeypatch.setattr(conftest, "shared_processes", {child.pid})
-        assert conftest._new_processes(before) == []
-        child.kill()
-
-
 def test_a_changed_variable_is_named_with_both_values(monkeypatch):
     monkeypatch.setenv("TUNELIGHT_CHANGED", "1")
     before = dict(os.environ)

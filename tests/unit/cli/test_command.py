@@ -47,15 +47,6 @@ def test_help_lists_the_commands_in_the_order_in_which_they_are_needed_and_each_
         assert f"Example: tunelight {name}" in " ".join(call(name, "--help").output.split())
 
 
-def test_the_module_is_the_command(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "tunelight", "ls", "--json"],
-        capture_output=True, text=True, cwd=tmp_path, check=False, timeout=60,
-        env={"PATH": "", "PYTHONPATH": str(Path(__file__).parents[3])},
-    )  # fmt: skip
-    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
-
-
 def failing(error: BaseException) -> Any:
     def fail(*_: Any, **__: Any) -> None:
         raise error
@@ -179,35 +170,12 @@ def test_a_sweep_file_that_was_changed_is_told_and_hides_no_other_sweep(runs):
     assert "unreadable" in call("ls").output
 
 
-def test_show_prints_all_trials_or_the_best(runs):
-    text = call("show", "digits").output
-    assert all(trial in text for trial in ("00000", "00001", "00002"))
-    shown = json.loads(call("show", "digits", "--top", "2", "--json").stdout)["trials"]
-    assert [trial["trial"] for trial in shown] == ["00000", "00001"]
-
-
-def test_show_prints_one_trial_with_its_error(runs):
-    for name in ("00002", "2", "trial_00002"):
-        about = json.loads(call("show", "digits", name, "--json").stdout)
-        assert (about["state"], about["seed"], len(about["history"])) == ("ERROR", 2, 1)
-    assert "rank 1 on a: ValueError: no such lr" in call("show", "digits", "2").output
-
-
 def test_show_says_why_a_trial_was_stopped_and_what_its_workers_used(runs):
     why = "place 2 of 2 at rung 2; the best goes on"
     assert f"state       STOPPED\nreason      {why}\n" in call("show", "digits", "1").output
     trials = json.loads(call("show", "digits", "--json").stdout)["trials"]
     assert [trial["stop_reason"] for trial in trials] == [None, why, None]
     assert "reason  " not in call("show", "digits", "0").output
-
-
-def test_json_holds_no_nan(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    written = Writer(tmp_path)
-    written.trial(float("nan"), 0.5)
-    written.record.close()
-    about = json.loads(call("show", "digits", "0", "--json").stdout, parse_constant=pytest.fail)
-    assert about["history"][0]["loss"] is None
 
 
 def test_export_takes_any_trial_and_format(runs):
@@ -234,15 +202,6 @@ def test_how_to_train_the_winner_names_a_program_only_where_there_is_one(tmp_pat
 
 
 # Files
-
-
-def test_check_shows_space_samples_and_gang(space):
-    text = call("check", space).output
-    assert "loguniform" in text
-    assert "3 trials, judged by val_loss (min), each on 1 worker x 1 CPU, coordinator 0 CPU" in text
-    found = json.loads(call("check", space, "--json").stdout)
-    assert len(found["samples"]) == 5
-    assert all(sample["model.hidden"] in (32, 64) for sample in found["samples"])
 
 
 def test_a_sweep_of_a_trainer_without_an_end_is_warned_about(space, caplog):
@@ -337,14 +296,6 @@ def test_bad_input_is_told_before_anything_starts(space, words, message):
     assert "Traceback" not in done.output
 
 
-def test_plan_prints_what_a_sweep_would_take(space):
-    words = [*PLAN, "1x8", "-n", "8"]
-    found = json.loads(call(*words, "--json").stdout)
-    assert found["num_samples"] == 8
-    assert found["verdict"] in " ".join(call(*words).output.split())
-    call(*words, "--deadline", "1s", code=FAILED)
-
-
 def test_plan_takes_a_script_with_what_is_searched_and_its_arguments(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("import argparse")
@@ -364,19 +315,6 @@ def test_show_follows_a_sweep_in_its_folder(runs, monkeypatch):
     call("show", "last", "--follow")
     call("show", "last", "--follow", "--columns", "lr, val_acc")
     assert seen == [(runs, None), (runs, ["lr", "val_acc"])]
-
-
-def test_report_goes_into_the_sweep_s_folder_unless_told(runs, monkeypatch):
-    from tunelight import reporting
-
-    def draw(results: Any, path: Path) -> Path:
-        path.write_text(results.name)
-        return path
-
-    monkeypatch.setattr(reporting, "report", draw, raising=False)
-    call("report", "last")
-    assert (runs / "report.html").read_text() == "digits"
-    assert json.loads(call("report", "last", "-o", "here.html", "--json").stdout) == {"report": "here.html"}
 
 
 def test_report_writes_figures_instead(runs):
@@ -407,11 +345,3 @@ def test_report_writes_a_study_instead(runs, tmp_path):
 
 def test_a_report_is_of_one_sweep(runs):
     assert "A report is of one sweep" in call("report", runs, runs, code=2).output
-
-
-@pytest.mark.parametrize(("name", "listed"), [("run", True), ("check", True), ("resume", False), ("show", False)])
-def test_the_help_of_set_lists_every_setting(name, listed):
-    from tunelight.settings import NAMES
-
-    text = call(name, "--help").output
-    assert [f"\n  {setting} " in text for setting in NAMES] == [listed] * len(NAMES)

@@ -93,11 +93,6 @@ def test_failed_trials_are_in_the_exit_code_and_counted_in_the_last_line(tmp_pat
         assert last.startswith("In runs/digits.")
 
 
-def test_a_sweep_that_was_stopped_with_nothing_but_failed_trials_has_failed(tmp_path, monkeypatch):
-    taking(monkeypatch, "tunelight.sweep.run.run", swept(tmp_path / "runs", reason="stopped"))
-    assert "1 of 1 trial failed" in call("run", FILE, code=FAILED).output
-
-
 def test_run_hands_on_what_was_given_and_nothing_else(tmp_path, monkeypatch):
     seen = taking(monkeypatch, "tunelight.sweep.run.run", swept(tmp_path / "runs", 0.5))
     call("run", FILE, "-n", 5, "--workers", "1,4", "--set", "metric=val_acc", "--set", "model.lr=0.5", "-q")

@@ -84,11 +84,6 @@ def test_state(runs, state, names):
     assert listed("--state", state) == names
 
 
-def test_a_running_sweep_is_listed_as_such(runs):
-    with leased(runs / "cut"):
-        assert listed("--state", "running") == ["cut"]
-
-
 @pytest.mark.parametrize(
     ("words", "names"),
     [

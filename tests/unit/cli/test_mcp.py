@@ -184,17 +184,6 @@ def test_nothing_that_names_code_or_a_place_is_passed_on(settings):
         _sets(settings, OF_SPACE)
 
 
-def test_a_script_elsewhere_is_not_run(tmp_path):
-    folder, ran = tmp_path / "served", tmp_path / "ran"
-    folder.mkdir()
-    (folder / "space.yaml").write_text(SPACE)
-    (tmp_path / "other.py").write_text(f"import pathlib\npathlib.Path({str(ran)!r}).touch()\n")
-    told = {"train ": None, "model ": None, "script ": str(tmp_path / "other.py")}
-    calls = [(name, {"space": "space.yaml", "settings": told}) for name in ("check", "run")]
-    assert all(error for error, _ in call(folder, *calls))
-    assert not ran.exists()
-
-
 class Poison:
     def __reduce__(self):
         return open, (str(Path(__file__).parent / "poisoned"), "w")
@@ -215,46 +204,12 @@ def test_reading_a_sweep_runs_nothing_that_lies_in_its_folder(runs, tmp_path):
     assert not (Path(__file__).parent / "poisoned").exists()
 
 
-def test_tools_say_which_of_them_only_read(recorded):
-    async def listed() -> dict[str, Any]:
-        async with Client(make_server(recorded, str(recorded / "tunelight_runs"))) as client:
-            return {tool.name: tool.annotations for tool in (await client.list_tools()).tools}
-
-    tools = anyio.run(listed)
-    assert len(tools) == 12
-    assert {name for name, hints in tools.items() if hints.read_only_hint} == {"list", "show", "compare"}
-    assert {name for name, hints in tools.items() if hints.destructive_hint} == {"stop"}
-
-
-def test_calls_at_the_same_time_are_answered(recorded):
-    async def talk() -> list[bool | None]:
-        answers: list[bool | None] = []
-        async with Client(make_server(recorded, str(recorded / "tunelight_runs"))) as client:
-
-            async def show(top: int) -> None:
-                answers.append((await client.call_tool("show", {"sweep": "large", "top": top})).is_error)
-
-            with anyio.fail_after(60):
-                async with anyio.create_task_group() as group:
-                    for top in range(1, 9):
-                        group.start_soon(show, top)
-        return answers
-
-    assert not any(anyio.run(talk))
-
-
 def test_without_the_package_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "mcp.server.mcpserver", None)
     monkeypatch.delitem(sys.modules, "tunelight.extras.mcp.server", raising=False)
     done = CliRunner().invoke(app, ["mcp", str(tmp_path)])
     assert done.exit_code == 2
     assert "pip install 'tunelight[mcp]'" in done.output
-
-
-def test_a_folder_that_is_missing_is_refused(tmp_path):
-    done = CliRunner().invoke(app, ["mcp", str(tmp_path / "nowhere")])
-    assert done.exit_code == 2
-    assert "There is no folder" in done.output
 
 
 def test_a_link_does_not_lead_out_of_the_folder(recorded, tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -35,18 +34,6 @@ def test_what_it_writes_is_a_sweep_that_checks(starter, monkeypatch):
     assert "12 trials, judged by val_loss" in call("check", "space.yaml", "--workers", "1").output
 
 
-def test_its_comments_of_earlier_sweeps_hold(starter, monkeypatch):
-    call("init", "new")
-    monkeypatch.chdir(starter)
-    text = Path("space.yaml").read_text()
-    for line in ("searcher: auto", "warm_start: tunelight_runs"):
-        assert f"\n# {line}\n" in text
-        text = text.replace(f"# {line}", line)
-    Path("space.yaml").write_text(text)
-    settings = SearchSpace.load("space.yaml").settings
-    assert (settings["searcher"], settings["warm_start"][0].name) == ("auto", "tunelight_runs")
-
-
 def test_nothing_is_overwritten(starter):
     starter.mkdir()
     (starter / "train.py").write_text("mine")
@@ -55,12 +42,6 @@ def test_nothing_is_overwritten(starter):
     assert [path.name for path in starter.iterdir()] == ["train.py"]
     assert (starter / "train.py").read_text() == "mine"
     assert "nothing is overwritten" in call("init", "new", code=BAD_INPUT).stderr
-
-
-def test_a_folder_that_cannot_be_made_is_told(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="cannot be written"):
-        write_starter(Path(tmp_path / "file" / "new"))
 
 
 SCRIPT = """\
@@ -188,19 +169,6 @@ def test_a_word_that_is_no_domain_is_refused(words: list[str], said: str) -> Non
 
 def check(*words: str) -> Any:
     return CliRunner().invoke(app, ["check", *words, "--set", "metric=val_loss"])
-
-
-def test_check_reads_a_script_with_its_words(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(LR_SCRIPT)
-    result = CliRunner().invoke(
-        app,
-        ["check", str(script), "lr=loguniform(1e-4, 1)", "--set", "metric=val_loss", "--json", "--", "--epochs", "3"],
-    )
-    assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
-    assert found["space"] == {"lr": {"loguniform": [1e-4, 1.0]}}
-    assert found["commands"] == [["--epochs", "3", f"--lr={sample['lr']}"] for sample in found["samples"]]
 
 
 def test_what_only_a_script_takes_is_refused_elsewhere(tmp_path: Path) -> None:

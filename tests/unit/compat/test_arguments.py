@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import inspect
 import pickle
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import ray
 from ray import tune
 
 import tunelight as tl
-from tests import flavours
-from tunelight.cli import app
-from tunelight.digits import DigitsClassifier
-from tunelight.errors import ArgumentError, SettingsError, SpaceError, TunelightError
+from tunelight.errors import ArgumentError, SettingsError, SpaceError
 
 API: Any = tl
 """What mypy does not look into: it finds these mistakes by itself."""
@@ -29,23 +24,6 @@ def train(config: dict[str, Any]) -> None:
 
 def run(**given: Any) -> Any:
     return tl.run(SPACE, train, **{"metric": "loss", **given})
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ("num_workers", r"Did you mean 'workers'\?"),
-        ("num_sample", r"Did you mean 'num_samples'\?"),
-        ("time_budget_s", r"Did you mean 'time_budget'\?"),
-        ("colour", "It takes: search_space, train, model"),
-    ],
-)
-def test_an_argument_that_there_is_not_is_answered(given: str, says: str) -> None:
-    with pytest.raises(ArgumentError, match=rf"tl\.run\(\) takes no {given}=\..*{says}") as caught:
-        run(**{given: 3})
-    assert isinstance(caught.value, TunelightError)
-    assert isinstance(caught.value, TypeError)
-    assert not ray.is_initialized()
 
 
 @pytest.mark.parametrize(
@@ -69,21 +47,6 @@ def test_every_call_says_what_it_takes(call: Any, says: str) -> None:
         call()
 
 
-def test_strategies_take_what_ddp_and_lightning_take() -> None:
-    tl.RayStrategy(find_unused_parameters=True, process_group_backend="gloo", static_graph=True, start_method="spawn")
-
-
-@pytest.mark.parametrize(
-    ("kind", "more"), [("RayStrategy", "find_unused_parameters=true"), ("RayShardedStrategy", "min_sharded=3")]
-)
-def test_lightning_s_command_line_makes_them(kind: str, more: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["train.py"])
-    wanted = f"--trainer.strategy=tunelight.{kind}"
-    told = [wanted, f"--trainer.strategy.{more}"]
-    cli = flavours.module("cli").LightningCLI(DigitsClassifier, run=False, args=told, seed_everything_default=False)
-    assert type(cli.trainer.strategy) is getattr(tl, kind)
-
-
 @pytest.mark.parametrize("name", [name for name in tl.__all__ if name != "errors" and callable(getattr(tl, name))])
 def test_signatures_stay_what_they_are(name: str) -> None:
     shown = getattr(tl, name)
@@ -94,12 +57,6 @@ def test_signatures_stay_what_they_are(name: str) -> None:
 def test_a_misspelt_name_is_answered() -> None:
     with pytest.raises(AttributeError, match=r"no attribute 'unifrom'\. Did you mean 'uniform'"):
         API.unifrom  # noqa: B018 - it is asked for
-
-
-def test_an_option_that_is_a_setting_is_answered(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        app(["run", "space.yaml", "--gpus-per-worker", "3"])
-    assert "--set gpus_per_worker=" in " ".join(capsys.readouterr().err.split())
 
 
 # None

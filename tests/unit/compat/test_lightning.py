@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -78,15 +77,6 @@ def test_both_flavours_have_every_name(name):
     assert type(ours) is type(other)
     if inspect.isfunction(ours):
         assert [*inspect.signature(ours).parameters] == [*inspect.signature(other).parameters]
-
-
-def test_names_are_those_of_the_flavour_of_the_process():
-    assert names.flavour() == names.CHOICES[os.environ.get(names.VARIABLE, "pytorch_lightning")]
-    assert names.pl.__name__ == names.flavour()
-    assert names.pl is pl is names.loaded()
-    assert names.Callback is pl.Callback
-    with pytest.raises(AttributeError, match="no attribute 'Backcall'"):
-        names.Backcall  # type: ignore[attr-defined] # noqa: B018
 
 
 def test_a_class_knows_its_flavour():

@@ -17,8 +17,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray.tune.execution.tune_controller import TrialRunnerWrapper
-from ray.tune.experiment import Trial
 
 import tunelight
 from tunelight.compat import ray as names
@@ -78,12 +76,6 @@ def test_a_version_that_was_not_tested_is_told_once_a_process(monkeypatch, versi
     with pytest.warns(UserWarning, match=f"^tunelight was {re.escape(told)}.$"):
         names.check_version()
     names.check_version()  # where a second warning would be an error
-
-
-@pytest.mark.parametrize("version", ["2.43.0", "2.54.1", "2.60.3"])
-def test_a_version_within_the_range_is_not(monkeypatch, version):
-    monkeypatch.setattr("ray.__version__", version)
-    assert names.untested() is None
 
 
 # --- the cluster --------------------------------------------------------------------------------------------
@@ -160,63 +152,6 @@ def test_keys_of_results():
 
     keys = ("DEFAULT_METRIC", "DONE", "RESULT_DUPLICATE", "SHOULD_CHECKPOINT", "TRAINING_ITERATION", "TRIAL_ID")
     assert {key: getattr(names, key) for key in keys} == {key: getattr(result, key) for key in keys}
-
-
-def test_a_trial():
-    trial: Trial = names.stub_trial("00001", {"x": 1})
-    assert (trial.trial_id, trial.config) == ("00001", {"x": 1})
-    assert names.trial_actor(trial) is None
-    actor: Any = object()
-    trial.temporary_state.ray_actor = actor
-    assert names.trial_actor(trial) is actor
-    names.set_last_result(trial, {"loss": 2.0})
-    assert trial.last_result["loss"] == 2.0
-
-
-def test_only_a_reference_is_forgotten():
-    import ray
-
-    trial = names.stub_trial("00001", {})
-    trial._default_result_or_future = {"node_ip": "127.0.0.1"}
-    names.forget_default_result(trial)
-    assert trial._default_result_or_future == {"node_ip": "127.0.0.1"}
-    trial._default_result_or_future = ray.ObjectRef.nil()
-    names.forget_default_result(trial)
-    assert trial._default_result_or_future is None
-
-
-def test_the_controller_that_schedulers_are_handed():
-    ended: list[bool] = []
-    updater = SimpleNamespace(get_num_cpus=lambda: 4, get_num_gpus=lambda: 1)
-    inner: Any = SimpleNamespace(
-        _resource_updater=updater, _cleanup_cached_actors=lambda *, force_all: ended.append(force_all)
-    )
-    handed: Any = TrialRunnerWrapper(inner, None, {"_resource_updater"})
-    assert names.cluster_size(handed) == (4, 1)
-    names.end_cached_actors(handed)
-    assert ended == [True]
-
-
-def test_a_controller_that_stands_in_for_tunes_knows_nothing():
-    assert names.cluster_size(object()) is None
-    names.end_cached_actors(object())
-
-
-def test_schedulers_results_and_sessions():
-    assert {"async_hyperband", "fifo", "pbt"} <= names.schedulers_by_name().keys()
-    assert names.flattened({"a": {"b": 1}, "c": 2}) == {"a/b": 1, "c": 2}
-    assert names.in_function_trainable() is False
-
-
-def test_a_quantized_whole_number_is_drawn_around_its_prior():
-    from ray import tune
-
-    from tunelight.space.more_domains import near
-
-    domain = near(tune.qrandint(0, 1000, 10), 500)
-    drawn = domain.sample(size=200, random_state=1)
-    assert 400 < sorted(drawn)[100] < 600
-    assert all(0 <= value <= 1000 and value % 10 == 0 for value in drawn)
 
 
 # --- Ray Data -----------------------------------------------------------------------------------------------

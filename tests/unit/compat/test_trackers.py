@@ -45,15 +45,6 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return told
 
 
-@pytest.mark.parametrize(("outcome", "status", "code"), [("finished", "FINISHED", 0), ("failed", "FAILED", 1)])
-def test_runs_end_as_the_trial_did(said: list[Any], outcome: Any, status: str, code: int) -> None:
-    assert trackers.end_runs(outcome, limit_s=20) == ()
-    assert said == [
-        ("mlflow", "outer", status), ("mlflow", "nested", status), ("wandb finishes", code),
-        ("wandb's service ends", code),
-    ]  # fmt: skip
-
-
 def test_a_run_that_cannot_be_ended_is_in_the_log_and_costs_no_other(
     said: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -132,16 +123,6 @@ def init(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[.
     monkeypatch.setattr(trackers, "_trial", None)
 
 
-def test_a_run_is_named_and_grouped_by_sweep_and_resumed_after_a_restart(init: Callable[..., dict[str, Any]]) -> None:
-    first = init()
-    assert (first["name"], first["group"], first["resume"]) == ("digits-00003", "digits", "allow")
-    second = init(begin=False)
-    assert second["name"] == "digits-00003-2"
-    assert first["id"] != second["id"]
-    assert init() == first
-    assert init(begin=False) == second
-
-
 def test_what_the_user_passes_or_sets_stays(
     init: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,52 +134,6 @@ def test_what_the_user_passes_or_sets_stays(
 def test_other_ranks_have_no_run_unless_they_name_their_group(init: Callable[..., dict[str, Any]]) -> None:
     assert init(rank=1) == {"mode": "disabled"}
     assert init(rank=1, group="ranks") == {"group": "ranks"}
-
-
-class Client:
-    """A store of MLflow's with its runs."""
-
-    def __init__(self) -> None:
-        self.runs: dict[str, Any] = {}
-        self.params: list[str] = []
-
-    def create_run(self, experiment_id: str, tags: Any = None, run_name: Any = None) -> Any:
-        run_id = f"r{len(self.runs)}"
-        info = SimpleNamespace(run_id=run_id, status="RUNNING", lifecycle_stage="active")
-        self.runs[run_id] = SimpleNamespace(info=info, tags=tags, data=SimpleNamespace(params={}))
-        return self.runs[run_id]
-
-    def get_run(self, run_id: str) -> Any:
-        return self.runs[run_id]
-
-    def set_terminated(self, run_id: str, status: str) -> None:
-        self.runs[run_id].info.status = status
-
-    update_run = set_terminated
-
-    def log_param(self, run_id: str, key: str, value: Any) -> None:
-        self.params.append(key)
-
-
-@pytest.mark.parametrize(
-    ("outcome", "status"),
-    [("finished", "FINISHED"), ("stopped", "KILLED"), ("paused", "SCHEDULED"), ("failed", "FAILED")],
-)
-def test_a_run_of_mlflow_has_the_trials_outcome_and_goes_on_with_it(
-    init: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch, outcome: Any, status: str
-) -> None:
-    client = Client()
-    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(active_run=lambda: None))
-    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(run=None, teardown=lambda exit_code: None))
-    for _ in range(2):
-        init()
-        run = trackers._mlflow_run(Client.create_run, client, "e")
-        assert run.info.status == "RUNNING"
-        trackers.end_runs(outcome, limit_s=20)
-        assert run.info.status == status
-    tags = {"tunelight.sweep": "digits", "tunelight.trial": "00003", "mlflow.runName": "digits-00003"}
-    assert [run.tags for run in client.runs.values()] == [tags]
-    assert set(client.params) == {"lr"}
 
 
 def test_a_tracker_is_wrapped_when_it_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

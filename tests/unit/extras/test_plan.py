@@ -59,16 +59,6 @@ def test_it_takes_what_tunes_own_controller_took_on_virtual_time_within_15_perce
     assert minutes(planned(**told)) == pytest.approx(simulated, rel=0.15)
 
 
-def test_fewer_trials_come_to_each_next_rung():
-    plan = planned(scheduler={"name": "asha", "reduction_factor": 3})
-    assert [stage["epoch"] for stage in plan.stages] == [1, 3, 9]
-    trials = [stage["trials"] for stage in plan.stages]
-    assert trials[0] == 40
-    assert trials[1] == pytest.approx(40 / 3, rel=0.3)
-    assert trials[2] == pytest.approx(40 / 9, rel=0.3)
-    assert planned(scheduler={"name": "asha", "unit": "seconds"}).stages == [{"epoch": 9, "trials": 40}]
-
-
 def test_gangs_that_can_grow_end_a_sweep_sooner_and_hold_as_many_slots():
     told: dict[str, Any] = {"scheduler": "elastic_asha", "max_epochs": 27}
     fixed, grown = planned(**told, workers=1), planned(**told, workers=(1, 4))
@@ -155,8 +145,3 @@ def test_a_grid_ends_with_its_last_configuration(settings: dict[str, Any], trial
     assert tl.plan(space, cluster="1x2", seconds_per_epoch=1, max_epochs=2).num_samples == trials
     axes = tl.SearchSpace({"a": {"grid_search": [1, 2, 3]}}, num_samples=2)
     assert tl.plan(axes, cluster="1x2", seconds_per_epoch=1, max_epochs=2).num_samples == 6
-
-
-def test_epochs_that_nobody_names_are_asked_for():
-    with pytest.raises(SettingsError, match="max_epochs="):
-        tl.plan(SPACE, cluster="1x2", seconds_per_epoch=1, scheduler="fifo")

@@ -22,8 +22,7 @@ from tunelight.errors import ReportError, SettingsError
 from tunelight.extras.web import server
 from tunelight.extras.web.app import log_part
 from tunelight.extras.web.watch import SweepList, SweepWatch
-from tunelight.record import Record, leased, list_sweeps, mirrored, read_record, read_trial, view, write_sweep_file
-from tunelight.record.follow import RecordFollower
+from tunelight.record import Record, leased, list_sweeps, mirrored, read_trial, view, write_sweep_file
 from tunelight.sweep import run as sweeps
 from tunelight.sweep.run import LivePage, check_web
 
@@ -39,43 +38,6 @@ def watched(folder: Path) -> SweepWatch:
 def again(watch: SweepWatch) -> None:
     watch._looked = -1e9  # without the quarter of a second
     watch.look()
-
-
-def test_a_brief_follower_keeps_the_best_and_the_last_report_and_judges_as_a_whole_one(tmp_path: Path) -> None:
-    record(tmp_path, trials=12)
-    whole, brief = read_record(tmp_path), RecordFollower(tmp_path, brief=True)
-    while brief.look(limit=500):
-        pass
-    assert brief.state.best == whole.best
-    assert brief.state.counts == whole.counts
-    for trial in brief.state.trials.values():
-        full = whole.trials[trial.id]
-        assert len(trial.history) <= 2
-        assert trial.history[-1] == full.history[-1] or str(trial.history[-1]) == str(full.history[-1])
-        assert trial.value == full.value
-        assert (
-            trial.history[trial.best or 0]["training_iteration"] == full.history[full.best or 0]["training_iteration"]
-        )
-
-
-def test_a_line_longer_than_what_is_read_at_a_time_is_read_whole(sweep: Sweep, tmp_path: Path) -> None:
-    sweep.add(text="x" * 5000)
-    sweep.step()
-    follower = RecordFollower(tmp_path)
-    seen = 0
-    while found := follower.look(limit=100):
-        assert len(found) == 1
-        seen += 1
-    assert seen == 2
-    assert follower.read == follower.size
-
-
-def test_one_trial_is_read_without_the_others(tmp_path: Path) -> None:
-    record(tmp_path, trials=12)
-    whole, alone = read_record(tmp_path), read_trial(tmp_path, "00003")
-    assert list(alone.trials) == ["00003"]
-    assert str(alone.trials["00003"]) == str(whole.trials["00003"])
-    assert alone.sweep == whole.sweep
 
 
 def test_only_what_changed_comes_again(tmp_path: Path) -> None:
@@ -190,14 +152,6 @@ def test_the_list_has_all_sweeps_reads_those_that_changed_and_names_what_cannot_
     assert next(one for one in sweeps.summaries()[0] if one["name"] == "good") is not before
 
 
-@pytest.mark.parametrize("name", ["../good", "good/../good", "/etc", "", ".", "good/", "good\0"])
-def test_a_name_that_is_no_sweeps_finds_nothing(tmp_path: Path, name: str) -> None:
-    record(tmp_path / "good", trials=1)
-    sweeps = SweepList(lambda: list_sweeps(tmp_path), every_s=0)
-    assert sweeps.watch(name) is None
-    assert sweeps.watch("good") is not None
-
-
 def test_a_sweep_in_a_store_is_followed_from_another_machine(machine: Any, storage: Any) -> None:
     folder = storage() / "digits"
     folder.mkdir(parents=True)
@@ -251,21 +205,6 @@ def test_a_second_sweep_of_the_folder_finds_the_server_and_a_later_one_has_its_a
     assert server.start(folder_of_one) == first.address
 
 
-def test_where_its_port_is_taken_meanwhile_it_has_another_and_the_same_token(folder_of_one: Path) -> None:
-    address = server.start(folder_of_one)
-    first = server.running(folder_of_one)
-    assert first is not None
-    end(first.pid)
-    with socket.socket() as other:
-        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        with contextlib.suppress(OSError):  # another program was quicker
-            other.bind(("127.0.0.1", first.port))
-            other.listen()
-        again = server.start(folder_of_one)
-    assert again != address
-    assert again.partition("token=")[2] == first.token
-
-
 def test_a_server_that_cannot_start_says_why_and_the_sweep_goes_on(
     folder_of_one: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -303,14 +242,6 @@ def test_it_leaves_once_no_page_is_open_and_no_sweep_runs(
     assert own.should_exit is leaves
 
 
-def test_it_leaves_where_the_folder_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_LOOK_S", 0.05)
-    own: Any = SimpleNamespace(should_exit=False)
-    sweeps: Any = SimpleNamespace(names=list, any_driven=lambda: True)
-    asyncio.run(server._leave_when_idle(own, SimpleNamespace(streams=1), sweeps, tmp_path / "gone"))  # type: ignore[arg-type]
-    assert own.should_exit
-
-
 @pytest.mark.parametrize(("host", "port"), [("no.such.host.invalid", None), ("127.0.0.1", 1), ("192.0.2.1", None)])
 def test_an_address_that_cannot_be_listened_on_is_an_error(host: str, port: int | None) -> None:
     if port == 1 and os.geteuid() == 0:
@@ -322,3 +253,18 @@ def test_an_address_that_cannot_be_listened_on_is_an_error(host: str, port: int 
         return
     with pytest.raises(SettingsError, match=r"cannot listen|is not known"):
         server._listen(host, port)
+
+
+def test_where_its_port_is_taken_meanwhile_it_has_another_and_the_same_token(folder_of_one: Path) -> None:
+    address = server.start(folder_of_one)
+    first = server.running(folder_of_one)
+    assert first is not None
+    end(first.pid)
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):  # another program was quicker
+            other.bind(("127.0.0.1", first.port))
+            other.listen()
+        again = server.start(folder_of_one)
+    assert again != address
+    assert again.partition("token=")[2] == first.token
