@@ -31,7 +31,7 @@ for part in "${parts[@]}"; do
   echo "--- $part"
   case $part in
     training | memory | faults | population) "$python" -m pytest -q -m gpu --durations=3 "tests/gpu/test_$part.py" ;;
-    copies) "$python" -m pytest -q -m gpu tests/unit/checkpoints/test_writer.py tests/unit/lightning/test_transfer.py ;;
+    copies) "$python" -m pytest -q -m gpu tests/unit/checkpoints/test_writer.py tests/unit/lightning/state/test_changes.py ;;
     example)
       if "$python" -c 'import pyarrow' 2>/dev/null; then
         "$python" examples/vit_cifar10.py --size tiny --workers 1 --steps 1,2,4 "${gpu[@]}" --storage "$runs"

@@ -81,17 +81,6 @@ for package in (pytorch_lightning, lightning.pytorch):
     assert done.returncode == 0, done.stderr
 
 
-def test_a_trainer_of_the_other_lightning_is_told_what_to_do(trial: Any) -> None:
-    one = trial(2)
-    (guard,) = factories()[f"{flavours.other()}.callbacks_factory"].load()()
-    trainer = other.Trainer(**QUIET, callbacks=[guard], max_steps=3)
-    with pytest.raises(
-        StrategyError, match=f"each of the gang's 2 workers.*Choose {flavours.other()} before the sweep: tunelight.use"
-    ):
-        trainer.fit(import_module(f"{flavours.other()}.demos.boring_classes").BoringModel())
-    assert not one.progress.begun
-
-
 def test_a_class_that_derives_from_the_other_trainer_is_known(trial: Any) -> None:
     trial(2)
     (guard,) = factories()[f"{flavours.other()}.callbacks_factory"].load()()

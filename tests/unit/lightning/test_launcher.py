@@ -243,17 +243,16 @@ def test_a_stopped_fit_is_busy_while_its_end_is_run(tmp_path: Path, reason: str)
     assert not here.busy
 
 
-@pytest.mark.parametrize("reason", ["paused", "resize", "moved", "adopt"])
-def test_a_pause_is_no_end_and_loggers_hear_what_a_requeued_job_says(ended: Ended, reason: str) -> None:
-    hooks, words, _ = ended(reason)
-    assert hooks == ["teardown"]
-    assert words == ["finished"]
-
-
-def test_where_another_rank_failed_nothing_ends_and_loggers_hear_of_a_failure(ended: Ended) -> None:
-    hooks, words, _ = ended(aborted=f"{FAILED} on rank 1")
-    assert hooks == ["teardown"]
-    assert words == ["failed"]
+@pytest.mark.parametrize(
+    ("how", "word"),
+    [
+        *(({"reason": reason}, "finished") for reason in ("paused", "resize", "moved", "adopt")),  # as a requeued job
+        ({"aborted": f"{FAILED} on rank 1"}, "failed"),
+    ],
+)
+def test_a_pause_and_a_failure_elsewhere_are_no_end_and_loggers_hear_of_them(ended: Ended, how: Any, word: str) -> None:
+    hooks, words, _ = ended(**how)
+    assert (hooks, words) == (["teardown"], [word])
 
 
 def test_an_error_is_an_exception_as_without_a_gang(ended: Ended) -> None:

@@ -194,42 +194,6 @@ def test_within_an_epoch_a_validation_reports_at_once_and_the_last_one_at_the_ep
     assert run.numbers == [1, 2]
 
 
-def test_a_validation_that_ends_training_early_reports_at_the_end_too(trial: Trial) -> None:
-    def train() -> None:
-        early = pl.callbacks.EarlyStopping("val_loss", patience=1, min_delta=1e6)
-        trainer(9, callbacks=[early]).fit(Gathering(), loader(), loader())
-
-    run = trial(train)
-    assert run.error is None
-    assert len(run.values("train_loss")) == 2
-    again = trial(train, run.checkpoints[2])
-    assert (again.error, again.numbers) == (None, [])
-
-
-def test_loaders_that_are_made_anew_for_each_epoch_are_made_once_for_the_one_that_goes_on(trial: Trial) -> None:
-    made: list[int] = []
-
-    class Data(pl.LightningDataModule):
-        val_dataloader = staticmethod(loader)
-
-        def train_dataloader(self) -> Any:
-            made.append(tl.get_context().number)
-            return DataLoader(ROWS, 4, shuffle=True)
-
-    class Noisy(Net):
-        def training_step(self, batch: Any, index: int) -> Any:
-            return self.loss((batch[0] + 0.1 * torch.randn(4), batch[1]))
-
-    def train() -> None:
-        trainer(reload_dataloaders_every_n_epochs=1).fit(Noisy(), datamodule=Data())
-
-    whole = trial(train)
-    again = trial(train, whole.checkpoints[1])
-    assert (whole.error, again.error) == (None, None)
-    assert made == [0, 1, 2, 1, 2]
-    assert again.values("val_loss") == whole.values("val_loss")[1:]
-
-
 def test_a_trial_that_is_stopped_has_ended_its_epoch(trial: Trial) -> None:
     net = Gathering()
     run = trial(lambda: trainer().fit(net, loader(), loader()), stop=1)
@@ -323,24 +287,6 @@ def test_a_checkpoint_of_another_sweep_brings_its_values_as_lightning_lets_it(tr
     assert again.error is None
     assert rates == [0.05, 0.01 if own else 0.05]
     assert nets[1].lr == 0.01
-
-
-class Taken(pl.Callback):
-    """Has attributes by names that tunelight's own callbacks have."""
-
-    def __init__(self) -> None:
-        self.reports: list[float] = []
-        self._early_exit = "no"
-
-    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.reports.append(float(trainer.callback_metrics["val_loss"]))
-
-
-def test_callbacks_may_have_attributes_of_any_name(trial: Trial) -> None:
-    taken = Taken()
-    ended = trial(lambda: trainer(3, callbacks=[taken]).fit(Net(), loader(), loader()), stop=1)
-    assert isinstance(ended.error, TrialStopped)
-    assert (ended.numbers, len(taken.reports)) == ([1], 1)
 
 
 class Noisy(Net):
@@ -482,15 +428,6 @@ def test_a_rate_that_was_found_at_the_fit_s_start_is_not_searched_again(trial: T
 # -- what is frozen
 
 
-class Thaw(pl.callbacks.BaseFinetuning):
-    def freeze_before_training(self, pl_module: Any) -> None:
-        self.freeze(pl_module.backbone)
-
-    def finetune_function(self, pl_module: Any, epoch: int, optimizer: Any) -> None:
-        if epoch == 1:
-            self.unfreeze_and_add_param_group(pl_module.backbone, optimizer)
-
-
 class FreezesItself(Net):
     def on_train_epoch_start(self) -> None:
         super().on_train_epoch_start()
@@ -498,42 +435,23 @@ class FreezesItself(Net):
             self.backbone.requires_grad_(False)
 
 
-@pytest.mark.parametrize("kind", ["callback", "module"])
-def test_what_is_frozen_and_what_is_not_is_so_after_a_restart(trial: Trial, kind: str) -> None:
+def test_what_is_frozen_is_so_after_a_restart(trial: Trial) -> None:
     nets: list[Net] = []
 
     def train() -> None:
-        nets.append(Net() if kind == "callback" else FreezesItself())
-        callback = kind == "callback"
-        trainer(4, callbacks=[Thaw()] if callback else [], unused=not callback).fit(nets[-1], loader(), loader())
+        nets.append(FreezesItself())
+        trainer(4, unused=True).fit(nets[-1], loader(), loader())
 
     whole = trial(train)
     assert whole.error is None
     again = trial(train, whole.checkpoints[3])
     assert again.error is None
-    assert nets[1].backbone.weight.requires_grad == (kind == "callback")
+    assert not nets[1].backbone.weight.requires_grad
     assert torch.equal(nets[0].backbone.weight, nets[1].backbone.weight)
     assert again.values("val_loss") == whole.values("val_loss")[3:]
 
 
 # -- what a report is not
-
-
-@pytest.mark.parametrize("function", ["validate", "test"])
-def test_only_fits_report(trial: Trial, function: str) -> None:
-    class Tested(Net):
-        def test_step(self, batch: Any, index: int) -> None:
-            self.validation_step(batch, index)
-
-    def train() -> None:
-        net, one = Tested(), trainer(1)
-        getattr(one, function)(net, loader(), verbose=False)
-        one.fit(net, loader(), loader())
-        getattr(one, function)(net, loader(), verbose=False)
-
-    run = trial(train)
-    assert run.error is None
-    assert run.numbers == [1]
 
 
 def test_a_hook_of_tests_reports_tests(trial: Trial) -> None:
@@ -644,6 +562,7 @@ def test_random_numbers_and_metrics_of_a_fit_are_there_after_a_restart_from_behi
 
     def train() -> None:
         net, one = Tested(), trainer(1)
+        one.validate(net, loader(), verbose=False)
         one.fit(net, loader(), loader())
         metrics.append({name: value.item() for name, value in one.callback_metrics.items()})
         one.test(net, loader(), verbose=False)
@@ -653,7 +572,7 @@ def test_random_numbers_and_metrics_of_a_fit_are_there_after_a_restart_from_behi
     whole = trial(train)
     again = trial(train, whole.checkpoints[2])
     assert (whole.error, again.error) == (None, None)
-    assert again.numbers == []
+    assert (whole.numbers, again.numbers) == ([1, 2], []), "only fits report"
     assert metrics[0] == metrics[1] != {}
     assert drawn[0] == drawn[1]
 

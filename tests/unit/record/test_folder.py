@@ -11,12 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 
 from tests.kit.recording import Sweep, Writer
 from tunelight import record as storage
 from tunelight.errors import SettingsError, StorageError
-from tunelight.record import create_sweep_folder, find_sweep, leased, list_sweeps, read_record, write_sweep_file
+from tunelight.record import create_sweep_folder, find_sweep, leased, list_sweeps, write_sweep_file
 from tunelight.record.provenance import git_state
 from tunelight.record.upkeep import (
     check_deletable,
@@ -31,12 +30,6 @@ from tunelight.stores.masking import masked_command
 # The folder
 
 
-def test_new_folder_is_made_with_its_parents(tmp_path):
-    folder = create_sweep_folder(tmp_path / "runs" / "digits", "first")
-    assert folder == tmp_path / "runs" / "digits" / "first"
-    assert read_record(folder).trials == {}
-
-
 def test_unnamed_sweeps_get_readable_names_that_differ(tmp_path):
     names = [create_sweep_folder(tmp_path, default="<train>").name for _ in range(3)]
     assert re.fullmatch(r"train-\d{8}-\d{6}", names[0])
@@ -44,16 +37,13 @@ def test_unnamed_sweeps_get_readable_names_that_differ(tmp_path):
 
 
 def test_existing_sweep_is_not_overwritten_and_a_free_name_is_offered(tmp_path):
-    create_sweep_folder(tmp_path, "s")
-    create_sweep_folder(tmp_path, "s-2")
+    runs = tmp_path / "runs" / "digits"  # which is made
+    folder = create_sweep_folder(runs, "s")
+    create_sweep_folder(runs, "s-2")
     with pytest.raises(StorageError, match=r"exists already.*name='s-3'"):
-        create_sweep_folder(tmp_path, "s")
-
-
-def test_a_sweep_that_runs_now_is_said_to(tmp_path):
-    folder = create_sweep_folder(tmp_path, "s")
+        create_sweep_folder(runs, "s")
     with leased(folder), pytest.raises(StorageError, match="exists already, and runs now, and is not"):
-        create_sweep_folder(tmp_path, "s")
+        create_sweep_folder(runs, "s")
 
 
 def test_storage_that_cannot_be_written_is_an_error(tmp_path):
@@ -98,15 +88,6 @@ def test_atomic_write_leaves_the_old_file_and_no_draft_when_it_fails(tmp_path, m
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_versions_name_what_is_installed():
-    found = storage.versions()
-    assert list(found) == [
-        *("python", "torch", "pytorch-lightning", "lightning", "ray", "tunelight", "numpy", "optuna", "horovod")
-    ]
-    assert found["ray"]
-    assert yaml.safe_load(storage.to_yaml(found)) == found
-
-
 # --- what a sweep was run with: command line without secrets, the state of the code, by trial -------------
 
 
@@ -131,7 +112,7 @@ def git(folder: Path, *words: str) -> None:
     subprocess.run(["git", "-C", str(folder), *name, *words], check=True, capture_output=True)
 
 
-def test_git_s_commit_and_whether_files_differ_from_it(tmp_path):
+def test_git_s_commit_and_whether_files_differ_from_it(tmp_path, monkeypatch):
     assert git_state(tmp_path) is None
     git(tmp_path, "init")
     (tmp_path / "a").write_text("1")
@@ -142,9 +123,6 @@ def test_git_s_commit_and_whether_files_differ_from_it(tmp_path):
     assert (len(clean["commit"]), clean["dirty"]) == (40, False)
     (tmp_path / "a").write_text("2")
     assert git_state(tmp_path) == {**clean, "dirty": True}
-
-
-def test_without_git_there_is_nothing_to_say(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "")
     assert git_state(tmp_path) is None
 

@@ -1,9 +1,11 @@
-"""The record as a file, its reader, what it keeps for those who look, and commands to the sweep."""
+"""The record as a file, its reader, what it keeps for those who look, repetitions, and commands to the sweep."""
 
 from __future__ import annotations
 
 import enum
+import itertools
 import json
+import math
 import subprocess
 import sys
 import zlib
@@ -19,22 +21,22 @@ from tunelight import record
 from tunelight import record as storage
 from tunelight.errors import StorageError
 from tunelight.record import (
-    FAILED,
-    INFEASIBLE,
     OUTCOMES,
-    STATES,
-    TERMINAL,
-    VERBS,
     CommandReader,
     Owner,
     Record,
     RecordCallback,
+    Training,
+    plan,
     read_record,
     send,
+    standings,
 )
 from tunelight.record.names import COMMANDS_FILE
+from tunelight.record.repeated import chosen
 from tunelight.schedulers import ASHA
 from tunelight.schedulers.base import GangScheduler
+from tunelight.settings.repeats import Repeats
 
 # The record as a file
 
@@ -116,27 +118,9 @@ def test_unknown_kind_of_a_later_version_changes_nothing(tmp_path):
     assert read_record(tmp_path).trials == {}
 
 
-def test_opening_a_torn_record_cuts_it_and_goes_on(sweep):
-    sweep.run(lr=1)
-    path = sweep.folder / "record.jsonl"
-    path.write_bytes(path.read_bytes() + b'{"kind":"no')
-    again = Sweep(sweep.folder)
-    assert again.states() == ["INTERRUPTED"]  # its driver is dead
-    again.callback.close()
-    assert read_record(sweep.folder) == again.state
-
-
 def test_folder_without_record_names_the_sweeps_inside(sweep):
     with pytest.raises(StorageError, match=rf"Sweeps in it: .*{sweep.folder.name}"):
         read_record(sweep.folder.parent)
-
-
-def test_record_of_a_later_format_is_refused(tmp_path):
-    record = Record.open(tmp_path)
-    record.append("sweep", sweep={"format": 2})
-    record.close()
-    with pytest.raises(StorageError, match=r"has the format 2, and this tunelight reads format 1.*Upgrade"):
-        read_record(tmp_path)
 
 
 def test_repair_keeps_whole_lines_and_the_damaged_file(sweep):
@@ -212,15 +196,6 @@ def test_a_schedulers_rungs_and_the_end_of_its_budget_are_in_the_record(
 
 
 # --- the table of outcomes: what it says is consistent, and whoever decides how a trial ended decides for a row of it
-
-
-def test_what_the_states_of_a_record_mean() -> None:
-    states = ("PENDING", "RUNNING", "PAUSED", "FINISHED", "STOPPED", "DIVERGED", "OOM", "ERROR", "INTERRUPTED")
-    assert [name for name in STATES if name in states] == list(states)
-    assert all(getattr(record, name) == name for name in states)
-    assert TERMINAL.intersection(states) == set(states[3:]) == VERBS.keys() & set(states)
-    assert FAILED.intersection(states) == {"DIVERGED", "OOM", "ERROR"}
-    assert INFEASIBLE.intersection(states) == {"DIVERGED", "OOM"}
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES.values(), ids=OUTCOMES)
@@ -311,3 +286,93 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
         writer.communicate(timeout=60)
     found = [str(command.trial).split()[0] for command in CommandReader(tmp_path).news()]
     assert sorted(found) == sorted(f"{name}{number}" for name in "ab" for number in range(50))
+
+
+# --- which configurations are trained again, and what their trainings say -------------------------------
+
+
+THREE = Repeats(3, top=3)
+
+
+def trial(number: int, value: float | None, state: str = "FINISHED", reports: int = 9) -> Training:
+    return Training(f"{number:05d}", number, None, 0, state, reports, value)
+
+
+class Made:
+    """Trainings of a sweep, to which repetitions are added."""
+
+    def __init__(self, *first: Training) -> None:
+        self.all = list(first)
+
+    def again(self, first: int, value: float | None, state: str = "FINISHED", reports: int = 9) -> Training:
+        repetition = 1 + sum(one.repeats == f"{first:05d}" for one in self.all)
+        one = Training(f"{len(self.all):05d}", len(self.all), f"{first:05d}", repetition, state, reports, value)
+        self.all.append(one)
+        return one
+
+    def next(self, repeats: Repeats = THREE, mode: str = "min") -> list[tuple[int, int]]:
+        return [(int(first), number) for first, number in plan(self.all, repeats, mode)]
+
+
+@pytest.mark.parametrize(
+    ("found", "ids"),
+    [
+        ([trial(0, 0.3), trial(1, 0.1), trial(2, 0.2), trial(3, 0.4)], [1, 2, 0]),
+        ([trial(0, 0.3, reports=2), trial(1, 0.1, "STOPPED", 3), trial(2, 0.2, "STOPPED", 5)], [0, 2, 1]),
+        ([trial(0, 0.1, "ERROR"), trial(1, None), trial(2, 0.1, "DIVERGED"), trial(3, 0.1, "INTERRUPTED")], []),
+        ([trial(0, 0.1), trial(1, 0.1)], [0, 1]),
+    ],
+    ids=["by value", "ended by themselves, then most reports", "no others", "equals in order"],
+)
+def test_those_that_came_furthest_are_chosen_by_their_value(found: list[Training], ids: list[int]) -> None:
+    assert [one.index for one in chosen(found, 3, "min")] == ids
+
+
+def test_each_configuration_is_trained_a_second_time_before_any_is_a_third_time() -> None:
+    made = Made(trial(0, 0.30), trial(1, 0.31), trial(2, 0.29))
+    assert made.next() == [(2, 1), (0, 1), (1, 1), (2, 2), (0, 2), (1, 2)]
+    for number in (2, 0, 1):
+        made.again(number, 0.3 + number / 1000, "RUNNING")
+    assert made.next() == [(2, 2), (0, 2), (1, 2)]
+    for number in (0, 1, 2):
+        made.again(number, 0.3)
+    assert made.next() == []
+
+
+def test_a_trial_that_was_stopped_early_does_not_count_and_is_made_up_for_in_a_last_round() -> None:
+    made = Made(trial(0, 0.30), trial(1, 0.20, "STOPPED", 3))
+    for _ in range(2):
+        made.again(0, 0.30)
+        made.again(1, 0.31)
+    assert made.next() == [(1, 3)]
+    made.again(1, 0.33)
+    assert made.next() == []
+    first, second = standings(made.all, THREE, "min")
+    assert (first.trial, first.n) == ("00000", 3)
+    assert second.trials == ("00003", "00005", "00006")
+    assert (first.mean, second.mean) == pytest.approx((0.30, 0.95 / 3))
+
+
+def test_a_repetition_that_failed_is_one_training_less_and_one_that_diverged_is_infinitely_bad() -> None:
+    made = Made(trial(0, 0.10), trial(1, 0.20), trial(2, 0.05))
+    made.again(0, 0.5, "ERROR")
+    made.again(0, 0.12)
+    made.again(1, 0.21)
+    made.again(2, 0.06, "DIVERGED")
+    best, second, third = standings(made.all, THREE, "min")
+    assert (best.trial, best.values, best.failed) == ("00000", (0.10, 0.12), ("00003",))
+    assert second.trial == "00001"
+    assert (third.trial, third.mean, third.spread) == ("00002", math.inf, None)
+
+
+def test_folds_are_compared_as_if_none_were_missing() -> None:
+    hard = [0.0, 0.3, 0.0]
+    made = Made(trial(0, 0.10), trial(1, 0.12))
+    for number, fold in itertools.product((0, 1), (1, 2)):
+        failed = number == 1 and fold == 1
+        made.again(number, 0.10 + 0.02 * number + hard[fold], "ERROR" if failed else "FINISHED")
+    plain = standings(made.all, Repeats(3), "min")
+    folded = standings(made.all, Repeats(3, folds=True), "min")
+    assert plain[0].trial == "00001"  # it missed the hard fold
+    assert folded[0].trial == "00000"
+    assert folded[1].mean - folded[0].mean == pytest.approx(0.02)

@@ -1,4 +1,4 @@
-"""What Tune's callbacks become in the record and in the live view, with reasons, and when the disk is full."""
+"""What Tune's callbacks become in the record and in the live view, with reasons, changes, and when the disk is full."""
 
 from __future__ import annotations
 
@@ -6,20 +6,27 @@ import errno
 import json
 import math
 import os
+import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from ray import tune
+from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
 
+import tunelight as tl
 from tests.kit.recording import Clock, Sweep, lines
 from tunelight import record as storage
 from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import StorageError
-from tunelight.record import Record, RecordCallback, read_record
+from tunelight.record import Record, RecordCallback, read_lines, read_record
 from tunelight.results import SweepResults
-from tunelight.schedulers.base import GangScheduler, adapted
+from tunelight.schedulers import GangPBT
+from tunelight.schedulers.base import GangScheduler, SweepFacts, adapted
+from tunelight.sweep.replay import replay_scheduler
 
 # What Tune's callbacks become
 
@@ -44,14 +51,9 @@ def test_trial_is_recorded_with_its_first_config_seed_and_relative_folder(sweep)
     trial = sweep.state.trials["00000"]
     assert (trial.index, trial.config, trial.seed, trial.folder) == (0, {"lr": 0.1}, 7, "trial_00000")
     assert trial.state == "PENDING"
-
-
-def test_only_metrics_are_metrics(sweep):
-    trial = sweep.run()
-    sweep.report(trial, 1, 0.5, acc=0.9)
-    assert sweep.state.trials["00000"].history == [
-        {"loss": 0.5, "acc": 0.9, "epoch": 0, "training_iteration": 1, "timestamp": 5.0}
-    ]
+    sweep.start(added)
+    sweep.report(added, 1, 0.5, acc=0.9)
+    assert trial.history == [{"loss": 0.5, "acc": 0.9, "epoch": 0, "training_iteration": 1, "timestamp": 5.0}]
 
 
 def test_a_trial_is_finished_by_itself_and_stopped_by_its_scheduler_where_it_trains_pauses_or_reports_again(sweep):
@@ -74,14 +76,6 @@ def test_resumed_trial_with_nothing_left_to_do_adds_no_report(sweep):
     sweep.complete(trial)
     assert sweep.states() == ["FINISHED"]
     assert len(sweep.state.trials["00000"].history) == 1
-
-
-def test_failure_result_is_an_error_and_no_report(sweep):
-    trial = sweep.run(0.5)
-    sweep.fail(trial)
-    read = read_record(sweep.folder).trials["00000"]
-    assert (read.state, len(read.history)) == ("ERROR", 1)
-    assert (read.error or {})["rank"] == 1
 
 
 def test_failure_that_tune_sees_is_an_error_once(sweep):
@@ -224,25 +218,7 @@ def test_a_metric_is_a_number_by_its_path(value, found):
 # When the disk does not take it
 
 
-def test_failing_writes_are_kept_said_once_and_written_later(sweep, monkeypatch, caplog):
-    trial = sweep.run()
-    write = os.write
-
-    def full(_file, data):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "write", full)
-    sweep.report(trial, 1, 0.5)
-    sweep.report(trial, 2, 0.4)
-    assert len([entry for entry in caplog.records if "No space left" in entry.message]) == 1
-    assert sweep.state.best.value == 0.4
-    assert read_record(sweep.folder).trials["00000"].history == []
-    monkeypatch.setattr(os, "write", write)
-    sweep.report(trial, 3, 0.3)
-    assert read_record(sweep.folder) == sweep.state
-
-
-def test_a_partial_write_goes_on_where_it_broke_off(sweep, monkeypatch):
+def test_failing_writes_are_said_once_and_go_on_later_where_they_broke_off(sweep, monkeypatch, caplog):
     trial = sweep.run()
     write, budget = os.write, [70]
 
@@ -255,9 +231,12 @@ def test_a_partial_write_goes_on_where_it_broke_off(sweep, monkeypatch):
 
     monkeypatch.setattr(os, "write", nearly_full)
     sweep.report(trial, 1, 0.5)
+    sweep.report(trial, 2, 0.4)
+    assert len([entry for entry in caplog.records if "No space left" in entry.message]) == 1
+    assert sweep.state.best.value == 0.4
     assert read_record(sweep.folder).trials["00000"].history == []
     budget[0] = 10**9
-    sweep.report(trial, 2, 0.4)
+    sweep.report(trial, 3, 0.3)
     assert read_record(sweep.folder) == sweep.state
 
 
@@ -413,26 +392,18 @@ def test_a_pause_is_recorded_with_its_reason_until_the_trial_goes_on(judged: Swe
     assert [line.get("why") for line in written(judged, "state")] == [None, PLACE, None]
 
 
-def test_a_stop_on_a_report_that_was_made_again_has_its_reason(judged: Sweep, scheduler: Told) -> None:
-    trial = judged.run(0.5)
-    scheduler.reasons["00000"] = PLACE
-    judged.report(trial, 1, 0.5, done=True)
-    assert read_record(judged.folder).trials["00000"].why == PLACE
-
-
-def test_a_trial_that_fails_or_diverges_was_not_stopped_for_its_place(judged: Sweep, scheduler: Told) -> None:
-    trial = judged.run()
-    scheduler.reasons["00000"] = PLACE
+def test_a_stop_at_a_report_made_again_has_its_place_a_failure_no_reason_and_a_person_s_stop_its_own(
+    judged: Sweep, scheduler: Told
+) -> None:
+    again, failed, commanded = judged.run(0.5), judged.run(), judged.run()
+    scheduler.reasons = {"00000": PLACE, "00001": PLACE}
+    judged.report(again, 1, 0.5, done=True)
     error = {"type_name": "Divergence", "message": "loss is nan", "state": "DIVERGED"}
-    judged.report(trial, 1, 0.5, done=True, own={"error": error})
-    read = read_record(judged.folder).trials["00000"]
-    assert (read.state, read.why) == ("DIVERGED", None)
-
-
-def test_a_person_s_stop_is_recorded_as_such(judged: Sweep, scheduler: Told) -> None:
-    trial = judged.run()
-    judged.callback.stop(trial.trial_id)
-    assert read_record(judged.folder).trials["00000"].why == "by command"
+    judged.report(failed, 1, 0.5, done=True, own={"error": error})
+    judged.callback.stop(commanded.trial_id)
+    read = read_record(judged.folder).trials
+    assert [trial.why for trial in read.values()] == [PLACE, None, "by command"]
+    assert read["00001"].state == "DIVERGED"
 
 
 @pytest.mark.parametrize("plain", [None, adapted(FIFOScheduler())])
@@ -444,3 +415,90 @@ def test_a_scheduler_that_gives_no_reasons_leaves_none(tmp_path: Path, plain: An
     judged.end()
     assert b'"why"' not in (tmp_path / "record.jsonl").read_bytes()
     assert SweepResults.load(tmp_path).trial("00000").stop_reason is None
+
+
+# --- what a population's changes leave: whose configuration held when, and the same scheduler again -----
+
+
+LR = {"lr": tune.loguniform(1e-4, 1.0)}
+
+
+def test_the_best_configuration_is_the_one_that_the_best_report_was_trained_under(sweep: Sweep, tmp_path: Path) -> None:
+    first, second = sweep.add(lr=0.1), sweep.add(lr=0.9)
+    for trial in (first, second):
+        sweep.start(trial)
+    sweep.report(first, 1, 0.5)
+    sweep.report(second, 1, 0.9)
+    sweep.callback.change("00001", 1, {"lr": 0.12}, "00000", 1)
+    sweep.report(second, 2, 0.2)
+    sweep.callback.change("00001", 2, {"lr": 0.14}, "00000", 2)
+    sweep.report(second, 3, 0.3)
+    sweep.end()
+    results = tl.SweepResults.load(tmp_path)
+    assert results.best.id == "00001"
+    assert results.best_config == {"lr": 0.12}
+    assert [change["before"] for change in results.best.changes] == [{"lr": 0.9}, {"lr": 0.12}]
+    assert results.trials[0].changes == []
+    text = results.export_best(tmp_path / "best.yaml").read_text()
+    assert "lr: 0.12" in text.split("metric:")[0]
+    assert "parent: " in text
+    state = read_record(tmp_path).trials["00001"]
+    assert [state.config_at(number)["lr"] for number in (1, 2, 3)] == [0.9, 0.12, 0.14]
+    assert state.config == {"lr": 0.14}
+
+
+def test_a_change_that_could_not_be_made_is_as_if_it_had_not_been(sweep: Sweep, tmp_path: Path) -> None:
+    trial = sweep.run(0.5, lr=0.1)
+    sweep.callback.change("00000", 1, {"lr": 0.12}, "00001", 1)
+    sweep.callback.change("00000", 1, {"lr": 0.1}, None, None)
+    sweep.report(trial, 2, 0.2)
+    sweep.end()
+    result = tl.SweepResults.load(tmp_path).trials[0]
+    assert (result.config, result.changes) == ({"lr": 0.1}, [])
+
+
+def pbt() -> GangPBT:
+    return GangPBT("loss", "min", perturbation_interval=2, hyperparam_mutations=LR, seed=4)
+
+
+def decisions(scheduler: GangPBT, trials: dict[str, Any], seed: int) -> list[Any]:
+    """Go on with random reports, and return what changes."""
+    changes: list[Any] = []
+    scheduler.prepare(SweepFacts(on_change=lambda *change: changes.append(change)))
+    rng = random.Random(seed)
+    at = dict.fromkeys(trials, 30)
+    for _ in range(60):
+        key = rng.choice(list(trials))
+        at[key] += 1
+        scheduler.on_trial_result(_nobody(), trials[key], {"loss": rng.random(), "training_iteration": at[key]})
+    return changes
+
+
+def _nobody() -> Any:
+    return SimpleNamespace(get_live_trials=list)
+
+
+def test_a_replayed_population_decides_as_the_live_one_would_have(tmp_path: Path) -> None:
+    sweep, live = Sweep(tmp_path), pbt()
+    live.prepare(SweepFacts(on_change=sweep.callback.change))
+    trials: dict[str, Any] = {}
+    for index in range(4):
+        one = sweep.run(lr=0.1 * (index + 1))
+        trials[one.trial_id] = Trial("live", stub=True, trial_id=one.trial_id, config=dict(one.config))
+        live.on_trial_add(_nobody(), trials[one.trial_id])
+    rng = random.Random(1)
+    for number in range(1, 31):
+        for one in sweep.trials:
+            loss = rng.random()
+            own = {"_tunelight/adopted": rng.choice(["none", "memory", "disk"])}  # heard where it was to adopt
+            live.on_trial_result(_nobody(), trials[one.trial_id], {"loss": loss, "training_iteration": number, **own})
+            sweep.report(one, number, loss)
+    sweep.callback.record.close()
+    assert live.num_exploits > 2
+    again = pbt()
+    lines = read_lines(tmp_path)
+    replay_scheduler(lines, again)
+    assert any(line["kind"] == "config" and line["parent"] is None for line in lines)
+    assert again.num_exploits == live.num_exploits
+    assert {key: trial.config for key, trial in again._trials.items()} == {key: t.config for key, t in trials.items()}
+    assert decisions(again, dict(again._trials), 9) == decisions(live, trials, 9)

@@ -119,22 +119,6 @@ def test_what_a_killed_driver_had_not_brought_is_kept_where_it_ran(storage, mach
     assert len(read_record(storage() / "s").trials["0"].history) == 2
 
 
-def test_what_another_machine_recorded_replaces_what_is_here(storage, machine):
-    folder = create_sweep_folder(storage(), "s")
-    begun(folder).close()
-    upload(folder)
-    machine("second")
-    other = storage() / "s"
-    pull(other)
-    record = Record.open(other)
-    report(record, 3)
-    record.close()
-    upload(other)
-    machine("first")
-    pull(folder)
-    assert len(read_record(folder).trials["0"].history) == 3
-
-
 def test_a_running_drivers_own_record_is_not_touched(storage, machine):
     folder = create_sweep_folder(storage(), "s")
     record = begun(folder)
@@ -162,22 +146,6 @@ def test_several_readers_leave_one_copy(storage, machine):
     for thread in threads:
         thread.join(20)
     assert (other / "record.jsonl").read_bytes() == record.path.read_bytes()
-
-
-def test_a_sweep_that_another_machine_runs_is_held(storage, machine, monkeypatch):
-    folder = create_sweep_folder(storage(), "s")
-    monkeypatch.setattr("tunelight.record.lease.BEAT_S", 0.1)
-    with leased(folder):
-        machine("second")
-        with (
-            pytest.raises(StorageError, match=r"is run by another driver already.*signs of life"),
-            leased(storage() / "s"),
-        ):
-            pytest.fail("two drivers hold it")
-        machine("first")
-    machine("second")
-    with leased(storage() / "s"):
-        pass
 
 
 def test_a_driver_that_slept_overwrites_nothing_of_its_successor(storage, machine, monkeypatch):

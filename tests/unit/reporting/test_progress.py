@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import logging
-import math
 import os
 import pickle
 import subprocess
@@ -91,15 +90,6 @@ def test_without_a_terminal_each_end_is_one_line():
         "trial 00003 finished after 1 epoch  loss=0.0987  (best 0.0987 by 00003)  1/20 done",
         "trial 00007 stopped after 4 epochs  loss=0.3734  (best 0.0987 by 00003)  2/20 done",
     ]
-
-
-def test_reports_without_an_epoch_are_counted_themselves():
-    sweep = Sweep(total=None)
-    sweep.start("9f_00000")
-    sweep.report("9f_00000", 1, loss=0.5, epoch=None)
-    sweep.report("9f_00000", 2, loss=math.nan, epoch=None)
-    sweep.end("9f_00000")
-    assert sweep.read() == "trial 00000 finished after 2 reports  loss=0.5  (best 0.5 by 00000)  1 done\n"
 
 
 @pytest.mark.parametrize(("state", "verb"), [("ERROR", "failed"), ("OOM", "ran out of memory")])
@@ -260,11 +250,13 @@ def test_a_sweep_that_reported_nothing_says_so():
     assert sweep.read() == "Sweep digits ended after 0s: 0 trials. No trial reported the metric 'loss'\n"
 
 
-def test_the_terminal_is_given_back():
+def test_it_starts_no_thread_and_the_terminal_is_given_back():
+    before = threading.active_count()
     sweep = Sweep(tty=True)
     sweep.start("00000")
     out = sys.stdout
     sweep.step()
+    assert threading.active_count() == before
     sweep.callback.close()
     assert sys.stdout is out
     assert sweep.read().rindex("\x1b[?25h") > 0  # the cursor is shown again
@@ -287,15 +279,6 @@ def test_tune_may_say_how_many_trials_there_will_be():
     sweep.start("00000")
     sweep.end("00000")
     assert sweep.read().endswith("1/7 done\n")
-
-
-def test_it_starts_no_thread():
-    before = threading.active_count()
-    sweep = Sweep(tty=True)
-    sweep.start("00000")
-    sweep.step()
-    assert threading.active_count() == before
-    sweep.callback.close()
 
 
 def test_what_the_first_trial_waits_for_is_shown_once(monkeypatch):

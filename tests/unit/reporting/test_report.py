@@ -164,16 +164,6 @@ def test_without_a_script_the_best_configuration_and_the_best_trials_are_there(
     assert text.count("FINISHED") == 2
 
 
-@pytest.mark.parametrize("trials", [0, 1])
-def test_a_sweep_with_next_to_nothing_has_a_report(sweep: Sweep, tmp_path: Path, trials: int) -> None:
-    if trials:
-        sweep.add(lr=0.1)
-        sweep.step()
-    data = inlined(page(SweepResults.load(tmp_path)))
-    assert "No trial has reported a number as loss yet." in strings(data["part-about"])
-    assert not [name for name, section in data.items() if isinstance(section, dict) and "figure" in section]
-
-
 def told(path: Path) -> SweepResults:
     """Record one trial on two nodes, with a log, a note and a report that names no epoch."""
     path.mkdir()

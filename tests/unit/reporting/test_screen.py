@@ -113,15 +113,6 @@ def test_a_narrow_terminal_gets_fewer_columns(sweep: State) -> None:
     assert head_of(sweep.show(100)) == ["trial", "state", "workers", "epoch", "loss", "best", "time", "lr"]
 
 
-def test_hyperparameters_that_vary_most_are_shown_first() -> None:
-    made = State(workers=2)
-    for number in range(6):
-        config = {"model": {"lr": 0.1 * number, "width": 64}, "data": {"batch_size": 32 * (number % 2)}}
-        made.trial(0.5, state="FINISHED", config=config)
-    assert head_of(made.show(72)) == ["trial", "state", "epoch", "loss", "best", "time", "lr", "batch_size"]
-    assert head_of(made.show(100))[-3:] == ["lr", "batch_size", "width"]
-
-
 def test_hyperparameters_that_end_in_the_same_word_have_their_whole_names() -> None:
     made = State()
     made.trial(0.5, config={"gen": {"lr": 0.1}, "disc": {"lr": 0.2}, "gen.width": 3})
@@ -141,19 +132,6 @@ def test_reports_are_counted_where_no_trial_says_its_epoch() -> None:
     made.trial(0.5, 0.4, epochs=False)
     assert "report" in head_of(made.show())
     assert rows(made.show())[0][3] == "2"
-
-
-def test_a_trial_is_starting_until_its_workers_have_met() -> None:
-    made = State()
-    name = made.trial()
-    assert rows(made.show())[0][1] == "STARTING"
-    assert "0/20 done, 1 starting  " in made.show()
-    made.line("training", trial=name)
-    assert rows(made.show())[0][1] == "RUNNING"
-    assert "0/20 done, 1 running  " in made.show()
-    made.line("state", trial=name, state="PAUSED")
-    made.line("state", trial=name, state="RUNNING")
-    assert rows(made.show())[0][1] == "STARTING"
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])
@@ -254,23 +232,24 @@ def test_a_sparkline_is_as_high_as_its_values(values: list[float], width: int, d
 # How long it will take yet
 
 
-def test_it_estimates_by_how_long_ended_trials_took() -> None:
-    made = State()
-    for seconds in (10, 20, 30):
+@pytest.mark.parametrize(
+    ("ended", "running", "total", "ends", "left"),
+    [
+        # The first will take 30 s in all (the one that took longer), the second 20 s; five more take 20 s each.
+        ((10, 20, 30), (20, 5), 10, None, (10 + 15 + 5 * 20) / 2),
+        ((1, 1, 100), (10, 99.5), 5, None, 90),  # never less than what the longest takes
+        ((10, 10, 10), (1,), 9, NOW + 7, 7),  # a time budget ends it earlier
+    ],
+)
+def test_it_estimates_by_how_long_ended_trials_took(
+    ended: tuple[float, ...], running: tuple[float, ...], total: int, ends: float | None, left: float
+) -> None:
+    made = State(ends=ends)
+    for seconds in ended:
         made.trial(0.5, state="FINISHED", seconds=seconds)
-    made.trial(0.5, seconds=20)
-    made.trial(0.5, seconds=5)
-    # The first will take 30 s in all (the one that took longer), the second 20 s; five more take 20 s each.
-    assert seconds_left(made.state, NOW, total=10) == pytest.approx((10 + 15 + 5 * 20) / 2)
-
-
-def test_it_is_never_less_than_what_the_longest_takes() -> None:
-    made = State()
-    for seconds in (1, 1, 100):
-        made.trial(0.5, state="FINISHED", seconds=seconds)
-    made.trial(0.5, seconds=10)
-    made.trial(0.5, seconds=99.5)
-    assert seconds_left(made.state, NOW, total=5) == pytest.approx(90)
+    for seconds in running:
+        made.trial(0.5, seconds=seconds)
+    assert seconds_left(made.state, NOW, total=total) == pytest.approx(left)
 
 
 def test_a_trial_that_outlasts_all_others_is_judged_by_its_own_pace() -> None:
@@ -281,14 +260,6 @@ def test_a_trial_that_outlasts_all_others_is_judged_by_its_own_pace() -> None:
     assert seconds_left(made.state, NOW, total=4) == pytest.approx(40 / 2 * 6)
     made.state.sweep["max_epochs"] = None
     assert seconds_left(made.state, NOW, total=4) is None
-
-
-def test_a_time_budget_ends_it_earlier() -> None:
-    made = State(ends=NOW + 7)
-    for _ in range(3):
-        made.trial(0.5, state="FINISHED", seconds=10)
-    made.trial(0.5, seconds=1)
-    assert seconds_left(made.state, NOW, total=9) == 7
 
 
 @pytest.mark.parametrize(("ended", "running", "total"), [(2, 1, 9), (3, 0, 9), (3, 1, None)])

@@ -1,21 +1,34 @@
-"""Which trial is the best: of those that did not fail, and a failed one that had been ahead is named beside it."""
+"""Which trial is the best, also by several metrics and by the mean of repeated trainings, wherever a sweep is shown."""
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from typer.testing import CliRunner
 
+import tunelight as tl
 from tests.kit.recording import ERROR, Sweep, Writer
 from tests.unit.cli.test_command import call
 from tests.unit.reporting.test_report import inlined
-from tunelight.errors import NoResultError
+from tunelight.cli import app
+from tunelight.errors import NoResultError, SettingsError
 from tunelight.extras.figures import history, learning_curves
+from tunelight.extras.figures.data import values_of
 from tunelight.extras.report.page import page
-from tunelight.record import read_record
-from tunelight.reporting.words import best_line, end_line, summary
+from tunelight.record import read_record, write_sweep_file
+from tunelight.reporting.display import SweepView
+from tunelight.reporting.words import best_line, counts, end_line, summary
 from tunelight.results import SweepResults
+from tunelight.results.sweep import front
+from tunelight.searchers.earlier import read_earlier
+from tunelight.settings import Settings
 
 FAILED = ("ERROR", "OOM", "DIVERGED")
 
@@ -41,14 +54,6 @@ def test_a_trial_that_failed_is_not_the_best(tmp_path: Path, state: str) -> None
     assert [trial.id for trial in found.top(5)] == ["00000"]
     assert [trial.id for trial in found.pareto()] == ["00000"]
     assert found.trial("best").id == "00000"
-
-
-@pytest.mark.parametrize("state", ["FINISHED", "STOPPED", "INTERRUPTED", "PAUSED", "RUNNING"])
-def test_a_trial_that_did_not_fail_can_be_the_best(tmp_path: Path, state: str) -> None:
-    written = Writer(tmp_path)
-    written.trial(0.4)
-    written.trial(0.1, state=state)
-    assert written.load().best.id == "00001"
 
 
 def test_the_one_that_was_ahead_is_named_beside_the_best(ahead: SweepResults) -> None:
@@ -139,14 +144,242 @@ def test_what_a_failed_trial_is_and_why_is_its_text(ahead: SweepResults) -> None
     assert str(ahead.trials[2]) == repr(ahead.trials[2])
 
 
-def test_a_trial_has_what_was_remarked_on_it(tmp_path: Path) -> None:
-    written = Writer(tmp_path)
-    trials = [written.trial(0.4), written.trial(0.5)]
-    for trial, text in (
-        (trials[0], "went on from report 1"),
-        (None, "a seed was drawn"),
-        (trials[0], "grew to 4 workers"),
-    ):
-        written.record.append("note", trial=trial, text=text)
-    read = SweepResults.load(written.folder)
-    assert [trial.notes for trial in read.trials] == [["went on from report 1", "grew to 4 workers"], []]
+# --- several metrics: the front, and wherever a sweep is shown ------------------------------------------
+
+
+POINTS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=12)
+
+
+@given(POINTS, st.tuples(*[st.sampled_from(["min", "max"])] * 3))
+def test_the_front_is_what_no_other_point_dominates(points: list[tuple[int, int, int]], modes: Any) -> None:
+    signs = [-1 if mode == "max" else 1 for mode in modes]
+
+    def dominates(one: Any, other: Any) -> bool:
+        pairs = [(sign * a, sign * b) for sign, a, b in zip(signs, one, other, strict=True)]
+        return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)
+
+    expected = [not any(dominates(other, one) for other in points) for one in points]
+    assert front(points, modes) == expected
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> tl.SweepResults:
+    write_sweep_file(tmp_path, {"metric": ["loss", "acc"], "mode": ["min", "max"]})
+    sweep = Sweep(tmp_path)
+    reports: list[list[tuple[Any, Any]]] = [
+        [(1.0, 0.9)], [(0.5, 0.5), (0.75, 1.0)], [(0.75, 0.4)], [(0.25, None)], [(float("nan"), 1.0)], [], [(0.1, 0.1)],
+    ]  # fmt: skip
+    for curve in reports:
+        trial = sweep.run(x=1)
+        for number, (loss, acc) in enumerate(curve, start=1):
+            sweep.report(trial, number, loss, **({} if acc is None else {"acc": acc}))
+        sweep.end_by_itself(trial)
+    sweep.end()
+    return tl.SweepResults.load(tmp_path)
+
+
+def test_trials_count_with_their_best_report_by_the_first_metric(results):
+    assert results.objectives == (("loss", "min"), ("acc", "max"))
+    assert [trial.id for trial in results.pareto()] == ["00000", "00001", "00006"]
+    assert [trial.id for trial in results.pareto("acc")] == ["00000"]
+    assert (results.metric, results.mode, results.best.id) == ("loss", "min", "00006")
+
+
+def test_a_metric_that_is_none_of_the_sweeps_is_named(results):
+    with pytest.raises(SettingsError, match=r"not judged by 'acd'\. Did you mean 'acc'\? It is by: loss, acc"):
+        results.pareto("acd")
+
+
+# Several metrics wherever a sweep is shown
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tl.SweepResults:
+    """Return a sweep that was judged by loss and latency, recorded as tl.run records it."""
+    folder = tmp_path / "two"
+    folder.mkdir()
+    write_sweep_file(folder, {"metric": ["loss", "latency"], "mode": ["min", "max"]})
+    sweep = Sweep(folder, further=[["latency", "max"]])
+    for reports in ([(0.5, 3.0), (0.25, 2.0)], [(0.75, 5.0), (0.8, 9.0)], [(0.9, 1.0)]):
+        trial = sweep.run(x=1)
+        for number, (loss, latency) in enumerate(reports, start=1):
+            sweep.clock.now += 1
+            sweep.report(trial, number, loss, latency=latency)
+        sweep.end_by_itself(trial)
+    sweep.end()
+    return tl.SweepResults.load(folder)
+
+
+def test_the_table_holds_each_metric(two: tl.SweepResults) -> None:
+    table = two.dataframe()
+    assert list(table["best_loss"]) == [0.25, 0.75, 0.9]
+    assert list(table["best_latency"]) == [2.0, 5.0, 1.0]  # of the same report
+    assert list(table["last_latency"]) == [2.0, 9.0, 1.0]
+
+
+def test_the_report_holds_each_metric(two: tl.SweepResults) -> None:
+    shown = inlined(page(two))
+    assert ["more", "latency"] in [column["path"] for column in shown["state"]["head"]["columns"]]
+    assert [row["more"]["latency"] for row in shown["state"]["rows"]] == [2.0, 5.0, 1.0]
+    assert "On the Pareto front of loss (min) and latency (max): 0, 1" in str(shown["part-about"])
+
+
+def test_the_command_line_shows_each_metric(two: tl.SweepResults) -> None:
+    shown = call("show", str(two.folder)).output
+    assert "latency" in next(line for line in shown.splitlines() if "reports" in line)
+    assert "with latency=2" in call("best", str(two.folder)).output
+    about = json.loads(call("show", str(two.folder), "--json").output)
+    assert about["objectives"] == [["loss", "min"], ["latency", "max"]]
+    assert about["pareto"] == ["00000", "00001"]
+
+
+def test_the_live_table_and_the_last_line_hold_each_metric(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, further=[["latency", "max"]])
+    trial = sweep.run(x=1)
+    sweep.report(trial, 1, 0.5, latency=3.0)
+    drawn_to = io.StringIO()
+    console = Console(width=120, file=drawn_to)
+    console.print(SweepView(sweep.state, [sweep.state.trials["00000"]], 1001.0, 1))
+    drawn = drawn_to.getvalue()
+    assert "latency" in next(line for line in drawn.splitlines() if "workers" in line and "epoch" in line)
+    assert "best loss=0.5, latency=3 by trial 00000" in drawn
+
+
+def test_what_is_recorded_names_the_further_metrics_where_there_are_any() -> None:
+    settings = Settings(train=print, metric=["loss", "latency"], mode=["min", "max"])
+    told = {"metric": "loss", "mode": "min"}
+    assert settings.recorded == {**told, "further": [["latency", "max"]]}
+    assert Settings(train=print, metric="loss").recorded == told
+
+
+# --- best configurations that were trained again --------------------------------------------------------
+
+
+TWICE = {"repeats": 2, "top": 2}
+
+
+def written(folder: Path, *, ended: str | None = "finished", **told: Any) -> Writer:
+    """Write a sweep whose lucky first trial loses by the mean of two trainings."""
+    sweep = Writer(folder, **{"repeats": TWICE, "num_samples": 3, **told})
+    sweep.trial(0.9, 0.10)
+    sweep.trial(0.8, 0.12)
+    sweep.trial(0.9, 0.70)
+    sweep.trial(0.9, 0.50, repeats="00000", repetition=1, config={"lr": 1.0})
+    if ended is not None:
+        sweep.trial(0.9, 0.11, repeats="00001", repetition=1, config={"lr": 0.1})
+        sweep.record.append("end", reason=ended)
+    return sweep
+
+
+@pytest.fixture
+def twice(tmp_path: Path) -> SweepResults:
+    return written(tmp_path).load()
+
+
+def test_the_winner_has_the_best_mean_and_the_checkpoint_of_its_best_training(tmp_path: Path) -> None:
+    sweep = written(tmp_path)
+    sweep.checkpoint("00000", 2, 0.10)
+    sweep.checkpoint("00001", 2, 0.12)
+    there = sweep.checkpoint("00004", 2, 0.11)
+    results = sweep.load()
+    assert (results.best.id, results.best.value) == ("00004", 0.11)
+    assert results.best_config == {"lr": 0.1}
+    assert (results.best.repeats, results.best.repetition) == ("00001", 1)
+    assert results.best.checkpoint == there
+
+
+def test_the_table_has_mean_spread_and_count(twice: SweepResults) -> None:
+    best, _ = twice.repeated()
+    assert (best.trial, best.trials, best.values, best.n) == ("00001", ("00001", "00004"), (0.12, 0.11), 2)
+    assert best.mean == pytest.approx(0.115)
+    assert best.spread == pytest.approx(0.01 / 2**0.5)
+
+
+def test_repetitions_are_marked_in_the_table_of_trials_and_left_out_where_there_are_none(tmp_path: Path) -> None:
+    table = written(tmp_path).load().dataframe()
+    assert list(table["repetition"]) == [0, 0, 0, 1, 1]
+    assert list(table["repeats"].dropna()) == ["00000", "00001"]
+    (tmp_path / "plain").mkdir()
+    plain = Writer(tmp_path / "plain")
+    plain.trial(0.1)
+    results = plain.load()
+    assert "repeats" not in results.dataframe()
+    assert results.repeated() == []
+
+
+def test_the_last_line_of_a_sweep_and_the_page_go_by_the_mean(twice: SweepResults) -> None:
+    state = read_record(twice.folder)
+    assert "3 trials and 2 repetitions" in summary(state, 100.0)
+    assert "Its configuration, that of trial 00001: 0.115 +- 0.0071 of 2 trainings" in summary(state, 100.0)
+    assert best_line(state).startswith("best loss=0.11 by trial 00004")
+    assert counts(state, 3).startswith("3/3 done, 2/2 repetitions")
+    assert end_line(state, state.trials["00003"], 3).startswith("trial 00003 (repeats 00000) finished")
+    shown = inlined(page(twice))
+    assert shown["state"]["head"]["best"]["among"] == "lowest of the configuration with the best mean"
+    assert "trial 00001: 0.115 +- 0.0071 of 2 trainings" in str(shown["part-about"])
+
+
+def test_show_prints_it_and_gives_it_as_json(twice: SweepResults) -> None:
+    shown = CliRunner().invoke(app, ["show", str(twice.folder)])
+    assert "trial 00001: 0.115 +- 0.0071 of 2 trainings" in shown.output
+    about = json.loads(CliRunner().invoke(app, ["show", str(twice.folder), "--json"]).output)
+    assert [one["trial"] for one in about["repeated"]] == ["00001", "00000"]
+    assert about["best"]["trial"] == "00004"
+    assert about["trials"][3]["repeats"] == "00000"
+
+
+def test_repetitions_that_were_not_made_are_said_and_the_winner_is_of_those_that_were(tmp_path: Path) -> None:
+    sweep = written(tmp_path, ended=None)
+    sweep.record.append("end", reason="time budget")
+    results = sweep.load()
+    assert "The repetitions are not complete (1 repetition not begun" in results.summary()
+    assert [one.trial for one in results.repeated()] == ["00000"]
+
+
+def test_where_all_repetitions_failed_that_is_said(tmp_path: Path) -> None:
+    sweep = Writer(tmp_path, repeats={"repeats": 2, "top": 1})
+    sweep.trial(0.9, 0.10)
+    sweep.trial(0.9, repeats="00000", repetition=1, state="ERROR", error=ERROR)
+    sweep.record.append("end", reason="finished")
+    results = sweep.load()
+    assert results.best.id == "00000"
+    assert "0.1 of 1 training, a single result, for its repetitions failed" in results.summary()
+    assert "not complete" not in results.summary()
+
+
+def test_a_repetition_that_diverged_cannot_win(tmp_path: Path) -> None:
+    sweep = Writer(tmp_path, repeats=TWICE)
+    sweep.trial(0.9, 0.10)
+    sweep.trial(0.9, 0.20)
+    sweep.trial(0.05, repeats="00000", repetition=1, state="DIVERGED", error=ERROR)
+    sweep.trial(0.30, repeats="00001", repetition=1)
+    results = sweep.load()
+    assert (results.best.id, [one.mean for one in results.repeated()]) == ("00001", [0.25, float("inf")])
+    assert "inf of 2 trainings, training diverged" in results.summary()
+
+
+def test_repetitions_are_no_trials_of_the_search(twice: SweepResults) -> None:
+    assert [trial.id for trial in twice] == ["00000", "00001", "00002"]
+    assert [trial.id for trial in twice.repetitions] == ["00003", "00004"]
+    assert [trial.id for trial in twice.every_trial] == [f"{number:05d}" for number in range(5)]
+    assert twice.trial("4").repeats == "00001"
+    assert [trial.id for trial in twice.pareto()] == ["00000"]
+    assert len(values_of(twice)) == len(twice) == 3
+    assert [trial.id for trial in twice.record.searched] == ["00000", "00001", "00002"]
+    assert twice.record.best is not None
+    assert twice.record.best.trial == "00000"
+
+
+def test_the_top_are_configurations_by_their_means_each_by_its_best_training(twice: SweepResults) -> None:
+    assert [trial.id for trial in twice.top(5)] == ["00004", "00000", "00002"]
+    assert twice.top(1)[0].id == twice.best.id
+
+
+def test_a_warm_start_knows_each_configuration_once(twice: SweepResults) -> None:
+    earlier, _ = read_earlier([twice.folder], [("loss", "min")])
+    assert [Path(one.name).name for one in earlier] == ["00000", "00001", "00002"]
+
+
+def test_the_best_curve_of_a_figure_is_that_of_the_configuration_that_won(twice: SweepResults) -> None:
+    names = [trace.name for trace in twice.plot("learning_curves").data]
+    assert "best: trial 1" in names

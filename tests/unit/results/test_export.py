@@ -36,13 +36,6 @@ def sweep(folder: Path, config: Any = None, **told: Any) -> Any:
     return written.load()
 
 
-def test_a_yaml_file_of_a_sweep_with_a_model_is_lightning_cli_s_and_of_a_train_function_plain(tmp_path):
-    (tmp_path / "f").mkdir()
-    assert "model" in yaml.safe_load(sweep(tmp_path).export_best(tmp_path / "best.yaml").read_text())
-    plain = sweep(tmp_path / "f", model=None).export_best(tmp_path / "f" / "best.yaml")
-    assert yaml.safe_load(plain.read_text())["config"] == CONFIG
-
-
 def test_lightning_cli_gets_seed_model_data_and_a_trainer_with_its_workers(tmp_path):
     path = sweep(tmp_path).export_best(tmp_path / "best.yaml", "lightning-cli")
     assert "# Trial 00000 of the sweep digits: loss=0.2 at report 2." in path.read_text()
@@ -308,23 +301,6 @@ def test_top_are_the_best_by_their_best_report(tmp_path, mode, order):
     assert len(found.top(9)) == 4
     with pytest.raises(SettingsError, match="k must be a whole number"):
         found.top(0)
-
-
-def test_the_best_load_their_own_models(tmp_path):
-    from tunelight.digits import DigitsClassifier
-
-    written = Writer(tmp_path, **TOLD)
-    models = []
-    for loss in (0.3, 0.1, 0.2):
-        trial = written.trial(loss, config={"model.lr": loss})
-        models.append(DigitsClassifier(lr=loss).eval())
-        torch.save(
-            {"state_dict": models[-1].state_dict(), "pytorch-lightning_version": "2.6.0"},
-            written.checkpoint(trial, 1, loss),
-        )
-    images = torch.rand(4, 1, 8, 8)
-    for found, model in zip(written.load().top(2), (models[1], models[2]), strict=True):
-        assert torch.equal(found.load_model()(images), model(images))
 
 
 OBJECTS: dict[str, Any] = {

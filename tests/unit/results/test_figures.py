@@ -19,7 +19,7 @@ from tests.kit.recording import Sweep
 from tests.kit.sweeps import record
 from tunelight.errors import MetricError, ReportError, SettingsError
 from tunelight.extras.figures import FIGURES, history, importances, learning_curves, slices
-from tunelight.extras.figures.data import columns, is_wide, same_epoch
+from tunelight.extras.figures.data import is_wide, same_epoch
 from tunelight.record import write_sweep_file
 from tunelight.reporting import write_image
 from tunelight.results import SweepResults
@@ -42,13 +42,6 @@ def loads(figure: Any) -> dict[str, Any]:
 
     found: dict[str, Any] = json.loads(figure.to_json(), parse_constant=refuse)
     return found
-
-
-@pytest.mark.parametrize("name", FIGURES)
-def test_each_figure_has_a_title_and_is_json_that_a_browser_reads(results: SweepResults, name: str) -> None:
-    made = FIGURES[name](results)
-    assert made.layout.title.text
-    assert loads(made)["data"]
 
 
 def nobody(sweep: Sweep) -> None:
@@ -102,12 +95,6 @@ def test_history_draws_every_trial_and_the_best_so_far(results: SweepResults) ->
     assert list(best.y) == list(np.minimum.accumulate([drawn[index] for index in sorted(drawn)]))
 
 
-def test_history_says_how_many_have_no_value(sweep: Sweep, tmp_path: Path) -> None:
-    one_report(sweep)
-    one_of_nan(sweep)
-    assert "without 1 of 2 trials, which reported no number" in history(SweepResults.load(tmp_path)).layout.title.text
-
-
 def test_history_of_what_is_to_be_large_rises(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path, mode="max")
     for value in (0.5, 0.25, 0.75):
@@ -159,13 +146,6 @@ def points_of(figure: Any) -> list[tuple[int, ...]]:
     """Return the trials of each trace, as a click on its points finds them."""
     drawn = [one.customdata for one in figure.data if one.customdata is not None]
     return [tuple(int(row[0] if isinstance(row, list | tuple) else row) for row in rows) for rows in drawn]
-
-
-@pytest.mark.parametrize("name", ["history", "learning_curves", "slices"])
-def test_a_mark_names_its_trial_by_the_index(results: SweepResults, name: str) -> None:
-    found = points_of(FIGURES[name](results))
-    assert found
-    assert {index for trace in found for index in trace} <= {trial.index for trial in results.trials}
 
 
 # Values and pictures
@@ -272,12 +252,6 @@ def test_slices_leave_out_who_lacks_the_key(results: SweepResults) -> None:
     assert [one.type for one in made.select_xaxes()] == [None, "log", None, "category"]
 
 
-def test_trials_that_were_stopped_or_failed_are_drawn_with_their_best_report(results: SweepResults) -> None:
-    drawn = dict(zip(points_of(slices(results))[0], slices(results).data[0].y, strict=True))
-    assert {results.trials[index].state for index in drawn} == {"FINISHED", "STOPPED", "ERROR", "DIVERGED"}
-    assert drawn == {trial.index: trial.value for trial in results.trials}
-
-
 def sphere(folder: Path) -> SweepResults:
     """Record trials whose loss is decided by x, and a little by z, which only those have that have kind=b."""
     sweep = Sweep(folder)
@@ -316,13 +290,6 @@ def test_a_key_is_drawn_on_the_scale_that_it_was_searched_on(sweep: Sweep, tmp_p
     made = slices(results)
     assert [made.layout[name].type for name in ("xaxis", "xaxis2", "xaxis3")] == ["log", "log", None]
     assert is_wide([0.001, 0.002, 0.004, 0.9])  # whose values alone would ask for another scale
-
-
-def test_keys_that_are_the_same_everywhere_are_no_columns(results: SweepResults) -> None:
-    found = {column.key: column for column in columns(results.trials)}
-    assert list(found) == ["model.hidden", "model.lr", "momentum", "opt"]
-    assert set(found["opt"].values) == {"adam", "sgd"}
-    assert not found["momentum"].there.all()
 
 
 def test_many_points_are_drawn_by_webgl(results: SweepResults, monkeypatch: Any) -> None:

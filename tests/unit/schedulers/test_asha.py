@@ -45,10 +45,9 @@ def report(asha: ASHA, trial: Any, t: int, value: Any) -> str:
     return asha.on_trial_result(TUNE, trial, {"training_iteration": t, "loss": value})
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, np.float32("nan"), 10**400])
-@pytest.mark.parametrize("mode", ["min", "max"])
-def test_nan_and_both_infinities_stop(value, mode):
-    asha = make_asha(mode=mode)
+@pytest.mark.parametrize("value", [-math.inf, np.float32("nan"), 10**400])
+def test_what_is_no_finite_number_stops(value):
+    asha = make_asha()
     assert report(asha, add(asha, "first"), 1, value) == STOP
     assert report(asha, add(asha, "second"), 1, 3.0) == CONTINUE
 
@@ -147,10 +146,6 @@ def test_bad_settings_are_refused_with_the_value(settings, message):
         make_asha(**settings)
 
 
-def test_it_takes_one_result_at_a_time():
-    assert make_asha().supports_buffered_results is False
-
-
 @pytest.mark.parametrize(
     ("settings", "until"),
     [
@@ -239,3 +234,60 @@ def test_a_unit_and_another_time_attr_contradict():
         make_asha(unit="samples", time_attr="steps")
     with pytest.raises(SettingsError, match=r"is 'sample'. Did you mean 'samples'"):
         make_asha(unit="sample")
+
+
+# --- why a trial was stopped or paused, in words ---------------------------------------------------------
+
+
+def test_asha_says_a_stopped_trial_s_place_at_its_rung_and_how_many_go_on():
+    asha = make_asha(grace_period=4, reduction_factor=4)
+    for number in range(11):
+        report(asha, add(asha, f"t{number}"), 4, float(number))
+    late = add(asha, "late")
+    assert report(asha, late, 3, 6.5) != STOP
+    assert asha.reason("late") is None
+    assert report(asha, late, 4, 6.5) == STOP
+    assert asha.reason("late") == "place 8 of 12 at rung 4; the best 3 go on"
+    assert asha.reason("t2") == "place 3 of 3 at rung 4; the best goes on"
+    assert asha.reason("t0") is None
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+def test_asha_says_which_value_ended_a_trial_that_is_no_number(value):
+    asha = make_asha()
+    assert report(asha, add(asha, "a"), 1, value) == STOP
+    assert asha.reason("a") == f"reported loss={value}"
+
+
+def test_asha_says_that_a_trial_trained_past_the_end():
+    asha = make_asha(max_t=2)
+    trial = add(asha, "a")
+    assert [report(asha, trial, number, 0.1) for number in (1, 2, 3)][-1] == STOP
+    assert asha.reason("a") == "trained on past max_t=2"
+
+
+@pytest.mark.parametrize(
+    ("settings", "name", "rung"),
+    [
+        ({"unit": "seconds"}, "time_total_s", "rung 0.3 (seconds)"),
+        ({"unit": "samples", "grace_period": 1_000_000, "max_t": 9_000_000}, "samples", "rung 1000000 (samples)"),
+        ({"time_attr": "steps"}, "steps", "rung 0.3 (steps)"),
+    ],
+)
+def test_a_rung_that_does_not_count_epochs_is_named_with_its_unit(settings, name, rung):
+    asha = make_asha(**{"grace_period": 0.1 * 3, **settings})
+    for trial, loss in (("a", 0.1), ("b", 0.2)):
+        asha.on_trial_result(TUNE, add(asha, trial), {name: asha.milestones()[0], "loss": loss})
+    assert asha.reason("b") == f"place 2 of 2 at {rung}; the best goes on"
+
+
+@pytest.mark.parametrize("end", ["on_trial_remove", "on_trial_error", "on_trial_complete"])
+def test_the_reason_is_forgotten_with_its_trial(end):
+    asha = make_asha()
+    report(asha, add(asha, "a"), 1, 0.1)
+    trial = add(asha, "b")
+    report(asha, trial, 1, 0.2)
+    assert asha.reason("b")
+    last: tuple[Any, ...] = ({"training_iteration": 1, "loss": 0.2},) if end == "on_trial_complete" else ()
+    getattr(asha, end)(TUNE, trial, *last)
+    assert asha.reason("b") is None

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from ray.tune.experiment import Trial
 
-from tests.kit.controller import Cluster, curves
+from tests.curves import FREE, Given, falling
+from tests.world import Costs, simulate
+from tests.world.controller import SimController
+from tests.world.result import Simulation
+from tests.world.world import Happened
 from tunelight.messages import Resize
 from tunelight.schedulers import ElasticASHA
-from tunelight.schedulers.common import top_count
 from tunelight.schedulers.elastic import Growth
 from tunelight.schedulers.ledger import TrialResources
 from tunelight.schedulers.members import Member, Members, State
@@ -27,60 +28,31 @@ def make(**settings: Any) -> ElasticASHA:
     return ElasticASHA(**{"metric": "loss", "mode": "min", "max_t": 27, **settings})
 
 
-@pytest.mark.parametrize(
-    ("slots", "workers", "most", "n"), [(4, 1, 4, 20), (1, 1, 1, 10), (8, 2, 8, 3), (16, 2, 16, 40)]
-)
-def test_a_sweep_ends_with_its_best_trial_trained_to_the_end(slots, workers, most, n):
-    elastic = make(max_workers=most)
-    cluster = Cluster(elastic, slots=slots, workers=workers, max_t=27).run(curves(n))
-    values = [curve(1) for curve in curves(n)]
-    assert cluster.reached(values.index(min(values))) == 27
-    assert cluster.most_used <= slots
-
-
-def sizes_of(cluster: Cluster, number: int) -> list[int]:
-    """Return the sizes that a trial's gang had, in order, each once in a row."""
-    seen = [entry[3] for entry in cluster.log if len(entry) == 4 and entry[1] == f"{number:05d}"]
-    return [size for size, before in zip(seen, [None, *seen], strict=False) if size != before]
-
-
-def told(scheduler: ElasticASHA, workers: int = 1) -> tuple[Cluster, dict[str, list[Any]]]:
-    """Return a cluster, and what each trial's gang will have been told there, by trial."""
-    heard: dict[str, list[Any]] = {}
-    cluster = Cluster(scheduler, slots=8, workers=workers, max_t=27)
-    start = cluster._start
-
-    def noting(trial: Any) -> None:
-        start(trial)
-        if trial.temporary_state.ray_actor is not None:
-            heard.setdefault(trial.trial_id, []).append(trial.temporary_state.ray_actor)
-
-    cluster._start = noting  # type: ignore[method-assign]
-    return cluster, heard
+def run(count: int, scheduler: Any, *, epochs: int = 27, costs: Costs = FREE) -> tuple[Simulation, list[Happened]]:
+    """Train so many trials on eight slots; return the sweep, and when whose gang was told to have another size."""
+    given = Given(*falling(count, epochs))
+    sweep = simulate(given, scheduler, num_samples=count, workers=(1, 8), cluster="1x8", costs=costs, events=True)
+    return sweep, [one for one in sweep.events if one.what == "decide" and isinstance(one.detail, Resize)]
 
 
 def test_a_survivor_grows_by_doubling_to_its_most_once_nothing_waits():
-    cluster = Cluster(make(max_workers=8, cooldown=1), slots=8, max_t=27).run(curves(8))
-    best = min(range(8), key=lambda number: curves(8)[number](1))
-    sizes = sizes_of(cluster, best)
-    assert sizes[0] == 1
+    sweep, resizes = run(8, make(max_workers=8, cooldown=1))
+    (best,) = (trial.id for trial in sweep.trials if trial.reports == 27)
+    sizes = [one.detail.workers for one in resizes if one.trial == best]
     assert sizes[-1] == 8
-    assert set(sizes) <= {1, 2, 4, 8}
+    assert set(sizes) <= {2, 4, 8}
+    assert max(use.busy for use in sweep.usage) == 8
 
 
 def test_nothing_grows_while_new_trials_wait():
-    cluster = Cluster(make(max_workers=8, cooldown=1), slots=8, max_t=27)
-    cluster.run(curves(60))
-    last = max(index for index, entry in enumerate(cluster.log) if entry[0] == 1 and len(entry) == 4)
-    before = [entry for entry in cluster.log[:last] if len(entry) == 4]
-    assert len(before) > 60
-    assert {entry[3] for entry in before} == {1}
+    sweep, resizes = run(60, make(max_workers=8, cooldown=1))
+    assert resizes[0].time >= max(one.time for one in sweep.events if one.what == "add")
 
 
-@pytest.mark.parametrize("most", [None, 1, 2])
+@pytest.mark.parametrize("most", [1, 2])
 def test_no_gang_grows_past_what_it_may(most):
-    cluster = Cluster(make(max_workers=most), slots=8, max_t=27).run(curves(6))
-    assert max(entry[3] for entry in cluster.log if len(entry) == 4) == (most or 1)
+    _, resizes = run(6, make(max_workers=most))
+    assert {one.detail.workers for one in resizes} == set(range(2, most + 1))
 
 
 def test_the_last_size_is_the_most_also_where_that_is_no_double():
@@ -91,11 +63,8 @@ def test_the_last_size_is_the_most_also_where_that_is_no_double():
 
 def test_a_growth_that_is_not_granted_is_withdrawn_and_asked_for_smaller_and_less_often(monkeypatch):
     monkeypatch.setattr("tunelight.schedulers.elastic._PATIENCE_S", 0.0)  # an epoch is a second here
-    cluster, heard = told(make(max_workers=8, cooldown=1, max_t=27))
-    cluster.grants = False
-    cluster.run(curves(1))
-    (gang,) = heard["00000"]
-    asked = [one.workers for one in gang.told if isinstance(one, Resize)]
+    _, resizes = run(1, make(max_workers=8, cooldown=1), costs=replace(FREE, grow_s=1e9))
+    asked = [one.detail.workers for one in resizes]
     assert asked[:6] == [8, 1, 4, 1, 2, 1]
     assert len(asked) < 14  # of 26 reports
 
@@ -201,30 +170,17 @@ def test_the_least_promising_of_those_that_grew_gives_back_no_more_than_is_neede
     assert growth.ledger.free(ahead.resources) == 2
 
 
-def test_warm_gangs_that_nobody_needs_are_let_go_before_a_growth():
-    cluster = Cluster(make(max_workers=8), slots=8, max_t=27)
-    released = []
-    vars(cluster)["_cleanup_cached_actors"] = lambda force_all: released.append(bool(force_all))
-    cluster.run(curves(3))
-    assert released
-    assert all(released)
+def test_warm_gangs_that_nobody_needs_are_let_go_before_a_growth(monkeypatch):
+    released: list[bool] = []
+    clean_up = SimController._cleanup_cached_actors
 
+    def noted(controller: Any, force_all: bool = False) -> None:
+        released.append(bool(force_all))
+        clean_up(controller, force_all)
 
-def test_a_trial_starts_only_while_it_can_come_as_far_as_the_front():
-    now = [0.0]
-    elastic = make(deadline_s=100.0, clock=lambda: now[0])
-    cluster: Any = Cluster(elastic, slots=2, max_t=27)
-    elastic.clock = lambda: now[0]
-    cluster._add(0, curves(1)[0])
-    assert elastic.admits()
-    trial = cluster.trials[0]
-    trial.set_status(Trial.RUNNING)
-    for at in range(1, 10):
-        elastic.on_trial_result(cluster, trial, {"training_iteration": at, "loss": 0.1, "time_total_s": 5.0 * at})
-    now[0] = 54.0  # 46 s are left, and 9 epochs of 5 s bring one to the front
-    assert elastic.admits()
-    now[0] = 56.0
-    assert not elastic.admits()
+    monkeypatch.setattr(SimController, "_cleanup_cached_actors", noted)
+    run(3, make(max_workers=8))
+    assert any(released)
 
 
 def rung_trial(elastic: ElasticASHA, name: str) -> Any:
@@ -243,6 +199,20 @@ def reported(elastic: ElasticASHA, trial: Any, at: int, loss: float) -> str:
     if answer == "PAUSE":
         trial.set_status(Trial.PAUSED)
     return answer
+
+
+def test_a_trial_starts_only_while_it_can_come_as_far_as_the_front():
+    now = [0.0]
+    elastic = make(deadline_s=100.0, clock=lambda: now[0])
+    trial = rung_trial(elastic, "first")
+    assert elastic.admits()
+    trial.set_status(Trial.RUNNING)
+    for at in range(1, 10):
+        elastic.on_trial_result(nobody(), trial, {"training_iteration": at, "loss": 0.1, "time_total_s": 5.0 * at})
+    now[0] = 54.0  # 46 s are left, and 9 epochs of 5 s bring one to the front
+    assert elastic.admits()
+    now[0] = 56.0
+    assert not elastic.admits()
 
 
 def test_a_trial_whose_gang_is_lost_while_it_writes_the_checkpoint_of_its_pause_does_not_pass_the_rung():
@@ -269,107 +239,49 @@ def test_a_replay_of_reports_knows_who_was_promoted():
 
 
 def test_where_nobody_says_how_long_trials_are_none_is_stopped_for_its_length():
-    cluster = Cluster(ElasticASHA("loss", "min", grace_period=1, reduction_factor=3), max_t=90)
-    cluster.run(curves(2))
-    assert max(cluster.reached(number) for number in range(2)) == 90
+    sweep, _ = run(2, ElasticASHA("loss", "min", grace_period=1, reduction_factor=3), epochs=90)
+    assert max(trial.reports for trial in sweep.trials) == 90
 
 
-# --- what holds in every sweep: random curves, failures, clusters and settings
+# --- why a trial was stopped or paused, in words ---------------------------------------------------------
 
 
-class Watched:
-    """Stands before an ElasticASHA and checks, after whatever it is told, whom it has promoted."""
+class Asked(ElasticASHA):
+    """Is asked for its reason after each decision, as by the record, and each promotion."""
 
-    def __init__(self, inner: ElasticASHA) -> None:
-        self.__dict__["inner"] = inner
-        self.__dict__["known"] = set()
-        self.__dict__["closed"] = {}
+    def __init__(self, **given: Any) -> None:
+        super().__init__("loss", "min", **given)
+        self.reasons: list[tuple[str, str | None]] = []
 
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self.inner, name)
-        if not name.startswith(("on_", "choose")):
-            return found
+    def __deepcopy__(self, memo: Any) -> Asked:
+        return self
 
-        def call(*told: Any) -> Any:
-            answer = found(*told)
-            self.check()
-            if answer == "CONTINUE":
-                self.check_promoted(told[1].trial_id)
-            return answer
+    def on_trial_result(self, controller: Any, trial: Any, result: Any) -> str:
+        decision = str(super().on_trial_result(controller, trial, result))
+        self.reasons.append((decision, self.reason(trial.trial_id)))
+        return decision
 
-        return call
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self.inner, name, value)
-
-    def check(self) -> None:
-        added = sum(1 for _ in self.inner._members)
-        for rung in self.inner._promotion.rungs:
-            filed, then = self.closed.get(rung.milestone, (len(rung.filed), added))
-            same = filed == len(rung.filed)
-            assert same or then < added, "a trial that was known came to a rung that counted as closed"
-            for trial_id in rung.promoted:
-                if (rung.milestone, trial_id) not in self.known:
-                    self.known.add((rung.milestone, trial_id))
-                    best = top_count(len(rung.filed), self.inner._promotion.eta)
-                    assert rung.rank(trial_id) < max(1, best)
-                    if rung.rank(trial_id) >= best:
-                        self.closed[rung.milestone] = (len(rung.filed), added)
-
-    def check_promoted(self, trial_id: str) -> None:
-        member = self.inner._members.get(trial_id)
-        if member.progress < self.inner._promotion.max_t:
-            assert all(trial_id in rung.promoted for rung in self.inner._promotion.rungs[: member.target])
+    def choose_trial_to_run(self, controller: Any) -> Any:
+        trial = super().choose_trial_to_run(controller)
+        if trial is not None:
+            self.reasons.append(("promoted", self.reason(trial.trial_id)))
+        return trial
 
 
-def _curve(values: list[float], fails_at: int | None, t: int) -> float:
-    if t == fails_at:
-        raise RuntimeError("the training code raised")
-    return values[(t - 1) % len(values)]
+def test_elastic_asha_says_why_a_trial_pauses_and_forgets_it_when_the_trial_goes_on_or_ends():
+    elastic = Asked(max_t=27)
+    sweep, _ = run(40, elastic)
+    paused = [reason for decision, reason in elastic.reasons if decision == "PAUSE"]
+    assert paused[0] == "place 1 of 1 at rung 1; none goes on yet"
+    assert any(str(reason).endswith("; the best 3 go on") for reason in paused)
+    for decision in ("CONTINUE", "promoted"):
+        assert {reason for said, reason in elastic.reasons if said == decision} == {None}
+    assert [elastic.reason(trial.id) for trial in sweep.trials] == [None] * 40
 
 
-CURVES = st.lists(
-    st.builds(
-        functools.partial,
-        st.just(_curve),
-        st.lists(st.sampled_from([0.1, 0.2, 0.3, 0.4, 0.5, math.nan]), min_size=1, max_size=4),
-        st.one_of(st.none(), st.none(), st.integers(1, 9)),
-    ),
-    min_size=1,
-    max_size=25,
-)
-
-
-SCHEDULER = st.fixed_dictionaries(
-    {
-        "max_workers": st.sampled_from([None, 1, 2, 4, 7]),
-        "reduction_factor": st.sampled_from([1.5, 2, 3, 4]),
-        "max_t": st.sampled_from([1, 5, 9]),
-        "cooldown": st.integers(0, 5),
-        "deadline_s": st.sampled_from([None, 5.0, 30.0]),
-    }
-)
-CLUSTER = st.fixed_dictionaries(
-    {
-        "slots": st.integers(3, 12),
-        "workers": st.integers(1, 3),
-        "skip": st.integers(1, 3),
-        "grants": st.booleans(),
-        "pending_at_once": st.integers(1, 4),
-        "every_s": st.sampled_from([0.0, 0.0, 1.6, 2.5]),
-        "seed": st.integers(0, 3),
-    }
-)
-
-
-@settings(max_examples=150, deadline=None)
-@given(curves=CURVES, scheduler=SCHEDULER, cluster=CLUSTER)
-def test_it_ends_promotes_only_the_best_and_gives_no_slot_twice(curves, scheduler, cluster):
-    watched = Watched(ElasticASHA("loss", "min", **scheduler))
-    max_t = scheduler["max_t"]
-    ran = Cluster(watched, max_t=max_t, **cluster).run(curves, steps=2_000)
-    assert {trial.status for trial in ran.trials} <= {Trial.TERMINATED, Trial.ERROR}
-    assert ran.used() == 0
-    assert scheduler["deadline_s"] is not None or len(ran.trials) == len(curves)
-    paused = {entry[1] for entry in ran.log if "PAUSE" in entry[2:]}
-    assert paused <= {entry[1] for entry in ran.log if entry[0] in ("promoted", "ended", "failed")}
+def test_elastic_asha_says_why_it_stops_a_trial():
+    elastic = make(max_t=3)
+    assert reported(elastic, rung_trial(elastic, "astray"), 1, math.nan) == "STOP"
+    assert reported(elastic, rung_trial(elastic, "late"), 4, 0.1) == "STOP"
+    assert elastic.reason("astray") == "reported loss=nan"
+    assert elastic.reason("late") == "trained on past max_t=3"

@@ -1,9 +1,11 @@
-"""One contract that every scheduler keeps, tunelight's and Ray's."""
+"""One contract that every scheduler keeps, tunelight's and Ray's, and the wrapper that spares repetitions."""
 
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -12,10 +14,28 @@ from typing import Any
 import pytest
 from ray import tune
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, HyperBandScheduler, MedianStoppingRule
+from ray.tune.schedulers import (
+    AsyncHyperBandScheduler,
+    FIFOScheduler,
+    HyperBandScheduler,
+    MedianStoppingRule,
+    TrialScheduler,
+)
 
-from tests.kit.controller import Cluster, curves
+from tests.curves import FREE, Given, falling
+from tests.unit.schedulers.test_asha import STOP, TUNE, add, make_asha, report
+from tests.world import simulate
+from tests.world.result import Simulation
+from tunelight.compat.ray import stub_trial
+from tunelight.errors import SettingsError
+from tunelight.messages import Continue
 from tunelight.schedulers import ASHA, ElasticASHA, GangPBT
+from tunelight.schedulers.base import adapted
+from tunelight.schedulers.choose import build_scheduler
+from tunelight.schedulers.until import Until
+from tunelight.schedulers.wrapper import SweepScheduler
+from tunelight.settings import Settings
+from tunelight.settings.repeats import Repeats
 
 TIME: dict[str, Any] = {"time_attr": "training_iteration", "metric": "loss", "mode": "min"}
 JUDGED: dict[str, Any] = {"metric": "loss", "mode": "min"}
@@ -31,7 +51,6 @@ SCHEDULERS: dict[str, Callable[[], Any]] = {
     "population": lambda: GangPBT(**JUDGED, **X, max_t=9),
     "population of no known end": lambda: GangPBT(**JUDGED, **X),
     "ray's asha": lambda: AsyncHyperBandScheduler(**TIME, max_t=9, reduction_factor=3, stop_last_trials=False),
-    "ray's hyperband": lambda: HyperBandScheduler(**TIME, max_t=9),
     "ray's median": lambda: MedianStoppingRule(**TIME, grace_period=1, min_samples_required=3),
 }
 POPULATIONS = [name for name in SCHEDULERS if "population" in name]
@@ -42,86 +61,66 @@ def of(*names: str) -> Any:
     return pytest.mark.parametrize("name", names)
 
 
-def best_of(given: list[Callable[[int], float]]) -> int:
-    return min(range(len(given)), key=lambda number: given[number](9))
-
-
-def run(name: str, given: list[Callable[[int], Any]], **settings: Any) -> Cluster:
-    return Cluster(SCHEDULERS[name](), **{"slots": 4, **settings}).run(given)
+def run(scheduler: Any, count: int, **more: Any) -> Simulation:
+    """Train so many trials of nine epochs on four slots."""
+    workers = (1, 4) if isinstance(scheduler, ElasticASHA) else 1
+    given = {"workers": workers, "cluster": "1x4", "costs": FREE, **more}
+    return simulate(Given(*falling(count, 9)), scheduler, num_samples=count, **given)
 
 
 @of(*SCHEDULERS)
 def test_one_trial_alone_is_trained_to_its_end(name):
-    assert run(name, curves(1)).reached(0) == 9
+    assert run(SCHEDULERS[name](), 1).trials[0].reports == 9
 
 
 @of(*SCHEDULERS)
 def test_the_best_trial_is_trained_to_its_end(name):
-    given = curves(18)
-    assert run(name, given).reached(best_of(given)) == 9
+    assert run(SCHEDULERS[name](), 18).regret() == 0
 
 
 @of(*SCHEDULERS)
-def test_a_hundred_errors_do_not_end_the_sweep(name):
-    def fail(t: int) -> float:
-        if t >= 2:
-            raise RuntimeError("the training code raised")
-        return 0.1
-
-    given = [*[fail] * 50, *curves(6), *[fail] * 50]
-    cluster = run(name, given)
-    assert {trial.status for trial in cluster.trials} <= {Trial.TERMINATED, Trial.ERROR}
-    assert len(cluster.trials) == 106
+def test_many_errors_do_not_end_the_sweep(name):
+    costs = replace(FREE, node_failures=1200, node_repair_s=1)
+    found = run(SCHEDULERS[name](), 100, cluster="4x1", workers=1, max_failures=0, costs=costs)
+    states = [trial.state for trial in found.trials]
+    assert len(states) == 100
+    assert set(states) <= {"FINISHED", "STOPPED", "ERROR"}
+    assert states.count("ERROR") > 10
 
 
-@of(*SCHEDULERS)
-def test_the_same_reports_bring_the_same_decisions(name):
-    first, second = (run(name, curves(20), seed=5).log for _ in range(2))
-    assert first == second
-
-
-class Told:
-    """Stands before a scheduler, and notes what it is told and what it answers."""
-
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
-        self.calls: list[tuple[str, str, Any, Any]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self.inner, name)
-        if not name.startswith("on_trial_"):
-            return method
-
-        def call(controller: Any, trial: Trial, *result: Any) -> Any:
-            answer = method(controller, trial, *result)
-            self.calls.append((name, trial.trial_id, copy.deepcopy(result), answer))
-            return answer
-
-        return call
-
-
-def told_again(name: str) -> tuple[Told, Any, list[Any]]:
-    """Return a scheduler that has run, another one that was told the same of a cluster it cannot see, its answers."""
-    told = Told(SCHEDULERS[name]())
-    Cluster(told, slots=4).run(curves(24))
-    again, trials = SCHEDULERS[name](), dict[str, Any]()
+def told_again(name: str) -> tuple[Any, Any, list[Any], list[Any]]:
+    """Return a scheduler that has run, another that heard the same of a cluster it cannot see, and their answers."""
+    told, again = SCHEDULERS[name](), SCHEDULERS[name]()
+    answers: list[Any] = []
+    others: list[Any] = []
+    trials: dict[str, Any] = {}
     controller = SimpleNamespace(
         get_trials=lambda: list(trials.values()), get_live_trials=lambda: list(trials.values())
     )
-    answers = []
-    for method, trial_id, result, _ in told.calls:
-        trial = trials.setdefault(trial_id, Trial("recorded", stub=True, trial_id=trial_id, config={"x": 0.5}))
-        if result:
-            trial.run_metadata.last_result = result[0]
-        answers.append(getattr(again, method)(controller, trial, *result))
-    return told, again, answers
+
+    def tell_both(method: str, call: Any, real: Any, trial: Trial, *result: Any) -> Any:
+        copied = copy.deepcopy(result)
+        answers.append(call(real, trial, *result))
+        other = trials.setdefault(
+            trial.trial_id, Trial("recorded", stub=True, trial_id=trial.trial_id, config=dict(trial.evaluated_params))
+        )
+        if copied:
+            other.run_metadata.last_result = copied[0]
+        others.append(getattr(again, method)(controller, other, *copied))
+        return answers[-1]
+
+    for method in ("on_trial_add", "on_trial_result", "on_trial_complete", "on_trial_error", "on_trial_remove"):
+        setattr(told, method, functools.partial(tell_both, method, getattr(told, method)))
+    told.__deepcopy__ = lambda _: told  # a sweep copies what it is given
+    run(told, 24)
+    return told, again, answers, others
 
 
-# Who of a population pauses for a turn is a matter of room; hyperband and the median rule of Ray's ask who waits.
-@of(*(name for name in SCHEDULERS if name not in (*POPULATIONS, "ray's hyperband", "ray's median")))
+# Who of a population pauses for a turn is a matter of room; the median rule of Ray's asks who waits.
+@of(*(name for name in SCHEDULERS if name not in (*POPULATIONS, "ray's median")))
 def test_its_answers_follow_from_the_reports_alone(name):
-    told, _, answers = told_again(name)
-    assert answers == [answer for *_, answer in told.calls]
+    _, _, answers, others = told_again(name)
+    assert others == answers
 
 
 def known(scheduler: Any) -> Any:
@@ -135,5 +134,88 @@ def known(scheduler: Any) -> Any:
 
 @of(*(name for name in SCHEDULERS if name != "fifo" and "ray's" not in name))
 def test_its_state_follows_from_the_reports_alone(name):
-    told, again, _ = told_again(name)
-    assert known(again) == known(told.inner)
+    told, again, *_ = told_again(name)
+    assert known(again) == known(told)
+
+
+# --- the wrapper spares repetitions: they compete with nobody, and nobody with them ---------------------
+
+
+def spared(scheduler: Any, end: float = math.inf) -> Any:
+    return SweepScheduler(adapted(scheduler), ends_at=lambda trial_id: end if trial_id.startswith("again") else None)
+
+
+def test_a_repetition_trains_to_its_end_and_leaves_the_rungs_as_they_were() -> None:
+    asha = make_asha(grace_period=1, reduction_factor=4)
+    sparing = spared(asha)
+    assert report(sparing, add(sparing, "a"), 1, 0.1) != STOP
+    again = add(sparing, "again")
+    assert [report(sparing, again, number, 9.0) for number in range(1, 9)] == [TrialScheduler.CONTINUE] * 8
+    sparing.on_trial_complete(TUNE, again, {"training_iteration": 8, "loss": 0.01})
+    other = add(sparing, "b")
+    assert report(sparing, other, 1, 0.2) == STOP
+    assert sparing.reason("b") == "place 2 of 2 at rung 1; the best goes on"
+    assert sparing.milestones() == asha.milestones()
+
+
+def test_a_repetition_of_a_trial_that_was_stopped_is_stopped_at_the_same_report() -> None:
+    sparing = spared(make_asha(), end=3)
+    again = add(sparing, "again")
+    assert [report(sparing, again, number, 0.1) for number in (1, 2, 3)][-1] == STOP
+
+
+@pytest.mark.parametrize(("end", "until"), [(math.inf, None), (5, 5)])
+def test_the_gang_of_a_repetition_need_not_wait_for_answers_before_its_end(end: float, until: int | None) -> None:
+    told: list[Any] = []
+    sparing = spared(make_asha(), end)
+    again = add(sparing, "again")
+    again.temporary_state.ray_actor = SimpleNamespace(decide=SimpleNamespace(remote=told.append))
+    for number in (1, 2):
+        report(sparing, again, number, 0.1)
+    assert told == [Continue(until=until)]
+
+
+@pytest.mark.parametrize("kind", [HyperBandScheduler, FIFOScheduler])
+def test_a_repetition_that_waits_is_run_where_the_scheduler_knows_only_its_own_trials(kind: Any) -> None:
+    sparing = spared(kind())
+    again = stub_trial("again", {})
+    controller = SimpleNamespace(get_trials=lambda: [again])
+    again.status = "PENDING"
+    sparing.on_trial_add(controller, again)
+    assert sparing.choose_trial_to_run(controller) is again
+    again.status = "RUNNING"
+    assert sparing.choose_trial_to_run(controller) is None
+    again.status = "PAUSED"
+    assert sparing.choose_trial_to_run(controller) is again
+
+
+@pytest.mark.parametrize("call", ["on_trial_add", "on_trial_error", "on_trial_remove"])
+def test_the_scheduler_learns_nothing_of_a_repetition(call: str) -> None:
+    heard: list[str] = []
+
+    class Listening(FIFOScheduler):
+        def __getattribute__(self, name: str) -> Any:
+            return (lambda *_: heard.append(name)) if name == call else super().__getattribute__(name)
+
+    listening: Any = Listening
+    sparing = spared(listening())
+    getattr(sparing, call)(None, stub_trial("again", {}))
+    assert heard == []
+    getattr(sparing, call)(None, stub_trial("a", {}))
+    assert heard == [call]
+
+
+def test_repeats_are_refused_where_trials_change_their_configuration() -> None:
+    with pytest.raises(SettingsError, match=r"GangPBT trials change their configuration.*Leave repeats out, or choose"):
+        build_scheduler(Settings(metric="loss", repeats=Repeats(2), scheduler="gang_pbt"))
+
+
+def test_until_says_where_a_trial_was_to_end():
+    until, trial = Until(3), add(make_asha(), "a")
+    said = []
+    for number in (2, 3):
+        until.on_trial_result(TUNE, trial, {"training_iteration": number})
+        said.append(until.reason("a"))
+    assert said == [None, "was to end at report 3"]
+    until.on_trial_complete(TUNE, trial, {})
+    assert until.reason("a") is None

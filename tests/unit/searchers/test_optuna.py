@@ -1,4 +1,4 @@
-"""OptunaSearcher: what it suggests, what its study is told, and what comes back from a record."""
+"""OptunaSearcher: what it suggests, also near priors, what its study is told, and what comes back from a record."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ray.tune.experiment import Trial
 
 import tunelight as tl
 from tests.kit.recording import Sweep
-from tests.world import Costs, run
-from tests.world.controller import SimController, StubTrial
 from tunelight.compat.optuna import constraints_of
 from tunelight.errors import SettingsError
 from tunelight.messages import RESULT_KEY
-from tunelight.record import RecordCallback, read_lines
+from tunelight.record import read_lines
 from tunelight.searchers import OptunaSearcher, SweepSearch
+from tunelight.searchers.choose import build_searcher
 from tunelight.searchers.samplers import KINDS
+from tunelight.settings import Settings
 from tunelight.space import SearchSpace
 from tunelight.space.distributions import parameter_of
 from tunelight.sweep.replay import replay_searcher
@@ -129,52 +129,6 @@ def test_a_study_rebuilt_from_the_record_suggests_what_the_live_one_would(tmp_pa
     assert [(t.params, t.state, t.values, t.intermediate_values) for t in again.study.trials] == told
     assert {TrialState.PRUNED, TrialState.COMPLETE, TrialState.RUNNING} <= {t.state for t in live.study.trials}
     assert [again.suggest(f"{n:05d}") for n in (24, 25)] == [live.suggest(f"{n:05d}") for n in (24, 25)]
-
-
-def test_tpe_finds_better_ones_than_chance_would():
-    found = {}
-    for kind in ("tpe", "random"):
-        best = []
-        for seed in range(5):
-            one = searcher(optuna.samplers.RandomSampler() if kind == "random" else kind, FLAT, seed=seed)
-            losses = []
-            for number in range(40):
-                config = one.suggest(f"{number:05d}")
-                losses.append(loss_of(config))
-                one.end(f"{number:05d}", "FINISHED", report(1, losses[-1]))
-            best.append(min(losses))
-        found[kind] = float(np.mean(best))
-    assert found["tpe"] < found["random"] / 2
-
-
-DOMAINS = {
-    "uniform": tl.uniform(0, 1), "quniform": tl.quniform(0, 1, 0.25), "loguniform": tl.loguniform(1e-4, 1e-1),
-    "qloguniform": tl.qloguniform(0.5, 8, 0.5), "randint": tl.randint(1, 4), "qrandint": tl.qrandint(2, 8, 2),
-    "lograndint": tl.lograndint(1, 5), "qlograndint": tl.qlograndint(8, 64, 8), "randn": tl.randn(1, 2),
-    "qrandn": tl.qrandn(0, 1, 0.5), "choice": tl.choice([1, "b", None]),
-    "sample_from": tl.sample_from(lambda c: c["randint"]),
-}  # fmt: skip
-WITHOUT = ("qloguniform", "qlograndint", "randn", "qrandn", "sample_from")
-
-
-def test_every_domain_is_drawn_from_and_what_optuna_has_no_word_for_is_kept_beside():
-    space = SearchSpace(DOMAINS)
-    one = searcher("tpe", space, n_startup_trials=5)
-    seen: dict[str, set[Any]] = {key: set() for key in DOMAINS}
-    for number in range(60):
-        config = one.suggest(f"{number:05d}")
-        for key, value in config.items():
-            seen[key].add(value)
-        assert config["sample_from"] == config["randint"]
-        one.end(f"{number:05d}", "FINISHED", report(1, config["uniform"]))
-    assert seen["randint"] == {1, 2, 3}
-    assert seen["lograndint"] == {1, 2, 3, 4}
-    assert seen["qrandint"] == {2, 4, 6, 8}
-    assert seen["quniform"] == {0, 0.25, 0.5, 0.75, 1}
-    assert seen["choice"] <= {1, "b", None}
-    trial = one.study.trials[-1]
-    assert trial.params.keys() == DOMAINS.keys() - set(WITHOUT)
-    assert {key: trial.user_attrs[key] for key in WITHOUT} == {key: config[key] for key in WITHOUT}
 
 
 @pytest.mark.parametrize("values", [[(1, 2), (3,)], [dict, list], [1, True, 1.0], ["1", 1, [1]], [3, 3, 4]])
@@ -373,53 +327,6 @@ def test_without_a_space_or_metric_it_says_what_is_missing():
         OptunaSearcher(space=FLAT).suggest("00000")
 
 
-# --- under Tune's own controller, on simulated gangs: its study says what the record says
-
-
-class Kept(OptunaSearcher):
-    """The simulation copies what it is given; a test looks at what it used."""
-
-    def __deepcopy__(self, memo: Any) -> Kept:
-        return self
-
-
-@pytest.mark.parametrize(
-    ("scheduler", "failures"),
-    [
-        ("asha", 0.0),
-        ("elastic_asha", 0.0),
-        ("elastic_asha", 30.0),
-        ("fifo", 30.0),
-        ("hyperband", 0.0),
-    ],
-)
-def test_under_tunes_own_controller_ends_are_told_as_they_are_recorded(tmp_path, monkeypatch, scheduler, failures):
-    record = RecordCallback(tmp_path, metric="loss", mode="min")
-    controller = SimController
-    monkeypatch.setattr(
-        run,
-        "SimController",
-        lambda *given, callbacks, **more: controller(*given, callbacks=[record, *callbacks], **more),
-    )
-    monkeypatch.setattr(StubTrial, "path", None)
-    space = {"lr": tl.loguniform(1e-4, 0.1), "hidden": tl.lograndint(4, 250)}
-    one = Kept("tpe", space=space, metric="loss", mode="min", seed=2, n_startup_trials=5)
-    run.simulate(
-        "digits", scheduler, searcher=one, num_samples=24, seed=1, max_failures=1,
-        costs=Costs(node_failures=failures), metric="loss", mode="min",
-    )  # fmt: skip
-    record.close()
-    told = {"FINISHED": "COMPLETE", "STOPPED": "PRUNED", "ERROR": "FAIL"}
-    expected = [told[trial.state] for trial in record.state.trials.values()]
-    assert len(expected) == 24
-    assert [trial.state.name for trial in one.study.trials] == expected
-    assert ("PRUNED" in expected) is (scheduler != "fifo")
-    for trial, seen in zip(record.state.trials.values(), one.study.trials, strict=True):
-        reports = {report["training_iteration"]: report["loss"] for report in trial.history}
-        assert seen.intermediate_values == {n: loss for n, loss in reports.items() if math.isfinite(loss)}
-        assert seen.state.name != "COMPLETE" or seen.value == trial.value
-
-
 def recorded(folder: Path) -> Sweep:
     """Record a driver that died: one trial was told to stop and one ran on, and the line of another is lost."""
     sweep = Sweep(folder)
@@ -463,3 +370,95 @@ def test_a_sweep_that_goes_on_by_force_in_another_space_keeps_what_fits(tmp_path
 @pytest.fixture(autouse=True)
 def _no_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+
+
+# --- values that a space names by around: every searcher hears them, and a misleading one does little harm ---
+
+
+SEEDS = 4
+
+
+def space(lr: float | None = None, depth: int | None = None) -> SearchSpace:
+    """Return a space with its best configuration at lr=1e-4, depth=12, width=0.3, with or without a prior."""
+    domains: dict[str, Any] = {
+        "lr": {"loguniform": [1e-6, 1.0]},
+        "depth": {"randint": [1, 17]},
+        "width": {"uniform": [0.0, 1.0]},
+        "decay": {"loguniform": [1e-6, 1.0]},
+    }
+    for key, around in (("lr", lr), ("depth", depth)):
+        if around is not None:
+            domains[key]["around"] = around
+    return SearchSpace(domains)
+
+
+GOOD = space(1e-4, 12)
+MISLEADING = space(0.3, 2)
+NONE = space()
+
+
+def far_off(config: dict[str, Any]) -> float:
+    return float(
+        (math.log10(config["lr"]) + 4) ** 2 + ((config["depth"] - 12) / 4) ** 2 + 4 * (config["width"] - 0.3) ** 2
+    )
+
+
+def made(name: str, searched: SearchSpace, seed: int) -> Any:
+    return build_searcher(searched, Settings(searcher=name, metric="loss", seed=seed))
+
+
+def losses_of(name: str, searched: SearchSpace, count: int) -> list[list[float]]:
+    """Return the losses of so many trials, for each seed."""
+    found = []
+    for seed in range(SEEDS):
+        searcher, losses = made(name, searched, seed), []
+        for number in range(count):
+            trial = f"{number:05d}"
+            losses.append(far_off(searcher.suggest(trial)))
+            searcher.on_trial_result(trial, {"loss": losses[-1], "training_iteration": 1})
+            searcher.end(trial, "FINISHED", {"loss": losses[-1], "training_iteration": 1})
+        found.append(losses)
+    return found
+
+
+@pytest.mark.parametrize("name", ["tpe", "cmaes", "nsgaii", "sobol"])
+def test_a_good_prior_helps_from_the_first_trials_on(name):
+    assert np.median(losses_of(name, GOOD, 8)) < 0.7 * np.median(losses_of(name, NONE, 8))
+
+
+def test_a_prior_that_proves_bad_is_hardly_drawn_from_and_a_good_one_goes_on():
+    for searched, least, most in ((GOOD, 0.4, 0.5), (MISLEADING, 0.05, 0.15)):
+        searcher = made("sobol", searched, 1)
+        for number in range(60):
+            trial = f"{number:05d}"
+            config = searcher.suggest(trial)
+            searcher.on_trial_result(trial, {"loss": far_off(config), "training_iteration": 1})
+        assert least <= searcher._priors.share() <= most
+
+
+def test_trials_of_an_earlier_run_count_as_they_would_have():
+    whole, again = made("tpe", GOOD, 3), made("tpe", GOOD, 3)
+    for number in range(30):
+        trial = f"{number:05d}"
+        config = whole.suggest(trial)
+        again.take(trial, config, asked=True)
+        for searcher in (whole, again):
+            searcher.on_trial_result(trial, {"loss": far_off(config), "training_iteration": 1})
+            searcher.end(trial, "FINISHED", None)
+    assert again._priors.share() == whole._priors.share()
+    assert [again.suggest(f"{n:05d}") for n in range(30, 36)] == [whole.suggest(f"{n:05d}") for n in range(30, 36)]
+
+
+def test_what_cannot_be_trained_or_is_stopped_at_its_first_report_speaks_against_a_prior():
+    good, misleading = made("tpe", GOOD, 0), made("tpe", MISLEADING, 0)
+    for number in range(30):
+        trial = f"{number:05d}"
+        config = good.suggest(trial)
+        if good._priors._drawn[trial]:
+            good.end(trial, "DIVERGED", None)
+        else:
+            good.on_trial_result(trial, {"loss": far_off(config), "training_iteration": 1})
+        config = misleading.suggest(trial)
+        misleading.end(trial, "STOPPED", {"loss": far_off(config), "training_iteration": 1})
+    assert good._priors.share() == 0.05
+    assert misleading._priors.share() < 0.5

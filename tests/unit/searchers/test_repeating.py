@@ -145,14 +145,6 @@ def test_nothing_is_repeated_that_the_scheduler_does_not_admit() -> None:
     assert made.is_finished()
 
 
-def test_repetitions_respect_how_many_may_run_at_once() -> None:
-    made = search(2, max_concurrent=1)
-    for loss in (0.1, 0.2):
-        end(made, made.next_trial(), loss)
-    made.next_trial()
-    assert made.next_trial() is None
-
-
 def test_a_resumed_sweep_makes_the_repetitions_that_are_missing() -> None:
     past = [
         (Training("00000", 0, state="FINISHED", reports=3, value=0.1), {"x": 1.0}),

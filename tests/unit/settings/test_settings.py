@@ -16,7 +16,7 @@ import pytest
 from ray import tune
 
 import tunelight as tl
-from tunelight.errors import ImportPathError, SettingsError, SpaceError, TrainFunctionError, TunelightError
+from tunelight.errors import ImportPathError, SettingsError, TrainFunctionError
 from tunelight.gang.meeting.rendezvous import group_for
 from tunelight.settings import (
     NAMES,
@@ -30,12 +30,11 @@ from tunelight.settings import (
     load_object,
 )
 from tunelight.settings.backends import BACKENDS, Backend, BackendInfo, check_backend
-from tunelight.settings.checks import flatten, holder_of, plain_setting
+from tunelight.settings.checks import plain_setting
 from tunelight.settings.repeats import Repeats
 from tunelight.space.check import check_settings
 
 SPACE = tl.SearchSpace({"lr": {"uniform": [0, 1]}})
-PARTS = tl.SearchSpace({"model.lr": {"uniform": [0, 1]}})
 
 
 def train(config):
@@ -43,12 +42,6 @@ def train(config):
 
 
 # --- values -----------------------------------------------------------------------------------------------
-
-
-def test_defaults_are_valid():
-    settings = Settings()
-    assert (settings.mode, settings.num_samples, settings.workers) == ("min", 10, None)
-    assert settings.checkpoints == Checkpoints(keep=1, every=1)
 
 
 def test_run_takes_and_explains_every_setting():
@@ -166,24 +159,6 @@ def test_what_contradicts_says_how(given, message):
         check_settings(SPACE, Settings(**given))
 
 
-def test_what_fits_together_is_silent():
-    check_settings(SPACE, Settings(train=train, metric="loss", baselines=[{"lr": 0.5}]))
-    check_settings(PARTS, Settings(model=lambda lr: lr, metric="loss"))
-
-
-def test_a_model_needs_keys_that_name_their_part():
-    with pytest.raises(SpaceError, match=r"lr: with model=.*Did you mean 'model.lr'"):
-        check_settings(SPACE, Settings(model=train, metric="loss"))
-
-
-def test_settings_import_what_they_name():
-    assert Settings(train="tunelight.settings:check_train").train is check_train
-
-
-def test_every_error_is_one_of_ours():
-    assert all(issubclass(error, TunelightError) for error in (SettingsError, ImportPathError, SpaceError))
-
-
 def test_the_record_says_what_workers_with_gpus_have():
     with_gpus = Settings(metric="loss", cpus_per_worker=4, gpus_per_worker=0.5).recorded
     assert (with_gpus["cpus_per_worker"], with_gpus["gpus_per_worker"]) == (4, 0.5)
@@ -211,11 +186,6 @@ def test_each_form_is_taken_and_kept_as_plain_data_that_is_taken_again(given: An
     assert settings.recorded["repeats"] == plain
 
 
-def test_by_default_nothing_is_repeated_and_the_record_says_nothing() -> None:
-    assert Settings().repeats is None
-    assert "repeats" not in Settings(metric="loss").recorded
-
-
 @pytest.mark.parametrize(
     ("value", "says"),
     [
@@ -240,30 +210,6 @@ def test_what_is_no_number_of_repeats_is_refused(value: Any, says: str) -> None:
 def test_folds_are_checked_where_they_are_made(arguments: Any, says: str) -> None:
     with pytest.raises(SettingsError, match=says):
         tl.Folds(*arguments)
-
-
-def test_a_yaml_file_takes_them_and_shows_where_they_are_wrong(tmp_path: Any) -> None:
-    file = tmp_path / "space.yaml"
-    file.write_text("space: {x: {uniform: [0, 1]}}\nrepeats: {folds: 5, top: 3}\n")
-    assert tl.SearchSpace.of(file).settings["repeats"] == Repeats(5, top=3, folds=True)
-    file.write_text("space: {x: {uniform: [0, 1]}}\nrepeats:\n  top: 3\n  repeat: 2\n")
-    with pytest.raises(TunelightError, match=r"space.yaml:4.*repeats has no 'repeat'. Did you mean 'repeats'"):
-        tl.SearchSpace.of(file)
-
-
-# --- configurations by dotted key
-
-
-def test_values_by_dotted_key() -> None:
-    assert flatten({"a": {"b": {"c": 1}}, "d.e": 2, "f": {}}) == {"a.b.c": 1, "d.e": 2, "f": {}}
-    assert flatten({"a": 1}, "config.") == {"config.a": 1}
-
-
-def test_the_dict_that_holds_a_key() -> None:
-    config = {"a": {"b": 1}, "c.d": 2}
-    assert holder_of(config, "a.b") == (config["a"], "b")
-    assert holder_of(config, "c.d") == (config, "c.d")
-    assert holder_of(config, "x.y") == (config, "x.y")
 
 
 # --- the table of backends
@@ -408,9 +354,3 @@ def test_anything_that_one_argument_fills_is_a_train_function(given):
 def test_a_model_that_cannot_be_built_on_workers(model, data, message):
     with pytest.raises(TrainFunctionError, match=message):
         check_model(model, data)
-
-
-@pytest.mark.parametrize("package", ["pytorch_lightning.core", "lightning.pytorch.core"])
-def test_a_model_by_class_and_by_function(package):
-    check_model(lightning_class("LightningModule", package), lightning_class("LightningDataModule", package))
-    check_model(lambda lr: None)

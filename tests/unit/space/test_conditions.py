@@ -1,8 +1,11 @@
-"""Spaces that hang together: conditions, constraints, priors, ordered and fixed values."""
+"""Spaces that hang together: conditions, constraints, priors, ordered and fixed values, and objects."""
 
 from __future__ import annotations
 
 import copy
+import dataclasses
+import enum
+import json
 import pickle
 import statistics
 from typing import Any
@@ -12,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ray import tune
-from ray.tune.search.sample import Categorical
 
 import tunelight as tl
 from tunelight.errors import SettingsError, SpaceError
@@ -20,6 +22,7 @@ from tunelight.searchers.choose import build_searcher
 from tunelight.settings import Settings
 from tunelight.space.check import check_settings
 from tunelight.space.more_domains import WIDTH
+from tunelight.space.plain import Objects
 from tunelight.space.space import read_constraint
 
 SGD = {
@@ -61,12 +64,6 @@ def test_drawing_asks_for_what_counts_in_order_and_for_nothing_fixed():
     values = space.draw(lambda key, domain: "adam" if key == "opt" else choose(key, domain), grid_index=1)
     assert asked == ["lr"]
     assert values == {"g": 8, "k": 3, "f": values["lr"], "opt": "adam", "lr": values["lr"]}
-
-
-def test_nested_keys_name_others_by_their_whole_path():
-    space = tl.SearchSpace({"model": {"opt": "sgd", "m": {"uniform": [0, 1], "when": {"model.opt": "sgd"}}}})
-    assert list(space.sample(rng())["model"]) == ["opt", "m"]
-    assert space.dotted(space.sample(rng())).keys() == {"model.opt", "model.m"}
 
 
 @pytest.mark.parametrize(
@@ -242,22 +239,6 @@ def test_a_sweep_that_goes_on_finds_its_conditions_and_constraints(tmp_path):
 # --- fixed, ordinal, around -------------------------------------------------------------------------------
 
 
-def test_plain_values_are_fixed_and_draw_nothing():
-    space = tl.SearchSpace({"a": 3, "b": None, "c": "text", "d": {"fixed": [1, 2]}, "x": tune.uniform(0, 1), "e": True})
-    config = space.sample(rng())
-    assert config == {"a": 3, "b": None, "c": "text", "d": [1, 2], "x": rng().uniform(0, 1), "e": True}
-    assert space.describe() == {
-        "a": 3,
-        "b": None,
-        "c": "text",
-        "d": {"fixed": [1, 2]},
-        "x": {"uniform": [0, 1]},
-        "e": True,
-    }
-    assert isinstance(space.domains["a"], Categorical), "searchers of Ray's know it as a choice of one"
-    assert tl.SearchSpace({"model": {"hidden": 64}}).sample(rng()) == {"model": {"hidden": 64}}
-
-
 def test_keys_can_be_fixed_afterwards():
     space = tl.SearchSpace({"model": {"lr": tune.uniform(0, 1)}, "n": tl.grid([1, 2])}, metric="loss")
     fixed = space.fixed({"model.lr": 0.5, "n": 3, "data.root": "/data"})
@@ -267,13 +248,6 @@ def test_keys_can_be_fixed_afterwards():
     assert told.settings["baselines"] == ({"a": 0}, {"a": 0, "b": 1})
     with pytest.raises(SpaceError, match=r"has no key 'modle.lr'.* Did you mean 'model.lr'"):
         space.fixed({"modle.lr": 0.5})
-
-
-def test_an_ordinal_is_a_choice_with_an_order():
-    space = tl.SearchSpace({"a": tl.ordinal([16, 32, 64]), "b": {"ordinal": ["s", "m", "l"]}})
-    assert {config["a"] for config in draws(space)} == {16, 32, 64}
-    assert isinstance(space.domains["a"], Categorical)
-    assert space.describe() == {"a": {"ordinal": [16, 32, 64]}, "b": {"ordinal": ["s", "m", "l"]}}
 
 
 @pytest.mark.parametrize(
@@ -349,3 +323,129 @@ def test_a_baseline_holds_what_counts_and_need_not_repeat_what_is_fixed():
     ]:
         with pytest.raises(SettingsError, match=rf"baselines\[0\] {message}"):
             space.check_baselines([config])
+
+
+# --- choices that are objects: plain data stands for them, and training code and results get them back ---
+
+
+class Opt(enum.Enum):
+    SGD = 1
+    ADAM = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Aug:
+    p: float
+    opt: Opt = Opt.SGD
+
+
+def double(x: int) -> int:
+    return 2 * x
+
+
+def space(**more: Any) -> tl.SearchSpace:
+    return tl.SearchSpace(
+        {
+            "opt": tl.choice([Opt.SGD, Opt.ADAM]),
+            "model": {"aug": tl.choice([Aug(0.5), Aug(0.1)]), "kind": tl.choice([list, double])},
+            "sizes": tl.grid_search([(1, 2), (3,)]),
+            **more,
+        }
+    )
+
+
+def test_a_configuration_has_the_objects_and_its_plain_form_their_texts() -> None:
+    given = space()
+    config, plain = given.sample(rng()), given.plain().sample(rng())
+    assert config["opt"] in Opt
+    assert config["model"]["aug"] in (Aug(0.5), Aug(0.1))
+    assert config["sizes"] == (1, 2)
+    assert plain == json.loads(json.dumps(plain))
+    assert plain["opt"] == f"Opt.{config['opt'].name}"
+    assert given.plain_configs([config]) == (plain,)
+    assert given.objects.restored(plain) == config
+
+
+def test_a_searcher_that_is_used_without_a_sweep_suggests_the_objects() -> None:
+    searcher: Any = tl.OptunaSearcher("tpe", space=space(), metric="loss", mode="min")
+    assert searcher.suggest("00000")["opt"] in Opt
+
+
+def test_another_process_imports_and_rebuilds_what_the_record_refers_to() -> None:
+    given = space()
+    recorded = json.loads(json.dumps(given.objects.described()))
+    plain = given.plain().sample(rng())
+    assert Objects.recalled(recorded).restored(plain) == given.objects.restored(plain)
+
+
+def test_an_object_that_no_reference_leads_to_is_told_apart_and_stays_its_text() -> None:
+    first, second = (lambda x: x), (lambda x: -x)
+    given = tl.SearchSpace({"act": tl.choice([first, second])})
+    assert given.dotted({"act": second}) != given.dotted({"act": first})
+    assert given.objects.restored(given.dotted({"act": second}))["act"] is second
+    recorded = given.objects.described()
+    assert Objects.recalled(recorded).restored({"act": "there"}) == {"act": "there"}
+    with pytest.raises(SpaceError, match="act: the record has the choice"):
+        Objects.recalled(recorded, strict=True)
+
+
+def test_a_record_of_others_makes_nothing_but_dataclasses_and_members() -> None:
+    called = {"x": [["a", {"dataclass": "os:system", "fields": {"command": {"value": "true"}}}]]}
+    assert not Objects.recalled(called)
+    assert not Objects.recalled({"x": "a", "y": [1], "z": [["a", {"enum": "os:path", "name": "join"}]]})
+    assert not Objects.recalled(["x"])
+
+
+def test_conditions_functions_and_priors_know_the_objects() -> None:
+    given = tl.SearchSpace(
+        {
+            "opt": {"ordinal": [Opt.SGD, Opt.ADAM], "around": Opt.ADAM},
+            "momentum": {"uniform": [0, 1], "when": {"opt": Opt.SGD}},
+            "sgd": tl.sample_from(lambda config: config["opt"] is Opt.SGD),
+        }
+    )
+    for number in range(8):
+        config = given.plain().sample(np.random.RandomState(number))
+        assert ("momentum" in config) == config["sgd"] == (config["opt"] == "Opt.SGD")
+
+
+def test_baselines_may_be_objects_and_what_is_enqueued_must_be_a_choice() -> None:
+    given = tl.SearchSpace({"opt": tl.choice([Opt.SGD, Opt.ADAM])})
+    given.check_baselines([{"opt": Opt.ADAM}])
+    assert given.plain_configs([{"opt": Opt.ADAM}]) == ({"opt": "Opt.ADAM"},)
+    given.plain().check_baselines([{"opt": "Opt.ADAM"}])
+    with pytest.raises(SettingsError, match=r"not one of its choices: 'Opt.SGD', 'Opt.ADAM'"):
+        given.plain().check_baselines([{"opt": "Opt.RMS"}])
+
+
+def test_numbers_of_numpy_become_numbers() -> None:
+    given = tl.SearchSpace({"n": tl.choice(list(np.arange(1, 3))), "x": tl.choice([np.float32(0.5)])})
+    assert {type(value) for value in given.sample(rng()).values()} == {int, float}
+    assert not given.objects
+
+
+def test_a_population_moves_from_object_to_object_in_a_plain_tuner_and_by_text_in_a_sweep() -> None:
+    from tunelight.schedulers.pbt import explore, mutations_of
+
+    mutations = mutations_of({"opt": [Opt.SGD, Opt.ADAM]})
+    assert explore({"opt": Opt.SGD}, mutations, rng(), 0.0, (1.2,)) == {"opt": Opt.ADAM}
+    assert explore({"opt": "Opt.SGD"}, mutations, rng(), 0.0, (1.2,)) == {"opt": "Opt.ADAM"}
+
+
+@pytest.mark.parametrize(
+    "domain",
+    [
+        {"choice": [tl.uniform(0, 1), 3]},
+        {"grid_search": [[tl.uniform(0, 1)]]},
+        {"ordinal": [{"lr": tl.uniform(0, 1)}, 2]},
+        {"fixed": [tl.uniform(0, 1)]},
+    ],
+)
+def test_a_domain_inside_of_a_value_is_refused_where_it_is_written(domain: Any) -> None:
+    with pytest.raises(SpaceError, match=r"holds a domain, uniform of \[0, 1\].*'when'"):
+        tl.SearchSpace({"x": domain})
+
+
+def test_a_choice_refuses_a_domain_at_once() -> None:
+    with pytest.raises(SpaceError, match=r"tl.choice: choice holds a domain"):
+        tl.choice([tl.uniform(0, 1), 3])

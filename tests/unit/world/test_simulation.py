@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, ResourceChangingScheduler
 from ray.tune.schedulers.resource_changing_scheduler import DistributeResources
 
-from tests.curves import tiny_table
-from tests.world import Costs, Curve, simulate
+from tests.curves import Given, tiny_table
+from tests.world import Costs, simulate
 from tests.world.curves import SEED_KEY
 from tests.world.sources import recorded
 from tunelight.errors import TunelightError
@@ -29,6 +29,7 @@ MAKERS: dict[str, Any] = {
     "fifo": FIFOScheduler,
     "asha": lambda: ASHA(max_t=27, reduction_factor=3),
     "elastic_asha": lambda: "elastic_asha",
+    "elastic_asha of many rungs": lambda: {"name": "elastic_asha", "reduction_factor": 1.5, "cooldown": 0},
     "ray_asha": lambda: AsyncHyperBandScheduler(max_t=27, grace_period=1),
     "resources": lambda: ResourceChangingScheduler(
         AsyncHyperBandScheduler(max_t=27, grace_period=1), DistributeResources(add_bundles=True)
@@ -124,21 +125,6 @@ def test_a_lost_node_costs_its_gangs_their_epoch_and_a_new_start_and_no_report_t
     assert "ERROR" in {trial.state for trial in given_up.trials}
 
 
-class Astray:
-    """Trials of given losses, one after another."""
-
-    metric, mode, epochs, size, note = "loss", "min", 4, 8, "made up"
-
-    def __init__(self, *losses: list[float]) -> None:
-        self.losses = losses
-
-    def config(self, number: int, seed: int) -> dict[str, Any]:
-        return {"number": number, "x": 0.5}
-
-    def curve(self, config: Any) -> Curve:
-        return Curve({"loss": self.losses[config["number"] % len(self.losses)]}, 1.0, 4)
-
-
 @pytest.mark.parametrize(
     "scheduler",
     [
@@ -156,7 +142,7 @@ class Astray:
 @pytest.mark.filterwarnings("ignore:invalid value encountered")
 def test_nan_at_the_first_report_is_divergence_under_every_scheduler(scheduler):
     """Also where the scheduler would stop the trial, or pause it, or have it adopt another."""
-    source = Astray([0.9, 0.8, 0.7, 0.6], [math.nan] * 4, [1.0, 0.9, 0.8, 0.7])
+    source = Given([0.9, 0.8, 0.7, 0.6], [math.nan] * 4, [1.0, 0.9, 0.8, 0.7])
     run = simulate(source, scheduler=scheduler, num_samples=6, workers=1, cluster="1x2")
     assert [trial.state for trial in run.trials if int(trial.id) % 3 == 1] == ["DIVERGED"] * 2
     assert all(trial.reports == 1 for trial in run.trials if trial.state == "DIVERGED")

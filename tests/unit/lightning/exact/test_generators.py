@@ -1,32 +1,25 @@
-"""Random generators that are kept, and those of several ranks in one process."""
+"""What of an epoch goes on in a restart: random generators, also those of several ranks, and what was logged."""
 
 from __future__ import annotations
 
-import io
 import random
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
+import torchmetrics
 from torch.utils.data import SubsetRandomSampler
 
+from tests import flavours
 from tunelight.compat.lightning import DistributedSamplerWrapper
-from tunelight.lightning.exact.generators import Generators, capture, draw_alike, restore, same
+from tunelight.lightning.exact import epoch_metrics
+from tunelight.lightning.exact.generators import Generators, capture, draw_alike, same
 
 
 def draw() -> list[float]:
     return [random.random(), float(np.random.rand()), float(torch.rand(()))]  # noqa: NPY002 - what code uses
-
-
-def test_generators_go_on_from_a_state_that_was_written() -> None:
-    state = capture()
-    numbers = draw()
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    restore(torch.load(file, weights_only=True))
-    assert draw() == numbers
-    restore(state)
-    assert same(capture(), state)
 
 
 def test_parts_draw_what_ranks_of_their_own_would_draw() -> None:
@@ -118,3 +111,88 @@ def test_ranks_that_drew_apart_draw_alike_after_the_fit() -> None:
         drawn.append((within, torch.rand(3)))
     assert not torch.equal(drawn[0][0], drawn[1][0])
     assert torch.equal(drawn[0][1], drawn[1][1])
+
+
+# --- what was logged of an epoch, kept and put back on as many ranks as there are -----------------------
+
+
+def trainer() -> Any:
+    loop = SimpleNamespace(epoch_loop=SimpleNamespace(_results=flavours.result_collection()(training=True)))
+    strategy = SimpleNamespace(root_device=torch.device("cpu"), reduce=lambda value, **_: value)
+    module = torch.nn.Module()
+    return SimpleNamespace(
+        fit_loop=loop, strategy=strategy, lightning_module=module, _logger_connector=SimpleNamespace()
+    )
+
+
+def log(one: Any, value: float, size: int, sync: bool = True) -> None:
+    results = one.fit_loop.epoch_loop._results
+    options: Any = {"sync_dist": sync, "sync_dist_fn": one.strategy.reduce}
+    results.log("training_step", "loss", torch.tensor(value), batch_size=size, on_step=True, **options)
+
+
+def held(one: Any) -> tuple[float, int]:
+    metric = one.fit_loop.epoch_loop._results["training_step.loss"]
+    return float(metric.value), int(metric.cumulated_batch_size)
+
+
+def ranks(sync: bool = True) -> list[Any]:
+    made = [trainer() for _ in range(3)]
+    for number, one in enumerate(made):
+        log(one, number + 1.0, 4, sync)
+    return [epoch_metrics.state(one.fit_loop.epoch_loop._results) for one in made]
+
+
+@pytest.mark.parametrize(("sync", "value"), [(True, 16.0), (False, 4.0)])
+def test_a_smaller_gang_has_the_shares_of_all_where_they_are_reduced(sync: bool, value: float) -> None:
+    one = trainer()
+    epoch_metrics.put(one, epoch_metrics.shared_out(ranks(sync), 0, 2), pytest.fail)
+    assert held(one) == (value, 8 if sync else 4)
+
+
+@pytest.mark.parametrize(("sync", "expected"), [(True, (0.0, 0)), (False, (4.0, 4))])
+def test_a_new_rank_reduces_what_the_others_reduce(sync: bool, expected: tuple[float, int]) -> None:
+    one = trainer()
+    epoch_metrics.put(one, epoch_metrics.shared_out(ranks(sync), 3, 4), pytest.fail)
+    assert held(one) == expected
+
+
+class Unmergeable(torchmetrics.MeanMetric):
+    """Cannot take over what another has gathered."""
+
+    def merge_state(self, incoming_state: Any) -> None:
+        raise RuntimeError("not this one")
+
+
+def of_a_metric(kind: Any) -> Any:
+    one = trainer()
+    one.lightning_module.accuracy = kind()
+    one.lightning_module.accuracy.update(1.0)
+    results = one.fit_loop.epoch_loop._results
+    results.log("training_step", "accuracy", one.lightning_module.accuracy, metric_attribute="accuracy")
+    return one
+
+
+def test_a_metric_takes_over_the_share_of_a_worker_that_is_gone() -> None:
+    states = [epoch_metrics.state(of_a_metric(torchmetrics.MeanMetric).fit_loop.epoch_loop._results) for _ in range(2)]
+    one = of_a_metric(torchmetrics.MeanMetric)
+    epoch_metrics.put(one, states, pytest.fail)
+    assert float(one.lightning_module.accuracy.weight) == 2
+
+
+def test_a_share_that_cannot_be_taken_over_is_said() -> None:
+    states = [epoch_metrics.state(of_a_metric(Unmergeable).fit_loop.epoch_loop._results) for _ in range(2)]
+    one, said = of_a_metric(Unmergeable), list[str]()
+    epoch_metrics.put(one, states, said.append)
+    (line,) = said
+    assert line.startswith("The metric 'accuracy' lacks a share of a worker that is gone in this epoch: ")
+    assert line.endswith("Unmergeable cannot merge states (RuntimeError: not this one).")
+
+
+def test_a_metric_that_the_model_has_no_more_is_said() -> None:
+    states = [epoch_metrics.state(of_a_metric(torchmetrics.MeanMetric).fit_loop.epoch_loop._results)]
+    one, said = trainer(), list[str]()
+    epoch_metrics.put(one, states, said.append)
+    (line,) = said
+    assert line.startswith("The metric 'accuracy' lacks a share from before the restart in this epoch: ")
+    assert line.endswith("the model has no 'accuracy' any more.")

@@ -36,15 +36,6 @@ def ours(size: int, parts: DataParts, batch: int, drop_last: bool = False, start
     return batches
 
 
-@given(sizes, worlds, batch_sizes, st.booleans())
-def test_a_full_gang_has_torch_s_own_batches(size: int, whole: int, batch: int, drop_last: bool) -> None:
-    for rank in range(whole):
-        theirs = of_torch(size, whole, rank, batch, drop_last)
-        mine = ours(size, DataParts(whole, whole, rank), batch, drop_last)
-        assert list(mine) == list(theirs)
-        assert len(mine) == len(theirs)
-
-
 @given(sizes, worlds, worlds, batch_sizes, st.booleans())
 def test_fewer_workers_play_every_part_once_a_step(
     size: int, whole: int, workers: int, batch: int, drop_last: bool

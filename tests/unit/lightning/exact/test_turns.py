@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -90,14 +89,10 @@ def same(
     assert weights(split) != pytest.approx(weights(make()), rel=1e-3)  # it has learned
 
 
-@pytest.mark.parametrize("turns", [2, 4, 8])
-def test_the_parts_of_sized_data_make_up_each_batch(fit: Fit, turns: int) -> None:
-    same(fit, Model, sized, turns, max_epochs=2)
-
-
 @pytest.mark.parametrize(
     "given",
     [
+        {"max_epochs": 2},
         {"accumulate_grad_batches": 3},
         {"gradient_clip_val": 0.5},
         {"gradient_clip_val": 0.1, "gradient_clip_algorithm": "value"},
@@ -155,26 +150,6 @@ def test_a_scaled_loss_is_scaled_back_once_a_step(fit: Fit, scale: float) -> Non
 )
 def test_turns_of_a_stream_are_one_batch_though_the_next_one_is_drawn(fit: Fit, turns: int, given: Any) -> None:
     same(fit, Model, lambda batch: DataLoader(Stream(), batch), turns, **given)
-
-
-class Seen(Model):
-    """Notes the rows that it trains on, by step."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rows: dict[int, list[int]] = defaultdict(list)
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        index = [int((row == X).all(1).nonzero()) for row in batch[0]]
-        self.rows[self.global_step] += index
-        return self.loss(batch)
-
-
-def test_turns_of_a_smaller_gang_read_a_stream_in_order(fit: Fit) -> None:
-    """Two ranks were wanted: a step has two of the rank's own batches."""
-    model = Seen()
-    fit(model, DataLoader(Stream(), 4), wanted=2)
-    assert dict(model.rows) == {step: list(range(8 * step, 8 * step + 8)) for step in range(4)}
 
 
 @pytest.mark.parametrize("mode", ["max_size", "max_size_cycle", "min_size"])
@@ -250,16 +225,6 @@ def test_hooks_that_log_see_the_gradients_of_the_step_and_leave_the_epoch_s_mean
     for name in ("loss", "norm"):
         assert float(second.callback_metrics[name]) == pytest.approx(float(first.callback_metrics[name]), rel=1e-4)
     assert models[0].called == models[1].called == 4
-
-
-def test_gradients_that_a_hook_changes_are_changed_once(fit: Fit) -> None:
-    class Scaled(Model):
-        def on_after_backward(self) -> None:
-            for one in self.parameters():
-                assert one.grad is not None
-                one.grad.mul_(0.5)
-
-    same(fit, Scaled, sized, 4)
 
 
 def test_a_sum_that_is_logged_now_and_then_counts_once_for_each_turn_that_logs_it(fit: Fit) -> None:

@@ -160,12 +160,6 @@ def test_what_the_module_adds_to_a_checkpoint_comes_along() -> None:
     assert child.lightning_module.average == 3.0
 
 
-def test_values_are_put_back_into_what_a_checkpoint_of_others_brought() -> None:
-    trainer = fitted(Net(lr=0.5))
-    put_values(trainer, {"lr": 0.5}, {"lr": 0.4})
-    assert options(trainer, "lr")[0] == 0.4
-
-
 def test_a_checkpoint_holds_plain_values_only() -> None:
     import numpy as np
 

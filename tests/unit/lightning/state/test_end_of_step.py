@@ -50,28 +50,19 @@ def test_it_is_left_with_its_epoch_step_and_batches() -> None:
 
 
 @pytest.mark.parametrize(
-    "epochs",
+    ("epochs", "otherwise", "validates"),
     [
-        {"_should_accumulate": lambda: True},
-        {"_num_ready_batches_reached": lambda: True},
-        {"_is_training_done": True},
+        ({"_should_accumulate": lambda: True}, {}, 0),  # between two batches of a step
+        ({"_num_ready_batches_reached": lambda: True}, {}, 0),  # where the epoch ends
+        ({"_is_training_done": True}, {}, 0),
+        ({}, {}, 1),  # behind a validation
+        ({}, {"should_stop": True}, 0),  # where a callback has ended training
+        ({}, {"callbacks": []}, 0),  # while a rate is sought, which no checkpoint should hold: the finder's are there
     ],
 )
-def test_it_is_not_left_between_two_batches_of_a_step_nor_where_the_epoch_ends(epochs: dict[str, Any]) -> None:
-    assert Fit(**epochs).step() == []
-
-
-def test_it_is_not_left_behind_a_validation() -> None:
-    assert Fit().step(validates=1) == []
-
-
-def test_it_is_not_left_where_a_callback_has_ended_training() -> None:
-    fit = Fit()
-    fit.trainer.should_stop = True
-    assert fit.step() == []
-
-
-def test_it_is_not_left_while_a_learning_rate_is_sought_which_no_checkpoint_should_hold() -> None:
-    fit = Fit()
-    fit.trainer.callbacks = []  # Lightning's finder puts its own in their place
-    assert fit.step() == []
+def test_it_is_not_left_where_it_could_not_go_on(
+    epochs: dict[str, Any], otherwise: dict[str, Any], validates: int
+) -> None:
+    fit = Fit(**epochs)
+    vars(fit.trainer).update(otherwise)
+    assert fit.step(validates) == []

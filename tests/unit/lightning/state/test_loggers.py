@@ -91,15 +91,6 @@ def take(logger: Any, session: Session) -> Any:
     return logger
 
 
-@pytest.mark.parametrize("kind", [CSVLogger, TensorBoardLogger])
-def test_trials_that_share_a_folder_each_have_a_run_named_by_sweep_and_trial(tmp_path: Path, kind: Any) -> None:
-    for trial in ("00000", "00001"):
-        logger = take(kind(tmp_path / "all", "digits"), session_of(tmp_path / "sweep" / f"trial_{trial}", trial))
-        write(logger, range(2))
-    runs = sorted(path.name for path in (tmp_path / "all" / "digits").iterdir())
-    assert runs == ["sweep-00000", "sweep-00001"]
-
-
 def test_a_shared_folders_run_is_gone_on_with(tmp_path: Path) -> None:
     for resume in (False, True):
         session = session_of(tmp_path / "sweep" / "trial_0", resume=resume)

@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from tests.transformers import TRANSFORMERS, Tied, Transformer, Translator, texts
+from tests.transformers import TRANSFORMERS, Transformer, texts
 from tunelight.compat.lightning import pl
 from tunelight.compat.torch import fully_shard
 from tunelight.lightning.strategies.sharded import blocks, shard, unreduced
@@ -29,14 +29,6 @@ def test_elements_of_containers_are_blocks_the_deepest_first() -> None:
     assert blocks(model, 100) == [inner[0], other[0]]
     assert blocks(model, 115) == [inner, other[0]]
     assert blocks(model, 1000) == []
-
-
-def test_a_parameter_belongs_to_the_block_that_has_all_its_uses() -> None:
-    first, second = (nn.Sequential(nn.Linear(10, 10)) for _ in range(2))
-    second[0].weight = first[0].weight
-    pair = nn.Sequential(first, second)
-    assert blocks(nn.ModuleList([pair]), 100) == [pair]
-    assert blocks(nn.ModuleList([first, second]), 100) == []
 
 
 def test_a_module_that_a_list_has_several_times_is_one_block() -> None:
@@ -78,15 +70,6 @@ def test_a_sharded_transformer_learns_what_a_plain_one_does(kind: type[Transform
     assert losses(sharded) == pytest.approx(losses(plain), abs=1e-5)
 
 
-@pytest.mark.parametrize("kind", [Tied, Translator])
-def test_tied_parameters_are_still_one_after_sharding(kind: type[Tied | Translator], mesh: Any) -> None:
-    model = kind()
-    names = list(dict(model.named_parameters()))
-    shard(model, mesh, 100)
-    assert model.get_parameter(kind.ties[0]) is model.get_parameter(kind.ties[1])
-    assert list(dict(model.named_parameters())) == names
-
-
 @pytest.fixture
 def grid() -> Iterator[Any]:
     """Return the mesh of two times two ranks, of which this process is the first, and the others do not exist."""
@@ -103,16 +86,6 @@ class Layers(pl.LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         raise NotImplementedError
-
-
-def test_what_a_model_has_not_sharded_is_sharded_as_one(grid: Any) -> None:
-    mesh = grid["data_parallel"]
-    model = Layers()
-    fully_shard(model.first, mesh=mesh)
-    assert sorted(unreduced(model, mesh)) == ["scale", "second.bias", "second.weight"]
-    shard(model, mesh, 1)
-    assert unreduced(model, mesh) == []
-    assert "training_step" in vars(model)
 
 
 def test_what_would_be_trained_on_each_rank_alone_is_named(grid: Any) -> None:

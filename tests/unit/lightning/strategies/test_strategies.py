@@ -92,12 +92,6 @@ def test_without_horovod_its_strategy_says_how_to_get_it(monkeypatch: pytest.Mon
 
 
 @ALL
-def test_a_driver_s_trainer_knows_the_gang_s_size_and_is_rank_0(kind: Any) -> None:
-    trainer = pl.Trainer(strategy=kind(num_workers=3), logger=False, enable_checkpointing=False, accelerator="cpu")
-    assert (trainer.world_size, trainer.global_rank, trainer.is_global_zero) == (3, 0, True)
-
-
-@ALL
 @pytest.mark.parametrize(
     ("given", "cpus", "gpus"),
     [
@@ -319,23 +313,6 @@ def test_a_driver_s_strategy_goes_to_a_rank_with_what_its_trainer_set(kind: Any,
     assert type(there.strategy.accelerator).__name__ == "CPUAccelerator"
 
 
-@COPIES
-@ALL
-@pytest.mark.parametrize("used", [False, True], ids=["new", "of a Trainer"])
-def test_a_rank_s_strategy_is_copied_by_its_arguments(kind: Any, copied: Any, used: bool, join: Any) -> None:
-    """What a rank holds cannot be copied: a store's connection, a process group, its session."""
-    one = join(kind.backend)
-    vars(one.exchange)["_store"] = threading.Lock()
-    strategy = kind(num_workers=2)
-    if used:
-        no_trainer(strategy=strategy, plugins=[Refusing()])
-    other = copied(strategy)
-    assert (other.joined, other.global_rank, other.world_size) == (True, 1, 2)
-    assert other._session is one
-    trainer = no_trainer(strategy=other)
-    assert isinstance(trainer.strategy.launcher, GangLauncher)
-
-
 @ALL
 def test_a_strategy_that_was_made_outside_joins_the_gang_that_it_is_sent_to(kind: Any, join: Any) -> None:
     """As one in the closure of a train function."""
@@ -353,23 +330,6 @@ def test_a_rank_s_strategy_tells_its_gang_s_size_whatever_it_was_asked_for(kind:
     strategy = kind(num_cpus_per_worker=2)
     assert (strategy.num_workers, strategy.use_gpu) == (2, True)
     assert (strategy.num_cpus_per_worker, strategy.num_gpus_per_worker) == (0, 0)  # this process is no worker of Ray's
-
-
-@pytest.mark.parametrize(
-    ("precision", "dtype"),
-    [
-        (Precision(), torch.float32),
-        (pl.plugins.DoublePrecision(), torch.float64),
-        (pl.plugins.HalfPrecision("bf16-true"), torch.bfloat16),
-    ],
-)
-def test_a_model_is_made_with_the_trainer_s_precision(precision: Any, dtype: torch.dtype, join: Any) -> None:
-    join()
-    strategy = tl.RayStrategy()
-    strategy.precision_plugin = precision
-    with strategy.tensor_init_context():
-        made = nn.Linear(2, 2)
-    assert (made.weight.dtype, made.weight.device.type) == (dtype, "cpu")
 
 
 @pytest.mark.parametrize("seconds", [30.0, None])
@@ -429,11 +389,6 @@ def test_an_elastic_gang_says_its_least_and_wanted_size(kind: Any) -> None:
 # --- the accelerator of a driver's Trainer, and a precision by it
 
 
-def test_a_gpu_accelerator_without_use_gpu_is_refused_by_lightning() -> None:
-    with pytest.raises(Exception, match=r"No supported gpu backend|choose one device type"):
-        pl.Trainer(strategy=tl.RayStrategy(), accelerator="gpu", logger=False)
-
-
 def test_a_cpu_accelerator_with_use_gpu_is_refused_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -461,19 +416,13 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_driver_without_a_gpu_keeps_the_precision_for_workers_with_gpus(kind: Any, precision: Any) -> None:
     """For CPUs Lightning makes bf16-mixed of 16-mixed."""
-    trainer = pl.Trainer(strategy=kind(2, use_gpu=True), precision=precision, logger=False, enable_checkpointing=False)
-    assert trainer.precision == precision
-    assert trainer.precision_plugin is trainer.strategy.precision_plugin
-    assert isinstance(trainer.accelerator, CUDAAccelerator)
-
-
-@pytest.mark.usefixtures("no_gpu")
-@pytest.mark.parametrize("kind", [tl.RayStrategy, tl.RayShardedStrategy])
-def test_one_strategy_serves_one_trainer_after_another_there(kind: Any) -> None:
     strategy = kind(2, use_gpu=True)
-    for _ in range(3):
-        trainer = pl.Trainer(strategy=strategy, logger=False, enable_checkpointing=False)
-        assert (trainer.num_devices, trainer.device_ids) == (1, [0])
+    for _ in range(2):  # one strategy serves one trainer after another
+        trainer = pl.Trainer(strategy=strategy, precision=precision, logger=False, enable_checkpointing=False)
+        assert trainer.precision == precision
+        assert trainer.precision_plugin is trainer.strategy.precision_plugin
+        assert isinstance(trainer.accelerator, CUDAAccelerator)
+        assert (trainer.num_devices, trainer.device_ids, trainer.is_global_zero) == (1, [0], True)
 
 
 @pytest.mark.usefixtures("no_gpu")
