@@ -314,7 +314,7 @@ def forkservers() -> list[psutil.Process]:
     for process in psutil.process_iter(["cmdline"]):
         with contextlib.suppress(psutil.Error):
             command = process.info["cmdline"] or []
-            if any(part.endswith("forkserver/server.py") for part in command[1:2]):
+            if any(part.endswith("forks/server.py") for part in command[1:2]):
                 found += [process] if process.environ().get(MARK) == os.environ[MARK] else []
     return found
 

@@ -21,7 +21,7 @@ from tests.flavours import PACKAGES
 from tests.gpu.device import gpus, on_cpus
 from tests.kit.waiting import PROGRAM_S
 from tunelight.compat.lightning import FABRIC, VARIABLE, flavour
-from tunelight.machine.forkserver.ready import ForkServer, possible
+from tunelight.extras.forks.ready import ForkServer, possible
 
 # Before anything imports Ray. A local start turns token authentication on and keeps its token in the home
 # folder, from where a later start takes it: with both set here, the order of tests decides nothing and
@@ -231,7 +231,7 @@ def _cluster_holdings() -> dict[str, str]:
 
 def _warm_gangs() -> set[str]:
     """Return the ids of what the process's own pool keeps warm, as it is meant to; see `warm_gangs`."""
-    module = sys.modules.get("tunelight.gang.pool")
+    module = sys.modules.get("tunelight.extras.standalone.pool")
     if module is None:
         return set()
     return {
@@ -250,7 +250,7 @@ def warm_gangs(request: pytest.FixtureRequest, ray4: Any) -> Iterator[Any]:
 
     They are closed at the module's end, unless the next module's first test uses them too.
     """
-    from tunelight.gang.pool import pool
+    from tunelight.extras.standalone.pool import pool
 
     yield pool
     if "warm_gangs" not in getattr(request.session.stash[_following], "fixturenames", ()):

@@ -117,7 +117,7 @@ ROOMS: dict[str, Room] = {
         "the front door: every public name",
         names(
             "errors compat policies settings session space resources schedulers searchers results",
-            "trial lightning cluster sweep",
+            "lightning cluster sweep",
         ),
     ),
 }
@@ -133,7 +133,12 @@ EXTRAS: dict[str, Room] = {
     "extras.reproduce": Room("a trial, trained again and compared"),
     "extras.mcp": Room("`tunelight mcp`", names("cli")),
     "extras.plan": Room("how long a sweep will take"),
-    "extras.tuneup": Room("measured settings"),
+    "extras.tuneup": Room("measured settings", names("extras.standalone")),
+    "extras.attach": Room("a running sweep in other hands"),
+    "extras.check": Room("a sweep looked at before it runs"),
+    "extras.upkeep": Room("sweeps and checkpoints deleted"),
+    "extras.plain_tune": Room("trials on gangs for those who run Tune themselves"),
+    "extras.forks": Room("workers forked from a process that has their imports"),
     "extras.spaces": Room("search spaces of other programs"),
     "extras.zoo": Room("models and data of the search spaces that come along"),
     "extras.transformers": Room("reports from the Trainer of transformers"),
@@ -146,17 +151,20 @@ EXTRAS: dict[str, Room] = {
 STAIRS = {
     "cli.best": "extras.export extras.reproduce",
     "cli.figures": "extras.figures extras.web",
+    "cli.manage": "extras.upkeep",
     "cli.starter": "extras.scripts",
-    "cli.steer": "extras.mcp",
+    "cli.sweeps": "extras.check",
+    "cli.steer": "extras.attach extras.mcp",
     "cli.tuning": "extras.plan extras.tuneup",
+    "cluster.local": "extras.forks",
+    "gang.worker": "extras.standalone",
     "lightning.recipe": "extras.scripts",
     "lightning.strategies.base": "extras.standalone",
     "results.sweep": "extras.figures extras.study",
     "results.trial": "extras.export extras.scripts",
     "space.domains": "extras.spaces",
     "space.space": "extras.spaces",
-    "sweep.building": "extras.data",
-    "sweep.run": "extras.web",
+    "sweep.run": "extras.data extras.scripts extras.web",
 }
 """Modules of the first storey that import an extra inside a function, and which."""
 FIRST_STOREY = ROOMS.keys() - {"cli", "__main__", ""}
@@ -174,7 +182,7 @@ LIBRARIES: dict[str, Libraries] = {
         late=names(TUNE, "ray.air.execution ray.data optuna pynvml filelock", LIGHTNING),
         why="each is imported when asked for",
     ),
-    "machine": Libraries(names("psutil"), late=names("IPython"), why="it knows neither Ray nor torch"),
+    "machine": Libraries(names("psutil"), why="it knows neither Ray nor torch"),
     "stores": Libraries(late=names("fsspec filelock"), why="every process imports it, and few use a store"),
     "stores.tune": Libraries(names("fsspec pyarrow"), why="it is Tune's side of a store, imported where there is one"),
     "settings": Libraries(names("yaml")),
@@ -218,7 +226,10 @@ LIBRARIES: dict[str, Libraries] = {
     "lightning.recipe": Libraries(
         late=names(LIGHTNING, "jsonargparse"), why="a driver makes it, and only workers carry it out"
     ),
-    "extras.standalone": Libraries(names("numpy cloudpickle ray", LIGHTNING), why="it finds a Ray and forms gangs"),
+    "extras.check": Libraries(names("numpy"), why="it draws samples"),
+    "extras.standalone": Libraries(
+        names("numpy cloudpickle ray", LIGHTNING), late=names("IPython"), why="it finds a Ray and forms gangs"
+    ),
     "extras.standalone.tune": Libraries(
         names(TUNE), why="the way to Tune for a gang inside a function trainable, in the trial's process"
     ),

@@ -30,11 +30,11 @@ _WHERE = {
         "extras.plan": "Plan plan",
         "space": "SearchSpace choice grid grid_search lograndint loguniform ordinal qlograndint qloguniform qrandint "
         "qrandn quniform randint randn sample_from uniform",
-        "sweep.attach": "attach",
+        "extras.attach": "attach",
         "extras.reproduce": "reproduce",
         "sweep.resume": "resume",
         "sweep.run": "run",
-        "trial.plain_tune": "gang_trainable",
+        "extras.plain_tune": "gang_trainable",
         "extras.tuneup.tune_up": "tune_up",
     }.items()
     for name in names.split()
@@ -63,9 +63,11 @@ if TYPE_CHECKING:
 
     from tunelight.cluster.local import ready, shutdown
     from tunelight.compat.lightning import use
+    from tunelight.extras.attach import attach
     from tunelight.extras.data.cached import cached
     from tunelight.extras.data.module import RayDataModule
     from tunelight.extras.data.shards import get_dataset_shard
+    from tunelight.extras.plain_tune import gang_trainable
     from tunelight.extras.plan import Plan, plan
     from tunelight.extras.reproduce import reproduce
     from tunelight.extras.tuneup.tune_up import tune_up
@@ -81,10 +83,8 @@ if TYPE_CHECKING:
     from tunelight.settings.repeats import Folds
     from tunelight.space import SearchSpace
     from tunelight.space.more_domains import ordinal
-    from tunelight.sweep.attach import attach
     from tunelight.sweep.resume import resume
     from tunelight.sweep.run import run
-    from tunelight.trial.plain_tune import gang_trainable
 
 
 def __getattr__(name: str) -> Any:

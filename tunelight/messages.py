@@ -196,7 +196,7 @@ class WorkerError:
     secondary: bool = False
     """True for a rank that failed because another one had failed before."""
     exception: bytes | None = field(default=None, repr=False, compare=False)
-    """The exception, pickled for the driver to raise it (``gang.causes``); not recorded."""
+    """The exception, pickled for the driver to raise it (``gang.worker.carried``); not recorded."""
 
     def __str__(self) -> str:
         head = f"rank {self.rank} on {self.node}: {self.type_name}: {self.message}"

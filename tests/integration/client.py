@@ -54,7 +54,7 @@ def drive(port: str, folder: str) -> None:
     from tunelight import errors
     from tunelight.compat.lightning import pl
     from tunelight.digits import DigitsClassifier, DigitsData
-    from tunelight.gang.pool import pool
+    from tunelight.extras.standalone.pool import pool
 
     connect(f"ray://127.0.0.1:{port}")
     found: dict[str, Any] = {"connected": ray.util.client.ray.is_connected()}

@@ -25,7 +25,7 @@ def train(config: dict[str, Any]) -> None:
     parent = psutil.Process().parent()
     tl.report({
         "loss": config["x"], "said": edited.SAID, "seen": len(edited.seen), "pid": os.getpid(),
-        "forked": parent is not None and "forkserver" in " ".join(parent.cmdline()), "niceness": os.nice(0),
+        "forked": parent is not None and "extras/forks" in " ".join(parent.cmdline()), "niceness": os.nice(0),
         "variable": int(os.environ.get("MY_VARIABLE", "0")),
     })  # fmt: skip
 

@@ -73,7 +73,7 @@ def test_without_reuse_or_after_a_shutdown_nothing_is_kept(said: dict[str, dict[
 def test_workers_on_a_ray_that_was_there_are_forked_too(ray4: Any, tmp_path: Path) -> None:
     def train(config: dict[str, Any]) -> None:
         parent = psutil.Process().parent()
-        tl.report({"loss": 0.0, "forked": parent is not None and "forkserver" in " ".join(parent.cmdline())})
+        tl.report({"loss": 0.0, "forked": parent is not None and "extras/forks" in " ".join(parent.cmdline())})
 
     results = tl.run(
         {"x": tl.uniform(0, 1)}, train, metric="loss", num_samples=1, workers=2, storage=tmp_path, progress=False
@@ -92,7 +92,7 @@ def test_forked_workers_draw_ids_of_their_own(ray4: Any) -> None:
                 thread.start()
                 thread.join()
             parent = psutil.Process().parent()
-            return parent is not None and "forkserver" in " ".join(parent.cmdline()), set(found)
+            return parent is not None and "extras/forks" in " ".join(parent.cmdline()), set(found)
 
     actors: list[Any] = [ray.remote(num_cpus=0)(Drawer).remote() for _ in range(2)]
     (one_forked, one), (two_forked, two) = ray.get([actor.drawn.remote() for actor in actors], timeout=60)

@@ -37,9 +37,9 @@ BROUGHT_BY_USERS = {
 """Libraries that are used where they are and missed nowhere: no dependency."""
 
 MOST_FLOORS = 12
-MOST_LINES = {"tunelight": 49_736, "tests": 53_532, "benchmarks": 8_826}
-MOST_FILES = 264
-MOST_CORE_LINES = 34_877
+MOST_LINES = {"tunelight": 49_601, "tests": 53_512, "benchmarks": 8_826}
+MOST_FILES = 256
+MOST_CORE_LINES = 33_066
 """As many as there are: what is added takes as much away."""
 FRONT = frozenset({"cli", "__main__"})
 """The commands: neither core, nor extras."""

@@ -13,7 +13,7 @@ import pytest
 from tests.doors import PACKAGE, modules, room_of
 from tests.lean import DRIVER_ONLY
 
-HEAD = "tunelight.trial.trainable tunelight.trial.plain_tune tunelight.cluster.connect tunelight.extras.data.server"
+HEAD = "tunelight.trial.trainable tunelight.extras.plain_tune tunelight.cluster.connect tunelight.extras.data.server"
 WORKER = (
     "tunelight.gang.worker tunelight.lightning.recipe tunelight.lightning.strategies tunelight.lightning.callbacks "
     "tunelight.lightning.guard tunelight.extras.standalone.job tunelight.extras.data.module "

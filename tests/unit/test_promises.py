@@ -31,8 +31,8 @@ def test_what_is_public_is_on_the_list_once_with_its_stability():
     assert {f"tunelight.{each}" for each in tl.__all__} <= NOW.keys()
     assert NOW["tunelight.run"]["stability"] == NOW["tunelight run"]["stability"] == "stable"
     assert NOW["tunelight.tune_up"]["stability"] == NOW["tunelight tune-up"]["stability"] == "experimental"
-    assert NOW["tunelight.sweep.attach.AttachedSweep.branch"]["stability"] == "experimental"
-    assert NOW["tunelight.sweep.attach.AttachedSweep.stop"]["stability"] == "stable"
+    assert NOW["tunelight.extras.attach.AttachedSweep.branch"]["stability"] == "experimental"
+    assert NOW["tunelight.extras.attach.AttachedSweep.stop"]["stability"] == "stable"
 
 
 def test_tables_of_the_reference_say_what_is_experimental():

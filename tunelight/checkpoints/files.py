@@ -18,7 +18,7 @@ import shutil
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Literal
@@ -34,7 +34,7 @@ UNHEARD = "unheard.json"
 ACKED = "heard.json"
 """The file that says which report the driver received last."""
 ADOPTED = "adopted.json"
-"""See :mod:`tunelight.checkpoints.adoption`."""
+"""The file that says what a trial has taken over (see :class:`Adoption`)."""
 _CHUNK = 1 << 20
 SPARES = 2
 """How many of the last checkpoints are kept: the last one, and the one to go back to if that is torn."""
@@ -450,3 +450,39 @@ def _measure(path: Path) -> tuple[int, str]:
                 size += len(chunk)
                 crc = zlib.crc32(chunk, crc)
     return size, f"crc32:{crc:08x}"
+
+
+# --- What a trial has taken over through memory, until a checkpoint of its own has that ------------
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """What a trial took over from another one through memory, after its report ``number``.
+
+    ``folder``: the name of the other trial's folder, beside this one's. ``parent_number``: the report at which it had
+    offered that; None for its newest.
+    """
+
+    number: int
+    parent: str
+    folder: str
+    parent_number: int | None
+
+
+def note_adoption(adoption: Adoption, trial_dir: str | os.PathLike[str]) -> None:
+    """Write down what a trial has taken over, for a restart before its next checkpoint. Raises: OSError."""
+    write_json(Path(trial_dir, ADOPTED), asdict(adoption))
+
+
+def read_adoption(trial_dir: str | os.PathLike[str]) -> Adoption | None:
+    """Return what a trial took over last; None if nothing, or if that cannot be read."""
+    with suppress(OSError, ValueError, TypeError):
+        if store := store_of(trial_dir):
+            store.bring(Path(trial_dir), ADOPTED)
+        return Adoption(**json.loads(Path(trial_dir, ADOPTED).read_bytes()))
+    return None
+
+
+def forget_adoption(trial_dir: str | os.PathLike[str]) -> None:
+    """Delete what :func:`note_adoption` wrote: a checkpoint has it. Raises: OSError."""
+    delete(Path(trial_dir, ADOPTED))

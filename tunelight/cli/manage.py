@@ -38,8 +38,8 @@ def rm(
     A sweep that is running is not deleted, nor is a folder that is no sweep. Links in a sweep's folder are deleted, but
     not what they point to.
     """
+    from tunelight.extras.upkeep import check_deletable
     from tunelight.record import find_sweep, leased
-    from tunelight.record.upkeep import check_deletable
     from tunelight.stores import shown
 
     if every and not checkpoints:
@@ -91,7 +91,7 @@ class _Deletion(NamedTuple):
 
 
 def _of_sweep(folder: Path) -> _Deletion:
-    from tunelight.record.upkeep import delete_sweep, size_of
+    from tunelight.extras.upkeep import delete_sweep, size_of
     from tunelight.results import SweepResults
 
     try:
@@ -111,8 +111,8 @@ def _of_sweep(folder: Path) -> _Deletion:
 
 def _of_checkpoints(folder: Path, *, every: bool) -> _Deletion:
     """Return the deletion of a sweep's checkpoints: all of them, or those that are of no more use."""
+    from tunelight.extras.upkeep import checkpoints_of, delete_checkpoints, size_of
     from tunelight.record import INTERRUPTED, TERMINAL
-    from tunelight.record.upkeep import checkpoints_of, delete_checkpoints, size_of
     from tunelight.results import SweepResults
 
     results = SweepResults.load(folder)

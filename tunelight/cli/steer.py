@@ -15,7 +15,7 @@ from tunelight.errors import SettingsError
 
 
 def _attached(sweep: str, storage: str) -> Any:
-    from tunelight.sweep.attach import attach
+    from tunelight.extras.attach import attach
 
     return attach(sweep, storage)
 

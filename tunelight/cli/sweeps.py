@@ -16,8 +16,8 @@ from tunelight.cli.printing import about_sweep, print_either, print_json, print_
 from tunelight.errors import PreemptedError, ResourceError, SettingsError
 
 if TYPE_CHECKING:
+    from tunelight.extras.check import Checked
     from tunelight.results import SweepResults
-    from tunelight.sweep.check import Checked
 
 Seed = Annotated[int | None, typer.Option("--seed", help="Random seed for configurations and training.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show the live table.")]
@@ -81,8 +81,8 @@ def check(
         asked = {"workers": options.workers_of(workers), "gpus_per_worker": options.gpus_of(gpus), "address": address}
         space, settings = load_space_and_settings(file, sets, options.given(**asked), keys, after)
         steps("Checking the sweep")
-        from tunelight.sweep.check import check as look
-        from tunelight.sweep.check import dry_run
+        from tunelight.extras.check import check as look
+        from tunelight.extras.check import dry_run
 
         checked = look(space, settings)
         steps.end()

@@ -22,7 +22,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tunelight import stores
 from tunelight.cluster import local
-from tunelight.cluster.runtime_env import for_job, refuse_local
+from tunelight.cluster.local import for_job, refuse_local
 from tunelight.compat.ray import (
     PLUGINS_VARIABLE,
     TUNE_ENVIRONMENT,
@@ -37,7 +37,7 @@ from tunelight.compat.ray import (
     without_hints_on_deaths,
 )
 from tunelight.errors import ResourceError, SettingsError, last_line, unknown
-from tunelight.machine.notebook import write
+from tunelight.machine.stdout import write
 from tunelight.machine.versions import ADVICE, differences, installed, node_name
 from tunelight.messages import Text
 from tunelight.resources import Reservation, fitted, trials_at_once
@@ -126,7 +126,6 @@ def check_ray(settings: Settings) -> None:
 def _watched(sweep_file: Path, settings: Settings, signals: StopSignals) -> GcsWatch:
     import ray
 
-    from tunelight.cluster.connect import NodeCheck  # imports Ray
     from tunelight.cluster.gcs_watch import GcsWatch  # imports Ray Tune
 
     check = NodeCheck(None if settings.checkpoints is None else sweep_file, settings.lightning)

@@ -1,6 +1,6 @@
 """The Ray that tunelight starts on this machine, which stays for a while after the run that it was started for.
 
-Its workers are forked (:mod:`tunelight.machine.forkserver`), so that a second run waits for neither Ray nor imports.
+Its workers are forked (:mod:`tunelight.extras.forks`), so that a second run waits for neither Ray nor imports.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from tunelight.cluster.runtime_env import OTHER_PYTHON, for_workers, refuse_local
 from tunelight.compat.lightning import FABRIC, flavour
-from tunelight.compat.ray import LOCAL_RAY, is_client, setup_worker
+from tunelight.compat.ray import JOB_VARIABLE, LOCAL_RAY, is_client, setup_worker
 from tunelight.errors import SettingsError
 
 if TYPE_CHECKING:
-    from tunelight.machine.forkserver.ready import ForkServer
+    from tunelight.extras.forks.ready import ForkServer
     from tunelight.resources import Reservation
     from tunelight.settings import Settings
 
@@ -196,8 +195,10 @@ def with_forks(runtime_env: Mapping[str, Any] | None, cpus: float) -> dict[str, 
 
 def fork_server(runtime_env: Mapping[str, Any] | None, threads: int) -> ForkServer | None:
     """Return a server that forks workers; None where they cannot be forked."""
-    from tunelight.machine.forkserver.ready import ForkServer, possible
-
+    try:
+        from tunelight.extras.forks.ready import ForkServer, possible
+    except ModuleNotFoundError:  # a package without its extras: Ray starts each worker as a new Python
+        return None
     if not possible() or OTHER_PYTHON & (runtime_env or {}).keys():
         return None
     return ForkServer((flavour(), FABRIC[flavour()]), threads)
@@ -250,7 +251,7 @@ def shutdown() -> None:
     The end of the process ends them too. It may be called more than once. Runs on: driver.
     """
     with _LOCK:
-        if (pools := sys.modules.get("tunelight.gang.pool")) is not None:
+        if (pools := sys.modules.get("tunelight.extras.standalone.pool")) is not None:
             pools.pool.close()
         ended, _Process.kept = _Process.kept, None
         if ended is None or ended.pid != os.getpid():
@@ -291,3 +292,60 @@ def _remove() -> None:
     mine = _Process.kept
     if mine is not None and mine.server is not None and mine.pid == os.getpid():
         mine.server.remove()
+
+
+# --- Ray's runtime environment, by which a sweep's code reaches other nodes ------------------------
+
+
+_FOLDERS: Final = ("working_dir", "py_modules")
+OTHER_PYTHON: Final = frozenset(
+    {"py_executable", "pip", "conda", "uv", "container", "image_uri", "nsight", "rocprof_sys"}
+)
+"""Fields of a runtime_env that start workers by another Python, or by another program."""
+
+
+def for_job(
+    runtime_env: Mapping[str, Any] | None, address: str, storage: Path, here: Mapping[str, tuple[str, ...]]
+) -> dict[str, Any]:
+    """Return the runtime environment of the job, with this process's folder where the head is another machine.
+
+    Args:
+        runtime_env: the user's; its working_dir is kept.
+        storage: the folder of sweeps, which is not sent.
+        here: this machine's addresses, by interface.
+    """
+    env = dict(runtime_env or {})
+    host = address.rpartition(":")[0].strip("[]") if ":" in address else ""
+    away = bool(host) and host != "localhost" and not any(host in held for held in here.values())
+    if not away or "working_dir" in env or JOB_VARIABLE in os.environ:
+        return env
+    cwd, kept = Path.cwd(), storage.expanduser().absolute()
+    excludes = list(env.get("excludes") or ())
+    if kept != cwd and kept.is_relative_to(cwd):
+        excludes.append(f"/{kept.relative_to(cwd)}")
+    return env | {"working_dir": str(cwd), "excludes": excludes}
+
+
+def for_workers(runtime_env: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return the runtime environment of workers: without local folders, which Ray sends with the job."""
+    items = (runtime_env or {}).items()
+    kept = {name: value for name, value in items if not (name in _FOLDERS and local(value)) and name != "excludes"}
+    return kept or None
+
+
+def local(value: Any) -> bool:
+    """Tell whether a working_dir, or one of py_modules, is a folder and no URI."""
+    values = value if isinstance(value, list | tuple) else [value]
+    return any("://" not in str(path) for path in values)
+
+
+def refuse_local(runtime_env: Mapping[str, Any] | None) -> None:
+    """Raise SettingsError for a local folder in this process, which is connected already: it can send none."""
+    env = runtime_env or {}
+    for name in _FOLDERS:
+        if name in env and local(env[name]):
+            raise SettingsError(
+                f"runtime_env has {name}={env[name]!r}, a folder that Ray sends when a process connects, but "
+                f"this one is connected already. Say it there: ray.init(..., runtime_env={{{name!r}: ...}}); or leave "
+                "ray.init to tunelight.run(address=...)."
+            )

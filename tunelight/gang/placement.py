@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import ray
+from ray.util.placement_group import PlacementGroup
 
 from tunelight.compat.ray import session_folder
 from tunelight.gang.gpus import in_order, seen_by, visible_gpus
@@ -92,3 +93,15 @@ def layout(places: Sequence[Place]) -> tuple[int, ...]:
     """Return how many ranks each node has, in node order."""
     nodes = [place.node_rank for place in places]
     return tuple(nodes.count(node) for node in dict.fromkeys(nodes))
+
+
+def current_group() -> PlacementGroup | None:
+    """Return the placement group of the trial in this process, or None outside of trials."""
+    return ray.util.get_current_placement_group() if ray.is_initialized() else None
+
+
+def assigned() -> dict[str, float]:
+    """Return the resources that Ray has assigned to this worker process; none where this process is no worker."""
+    if not ray.is_initialized() or ray.get_runtime_context().worker.mode != ray.WORKER_MODE:
+        return {}
+    return dict(ray.get_runtime_context().get_assigned_resources())

@@ -12,9 +12,8 @@ from typing import Any, Final
 
 from tunelight.checkpoints.files import age, copy_from_trial, resume_point, where
 from tunelight.errors import CheckpointError, GangError, TrialError
-from tunelight.gang.drain import DRAINED, LOOK_S
 from tunelight.gang.gang import Gang
-from tunelight.gang.orders import Orders, Reason
+from tunelight.gang.orders import DRAINED, LOOK_S, Orders, Reason
 from tunelight.gang.watch import SlowRanks
 from tunelight.messages import (
     Adopt,

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import ray
+from ray import cloudpickle
+from ray.exceptions import RayActorError
 
 from tunelight.compat import trackers
 from tunelight.compat.lightning import FABRIC, decide_in_worker, flavour, know_rank
@@ -30,18 +32,17 @@ from tunelight.compat.torch import (
     versions,
 )
 from tunelight.errors import TrainFunctionError, TrialStopped
-from tunelight.gang.causes import carried, lost_data, of_reuse
 from tunelight.gang.gpu_memory import GpuMemory
 from tunelight.gang.gpus import check_usable, cuda_devices, fixed_gpus, visible_variable
 from tunelight.gang.meeting.group import COLLECTIVE_LIMIT_S, Meeting
 from tunelight.gang.meeting.rendezvous import Rendezvous, StoreChannel
-from tunelight.gang.output import bring_home, to_driver, to_trial_log
+from tunelight.gang.output import bring_home, to_trial_log
 from tunelight.gang.parcel import receive
 from tunelight.gang.placement import Assigned, Location
 from tunelight.gang.reset import CleanState
 from tunelight.gang.watch import Collective, Sign, latest, sign_of
-from tunelight.machine.imports import collector_resting
 from tunelight.machine.metadata import ensure_entry_points
+from tunelight.machine.processes import collector_resting
 from tunelight.machine.versions import installed
 from tunelight.messages import (
     CACHE_VARIABLE,
@@ -360,6 +361,8 @@ class GangWorker:
         self, task: Task, start: Start, post: Callable[[Event], None]
     ) -> contextlib.AbstractContextManager[None]:
         if task.terminal is not None:
+            from tunelight.extras.standalone.output import to_driver
+
             return to_driver(self._rank, task.terminal, post)
         node = 0 if self._place is None else self._place.node_rank
         return to_trial_log(start.trial_dir, self._rank, task.verbose, node)
@@ -531,3 +534,39 @@ class Compiled:
             self.drop()
             said = f"{said}; all are dropped after this trial" if said else ""
         return said
+
+
+# --- A worker's exception on the driver ------------------------------------------------------------
+
+
+_ONCE = ("context has already been set", "interop threads", "already registered", "already been registered")
+"""Words of errors of calls that work once in a process."""
+
+
+def of_reuse(message: str) -> str:
+    """Return what to add to an error of a call that works once in a process, on a worker that has trained before."""
+    added = " (Workers train one trial after another. reuse_gangs=False gives each trial new ones.)"
+    return added if any(words in message for words in _ONCE) else ""
+
+
+def carried(error: BaseException) -> bytes | None:
+    """Return an exception pickled for the driver; None where that does not work, for a large one, and for an exit."""
+    try:
+        data: bytes = cloudpickle.dumps(error)
+        cloudpickle.loads(data)
+    except Exception:  # noqa: BLE001 - whatever pickling a user's object raises
+        return None
+    return data if isinstance(error, Exception) and len(data) <= _MOST_CARRIED else None
+
+
+_MOST_CARRIED = 2**20
+"""The largest size of a pickled exception, in bytes."""
+
+
+def lost_data(error: BaseException | None) -> bool:
+    """Tell whether an error follows from the end of an actor, such as a dataset's, which ends with rank 0."""
+    while error is not None:
+        if isinstance(error, RayActorError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

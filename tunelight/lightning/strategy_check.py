@@ -11,8 +11,7 @@ from typing import Any
 
 from tunelight.compat.lightning import HOW_TO_CHOOSE, Flavour, flavour, flavour_of, gang_strategy, take_interrupts
 from tunelight.errors import StrategyError
-from tunelight.session.context import Context
-from tunelight.session.session import Session
+from tunelight.session.session import Context, Session
 from tunelight.settings.backends import BACKENDS
 
 

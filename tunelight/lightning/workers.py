@@ -96,7 +96,7 @@ def _bundles_here() -> int | None:
     """Return how many workers this process's placement group has bundles for; None outside of one."""
     if "ray" not in sys.modules:
         return None  # then this process is not Ray's
-    from tunelight.gang.pool import current_group  # it imports Ray
+    from tunelight.gang.placement import current_group  # it imports Ray
 
     group = current_group()
     if group is None:

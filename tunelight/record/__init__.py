@@ -13,6 +13,7 @@ from tunelight.record.commands import Command, CommandReader, ask, send
 from tunelight.record.finding import DEFAULT_STORAGE, Found, find_sweep, is_folder, list_sweeps
 from tunelight.record.folder import (
     create_sweep_folder,
+    provenance,
     read_sweep_file,
     sweep_folder,
     to_json_types,
@@ -22,8 +23,7 @@ from tunelight.record.folder import (
     write_text,
 )
 from tunelight.record.follow import RecordFollower
-from tunelight.record.lease import Lease, Owner, driver_of, leased, record_of
-from tunelight.record.names import RECORD_FILE, SWEEP_FILE
+from tunelight.record.lease import RECORD_FILE, SWEEP_FILE, Lease, Owner, driver_of, leased, record_of
 from tunelight.record.outcomes import (
     DIVERGED,
     ERROR,
@@ -42,10 +42,8 @@ from tunelight.record.outcomes import (
     VERBS,
     Outcome,
 )
-from tunelight.record.provenance import provenance
-from tunelight.record.record import Lines, Record, read_lines, read_record, read_trial
+from tunelight.record.record import Lines, Record, read_lines, read_record, read_trial, repair
 from tunelight.record.remote import has_record, mirrored, pull, reaching
-from tunelight.record.repair import repair
 from tunelight.record.repeated import (
     Standing,
     Training,

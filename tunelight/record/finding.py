@@ -10,8 +10,7 @@ from typing import Final
 
 from tunelight.errors import StorageError, first_of, guess
 from tunelight.record.folder import read_sweep_file
-from tunelight.record.lease import record_of
-from tunelight.record.names import RECORD_FILE
+from tunelight.record.lease import RECORD_FILE, record_of
 from tunelight.record.remote import has_record, reaching, refresh
 from tunelight.stores import shown, store_of, working
 

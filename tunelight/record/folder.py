@@ -8,6 +8,8 @@ import inspect
 import json
 import os
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
@@ -18,13 +20,12 @@ import yaml
 
 from tunelight.errors import SettingsError, StorageError
 from tunelight.machine.versions import versions_of
-from tunelight.record.lease import driver_of
-from tunelight.record.names import RECORD_FILE, SWEEP_FILE, why
+from tunelight.record.lease import RECORD_FILE, SWEEP_FILE, driver_of, why
 from tunelight.record.remote import refresh
 from tunelight.settings import check_paired, check_setting
 from tunelight.settings.checks import BoundedLoader
 from tunelight.stores import ODD, delete_local, shown, store_of, working, write_atomically
-from tunelight.stores.masking import masked, masked_settings
+from tunelight.stores.masking import masked, masked_command, masked_settings
 
 _DEPTH: Final = 20
 
@@ -237,3 +238,48 @@ def read_yaml(text: str) -> Any:
         return yaml.load(text, BoundedLoader)  # noqa: S506 - it derives from PyYAML's safe loader
     except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(str(error)) from error
+
+
+# --- How a sweep was run: no environment variables are kept ----------------------------------------
+
+
+_GIT_S: Final = 5.0
+"""How long git may take, so that no sweep waits for a slow file system."""
+
+
+def provenance(file: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+    """Return ``versions``, and as ``run``: command, cwd, git, and the space's ``file``; for sweep.yaml and the record.
+
+    ``git`` is the state of the working directory: ``commit``, and whether it was ``dirty`` (changed or untracked
+    files); None outside of a repository, or where git does not answer.
+    """
+    run = {
+        "command": masked_command(sys.orig_argv),
+        "cwd": str(Path.cwd()),
+        "file": None if file is None else str(Path(file).absolute()),
+        "git": git_state(Path.cwd()),
+    }
+    return {"versions": versions(), "run": run}
+
+
+def git_state(folder: Path) -> dict[str, Any] | None:
+    """Return the commit that is checked out in ``folder``, and whether files differ from it; None if there is none."""
+    commit = _git(folder, "rev-parse", "HEAD")
+    if not commit:
+        return None
+    changed = _git(folder, "status", "--porcelain")
+    return {"commit": commit, "dirty": None if changed is None else bool(changed)}
+
+
+def _git(folder: Path, *words: str) -> str | None:
+    try:
+        done = subprocess.run(  # noqa: S603 - fixed words
+            ["git", "-C", str(folder), *words],  # noqa: S607 - the user's own git
+            capture_output=True,
+            text=True,
+            timeout=_GIT_S,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError, UnicodeError):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -8,8 +8,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from tunelight.errors import StorageError
-from tunelight.record.lease import record_of
-from tunelight.record.names import RECORD_FILE, why
+from tunelight.record.lease import RECORD_FILE, record_of, why
 from tunelight.record.record import check_format, parse, read_lines
 from tunelight.record.remote import refresh
 from tunelight.record.state import SweepState, TrialState, apply

@@ -31,9 +31,22 @@ from typing import Final
 
 from tunelight.errors import StorageError
 from tunelight.machine.processes import born, is_running, process_table
-from tunelight.record.names import OWNERS, RECORD_FILE, why
 from tunelight.stores import Store, shown, store_of
 from tunelight.stores.atomic import create_atomically, write_atomically
+
+SWEEP_FILE: Final = "sweep.yaml"
+RECORD_FILE: Final = "record.jsonl"
+OWNERS: Final = "owners"
+"""The folder that names the drivers which a sweep has had."""
+COMMANDS_FILE: Final = "commands.jsonl"
+EVENTS_END: Final = ".tunelight"
+"""The suffix of the driver's own TensorBoard files in trials' folders, where trials may write others."""
+
+
+def why(error: OSError) -> str:
+    """Return what went wrong, in the operating system's words."""
+    return error.strerror or str(error)
+
 
 _log = logging.getLogger("tunelight")
 BEAT_S: Final = 5.0

@@ -17,14 +17,15 @@ from pathlib import Path
 from typing import Final
 
 from tunelight.errors import StorageError
-from tunelight.record.lease import Lease, is_driven_here, record_of
-from tunelight.record.names import (
+from tunelight.record.lease import (
     COMMANDS_FILE,
     EVENTS_END,
     SWEEP_FILE,
+    Lease,
+    is_driven_here,
+    record_of,
     why,
 )
-from tunelight.record.shared import SharedLines
 from tunelight.stores import Store, alone, shown, store_of
 
 EVERY_S: Final = 5.0
@@ -35,12 +36,8 @@ _TICK_S: Final = 0.2
 _SHARE: Final = 0.1
 _LOOK_S: Final = 1.0
 """How long a look at who owns the sweep holds for further files: the record is safe without (decision 0015)."""
-_COMMANDS_S: Final = 0.75
-"""Seconds between two looks for commands in a store."""
 _OF_TRIALS: Final = (f"*/events.out.tfevents*{EVENTS_END}",)
 """The files that the driver writes into trials' folders."""
-_OTHERS: Final = (COMMANDS_FILE,)
-"""Files in a sweep's folder that are uploaded when they are written."""
 
 _log = logging.getLogger("tunelight")
 
@@ -48,16 +45,12 @@ _log = logging.getLogger("tunelight")
 # --- readers ----------------------------------------------------------------------------------------------
 
 
-def refresh(path: Path, *, shared: bool = False) -> None:
+def refresh(path: Path) -> None:
     """Download a file of a sweep if the store's is newer; call this before reading it.
 
-    Does nothing without a store, nor for files of a driver on this machine, unless they are ``shared``: lines that
-    other processes write too. Raises: OSError.
+    Does nothing without a store, nor for files of a driver on this machine. Raises: OSError.
     """
     store = store_of(path)
-    if shared:
-        SharedLines(path).bring()
-        return
     if store is None or is_driven_here(path.parent):
         return
     if not path.parent.exists() and store.stat(path) is None:  # there is no such sweep
@@ -135,14 +128,14 @@ class StoreMirror:
 
     def _files(self) -> list[Path]:
         own = self._lease.owner.record
-        others = {*_OTHERS, *(path.name for path in self._folder.glob("record*.jsonl") if path.name != own)}
+        others = {COMMANDS_FILE, *(path.name for path in self._folder.glob("record*.jsonl") if path.name != own)}
         top = (path for path in self._folder.iterdir() if not path.name.startswith(".") and path.name not in others)
         inner = (path for pattern in _OF_TRIALS for path in self._folder.glob(pattern))
         return [path for path in (*top, *inner) if path.is_file()]
 
     def follow(self, over: threading.Event, soon: threading.Event) -> None:
-        """Upload the record as it grows and the rest every few seconds, and download commands, until it is ``over``."""
-        due = record_due = commands_due = 0.0
+        """Upload the record as it grows, and the rest every few seconds, until it is ``over``."""
+        due = record_due = 0.0
         while not over.is_set():
             began = time.monotonic()
             if soon.is_set() or began >= due:
@@ -152,10 +145,6 @@ class StoreMirror:
             elif began >= record_due and self.failed is None:
                 self.upload(record_only=True)
                 record_due = began + max(_RECORD_S, (time.monotonic() - began) / _SHARE)
-            if began >= commands_due:
-                with contextlib.suppress(OSError):  # a store that does not answer now may do so at the next look
-                    refresh(self._folder / COMMANDS_FILE, shared=True)
-                commands_due = time.monotonic() + _COMMANDS_S
             soon.wait(_TICK_S)
 
 
@@ -163,7 +152,7 @@ class StoreMirror:
 def mirrored(folder: Path, lease: Lease) -> Iterator[Callable[[], None]]:
     """Upload the driver's files while the context lasts, and the rest at its end; does nothing without a store.
 
-    Nothing is uploaded once another host has taken the ``lease``. Commands that others have put there are downloaded.
+    Nothing is uploaded once another host has taken the ``lease``.
     Gives a function that uploads soon, for what somebody waits for. What could not be uploaded stays in the folder,
     and a sweep that is resumed on this machine starts with it.
 

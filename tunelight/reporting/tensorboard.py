@@ -27,7 +27,7 @@ from tensorboard.plugins.text import metadata as text_metadata
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from tunelight.record import FAILED, FINISHED, PAUSED, STOPPED, SweepState, TrialState
-from tunelight.record.names import EVENTS_END
+from tunelight.record.lease import EVENTS_END
 from tunelight.reporting.guard import guarded
 from tunelight.settings.checks import flatten
 

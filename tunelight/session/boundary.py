@@ -198,7 +198,7 @@ class Boundary:
         filename: str | None = None,
         last: bool = False,
     ) -> None:
-        """Report metrics and obey the gang's decision; see :meth:`tunelight.session.context.Context.report`.
+        """Report metrics and obey the gang's decision; see :meth:`tunelight.session.session.Context.report`.
 
         ``last``: the fit makes no report after it, as far as is known.
         """

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.util
 import itertools
 import os
 import secrets
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any, Literal
 
 from ray.tune import Callback
 
@@ -24,12 +21,12 @@ from tunelight import errors, stores
 from tunelight.cluster.connect import at_once, check_ray, connected, step_of, tune_environment, waits_for
 from tunelight.cluster.local import env_of_workers
 from tunelight.compat.arguments import known_arguments
-from tunelight.compat.ray import announced
-from tunelight.errors import PreemptedError, ReportError, SettingsError, SweepFailedError, TunelightError, guess
-from tunelight.lightning.recipe import training_setting
-from tunelight.machine.notebook import write
+from tunelight.compat.lightning import decide
+from tunelight.compat.ray import announced, check_version
+from tunelight.errors import PreemptedError, SweepFailedError, TunelightError, guess
+from tunelight.lightning.recipe import training_code, training_setting
 from tunelight.machine.signals import grace_s
-from tunelight.messages import RESULT_KEY, DatasetHandle, Evaluation, Text, WorkerError
+from tunelight.messages import RESULT_KEY, DatasetHandle, Evaluation, WorkerError
 from tunelight.policies import FailurePolicy, FirstTrials
 from tunelight.record import (
     FINISHED,
@@ -44,7 +41,7 @@ from tunelight.record import (
     mirrored,
     write_sweep_file,
 )
-from tunelight.resources import Reservation
+from tunelight.resources import Reservation, reserve
 from tunelight.results import SweepResults
 from tunelight.settings import Checkpoints, Mode, Settings
 from tunelight.settings.backends import Backend
@@ -53,7 +50,6 @@ from tunelight.settings.code import Style, script_file
 from tunelight.space import SearchSpace
 from tunelight.space.check import check_settings
 from tunelight.stores import delete, for_tune
-from tunelight.sweep.building import build_parts, served
 from tunelight.sweep.control import SweepControl
 from tunelight.sweep.past import SavedSweep, open_saved_sweep, sweep_file_of
 
@@ -223,6 +219,8 @@ def _run_sweep(space: SearchSpace, settings: Settings, control: SweepControl) ->
         check_ray(settings)
         grace_s()
         if settings.web:
+            from tunelight.extras.web.beside import check_web
+
             check_web()
         steps = stack.enter_context(Steps(shown=bool(settings.progress)))
         steps("Checking the sweep")
@@ -230,7 +228,11 @@ def _run_sweep(space: SearchSpace, settings: Settings, control: SweepControl) ->
         if past is not None and not sweep.to_do:
             past.settle(sweep.searcher)
             return SweepResults.load(sweep.folder, space.objects)
-        page = LivePage(sweep.folder) if settings.web else None
+        page = None
+        if settings.web:
+            from tunelight.extras.web.beside import LivePage
+
+            page = LivePage(sweep.folder)
         steps(step_of(settings.address))
         with (
             connected(settings, sweep.reservation, sweep.folder / SWEEP_FILE, control.signals) as (reservation, watch),
@@ -291,11 +293,11 @@ def _tune(
     from tunelight.gang.seat import sweep_seats
     from tunelight.schedulers.choose import judged_by
     from tunelight.searchers import SweepSearch
-    from tunelight.trial.output import SettlingCallback
+    from tunelight.trial.callbacks import SettlingCallback
     from tunelight.trial.spec import spec_of_sweep
     from tunelight.trial.trainable import make_trainable
 
-    if (warm := sys.modules.get("tunelight.gang.pool")) is not None:
+    if (warm := sys.modules.get("tunelight.extras.standalone.pool")) is not None:
         warm.pool.close()  # idle gangs of this process's own fits hold resources
     space, settings, folder = sweep.space, sweep.settings, sweep.folder
     scheduler, searcher = sweep.scheduler, sweep.searcher
@@ -359,9 +361,8 @@ def _parts(
     from tunelight.record import RecordCallback
     from tunelight.reporting import ProgressCallback, TensorBoardCallback
     from tunelight.searchers import TrackingSearcher
-    from tunelight.sweep.run import FailFast
     from tunelight.sweep.steering import Steering
-    from tunelight.trial.output import OutputCallback
+    from tunelight.trial.callbacks import SilentCallback
     from tunelight.trial.trial import trial_seed
 
     settings, folder = sweep.settings, sweep.folder
@@ -392,7 +393,11 @@ def _parts(
     of_script = bool(settings.progress) and not sweep.space.domains
     progress = False if of_script else settings.progress
     shown = ProgressCallback(record.state, total=total, progress=progress, steps=steps, waits=waits)
-    output = [OutputCallback(folder if of_script else None)] if of_script or settings.verbose < 2 else []
+    output = [SilentCallback()] if settings.verbose < 2 else []
+    if of_script:
+        from tunelight.extras.scripts.output import OutputCallback
+
+        output = [OutputCallback(folder)]
     steering = Steering(
         record,
         search,
@@ -425,47 +430,6 @@ def _parts(
             one.close()
         if tracking is not None:
             tracking.close({trial.id: trial.state for trial in record.state.trials.values()})
-
-
-# --- The live page of a sweep that begins: its server is started beside it, and its address printed ---
-
-
-_WAIT_S: Final = 35.0
-
-
-def check_web() -> None:
-    """Raise SettingsError where web=True needs what is not installed."""
-    missing = [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise SettingsError(f"web=True needs {' and '.join(missing)}: pip install 'tunelight[web]', or leave web= out.")
-
-
-class LivePage:
-    """Starts the server of a sweep's storage folder, or finds the one that runs, while the sweep goes on.
-
-    A page that cannot be started does not end the sweep. Runs on: driver.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._said = ""
-        self._thread = threading.Thread(target=self._start, name="live page", daemon=True)
-        self._thread.start()
-
-    def _start(self) -> None:
-        from tunelight.extras.web.server import start
-
-        try:
-            place, token = start(self._folder.parent).split("/?", 1)
-            self._said = f"Live page: {place}/sweep/{quote(self._folder.name, safe='')}?{token}"
-        except (ReportError, OSError) as error:
-            self._said = f"The live page could not be started, and the sweep goes on without: {error}"
-
-    def say(self) -> None:
-        """Print the address, once the server answers."""
-        self._thread.join(_WAIT_S)
-        said = self._said or "The live page has not come up yet: tunelight serve shows it."
-        write(Text(f"{said}\n", error=True))
 
 
 # --- PreparedSweep: a sweep that is ready to run, and the folder that it claims -------------------
@@ -647,3 +611,47 @@ def _why(error: WorkerError, failures: int) -> str:
 def _holds(metrics: Mapping[str, Any], name: str) -> bool:
     """Tell whether a report holds a metric; "outer/inner" is a nested one."""
     return name in metrics or name.replace("/", ".") in flatten(metrics)
+
+
+# --- The parts of a sweep that can be built before Ray starts, and its datasets --------------------
+
+
+def served(settings: Settings, reservation: Reservation) -> contextlib.AbstractContextManager[DatasetHandle | None]:
+    """Serve the datasets of a sweep to its trials, if it has any."""
+    if not settings.datasets:
+        return contextlib.nullcontext()
+    least = reservation.least or reservation.workers
+    from tunelight.extras.data.server import served as serve
+
+    return serve(settings, least)
+
+
+def build_parts(
+    space: SearchSpace, settings: Settings, folder: Path | None = None, **facts: Any
+) -> tuple[Reservation, Callable[[dict[str, Any]], object], GangScheduler, Searcher]:
+    """Build reservation, training code, scheduler and searcher of a sweep before Ray starts, so that errors come early.
+
+    ``folder``: of a sweep that is resumed; ``facts``: for its scheduler, see :class:`SweepFacts`.
+    """
+    with space.placing(settings, training_setting(settings)):
+        decide(settings.lightning, f"The code of this sweep uses {settings.lightning}")
+    with space.placing(settings, "resources_per_trial"):
+        reservation = reserve(
+            settings.workers, settings.cpus_per_worker, settings.gpus_per_worker, settings.resources_per_trial
+        )
+    with space.placing(settings, "datasets"):
+        if settings.datasets:
+            from tunelight.extras.data.server import check_sources
+
+            check_sources(settings.datasets, reservation.least or reservation.workers)
+    code = training_code(space, settings)
+    from tunelight.schedulers.choose import build_scheduler, check_company  # imports Ray Tune
+    from tunelight.searchers.choose import build_searcher
+
+    check_version()
+    with space.placing(settings, "scheduler"):
+        scheduler = build_scheduler(settings, space.domains, **facts)
+        check_company(scheduler, settings)
+    with space.placing(settings, "searcher"):
+        searcher = build_searcher(space, settings, folder)
+    return reservation, code, scheduler, searcher

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -14,13 +15,11 @@ import ray
 from tunelight.checkpoints import files as checkpoints
 from tunelight.compat.ray import DONE, RESULT_DUPLICATE, SHOULD_CHECKPOINT, TRAINING_ITERATION, announce, nothing_saved
 from tunelight.errors import GangError, TrialError
-from tunelight.gang.drain import DRAINED, moved_away, reason_to_leave
 from tunelight.gang.gang import Gang
-from tunelight.gang.gang_log import GangLog
-from tunelight.gang.orders import Orders, Reason, orders_of
+from tunelight.gang.orders import DRAINED, Orders, Reason, moved_away, orders_of, reason_to_leave
 from tunelight.gang.parcel import with_parameters
 from tunelight.gang.run import head_error
-from tunelight.machine.imports import collector_resting
+from tunelight.machine.processes import collector_resting
 from tunelight.messages import (
     RESULT_KEY,
     Adopt,
@@ -367,3 +366,36 @@ class GangTrainable(Trainable):
 def make_trainable(spec: TrialSpec, name: str = "gang") -> type[GangTrainable]:
     """Return a Trainable class for ``spec``. Tune registers it by ``name`` in a process, and restores by that name."""
     return type(name, (GangTrainable,), {"spec": spec, "__module__": __name__})
+
+
+class GangLog:
+    """Describes a trial's gang each time its workers have changed. Runs on: trial (the head's process)."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._began: float | None = None
+        self._described: tuple[Any, ...] = ()
+
+    def begin(self) -> None:
+        """Note that a trial is about to start on the gang, or to start again."""
+        self._began, self._described = self._clock(), ()
+
+    def news(self, gang: Gang) -> dict[str, Any] | None:
+        """Return a description of the gang, or None where it is the one returned last.
+
+        Keys: ``gang`` (its id), ``nodes`` (host and node of each worker, by rank), ``warm`` (whether none of its
+        workers is new), ``began`` and ``ready`` (seconds since the epoch between which the trial waited for them).
+        """
+        if not gang.size:
+            return None
+        workers = tuple((worker.hostname, worker.node_id, worker.pid) for worker in gang.locations)
+        if workers == self._described:
+            return None
+        began, self._described, self._began = self._began, workers, None
+        return {
+            "gang": gang.name,
+            "nodes": tuple(f"{host}#{node[:6]}" for host, node, _ in workers),
+            "warm": gang.warm,
+            "began": gang.met_at if began is None else began,
+            "ready": gang.met_at if began is None else max(began, gang.met_at),
+        }

@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tunelight.checkpoints import adoption as adoptions
 from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import CheckpointError, TrialError
 from tunelight.gang.run import ResilientRun
@@ -140,7 +139,7 @@ class Trial:
 
     def _after_adoption(self, found: CheckpointInfo | None, upto: int | None) -> CheckpointInfo | None:
         """Return where to resume: from the other trial's checkpoint, if the last adoption is in none of its own yet."""
-        adoption = adoptions.read_adoption(self.folder)
+        adoption = checkpoints.read_adoption(self.folder)
         if adoption is None or (found is not None and found.number > adoption.number):
             return found
         if upto is not None and adoption.number > upto:  # the driver did not hear of that report
@@ -175,7 +174,7 @@ class Trial:
     def _forget_adoption(self) -> None:
         self._adopted_at = None
         with suppress(OSError):
-            adoptions.forget_adoption(self.folder)
+            checkpoints.forget_adoption(self.folder)
 
     def prune(self) -> None:
         """Delete the checkpoints that are not needed any more."""
@@ -200,9 +199,9 @@ class Trial:
         if how == "memory":
             self._adopted_at = number = self.run.number
             name = Path(adopt.folder or adopt.parent).name
-            adoption = adoptions.Adoption(number, adopt.parent, name, adopt.number)
+            adoption = checkpoints.Adoption(number, adopt.parent, name, adopt.number)
             with suppress(OSError):
-                adoptions.note_adoption(adoption, self.folder)
+                checkpoints.note_adoption(adoption, self.folder)
 
     def adoption(self) -> str | None:
         """Return the outcome of the last order to adopt, once: "memory", "disk" or "none"."""

@@ -159,10 +159,10 @@ def test_reproduce_says_whether_metrics_match(tmp_path, monkeypatch, again, code
 
 @pytest.mark.parametrize(("error", "code"), [(None, OK), ("rank 0: ValueError: shapes differ", FAILED)])
 def test_check_tells_of_its_batch(monkeypatch, error, code):
-    from tunelight.sweep.check import DryRun
+    from tunelight.extras.check import DryRun
 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    taking(monkeypatch, "tunelight.sweep.check.dry_run", DryRun({"model.lr": 0.1}, {"val_loss": 2.3}, error))
+    taking(monkeypatch, "tunelight.extras.check.dry_run", DryRun({"model.lr": 0.1}, {"val_loss": 2.3}, error))
     done = call("check", FILE, "--batch", code=code)
     assert ("shapes differ" if error else "One batch trained; reported: val_loss=2.3") in done.output
     assert json.loads(call("check", FILE, "--batch", "--json", code=code).stdout)["batch"]["error"] == error

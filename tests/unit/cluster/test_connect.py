@@ -11,7 +11,7 @@ import ray
 from ray._private.accelerators import NvidiaGPUAcceleratorManager
 
 from tunelight.cluster.connect import _check_versions, nodes_of
-from tunelight.cluster.runtime_env import for_job, for_workers, refuse_local
+from tunelight.cluster.local import for_job, for_workers, refuse_local
 from tunelight.errors import ResourceError, SettingsError
 
 HERE = platform.python_version()

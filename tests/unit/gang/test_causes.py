@@ -12,7 +12,8 @@ import cloudpickle
 import pytest
 
 from tunelight.errors import StrategyError, TrialError
-from tunelight.gang.causes import carried, own_error
+from tunelight.extras.standalone.driver import own_error
+from tunelight.gang.worker import carried
 from tunelight.messages import WorkerError
 
 

@@ -17,7 +17,6 @@ from tests.kit.contract import GangContract
 from tests.kit.fakes import FakeGang
 from tunelight.gang import worker
 from tunelight.gang.gang import Gang
-from tunelight.gang.gang_log import GangLog
 from tunelight.gang.membership import Membership
 from tunelight.gang.placement import Location
 from tunelight.gang.seat import Seat
@@ -27,6 +26,7 @@ from tunelight.gang.worker import TrialBox
 from tunelight.messages import Continue, Ended, Event, Report, Saved
 from tunelight.policies import FailurePolicy
 from tunelight.resources import Reservation
+from tunelight.trial.trainable import GangLog
 
 
 def test_a_gang_runs_until_its_last_event_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from tunelight.gang.output import RankLog, RankStream, to_driver, to_trial_log
+from tunelight.extras.standalone.output import RankStream, to_driver
+from tunelight.gang.output import RankLog, to_trial_log
 from tunelight.messages import Terminal, Text
 
 

@@ -15,8 +15,7 @@ from tests.kit.recording import Clock
 from tunelight.errors import GangError, TrialError
 from tunelight.extras.standalone.driver import _listen
 from tunelight.gang import orders
-from tunelight.gang.drain import DRAINED, LOOK_S, NODES_S, DrainWatch, moved_away
-from tunelight.gang.orders import OrderBook, Orders, Reason, orders_of
+from tunelight.gang.orders import DRAINED, LOOK_S, NODES_S, DrainWatch, OrderBook, Orders, Reason, moved_away, orders_of
 from tunelight.gang.run import ResilientRun, drained
 from tunelight.gang.spec import GangSpec
 from tunelight.messages import (

@@ -150,9 +150,9 @@ def test_only_what_has_another_way_on_macos_reads_what_linux_alone_has():
         ("extras/data/cached.py", "/proc"),
         ("extras/data/cached.py", "memfd_create"),
         ("machine/processes.py", "/proc"),
-        ("machine/forkserver/server.py", "/proc"),  # workers are started one by one on macOS
-        ("machine/forkserver/server.py", "sched_"),
-        ("machine/forkserver/setup_worker.py", "sched_"),
+        ("extras/forks/server.py", "/proc"),  # workers are started one by one on macOS
+        ("extras/forks/server.py", "sched_"),
+        ("extras/forks/setup_worker.py", "sched_"),
     }
 
 

@@ -15,14 +15,14 @@ import pytest
 from tests.kit.recording import Sweep, Writer
 from tunelight import record as storage
 from tunelight.errors import SettingsError, StorageError
-from tunelight.record import create_sweep_folder, find_sweep, leased, list_sweeps, write_sweep_file
-from tunelight.record.provenance import git_state
-from tunelight.record.upkeep import (
+from tunelight.extras.upkeep import (
     check_deletable,
     delete_checkpoints,
     delete_sweep,
     size_of,
 )
+from tunelight.record import create_sweep_folder, find_sweep, leased, list_sweeps, write_sweep_file
+from tunelight.record.folder import git_state
 from tunelight.results import SweepResults
 from tunelight.stores import store_of
 from tunelight.stores.masking import masked_command

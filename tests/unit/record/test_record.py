@@ -32,7 +32,7 @@ from tunelight.record import (
     send,
     standings,
 )
-from tunelight.record.names import COMMANDS_FILE
+from tunelight.record.lease import COMMANDS_FILE
 from tunelight.record.repeated import chosen
 from tunelight.schedulers import ASHA
 from tunelight.schedulers.base import GangScheduler

@@ -12,11 +12,11 @@ import pytest
 from tests.kit.recording import overtaken
 from tests.kit.waiting import until
 from tunelight import stores
-from tunelight.errors import SettingsError, StorageError
+from tunelight.errors import CommandError, SettingsError, StorageError
 from tunelight.record import (
-    CommandReader,
     Record,
     RecordFollower,
+    ask,
     create_sweep_folder,
     find_sweep,
     leased,
@@ -25,13 +25,11 @@ from tunelight.record import (
     read_record,
     read_sweep_file,
     record_of,
-    send,
     sweep_folder,
     write_sweep_file,
 )
 from tunelight.record import remote as remote_module
-from tunelight.record.lease import Lease, Owner, Owners, claim
-from tunelight.record.names import COMMANDS_FILE
+from tunelight.record.lease import COMMANDS_FILE, Lease, Owner, Owners, claim
 from tunelight.record.remote import StoreMirror, pull
 from tunelight.stores import Store, for_tune, store_of
 
@@ -285,46 +283,23 @@ def test_what_a_driver_could_not_bring_is_kept_also_where_its_machine_was_starte
             assert len(read_record(folder).trials["0"].history) == 3
 
 
-# --- lines that any machine writes ------------------------------------------------------------------------
+# --- commands ---------------------------------------------------------------------------------------------
 
 
-def test_of_machines_that_write_at_the_same_moment_none_loses_its_line(storage, machine, monkeypatch):
+def test_a_sweep_in_a_store_is_told_on_its_driver_s_machine(storage, machine):
     folder = create_sweep_folder(storage(), "s")
-    create = Store.create
-
-    def slow(store: Store, path: Path, data: bytes) -> bool:
-        monkeypatch.setattr(Store, "create", create)
-        send(folder, "stop", "1")
-        return create(store, path, data)
-
-    monkeypatch.setattr(Store, "create", slow)
-    send(folder, "stop", "2")
+    record = begun(folder)
+    claim(Owners(folder))
+    assert upload(folder)
     machine("second")
     other = storage() / "s"
-    reader = CommandReader(other)
-    for expected in (["1", "2"], [], ["3"]):
-        if expected == ["3"]:
-            send(other, "stop", "3")
-        remote_module.refresh(other / COMMANDS_FILE, shared=True)
-        assert [command.trial for command in reader.news()] == expected
+    with pytest.raises(CommandError, match=r"is in an object store, and process \d+ on .* runs it: tell it to stop on"):
+        ask(RecordFollower(other), "stop", "0")
+    assert not (other / COMMANDS_FILE).exists()
+    record.close()
 
 
-def stopped(folder: Path) -> list[str | None]:
-    """Return which trials the commands of a sweep name, as a machine reads them that has read none."""
-    remote_module.refresh(folder / COMMANDS_FILE, shared=True)
-    return [command.trial for command in CommandReader(folder).news()]
-
-
-def test_lines_of_a_sweep_that_was_deleted_are_not_those_of_the_next(storage, machine):
-    for texts in (["first", "second"], ["third"], ["fourth", "fifth", "sixth"]):
-        machine("first")
-        folder = create_sweep_folder(storage(), "s")
-        for text in texts:
-            send(folder, "stop", text)
-        machine("second")
-        assert stopped(storage() / "s") == texts
-        machine("first")
-        there(folder).delete(folder)
+# --- what is created once ---------------------------------------------------------------------------------
 
 
 def test_an_object_whose_creation_was_sent_twice_is_ones_own(storage):
@@ -356,14 +331,3 @@ def test_an_object_whose_creation_was_sent_twice_is_ones_own(storage):
         store._system = system
     assert not store.create(path, b"another's")
     assert store.read(path) == b"mine"
-
-
-def test_a_line_that_a_full_disk_has_torn_is_brought_again(storage, machine):
-    folder = create_sweep_folder(storage(), "s")
-    send(folder, "stop", "1")
-    machine("second")
-    other = storage() / "s"
-    assert stopped(other) == ["1"]
-    path = other / COMMANDS_FILE
-    path.write_bytes(path.read_bytes()[:9])
-    assert stopped(other) == ["1"]

@@ -312,7 +312,7 @@ def test_a_broken_stream_never_ends_the_sweep(caplog):
 SHOWN = """
 import signal, sys
 from types import SimpleNamespace
-from tunelight.machine import notebook
+from tunelight.extras.standalone import cell
 from tunelight.machine.signals import StopSignals
 from tunelight.messages import Text
 from tunelight.record import SweepState, apply
@@ -333,7 +333,7 @@ with Steps(after_s=0) as steps, StopSignals(shown.say):
     [
         "shown.on_trial_complete(1, [], SimpleNamespace(trial_id='00000'))",
         "shown.close()",
-        "with notebook.shown() as show: show(Text('of a rank'))",
+        "with cell.shown() as show: show(Text('of a rank'))",
         "signal.signal(signal.SIGUSR1, lambda *_: None); signal.raise_signal(signal.SIGINT)",
     ],
 )

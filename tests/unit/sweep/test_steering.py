@@ -17,7 +17,7 @@ import tunelight as tl
 from tests.kit.recording import Sweep
 from tunelight.errors import CommandError
 from tunelight.record import leased, read_sweep_file, send
-from tunelight.record.names import COMMANDS_FILE
+from tunelight.record.lease import COMMANDS_FILE
 from tunelight.schedulers import GangScheduler
 from tunelight.schedulers.base import adapted
 from tunelight.searchers import RandomSearcher, SweepSearch

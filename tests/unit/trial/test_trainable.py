@@ -20,12 +20,12 @@ from tests.kit.heads import Heads, heads_in
 from tests.kit.waiting import until
 from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import CheckpointError, GangError, SettingsError, TrialError
-from tunelight.gang.drain import Reason
+from tunelight.extras.plain_tune import gang_trainable
+from tunelight.gang.orders import Reason
 from tunelight.messages import RESULT_KEY, Resize, Stop
 from tunelight.policies import FailurePolicy
 from tunelight.resources import reserve
 from tunelight.trial import trainable
-from tunelight.trial.plain_tune import gang_trainable
 from tunelight.trial.trainable import GangTrainable, make_trainable
 from tunelight.trial.trial import trial_seed
 

@@ -17,8 +17,8 @@ from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import TrialError
 from tunelight.gang.gang import WRITE_LIMIT_S
 from tunelight.messages import name_of_trial, repetition_in
-from tunelight.trial import output
-from tunelight.trial.output import SettlingCallback
+from tunelight.trial import callbacks
+from tunelight.trial.callbacks import SettlingCallback
 from tunelight.trial.trainable import make_trainable
 from tunelight.trial.trial import Trial
 
@@ -117,7 +117,7 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         calls.append(heads)
         return heads[:1], heads[1:]
 
-    monkeypatch.setattr(output, "ray", SimpleNamespace(wait=wait))
+    monkeypatch.setattr(callbacks, "ray", SimpleNamespace(wait=wait))
     return calls
 
 

@@ -167,7 +167,7 @@ def _unpacked(said: str, data: bytes) -> Any:
 
 def _start(files: list[int], modules: Mapping[str, str]) -> None:
     """Start a process with these open files: as a fork where this one is a fork, else as a new Python."""
-    forks = sys.modules.get("tunelight.machine.forkserver.setup_worker")
+    forks = sys.modules.get("tunelight.extras.forks.setup_worker")
     if forks is not None:
         template = f"with-{installed.version(modules)}" if modules else ""
         with contextlib.suppress(OSError, EOFError, ValueError):

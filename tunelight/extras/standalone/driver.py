@@ -27,17 +27,18 @@ from tunelight.compat.lightning import VARIABLE, Callback, Checkpoint, Precision
 from tunelight.compat.ray import is_client, without_hints_on_deaths
 from tunelight.errors import ResourceError, StrategyError, WorkerFailedError, guess
 from tunelight.extras.standalone import job
+from tunelight.extras.standalone.cell import shown
 from tunelight.extras.standalone.disks import Files, read
-from tunelight.gang.causes import own_error
-from tunelight.gang.drain import DRAINED, Reason, reason_to_leave
+from tunelight.extras.standalone.pool import Held, pool
 from tunelight.gang.gang import Gang
+from tunelight.gang.orders import DRAINED, Reason, reason_to_leave
 from tunelight.gang.parcel import Packed, arrives, unpack
-from tunelight.gang.pool import Held, current_group, pool
+from tunelight.gang.placement import current_group
 from tunelight.gang.run import ResilientRun
 from tunelight.gang.spec import GangSpec, passed_on
 from tunelight.lightning.launcher import give_back, hold
 from tunelight.lightning.workers import Workers
-from tunelight.machine.notebook import is_terminal, shown, write
+from tunelight.machine.stdout import is_terminal, write
 from tunelight.messages import CheckpointInfo, Continue, Report, Terminal, Text
 from tunelight.resources import Reservation, check_devices
 from tunelight.session.task import Home, Start, Task
@@ -426,3 +427,19 @@ def _reporter() -> TrialReporter | None:
     from tunelight.extras.standalone.tune import trial_reporter  # Ray Tune is imported already
 
     return trial_reporter()
+
+
+def own_error(failed: WorkerFailedError) -> Exception:
+    """Return the exception that was raised on a worker, with a note of rank, node and traceback.
+
+    Returns ``failed`` itself where the exception was not `carried`, or this process cannot import its class.
+    """
+    try:
+        own: Any = cloudpickle.loads(failed.error.exception or b"")
+    except Exception:  # noqa: BLE001 - as above
+        return failed
+    if not isinstance(own, Exception):
+        return failed
+    for note in (str(failed), *getattr(failed, "__notes__", ())):
+        own.add_note(note)
+    return own

@@ -22,9 +22,9 @@ from tunelight.cluster.connect import connected, live_nodes
 from tunelight.cluster.local import env_of_workers
 from tunelight.compat.lightning import VARIABLE
 from tunelight.errors import GangError, SettingsError, TrialError, TunelightError
+from tunelight.extras.standalone.pool import Held, pool
 from tunelight.extras.tuneup.search import Choices, Figures, Search, Setting, UnmeasuredError, bottleneck
 from tunelight.extras.tuneup.worker import Measure
-from tunelight.gang.pool import Held, pool
 from tunelight.gang.run import ResilientRun
 from tunelight.gang.spec import GangSpec, passed_on
 from tunelight.machine.signals import StopSignals
@@ -37,7 +37,7 @@ from tunelight.space import SearchSpace
 from tunelight.space.check import check_settings
 from tunelight.space.parts import split_config
 from tunelight.stores.atomic import replacing
-from tunelight.sweep.building import build_parts
+from tunelight.sweep.run import build_parts
 
 _LOADERS = (0, 1, 2, 4)
 _PIECES = (1, 2)

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tunelight.compat.lightning import Checkpoint, CSVLogger, MLFlowLogger, TensorBoardLogger, pl
-from tunelight.session.context import Context
-from tunelight.session.session import Session
+from tunelight.session.session import Context, Session
 
 _NOTE = "loggers.json"
 _LIGHTNINGS_NAME = "lightning_logs"

@@ -54,7 +54,7 @@ def _driver_launcher() -> type[DriverLauncher]:
 
 
 def _assigned(resource: str) -> float:
-    from tunelight.gang.pool import assigned  # it imports Ray
+    from tunelight.gang.placement import assigned  # it imports Ray
 
     return assigned().get(resource, 0)
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tunelight.errors import GangError
+from tunelight.extras.forks import setup_worker
 from tunelight.extras.scripts import worker
-from tunelight.machine.forkserver import setup_worker
 from tunelight.session.task import Home
 
 

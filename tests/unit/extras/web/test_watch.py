@@ -21,10 +21,9 @@ from tests.kit.waiting import until
 from tunelight.errors import ReportError, SettingsError
 from tunelight.extras.web import server
 from tunelight.extras.web.app import log_part
+from tunelight.extras.web.beside import LivePage, check_web
 from tunelight.extras.web.watch import SweepList, SweepWatch
 from tunelight.record import Record, leased, list_sweeps, mirrored, read_trial, view, write_sweep_file
-from tunelight.sweep import run as sweeps
-from tunelight.sweep.run import LivePage, check_web
 
 
 def watched(folder: Path) -> SweepWatch:
@@ -218,7 +217,7 @@ def test_a_server_that_cannot_start_says_why_and_the_sweep_goes_on(
 def test_a_sweep_with_a_page_is_refused_before_ray_starts_where_packages_are_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sweeps.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(SettingsError, match=r"web=True needs starlette and uvicorn: pip install 'tunelight\[web\]'"):
         check_web()
 

@@ -216,18 +216,6 @@ def own_sources() -> Sources:
     return sources
 
 
-def current_group() -> PlacementGroup | None:
-    """Return the placement group of the trial in this process, or None outside of trials."""
-    return ray.util.get_current_placement_group() if ray.is_initialized() else None
-
-
-def assigned() -> dict[str, float]:
-    """Return the resources that Ray has assigned to this worker process; none where this process is no worker."""
-    if not ray.is_initialized() or ray.get_runtime_context().worker.mode != ray.WORKER_MODE:
-        return {}
-    return dict(ray.get_runtime_context().get_assigned_resources())
-
-
 def _alike(first: GangSpec, second: GangSpec) -> bool:
     """Tell whether two specs ask for the same workers; folder, import paths and retries belong to each job."""
 

@@ -9,8 +9,9 @@ import pytest
 from rich.console import Console
 
 from tunelight.cluster.connect import quiet
-from tunelight.machine import notebook
-from tunelight.machine.notebook import Cell, NotebookTerminal, is_terminal
+from tunelight.extras.standalone import cell as cells
+from tunelight.extras.standalone.cell import Cell, NotebookTerminal
+from tunelight.machine.stdout import is_terminal
 from tunelight.messages import Text
 from tunelight.reporting.display import choose_view
 
@@ -66,8 +67,8 @@ def test_a_bar_is_drawn_in_place_and_lines_are_written(capsys: pytest.CaptureFix
 
 
 def test_a_long_drawing_goes_on_in_another_output(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notebook, "_MOST_LINES", 4)
-    monkeypatch.setattr(notebook, "_LIVE_LINES", 2)
+    monkeypatch.setattr(cells, "_MOST_LINES", 4)
+    monkeypatch.setattr(cells, "_LIVE_LINES", 2)
     display = Display()
     cell = Cell(display)
     cell.show(Text("\ra\nb\nc\nd\ne"))
@@ -77,7 +78,7 @@ def test_a_long_drawing_goes_on_in_another_output(monkeypatch: pytest.MonkeyPatc
 
 
 def test_outside_of_a_notebook_text_is_written_as_it_comes(capsys: pytest.CaptureFixture[str]) -> None:
-    with notebook.shown() as show:
+    with cells.shown() as show:
         show(Text("\rbar"))
         show(Text("wrong\n", error=True))
     assert capsys.readouterr() == ("\rbar", "wrong\n")
@@ -107,6 +108,6 @@ def test_any_object_may_stand_for_a_stream(stream: Any) -> None:
 @pytest.mark.parametrize("stream", [Tee(), None])
 def test_what_ranks_print_reaches_any_object_that_writes(stream: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout", stream)
-    with quiet(0), notebook.shown() as show:
+    with quiet(0), cells.shown() as show:
         show(Text("[0] a line\n", False))
     assert stream is None or stream.text == "[0] a line\n"

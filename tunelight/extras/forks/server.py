@@ -34,8 +34,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path[0] = str(Path(__file__).parents[3])  # in place of this script's folder
-from tunelight.machine.forkserver import setup_worker
-from tunelight.machine.forkserver.setup_worker import Request
+from tunelight.extras.forks import setup_worker
+from tunelight.extras.forks.setup_worker import Request
 from tunelight.machine.processes import is_running
 
 sys.path.pop(0)

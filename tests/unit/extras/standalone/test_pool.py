@@ -13,9 +13,9 @@ import pytest
 from tests.kit.waiting import until
 from tunelight.errors import GangError
 from tunelight.extras.standalone import driver as drivers
+from tunelight.extras.standalone import pool as pools
 from tunelight.extras.standalone.driver import DriverLauncher
-from tunelight.gang import pool as pools
-from tunelight.gang.pool import Held, Pool
+from tunelight.extras.standalone.pool import Held, Pool
 from tunelight.gang.spec import GangSpec
 from tunelight.resources import Reservation
 from tunelight.session.task import Home

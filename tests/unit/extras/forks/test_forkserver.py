@@ -21,8 +21,8 @@ import pytest
 
 from tests.kit.waiting import until
 from tunelight.cluster.local import fork_server
-from tunelight.machine.forkserver import setup_worker
-from tunelight.machine.forkserver.ready import VARIABLE, ForkServer, possible
+from tunelight.extras.forks import setup_worker
+from tunelight.extras.forks.ready import VARIABLE, ForkServer, possible
 
 WORKER = """
 import json, os, resource, sys, time
@@ -49,8 +49,8 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ForkServ
     (tmp_path / "modules" / "mark.py").write_text("import os\nmade_by = os.getpid()\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "modules"))
     monkeypatch.setenv("RAY_RAYLET_PID", str(os.getpid()))
-    monkeypatch.setattr("tunelight.machine.forkserver.ready._FIRST", ("json.tool",))
-    monkeypatch.setattr("tunelight.machine.forkserver.ready._LATER", ("mark",))
+    monkeypatch.setattr("tunelight.extras.forks.ready._FIRST", ("json.tool",))
+    monkeypatch.setattr("tunelight.extras.forks.ready._LATER", ("mark",))
     folder = Path(tempfile.mkdtemp(prefix="tl-", dir="/tmp"))
     yield ForkServer((), 3, str(folder))
     for process in servers(folder):
@@ -191,7 +191,7 @@ def test_a_library_that_starts_threads_is_no_base_for_forks(server, tmp_path):
 @pytest.mark.parametrize("why", [None, "it cannot be"])
 def test_a_function_may_import_the_rest_and_say_why_forks_would_not_do(server, tmp_path, monkeypatch, why):
     (tmp_path / "modules" / "first.py").write_text(f"def go(rest):\n    rest()\n    return {why!r}\n")
-    monkeypatch.setattr("tunelight.machine.forkserver.ready._LATER", ("first:go", "mark"))
+    monkeypatch.setattr("tunelight.extras.forks.ready._LATER", ("first:go", "mark"))
     found = launched(server, tmp_path)
     assert found["imported"] == (["json.tool", "mark"] if why is None else [])
     assert ("no forks: it cannot be" in Path(server.folder, "log").read_text()) == (why is not None)
@@ -281,7 +281,7 @@ def test_who_has_initialised_cuda_does_not_fork_and_who_has_loaded_its_driver_do
     source.write_text(f"int cuDeviceGetCount(int *count) {{ return {0 if initialised else 3}; }}")
     subprocess.run(["gcc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", driver, source], check=True)
     (tmp_path / "modules" / "loads.py").write_text(f"import ctypes\nctypes.CDLL({str(driver)!r})\n")
-    monkeypatch.setattr("tunelight.machine.forkserver.ready._FIRST", ("json.tool", "loads"))
+    monkeypatch.setattr("tunelight.extras.forks.ready._FIRST", ("json.tool", "loads"))
     assert bool(launched(server, tmp_path)["imported"]) is not initialised
     assert ("no forks: a library has met a GPU" in Path(server.folder, "log").read_text()) is initialised
 
@@ -291,7 +291,7 @@ def test_servers_end_where_memory_gets_short_and_workers_stay(server, tmp_path, 
         "import sys; from pathlib import Path; main = sys.modules['__main__']\n"
         "main._scarce = lambda: Path(__file__).with_name('short').exists()\n"
     )
-    monkeypatch.setattr("tunelight.machine.forkserver.ready._FIRST", ("pressure",))
+    monkeypatch.setattr("tunelight.extras.forks.ready._FIRST", ("pressure",))
     worker = psutil.Process(launched(server, tmp_path, sleeps=30)["pid"])
     both = servers(server.folder)
     (tmp_path / "modules" / "short").touch()
@@ -320,7 +320,7 @@ def test_workers_of_another_python_are_not_forked_and_forking_can_be_turned_off(
 
 BESIDE = """
 import json, os, sys
-from tunelight.machine.forkserver import setup_worker
+from tunelight.extras.forks import setup_worker
 child, result = sys.argv[1], sys.argv[2]
 said = os.open(result + ".said", os.O_WRONLY | os.O_CREAT)
 more = "with-calendar", ("calendar", "unfit")

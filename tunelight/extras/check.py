@@ -15,8 +15,7 @@ from tunelight.resources import Reservation, fitted
 from tunelight.settings import NAMES, Settings
 from tunelight.space import SearchSpace
 from tunelight.space.check import check_settings
-from tunelight.sweep.building import build_parts
-from tunelight.sweep.run import run
+from tunelight.sweep.run import build_parts, run
 
 _WHEN = ("epoch", "training_iteration", "timestamp")
 _NOT_TRIED = ("baselines", "callbacks", "time_budget", "max_concurrent", "warm_start")

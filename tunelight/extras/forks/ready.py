@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from tunelight.machine.forkserver import setup_worker
+from tunelight.extras.forks import setup_worker
 
 VARIABLE = "TUNELIGHT_FORK"
 """Set to 0, it lets Ray start each worker as a new Python."""

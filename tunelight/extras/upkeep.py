@@ -11,8 +11,7 @@ from tunelight.checkpoints.files import FOLDER
 from tunelight.errors import StorageError, first_of
 from tunelight.record.finding import list_sweeps
 from tunelight.record.folder import read_sweep_file
-from tunelight.record.lease import leased, record_of
-from tunelight.record.names import OWNERS, RECORD_FILE, SWEEP_FILE, why
+from tunelight.record.lease import OWNERS, RECORD_FILE, SWEEP_FILE, leased, record_of, why
 from tunelight.record.record import parse
 from tunelight.record.remote import has_record
 from tunelight.stores import delete, delete_local, shown, store_of

@@ -1,4 +1,4 @@
-"""Notebooks: whether this is one, and how a cell shows what ranks draw.
+"""How a notebook's cell shows what ranks draw.
 
 Front ends of notebooks know no cursor that moves up: bars of several lines would be drawn one below the other. So the
 cursor moves on a screen that is kept here, and the cell shows that screen, in place.
@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import importlib
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tunelight.machine.stdout import in_notebook, write
 from tunelight.messages import Text
 
 _CONTROL = re.compile(r"\x1b\[(\d*)([A-DGHJK])|\x1b\[\?25[lh]|[\r\n]")
@@ -22,13 +22,6 @@ _MOST_LINES = 200
 """A cell's output is sent whole each time it changes: longer ones are continued in another."""
 _LIVE_LINES = 20
 """How many of the last lines may still be drawn over then."""
-
-
-def in_notebook() -> bool:
-    """Tell whether this is a notebook's kernel (and not IPython in a terminal)."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    return type(shell).__name__ == "ZMQInteractiveShell"
 
 
 @contextlib.contextmanager
@@ -42,26 +35,6 @@ def shown() -> Iterator[Callable[[Text], None]]:
         yield cell.show
     finally:
         cell.draw()
-
-
-def is_terminal(stream: object) -> bool:
-    """Tell whether a stream is a terminal; whatever stands for one need only write, or may be None."""
-    isatty = getattr(stream, "isatty", None)
-    if not callable(isatty):
-        return False
-    try:
-        return bool(isatty())
-    except ValueError:  # it is closed
-        return False
-
-
-def write(text: Text) -> None:
-    """Write text at once to standard output, or to standard error. A stream that is closed is left alone."""
-    stream = sys.stderr if text.error else sys.stdout
-    with contextlib.suppress(OSError, ValueError):
-        print(text.text, end="", file=stream)  # it takes whatever stands for a stream
-        if callable(flush := getattr(stream, "flush", None)):
-            flush()
 
 
 class Cell:
