@@ -54,17 +54,26 @@ def test_it_is_the_exception_itself_with_a_note_of_where_it_was_raised(
     assert {name: getattr(here, name) for name in attributes} == attributes
 
 
-def test_a_class_of_the_driver_s_own_script_is_the_same_class_again() -> None:
+def test_a_class_of_the_driver_s_own_script_is_the_same_class_again_and_notes_of_both_are_kept() -> None:
     class LocalError(Exception): ...
 
     kind = cloudpickle.loads(cloudpickle.dumps(LocalError))
     assert isinstance(arrived(kind("mine")), LocalError)
+    error = ValueError("mine")
+    error.add_note("of the worker")
+    plain = TrialError(WorkerError(0, "there", "ValueError", "mine", "", exception=carried(error)))
+    plain.add_note("go on from here")
+    assert own_error(plain).__notes__ == ["of the worker", "rank 0 on there: ValueError: mine", "go on from here"]
+    told = WorkerError(0, "there", "ValueError", "mine", "", exception=carried(ValueError("mine")))
+    assert "exception" not in told.asdict()
+    assert "exception" not in repr(told).replace("cause='exception'", "")
 
 
-def test_what_cannot_be_pickled_or_is_large_or_is_not_here_leaves_tunelight_s_own(
+def test_what_cannot_be_pickled_or_is_large_or_would_end_the_driver_or_is_not_here_leaves_tunelight_s_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for error in (OddError(7, hint="mine"), ValueError(threading.Lock()), ValueError(bytes(2**21))):
+    unsent = (OddError(7, hint="mine"), ValueError(threading.Lock()), ValueError(bytes(2**21)))
+    for error in (*unsent, SystemExit(3), KeyboardInterrupt(), GeneratorExit()):
         assert type(arrived(error)) is TrialError
     module: Any = ModuleType("only_there")
     exec("class AbsentError(Exception): ...", vars(module))
@@ -73,23 +82,3 @@ def test_what_cannot_be_pickled_or_is_large_or_is_not_here_leaves_tunelight_s_ow
     monkeypatch.delitem(sys.modules, "only_there")
     plain = TrialError(WorkerError(0, "there", "AbsentError", "mine", "", exception=data))
     assert own_error(plain) is plain
-
-
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
-def test_what_would_end_the_driver_stays_an_error(error: BaseException) -> None:
-    here = arrived(error)
-    assert type(here) is TrialError
-
-
-def test_notes_of_both_are_kept() -> None:
-    error = ValueError("mine")
-    error.add_note("of the worker")
-    plain = TrialError(WorkerError(0, "there", "ValueError", "mine", "", exception=carried(error)))
-    plain.add_note("go on from here")
-    assert own_error(plain).__notes__ == ["of the worker", "rank 0 on there: ValueError: mine", "go on from here"]
-
-
-def test_no_record_holds_the_exception() -> None:
-    told = WorkerError(0, "there", "ValueError", "mine", "", exception=carried(ValueError("mine")))
-    assert "exception" not in told.asdict()
-    assert "exception" not in repr(told).replace("cause='exception'", "")

@@ -29,12 +29,18 @@ from tunelight.resources import Reservation
 from tunelight.trial.trainable import GangLog
 
 
-def test_a_gang_runs_until_its_last_event_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 1 has ended; one poll of rank 0 then brings its last report and its end at once."""
+def two_seats(monkeypatch: pytest.MonkeyPatch) -> Gang:
+    """Return a gang of two ranks whose polls are what they bring."""
     monkeypatch.setattr(ray, "get", lambda poll: (poll, Sign()))
     gang = Gang(GangSpec(Reservation(2)), None)
     gang.trials = 1
     gang.ranks = [Seat(gang.spec), Seat(gang.spec)]
+    return gang
+
+
+def test_a_gang_runs_until_its_last_event_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 1 has ended; one poll of rank 0 then brings its last report and its end at once."""
+    gang = two_seats(monkeypatch)
     last: list[Event] = [Report(3, {"loss": 1.0}), Ended(0)]
     gang._take(1, [Ended(1)])
     gang._take(0, last)
@@ -46,10 +52,7 @@ def test_a_gang_runs_until_its_last_event_is_read(monkeypatch: pytest.MonkeyPatc
 
 def test_a_worker_that_left_a_thread_is_ended_once_all_ranks_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0's process serves the store from which the others may read their last decision."""
-    monkeypatch.setattr(ray, "get", lambda poll: (poll, Sign()))
-    gang = Gang(GangSpec(Reservation(2)), None)
-    gang.trials = 1
-    gang.ranks = [Seat(gang.spec), Seat(gang.spec)]
+    gang = two_seats(monkeypatch)
     lost: list[tuple[int, str]] = []
     monkeypatch.setattr(gang, "lose", lambda rank, reason: lost.append((rank, reason)))
     ended: Any = [Ended(0, left_behind=("a thread",))]
@@ -189,8 +192,9 @@ def gang_of(*pids: int, met_at: float, trials: int = 1) -> Any:
     return SimpleNamespace(size=len(pids), locations=places, met_at=met_at, warm=trials > 1, name="g1")
 
 
-def test_it_is_told_once_who_trains_and_how_long_they_took_to_meet() -> None:
+def test_it_is_told_once_who_trains_and_again_when_a_worker_is_replaced_or_the_size_changes() -> None:
     log = GangLog(clock=lambda: 100.0)
+    assert log.news(gang_of(met_at=0.0)) is None
     log.begin()
     assert log.news(gang_of(1, 2, met_at=106.0)) == {
         "gang": "g1",
@@ -200,20 +204,10 @@ def test_it_is_told_once_who_trains_and_how_long_they_took_to_meet() -> None:
         "ready": 106.0,
     }
     assert log.news(gang_of(1, 2, met_at=106.0)) is None
-
-
-def test_a_replaced_worker_and_another_size_are_news() -> None:
-    log = GangLog(clock=lambda: 100.0)
-    log.begin()
-    log.news(gang_of(1, 2, met_at=106.0))
     for pids in ((1, 3), (1, 3, 4)):
         news = log.news(gang_of(*pids, met_at=150.0))
         assert news is not None
         assert (len(news["nodes"]), news["began"], news["ready"]) == (len(pids), 150.0, 150.0)
-
-
-def test_of_no_gang_there_is_nothing_to_tell() -> None:
-    assert GangLog().news(gang_of(met_at=0.0)) is None
 
 
 # --- reports that need no answer are sent together, and nothing that someone waits for is held back -------

@@ -102,10 +102,6 @@ def test_a_gang_holds_no_more_than_it_is_asked_for_in_one_reservation_for_each_d
     assert groups.sizes == [2, 4]
     made.heal(8)
     assert made.size == 8
-
-
-def test_going_on_with_fewer_gives_back_what_is_beyond_at_once(groups: Groups) -> None:
-    made = grown(8)
     made.leaves.clear()
     made.heal(4)
     assert (made.size, groups.sizes, made.there) == (4, [2], [0, 1, 2, 3])
@@ -114,24 +110,25 @@ def test_going_on_with_fewer_gives_back_what_is_beyond_at_once(groups: Groups) -
     assert (made.size, groups.sizes, made.there) == (2, [], [0, 1])
 
 
-def test_a_size_between_two_doublings_keeps_their_reservation_and_ends_the_worker(groups: Groups) -> None:
+def test_a_size_below_the_reservation_s_or_between_two_doublings_keeps_it(groups: Groups) -> None:
     made = grown(4)
     made.heal(3)
     assert (made.size, groups.sizes, made.there) == (3, [2], [0, 1, 2])
     made.want(4)
     assert made.ready() == 1
     assert groups.sizes == [2]
+    made = membership(workers=2, most=2, size=1)
+    assert (made.size, made.there) == (1, [0, 1])
+    made.heal(2)
+    assert made.size == 2
 
 
-def test_growth_that_is_withdrawn_is_given_back_while_the_trial_runs_on(groups: Groups) -> None:
+def test_ranks_keep_their_seats_while_a_trial_runs_and_lose_them_after_it(groups: Groups) -> None:
     made = membership()
     made.want(4, busy=True)
     made.ready()
     made.want(2, busy=True)
     assert (made.size, groups.sizes, made.there, made.met) == (2, [], [0, 1], True)
-
-
-def test_ranks_keep_their_seats_while_a_trial_runs_and_lose_them_after_it(groups: Groups) -> None:
     made = grown(4)
     made.want(2, busy=True)
     assert (made.there, groups.sizes, made.met) == ([0, 1, 2, 3], [2], True)
@@ -139,13 +136,6 @@ def test_ranks_keep_their_seats_while_a_trial_runs_and_lose_them_after_it(groups
     assert (made.there, groups.sizes, made.met) == ([0, 1], [], False)
     made.heal(2)
     assert made.met
-    assert made.size == 2
-
-
-def test_the_reservation_itself_stays_warm_below_its_size(groups: Groups) -> None:
-    made = membership(workers=2, most=2, size=1)
-    assert (made.size, made.there) == (1, [0, 1])
-    made.heal(2)
     assert made.size == 2
 
 

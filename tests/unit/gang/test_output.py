@@ -53,13 +53,12 @@ def test_whole_lines_come_with_their_rank_and_progress_bars_as_they_are_drawn(
     assert said(posted) == comes
 
 
-def test_what_has_no_line_end_is_not_lost(stream: RankStream, posted: list[Text]) -> None:
+def test_what_has_no_line_end_is_not_lost_and_a_stream_is_the_terminal_that_the_driver_has(
+    stream: RankStream, posted: list[Text]
+) -> None:
     stream.write("the last")
     stream.finish()
     assert said(posted) == "[1] the last\n"
-
-
-def test_a_stream_is_the_terminal_that_the_driver_has(stream: RankStream, posted: list[Text]) -> None:
     assert stream.isatty()
     assert not RankStream(0, Terminal(), posted.append, error=True).isatty()
 
@@ -75,23 +74,17 @@ def early(request: pytest.FixtureRequest) -> Iterator[logging.Logger]:
     logger.removeHandler(handler)
 
 
-def test_what_an_early_handler_logs_is_in_the_trials_log(tmp_path: Path, early: logging.Logger) -> None:
+def test_what_an_early_handler_logs_goes_where_the_trial_s_lines_go_and_its_stream_is_the_old_one_again(
+    tmp_path: Path, early: logging.Logger, posted: list[Text]
+) -> None:
+    before = early.handlers[0].stream  # type: ignore[attr-defined]
     with to_trial_log(str(tmp_path), 1, verbose=0):
         early.warning("from a library")
     assert (tmp_path / "log.txt").read_text() == "[1] from a library\n"
-
-
-def test_a_job_sends_what_an_early_handler_logs_to_its_driver(early: logging.Logger, posted: list[Text]) -> None:
+    assert early.handlers[0].stream is before  # type: ignore[attr-defined]
     with to_driver(2, Terminal(), posted.append):
         early.warning("from a library")
     assert posted == [Text("[2] from a library\n", error=True)]
-
-
-def test_a_handler_has_its_stream_again_after_the_trial(tmp_path: Path, early: logging.Logger) -> None:
-    before = early.handlers[0].stream  # type: ignore[attr-defined]
-    with to_trial_log(str(tmp_path), 0, verbose=0):
-        pass
-    assert early.handlers[0].stream is before  # type: ignore[attr-defined]
 
 
 class Slow(RankLog):
@@ -159,15 +152,13 @@ SAID = {
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_trial_s_log_has_what_libraries_and_child_processes_print(tmp_path: Path) -> None:
+def test_a_trial_s_log_or_the_driver_has_what_libraries_and_child_processes_print(
+    tmp_path: Path, posted: list[Text]
+) -> None:
     with to_trial_log(str(tmp_path), 0, verbose=0):
         print_in_every_way()
     lines = (tmp_path / "log.txt").read_text().replace("half a line", "half a line\n").splitlines()
     assert {line.removeprefix("[0] ") for line in lines} == SAID
-
-
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_driver_gets_what_libraries_and_child_processes_print_with_its_rank(posted: list[Text]) -> None:
     with to_driver(3, Terminal(), posted.append):
         print_in_every_way()
     lines = said(posted).replace("half a line", "half a line\n[3] ").splitlines()
@@ -175,23 +166,19 @@ def test_a_driver_gets_what_libraries_and_child_processes_print_with_its_rank(po
     assert all(line.startswith("[3] ") for line in lines)
 
 
-def test_a_process_has_its_own_output_again_after_a_trial(tmp_path: Path) -> None:
-    before = [os.fstat(number).st_ino for number in (1, 2)]
-    with to_trial_log(str(tmp_path), 0, verbose=0):
-        assert os.fstat(1).st_ino == os.fstat(2).st_ino == (tmp_path / "log.txt").stat().st_ino
-    assert [os.fstat(number).st_ino for number in (1, 2)] == before
-
-
 def test_what_is_printed_goes_to_the_log_once_and_to_the_process_s_own_output_and_stays_open_nowhere(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     before = sorted(Path("/proc/self/fd").iterdir())
+    files = [os.fstat(number).st_ino for number in (1, 2)]
     with to_trial_log(str(tmp_path), 0, verbose=1):
+        assert os.fstat(1).st_ino == os.fstat(2).st_ino == (tmp_path / "log.txt").stat().st_ino
         sys.stdout.write("a line\n")
         left = sys.stdout
         os.write(1, b"a library's line\n")
     left.write("from a thread that is left\n")
     assert sorted(Path("/proc/self/fd").iterdir()) == before
+    assert [os.fstat(number).st_ino for number in (1, 2)] == files
     assert (tmp_path / "log.txt").read_text() == "[0] a line\na library's line\n"
     assert capfd.readouterr().out == "[0] a line\n"
 

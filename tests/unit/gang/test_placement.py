@@ -13,7 +13,7 @@ import torch
 from tunelight.errors import GangError, ResourceError
 from tunelight.extras.standalone.driver import _first_bundle
 from tunelight.gang import membership as memberships
-from tunelight.gang.gpus import check_usable, cuda_devices, fixed_gpus, in_order
+from tunelight.gang.gpus import check_usable, cuda_devices, fixed_gpus
 from tunelight.gang.meeting.group import Meeting
 from tunelight.gang.meeting.horovod import environment
 from tunelight.gang.membership import Membership
@@ -122,6 +122,7 @@ def test_each_rank_trains_on_the_gpu_that_ray_gave_it(meet: Any, meetings: Seque
         ("MIG-a", {}, "nccl"),
         ("MIG-a MIG-b@b", {}, "nccl"),
         ("MIG-a MIG-b", {"process_group": "nccl"}, "nccl"),
+        ("0 1", {"process_group": "gloo"}, "gloo"),
         ("MIG-a MIG-b", {"backend": "sharded"}, "nccl"),
         ("MIG-a MIG-b", {"backend": "horovod"}, "horovod"),
     ],
@@ -135,14 +136,11 @@ def test_ranks_on_instances_of_a_nodes_gpus_meet_by_gloo_unless_told_otherwise(
     assert {name for rank in ranks for name in rank.meets_by} == {collectives}
 
 
-def test_ranks_of_a_new_gang_have_the_local_rank_of_their_gpu(meet: Any) -> None:
+def test_ranks_of_a_new_gang_see_all_gpus_of_their_node_and_have_the_local_rank_of_theirs(meet: Any) -> None:
     """Libraries take LOCAL_RANK for the index of the GPU."""
     ranks = [Process("3"), Process("0", "b"), Process("1"), Process("2")]
     meet(ranks)
     assert [(one.place.local_rank, one.place.gpu) for one in ranks] == [(2, 2), (0, 0), (0, 0), (1, 1)]
-
-
-def test_all_gpus_of_a_nodes_ranks_are_seen_by_those_that_meet_for_the_first_time(meet: Any) -> None:
     ranks = [Process("2"), Process("10")]
     meet(ranks)
     assert [one.sees for one in ranks] == [("2", "10")] * 2
@@ -194,14 +192,10 @@ def test_what_a_hook_used_of_cuda_is_kept(variable: str, monkeypatch: pytest.Mon
     assert fixed_gpus((), 1, variable) == ()
     with pytest.raises(GangError, match=rf"Ray gave this worker the GPU 0, but .* {variable} was '5'"):
         fixed_gpus(("0",), 1, variable)
-
-
-def test_a_hook_that_used_cuda_where_ray_hides_no_gpu_saw_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES=1."""
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert fixed_gpus(("2",), 4) == ("0", "1", "2", "3")
-    with pytest.raises(GangError, match=r"the GPU GPU-5e, but .* CUDA_VISIBLE_DEVICES was not set"):
-        fixed_gpus(("GPU-5e",), 4)
+    monkeypatch.delenv(variable)  # as with RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES=1: the hook saw all
+    assert fixed_gpus(("2",), 4, variable) == ("0", "1", "2", "3")
+    with pytest.raises(GangError, match=rf"the GPU GPU-5e, but .* {variable} was not set"):
+        fixed_gpus(("GPU-5e",), 4, variable)
 
 
 # --- a worker's own part
@@ -228,25 +222,16 @@ def test_a_worker_shows_torch_its_place_s_gpus(
     assert environ == {variable: "3,5", "CUDA_DEVICE_ORDER": then, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
 
-@pytest.mark.parametrize("build", [CUDA, ROCM, CPUS])
-def test_torch_has_to_be_built_for_the_gpu_that_a_worker_has(build: Any) -> None:
-    check_usable((), 0, build)
-    if build is not CPUS:
+def test_torch_has_to_be_built_for_the_gpu_that_a_worker_has_and_a_worker_to_have_one_of_its_own() -> None:
+    for build in (CUDA, ROCM):
         check_usable(("0",), 0.5, build)
         check_usable(("0",), 1, build)
-        return
+    check_usable((), 0, CPUS)
     with pytest.raises(GangError, match=r"the GPU 0, but torch 2\.13\.0\+cpu on .* without CUDA and ROCm"):
-        check_usable(("0",), 1, build)
-
-
-def test_gpus_that_only_a_worker_s_own_environment_hides_are_an_error() -> None:
-    """Ray then names all that the variable lists, to each worker: they would share the first."""
+        check_usable(("0",), 1, CPUS)
+    # Where only its own environment hides GPUs, Ray names all that are listed to each worker: they would share one.
     with pytest.raises(GangError, match=r"1 GPU, and says that it is one of 2, 3, because CUDA_VISIBLE_DEVICES is set"):
         check_usable(("2", "3"), 1, CUDA)
-
-
-def test_gpus_are_listed_in_one_order_whatever_ray_s_is() -> None:
-    assert in_order(["10", "GPU-b", "2", "GPU-a", "2"]) == ("2", "10", "GPU-a", "GPU-b")
 
 
 # --- places of ranks: GPUs, nodes, and bundles of a reservation -------------------------------------------
@@ -256,30 +241,11 @@ def located(*nodes: tuple[str, tuple[str, ...]]) -> list[Location]:
     return [Location(node, f"10.0.0.{node}", 1, node, gpus) for node, gpus in nodes]
 
 
-def test_ranks_of_a_node_are_neighbours_and_counted_from_0_on_each() -> None:
+def test_ranks_of_a_node_are_neighbours_and_horovod_is_told_where_each_is() -> None:
     """Workers of two nodes that came in turns; the first rank is the first of the first node."""
-    placed = [place for _, place in arrange(located(("1", ()), ("2", ()), ("1", ()), ("2", ())))]
+    placed = [place for _, place in arrange(located(("1", ()), ("2", ()), ("1", ())))]
     seen = [(place.rank, place.node_rank, place.local_rank, place.local_world_size) for place in placed]
-    assert seen == [(0, 0, 0, 2), (1, 0, 1, 2), (2, 1, 0, 2), (3, 1, 1, 2)]
-
-
-@pytest.mark.parametrize(
-    ("spec", "collectives"),
-    [
-        (GangSpec(Reservation(2)), "gloo"),
-        (GangSpec(Reservation(2, gpus_per_worker=1)), "nccl"),
-        (GangSpec(Reservation(2, gpus_per_worker=0.5)), "gloo"),
-        (GangSpec(Reservation(2, gpus_per_worker=1), process_group="gloo"), "gloo"),
-        (GangSpec(Reservation(2, gpus_per_worker=1), backend="sharded"), "nccl"),
-        (GangSpec(Reservation(2, gpus_per_worker=1), backend="horovod"), "horovod"),
-    ],
-)
-def test_ranks_meet_by_what_they_hold(spec: GangSpec, collectives: str) -> None:
-    assert spec.collectives == collectives
-
-
-def test_horovod_is_told_where_each_rank_is_on_uneven_nodes() -> None:
-    placed = [place for _, place in arrange(located(("1", ()), ("1", ()), ("2", ())))]
+    assert seen == [(0, 0, 0, 2), (1, 0, 1, 2), (2, 1, 0, 1)]
     assert layout(placed) == (2, 1)
     meeting = Meeting("10.0.0.1", 5, "horovod", layout(placed), 6)
     told = [environment(meeting, place) for place in placed]
@@ -292,18 +258,17 @@ def test_horovod_is_told_where_each_rank_is_on_uneven_nodes() -> None:
     assert {one["HOROVOD_GLOO_RENDEZVOUS_PORT"] for one in told} == {"6"}
 
 
-@pytest.mark.parametrize(("bundles", "first"), [([{"CPU": 1}] * 2, 0), ([{"CPU": 0.5}, {"CPU": 1}, {"CPU": 1}], 1)])
-def test_workers_find_their_bundles_in_a_trial_s_reservation(bundles: Any, first: int) -> None:
-    assert _first_bundle(bundles, Reservation(2), "RayStrategy") == first
+def test_ranks_on_cpus_or_parts_of_gpus_meet_by_gloo() -> None:
+    kinds = [GangSpec(Reservation(2, gpus_per_worker=share)) for share in (0, 0.5, 1)]
+    assert [spec.collectives for spec in kinds] == ["gloo", "gloo", "nccl"]
 
 
-@pytest.mark.parametrize("bundles", [[{"CPU": 1}], [{"CPU": 1}, {"CPU": 0.5}]])
-def test_a_trial_s_reservation_that_is_too_small_is_an_error(bundles: Any) -> None:
-    with pytest.raises(ResourceError, match=r"get_tune_resources\(num_workers=2"):
-        _first_bundle(bundles, Reservation(2), "RayStrategy")
-
-
-def test_workers_that_want_a_node_each_do_not_fit_on_one() -> None:
+def test_workers_find_their_bundles_in_a_trial_s_reservation_or_are_refused() -> None:
+    for bundles, first in (([{"CPU": 1}] * 2, 0), ([{"CPU": 0.5}, {"CPU": 1}, {"CPU": 1}], 1)):
+        assert _first_bundle(bundles, Reservation(2), "RayStrategy") == first
+    for bundles in ([{"CPU": 1}], [{"CPU": 1}, {"CPU": 0.5}]):
+        with pytest.raises(ResourceError, match=r"get_tune_resources\(num_workers=2"):
+            _first_bundle(bundles, Reservation(2), "RayStrategy")
     check_fits(Reservation(2), [{"CPU": 4}])
     with pytest.raises(ResourceError, match="a node for each worker"):
         check_fits(Reservation(2), [{"CPU": 4}], spread=True)

@@ -54,18 +54,12 @@ def before() -> Iterator[list[Any]]:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_each_setting_is_put_back(before: list[Any], change: str) -> None:
-    CHANGES[change]()
-    assert read_flags(torch_flags()) != before
-    write_flags(torch_flags(), before)
-    assert read_flags(torch_flags()) == before
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_driver_sends_its_settings_to_workers(before: list[Any], change: str) -> None:
+def test_each_setting_is_put_back_and_sent_from_a_driver_to_workers(before: list[Any], change: str) -> None:
     CHANGES[change]()
     sent, here = pickle.loads(pickle.dumps(Globals.here())), read_flags(torch_flags())
+    assert here != before
     write_flags(torch_flags(), before)
+    assert read_flags(torch_flags()) == before
     sent.set()
     assert read_flags(torch_flags()) == here
 

@@ -157,13 +157,6 @@ def test_a_lost_worker_costs_no_report_and_none_comes_twice() -> None:
     assert said == ["failed on rank 1 (ActorDiedError: gone); going on from report 1"]
 
 
-def test_what_was_on_its_way_at_the_fault_is_passed_on_and_gone_on_from() -> None:
-    gang = ScriptedGang([report(1), Ended(1, error=error())], [Ended(0)], late=[report(2)])
-    run, *_ = play(gang)
-    assert numbers(run) == [1, 2]
-    assert gang.starts[1].resume == info(2)
-
-
 def test_the_last_report_comes_before_the_error_that_ends_the_trial() -> None:
     gang = ScriptedGang([Ended(1, error=error())], late=[report(1)])
     run, *_ = play(gang, FailurePolicy(0))
@@ -193,16 +186,13 @@ def test_retries_wait_longer_each_time_and_a_report_ends_the_row() -> None:
     assert clock.slept == [0, 2, 4, 0]
 
 
-def test_a_gang_that_cannot_be_had_is_a_failure_too() -> None:
+def test_a_gang_that_cannot_be_had_is_a_failure_too_and_at_last_an_error() -> None:
     gang = ScriptedGang([report(1), Ended(1, error=error())], [Ended(0)])
     run, clock, said = play(gang)
     gang.broken = 2
     assert numbers(run) == [1]
     assert clock.slept == [0, 1, 2]
     assert len(said) == 3
-
-
-def test_a_gang_that_can_never_be_had_is_an_error() -> None:
     gang = ScriptedGang()
     gang.broken = 9
     with pytest.raises(TrialError, match="no room"):
@@ -238,9 +228,12 @@ def test_workers_that_arrived_join_at_a_boundary_after_the_cooldown() -> None:
     assert said == ["goes on with 2 workers (1 before)"]
 
 
-def test_training_that_writes_no_checkpoint_keeps_its_workers() -> None:
+@pytest.mark.parametrize("asked", [False, True])
+def test_training_that_writes_no_checkpoint_keeps_its_workers_and_gives_back_growth(asked: bool) -> None:
     gang = ScriptedGang([report(1, saved=False), Saved(None, 1), report(2, saved=False), Ended(0)], size=1, wanted=2)
-    run, clock, said = play(gang)
+    run, clock, said = play(gang, size=1 if asked else None)
+    if asked:
+        run.resize(2)
     gang.arrived = 1
     clock.sleep(COOLDOWN_S)
     run.resize_if_due()
@@ -248,6 +241,8 @@ def test_training_that_writes_no_checkpoint_keeps_its_workers() -> None:
     run.resize_if_due()
     assert len(gang.starts) == len(gang.answers) == 1
     assert "writes no checkpoints" in said[0]
+    if asked:
+        assert gang.seats == [2, 1]
 
 
 def test_a_checkpoint_that_the_storage_refused_is_asked_for_again_after_a_while() -> None:
@@ -275,13 +270,17 @@ def test_a_checkpoint_that_the_storage_refused_is_asked_for_again_after_a_while(
     assert len([text for text in said if "could not be written" in text]) == 1
 
 
-def test_a_smaller_size_is_taken_at_once() -> None:
+def test_a_smaller_size_is_taken_at_once_and_by_another_trial_without_a_word() -> None:
     gang = ScriptedGang([Saved(info(1), 1)], [report(2), Ended(0)])
     run, *_ = play(gang)
     run.resize(1)
     run.resize_if_due()
     assert numbers(run) == [2]
     assert gang.size == 1
+    gang = ScriptedGang([report(1), Ended(0)], size=4, wanted=4)
+    _, _, said = play(gang, size=2)
+    assert gang.size == 2
+    assert said == []
 
 
 def test_a_size_that_is_asked_for_needs_no_cooldown() -> None:
@@ -295,7 +294,7 @@ def test_a_size_that_is_asked_for_needs_no_cooldown() -> None:
     assert said == ["goes on with 2 workers (1 before)"]
 
 
-def test_a_gang_grows_only_when_all_who_were_asked_for_are_there() -> None:
+def test_a_gang_grows_only_when_all_who_were_asked_for_are_there_and_still_wanted() -> None:
     gang = ScriptedGang([Saved(info(1), 1), report(1)], [report(2), Ended(0)], size=2, wanted=4)
     run, *_ = play(gang, size=2)
     run.resize(4)
@@ -306,9 +305,6 @@ def test_a_gang_grows_only_when_all_who_were_asked_for_are_there() -> None:
     gang.arrived = 2
     run.resize_if_due()
     assert gang.answers == [Stop("resize", save=True)]
-
-
-def test_growth_that_is_withdrawn_changes_nothing() -> None:
     gang = ScriptedGang([report(1), Ended(0)], size=2, wanted=4)
     run, *_ = play(gang, size=2)
     run.resize(4)
@@ -317,16 +313,6 @@ def test_growth_that_is_withdrawn_changes_nothing() -> None:
     run.resize_if_due()
     assert gang.seats == [4, 2]
     assert gang.answers == []
-
-
-def test_growth_that_cannot_be_used_is_given_back() -> None:
-    gang = ScriptedGang([report(1, saved=False), Saved(None, 1), report(2, saved=False), Ended(0)], size=2, wanted=4)
-    run, *_ = play(gang, size=2)
-    run.resize(4)
-    gang.arrived = 2
-    run.resize_if_due()
-    assert numbers(run) == [1, 2]
-    assert gang.seats == [4, 2]
 
 
 def test_only_the_answer_to_the_order_to_leave_makes_a_run_leave() -> None:
@@ -383,13 +369,6 @@ def test_an_offer_that_no_store_takes_is_told() -> None:
     assert "ObjectStoreFullError: 2 GB" in said[0]
 
 
-def test_another_trial_on_a_gang_that_was_larger_says_nothing_of_it() -> None:
-    gang = ScriptedGang([report(1), Ended(0)], size=4, wanted=4)
-    _, _, said = play(gang, size=2)
-    assert gang.size == 2
-    assert said == []
-
-
 def test_a_trial_that_tune_has_ended_ends_at_once() -> None:
     gang = ScriptedGang([report(1), report(2), Ended(0, stopped=True)])
     run, *_ = play(gang, start=False)
@@ -402,22 +381,30 @@ def test_a_trial_that_tune_has_ended_ends_at_once() -> None:
 # --- nodes that are to be taken away: who is told, how often that is asked, and what a run does about it
 
 
-def test_only_a_trials_own_nodes_concern_it():
+def test_a_trials_own_nodes_concern_it_an_order_comes_first_and_no_answer_of_ray_is_no_notice(
+    monkeypatch: pytest.MonkeyPatch,
+):
     watch = DrainWatch(lambda: {"b": 0, "c": 7}, lambda: 0.0)
     assert watch.drained(["a", "b", "b"]) == ["b"]
     assert watch.drained(["a"]) == []
+    order = Reason("the sweep was told to end", ends=True)
+    watch = DrainWatch(lambda: {"a": 0}, lambda: 0.0, lambda: order)
+    assert watch.drained(["a"]) == ["a"]
+    assert watch.order == order
+
+    def broken() -> dict[str, int]:
+        raise RuntimeError("no GCS")
+
+    assert DrainWatch(broken).drained(["a"]) == []
 
 
-def test_ray_is_asked_for_nodes_every_two_seconds_and_for_the_drivers_orders_ten_times_a_second():
+def test_ray_is_asked_for_nodes_every_two_seconds_for_orders_ten_times_a_second_and_less_where_it_is_slow():
     asked: list[str] = []
     now = [0.0]
     watch = DrainWatch(lambda: asked.append("nodes") or {}, lambda: now[0], lambda: asked.append("order"))  # type: ignore[func-returns-value]
     for now[0] in (0.0, LOOK_S / 2, LOOK_S, LOOK_S * 1.5, NODES_S):
         watch.drained(["a"])
     assert asked == ["order", "nodes", "order", "order", "nodes"]
-
-
-def test_a_slow_ray_is_asked_less_often():
     now, asked = [0.0], list[float]()
 
     def ordered() -> None:
@@ -429,13 +416,6 @@ def test_a_slow_ray_is_asked_less_often():
         watch.drained(["a"])
         now[0] += 0.05
     assert 2 <= len(asked) <= 3
-
-
-def test_an_order_comes_before_a_drain(monkeypatch: pytest.MonkeyPatch):
-    order = Reason("the sweep was told to end", ends=True)
-    watch = DrainWatch(lambda: {"a": 0}, lambda: 0.0, lambda: order)
-    assert watch.drained(["a"]) == ["a"]
-    assert watch.order == order
 
 
 def test_an_order_is_read_as_it_was_given(monkeypatch: pytest.MonkeyPatch):
@@ -464,13 +444,6 @@ def test_training_without_a_checkpoint_leaves_all_the_same_where_everything_ends
     assert gang.hurried == 1
 
 
-def test_a_ray_that_does_not_answer_is_no_notice():
-    def broken() -> dict[str, int]:
-        raise RuntimeError("no GCS")
-
-    assert DrainWatch(broken).drained(["a"]) == []
-
-
 class Notice:
     """Says from the second time it is asked on that the node is drained."""
 
@@ -495,21 +468,14 @@ def test_a_drained_trial_ends_at_its_next_boundary_with_a_checkpoint_to_go_on_fr
     assert len(gang.starts) == 1
 
 
-def test_training_that_writes_no_checkpoint_stays_as_long_as_it_can():
-    gang = ScriptedGang([report(1, saved=False), Saved(None, 1), report(2, saved=False), Ended(0)])
-    run, _, said = play(gang, leave=Notice())
-    assert numbers(run) == [1, 2]
-    assert said == ["stays where it is although Ray drains host#abcdef: its training code writes no checkpoints"]
-    assert len(gang.answers) == 1
-
-
 def test_what_stays_because_it_writes_no_checkpoint_leaves_once_everything_ends():
     gang = ScriptedGang([report(1, saved=False), Saved(None, 1), report(2, saved=False), report(3, saved=False)])
     notice = Notice()
     run, _, said = play(gang, leave=notice)
     seen: list[Any] = [run.next_event(), run.next_event()]
     assert [event.number for event in seen] == [1, 2]
-    assert "stays where it is" in said[0]
+    assert said == ["stays where it is although Ray drains host#abcdef: its training code writes no checkpoints"]
+    assert len(gang.answers) == 1
     notice.why = Reason("all ends", ends=True)
     with pytest.raises(TrialError, match="all ends"):
         numbers(run)

@@ -51,15 +51,12 @@ def start() -> Iterator[Any]:
         one.stdout.close()
 
 
-def test_a_worker_that_does_not_end_is_killed(start: Any) -> None:
+def test_a_worker_that_does_not_end_is_killed_and_another_process_of_the_same_number_left_alone(start: Any) -> None:
     process = start(DEAF, "GangWorker")
     assert _remains(process.pid)
     _kill(process.pid)
     until(lambda: not _remains(process.pid), 20)  # nobody has asked for its exit status yet
     assert psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE
-
-
-def test_another_process_of_the_same_number_is_left_alone(start: Any) -> None:
     process = start(DEAF, "another program")
     _kill(process.pid)
     assert process.poll() is None
@@ -108,16 +105,13 @@ def test_what_a_worker_holds_of_a_gpu_is_waited_for(start: Any, vacated: Any, mo
     assert next(looked) > 3
 
 
-def test_but_not_for_long(start: Any, vacated: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_but_not_for_long_nor_where_there_is_no_gpu(start: Any, vacated: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     process = start(DEAF, "GangWorker")
     monkeypatch.setattr(seat, "_FREE_S", 0.05)
     one = vacated(process.pid, "0")
     await_ends([one])
     assert process.poll() is None
     assert one.ended is None
-
-
-def test_nor_where_there_is_no_gpu(start: Any, vacated: Any) -> None:
     assert vacated(start(DEAF, "GangWorker").pid).ended is None
 
 

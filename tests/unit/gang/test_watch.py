@@ -23,9 +23,17 @@ def heard(watch: HangWatch, *signs: tuple[float, int, Sign]) -> HangWatch:
     return watch
 
 
-def test_a_gang_that_finishes_batches_does_not_hang() -> None:
+def test_a_gang_does_not_hang_while_one_rank_finishes_batches_or_all_had_to_wait_or_without_a_limit() -> None:
     watch = heard(HangWatch(10), *((float(t), rank, Sign(t + 1, begun=True)) for t in range(40) for rank in (0, 1)))
     assert watch.stuck([0, 1]) is None
+    batches = ((0.0, 0, 5), (0.0, 1, 5), (12.0, 0, 6), (12.0, 1, 5))
+    watch = heard(HangWatch(10), *((now, rank, Sign(count, begun=True)) for now, rank, count in batches))
+    assert watch.stuck([0, 1]) is None
+    watch = heard(HangWatch(10), (0.0, 0, Sign(5, begun=True)))
+    watch.rest()
+    heard(watch, (700.0, 0, Sign(5, begun=True)), (705.0, 0, Sign(5, begun=True)))
+    assert watch.stuck([0]) is None
+    assert heard(HangWatch(None), (0.0, 0, Sign(5, begun=True)), (9999.0, 0, Sign(5, begun=True))).stuck([0]) is None
 
 
 @pytest.mark.parametrize(
@@ -45,28 +53,6 @@ def test_of_ranks_that_finish_no_batch_the_one_that_holds_the_others_up_is_stuck
 ) -> None:
     signs = [(float(t), rank, sign(rank)) for t in times for rank in (0, 1)]
     assert heard(HangWatch(10), *signs).stuck([0, 1]) == stuck
-
-
-def test_one_rank_that_gets_on_is_enough() -> None:
-    watch = heard(
-        HangWatch(10),
-        (0.0, 0, Sign(5, begun=True)),
-        (0.0, 1, Sign(5, begun=True)),
-        (12.0, 0, Sign(6, begun=True)),
-        (12.0, 1, Sign(5, begun=True)),
-    )
-    assert watch.stuck([0, 1]) is None
-
-
-def test_time_that_the_ranks_had_to_wait_does_not_count() -> None:
-    watch = heard(HangWatch(10), (0.0, 0, Sign(5, begun=True)))
-    watch.rest()
-    heard(watch, (700.0, 0, Sign(5, begun=True)), (705.0, 0, Sign(5, begun=True)))
-    assert watch.stuck([0]) is None
-
-
-def test_no_limit_is_no_watch() -> None:
-    assert heard(HangWatch(None), (0.0, 0, Sign(5, begun=True)), (9999.0, 0, Sign(5, begun=True))).stuck([0]) is None
 
 
 class Exports(pl.Callback):
@@ -121,22 +107,17 @@ def windows(
     return found
 
 
-def test_a_slow_rank_is_found_after_three_windows_and_not_before() -> None:
+def test_a_slow_rank_is_found_among_two_or_four_after_three_windows_and_not_before() -> None:
     assert windows(SlowWatch(0.25), lambda _, rank, __: 0.2 + 0.2 * (rank == 1), number=2) == []
     (slow, *_) = windows(SlowWatch(0.25), lambda _, rank, __: 0.2 + 0.2 * (rank == 1))
     assert (slow.rank, slow.seconds, slow.others) == (1, 0.4, 0.2)
-
-
-def test_ranks_that_differ_by_less_than_the_limit_are_none() -> None:
-    own = lambda _, rank, __: 0.2 + 0.04 * (rank == 1)  # noqa: E731
-    assert windows(SlowWatch(0.25), own, number=9, step=0.5) == []
-    assert windows(SlowWatch(0.1), own, number=9, step=0.5)
-
-
-def test_of_four_ranks_only_the_slow_one_is_found() -> None:
     found = windows(SlowWatch(0.25), lambda _, rank, __: (0.2, 0.21, 0.5, 0.19)[rank], ranks=4)
     assert {slow.rank for slow in found} == {2}
     assert found[0].others == 0.2
+
+
+def test_ranks_that_differ_by_more_than_a_smaller_limit_are_slow() -> None:
+    assert windows(SlowWatch(0.1), lambda _, rank, __: 0.2 + 0.04 * (rank == 1), number=9, step=0.5)
 
 
 @pytest.mark.parametrize(
@@ -147,6 +128,7 @@ def test_of_four_ranks_only_the_slow_one_is_found() -> None:
         pytest.param(lambda window, rank, _: 0.9 if rank and window < 2 else 0.2, {}, 0.25, id="at the start"),
         pytest.param(lambda _, rank, __: 0.001 + 0.001 * rank, {"step": 0.1}, 0.25, id="that hardly holds up a step"),
         pytest.param(lambda _, rank, __: 0.2 + rank, {}, None, id="without a limit"),
+        pytest.param(lambda _, rank, __: 0.2 + 0.04 * rank, {"step": 0.5}, 0.25, id="by less than the limit"),
         pytest.param(lambda _, rank, __: 0.2 + rank, {"ranks": 1}, 0.25, id="of a rank alone"),
     ],
 )
@@ -173,14 +155,10 @@ NAMED = (
 )
 
 
-def test_a_slow_rank_is_named_once() -> None:
+def test_a_slow_rank_is_named_once_unless_slow_ones_are_ignored() -> None:
     ranks = SlowRanks()
     assert [ranks.note(SLOW, Twin) for _ in range(3)] == [NAMED, None, None]
-
-
-@pytest.mark.parametrize(("value", "limit"), [("name", 0.25), ("ignore", None)])
-def test_ranks_are_compared_unless_slow_ones_are_ignored(value: Any, limit: float | None) -> None:
-    assert FailurePolicy(on_slow=value).limit_of_slow == limit
+    assert [FailurePolicy(on_slow=value).limit_of_slow for value in ("name", "ignore")] == [0.25, None]
 
 
 # --- which rank a hanging gang waits for, from what torch's flight recorders say --------------------------
@@ -216,31 +194,36 @@ def test_the_last_collective_of_each_group_counts_and_only_of_this_trial() -> No
     assert (second.group, second.all_ranks, second.number, second.waits) == ("1", False, 4, False)
 
 
-def test_the_rank_that_is_behind_is_named_and_where_the_others_wait() -> None:
-    found = find_missing({0: [collective(4)], 1: [collective(3, "broadcast", waits=False)], 2: [collective(4)]})
+IN = "{} of (7,) at train.py:3 (step)"
+
+
+@pytest.mark.parametrize(
+    ("lasts", "rank", "text"),
+    [
+        (
+            {0: [collective(4)], 1: [collective(3, "broadcast", waits=False)], 2: [collective(4)]},
+            1,
+            f"ranks 0, 2 wait in {IN.format('all_reduce')}, which rank 1 has not joined, whose last collective was "
+            + IN.format("broadcast"),
+        ),
+        ({0: [collective(1)], 1: []}, 1, f"rank 0 waits in {IN.format('all_reduce')}, which rank 1 has not joined"),
+        (
+            {0: [collective(2)], 1: [collective(2, "broadcast")]},
+            1,
+            (
+                "the ranks wait in collectives that do not fit together: "
+                f"rank 0 in {IN.format('all_reduce')}; rank 1 in {IN.format('broadcast')}"
+            ),
+        ),
+    ],
+)
+def test_the_rank_that_is_behind_or_does_not_fit_is_named_and_where_the_others_wait(
+    lasts: Any, rank: int, text: str
+) -> None:
+    found = find_missing(lasts)
     assert found is not None
-    assert found.rank == 1
-    assert found.text == (
-        "ranks 0, 2 wait in all_reduce of (7,) at train.py:3 (step), which rank 1 has not joined, whose last "
-        "collective was broadcast of (7,) at train.py:3 (step)"
-    )
-
-
-def test_a_rank_that_has_begun_no_collective_is_behind_in_the_group_of_all() -> None:
-    found = find_missing({0: [collective(1)], 1: []})
-    assert found is not None
-    assert (found.rank, found.text) == (
-        1,
-        "rank 0 waits in all_reduce of (7,) at train.py:3 (step), which rank 1 has not joined",
-    )
-    assert find_missing({0: [collective(1, group="mine")], 1: []}) is None  # which need not belong to that group
-
-
-def test_collectives_that_do_not_fit_together_are_named() -> None:
-    found = find_missing({0: [collective(2)], 1: [collective(2, "broadcast")]})
-    assert found is not None
-    assert found.rank == 1
-    assert "do not fit together: rank 0 in all_reduce of (7,)" in found.text
+    assert found.rank == rank
+    assert found.text == text
 
 
 @pytest.mark.parametrize(
@@ -248,6 +231,7 @@ def test_collectives_that_do_not_fit_together_are_named() -> None:
     [
         {},
         {0: [], 1: []},
+        {0: [collective(1, group="mine")], 1: []},  # which need not belong to that group
         {0: [collective(2)], 1: [collective(2)]},
         {0: [collective(2, waits=False)], 1: [collective(1, waits=False)]},
     ],

@@ -265,46 +265,40 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     vars(made).clear()
 
 
-class Net(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = torch.nn.Linear(1237, 1021)
-
-
-def test_what_is_left_above_the_limit_is_named_with_its_shape(module: Any) -> None:
-    cuda = Cuda()
-    watched = memory(cuda)
-    cuda.allocated = 1  # so that tensors of other tests count as there before
-    watched.begin(0)
-    module.CACHE = {"train": [torch.zeros(1801, 1709)]}
-    module.MODEL = Net()
-    cuda.allocated = 2 * GB
-    (text,) = watched.left(DROP)
-    assert text.startswith("2.0 GB allocated on its GPU, more than the limit of 800.0 MB (the largest tensors: ")
-    assert "float32 of shape (1801, 1709), 12.3 MB;" in text
-    assert "shape (1021, 1237), 5.1 MB" in text
-
-
 @pytest.mark.parametrize(
-    ("total", "left", "unfit"), [(16, 0.7, False), (16, 0.9, True), (6, 0.5, False), (6, 0.6, True)]
-)
-def test_the_limit_is_a_twentieth_of_the_gpu_or_512_mb(total: int, left: float, unfit: bool) -> None:
+    ("total", "share", "left", "unfit"),
+    [(16, 1, 0.7, False), (16, 1, 0.9, True), (6, 1, 0.5, False), (6, 1, 0.6, True), (80, 0.5, 1.9, False),
+     (80, 0.5, 2.1, True)],
+)  # fmt: skip
+def test_the_limit_is_a_twentieth_of_the_worker_s_part_of_the_gpu_or_512_mb(
+    total: int, share: float, left: float, unfit: bool
+) -> None:
     cuda = Cuda(total * GB)
-    watched = memory(cuda)
+    watched = memory(cuda, share)
     watched.begin(0)
     cuda.allocated = int(left * GB)
     assert bool(watched.left(DROP)) is unfit
 
 
-def test_on_half_a_gpu_a_twentieth_of_that_half_may_be_left() -> None:
-    cuda = Cuda(80 * GB)
-    watched = memory(cuda, 0.5)
+def test_small_leaks_add_up_and_cuda_that_a_trial_uses_first_counts_from_nothing() -> None:
+    cuda = Cuda()
+    watched = memory(cuda)
+    fit = []
+    for _ in range(6):
+        watched.begin(0)
+        cuda.allocated += 16 * GB // 100
+        fit.append(not watched.left(DROP))
+    assert fit == [True] * 5 + [False]
+    cuda = Cuda(used=False)
+    watched = memory(cuda)
     watched.begin(0)
-    cuda.allocated = 3 * GB
-    assert "the limit of 2.0 GB" in watched.left(DROP)[0]
+    cuda.used, cuda.allocated = True, 2 * GB
+    assert "2.0 GB" in watched.left(DROP)[0]
 
 
-def test_what_was_there_before_the_first_trial_does_not_count(module: Any) -> None:
+def test_what_is_left_is_named_with_its_shape_and_what_was_there_before_the_first_trial_does_not_count(
+    module: Any,
+) -> None:
     cuda = Cuda()
     module.ON_PURPOSE = torch.zeros(3001, 1009)
     cuda.allocated = 10 * GB
@@ -312,14 +306,17 @@ def test_what_was_there_before_the_first_trial_does_not_count(module: Any) -> No
     watched.begin(0)
     cuda.allocated = int(10.5 * GB)
     assert watched.left(DROP) == ()
-    module.LEAK = torch.zeros(401, 1009)
-    cuda.allocated = 11 * GB
+    module.CACHE = {"train": [torch.zeros(1801, 1709)]}
+    module.MODEL = torch.nn.ModuleDict({"head": torch.nn.Linear(1237, 1021)})
+    cuda.allocated = 12 * GB
     (text,) = watched.left(DROP)
-    assert "shape (401, 1009)" in text
+    assert text.startswith("2.0 GB allocated on its GPU, more than the limit of 800.0 MB (the largest tensors: ")
+    assert "float32 of shape (1801, 1709), 12.3 MB;" in text
+    assert "shape (1021, 1237), 5.1 MB" in text
     assert "shape (3001, 1009)" not in text
 
 
-def test_graphs_that_hold_much_memory_are_dropped_and_leave_the_worker_as_it_is() -> None:
+def test_graphs_that_hold_much_memory_are_dropped_and_nothing_is_where_nothing_leaks() -> None:
     cuda = Cuda()
     dropped: list[int] = []
 
@@ -333,17 +330,10 @@ def test_graphs_that_hold_much_memory_are_dropped_and_leave_the_worker_as_it_is(
         cuda.graphs = held
         assert watched.left(drop) == ()
     assert dropped == [2 * GB]
-
-
-def test_small_leaks_add_up() -> None:
-    cuda = Cuda()
-    watched = memory(cuda)
-    fit = []
-    for _ in range(6):
-        watched.begin(0)
-        cuda.allocated += 16 * GB // 100
-        fit.append(not watched.left(DROP))
-    assert fit == [True] * 5 + [False]
+    watched.begin(0)
+    cuda.asked.clear()
+    assert watched.left(lambda: pytest.fail("dropped")) == ()
+    assert cuda.asked == ["empty", ("memory", 0)], "nothing is searched either"
 
 
 def test_garbage_of_earlier_trials_and_what_is_kept_on_purpose_goes_before_the_worker_does() -> None:
@@ -371,15 +361,6 @@ def test_garbage_of_earlier_trials_and_what_is_kept_on_purpose_goes_before_the_w
     assert cuda.allocated == 0
 
 
-def test_without_a_leak_nothing_is_searched_or_dropped() -> None:
-    cuda = Cuda()
-    watched = memory(cuda)
-    watched.begin(0)
-    cuda.asked.clear()
-    assert watched.left(lambda: pytest.fail("dropped")) == ()
-    assert cuda.asked == ["empty", ("memory", 0)]
-
-
 @pytest.mark.parametrize("drop", [DROP, None])
 def test_an_error_that_cuda_does_not_get_over_makes_the_worker_unfit(drop: Any) -> None:
     cuda = Cuda()
@@ -400,56 +381,29 @@ def test_a_process_that_does_not_use_cuda_is_left_alone(share: float, device: in
     assert watched.left(DROP) == ()
     assert not cuda.used
     assert cuda.asked == []
+    if not torch.cuda.is_available():  # a build of torch for CPUs beside a Ray that counts GPUs
+        built = GpuMemory(share, torch.cuda)
+        built.begin(device)
+        assert built.left(DROP) == ()
 
 
-def test_cuda_that_a_trial_uses_first_counts_from_nothing() -> None:
-    cuda = Cuda(used=False)
-    watched = memory(cuda)
-    watched.begin(0)
-    cuda.used, cuda.allocated = True, 2 * GB
-    assert "2.0 GB" in watched.left(DROP)[0]
-
-
-def test_each_trial_has_its_worker_s_part_of_the_gpu_whatever_an_earlier_one_set() -> None:
-    cuda = Cuda(used=False)
-    watched = memory(cuda, 0.5)
-    for _ in range(2):
-        watched.begin(3)
-        cuda.set_per_process_memory_fraction(0.1, 3)  # the training code
-        watched.left(DROP)
-    set_by = [asked for asked in cuda.asked if asked[0] == "fraction"]
-    assert set_by == [("fraction", 0.5, 3), ("fraction", 0.1, 3)] * 2
-
-
-def test_a_limit_that_training_code_sets_on_a_gpu_of_its_own_ends_with_its_trial() -> None:
-    cuda = Cuda(used=False)
-    watched = memory(cuda)
-    watched.begin(0)
-    assert cuda.asked == []
-    cuda.set_per_process_memory_fraction(0.1, 0)
-    watched.left(DROP)
-    watched.begin(0)
-    assert cuda.asked[-1] == ("fraction", 1.0, 0)
-
-
-@pytest.mark.parametrize(("share", "allowed"), [(1.0, 0.3), (0.2, 0.2)])
-def test_a_limit_that_the_hook_has_set_stays_where_it_is_the_smaller_one(share: float, allowed: float) -> None:
-    cuda = Cuda()
-    cuda.set_per_process_memory_fraction(0.3, 0)  # init_hook, on a GPU that other programs use
+@pytest.mark.parametrize(
+    ("share", "hook", "allowed"), [(0.5, None, 0.5), (1.0, None, 1.0), (1.0, 0.3, 0.3), (0.2, 0.3, 0.2)]
+)
+def test_each_trial_has_its_worker_s_part_of_the_gpu_whatever_an_earlier_one_set(
+    share: float, hook: float | None, allowed: float
+) -> None:
+    """A smaller limit of ``init_hook``, on a GPU that other programs use, stays."""
+    cuda = Cuda(used=hook is not None)
+    if hook is not None:
+        cuda.set_per_process_memory_fraction(hook, 3)
     watched = memory(cuda, share)
     for _ in range(2):
-        watched.begin(0)
+        watched.begin(3)
         assert cuda.fraction == allowed
-        cuda.set_per_process_memory_fraction(0.1, 0)  # the training code
+        cuda.set_per_process_memory_fraction(0.1, 3)  # the training code
         watched.left(DROP)
-
-
-def test_a_part_of_a_gpu_without_cuda_is_no_error() -> None:
-    """A build of torch for CPUs beside a Ray that counts GPUs."""
-    watched = GpuMemory(0.5, torch.cuda)
-    if not torch.cuda.is_available():
-        watched.begin(0)
-    assert watched.left(DROP) == ()
+    assert {asked[2] for asked in cuda.asked if asked[0] == "fraction"} == {3}
 
 
 # --- a worker's trials, one after another in this process, and what each leaves on a GPU that counts live tensors
@@ -505,38 +459,6 @@ def trial(mine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     gc.unfreeze()
 
 
-def test_a_trial_that_keeps_nothing_leaves_nothing(trial: Any) -> None:
-    def trains(config: Any) -> None:
-        mine = of_user()
-
-        model: Any = [mine.cuda.tensor()]
-        model.append(model)  # a cycle, like a Trainer and its model
-
-    assert trial(trains) == ()
-    assert trial(trains) == ()
-
-
-def test_nor_does_one_that_fails_while_it_handles_an_error(trial: Any, mine: Any) -> None:
-    def fails(config: Any) -> None:
-        import sys
-
-        mine = of_user()
-
-        def step() -> None:
-            batch = mine.cuda.tensor()
-            raise ValueError(batch.shape)
-
-        loss = mine.cuda.tensor()
-        try:
-            step()
-        except ValueError as error:
-            sys.last_value = error  # as notebooks and debuggers do
-            raise RuntimeError(loss.shape) from error
-
-    assert trial(fails) == ()
-    assert mine.cuda.memory_allocated(0) == 0
-
-
 def test_a_clean_up_that_fails_costs_the_worker_and_not_the_trial(trial: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def trains(config: Any) -> None:
         import warnings
@@ -580,27 +502,20 @@ def test_threads_that_wait_for_kernels_to_compile_are_no_leak(trial: Any) -> Non
     AsyncCompile.pool.cache_clear()
 
 
-def test_a_trial_that_keeps_a_model_in_a_global_makes_the_worker_unfit(trial: Any) -> None:
+def test_a_trial_that_keeps_a_model_in_a_global_makes_the_worker_unfit_and_a_driver_s_job_does_not(trial: Any) -> None:
     def trains(config: Any) -> None:
-        mine = of_user()
+        of_user().MODEL = of_user().cuda.tensor()
 
-        mine.MODEL = mine.cuda.tensor()
-
+    assert trial(trains, job=True) == ()
     (left,) = trial(trains)
     assert left.startswith("1.0 GB allocated on its GPU, more than the limit of 800.0 MB")
     assert "float32 of shape (5003, 1301), 26.0 MB" in left
 
 
-def test_what_a_driver_s_job_keeps_is_left_to_it(trial: Any) -> None:
-    def trains(config: Any) -> None:
-        of_user().STATES = of_user().cuda.tensor()
-
-    assert trial(trains, job=True) == ()
-    assert len(trial(trains)) == 1
-
-
-def test_an_error_that_is_kept_keeps_no_tensor_of_the_code_that_raised_it(trial: Any) -> None:
+def test_an_error_that_is_kept_keeps_no_tensor_of_the_code_that_raised_it(trial: Any, mine: Any) -> None:
     def fails(config: Any) -> None:
+        import sys
+
         mine = of_user()
 
         def step() -> None:
@@ -611,11 +526,12 @@ def test_an_error_that_is_kept_keeps_no_tensor_of_the_code_that_raised_it(trial:
         try:
             step()
         except ValueError as error:
-            mine.SEEN = error
+            sys.last_value = mine.SEEN = error  # as notebooks and debuggers do
             mine.RAISED = RuntimeError(loss.shape)
             raise mine.RAISED from error
 
     assert trial(fails) == ()
+    assert mine.cuda.memory_allocated(0) == 0
 
 
 def test_what_a_trial_holds_until_it_has_been_cleaned_up_goes_before_the_next(trial: Any, mine: Any) -> None:

@@ -70,20 +70,17 @@ def test_the_next_job_of_the_same_kind_finds_the_gang_warm_and_any_other_gets_it
     assert take(pool, cwd="/b") is first
 
 
-def test_a_gang_that_died_while_it_idled_is_replaced(pool: Pool) -> None:
+@pytest.mark.parametrize("why", ["it died while it idled", "it is unfit", "it idled too long"])
+def test_a_gang_that_cannot_be_had_again_is_closed_and_replaced(pool: Pool, why: str) -> None:
     first = take(pool)
-    pool.give_back(first, 60)
-    Gang.formed[0].dead = True
+    if why == "it is unfit":
+        Gang.formed[0].unfit = "rank 1 died"
+    pool.give_back(first, 0.01 if why == "it idled too long" else 60)
+    if why == "it idled too long":
+        until(lambda: first.closed, 5)
+    Gang.formed[0].dead = why == "it died while it idled"
     assert take(pool) is not first
     assert first.closed
-
-
-def test_an_unfit_gang_is_closed_and_not_kept(pool: Pool) -> None:
-    first = take(pool)
-    Gang.formed[0].unfit = "rank 1 died"
-    pool.give_back(first, 60)
-    assert first.closed
-    assert take(pool) is not first
 
 
 def test_a_timer_that_is_late_closes_no_gang_that_was_taken_meanwhile(pool: Pool) -> None:
@@ -96,24 +93,6 @@ def test_a_timer_that_is_late_closes_no_gang_that_was_taken_meanwhile(pool: Pool
     pool.give_back(first, 60)
     timer.function(*timer.args)
     assert not first.closed
-
-
-def test_a_gang_that_idles_too_long_is_closed_and_not_taken_again(pool: Pool) -> None:
-    first = take(pool)
-    pool.give_back(first, 0.01)
-    until(lambda: first.closed, 5)
-    assert take(pool) is not first
-
-
-def test_who_had_a_gang_before_does_not_end_it_for_who_has_it_now(pool: Pool) -> None:
-    first = take(pool)
-    lease = first.lease
-    pool.give_back(first, 60)
-    assert take(pool) is first
-    pool.end(first, lease)
-    assert not first.closed
-    pool.end(first, first.lease)
-    assert first.closed
 
 
 def test_a_strategy_that_is_shut_down_ends_its_own_workers_alone(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from tunelight.gang.meeting.group import Meeting
 from tunelight.gang.meeting.horovod import named
 from tunelight.gang.meeting.rendezvous import Rendezvous, StoreChannel, interface_variables, torchrun_variables
 from tunelight.gang.meeting.torch_group import TorchGroup
-from tunelight.machine.network import interface_name, listening, reach
+from tunelight.machine.network import interface_name, listening
 from tunelight.messages import Place
 
 ELSEWHERE = "203.0.113.7"  # of the range that is kept for documentation
@@ -60,11 +60,13 @@ def no_files(tmp_path, monkeypatch):
     return [Path(file) for file in files]
 
 
-def test_gloo_nccl_and_horovod_are_told_the_same_interface(no_files):
+def test_gloo_nccl_and_horovod_are_told_the_same_interface_unless_the_user_chose(no_files):
     """For NCCL the name alone would be a prefix, which ib01 has as well."""
     assert interface_variables("ib0", {}) == {
         "GLOO_SOCKET_IFNAME": "ib0", "NCCL_SOCKET_IFNAME": "=ib0", "HOROVOD_GLOO_IFACE": "ib0",
     }  # fmt: skip
+    told = interface_variables("eth0", {"NCCL_SOCKET_IFNAME": "ib0", "HOME": "/"})
+    assert told == {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "ib0", "HOROVOD_GLOO_IFACE": "eth0"}
 
 
 @pytest.mark.parametrize("which", ["the machine's", "the user's", "the one that is named"])
@@ -76,11 +78,6 @@ def test_the_interface_in_a_file_of_nccl_stays(no_files, tmp_path, which):
     assert "NCCL_SOCKET_IFNAME" not in interface_variables("eth0", chosen)
     file.write_text("#NCCL_SOCKET_IFNAME=ib1\n")
     assert interface_variables("eth0", chosen)["NCCL_SOCKET_IFNAME"] == "=eth0"
-
-
-def test_what_the_user_chose_stays():
-    told = interface_variables("eth0", {"NCCL_SOCKET_IFNAME": "ib0", "HOME": "/"})
-    assert told == {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "ib0", "HOROVOD_GLOO_IFACE": "eth0"}
 
 
 def test_a_node_without_the_address_that_ray_has_says_which_it_has(two_networks):
@@ -108,33 +105,12 @@ def test_a_lost_peer_is_told_from_errors_of_this_rank_as_of_its_memory(error, lo
     assert one.lost_peer(error) is lost
 
 
-@pytest.fixture
-def listener() -> Iterator[socket.socket]:
-    with listening("127.0.0.1") as one:
-        yield one
-
-
-def test_a_listener_listens_on_one_address_alone(listener):
-    host, port = listener.getsockname()
-    assert host == "127.0.0.1"
-    assert reach("127.0.0.1", port) is None
-    assert "refused" in str(reach("127.0.0.2", port))
-
-
-def test_a_rank_that_cannot_reach_the_first_names_both_and_what_to_do(listener):
-    port = listener.getsockname()[1]
-    listener.close()
+def test_a_rank_that_cannot_reach_the_first_names_both_and_what_to_do():
+    with listening("127.0.0.1") as listener:
+        port = listener.getsockname()[1]
     place = Place(rank=1, world_size=2, local_rank=0, local_world_size=1, node_rank=1, interface="127.0.0.1")
     with pytest.raises(GangError, match=rf"Rank 1 .* cannot reach rank 0 at 127.0.0.1, port {port}: .*at every port"):
         Rendezvous().join(Meeting("127.0.0.1", port, "gloo"), place)
-
-
-def test_a_port_that_answers_nothing_is_called_blocked(monkeypatch):
-    def silent(*_: object, timeout: float) -> None:
-        raise TimeoutError("timed out")
-
-    monkeypatch.setattr(socket, "create_connection", silent)
-    assert "firewall" in str(reach("10.1.0.4", 1))
 
 
 @pytest.mark.parametrize(
@@ -207,22 +183,17 @@ def errors(threads: ThreadPoolExecutor, of: Callable[[Place], Any], layout: tupl
     return [str(error) for one in found if (error := one.exception(timeout=30)) is not None]
 
 
-def test_ranks_wait_for_one_another_and_learn_where_each_is(store, threads):
+def test_ranks_wait_for_one_another_and_who_does_not_come_is_named(store, threads):
     found = [threads.submit(gather, store, place) for place in places((2, 1))]
     assert [[peer.address for peer in one.result(30)] for one in found] == [[HERE] * 3] * 3
-
-
-def test_who_does_not_come_is_named(store):
     first, *_ = places((1, 2))
     with pytest.raises(GangError, match=r"Waited 0 s for ranks 1, 2 of 3"):
-        gather(store, first, 0.2)
+        gather(dist.HashStore(), first, 0.2)
 
 
-def test_nodes_that_reach_one_another_pass(store, threads):
+def test_nodes_that_reach_one_another_pass_and_who_cannot_reach_whom_is_said_on_both_sides(store, threads, monkeypatch):
     assert errors(threads, lambda place: try_pairs(store, place, 2, HERE), (2, 1)) == []
-
-
-def test_who_cannot_reach_whom_is_said_on_both_sides(store, threads, monkeypatch):
+    store = dist.HashStore()
     connect = socket.create_connection
 
     def blocked(place: tuple[str, int], timeout: float) -> socket.socket:
@@ -252,19 +223,17 @@ def group() -> Iterator[TorchGroup]:
     made.close()
 
 
-def test_a_group_that_the_trial_destroys_is_freed_at_the_trial_s_end_and_not_by_its_model(group: TorchGroup) -> None:
+def test_a_group_is_kept_from_trial_to_trial_and_one_that_the_trial_destroys_is_freed_at_its_end(
+    group: TorchGroup,
+) -> None:
     """The reducer of a DDP model would free it with the GIL held, for which gloo's threads may wait."""
     world = weakref.ref(dist.group.WORLD)
+    assert group.tidy()
+    assert world() is dist.group.WORLD
     dist.destroy_process_group()
     assert world() is not None
     assert not group.tidy()
     assert world() is None
-
-
-def test_a_group_is_kept_from_trial_to_trial(group: TorchGroup) -> None:
-    world = weakref.ref(dist.group.WORLD)
-    assert group.tidy()
-    assert world() is dist.group.WORLD
 
 
 def test_a_group_that_a_failed_trial_left_is_freed(group: TorchGroup) -> None:
@@ -322,7 +291,7 @@ MEETING = Meeting("10.1.0.4", 4321, "gloo", layout=(2, 1))
 LAST = Place(rank=2, world_size=3, local_rank=0, local_world_size=1, node_rank=1, interface="10.1.0.4")
 
 
-def test_a_rank_is_told_its_place_and_the_gangs_store_as_by_torchrun():
+def test_a_rank_is_told_its_place_and_the_gangs_store_as_by_torchrun_and_accelerate_of_cpus():
     told = torchrun_variables(MEETING, LAST, {"RANK": "5", "WORLD_SIZE": "8"})  # a driver's own launcher
     assert told == {
         "RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
@@ -333,16 +302,14 @@ def test_a_rank_is_told_its_place_and_the_gangs_store_as_by_torchrun():
         "ACCELERATE_USE_CPU": "true",
     }  # fmt: skip
 
+    def on_cpus(**changes: Any) -> str:
+        return torchrun_variables(MEETING, dataclasses.replace(LAST, **changes), {})["ACCELERATE_USE_CPU"]
+
+    assert (on_cpus(gpu=0), on_cpus(world_size=1), on_cpus()) == ("false", "false", "true")
+    assert torchrun_variables(MEETING, LAST, {"ACCELERATE_USE_CPU": "0"})["ACCELERATE_USE_CPU"] == "0"
+
 
 def test_a_gang_of_one_does_not_claim_that_its_group_is_made_from_outside():
     told = torchrun_variables(MEETING, Place(0, 1, 0, 1, 0, "10.1.0.4"), {})
     assert (told["RANK"], told["WORLD_SIZE"], told["MASTER_PORT"]) == ("0", "1", "4321")
     assert not [name for name in told if name.startswith("TORCHELASTIC")]
-
-
-def test_accelerate_is_told_of_cpus_where_it_would_train_each_rank_alone():
-    def told(**changes: Any) -> str:
-        return torchrun_variables(MEETING, dataclasses.replace(LAST, **changes), {})["ACCELERATE_USE_CPU"]
-
-    assert (told(gpu=0), told(world_size=1), told()) == ("false", "false", "true")
-    assert torchrun_variables(MEETING, LAST, {"ACCELERATE_USE_CPU": "0"})["ACCELERATE_USE_CPU"] == "0"
