@@ -12,24 +12,11 @@ import pytest
 
 from tests.kit.recording import written_checkpoint
 from tunelight.checkpoints import files as checkpoints
-from tunelight.errors import CheckpointError
 from tunelight.messages import CheckpointInfo, Report
 
 
 def write(trial: Path, number: int, value: float | None = None, text: str = "weights") -> CheckpointInfo:
     return written_checkpoint(trial, number, value=value, text=text)
-
-
-def test_a_draft_is_not_a_checkpoint(tmp_path: Path) -> None:
-    info = write(tmp_path, 1)
-    checkpoints.temp_path(CheckpointInfo(info.path.replace("000001", "000002"), 2), "start").write_text("half")
-    assert checkpoints.find(tmp_path) == [info]
-
-
-def test_nothing_written_is_an_error(tmp_path: Path) -> None:
-    info = CheckpointInfo(str(tmp_path / "report-000001.ckpt"), 1)
-    with pytest.raises(CheckpointError, match="wrote none"):
-        checkpoints.commit(info, checkpoints.temp_path(info, "start"))
 
 
 @pytest.mark.parametrize(
@@ -43,26 +30,7 @@ def test_the_best_and_the_last_two_are_kept(tmp_path: Path, mode: Any, values: l
     assert len(list((tmp_path / checkpoints.FOLDER).iterdir())) == 6
 
 
-def test_what_is_pointed_at_is_not_pruned(tmp_path: Path) -> None:
-    infos = [write(tmp_path, n, value) for n, value in enumerate([0.5, 0.1, 0.3, 0.3], start=1)]
-    kept_by_tune = tmp_path / "checkpoint_000000"
-    kept_by_tune.mkdir()
-    checkpoints.write_pointer(kept_by_tune, infos[0])
-    left = checkpoints.prune(infos, 1, "min", checkpoints.pinned(tmp_path))
-    assert [info.number for info in left] == [1, 2, 3, 4]
-
-
-def test_what_ranks_may_still_have_to_read_is_not_pruned(tmp_path: Path) -> None:
-    kept = checkpoints.Kept(keep=1, mode="min")
-    for number in range(1, 6):
-        kept.add(write(tmp_path, number, value=1.0 / number))
-    kept.prune(tmp_path, in_use=kept.known[0])
-    assert [info.number for info in checkpoints.find(tmp_path)] == [1, 4, 5]
-    kept.prune(tmp_path)
-    assert [info.number for info in checkpoints.find(tmp_path)] == [4, 5]
-
-
-def test_a_corrupt_file_is_passed_over(tmp_path: Path) -> None:
+def test_a_corrupt_file_is_passed_over_and_without_a_whole_one_there_is_none(tmp_path: Path) -> None:
     first, second = write(tmp_path, 1), write(tmp_path, 2)
     Path(second.path).write_text("weightz")
     found, warning = checkpoints.resume_point(tmp_path)
@@ -73,6 +41,11 @@ def test_a_corrupt_file_is_passed_over(tmp_path: Path) -> None:
     assert checkpoints.resume_point(tmp_path, second.number, second) == (first, warning)
     assert checkpoints.resume_point(tmp_path, first.number, first) == (first, None)
     assert checkpoints.resume_point(tmp_path, 1) == (first, None)
+    Path(first.path).write_text("we")
+    found, warning = checkpoints.resume_point(tmp_path)
+    assert found is None
+    assert "from scratch" in str(warning)
+    assert checkpoints.resume_point(tmp_path / "none") == (None, None)
 
 
 def test_a_trial_that_failed_goes_on_from_its_newest_but_never_from_before_its_last_start(tmp_path: Path) -> None:
@@ -86,18 +59,10 @@ def test_a_trial_that_failed_goes_on_from_its_newest_but_never_from_before_its_l
     assert checkpoints.resume_point(tmp_path, 0, None) == (None, None)
 
 
-def test_without_a_whole_file_there_is_none(tmp_path: Path) -> None:
-    assert checkpoints.resume_point(tmp_path) == (None, None)
-    only = write(tmp_path, 1)
-    Path(only.path).write_text("we")
-    found, warning = checkpoints.resume_point(tmp_path)
-    assert found is None
-    assert "from scratch" in str(warning)
-
-
-def test_what_a_killed_worker_was_writing_is_removed(tmp_path: Path) -> None:
+def test_what_a_killed_worker_was_writing_is_no_checkpoint_and_removed(tmp_path: Path) -> None:
     info = write(tmp_path, 1)
     checkpoints.temp_path(CheckpointInfo(info.path.replace("000001", "000002"), 2), "start").write_text("half")
+    assert checkpoints.find(tmp_path) == [info], "a draft is no checkpoint"
     checkpoints.remove_temp_files(tmp_path)
     assert sorted(path.name for path in Path(info.path).parent.iterdir()) == [
         "report-000001.ckpt",
@@ -118,8 +83,10 @@ def test_a_pointer_finds_its_file_or_none_and_a_file_that_is_gone_is_not_whole(t
     assert "report-000001.ckpt is torn or gone" in str(warning)
 
 
-def test_a_real_copy_beside_the_pointer_comes_first_and_shares_its_bytes(tmp_path: Path) -> None:
-    info = write(tmp_path, 1)
+def test_a_real_copy_beside_the_pointer_comes_first_and_a_moved_folder_still_finds_its_checkpoints(
+    tmp_path: Path,
+) -> None:
+    info = write(tmp_path / "a", 1)
     target = tmp_path / "elsewhere"
     target.mkdir()
     checkpoints.write_pointer(target, info)
@@ -128,14 +95,9 @@ def test_a_real_copy_beside_the_pointer_comes_first_and_shares_its_bytes(tmp_pat
     assert found is not None
     assert found.path == str(target / "report-000001.ckpt")
     assert Path(found.path).stat().st_ino == Path(info.path).stat().st_ino
-
-
-def test_a_moved_sweep_folder_still_finds_its_checkpoints(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    write(tmp_path / "a", 1)
     (tmp_path / "a").rename(tmp_path / "b")
-    (found,) = checkpoints.find(tmp_path / "b")
-    assert Path(found.path).is_relative_to(tmp_path / "b")
+    (moved,) = checkpoints.find(tmp_path / "b")
+    assert Path(moved.path).is_relative_to(tmp_path / "b")
 
 
 def test_reports_beside_a_pointer_are_read_as_they_were_written(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import ray
 from ray._private.accelerators import NvidiaGPUAcceleratorManager
 
 from tunelight.cluster.connect import _check_versions, nodes_of
-from tunelight.cluster.local import for_job, for_workers, refuse_local
-from tunelight.errors import ResourceError, SettingsError
+from tunelight.cluster.local import for_job, for_workers
+from tunelight.errors import ResourceError
 
 HERE = platform.python_version()
 
@@ -23,9 +23,12 @@ def answer(monkeypatch):
     return lambda versions: monkeypatch.setattr("tunelight.cluster.connect.cluster_versions", lambda address: versions)
 
 
-@pytest.mark.parametrize("versions", [None, (ray.__version__, HERE)])
-def test_a_cluster_of_the_same_versions_or_of_unknown_ones_is_tried(answer, versions):
-    answer(versions)
+def test_a_cluster_of_the_same_versions_or_of_unknown_ones_is_tried(answer, monkeypatch):
+    for versions in (None, (ray.__version__, HERE)):
+        answer(versions)
+        _check_versions("10.0.0.1:6379")
+    answer((ray.__version__, f"{HERE}1"))
+    monkeypatch.setenv("RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL", "minor")  # a patch of Python may differ
     _check_versions("10.0.0.1:6379")
 
 
@@ -36,12 +39,6 @@ def test_a_cluster_of_another_ray_or_python_is_refused_with_both_versions(answer
     with pytest.raises(ResourceError, match=f"^The Ray cluster at 10.0.0.1:6379 was started with {there}.*has {here}"):
         _check_versions("10.0.0.1:6379")
     _check_versions("auto")  # where the cluster is not known yet
-
-
-def test_a_patch_of_python_may_differ_where_ray_was_told_so(answer, monkeypatch):
-    answer((ray.__version__, f"{HERE}1"))
-    monkeypatch.setenv("RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL", "minor")
-    _check_versions("10.0.0.1:6379")
 
 
 @pytest.mark.parametrize(("visible", "count"), [(None, 4), ("0,3", 2), ("", 0)])
@@ -73,12 +70,9 @@ def test_the_drivers_folder_goes_to_another_machine_without_its_sweeps(cwd):
     assert for_job(None, "10.0.0.9:6379", Path("/shared"), INTERFACES)["excludes"] == []
 
 
-@pytest.mark.parametrize("address", ["10.0.0.1:6379", "127.0.0.1:6379", "localhost:6379", "auto"])
-def test_on_this_machine_nothing_needs_to_be_sent(cwd, address):
-    assert for_job(None, address, cwd, INTERFACES) == {}
-
-
-def test_a_folder_that_was_named_or_sent_with_the_job_comes_first(cwd, monkeypatch):
+def test_nothing_is_sent_on_this_machine_or_where_a_folder_was_named_or_sent_with_the_job(cwd, monkeypatch):
+    for address in ("10.0.0.1:6379", "127.0.0.1:6379", "localhost:6379", "auto"):
+        assert for_job(None, address, cwd, INTERFACES) == {}
     named = {"working_dir": "elsewhere"}
     assert for_job(named, "10.0.0.9:6379", cwd, INTERFACES) == named
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
@@ -96,9 +90,3 @@ def test_a_folder_that_was_named_or_sent_with_the_job_comes_first(cwd, monkeypat
 )
 def test_workers_are_not_given_what_ray_sends_with_the_job(given: Any, left: Any) -> None:
     assert for_workers(given) == left
-
-
-def test_a_folder_comes_too_late_for_a_process_that_is_connected():
-    refuse_local({"working_dir": "s3://code.zip"})
-    with pytest.raises(SettingsError, match=r"working_dir='\.', .*connected already.*ray.init"):
-        refuse_local({"working_dir": "."})

@@ -60,14 +60,6 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Any:
     assert "RAY_OF_ITS_OWN" not in os.environ
 
 
-def test_a_second_run_starts_on_it(ray):
-    first = local.start(None, 0)
-    first.rest()
-    assert local.start(None, 0) is first
-    assert len(ray.started) == 1
-    assert local.kept() is first
-
-
 @pytest.mark.parametrize("change", ["runtime_env", "verbose", "environment", "cwd", "path", "user"])
 def test_another_one_is_started_where_it_would_not_be_the_same(ray, change, monkeypatch, tmp_path):
     local.start(None, 0).rest()
@@ -86,8 +78,10 @@ def test_another_one_is_started_where_it_would_not_be_the_same(ray, change, monk
     assert len(ray.started) == 2
 
 
-def test_it_ends_after_a_while_and_not_while_it_is_used(ray, monkeypatch):
+def test_it_ends_after_a_while_and_not_while_it_is_used_or_another_is_there(ray, monkeypatch):
     monkeypatch.setattr(local, "KEEP_S", 0.05)
+    local.start(None, 0).rest()
+    ray.shutdown()  # by hand; its timer ends no other
     mine = local.start(None, 0)
     mine.rest()
     mine.hold()
@@ -112,22 +106,15 @@ def test_what_a_kept_one_cannot_give_is_an_error(ray):
     assert len(ray.started) == 1
 
 
-def test_one_with_objects_of_the_user_s_stays_however_the_next_run_is(ray, monkeypatch):
-    monkeypatch.setattr(local, "KEEP_S", 0.02)
+def test_a_second_run_starts_on_it_and_one_with_objects_of_the_user_s_stays_however_that_is(ray, monkeypatch):
+    monkeypatch.setattr(local, "KEEP_S", 0.05)
     mine = local.start(None, 0)
     mine.rest()
+    assert local.kept() is mine
     local.start(None, 1, as_it_is=True, stays=True).rest()
-    time.sleep(0.1)
-    assert local.start(None, 1) is mine
-
-
-def test_the_timer_of_an_earlier_one_ends_no_other(ray, monkeypatch):
-    monkeypatch.setattr(local, "KEEP_S", 0.05)
-    local.start(None, 0).rest()
-    ray.shutdown()  # by hand
-    local.start(None, 0)
     time.sleep(0.15)
-    assert ray.running
+    assert local.start(None, 1) is mine
+    assert len(ray.started) == 1
 
 
 def test_a_block_keeps_it_ready_and_ends_it(ray, monkeypatch):
@@ -194,46 +181,13 @@ def address(server: socket.socket) -> str:
     return f"127.0.0.1:{server.getsockname()[1]}"
 
 
-@pytest.mark.parametrize("signalled", [None, signal.SIGTERM])
-def test_a_head_that_answers_is_left_alone(quick, head, signalled):
-    watch = GcsWatch(address(head), Path("/sweeps/s"), signalled=lambda: signalled)
-    watch.start()
-    assert not quick[1].wait(0.3)
-    GcsCallback(watch).on_step_begin(1, [])
-    watch.close()
-
-
-def test_a_lost_head_ends_the_driver_with_a_sentence(quick, head, capsys):
-    watch = GcsWatch(address(head), Path("/sweeps/s"))
-    head.close()
-    watch.start()
-    assert quick[1].wait(5)
-    watch.close()
-    assert quick[0] == [EXIT_CODE]
-    said = capsys.readouterr().err
-    assert "The head of the Ray cluster (127.0.0.1:" in said
-    assert "record and checkpoints lie in /sweeps/s" in said
-    assert "name='s' and resume=True goes on" in said
-    with pytest.raises(HeadLostError, match="has not answered"):
+def test_a_head_that_answers_is_left_alone_as_is_a_driver_that_ends_by_itself(quick, head, monkeypatch):
+    for signalled in (None, signal.SIGTERM):
+        watch = GcsWatch(address(head), Path("/sweeps/s"), signalled=lambda: signalled)  # noqa: B023
+        watch.start()
+        assert not quick[1].wait(0.3)
         GcsCallback(watch).on_step_begin(1, [])
-
-
-def test_a_signal_that_ended_ray_too_ends_the_driver_soon_with_the_signal_for_its_reason(
-    quick, head, capsys, monkeypatch
-):
-    monkeypatch.setattr(headwatch, "LOST_S", 30.0)
-    watch = GcsWatch(address(head), Path("/sweeps/s"), signalled=lambda: signal.SIGTERM)
-    head.close()
-    watch.start()
-    assert quick[1].wait(5)
-    watch.close()
-    assert quick[0] == [75]
-    said = capsys.readouterr().err
-    assert "SIGTERM has ended Ray together with the sweep" in said
-    assert "name='s' and resume=True goes on" in said
-
-
-def test_a_driver_that_ends_by_itself_is_not_ended(quick, head, monkeypatch):
+        watch.close()
     monkeypatch.setattr(headwatch, "GRACE_S", 5.0)
     watch = GcsWatch(address(head), Path("/sweeps/s"))
     head.close()
@@ -241,3 +195,28 @@ def test_a_driver_that_ends_by_itself_is_not_ended(quick, head, monkeypatch):
     until(lambda: watch._lost, 5)
     watch.close()
     assert quick[0] == []
+
+
+@pytest.mark.parametrize(
+    ("signalled", "code", "says"),
+    [
+        (None, EXIT_CODE, ("The head of the Ray cluster (127.0.0.1:", "record and checkpoints lie in /sweeps/s")),
+        (signal.SIGTERM, 75, ("SIGTERM has ended Ray together with the sweep",)),
+    ],
+)
+def test_a_lost_head_ends_the_driver_with_a_sentence_and_the_signal_for_its_reason(  # noqa: PLR0917 - a row each
+    quick, head, capsys, monkeypatch, signalled, code, says
+):
+    if signalled is not None:
+        monkeypatch.setattr(headwatch, "LOST_S", 30.0)  # it ends soon all the same
+    watch = GcsWatch(address(head), Path("/sweeps/s"), signalled=lambda: signalled)
+    head.close()
+    watch.start()
+    assert quick[1].wait(5)
+    watch.close()
+    assert quick[0] == [code]
+    said = capsys.readouterr().err
+    assert all(text in said for text in (*says, "name='s' and resume=True goes on"))
+    if signalled is None:
+        with pytest.raises(HeadLostError, match="has not answered"):
+            GcsCallback(watch).on_step_begin(1, [])

@@ -47,23 +47,7 @@ def test_rays_launcher_takes_it(name: str) -> None:
     assert "--autoscaling-config" in config["head_start_ray_commands"][-1]
 
 
-def test_an_unknown_word_would_be_told() -> None:
-    from jsonschema import ValidationError  # type: ignore[import-untyped]  # it ships no types
-    from ray.autoscaler._private.util import prepare_config, validate_config
-
-    told = yaml.safe_load((CLUSTER / "aws.yaml").read_text())
-    with pytest.raises(ValidationError):
-        validate_config(prepare_config(told | {"idle_timeout_minuts": 5}))
-
-
-# --- KubeRay: fields of ray.io/v1 (ray-operator/apis/ray/v1) that the templates use, and what it demands of them
-
-JOB_FIELDS = {
-    "entrypoint", "backoffLimit", "submissionMode", "shutdownAfterJobFinishes", "ttlSecondsAfterFinished",
-    "runtimeEnvYAML", "rayClusterSpec",
-}  # fmt: skip
-CLUSTER_FIELDS = {"headGroupSpec", "workerGroupSpecs", "rayVersion", "enableInTreeAutoscaling", "autoscalerOptions"}
-GROUP_FIELDS = {"groupName", "replicas", "minReplicas", "maxReplicas", "rayStartParams", "template"}
+# --- KubeRay
 
 
 def documents(name: str) -> dict[str, dict[str, Any]]:
@@ -73,40 +57,6 @@ def documents(name: str) -> dict[str, dict[str, Any]]:
 def cluster_of(name: str) -> dict[str, Any]:
     kinds = documents(name)
     return dict(kinds["RayJob"]["spec"]["rayClusterSpec"] if "RayJob" in kinds else kinds["RayCluster"]["spec"])
-
-
-KUBERAY = pytest.mark.parametrize("name", ["kuberay-cluster.yaml", "kuberay-job.yaml"])
-
-
-def check_pods(template: dict[str, Any]) -> None:
-    spec = template["spec"]
-    volumes = {volume["name"] for volume in spec["volumes"]}
-    assert spec["containers"]
-    for container in spec["containers"]:
-        assert container["name"]
-        assert container["image"]
-        assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
-        assert "/shared" in {mount["mountPath"] for mount in container["volumeMounts"]}
-        # Ray takes a pod's size from its limits, and Kubernetes places it by its requests.
-        assert container["resources"]["requests"] == container["resources"]["limits"]
-
-
-@KUBERAY
-def test_kuberay_finds_what_it_demands_and_nothing_that_it_does_not_know(name: str) -> None:
-    for one in documents(name).values():
-        assert one["apiVersion"] == ("v1" if one["kind"] == "PersistentVolumeClaim" else "ray.io/v1")
-        assert one["metadata"]["name"]
-    spec = cluster_of(name)
-    assert set(spec) == CLUSTER_FIELDS
-    assert set(spec["autoscalerOptions"]) == {"upscalingMode", "idleTimeoutSeconds"}
-    assert spec["autoscalerOptions"]["upscalingMode"] in ("Default", "Aggressive", "Conservative")
-    assert set(spec["headGroupSpec"]) == {"rayStartParams", "template"}
-    for group in spec["workerGroupSpecs"]:
-        assert set(group) == GROUP_FIELDS
-        assert 0 <= group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
-    for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
-        check_pods(group["template"])
-        assert all(isinstance(value, str) for value in group["rayStartParams"].values())
 
 
 def test_the_job_and_the_cluster_are_made_alike_with_the_ray_that_is_tested() -> None:
@@ -120,7 +70,6 @@ def test_the_jobs_command_is_one_that_tunelight_has() -> None:
     from tunelight.cli import app
 
     job = documents("kuberay-job.yaml")["RayJob"]["spec"]
-    assert set(job) == JOB_FIELDS
     program, *words = job["entrypoint"].split()
     assert program == "tunelight"
     told = CliRunner().invoke(app, [*words, "--help"])
@@ -128,14 +77,6 @@ def test_the_jobs_command_is_one_that_tunelight_has() -> None:
     for word in words:
         assert not word.startswith("--") or word in told.output
     assert isinstance(yaml.safe_load(job["runtimeEnvYAML"])["env_vars"], dict)
-
-
-def test_the_image_is_made_of_the_wheel_and_runs_as_no_root() -> None:
-    stages = re.split(r"^FROM ", (CLUSTER / "Dockerfile").read_text(), flags=re.MULTILINE)[1:]
-    assert all(re.findall(r"^USER (\S+)", stage, re.MULTILINE)[-1] == "1000" for stage in stages)
-    binds = re.findall(r"type=bind,source=(\S+),target", "".join(stages))
-    assert set(binds) == {"constraints.txt", "scripts/build_horovod.sh", "dist"}  # nothing else of the checkout
-    assert "COPY" not in "".join(stages)
 
 
 # --- Slurm: srun and ray are played by scripts that write down how they were called
@@ -273,9 +214,3 @@ def test_a_job_whose_ray_was_lost_is_queued_again_some_times(
     process.communicate(timeout=30)
     assert process.returncode == code
     assert ("scontrol requeue 7" in log.read_text()) is again
-
-
-@pytest.mark.parametrize("script", [CLUSTER / "slurm.sh", ROOT / "tests" / "cluster" / "namespaces.sh"])
-def test_scripts_are_whole(script: Path) -> None:
-    assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0
-    assert os.access(script, os.X_OK)

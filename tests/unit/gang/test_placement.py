@@ -264,9 +264,10 @@ def test_ranks_on_cpus_or_parts_of_gpus_meet_by_gloo() -> None:
 
 
 def test_workers_find_their_bundles_in_a_trial_s_reservation_or_are_refused() -> None:
-    for bundles, first in (([{"CPU": 1}] * 2, 0), ([{"CPU": 0.5}, {"CPU": 1}, {"CPU": 1}], 1)):
-        assert _first_bundle(bundles, Reservation(2), "RayStrategy") == first
-    for bundles in ([{"CPU": 1}], [{"CPU": 1}, {"CPU": 0.5}]):
+    whole, half = {"CPU": 1.0}, {"CPU": 0.5}
+    assert _first_bundle([whole, whole], Reservation(2), "RayStrategy") == 0
+    assert _first_bundle([half, whole, whole], Reservation(2), "RayStrategy") == 1
+    for bundles in ([whole], [whole, half]):
         with pytest.raises(ResourceError, match=r"get_tune_resources\(num_workers=2"):
             _first_bundle(bundles, Reservation(2), "RayStrategy")
     check_fits(Reservation(2), [{"CPU": 4}])

@@ -405,17 +405,17 @@ def test_ray_is_asked_for_nodes_every_two_seconds_for_orders_ten_times_a_second_
     for now[0] in (0.0, LOOK_S / 2, LOOK_S, LOOK_S * 1.5, NODES_S):
         watch.drained(["a"])
     assert asked == ["order", "nodes", "order", "order", "nodes"]
-    now, asked = [0.0], list[float]()
+    now[0], slow = 0.0, list[float]()
 
     def ordered() -> None:
-        asked.append(now[0])
+        slow.append(now[0])
         now[0] += 0.01
 
     watch = DrainWatch(dict, lambda: now[0], ordered)
     while now[0] < 1.0:
         watch.drained(["a"])
         now[0] += 0.05
-    assert 2 <= len(asked) <= 3
+    assert 2 <= len(slow) <= 3
 
 
 def test_an_order_is_read_as_it_was_given(monkeypatch: pytest.MonkeyPatch):

@@ -81,45 +81,28 @@ def test_a_rank_takes_the_order_to_adopt_that_rank_0_means_and_no_earlier_one() 
     ]
 
 
-def test_an_offer_is_the_state_of_rank_0_and_the_report_waits_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("trains", [True, False])
+def test_an_offer_is_the_state_of_rank_0_if_there_is_a_trainer_and_the_report_waits_on(
+    tmp_path: Path, trains: bool
+) -> None:
     gang = Gang(tmp_path, (7, 8))
-    gang.answer(Offer())
-    gang.answer(Continue(until=2))
-    gang.report({"loss": 1.0})
-    assert gang.answers() == [Offered(7)]
-
-
-def test_training_without_a_trainer_has_nothing_to_offer(tmp_path: Path) -> None:
-    gang = Gang(tmp_path)
-    for made in gang.sessions:
+    for made in gang.sessions if not trains else ():
         made.exchange.training = None
     gang.answer(Offer())
     gang.answer(Continue(until=2))
     gang.report({"loss": 1.0})
-    assert gang.answers() == [Offered(None)]
+    assert gang.answers() == [Offered(7 if trains else None)]
 
 
-def test_all_ranks_adopt_at_the_same_report_and_the_configuration_is_the_new_one(tmp_path: Path) -> None:
+def test_all_ranks_adopt_at_the_same_report_and_run_on_as_far_as_the_order_says(tmp_path: Path) -> None:
     gang = Gang(tmp_path)
-    gang.answer(Adopt(9, {"lr": 0.3}, until=2))
+    order = Adopt(9, {"lr": 0.3}, until=3)
+    gang.mailboxes[0].put(order)
+    threading.Timer(0.2, gang.mailboxes[1].put, [order]).start()  # it may come after rank 0's word
     gang.report({"loss": 1.0})
     assert gang.values == [9, 9]
     assert [made.context.config for made in gang.sessions] == [{"lr": 0.3}] * 2
     assert [answer.why for answer in gang.answers()] == [None]
-
-
-def test_what_to_adopt_may_reach_a_rank_after_rank_0s_word(tmp_path: Path) -> None:
-    gang = Gang(tmp_path)
-    gang.mailboxes[0].put(Adopt(9, {}, until=2))
-    threading.Timer(0.2, gang.mailboxes[1].put, [Adopt(9, {}, until=2)]).start()
-    gang.report({"loss": 1.0})
-    assert gang.values == [9, 9]
-
-
-def test_an_order_to_adopt_says_how_far_the_trial_may_run_then_and_not_before(tmp_path: Path) -> None:
-    gang = Gang(tmp_path)
-    gang.answer(Adopt(9, {}, until=3))
-    gang.report({"loss": 1.0})
     gang.report({"loss": 1.0})
     threading.Timer(0.2, gang.answer, [Continue(until=4)]).start()
     gang.report({"loss": 1.0})
@@ -136,17 +119,12 @@ def test_who_refuses_keeps_state_and_configuration(tmp_path: Path) -> None:
     assert gang.answers()[0].why == "the models differ"
 
 
-def test_what_is_gone_is_not_adopted_and_says_so() -> None:
+def test_what_is_gone_is_not_adopted_and_a_full_store_costs_the_offer_and_not_the_training() -> None:
     exchange = Exchange(Lost())
     exchange.training = Weights(1)
     assert exchange.adopt(Adopt("ref", {}), {}) == Adopted("what was offered is gone (KeyError)")
     assert "nothing was offered" in str(exchange.adopt(Adopt(None, {}), {}).why)
     assert exchange.training.value == 1
-
-
-def test_a_full_store_costs_the_offer_and_not_the_training() -> None:
-    exchange = Exchange(Lost())
-    exchange.training = Weights(1)
     assert exchange.offer(Offer(7), lead=True) == Offered(None, why="MemoryError: no room", answers=7)
 
 
@@ -185,35 +163,23 @@ def test_every_rank_learns_what_the_others_do_and_nothing_is_left_but_the_last()
     assert set(channel.words) == {"act/0/0/3", "act/0/1/3"}
 
 
-def test_of_ranks_whose_acts_differ_each_hears_of_the_others() -> None:
+def test_of_ranks_whose_acts_differ_each_hears_of_the_others_and_a_new_count_sees_none_of_them() -> None:
     first, second = locksteps(2, MemoryControl())
     second.note("the next batch")
     assert first.compare("gather") == ["gather", "the next batch"]
     assert second.compare("the end") == ["gather", "the end"]
-
-
-def test_a_new_count_does_not_see_the_acts_of_the_last_one() -> None:
-    first, second = locksteps(2, MemoryControl())
-    second.note("the next batch")
-    first.compare("gather")
     for one in (first, second):
         one.begin()
     second.note("barrier")
     assert first.compare("barrier") == ["barrier"] * 2
 
 
-def test_a_rank_that_does_not_come_is_waited_for_within_a_limit() -> None:
+def test_a_rank_waits_for_others_within_a_limit_and_for_nobody_alone_or_where_the_trial_was_aborted() -> None:
     first, _ = locksteps(2, MemoryControl(), limit_s=0.01)
     assert first.compare("gather") == ["gather", None]
-
-
-def test_an_aborted_trial_waits_for_nobody() -> None:
     first, _ = locksteps(2, MemoryControl(), aborted="failed")
     with pytest.raises(TrialStopped, match="failed"):
         first.compare("gather")
-
-
-def test_a_rank_alone_sends_nothing() -> None:
     channel = MemoryControl()
     (alone,) = locksteps(1, channel)
     assert alone.compare("gather") == ["gather"]
@@ -233,7 +199,7 @@ def makers(count: int = 2, aborted: str | None = None) -> list[MadeByRankZero]:
     ]
 
 
-def test_rank_0_makes_and_the_others_fetch():
+def test_rank_0_makes_and_the_others_fetch_and_a_second_call_makes_a_second_value():
     lead, other = makers()
     made = object()
     got: list[object] = []
@@ -242,12 +208,7 @@ def test_rank_0_makes_and_the_others_fetch():
     assert lead.once("x", lambda: made) is made
     waiting.join(5)
     assert got == [made]
-
-
-def test_a_second_call_makes_a_second_value():
-    lead, other = makers()
-    assert [lead.once("x", lambda n=n: n) for n in range(2)] == [0, 1]  # type: ignore[misc]
-    assert [other.once("x", lambda: None) for _ in range(2)] == [0, 1]
+    assert [lead.once("x", lambda: 2), other.once("x", lambda: None)] == [2, 2]
 
 
 def test_what_fails_on_rank_0_is_told_to_the_others():
@@ -262,13 +223,10 @@ def test_what_fails_on_rank_0_is_told_to_the_others():
         other.once("dataset train", fail)
 
 
-def test_whoever_waits_hears_that_the_trial_was_called_off():
+def test_whoever_waits_hears_that_the_trial_was_called_off_or_that_the_time_is_over():
     _, other = makers(aborted="stopped")
     with pytest.raises(TrialStopped):
         other.once("x", lambda: None)
-
-
-def test_a_wait_has_a_limit():
     _, other = makers()
     with pytest.raises(DataError, match="Every rank has to ask for the same"):
         other.once("x", lambda: None, limit_s=0.01)

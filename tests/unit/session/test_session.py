@@ -68,34 +68,26 @@ class Ranks:
         return raised
 
 
-def test_a_report_goes_out_once_from_rank_0(tmp_path: Path) -> None:
-    ranks = Ranks(tmp_path, until=None)
-    assert ranks.report({"loss": 0.5}) == [None, None]
-    assert [(event.number, event.metrics) for event in ranks.events] == [(1, {"loss": 0.5})]
-
-
-def test_a_stop_is_raised_on_every_rank_at_the_same_report(tmp_path: Path) -> None:
+def test_a_stop_is_raised_on_every_rank_at_the_same_report_and_again_where_training_code_swallowed_it(
+    tmp_path: Path,
+) -> None:
     ranks = Ranks(tmp_path)
     ranks.mailboxes[0].put(Stop("asha"))
     assert [type(error) for error in ranks.report({"loss": 1})] == [TrialStopped, TrialStopped]
     assert [s.context.number for s in ranks.sessions] == [1, 1]
-
-
-def test_a_stop_that_training_code_swallowed_is_raised_again(tmp_path: Path) -> None:
-    ranks = Ranks(tmp_path, size=1)
-    ranks.mailboxes[0].put(Stop())
-    ranks.report({"loss": 1})
     with pytest.raises(TrialStopped):
         ranks.sessions[0].context.report({"loss": 1})
 
 
-def test_reports_below_until_need_no_answer_and_the_next_one_waits(tmp_path: Path) -> None:
+def test_reports_below_until_need_no_answer_and_the_next_one_waits_and_each_goes_out_once_from_rank_0(
+    tmp_path: Path,
+) -> None:
     ranks = Ranks(tmp_path, until=3)
-    assert ranks.report({"loss": 1}) == [None, None]
-    assert ranks.report({"loss": 1}) == [None, None]
+    assert [ranks.report({"loss": loss}) for loss in (0.5, 0.4)] == [[None, None]] * 2
     threading.Timer(0.2, ranks.mailboxes[0].put, [Continue(until=9)]).start()
-    assert ranks.report({"loss": 1}) == [None, None]
-    assert ranks.report({"loss": 1}) == [None, None]
+    assert [ranks.report({"loss": loss}) for loss in (0.3, 0.2)] == [[None, None]] * 2
+    sent = [(event.number, event.metrics["loss"]) for event in ranks.events]
+    assert sent == [(1, 0.5), (2, 0.4), (3, 0.3), (4, 0.2)]
 
 
 def test_a_save_writes_a_checkpoint_on_all_ranks_and_waits_on(tmp_path: Path) -> None:
@@ -197,66 +189,55 @@ def test_a_rank_that_reports_a_checkpoint_more_than_rank_0_learns_why_it_cannot(
         ranks.sessions[1].context.report({"loss": 1}, checkpoint=Waited(ranks))
 
 
-def test_an_abort_frees_ranks_that_wait(tmp_path: Path) -> None:
+def test_an_abort_frees_ranks_that_wait_and_ends_training_that_is_repeated_without_reports(tmp_path: Path) -> None:
     ranks = Ranks(tmp_path)
     for box in ranks.mailboxes:
         threading.Timer(0.2, box.abort, ["rank 1 failed"]).start()
     assert [type(error) for error in ranks.report({"loss": 1})] == [TrialStopped, TrialStopped]
+    ranks = Ranks(tmp_path, size=1, until=None, resume=CheckpointInfo("x.ckpt", 3, fit=1))
+    assert ranks.report({"loss": 1}) == [None]
+    assert ranks.events == []
+    ranks.mailboxes[0].abort("enough")
+    assert [type(error) for error in ranks.report({"loss": 1})] == [TrialStopped]
 
 
-def test_no_answer_in_time_says_what_was_waited_for() -> None:
+def test_what_is_wrong_with_reports_is_said(tmp_path: Path) -> None:
     with pytest.raises(GangError, match="decision on report 4"):
         Mailbox(1).take(4, 0.05)
-
-
-def test_a_missing_metric_names_those_that_were_reported(tmp_path: Path) -> None:
-    ranks = Ranks(tmp_path, size=1, until=None, metric="loss")
-    (error,) = ranks.report({"los": 1, "acc": 2})
+    with pytest.raises(MetricError, match="without a report"):
+        Ranks(tmp_path, size=1).sessions[0].check_finished()
+    with pytest.raises(ContextError, match=r"tunelight\.run"):
+        session.get_context()
+    (error,) = Ranks(tmp_path, size=1, until=None, metric="loss").report({"los": 1, "acc": 2})
     assert isinstance(error, MetricError)
-    assert "'loss'" in str(error)
-    assert "acc, los" in str(error)
-    assert "Did you mean 'los'?" in str(error)
+    assert all(text in str(error) for text in ("'loss'", "acc, los", "Did you mean 'los'?"))
 
 
-def test_a_checkpoint_file_is_moved_into_the_trial_and_described(tmp_path: Path) -> None:
+def test_a_checkpoint_file_is_moved_into_the_trial_and_described_and_belongs_to_no_fit_before_it(
+    tmp_path: Path,
+) -> None:
     mine = tmp_path / "mine.ckpt"
     mine.write_text("weights")
     ranks = Ranks(tmp_path, until=None)
+    for one in ranks.sessions:
+        one.boundary.begin_fit()
+        one.boundary.end_fit()
     assert ranks.report({"loss": 1}, checkpoint=str(mine), epoch=3) == [None, None]
     info = ranks.events[0].checkpoint
     assert Path(info.path).read_text() == "weights"
-    assert (info.number, info.epoch, info.size) == (1, 3, 7)
+    assert (info.number, info.epoch, info.size, info.fit) == (1, 3, 7, -1)
     assert not mine.exists()
 
 
-def test_only_the_fit_that_wrote_a_checkpoint_gets_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("asked", [False, True])
+def test_the_fit_that_wrote_a_checkpoint_gets_it_or_the_one_that_is_given_it(tmp_path: Path, asked: bool) -> None:
     ranks = Ranks(tmp_path, size=1, resume=CheckpointInfo("x.ckpt", 3, fit=1))
     (one,) = ranks.sessions
-    one.boundary.begin_fit()
-    assert one.checkpoint_for_fit() is None
-    one.boundary.begin_fit()
-    assert one.checkpoint_for_fit() == "x.ckpt"
-
-
-def test_a_fit_that_is_given_the_checkpoint_is_the_one_that_goes_on(tmp_path: Path) -> None:
-    ranks = Ranks(tmp_path, size=1, resume=CheckpointInfo("x.ckpt", 3, fit=1))
-    (one,) = ranks.sessions
-    one.boundary.begin_fit(asked=True)
-    assert one.checkpoint_for_fit() == "x.ckpt"
-    one.boundary.begin_fit(asked=True)
-    assert one.checkpoint_for_fit() is None
-
-
-def test_a_file_that_is_reported_after_a_fit_belongs_to_none(tmp_path: Path) -> None:
-    ranks = Ranks(tmp_path, size=1, until=None)
-    (one,) = ranks.sessions
-    one.boundary.begin_fit()
-    ranks.report({"loss": 1}, checkpoint=lambda path: Path(path).write_text("of the fit"))
-    one.boundary.end_fit()
-    ranks.report({"loss": 1}, checkpoint=lambda path: Path(path).write_text("of the code's own loop"))
-    one.writing.settle()
-    infos = sorted(checkpoints.find(tmp_path), key=lambda info: info.number)
-    assert [info.fit for info in infos] == [0, -1]
+    given = []
+    for _ in range(2):
+        one.boundary.begin_fit(asked=asked)
+        given.append(one.checkpoint_for_fit())
+    assert given == (["x.ckpt", None] if asked else [None, "x.ckpt"])
 
 
 def test_what_was_reported_after_a_fit_is_not_reported_again_when_the_trial_goes_on_behind_it(tmp_path: Path) -> None:
@@ -281,32 +262,6 @@ def test_what_was_reported_after_a_fit_is_not_reported_again_when_the_trial_goes
     for loss in (2, 1, 0):
         ranks.report({"loss": loss})
     assert [(event.number, event.metrics["loss"]) for event in ranks.events] == [(4, 0)]
-
-
-def test_an_abort_ends_training_that_is_repeated_without_reports(tmp_path: Path) -> None:
-    ranks = Ranks(tmp_path, size=1, until=None, resume=CheckpointInfo("x.ckpt", 3, fit=1))
-    assert ranks.report({"loss": 1}) == [None]
-    assert ranks.events == []
-    ranks.mailboxes[0].abort("enough")
-    assert [type(error) for error in ranks.report({"loss": 1})] == [TrialStopped]
-
-
-def test_a_note_travels_once(tmp_path: Path) -> None:
-    ranks = Ranks(tmp_path, size=1, until=None)
-    for _ in range(2):
-        ranks.sessions[0].note("mind this")
-        ranks.report({"loss": 1})
-    assert [event.notes for event in ranks.events if isinstance(event, Report)] == [("mind this",), ()]
-
-
-def test_a_train_function_without_a_report_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(MetricError, match="without a report"):
-        Ranks(tmp_path, size=1).sessions[0].check_finished()
-
-
-def test_outside_of_a_trial_the_context_says_so() -> None:
-    with pytest.raises(ContextError, match=r"tunelight\.run"):
-        session.get_context()
 
 
 class _Phase(str, Enum):  # noqa: UP042 - whose str() is "_Phase.VAL"
@@ -444,13 +399,17 @@ def test_epochs_that_training_code_counts_from_one_are_counted_as_lightnings(
     assert [event.epoch for event in ranks.events] == counted
 
 
-def test_a_report_says_whether_a_checkpoint_could_be_written(tmp_path: Path) -> None:
+def test_a_report_says_whether_a_checkpoint_could_be_written_and_has_a_note_once(tmp_path: Path) -> None:
     ranks = Ranks(tmp_path, size=1, until=None)
+    ranks.sessions[0].note("mind this")
     ranks.report({"loss": 1.0})
+    ranks.sessions[0].note("mind this")
     ranks.report({"loss": 1.0}, checkpoint=write)
     ranks.sessions[0].boundary.writer = write
     ranks.report({"loss": 1.0})
-    assert [event.savable for event in ranks.events if isinstance(event, Report)] == [False, True, True]
+    reports = [event for event in ranks.events if isinstance(event, Report)]
+    assert [event.savable for event in reports] == [False, True, True]
+    assert [event.notes for event in reports] == [("mind this",), (), ()]
 
 
 # --- a gang that has to leave does so at the end of the same training step on every rank, or at its next report
@@ -520,30 +479,24 @@ def test_a_rank_that_hears_late_leaves_with_the_others(tmp_path: Path) -> None:
     assert step(ranks, 6) == [TrialStopped] * 2
 
 
+@pytest.mark.parametrize("apart", ["by steps", "by batches"])
 def test_ranks_that_are_apart_go_on_and_leave_at_the_next_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apart: str
 ) -> None:
     monkeypatch.setattr(boundary, "MEET_LIMIT_S", 1.0)
     ranks = Ranks(tmp_path, 2, until=None)
     ordered(ranks, 1, 0)
-    ranks.sessions[0].boundary.end_step(write, epoch=0, step=1)  # it calls for step 2, and rank 1 is at 4 already
-    steps = {0: 2, 1: 4}
-    assert each(ranks, lambda rank, boundary: boundary.end_step(write, epoch=0, step=steps[rank])) == [None, None]
+    if apart == "by steps":
+        ranks.sessions[0].boundary.end_step(write, epoch=0, step=1)  # it calls for step 2, and rank 1 is at 4 already
+        came = {0: {"step": 2}, 1: {"step": 4}}
+    else:
+        step(ranks, 1)
+        came = {rank: {"step": 2, "batch": rank} for rank in (0, 1)}
+    assert each(ranks, lambda rank, boundary: boundary.end_step(write, epoch=0, **came[rank])) == [None, None]
     assert not any(isinstance(event, Saved) for event in ranks.events)
     assert [type(error) for error in ranks.report({"loss": 1.0}, checkpoint=write)] == [TrialStopped] * 2
     saved = [event.checkpoint for event in ranks.events if isinstance(event, Saved)]
     assert [info and info.number for info in saved] == [1]
-
-
-def test_ranks_that_come_to_the_step_with_other_batches_behind_them_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(boundary, "MEET_LIMIT_S", 1.0)
-    ranks = Ranks(tmp_path, 2, until=None)
-    ordered(ranks, 1, 0)
-    step(ranks, 1)
-    apart = each(ranks, lambda rank, boundary: boundary.end_step(write, epoch=0, step=2, batch=rank))
-    assert apart == [None, None]
 
 
 def test_rank_0_does_not_take_a_rank_for_there_that_has_gone_on(
@@ -636,17 +589,14 @@ def test_where_a_report_comes_first_it_writes_the_checkpoint_and_nobody_hurries_
     assert sum(isinstance(event, Saved) for event in ranks.events) == 1
 
 
-def test_a_checkpoint_that_is_asked_for_is_no_reason_for_training_code_to_leave(tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_asked_for_is_no_reason_for_training_code_to_leave_but_an_order_behind_it_is(
+    tmp_path: Path,
+) -> None:
     ranks = Ranks(tmp_path, 2, until=None)
     ranks.mailboxes[0].put(Save(serial=5))
     for mailbox in ranks.mailboxes:
         mailbox.put(Hurry())
     assert each(ranks, lambda _, boundary: [boundary.preempted() for _ in range(3)]) == [[False] * 3] * 2
-
-
-def test_training_code_that_has_to_leave_hears_so_behind_an_order_for_a_checkpoint(tmp_path: Path) -> None:
-    ranks = Ranks(tmp_path, 2, until=None)
-    ranks.mailboxes[0].put(Save(serial=5))
     ordered(ranks, 1, 0)
     asked = [each(ranks, lambda _, boundary: boundary.preempted()) for _ in range(3)]
     assert asked[-1] == [True, True]

@@ -16,7 +16,6 @@ from tests.kit import tasks
 from tests.kit.fakes import FakeGang, MemoryControl
 from tests.kit.heads import Heads, heads_in
 from tests.kit.recording import Clock, Sweep
-from tests.world import Costs, Curve, simulate
 from tunelight.checkpoints import files as checkpoints
 from tunelight.compat.ray import stub_trial
 from tunelight.messages import RESULT_KEY, CheckpointInfo, Continue, Place
@@ -159,21 +158,3 @@ def test_a_replay_files_at_the_same_seconds_as_the_live_sweep_did(tmp_path: Path
     assert filed(replayed) == filed(live)
     assert {name: loss for name, (loss, _) in filed(live)[0][0].items()} == {"00000": 0.5, "00001": 0.4}
     assert [trial.trained for trial in read_record(sweep.folder).trials.values()] == [10.5, 21.0]
-
-
-def test_a_simulated_gang_s_start_is_no_training_either() -> None:
-    class Steady:
-        metric, mode, epochs, size, note = "loss", "min", 12, 4, "made up"
-
-        def config(self, number: int, seed: int) -> dict[str, Any]:
-            return {"number": number}
-
-        def curve(self, config: Any) -> Curve:
-            return Curve({"loss": [0.5 + 0.1 * config["number"]] * 12}, 1.0, 12)
-
-    costs = Costs(start_cold_s=100.0, start_warm_s=50.0, report_s=0.0)
-    run = simulate(
-        Steady(), scheduler=ASHA(unit="seconds", max_t=12, grace_period=4, reduction_factor=2), num_samples=4,
-        workers=1, cluster="1x1", costs=costs,
-    )  # fmt: skip
-    assert [trial.reports for trial in run.trials] == [12, 4, 4, 4]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ from tests.kit.fakes import FakeGang
 from tests.kit.heads import Heads, heads_in
 from tests.kit.waiting import until
 from tunelight.checkpoints import files as checkpoints
-from tunelight.errors import CheckpointError, GangError, SettingsError, TrialError
+from tunelight.errors import CheckpointError, GangError, SettingsError
 from tunelight.extras.plain_tune import gang_trainable
 from tunelight.gang.orders import Reason
 from tunelight.messages import RESULT_KEY, Resize, Stop
@@ -131,24 +130,26 @@ def save(one: GangTrainable, folder: Path) -> Path:
     return target
 
 
-def test_each_step_is_one_report_and_the_last_is_the_end(make: Make) -> None:
+def test_each_step_is_one_report_from_a_gang_that_the_first_one_starts_and_the_last_is_the_end(make: Make) -> None:
+    before = FakeGang.formed
     one = make(three)
+    assert FakeGang.formed == before
     results = [one.step() for _ in range(4)]
+    assert FakeGang.formed == before + 1
     assert [r["training_iteration"] for r in results[:3]] == [1, 2, 3]
     assert results[2]["loss"] == pytest.approx(1 / 3)
     assert results[3] == {RESULT_DUPLICATE: True, "done": True}
 
+    def lists(value: Any) -> bool:
+        return isinstance(value, list) or (isinstance(value, dict) and any(map(lists, value.values())))
 
-def test_no_gang_starts_before_the_first_step(make: Make) -> None:
-    before = FakeGang.formed
-    one = make(three)
-    assert FakeGang.formed == before
-    one.step()
-    assert FakeGang.formed == before + 1
+    assert not any(map(lists, results)), "Tune's logger for TensorBoard would try to draw it"
 
 
-def test_the_first_report_of_each_trial_tells_on_whom_it_trains(make: Make, heads: Heads) -> None:
-    one = make(three)
+def test_the_first_report_of_each_trial_tells_on_whom_it_trains_and_whether_that_is_warm(
+    make: Make, heads: Heads
+) -> None:
+    one: Any = make(three)
     began = time.time()
     told = [one.step()[RESULT_KEY]["gang"] for _ in range(2)]
     heads.reset(one, {"lr": 0.2})
@@ -159,43 +160,11 @@ def test_the_first_report_of_each_trial_tells_on_whom_it_trains(make: Make, head
         (("host#node-1",), True),
     ]
     assert began <= told[0]["began"] <= told[0]["ready"] <= told[2]["began"] == told[2]["ready"]
-
-
-def test_a_result_holds_no_list_which_tune_s_tensorboard_logger_would_try_to_draw(make: Make) -> None:
-    def lists(value: Any) -> bool:
-        return isinstance(value, list) or (isinstance(value, dict) and any(map(lists, value.values())))
-
-    one = make(three)
-    assert not any(lists(one.step()) for _ in range(3))
-
-
-def test_a_worker_that_is_replaced_is_told_and_not_called_warm(make: Make, heads: Heads) -> None:
-    one = make(three)
-    one.step()
     heads.reset(one, {})
-    gang: Any = one._gang
-    gang.unfit = "rank 0 left a thread"
+    one._gang.unfit = "rank 0 left a thread"
     result = one.step()
     assert result[RESULT_KEY]["notes"] == ("a worker is replaced: rank 0 left a thread",)
     assert result[RESULT_KEY]["gang"]["warm"] is False
-
-
-def test_a_failure_raises_for_plain_tune(make: Make) -> None:
-    one = make(failing)
-    one.step()
-    with pytest.raises(TrialError, match="ValueError: no more"):
-        one.step()
-
-
-def test_a_soft_failure_is_a_result_without_metrics(make: Make, heads: Heads) -> None:
-    one = make(failing, soft_errors=True)
-    one.step()
-    last = one.step()
-    assert last["done"] is True
-    assert "loss" not in last
-    assert last[RESULT_KEY]["error"]["type_name"] == "ValueError"
-    heads.reset(one, {})
-    assert one.step()["training_iteration"] == 1
 
 
 def test_a_gang_that_can_never_be_had_ends_the_trial_alone(
@@ -213,18 +182,16 @@ def test_a_gang_that_can_never_be_had_ends_the_trial_alone(
     assert one.step()["training_iteration"] == 1  # on another gang
 
 
-def test_a_failed_trial_is_tried_again_as_often_as_the_policy_says(make: Make) -> None:
+def test_a_failed_trial_is_tried_again_as_often_as_the_policy_says_and_ends_as_a_result_without_metrics(
+    make: Make,
+) -> None:
     one = make(failing, soft_errors=True, failures=FailurePolicy(2, retry_exceptions=True, backoff_s=0))
     results = [one.step() for _ in range(2)]
     assert [bool(r[RESULT_KEY]["error"]) for r in results] == [False, True]
     assert [text.count("going on from the beginning") for text in results[1][RESULT_KEY]["notes"]] == [1, 1]
-
-
-def test_continue_until_lets_the_trial_run_ahead(make: Make) -> None:
-    one = make(three, until=None)
-    one.step()
-    time.sleep(0.2)
-    assert [one.step()["training_iteration"] for _ in range(2)] == [2, 3]
+    assert results[1]["done"] is True
+    assert "loss" not in results[1]
+    assert results[1][RESULT_KEY]["error"]["type_name"] == "ValueError"
 
 
 def test_a_stop_through_the_door_ends_the_trial_before_tune_says_so(make: Make) -> None:
@@ -232,18 +199,6 @@ def test_a_stop_through_the_door_ends_the_trial_before_tune_says_so(make: Make) 
     one.step()
     one.decide(Stop("asha"))
     assert one.step() == {RESULT_DUPLICATE: True, "done": True}
-
-
-def test_a_pause_writes_a_checkpoint_and_a_resume_finds_it(make: Make, heads: Heads, folder: Path) -> None:
-    one = make(saving, real_checkpoints=False)
-    one.step()
-    pointer = save(one, folder)
-    assert json.loads((pointer / checkpoints.POINTER).read_text())["number"] == 1
-    heads.reset(one, {})
-    heads.restore(one, pointer)
-    result = one.step()
-    assert result["training_iteration"] == 2
-    assert result["resumed"].endswith("report-000001.ckpt")
 
 
 def test_training_code_knows_a_pause_from_a_stop(make: Make, heads: Heads, folder: Path, tmp_path: Path) -> None:
@@ -343,24 +298,18 @@ def test_a_torn_checkpoint_that_tune_hands_in_is_passed_over(make: Make, heads: 
     assert "report-000002.ckpt is torn" in result[RESULT_KEY]["notes"][0]
 
 
-def test_a_trial_whose_head_was_lost_reports_again_what_its_driver_never_heard(make: Make, folder: Path) -> None:
+@pytest.mark.parametrize("heard", [0, 1])
+def test_a_trial_whose_head_was_lost_reports_again_what_its_driver_never_heard(
+    make: Make, folder: Path, heard: int
+) -> None:
     lost = make(background, real_checkpoints=False)
-    lost.step()
-    lost.step()
-    wait_for_checkpoint(folder, 2)
-    checkpoints.write_acked(1, folder)  # report 2 was on its way
+    for _ in range(heard + 1):
+        lost.step()
+    wait_for_checkpoint(folder, heard + 1)
+    checkpoints.write_acked(heard, folder)  # the last report was on its way
     result = make(background, real_checkpoints=False).step()
-    assert result["training_iteration"] == 2
-    assert result["resumed"].endswith("report-000001.ckpt")
-
-
-def test_a_trial_whose_head_was_lost_before_its_first_report_was_heard_starts_anew(make: Make, folder: Path) -> None:
-    lost = make(background, real_checkpoints=False)
-    lost.step()
-    wait_for_checkpoint(folder, 1)
-    checkpoints.write_acked(0, folder)
-    result = make(background, real_checkpoints=False).step()
-    assert (result["training_iteration"], result["resumed"]) == (1, "")
+    assert result["training_iteration"] == heard + 1
+    assert result["resumed"].rpartition("/")[2] == ("report-000001.ckpt" if heard else "")
 
 
 def test_a_trial_whose_head_was_lost_after_a_pause_goes_on_from_what_came_after_it(
@@ -389,23 +338,21 @@ def astray(config: dict[str, Any]) -> None:
 NAN = float("nan")
 
 
-def test_a_metric_that_becomes_nan_ends_the_trial_as_diverged_with_its_report(make: Make, heads: Heads) -> None:
-    one = make(astray, {"losses": [0.5, NAN, 0.1]}, soft_errors=True, metric="loss")
-    assert "done" not in one.step()
+@pytest.mark.parametrize("good", [0, 1])
+def test_a_metric_that_is_or_becomes_nan_ends_the_trial_as_diverged_with_its_report(
+    make: Make, heads: Heads, good: int
+) -> None:
+    """Also at the first report, before any scheduler is asked."""
+    one = make(astray, {"losses": [0.5] * good + [NAN, 0.1]}, soft_errors=True, metric="loss")
+    assert not any("done" in one.step() for _ in range(good))
     last = one.step()
     assert last["done"] is True
     assert last["loss"] != last["loss"]
+    assert last["training_iteration"] == good + 1
     assert last[RESULT_KEY]["error"]["state"] == "DIVERGED"
-    assert last[RESULT_KEY]["error"]["message"] == "loss is nan at report 2"
+    assert last[RESULT_KEY]["error"]["message"].startswith(f"loss is nan at report {good + 1}")
     heads.reset(one, {"losses": [0.5]})
     assert one.step()[RESULT_KEY]["gang"]["warm"]
-
-
-def test_a_metric_that_is_nan_at_first_ends_the_trial_before_any_scheduler_is_asked(make: Make) -> None:
-    one = make(astray, {"losses": [NAN, 0.1]}, soft_errors=True, metric="loss")
-    (only,) = [one.step()]
-    assert only["done"] is True
-    assert (only["training_iteration"], only[RESULT_KEY]["error"]["state"]) == (1, "DIVERGED")
 
 
 def test_plain_tune_judges_nan_itself(make: Make) -> None:
@@ -441,7 +388,7 @@ def test_reports_that_need_no_answer_come_as_a_list_up_to_the_end(make: Make, he
     assert [info.number for info in checkpoints.find(heads.folder("00000"))] == [8, 9]
 
 
-def test_reports_that_need_an_answer_come_one_by_one(make: Make, heads: Heads) -> None:
+def test_reports_that_need_an_answer_come_one_by_one(make: Make) -> None:
     asked: Any = make(ahead, {"reports": 5}, metric="loss", until=3, real_checkpoints=False)
     numbers = _numbers(asked.train())
     time.sleep(0.2)
@@ -451,7 +398,7 @@ def test_reports_that_need_an_answer_come_one_by_one(make: Make, heads: Heads) -
     assert [_numbers(asked.train()) for _ in range(2)] == [[4], [5]]
 
 
-def test_reports_of_plain_tune_come_one_by_one_for_it_may_save_at_each(make: Make, heads: Heads) -> None:
+def test_reports_of_plain_tune_come_one_by_one_for_it_may_save_at_each(make: Make) -> None:
     plain: Any = make(ahead, {"reports": 5}, metric="loss", until=None, real_checkpoints=True)
     for number in range(1, 6):
         time.sleep(0.05)
@@ -520,35 +467,29 @@ def train(config: dict[str, Any]) -> None:
     """Train nothing."""
 
 
-def test_a_report_is_asked_for_one_metric() -> None:
+def test_a_trainable_is_named_after_its_train_function_as_tuner_restore_asks_and_reports_one_metric() -> None:
+    made: Any
+    for made in (train, functools.partial(train)):
+        assert [gang_trainable(made).__name__ for _ in range(2)] == ["train", "train"]
     with pytest.raises(SettingsError, match="one metric"):
         gang_trainable(train, metric=["loss", "latency"])  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("made", [train, functools.partial(train)])
-def test_a_trainable_is_named_after_its_train_function_as_tuner_restore_asks(made: Any) -> None:
-    assert [gang_trainable(made).__name__ for _ in range(2)] == ["train", "train"]
 
 
 # --- which checkpoints a trial keeps, when Tune gets them, and which one a start continues from -----------
 
 
-def test_a_checkpoint_that_is_finished_after_its_report_comes_with_the_next_result(make: Make, folder: Path) -> None:
-    one = make(background, real_checkpoints=False, metric="loss")
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_a_checkpoint_that_is_finished_after_its_report_comes_with_the_next_result_and_the_best_is_kept(
+    make: Make, folder: Path, mode: Any
+) -> None:
+    one = make(background, real_checkpoints=False, metric="loss", mode=mode)
     numbers = []
     for _ in range(3):
         numbers += [info["number"] for info in Heads.train(one)[RESULT_KEY]["checkpoints"]]
     assert one.step() == {RESULT_DUPLICATE: True, "done": True}
     one.cleanup()
     assert numbers in ([1, 2], [1])  # the last is on disk, and stands in no result
-    assert [info.number for info in checkpoints.find(folder)] == [2, 3]
-
-
-def test_the_best_checkpoint_is_kept_beside_the_last_two_whenever_it_was_finished(make: Make, folder: Path) -> None:
-    one = make(background, real_checkpoints=False, metric="loss", mode="max")  # the first is the best
-    for _ in range(4):
-        one.step()
-    assert [info.number for info in checkpoints.find(folder)] == [1, 2, 3]
+    assert [info.number for info in checkpoints.find(folder)] == ([1, 2, 3] if mode == "max" else [2, 3])
 
 
 def rereading(config: dict[str, Any]) -> None:
@@ -573,35 +514,17 @@ def test_the_checkpoint_that_a_start_continues_from_stays_while_a_rank_may_read_
     assert [info.number for info in checkpoints.find(folder)] == [5, 6]
 
 
-def test_a_stop_waits_for_the_checkpoint_that_is_being_written(make: Make, heads: Heads, folder: Path) -> None:
-    one = make(background, real_checkpoints=False)
-    for _ in range(3):
-        one.step()
-    heads.reset(one, {})
-    assert [info.number for info in checkpoints.find(folder)] == [2, 3]
-
-
-def test_plain_tune_gets_the_real_file_also_of_one_that_is_being_written(make: Make, folder: Path) -> None:
-    one = make(background)
-    for _ in range(3):
-        one.step()
-    target = save(one, folder)
-    assert (target / "report-000003.ckpt").read_text() == "weights"
-
-
-def test_tune_saves_each_report_that_has_a_checkpoint(make: Make) -> None:
+def test_plain_tune_saves_each_report_that_has_a_checkpoint_also_one_that_is_being_written_and_none_twice(
+    make: Make,
+) -> None:
     assert SHOULD_CHECKPOINT not in make(three).step()
-    one = make(background)
-    assert [one.step().get(SHOULD_CHECKPOINT) for _ in range(3)] == [True] * 3
-
-
-def test_the_end_of_a_trial_gives_tune_no_checkpoint_twice(make: Make) -> None:
-    one = make(background)
+    one: Any = make(background)
     saved = []
-    for _ in range(4):
-        Heads.train(one)
+    for number in range(4):
+        assert Heads.train(one).get(SHOULD_CHECKPOINT, False) is (number < 3)
         saved.append(one.save().checkpoint)
     assert [made is None for made in saved] == [False, False, False, True]
+    assert Path(saved[2].path, "report-000003.ckpt").read_text() == "weights"
 
 
 def test_plain_tune_keeps_the_checkpoints_and_the_gang_its_last_two(make: Make, folder: Path) -> None:
@@ -649,22 +572,19 @@ def grown(one: GangTrainable, size: int = 4) -> Any:
 
 
 @pytest.mark.parametrize(("asked", "possible"), [(4, 4), (1, 2), (99, 8)])
-def test_a_gang_is_asked_for_a_size_that_it_can_have(resized: Any, asked: int, possible: int) -> None:
-    one = resized(three)
-    one.step()
-    one.decide(Resize(asked))
-    assert one._gang.wanted == possible
+def test_a_gang_is_asked_for_a_size_that_it_can_have_and_only_an_elastic_one(
+    resized: Any, make: Make, asked: int, possible: int
+) -> None:
+    one: Any
+    for one, wanted in ((resized(three), possible), (make(three), None)):
+        one.step()
+        one.decide(Resize(asked))
+        assert one._gang.wanted == wanted
 
 
-def test_a_gang_that_is_not_elastic_is_not_resized(make: Make) -> None:
-    one = make(three)
-    one.step()
-    one.decide(Resize(4))
-    gang: Any = one._gang
-    assert gang.wanted is None
-
-
-def test_each_trial_starts_at_the_starting_size(resized: Any, heads: Heads) -> None:
+def test_each_trial_starts_at_the_starting_size_and_its_gang_gives_back_what_it_has_grown_by(
+    resized: Any, heads: Heads
+) -> None:
     one = resized(three)
     one.step()
     assert one._gang.wanted == 2
@@ -673,11 +593,6 @@ def test_each_trial_starts_at_the_starting_size(resized: Any, heads: Heads) -> N
     assert one._gang.wanted == 2
     one.step()
     assert one._gang.wanted == 2
-
-
-def test_what_a_gang_has_grown_by_is_given_back_when_its_trial_ends(resized: Any) -> None:
-    one = resized(three)
-    one.step()
     one.decide(Resize(4))
     grown(one)
     while not one.step().get("done"):
@@ -713,7 +628,7 @@ def test_a_trial_that_is_paused_ends_and_gives_back_and_could_go_on(resized: Any
 
 
 def test_a_paused_trial_whose_checkpoint_is_gone_fails_alone_and_keeps_the_gang(
-    resized: Any, heads: Heads, folder: Path
+    resized: Any, make: Make, heads: Heads, folder: Path
 ) -> None:
     one = resized(background)
     one.step()
@@ -721,6 +636,8 @@ def test_a_paused_trial_whose_checkpoint_is_gone_fails_alone_and_keeps_the_gang(
     heads.reset(one, {})
     for left in (folder / checkpoints.FOLDER).iterdir():
         left.unlink()
+    with pytest.raises(CheckpointError, match="torn or gone"):
+        heads.restore(make(background, real_checkpoints=False), pointer)  # plain Tune is told by an exception
     heads.restore(one, pointer)
     last = one.step()
     assert last["done"]
@@ -729,14 +646,3 @@ def test_a_paused_trial_whose_checkpoint_is_gone_fails_alone_and_keeps_the_gang(
     assert "00000 was paused at report 1, but the checkpoint" in last[RESULT_KEY]["error"]["message"]
     heads.reset(one, {})
     assert one.step()[RESULT_KEY]["gang"]["warm"]
-
-
-def test_plain_tune_is_told_of_a_lost_checkpoint_by_an_exception(make: Make, heads: Heads, folder: Path) -> None:
-    one = make(background, real_checkpoints=False)
-    one.step()
-    pointer = save(one, folder)
-    heads.reset(one, {})
-    for left in (folder / checkpoints.FOLDER).iterdir():
-        left.unlink()
-    with pytest.raises(CheckpointError, match="torn or gone"):
-        heads.restore(one, pointer)

@@ -32,20 +32,14 @@ def branch(folder: Path) -> Trial:
     return Trial(spec, "00001", folder / "trial_00001", {}, root="00000")
 
 
-def test_a_branch_begins_with_its_copy_and_counts_reports_on(tmp_path: Path) -> None:
+def test_a_branch_begins_with_its_copy_and_fails_where_that_is_torn_before_it_has_another(tmp_path: Path) -> None:
     trial = branch(tmp_path)
     trial.recover()
     found = trial.run.resume
     assert found is not None
     assert (found.number, found.value, found.seconds, trial.run.number) == (2, None, 9.0, 2)
     assert Path(found.path).parent.parent == tmp_path / "trial_00001"
-
-
-def test_a_branch_whose_copy_is_torn_before_it_has_another_fails_where_it_would_restart(tmp_path: Path) -> None:
-    trial = branch(tmp_path)
-    trial.recover()
-    assert trial.run.resume is not None
-    Path(trial.run.resume.path).write_text("torn")
+    Path(found.path).write_text("torn")
     with pytest.raises(TrialError, match=r"is torn or gone\. Branch its parent again"):
         trial.newest(2)
     again = Trial(trial.spec, "00001", trial.folder, {}, root="00000")
@@ -79,14 +73,10 @@ def test_a_trial_learns_its_repetition_and_fold_and_the_next_on_its_gang_its_own
         assert head.step()["repetition"] == 0
 
 
-@pytest.mark.parametrize("repetition", [0, 1, 12])
-def test_a_trial_s_name_holds_its_repetition(repetition: int) -> None:
-    assert repetition_in(name_of_trial("00007", repetition)) == repetition
-
-
-@pytest.mark.parametrize("name", ["train_a_00001", "default", "x_repetition_", "_repetition_y"])
-def test_other_programs_names_of_trials_hold_none(name: str) -> None:
-    assert repetition_in(name) == 0
+def test_a_trial_s_name_holds_its_repetition_and_other_programs_names_none() -> None:
+    assert [repetition_in(name_of_trial("00007", number)) for number in (0, 1, 12)] == [0, 1, 12]
+    others = ("train_a_00001", "default", "x_repetition_", "_repetition_y")
+    assert [repetition_in(name) for name in others] == [0] * 4
 
 
 # --- a sweep's end waits for trials that were stopped and still write their last checkpoint ---------------
@@ -121,23 +111,17 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return calls
 
 
-def test_the_last_stopped_trials_are_waited_for_once(waited: list[Any]) -> None:
-    callback, heads = SettlingCallback(lambda: True), [Head(), Head()]
+def test_the_last_stopped_trials_are_waited_for_once_unless_others_are_to_come(waited: list[Any]) -> None:
+    heads = [Head(), Head()]
     trials = [trial_of(head) for head in heads]
-    for one in (*trials, trials[0]):  # a head may have had several
-        callback.on_trial_complete(1, trials, one)
-    callback.on_step_end(1, trials)
-    callback.on_step_end(2, trials)
-    assert waited == [heads, heads[1:]]
+    for all_made in (False, True):
+        callback = SettlingCallback(lambda: all_made)  # noqa: B023 - asked within this round
+        for one in (*trials, trials[0]):  # a head may have had several
+            callback.on_trial_complete(1, trials, one)
+        callback.on_step_end(1, trials)
+        callback.on_step_end(2, trials)
+        assert waited == ([heads, heads[1:]] if all_made else [])
     assert [head.asked for head in heads] == [1, 1]
-
-
-def test_nothing_waits_while_a_trial_runs_or_is_to_come(waited: list[Any]) -> None:
-    callback = SettlingCallback(lambda: False)
-    ended = trial_of(Head())
-    callback.on_trial_complete(1, [ended], ended)
-    callback.on_step_end(1, [ended])
-    assert waited == []
 
 
 def test_heads_that_have_long_settled_are_forgotten(waited: list[Any]) -> None:

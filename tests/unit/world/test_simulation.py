@@ -1,29 +1,28 @@
-"""Whole simulations: what they cost and find, and what they must always be."""
+"""The simulator: whole simulations and what they must always be, what they cost, and where curves come from."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, ResourceChangingScheduler
 from ray.tune.schedulers.resource_changing_scheduler import DistributeResources
 
+import tunelight as tl
 from tests.curves import Given, tiny_table
-from tests.world import Costs, simulate
-from tests.world.curves import SEED_KEY
-from tests.world.sources import recorded
-from tunelight.errors import TunelightError
+from tests.world import Costs, TableCurves, recorded, simulate, tasks
+from tests.world.sources import Table, write_table
 from tunelight.messages import Resize
 from tunelight.schedulers import ASHA
 from tunelight.schedulers.base import GangScheduler
 
 CURVES = tiny_table()
 
-
-# --- whole simulations ------------------------------------------------------------------------------------
 
 MAKERS: dict[str, Any] = {
     "fifo": FIFOScheduler,
@@ -87,9 +86,6 @@ def test_without_costs_a_sweep_takes_what_its_epochs_take():
     assert run.regret() == 0
 
 
-_Fifo: Any = FIFOScheduler
-
-
 class GrowAt(GangScheduler):
     """Tell every trial to grow at its third report and to shrink at its tenth."""
 
@@ -149,31 +145,6 @@ def test_nan_at_the_first_report_is_divergence_under_every_scheduler(scheduler):
     assert {trial.state for trial in run.trials if int(trial.id) % 3 != 1} <= {"FINISHED", "STOPPED"}
 
 
-def test_the_time_budget_ends_a_sweep_in_virtual_time():
-    run = simulate(CURVES, scheduler="fifo", num_samples=30, workers=1, cluster="1x2", time_budget=60)
-    assert run.makespan_s == pytest.approx(60)
-    assert {trial.state for trial in run.trials} == {"FINISHED", "STOPPED"}
-
-
-def test_a_scheduler_that_lets_all_trials_wait_is_told_apart_from_one_that_works():
-    class Never(_Fifo):  # type: ignore[misc]
-        def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> Any:
-            return self.PAUSE
-
-        def choose_trial_to_run(self, controller: Any) -> None:
-            return None
-
-    with pytest.raises(TunelightError, match=r"stands still .* Never chooses none"):
-        simulate(CURVES, scheduler=Never(), num_samples=3)
-
-
-@pytest.mark.parametrize("searcher", ["tpe", {"name": "tpe", "n_startup_trials": 2}, "random"])
-def test_a_searcher_by_its_name_looks_up_what_it_suggests(searcher):
-    run = simulate("digits-cnn", "fifo", searcher=searcher, num_samples=4, max_epochs=2)
-    assert len({tuple(trial.config.items()) for trial in run.trials}) == 4
-    assert all("_curve" not in trial.config and trial.best is not None for trial in run.trials)
-
-
 # --- repetitions
 
 
@@ -199,12 +170,73 @@ def test_the_best_are_trained_to_the_end_with_the_other_recorded_seeds(scheduler
     assert plain.chosen.best == plain.best
 
 
-def test_a_recorded_seed_is_chosen_by_number_and_a_repetition_gets_the_next() -> None:
-    curves: Any = recorded("digits")
-    config = curves.config(5, 0)
-    trainings = [curves.curve({**config, SEED_KEY: seed}).metrics["loss"] for seed in range(4)]
-    assert trainings[0] != trainings[1] != trainings[2]
-    assert trainings[3] == trainings[0]
-    others = [curves.curve(curves.again(config, number)).metrics["loss"] for number in (1, 2)]
-    assert curves.curve(config).metrics["loss"] not in others
-    assert others[0] != others[1]
+# --- what an epoch costs
+
+
+def test_an_epoch_takes_as_long_as_efficiency_and_turns_say():
+    costs = Costs(efficiency=0.8)
+    assert costs.epoch_s(64, 1, 1, 0.5) == 64
+    assert costs.epoch_s(64, 4, 4, 0.5) == pytest.approx(64 / 1.6**2)
+    assert Costs().epoch_s(64, 3, 4, 0.5) == pytest.approx(32)  # two turns of four parts, as long as two workers
+
+
+# --- the recorded table -----------------------------------------------------------------------------------
+
+
+SPACE = {"lr": {"loguniform": [0.01, 1.0]}, "kind": {"choice": ["a", "b", "c"]}, "log_every": {"choice": [1, 10]}}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of two tables of three configurations, two seeds and four epochs."""
+    loss = np.arange(24).reshape(3, 2, 4).astype(float)
+    loss[2, :, 2:] = np.nan
+    configs = [{"lr": 0.1 * (1 + n), "kind": "abc"[n], "log_every": (1, 10, 10)[n]} for n in range(3)]
+    metrics = {"loss": loss, "accuracy": -loss}
+    made = Table("A test.", {"loss": "min", "accuracy": "max"}, SPACE, ("log_every",), configs, [1, 2, 3], metrics)
+    for task in ("digits", "wine"):
+        write_table(tmp_path / f"{task}.npz", made)
+    return tmp_path
+
+
+def test_a_recorded_task_is_read_as_it_was_written(folder: Path):
+    assert tasks(folder) == ["digits", "wine"]
+    table = recorded("digits", folder=folder)
+    assert (table.size, table.epochs, table.metric, table.mode) == (3, 4, "loss", "min")
+    assert table.space.describe() == tl.SearchSpace(SPACE).describe()
+    config = table.config(0, 0)
+    curve = table.curve(config)
+    number, seed = (int(part) for part in config["_curve"].split(":"))
+    assert config["kind"] == "abc"[number]
+    assert curve.seconds == number + 1
+    assert curve.at(1) == {"loss": 8.0 * number + 4 * seed, "accuracy": -(8.0 * number + 4 * seed)}
+    assert recorded("digits", folder=folder, metric="accuracy").mode == "max"
+
+
+def test_curves_are_cut_or_stretched_to_the_epochs_that_are_asked_for(folder: Path):
+    config = {"_curve": "0:0"}
+    assert recorded("digits", folder=folder, epochs=2).curve(config).metrics["loss"] == [0, 1]
+    assert recorded("digits", folder=folder, epochs=8).curve(config).metrics["loss"] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert recorded("digits", folder=folder, epoch_s=7.0).curve(config).seconds == 7
+
+
+def test_a_suggestion_is_looked_up_by_rank_and_by_name_and_may_choose_its_recorded_seed(folder: Path):
+    table = recorded("digits", folder=folder)
+    assert table.curve({"lr": 0.21, "kind": "b"}).seconds == 2
+    assert table.curve({"lr": 50.0}).seconds == 3
+    assert table.curve({"kind": "a", "unknown": 4}).seconds == 1
+    assert table.curve({"kind": "a", "log_every": 10}).seconds == 1  # which is without effect
+    first = [table.curve({"lr": 0.1, "_seed": seed}).at(1)["loss"] for seed in range(4)]
+    assert first == [0, 4, 0, 4]
+    assert table.curve({"_curve": "1:0", "_seed": 3}).at(1)["loss"] == 12
+
+
+def test_the_truth_is_the_best_value_averaged_over_seeds(folder: Path):
+    table = recorded("digits", folder=folder)
+    assert [table.truth({"kind": kind}) for kind in "abc"] == [2, 10, 18]
+    assert table.truth({"kind": "a", "_seed": 1}) == 2
+    assert recorded("digits", folder=folder, metric="accuracy").truth({"kind": "b"}) == -10
+    half = [[[1.0, np.nan], [np.nan, np.nan]]]
+    assert TableCurves("one", {"loss": half}, [1], [{"lr": 1}]).truth({"lr": 1}) == np.inf
+    worst = TableCurves("one", {"loss": half}, [1], [{"lr": 1}], mode="max")
+    assert worst.truth({"lr": 1}) == -np.inf
