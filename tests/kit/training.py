@@ -19,18 +19,6 @@ QUIET: dict[str, Any] = {"accelerator": "cpu", "logger": False} | dict.fromkeys(
 """Arguments of a Trainer that writes and prints nothing."""
 
 
-def train_by_hand(model: Any, x: torch.Tensor, y: torch.Tensor, steps: int = 40) -> list[float]:
-    """Take steps of a classifier's optimizer, all with one batch, and return the losses."""
-    optimizer, losses = model.configure_optimizers(), []
-    for _ in range(steps):
-        loss = torch.nn.functional.cross_entropy(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
 class Line(pl.LightningModule):
     """A small net on fixed data; dropout makes every random number count."""
 

@@ -283,17 +283,6 @@ def test_a_smaller_size_is_taken_at_once_and_by_another_trial_without_a_word() -
     assert said == []
 
 
-def test_a_size_that_is_asked_for_needs_no_cooldown() -> None:
-    gang = ScriptedGang([Saved(info(1), 1), report(1)], [report(2), Ended(0)], size=1, wanted=2)
-    run, _, said = play(gang)
-    gang.arrived = 1
-    run.resize(2)
-    run.resize_if_due()
-    assert numbers(run) == [1, 2]
-    assert gang.size == 2
-    assert said == ["goes on with 2 workers (1 before)"]
-
-
 def test_a_gang_grows_only_when_all_who_were_asked_for_are_there_and_still_wanted() -> None:
     gang = ScriptedGang([Saved(info(1), 1), report(1)], [report(2), Ended(0)], size=2, wanted=4)
     run, *_ = play(gang, size=2)
@@ -304,7 +293,9 @@ def test_a_gang_grows_only_when_all_who_were_asked_for_are_there_and_still_wante
     assert gang.answers == []
     gang.arrived = 2
     run.resize_if_due()
-    assert gang.answers == [Stop("resize", save=True)]
+    assert gang.answers == [Stop("resize", save=True)], "at once: what is asked for needs no cooldown"
+    assert numbers(run) == [1, 2]
+    assert gang.size == 4
     gang = ScriptedGang([report(1), Ended(0)], size=2, wanted=4)
     run, *_ = play(gang, size=2)
     run.resize(4)

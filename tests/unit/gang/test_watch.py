@@ -114,9 +114,6 @@ def test_a_slow_rank_is_found_among_two_or_four_after_three_windows_and_not_befo
     found = windows(SlowWatch(0.25), lambda _, rank, __: (0.2, 0.21, 0.5, 0.19)[rank], ranks=4)
     assert {slow.rank for slow in found} == {2}
     assert found[0].others == 0.2
-
-
-def test_ranks_that_differ_by_more_than_a_smaller_limit_are_slow() -> None:
     assert windows(SlowWatch(0.1), lambda _, rank, __: 0.2 + 0.04 * (rank == 1), number=9, step=0.5)
 
 

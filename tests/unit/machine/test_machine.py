@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import tomllib
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,8 @@ from tunelight.gang.placement import Location
 from tunelight.gang.seat import Seat
 from tunelight.gang.spec import GangSpec
 from tunelight.machine.metadata import ENTRY_POINTS, ensure_entry_points, is_installed
-from tunelight.machine.processes import has_children, is_running
-from tunelight.machine.versions import LIGHTNING, MUST_AGREE, alike, differences, installed, node_name
+from tunelight.machine.processes import is_running
+from tunelight.machine.versions import LIGHTNING, MUST_AGREE, alike, differences, installed
 from tunelight.resources import Reservation
 
 
@@ -45,8 +44,8 @@ def test_a_build_or_a_patch_of_python_may_differ(name, one, other, same):
     assert (alike(name, one) == alike(name, other)) is same
 
 
-def test_a_difference_names_versions_and_nodes():
-    same = dict.fromkeys(MUST_AGREE, "1.0")
+def test_a_difference_names_versions_and_nodes_and_counts_for_lightning_s_package_in_use_alone():
+    same: dict[str, str | None] = dict.fromkeys(MUST_AGREE, "1.0")
     nodes = {f"node{number}": same for number in range(8)}
     assert differences(nodes, "pytorch_lightning") == []
     torch, ray = differences(nodes | {"node8": same | {"torch": "2.9.0", "ray": "2.43.0"}}, "pytorch_lightning")
@@ -54,18 +53,12 @@ def test_a_difference_names_versions_and_nodes():
         "torch is not the same on all nodes: 1.0 on node0, node1, node2, node3, node4 and 3 more; 2.9.0 on node8."
     )
     assert ray.startswith("ray is not the same")
-
-
-@pytest.mark.parametrize(
-    ("lightning", "used", "other"),
-    [("pytorch_lightning", "pytorch-lightning", "lightning"), ("lightning.pytorch", "lightning", "pytorch-lightning")],
-)
-def test_only_the_package_of_lightning_in_use_must_agree(lightning, used, other):
-    same: dict[str, str | None] = dict.fromkeys(MUST_AGREE, "1.0")
-    assert differences({"one": same, "two": same | {other: None}}, lightning) == []
-    assert differences({"one": same, "two": same | {used: None}}, lightning) == [
-        f"{used} is not the same on all nodes: 1.0 on one; none on two."
-    ]
+    names = {"pytorch_lightning": "pytorch-lightning", "lightning.pytorch": "lightning"}
+    for used, other in (list(names), list(names)[::-1]):
+        assert differences({"one": same, "two": same | {names[other]: None}}, used) == []
+        assert differences({"one": same, "two": same | {names[used]: None}}, used) == [
+            f"{names[used]} is not the same on all nodes: 1.0 on one; none on two."
+        ]
 
 
 def test_a_gang_of_unlike_workers_never_meets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,46 +81,17 @@ def test_a_gang_of_unlike_workers_never_meets(monkeypatch: pytest.MonkeyPatch) -
         alike_but_not_the_driver._meet([Seat(spec, location=there), Seat(spec, location=there)])
 
 
-def test_nodes_of_one_host_have_names_of_their_own():
-    assert node_name("host", "abcdef0123", "10.0.0.1") == "host#abcdef (10.0.0.1)"
-
-
 # --- whether a process runs, on any system ----------------------------------------------------------------
 
 
 PACKAGE = Path(__file__).parents[3] / "tunelight"
 
 
-def test_a_process_runs_until_it_has_ended():
+def test_a_process_runs_until_it_has_ended_and_another_user_s_runs_too(monkeypatch):
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         assert is_running(child.pid)
         child.communicate(b"\n")
     assert not is_running(child.pid)
-
-
-def test_a_process_has_children_while_one_runs():
-    code = (
-        "import subprocess, sys; from tunelight.machine.processes import has_children; before = has_children();"
-        "child = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE); during = has_children();"
-        "child.communicate(b'\\n'); print(before, during, has_children())"
-    )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30).stdout
-    known = "False" if sys.platform == "linux" else "True"  # other systems do not say
-    assert said.split() == [known, "True", known]
-
-
-def test_a_child_of_a_thread_counts():
-    started = []
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(
-            lambda: started.append(subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE))
-        ).result()
-        assert has_children()
-        with started[0] as child:
-            child.communicate(b"\n")
-
-
-def test_what_is_no_process_id_runs_not_and_another_user_s_process_does(monkeypatch):
     assert [is_running(pid) for pid in (0, -1, 2**62)] == [False] * 3
 
     def kill(pid, number):
@@ -135,6 +99,23 @@ def test_what_is_no_process_id_runs_not_and_another_user_s_process_does(monkeypa
 
     monkeypatch.setattr(os, "kill", kill)
     assert is_running(1)
+
+
+def test_a_process_has_children_while_one_runs_also_one_of_a_thread():
+    code = """
+import subprocess, sys
+from concurrent.futures import ThreadPoolExecutor
+from tunelight.machine.processes import has_children
+before = has_children()
+with ThreadPoolExecutor(1) as pool:
+    start = pool.submit(subprocess.Popen, [sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    child, during = start.result(), has_children()
+    child.communicate(b"\\n")
+print(before, during, has_children())
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30).stdout
+    known = "False" if sys.platform == "linux" else "True"  # other systems do not say
+    assert said.split() == [known, "True", known]
 
 
 def test_only_what_has_another_way_on_macos_reads_what_linux_alone_has():

@@ -52,20 +52,24 @@ class Ranks:
 
     def report(self, metrics: dict[str, Any], **kwargs: Any) -> list[BaseException | None]:
         """Report on all ranks at once; return what each raised."""
-        raised: list[BaseException | None] = [None] * len(self.sessions)
+        return self.each(lambda rank: self.sessions[rank].context.report(metrics, **kwargs))
+
+    def each(self, does: Callable[[int], object]) -> list[Any]:
+        """Let all ranks do something at once; return what each returned or raised."""
+        found: list[Any] = [None] * len(self.sessions)
 
         def one(rank: int) -> None:
             try:
-                self.sessions[rank].context.report(metrics, **kwargs)
+                found[rank] = does(rank)
             except BaseException as error:  # noqa: BLE001 - TrialStopped is one
-                raised[rank] = error
+                found[rank] = error
 
         threads = [threading.Thread(target=one, args=(rank,)) for rank in range(len(self.sessions))]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(10)
-        return raised
+            thread.join(20)
+        return found
 
 
 def test_a_stop_is_raised_on_every_rank_at_the_same_report_and_again_where_training_code_swallowed_it(
@@ -345,26 +349,16 @@ def test_a_rank_whose_part_of_a_checkpoint_is_refused_alone_fails(
     monkeypatch.setattr(boundary, "MEET_LIMIT_S", 0.5)
     ranks = Ranks(tmp_path, until=None)
 
-    def write(path: str) -> None:
-        rank = next(rank for rank, one in enumerate(threads) if one is threading.current_thread())
-        if rank in failing:
-            raise OSError(28, "No space left on device")
-        Path(path).write_text("weights")
-
-    raised: list[BaseException | None] = [None, None]
-
     def report(rank: int) -> None:
-        try:
-            ranks.sessions[rank].context.report({"loss": 1.0}, checkpoint=write)
-        except OSError as error:
-            raised[rank] = error
+        def write(path: str) -> None:
+            if rank in failing:
+                raise OSError(28, "No space left on device")
+            Path(path).write_text("weights")
 
-    threads = [threading.Thread(target=report, args=(rank,)) for rank in (0, 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    assert [type(error) for error in raised] == [type(None), OSError if failing == {1} else type(None)]
+        ranks.sessions[rank].context.report({"loss": 1.0}, checkpoint=write)
+
+    raised = [type(error) for error in ranks.each(report)]
+    assert raised == [type(None), OSError if failing == {1} else type(None)]
 
 
 @pytest.mark.parametrize(("end", "kept"), [(Stop("asha"), [1, 3]), (Stop("paused"), [1]), (None, [1])])
@@ -423,21 +417,9 @@ def ordered(ranks: Ranks, *hurried: int) -> None:
 
 
 def each(ranks: Ranks, does: Callable[[int, Any], object]) -> list[Any]:
-    """Let all ranks do something at once; return what each returned or raised."""
-    found: list[Any] = [None] * len(ranks.sessions)
-
-    def one(rank: int) -> None:
-        try:
-            found[rank] = does(rank, ranks.sessions[rank].boundary)
-        except BaseException as error:  # noqa: BLE001 - TrialStopped is one
-            found[rank] = type(error)
-
-    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(len(ranks.sessions))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    return found
+    """Let all ranks do something with their boundaries at once; return what each returned, or the type of its error."""
+    found = ranks.each(lambda rank: does(rank, ranks.sessions[rank].boundary))
+    return [type(one) if isinstance(one, BaseException) else one for one in found]
 
 
 def step(ranks: Ranks, number: int, writer: Callable[[str], object] = write) -> list[Any]:
@@ -557,13 +539,20 @@ def test_a_checkpoint_behind_a_report_is_newer_than_that_and_older_than_the_next
     assert checkpoints.prune([made[3], made[4], *later], 0, "min") == [made[3], *later]  # the last of a report stays
 
 
-@pytest.mark.parametrize("size", [1, 2])
-def test_a_checkpoint_between_two_reports_leaves_training_as_it_was(tmp_path: Path, size: int) -> None:
-    ranks = Ranks(tmp_path, size, until=None)
-    ranks.report({"loss": 0.5}, checkpoint=write)
+def asked_to_save(folder: Path, size: int, reports: int = 0) -> Ranks:
+    """Return ranks that are to write a checkpoint soon, after so many reports."""
+    ranks = Ranks(folder, size, until=None)
+    for _ in range(reports):
+        ranks.report({"loss": 0.5}, checkpoint=write)
     ranks.mailboxes[0].put(Save(serial=5))
     for mailbox in ranks.mailboxes:
         mailbox.put(Hurry())
+    return ranks
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_checkpoint_between_two_reports_leaves_training_as_it_was(tmp_path: Path, size: int) -> None:
+    ranks = asked_to_save(tmp_path, size, reports=1)
     assert [step(ranks, number) for number in (1, 2, 3)] == [[None] * size] * 3
     (saved,) = [event for event in ranks.events if isinstance(event, Saved)]
     assert saved.answers == 5
@@ -576,10 +565,7 @@ def test_a_checkpoint_between_two_reports_leaves_training_as_it_was(tmp_path: Pa
 
 
 def test_where_a_report_comes_first_it_writes_the_checkpoint_and_nobody_hurries_any_more(tmp_path: Path) -> None:
-    ranks = Ranks(tmp_path, 2, until=None)
-    ranks.mailboxes[0].put(Save(serial=5))
-    for mailbox in ranks.mailboxes:
-        mailbox.put(Hurry())
+    ranks = asked_to_save(tmp_path, 2)
     ranks.report({"loss": 0.5}, checkpoint=write)
     (saved,) = [event.checkpoint for event in ranks.events if isinstance(event, Saved)]
     assert saved is not None
@@ -592,10 +578,7 @@ def test_where_a_report_comes_first_it_writes_the_checkpoint_and_nobody_hurries_
 def test_a_checkpoint_that_is_asked_for_is_no_reason_for_training_code_to_leave_but_an_order_behind_it_is(
     tmp_path: Path,
 ) -> None:
-    ranks = Ranks(tmp_path, 2, until=None)
-    ranks.mailboxes[0].put(Save(serial=5))
-    for mailbox in ranks.mailboxes:
-        mailbox.put(Hurry())
+    ranks = asked_to_save(tmp_path, 2)
     assert each(ranks, lambda _, boundary: [boundary.preempted() for _ in range(3)]) == [[False] * 3] * 2
     ordered(ranks, 1, 0)
     asked = [each(ranks, lambda _, boundary: boundary.preempted()) for _ in range(3)]

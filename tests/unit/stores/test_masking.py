@@ -118,17 +118,13 @@ def edited(tmp_path: Path) -> SweepResults:
     return written.load()
 
 
-def test_secrets_in_an_edited_file_are_not_shown(edited):
+def test_secrets_in_an_edited_file_are_not_shown_nor_in_what_is_made_of_it(edited):
     assert SECRET not in page(edited) + edited.summary()
     for words in (["show", "digits"], ["show", "digits", "0", "--json"], ["best", "digits", "--json"]):
         done = CliRunner().invoke(app, [*words, "--storage", str(edited.folder.parent)])
         assert done.exit_code == 0, done.output
         assert SECRET not in done.output
-
-
-def test_what_is_made_of_an_edited_file_holds_none(edited):
-    trial = edited.trials[0]
-    found = _prepare(edited, trial, read_sweep_file(edited.folder))
+    found = _prepare(edited, edited.trials[0], read_sweep_file(edited.folder))
     for file in filter(Path.is_file, found.rglob("*")):
         assert SECRET not in file.read_text()
     write_sweep_file(edited.folder, yaml.safe_load((edited.folder / "sweep.yaml").read_text()))
@@ -156,15 +152,12 @@ def test_resume_takes_variables_from_the_environment(edited, monkeypatch, caplog
     assert "MY_TOKEN, NCCL_DEBUG" in caplog.text
 
 
-def test_resume_asks_for_variables_that_are_not_there(edited, monkeypatch):
+def test_resume_asks_for_variables_that_are_not_there_and_for_an_address_that_was_masked(edited, monkeypatch):
     monkeypatch.delenv("MY_TOKEN", raising=False)
     monkeypatch.setenv("NCCL_DEBUG", "INFO")
     with pytest.raises(SettingsError, match=r"runtime_env.*MY_TOKEN.*runtime_env=") as refused:
         tl.resume(edited.folder, trainer_args={})
     assert "NCCL_DEBUG" not in str(refused.value)
-
-
-def test_resume_asks_for_an_address_that_was_masked(edited, monkeypatch):
     with pytest.raises(SettingsError, match=r"trainer_args\['default_root_dir'\].*\*\*\*.*trainer_args=") as refused:
         tl.resume(edited.folder, runtime_env=None)
     assert SECRET not in str(refused.value)

@@ -23,41 +23,31 @@ from tunelight.stores import Store, store_of, write_atomically
 # --- URLs -------------------------------------------------------------------------------------------------
 
 
-def test_a_url_is_a_path_that_says_its_url(machine, tmp_path):
+def test_a_url_is_a_path_that_says_its_url_also_below_a_folder_of_the_name_of_the_working_folders(
+    machine, tmp_path, monkeypatch
+):
     folder = stores.working("local:///shared/sweeps/")
     assert folder == tmp_path / "first" / "tunelight-stores" / "local" / "shared" / "sweeps"
     assert stores.shown(folder / "a" / "b.txt") == "local:///shared/sweeps/a/b.txt"
     s3 = stores.working("s3://bucket/sweeps")
     assert stores.shown(s3) == "s3://bucket/sweeps"
     assert store_of(s3) is not None
-
-
-def test_any_other_path_is_itself(tmp_path):
-    assert stores.working(tmp_path / "x") == tmp_path / "x"
-    assert stores.working(f"file://{tmp_path}/x") == tmp_path / "x"
-    assert stores.working("~/x") == Path.home() / "x"
-    assert store_of(tmp_path) is None
-    assert stores.shown(tmp_path) == str(tmp_path)
-    assert stores.for_tune(tmp_path) is None
-
-
-def test_a_folder_of_the_persons_own_may_have_the_name_of_the_working_folders(tmp_path):
-    storage = tmp_path / "tunelight-stores" / "sweeps"
-    assert Settings(train=print, storage=storage).storage == storage
-    assert store_of(storage / "first" / "00000") is None
-    assert stores.shown(storage) == str(storage)
-    assert stores.for_tune(storage) is None
-    assert store_of(storage.parent) is None
-
-
-def test_a_home_below_such_a_folder_keeps_its_stores_apart(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "tunelight-stores" / "me" / ".cache"))
     assert stores.shown(stores.working("s3://bucket/sweeps")) == "s3://bucket/sweeps"
 
 
-def test_a_folder_that_would_be_taken_for_a_store_is_refused_at_once(tmp_path):
-    with pytest.raises(SettingsError, match=r"would be taken for s3://bucket.*choose another folder"):
-        Settings(train=print, storage=tmp_path / "tunelight-stores" / "s3" / "bucket")
+def test_any_other_path_is_itself_also_in_a_folder_of_the_name_of_the_working_folders(tmp_path):
+    assert stores.working(tmp_path / "x") == tmp_path / "x"
+    assert stores.working(f"file://{tmp_path}/x") == tmp_path / "x"
+    assert stores.working("~/x") == Path.home() / "x"
+    storage = tmp_path / "tunelight-stores" / "sweeps"
+    assert Settings(train=print, storage=storage).storage == storage
+    assert store_of(storage / "first" / "00000") is None
+    for path in (tmp_path, storage):
+        assert store_of(path) is None
+        assert stores.shown(path) == str(path)
+        assert stores.for_tune(path) is None
+    assert store_of(storage.parent) is None
 
 
 @pytest.mark.parametrize(
@@ -70,6 +60,8 @@ def test_a_folder_that_would_be_taken_for_a_store_is_refused_at_once(tmp_path):
         ("s3://key:secret@bucket/x", r"s3://\*\*\*@bucket/x.*into the environment"),
         ("s3://bucket/x?region=eu", "protocol://bucket/folder"),
         ("s3://bucket/*", "protocol://bucket/folder"),
+        (Path("s3://bucket/sweeps"), "as text"),
+        (Path("/tmp/tunelight-stores/s3/bucket"), r"would be taken for s3://bucket.*choose another folder"),
     ],
 )
 def test_a_url_that_can_be_no_storage_is_refused_before_anything_is_asked(url, says):
@@ -85,11 +77,6 @@ def test_a_library_that_is_missing_is_named(monkeypatch):
     monkeypatch.setattr(fsspec, "get_filesystem_class", missing)
     with pytest.raises(SettingsError, match=r"Install s3fs to access S3\. Every node needs it"):
         stores.working("s3://bucket/x")
-
-
-def test_a_path_made_of_a_url_is_refused():
-    with pytest.raises(SettingsError, match="as text"):
-        Settings(train=print, storage=Path("s3://bucket/x"))
 
 
 # --- files and objects ------------------------------------------------------------------------------------
@@ -158,11 +145,13 @@ def test_a_folder_that_was_pushed_is_fetched_whole(storage, machine):
     assert sorted(one.name for one in folder.rglob("*") if one.is_file()) == ["a", "b"]
 
 
-def test_what_is_fetched_torn_is_not_taken(storage, machine):
+def test_what_is_fetched_torn_is_not_taken_and_nothing_cannot_be_pushed(storage, machine):
     there(storage()).write(storage() / "s" / "a", b"torn")
     with pytest.raises(OSError, match="torn"):
         there(storage()).fetch(storage() / "s" / "a", lambda _: False)
     assert not (storage() / "s" / "a").exists()
+    with pytest.raises(FileNotFoundError, match="nothing is there"):
+        there(storage()).push(storage() / "s" / "b")
 
 
 def test_a_store_that_fails_raises_os_errors(storage, monkeypatch):
@@ -195,11 +184,6 @@ def test_a_store_that_does_not_answer_is_not_an_empty_one(storage, monkeypatch):
             call()
 
 
-def test_nothing_cannot_be_pushed(storage):
-    with pytest.raises(FileNotFoundError, match="nothing is there"):
-        there(storage()).push(storage() / "s" / "a")
-
-
 def test_a_trials_folder_is_brought_home_without_what_is_uploaded_when_it_is_written(storage, machine):
     trial = storage() / "s" / "t"
     names = ("log.txt", "own/heard.json", "checkpoint_best.pt", "heard.json", "adopted.json", "events.tunelight",
@@ -220,7 +204,7 @@ def checkpoint(trial: Path, number: int, value: float | None = None, text: str =
     return written_checkpoint(trial, number, value=value, text=text)
 
 
-def test_a_checkpoint_is_found_and_opened_on_another_machine(storage, machine):
+def test_a_checkpoint_is_found_and_opened_on_another_machine_and_fetched_anew_where_it_is_another(storage, machine):
     for number in (1, 2):
         checkpoint(storage() / "s" / "t", number, text=f"weights {number}")
     assert len(list((storage() / "s" / "t" / checkpoints.FOLDER).glob("report-*.ckpt"))) == 1, "one is kept here"
@@ -232,17 +216,10 @@ def test_a_checkpoint_is_found_and_opened_on_another_machine(storage, machine):
     assert (last.number, warning) == (2, None)
     assert Path(last.path).is_relative_to(trial)
     assert checkpoints.fetch_local(last.path).read_text() == "weights 2"
-
-
-def test_an_older_copy_of_a_checkpoint_is_fetched_anew(storage, machine):
-    checkpoint(storage() / "s" / "t", 1, text="old")
-    machine("second")
-    trial = storage() / "s" / "t"
-    assert checkpoints.fetch_local(checkpoints.find(trial)[0].path).read_text() == "old"
     machine("first")
-    checkpoint(storage() / "s" / "t", 1, text="new")
+    checkpoint(storage() / "s" / "t", 2, text="new")
     machine("second")
-    assert checkpoints.fetch_local(checkpoints.find(trial)[0].path).read_text() == "new"
+    assert checkpoints.fetch_local(checkpoints.find(trial)[1].path).read_text() == "new"
 
 
 def test_a_checkpoint_that_is_made_again_counts_only_when_it_is_whole(storage, machine, monkeypatch):
@@ -259,19 +236,15 @@ def test_a_checkpoint_that_is_made_again_counts_only_when_it_is_whole(storage, m
     assert checkpoints.fetch_local(last.path).read_text() == "one"
 
 
-def test_only_older_checkpoints_are_forgotten_here(storage):
-    folder = storage() / "s" / "t" / checkpoints.FOLDER
-    checkpoint(storage() / "s" / "t", 1)
+def test_only_older_checkpoints_are_forgotten_here_and_none_that_ranks_may_still_have_to_read(storage):
+    trial = storage() / "s" / "t"
+    folder = trial / checkpoints.FOLDER
+    first = checkpoint(trial, 1)
     (folder / ".report-000003.ckpt.tmp").write_text("being written")
-    checkpoint(storage() / "s" / "t", 2)
+    third = replace(checkpoint(trial, 2), number=3)
     assert {one.name for one in folder.glob("*report*") if one.suffix in (".ckpt", ".tmp")} == {
         "report-000002.ckpt", ".report-000003.ckpt.tmp",
     }  # fmt: skip
-
-
-def test_the_local_copy_that_ranks_may_still_have_to_read_is_not_forgotten(storage):
-    trial = storage() / "s" / "t"
-    first, third = checkpoint(trial, 1), replace(checkpoint(trial, 2), number=3)
     checkpoints.fetch_local(first.path)
     written = checkpoints.temp_path(third, "start")
     written.write_text("weights")
@@ -341,10 +314,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path)
     path.write_text("old")
     with pytest.raises(TypeError):
         write_atomically(path, 1)  # type: ignore[arg-type]
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_no_folder_is_made(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         write_atomically(tmp_path / "gone" / "file", b"")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]

@@ -64,9 +64,22 @@ def write(tmp_path: Path) -> Write:
         (f"space: {{a: {'9' * 5000}}}", "too long"),
         ("space: &all\n  model: *all", "2:1.*repeats what it stands in|:1:8.*repeats what it stands in"),
         ("space:\n  a: {choice: &all [1, *all]}", "2:15: an alias in here repeats what it stands in"),
+        ("space:\n  b: {choice: 16, 32}", r"2:3: b: a list stands in brackets: {choice: \[16, 32\]}, not {choice: 16,"),
+        ("space:\n  b: {uniform: 0, 1}", r"a list stands in brackets: {uniform: \[0, 1\]}"),
+        ("space:\n  b: {values: [1, 2]}", "there is no domain 'values'. There are: "),
+        ("space:\n  b: {int: [1, 2]}", "there is no domain 'int'. Did you mean 'randint'"),
+        # Sweeps of W&B
+        ("parameters:\n  a: {distribution: int_uniform, min: 1, max: '3'}", "a: max of int_uniform must be a number"),
+        ("parameters:\n  a: {parameters: 3}", r"a\.parameters: a mapping"),
+        ("parameters:\n  a: {values: [1], probabilities: 3}", "no sweep as W&B writes it: TypeError"),
+        ("parameters: {lr: {min: a, max: 1}}", "lr"),
+        ("parameters: {lr: {min: 0, max: 1.5, distribution: q_uniform, q: []}}", "lr"),
+        ("parameters: {lr: {values: 5}}", "lr"),
+        ("parameters: {lr: {distribution: [uniform]}}", "lr"),
+        ("parameters: {1: {value: 2}, [a]: {value: 3}}", "yaml"),
     ],
 )
-def test_a_file_that_yaml_cannot_read_is_told(write: Write, text: str, message: str) -> None:
+def test_a_file_that_cannot_be_read_is_told(write: Write, text: str, message: str) -> None:
     with pytest.raises(SpaceError, match=message):
         tl.SearchSpace.load(write(text))
 
@@ -77,14 +90,13 @@ def test_a_value_that_is_no_yaml_is_a_value_error(text: str) -> None:
         read_value(text)
 
 
-def test_a_file_in_another_encoding_says_which_is_wanted(tmp_path: Path) -> None:
+def test_a_file_in_another_encoding_says_which_is_wanted_and_a_name_that_no_file_can_have_is_unknown(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "space.yaml"
     path.write_bytes("space: {größe: 1}".encode("latin-1"))
     with pytest.raises(SpaceError, match="Save it as text in UTF-8"):
         tl.SearchSpace.load(path)
-
-
-def test_a_name_that_no_file_can_have_is_an_unknown_one() -> None:
     with pytest.raises(SpaceError, match="There is no search space"):
         tl.SearchSpace.of("a" * 300)
 
@@ -100,34 +112,32 @@ def test_text_that_looks_like_a_number_stays_text_in_yaml_of_both_versions(text:
 
 
 @pytest.mark.parametrize(
-    ("domain", "value"),
+    ("domain", "never", "holds"),
     [
-        ({"randint": [1, 4]}, 4),
-        ({"randint": [1, 4]}, 1.5),
-        ({"lograndint": [1, 4]}, 4),
-        ({"qrandint": [2, 8, 2]}, 3),
-        ({"quniform": [0, 1, 0.25]}, 0.3),
-        ({"choice": [16, 32]}, "16"),
-        ({"choice": [16, 32]}, []),
+        ({"randint": [1, 4]}, 4, 3),
+        ({"randint": [1, 4]}, 1.5, 1),
+        ({"lograndint": [1, 4]}, 4, 3),
+        ({"qrandint": [2, 8, 2]}, 3, 8),
+        ({"quniform": [0, 1, 0.25]}, 0.3, 0.75),
+        ({"quniform": [0, 1, 0.1]}, 0.35, 0.3),
+        ({"choice": [16, 32]}, "16", 16),
+        ({"choice": [16, 32]}, [], 32),
     ],
 )
-def test_a_condition_that_never_holds_is_refused(domain: dict[str, Any], value: Any) -> None:
+def test_a_condition_that_never_holds_is_refused(domain: dict[str, Any], never: Any, holds: Any) -> None:
     with pytest.raises(SpaceError, match=r"never is|names no value"):
-        tl.SearchSpace({"a": domain, "b": {"uniform": [0, 1], "when": {"a": value}}})
+        tl.SearchSpace({"a": domain, "b": {"uniform": [0, 1], "when": {"a": never}}})
+    tl.SearchSpace({"a": domain, "b": {"uniform": [0, 1], "when": {"a": holds}}})
 
 
-@pytest.mark.parametrize(
-    ("domain", "value"),
-    [({"randint": [1, 4]}, 3), ({"qrandint": [2, 8, 2]}, 8), ({"quniform": [0, 1, 0.1]}, 0.3), ({"randn": [0, 1]}, 5)],
-)
-def test_a_condition_that_can_hold_is_taken(domain: dict[str, Any], value: Any) -> None:
-    tl.SearchSpace({"a": domain, "b": {"uniform": [0, 1], "when": {"a": value}}})
-
-
-def test_a_prior_lies_around_a_value_that_is_drawn() -> None:
+def test_a_prior_lies_around_a_value_that_is_drawn_and_a_baseline_gives_numbers_where_they_are() -> None:
     tl.SearchSpace({"n": {"randint": [1, 4], "around": 3}})
     with pytest.raises(SpaceError, match="1 and 3, not 4"):
         tl.SearchSpace({"n": {"randint": [1, 4], "around": 4}})
+    space = tl.SearchSpace({"lr": {"loguniform": [1e-4, 1e-1]}})
+    space.check_baselines([{"lr": 5.0}])  # a value outside of the space may be known to be good
+    with pytest.raises(SettingsError, match=r"baselines\[0\] holds lr='abc', which must be a number"):
+        space.check_baselines([{"lr": "abc"}])
 
 
 @pytest.mark.parametrize("domain", [{"qrandint": [1, 4]}, {"qrandint": [1, 10, 3]}, {"qrandint": [-4, 4, 2]}])
@@ -145,53 +155,7 @@ def test_searchers_formats_and_mutations_keep_to_the_values_that_the_space_draws
         assert {explore({"n": value}, space.domains, rng, 0.0, (1.2, 0.8))["n"] for _ in range(10)} <= drawn
 
 
-def test_a_baseline_gives_numbers_where_numbers_are_drawn() -> None:
-    space = tl.SearchSpace({"lr": {"loguniform": [1e-4, 1e-1]}})
-    space.check_baselines([{"lr": 5.0}])  # a value outside of the space may be known to be good
-    with pytest.raises(SettingsError, match=r"baselines\[0\] holds lr='abc', which must be a number"):
-        space.check_baselines([{"lr": "abc"}])
-
-
-@pytest.mark.parametrize(
-    ("parameter", "message"),
-    [
-        ("{distribution: int_uniform, min: 1, max: '3'}", "a: max of int_uniform must be a number"),
-        ("{parameters: 3}", r"a\.parameters: a mapping"),
-        ("{values: [1], probabilities: 3}", "no sweep as W&B writes it: TypeError"),
-    ],
-)
-def test_a_damaged_sweep_of_wandb_is_told(write: Write, parameter: str, message: str) -> None:
-    with pytest.raises(SpaceError, match=message):
-        tl.SearchSpace.load(write(f"parameters:\n  a: {parameter}"))
-
-
 # Settings
-
-
-@pytest.mark.parametrize(
-    ("told", "message"),
-    [({"seed": 2**32}, "from 0 to 4294967295"), ({"verbose": 9}, "from 0 to 2"), ({"name": "a/b"}, "one folder name")],
-)
-def test_a_setting_out_of_its_range_is_told(told: dict[str, Any], message: str) -> None:
-    with pytest.raises(SettingsError, match=message):
-        Settings(**told)
-
-
-@pytest.mark.parametrize(
-    ("kind", "options"), [("tpe", {"n_startup_trials": "ten"}), ("cmaes", {"popsize": -3}), ("gp", {"seed": "a"})]
-)
-def test_a_sampler_s_option_of_the_wrong_kind_is_told_when_it_is_made(kind: str, options: dict[str, Any]) -> None:
-    with pytest.raises(SettingsError, match=f"searcher '{kind}' does not take"):
-        make_sampler(kind, options, 0, 1)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [{"cpu": "a"}, {"extra_cpu": -1}, {"extra_gpu": True}, {"custom_resources": 5}, {"custom_resources": {"x": "a"}}],
-)
-def test_resources_per_trial_holds_numbers(words: dict[str, Any]) -> None:
-    with pytest.raises(SettingsError, match="resources_per_trial: "):
-        reserve(resources_per_trial=words)
 
 
 def test_a_mistyped_number_of_workers_is_told_at_once() -> None:
@@ -233,25 +197,22 @@ def mistyped(make: Any, *args: Any, **kwargs: Any) -> Callable[[], object]:
         (mistyped(tl.cached, 3), "takes the function that loads"),
         (mistyped(tl.get_tune_resources, num_workers="2"), "num_workers must be a whole number"),
         (mistyped(tl.SearchSpace.of, "train.py"), "is a Python file, and a search space is a YAML file"),
+        (mistyped(Settings, seed=2**32), "from 0 to 4294967295"),
+        (mistyped(Settings, verbose=9), "from 0 to 2"),
+        (mistyped(Settings, name="a/b"), "one folder name"),
+        (mistyped(make_sampler, "tpe", {"n_startup_trials": "ten"}, 0, 1), "searcher 'tpe' does not take"),
+        (mistyped(make_sampler, "cmaes", {"popsize": -3}, 0, 1), "searcher 'cmaes' does not take"),
+        (mistyped(make_sampler, "gp", {"seed": "a"}, 0, 1), "searcher 'gp' does not take"),
+        (mistyped(reserve, resources_per_trial={"cpu": "a"}), "resources_per_trial: "),
+        (mistyped(reserve, resources_per_trial={"extra_cpu": -1}), "resources_per_trial: "),
+        (mistyped(reserve, resources_per_trial={"extra_gpu": True}), "resources_per_trial: "),
+        (mistyped(reserve, resources_per_trial={"custom_resources": 5}), "resources_per_trial: "),
+        (mistyped(reserve, resources_per_trial={"custom_resources": {"x": "a"}}), "resources_per_trial: "),
     ],
 )
 def test_a_mistyped_value_is_told_where_it_is_given(make: Callable[[], object], says: str) -> None:
     with pytest.raises(TunelightError, match=says):
         make()
-
-
-@pytest.mark.parametrize(
-    ("domain", "says"),
-    [
-        ("{choice: 16, 32}", r"2:3: b: a list stands in brackets: {choice: \[16, 32\]}, not {choice: 16, 32}"),
-        ("{uniform: 0, 1}", r"a list stands in brackets: {uniform: \[0, 1\]}"),
-        ("{values: [1, 2]}", "there is no domain 'values'. There are: "),
-        ("{int: [1, 2]}", "there is no domain 'int'. Did you mean 'randint'"),
-    ],
-)
-def test_a_mistyped_domain_in_a_file_says_how_it_is_written(write: Write, domain: str, says: str) -> None:
-    with pytest.raises(SpaceError, match=says):
-        tl.SearchSpace.load(write(f"space:\n  b: {domain}\n"))
 
 
 @pytest.mark.parametrize("domain", ["{min: 0, max: 1}", "{distribution: uniform, low: 0, high: 1}"])
@@ -264,22 +225,6 @@ def test_two_fixed_values_that_look_like_bounds_are_warned_about(write: Write, d
 def test_nested_keys_that_resemble_bounds_are_still_keys(write: Write) -> None:
     text = "space:\n  a: {min: {fixed: 0}, max: {uniform: [0, 1]}}\n  b: {low: 1, other: 2}\n  c: {max: 3}\n"
     assert list(tl.SearchSpace.load(write(text)).domains) == ["a.min", "a.max", "b.low", "b.other", "c.max"]
-
-
-@pytest.mark.parametrize(
-    ("parameters", "says"),
-    [
-        ("{lr: {min: a, max: 1}}", "lr"),
-        ("{lr: {min: 0, max: 1.5, distribution: q_uniform, q: []}}", "lr"),
-        ("{lr: {values: 5}}", "lr"),
-        ("{lr: {parameters: 5}}", "lr"),
-        ("{lr: {distribution: [uniform]}}", "lr"),
-        ("{1: {value: 2}, [a]: {value: 3}}", "yaml"),
-    ],
-)
-def test_a_damaged_sweep_file_of_wandb_is_told(write: Write, parameters: str, says: str) -> None:
-    with pytest.raises(SpaceError, match=says):
-        tl.SearchSpace.load(write(f"method: bayes\nmetric: {{name: loss}}\nparameters: {parameters}\n"))
 
 
 # --- what tl.run refuses before Ray starts, and leaves no folder for
@@ -368,17 +313,11 @@ def test_a_trainer_that_is_told_what_its_workers_are_not(
         ({"accelerator": "mps"}, {"workers": 1}),
         ({"accelerator": "cuda"}, {"resources_per_trial": {"extra_gpu": 2}, "gpus_per_worker": 1}),
         ({"strategy": nn.Identity()}, {}),
+        ({"strategy": tl.RayStrategy(static_graph=True)}, {"workers": 2}),
     ],
 )
 def test_a_trainer_that_is_told_what_its_workers_are(args: dict[str, Any], more: dict[str, Any]) -> None:
     settings = Settings(model=DigitsClassifier, metric="loss", trainer_args=args, **more)
-    check_settings(tl.SearchSpace({"model.lr": tl.uniform(0, 1)}), settings)
-
-
-def test_a_strategy_of_tunelight_s_is_the_trainer_s_to_have() -> None:
-    settings = Settings(
-        model=DigitsClassifier, metric="loss", workers=2, trainer_args={"strategy": tl.RayStrategy(static_graph=True)}
-    )
     check_settings(tl.SearchSpace({"model.lr": tl.uniform(0, 1)}), settings)
 
 

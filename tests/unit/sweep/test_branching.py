@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -57,7 +56,8 @@ def test_a_branch_begins_with_a_copy_of_its_parents_newest_checkpoint(driver: Dr
     assert added == ["00002"]
     trial = driver.sweep.trials[-1]
     assert trial.config == {"model": {"lr": 0.5}}
-    assert read_record(tmp_path).trials["00002"].branch == Branch("00000", "00000", 1)
+    state = read_record(tmp_path).trials["00002"]
+    assert (state.branch, state.number) == (Branch("00000", "00000", 1), 1)
     assert checkpoints.read_acked(tmp_path / "trial_00002") == 1
     assert root_in(driver.search._name(trial)) == "00000"  # the seed is its parent's
     assert driver.sweep.state.sweep["num_samples"] == 5  # it is one more
@@ -65,12 +65,19 @@ def test_a_branch_begins_with_a_copy_of_its_parents_newest_checkpoint(driver: Dr
     assert driver.file["num_samples"] == 9  # and not of the search
 
 
-def test_a_torn_checkpoint_is_passed_over(driver: Driver, tmp_path: Path) -> None:
+def test_a_torn_checkpoint_is_passed_over_and_without_one_a_trial_cannot_be_branched(
+    driver: Driver, tmp_path: Path
+) -> None:
     driver.sweep.report(driver.first, 2, 0.4)
     written(tmp_path / "trial_00000", 1)
     Path(written(tmp_path / "trial_00000", 2).path).write_text("torn")
     driver.sweep.fail(driver.first)
     assert "after report 1, with nothing changed" in driver.told("branch", "00000", config={})[1]
+    driver.sweep.fail(driver.second)
+    said = driver.told("branch", "00001", config={})[1]
+    assert said.startswith(
+        "Trial 00001 has no checkpoint to begin with (ERROR). Enqueue its configuration, with what is"
+    )
 
 
 def test_a_storage_that_does_not_answer_refuses_a_branch_and_ends_nothing(
@@ -99,14 +106,6 @@ def test_what_cannot_be_branched_is_refused(driver: Driver, trial: str, argument
     ok, said = driver.told("branch", trial, **arguments)
     assert not ok
     assert said.startswith(why)
-
-
-def test_a_trial_without_a_checkpoint_cannot_be_branched(driver: Driver) -> None:
-    driver.sweep.fail(driver.second)
-    said = driver.told("branch", "00001", config={})[1]
-    assert said.startswith(
-        "Trial 00001 has no checkpoint to begin with (ERROR). Enqueue its configuration, with what is"
-    )
 
 
 # --- the search --------------------------------------------------------------------------------------------
@@ -167,7 +166,9 @@ def lineage(driver: Driver) -> None:
     driver.sweep.report(trial, 2, 0.4)
 
 
-def test_the_record_has_its_lineage_and_counts_its_reports_on(driver: Driver, tmp_path: Path) -> None:
+def test_the_record_has_its_lineage_and_counts_its_reports_on_of_which_a_replayed_scheduler_does_not_learn(
+    driver: Driver, tmp_path: Path
+) -> None:
     lineage(driver)
     state = read_record(tmp_path).trials["00002"]
     assert state.branch == Branch("00000", "00000", 1)
@@ -180,6 +181,10 @@ def test_the_record_has_its_lineage_and_counts_its_reports_on(driver: Driver, tm
         }
     ]  # fmt: skip
     assert (state.config_at(1), state.config_at(2)) == ({"model": {"lr": 0.1}}, {"model": {"lr": 0.3}})
+    asha = ASHA(metric="loss", mode="min", max_t=9, reduction_factor=2)
+    replay_scheduler(read_lines(tmp_path), asha)
+    filed = [set(rung.filed) for rung in asha._brackets[0]]
+    assert filed[:2] == [{"00000"}, set()]
 
 
 def test_a_branch_that_has_nothing_left_to_train_is_an_error(driver: Driver) -> None:
@@ -201,20 +206,3 @@ def test_a_resumed_sweep_goes_on_with_its_branches_beside_its_search(driver: Dri
     search = SweepSearch(searcher, 4, start=ResumeState(created=3, branches=1, resumed=(past,)))
     assert search.total_samples == 5
     assert search.ends_at("00002") is not None
-
-
-def test_a_replayed_scheduler_does_not_learn_of_a_branch(driver: Driver, tmp_path: Path) -> None:
-    lineage(driver)
-    asha = ASHA(metric="loss", mode="min", max_t=9, reduction_factor=2)
-    replay_scheduler(read_lines(tmp_path), asha)
-    filed = [set(rung.filed) for rung in asha._brackets[0]]
-    assert filed[:2] == [{"00000"}, set()]
-
-
-def test_a_line_of_a_branch_is_read_without_its_parent() -> None:
-    from tunelight.record import SweepState, apply
-
-    state, branch = SweepState(), {"parent": "00000", "root": "00000", "number": 3}
-    line = {"kind": "trial", "time": 1.0, "trial": "00004", "index": 4, "config": {"lr": 1}, "folder": "t"}
-    apply(state, json.loads(json.dumps({**line, "branch": branch})))
-    assert state.trials["00004"].number == 3

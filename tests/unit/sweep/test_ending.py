@@ -5,21 +5,14 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray.tune.schedulers import FIFOScheduler
 
-from tests.kit.recording import Sweep
+from tests.unit.sweep.test_steering import Driver
 from tunelight.errors import SettingsError
 from tunelight.gang.orders import OrderBook
 from tunelight.machine.signals import GRACE_VARIABLE, grace_s
-from tunelight.schedulers.base import adapted
-from tunelight.searchers import RandomSearcher, SweepSearch
-from tunelight.space import SearchSpace
-from tunelight.sweep.control import SweepControl
-from tunelight.sweep.steering import Steering
 
 
 class Controller:
@@ -40,31 +33,25 @@ class Controller:
         self.ended = True
 
 
-class Driver:
-    """A driver with three trials that train."""
+class Leaving(Driver):
+    """A driver with three trials that train, and hear when they are to leave."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.sweep, self.control, self.now = Sweep(folder, num_samples=6), SweepControl(), 100.0
-        space = SearchSpace({"lr": 1.0})
-        self.search = SweepSearch(RandomSearcher(space, seed=1), 6)
-        self.steering = Steering(
-            self.sweep.callback, self.search, adapted(FIFOScheduler()), space, self.control, sweep_file={},
-            shown=SimpleNamespace(expect=print, news=print), clock=lambda: self.now,
-        )  # fmt: skip
-        self.told: list[str] = []
+        super().__init__(folder)
+        self.left: list[str] = []
         self.answers = True
         monkeypatch.setattr(OrderBook, "leave", lambda _, name, why: self.hear(name, why))
-        self.trials = [self.sweep.add(lr=number) for number in (0.1, 0.2, 0.3)]
+        self.sweep.start(self.sweep.add(model={"lr": 0.3}))
+        self.trials = self.sweep.trials
         for trial in self.trials:
             trial.trainable_name = "gang"
-            self.sweep.start(trial)
-        self.controller = self.steering.scheduler.controller = Controller(self.trials)
+        self.controller = self.scheduler.controller = Controller(self.trials)
 
     def hear(self, name: str, why: Any) -> None:
         if not self.answers:
             raise ConnectionError
         assert why.ends
-        self.told.append(name.rpartition("/")[2])
+        self.left.append(name.rpartition("/")[2])
 
     def step(self, after_s: float = 1.0) -> None:
         self.now += after_s
@@ -73,25 +60,25 @@ class Driver:
     def leaves(self, trial: Any) -> None:
         """Let a trial leave, as Tune queues it again."""
         trial.status = "PENDING"
-        self.steering.scheduler.on_trial_add(self.controller, trial)
+        self.scheduler.on_trial_add(self.controller, trial)
 
 
 @pytest.fixture
-def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Driver:
-    return Driver(tmp_path, monkeypatch)
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Leaving:
+    return Leaving(tmp_path, monkeypatch)
 
 
-def test_after_sigterm_all_trials_leave_and_then_the_sweep_ends(driver: Driver) -> None:
+def test_after_sigterm_all_trials_leave_and_then_the_sweep_ends(driver: Leaving) -> None:
     driver.step()
-    assert driver.told == []
+    assert driver.left == []
     driver.control.signals.received = signal.SIGTERM
     driver.trials[2].status = "PENDING"
     driver.step()
     driver.step()
-    assert driver.told == ["00000", "00001"]  # each once
+    assert driver.left == ["00000", "00001"]  # each once
     assert driver.trials[2].status == "PAUSED"
     assert driver.search.next_trial() is None
-    assert driver.steering.scheduler.choose_trial_to_run(driver.controller) is None
+    assert driver.scheduler.choose_trial_to_run(driver.controller) is None
     driver.leaves(driver.trials[0])
     driver.step()
     assert not driver.controller.ended
@@ -101,45 +88,42 @@ def test_after_sigterm_all_trials_leave_and_then_the_sweep_ends(driver: Driver) 
     assert driver.controller.ended
 
 
-def test_the_sweep_ends_in_time_although_a_trial_cannot_leave(driver: Driver) -> None:
+def test_a_trial_that_is_being_given_an_idle_head_leaves_once_it_has_it_or_when_the_time_is_over(
+    driver: Leaving,
+) -> None:
     driver.control.signals.received = signal.SIGTERM
+    driver.trials[0].status = "PENDING"
+    driver.controller._resetting_trials.add(driver.trials[0])
     driver.step()
+    assert driver.left == ["00000", "00001", "00002"]
+    assert driver.trials[0].status == "PENDING"
     driver.step(24.0)
     assert not driver.controller.ended
     driver.step(1.0)
     assert driver.controller.ended
 
 
-def test_a_trial_that_is_being_given_an_idle_head_leaves_once_it_has_it(driver: Driver) -> None:
-    driver.control.signals.received = signal.SIGTERM
-    driver.trials[0].status = "PENDING"
-    driver.controller._resetting_trials.add(driver.trials[0])
-    driver.step()
-    assert driver.told == ["00000", "00001", "00002"]
-    assert driver.trials[0].status == "PENDING"
-
-
-def test_a_trial_is_told_once_more_where_ray_did_not_answer(driver: Driver) -> None:
+def test_a_trial_is_told_once_more_where_ray_did_not_answer(driver: Leaving) -> None:
     driver.control.signals.received = signal.SIGTERM
     driver.answers = False
     driver.step()
     driver.answers = True
     driver.step()
-    assert driver.told == ["00000", "00001", "00002"]
+    assert driver.left == ["00000", "00001", "00002"]
 
 
 def test_the_time_to_leave_is_the_platforms(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(GRACE_VARIABLE, "9.5")
     assert grace_s() == 9.5
     monkeypatch.setenv(GRACE_VARIABLE, "0")
-    assert not Driver(tmp_path, monkeypatch).control.signals.graceful  # as Ctrl-C
+    assert not Leaving(tmp_path, monkeypatch).control.signals.graceful  # as Ctrl-C
     for wrong in ("soon", "-1", "nan"):
         monkeypatch.setenv(GRACE_VARIABLE, wrong)
         with pytest.raises(SettingsError, match="TUNELIGHT_GRACE_S must be a number of seconds"):
             grace_s()
 
 
-def test_the_first_sigterm_lets_tune_run_on_where_trials_are_told(driver: Driver, capfd: Any) -> None:
+def test_the_first_sigterm_lets_tune_run_on_where_trials_are_told(driver: Leaving, capfd: Any) -> None:
     with driver.control.signals:
         os.kill(os.getpid(), signal.SIGTERM)
         assert driver.control.signals.received is signal.SIGTERM

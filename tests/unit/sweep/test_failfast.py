@@ -55,21 +55,15 @@ def sweep(tmp_path: Path) -> Iterator[Watched]:
 # what two errors have in common
 
 
-@pytest.mark.parametrize(
-    ("other", "same"),
-    [
-        (failure("tensor at 0x7f3a of 3.5 GB"), True),
-        (failure("tensor at 0x9b1c of 1e-3 GB", rank=1, node="m"), True),
-        (failure("tensor at 0x7f3a of 3.5 GB", line=8), False),
-        (failure("tensor at 0x7f3a of 3.5 GB", type_name="ValueError"), False),
-        (failure("no such optimizer"), False),
-    ],
-)
-def test_numbers_and_addresses_do_not_make_another_error(other: WorkerError, same: bool) -> None:
-    assert (signature(failure("tensor at 0x1 of 2 GB")) == signature(other)) is same
+def test_numbers_and_addresses_do_not_make_another_error() -> None:
+    said = signature(failure("tensor at 0x1 of 2 GB"))
+    assert said == signature(failure("tensor at 0x9b1c of 1e-3 GB", rank=1, node="m"))
+    others: list[dict[str, Any]] = [{"line": 8}, {"type_name": "ValueError"}, {"message": "no such optimizer"}]
+    for other in others:
+        assert said != signature(failure(**{"message": "tensor at 0x7f3a of 3.5 GB", **other}))
 
 
-def test_the_first_trials_count_in_the_order_in_which_they_began() -> None:
+def test_the_first_trials_count_in_the_order_in_which_they_began_but_a_slow_one_is_not_waited_for() -> None:
     first = FirstTrials(2)
     for trial in "abc":
         first.begin(trial)
@@ -78,9 +72,6 @@ def test_the_first_trials_count_in_the_order_in_which_they_began() -> None:
     assert first.verdict is None  # the first still runs, and may report
     first.fail("a", failure("quite another"))
     assert first.verdict is None
-
-
-def test_a_first_trial_that_is_slow_to_start_is_not_waited_for_without_end() -> None:
     first = FirstTrials(2)
     first.begin("slow")
     for trial in "abcde":
@@ -141,17 +132,13 @@ def test_an_error_that_says_all_itself_is_told_without_its_traceback(sweep: Watc
     assert "Traceback" in caught.value.error.traceback
 
 
-def test_one_report_shows_that_the_code_works(sweep: Watched) -> None:
+@pytest.mark.parametrize("why", ["one has reported", "they differ"])
+def test_failures_end_nothing_where_one_trial_has_reported_or_they_differ(sweep: Watched, why: str) -> None:
     trials = sweep.begin(4)
-    sweep.report(trials[3], 1, 0.5, own={"metrics": {"loss": 0.5}})
-    for trial in trials[:3]:
-        sweep.raises(trial)
-    sweep.step()
-
-
-def test_failures_of_many_kinds_end_nothing(sweep: Watched) -> None:
-    for number, trial in enumerate(sweep.begin(9)):
-        sweep.raises(trial, failure(line=number % 2))
+    if why == "one has reported":
+        sweep.report(trials[3], 1, 0.5, own={"metrics": {"loss": 0.5}})
+    for number, trial in enumerate(trials[:3]):
+        sweep.raises(trial, failure(line=number % 2 if why == "they differ" else 7))
     sweep.step()
 
 
@@ -166,31 +153,36 @@ def test_a_head_that_failed_is_no_failure_of_the_code(sweep: Watched) -> None:
         sweep.step()
 
 
-def test_0_turns_it_off(tmp_path: Path) -> None:
-    sweep = Watched(tmp_path, limit=0)
-    for trial in sweep.begin(5):
-        sweep.raises(trial)
-    sweep.step()
-    sweep.callback.close()
+def test_0_turns_it_off_and_1_ends_a_sweep_at_its_first_failure(tmp_path: Path) -> None:
+    for limit in (0, 1):
+        folder = tmp_path / str(limit)
+        folder.mkdir()
+        sweep = Watched(folder, limit=limit)
+        for trial in sweep.begin(5 if limit == 0 else 1):
+            sweep.raises(trial)
+        if limit == 0:
+            sweep.step()
+        else:
+            with pytest.raises(SweepFailedError, match="The first trial failed before anything was reported"):
+                sweep.step()
+        sweep.callback.close()
 
 
-def test_1_ends_a_sweep_at_its_first_failure(tmp_path: Path) -> None:
-    sweep = Watched(tmp_path, limit=1)
-    sweep.raises(sweep.begin(1)[0])
-    with pytest.raises(SweepFailedError, match="The first trial failed before anything was reported"):
-        sweep.step()
-    sweep.callback.close()
-
-
-def test_a_further_metric_that_nobody_reports_ends_the_sweep(tmp_path: Path) -> None:
-    sweep = Watched(tmp_path, metrics=("loss", "latncy"))
+@pytest.mark.parametrize("further", ["latncy", "val/acc"])
+def test_a_further_metric_that_nobody_reports_ends_the_sweep_and_a_nested_one_counts(
+    tmp_path: Path, further: str
+) -> None:
+    sweep = Watched(tmp_path, metrics=("loss", further))
     for trial in sweep.begin(3):
-        sweep.report(trial, 1, 0.5, own={"metrics": {"loss": 0.5, "latency": 3}})
+        sweep.report(trial, 1, 0.5, own={"metrics": {"loss": 0.5, "latency": 3, "val": {"acc": 3}}})
         sweep.end_by_itself(trial)
-    said = r"judged by metric 'latncy', and none of the 3.*Did you mean 'latency'.*resume='force'"
-    with pytest.raises(SweepFailedError, match=said) as caught:
+    if further == "val/acc":
         sweep.step()
-    assert "tries the failed trials again" not in str(caught.value)
+    else:
+        said = r"judged by metric 'latncy', and none of the 3.*Did you mean 'latency'.*resume='force'"
+        with pytest.raises(SweepFailedError, match=said) as caught:
+            sweep.step()
+        assert "tries the failed trials again" not in str(caught.value)
     sweep.callback.close()
 
 
@@ -208,15 +200,6 @@ def test_what_trials_reported_before_the_sweep_went_on_counts(tmp_path: Path) ->
     record.close()
 
 
-def test_a_nested_metric_counts_as_reported(tmp_path: Path) -> None:
-    sweep = Watched(tmp_path, metrics=("loss", "val/acc"))
-    for trial in sweep.begin(3):
-        sweep.report(trial, 1, 0.5, own={"metrics": {"loss": 0.5, "val": {"acc": 3}}})
-        sweep.end_by_itself(trial)
-    sweep.step()
-    sweep.callback.close()
-
-
 # on resume
 
 
@@ -224,18 +207,15 @@ def past(folder: Path) -> SavedSweep:
     return SavedSweep(folder, {}, read_lines(folder), read_record(folder))
 
 
-def test_the_trials_of_a_run_that_gave_up_go_on(sweep: Watched) -> None:
+@pytest.mark.parametrize(("ended", "again"), [("gave up", 4), (None, 1)])
+def test_the_trials_of_a_run_that_gave_up_go_on_and_a_failed_one_of_another_stays(
+    sweep: Watched, ended: str | None, again: int
+) -> None:
     trials = sweep.begin(4)
     for trial in trials[:3]:
         sweep.raises(trial)
-    sweep.callback.close("gave up")
-    assert [trial.id for trial in past(sweep.folder).again(None)] == ["00000", "00001", "00002", "00003"]
-
-
-def test_a_failed_trial_of_another_sweep_stays_as_it_is(sweep: Watched) -> None:
-    sweep.raises(sweep.begin(1)[0])
-    sweep.callback.close()
-    assert past(sweep.folder).again(None) == []
+    sweep.callback.close(ended) if ended else sweep.callback.close()
+    assert [trial.id for trial in past(sweep.folder).again(None)] == ["00000", "00001", "00002", "00003"][-again:]
 
 
 def test_what_was_wrong_may_be_mended_in_a_sweep_that_gave_up(sweep: Watched) -> None:

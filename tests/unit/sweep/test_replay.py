@@ -14,7 +14,6 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import (
     AsyncHyperBandScheduler,
     MedianStoppingRule,
-    PopulationBasedTraining,
     TrialScheduler,
 )
 from ray.tune.search import Searcher
@@ -23,7 +22,6 @@ from ray.tune.search.optuna import OptunaSearch
 import tunelight as tl
 from tests.kit.recording import Sweep, written_checkpoint
 from tunelight.compat.ray import flattened
-from tunelight.errors import SettingsError
 from tunelight.messages import RESULT_KEY
 from tunelight.record import RecordCallback, read_lines, read_record, repair
 from tunelight.schedulers import ASHA, ElasticASHA
@@ -87,11 +85,7 @@ def test_a_replayed_asha_has_the_rungs_and_brackets_of_the_live_one(tmp_path):
 def test_a_grown_asha_files_earlier_ends_at_its_new_rungs(tmp_path):
     sweep = Sweep(tmp_path)
     for loss in (0.1, 0.2):
-        trial = sweep.add(lr=loss)
-        sweep.start(trial)
-        for number in (1, 2, 3):
-            sweep.report(trial, number, loss)
-        sweep.end_by_itself(trial)
+        sweep.end_by_itself(sweep.run(loss, loss, loss, lr=loss))
     sweep.end()
     grown = ASHA(metric="loss", mode="min", max_t=9, reduction_factor=3)
     replay_scheduler(read_lines(tmp_path), grown)
@@ -103,13 +97,6 @@ def test_rays_stopping_schedulers_take_a_replay(tmp_path, kind):
     record_asha(tmp_path)
     scheduler = adapted(kind(metric="loss", mode="min"))
     replay_scheduler(read_lines(tmp_path), scheduler)
-
-
-def test_a_scheduler_that_cannot_be_rebuilt_is_named(tmp_path):
-    record_asha(tmp_path)
-    pbt = PopulationBasedTraining(metric="loss", mode="min", hyperparam_mutations={"lr": [1, 2]})
-    with pytest.raises(SettingsError, match=r"under PopulationBasedTraining cannot be resumed: .*scheduler='asha'"):
-        replay_scheduler(read_lines(tmp_path), adapted(pbt))
 
 
 class Pausing(GangScheduler):
@@ -134,9 +121,7 @@ def record_pauses(folder: Path) -> None:
     """Record three trials that are paused: one goes on, one is ended as it waits, one waits on."""
     sweep = Sweep(folder)
     for number in range(3):
-        trial = sweep.add(lr=float(number))
-        sweep.start(trial)
-        sweep.report(trial, 1, 1.0)
+        trial = sweep.run(1.0, lr=float(number))
         sweep.callback._set(trial.trial_id, "PAUSED")
     sweep.start(sweep.trials[0])
     sweep.report(sweep.trials[0], 2, 0.5)
@@ -157,26 +142,13 @@ def test_trials_that_were_paused_are_told_from_those_that_went_on(tmp_path):
     ]
 
 
-def test_a_trial_that_was_paused_is_handed_to_tune_paused(tmp_path):
-    again = (
-        ResumedTrial("00000", {"lr": 0.5}, 1, tmp_path, paused=True),
-        ResumedTrial("00001", {"lr": 0.5}, 1, tmp_path),
-    )
-    search = SweepSearch(RandomSearcher(LR, 1), 2, start=ResumeState(created=2, resumed=again))
-    search._make = lambda trial_id, config: Trial("recorded", stub=True, trial_id=trial_id)  # type: ignore[method-assign]
-    assert [search.next_trial().status for _ in again] == ["PAUSED", "PENDING"]  # type: ignore[union-attr]
-    assert not search.is_finished()
-
-
 def searched(folder: Path, searcher: Searcher, count: int, space: SearchSpace = LR, **start: Any) -> list[Any]:
     """Record a sweep of what ``searcher`` suggests; every trial but the last has ended."""
     sweep = Sweep(folder)
     for number in range(count):
         suggested = searcher.suggest(f"{number:05d}")
         assert suggested is not None
-        trial = sweep.add(**suggested)
-        sweep.start(trial)
-        sweep.report(trial, 1, suggested["lr"])
+        trial = sweep.run(suggested["lr"], **suggested)
         if number < count - 1:
             searcher.on_trial_complete(trial.trial_id, trial.last_result)
             sweep.end_by_itself(trial)
@@ -184,15 +156,7 @@ def searched(folder: Path, searcher: Searcher, count: int, space: SearchSpace = 
     return [trial.config for trial in sweep.trials]
 
 
-def test_random_search_goes_on_with_the_draw_that_comes_next(tmp_path):
-    one, two = RandomSearcher(LR, 5), RandomSearcher(LR, 5)
-    searched(tmp_path, one, 3)
-    start = replay_searcher(read_lines(tmp_path), two, LR, foreign=False, again=["00002"])
-    assert (start.created, set(start.known)) == (3, {"00002"})
-    assert one.suggest("00003") == two.suggest("00003")
-
-
-def test_a_trial_whose_line_was_lost_took_its_draw_along(tmp_path):
+def test_random_search_goes_on_with_the_next_draw_and_a_trial_whose_line_was_lost_took_its_own_along(tmp_path):
     one, two = RandomSearcher(LR, 5), RandomSearcher(LR, 5)
     searched(tmp_path, one, 4)
     lines = [line for line in read_lines(tmp_path) if line.get("trial") != "00001"]
@@ -269,16 +233,21 @@ def test_another_optuna_is_told_whole_trials_now_and_those_that_go_on_when_they_
     assert [trial.value for trial in again._ot_study.trials][-1] == 0.5
 
 
-def test_trials_that_go_on_come_first_and_new_ones_after(tmp_path):
-    again = (ResumedTrial("00001", {"lr": 0.5}, 0, tmp_path),)
+def test_trials_that_go_on_come_first_paused_as_they_were_and_new_ones_after(tmp_path):
+    again = (
+        ResumedTrial("00000", {"lr": 0.5}, 1, tmp_path, paused=True),
+        ResumedTrial("00001", {"lr": 0.25}, 1, tmp_path),
+    )
     search = SweepSearch(RandomSearcher(LR, 1), 3, start=ResumeState(created=2, resumed=again))
-    search._spec = {"run": "recorded"}
     search._make = lambda trial_id, config: Trial("x", stub=True, trial_id=trial_id, config=config)  # type: ignore[method-assign]
     assert not search.is_finished()
-    found: list[Any] = [search.next_trial() for _ in range(3)]
-    assert (found[0].trial_id, found[0].config) == ("00001", {"lr": 0.5})
-    assert found[1].trial_id == "00002"
-    assert found[2] is None
+    found: list[Any] = [search.next_trial() for _ in range(4)]
+    assert [(trial.trial_id, trial.status) for trial in found[:3]] == [
+        ("00000", "PAUSED"), ("00001", "PENDING"), ("00002", "PENDING"),
+    ]  # fmt: skip
+    assert [trial.config for trial in found[:2]] == [{"lr": 0.5}, {"lr": 0.25}]
+    assert found[3] is None
+    assert not search.is_finished()
 
 
 def test_paused_trials_leave_room_for_others(tmp_path):
@@ -342,23 +311,18 @@ def resumed_search(folder: Path) -> tuple[Noting, SweepSearch, list[Any]]:
     return searcher, search, [search.next_trial(), search.next_trial()]
 
 
-def test_a_resumed_trial_with_nothing_left_ends_as_it_would_have_without_the_interruption(tmp_path):
+def test_resumed_trials_with_nothing_left_or_that_end_while_they_are_paused_end_with_their_last_report(tmp_path):
     searcher, search, (trial, _) = resumed_search(tmp_path)
     trial.status = Trial.RUNNING
     trial.last_result.update(done=True)  # as Tune does where the head has no further report
     search.on_trial_complete("00000", flattened(trial.last_result))
-    assert searcher.ends == [("00000", "FINISHED", 0.5)]
-
-
-def test_the_searcher_gets_the_last_report_of_a_trial_that_ends_while_it_is_paused(tmp_path):
-    searcher, search, _ = resumed_search(tmp_path)
     search.on_trial_complete("00001")  # Tune has no result for it
-    assert searcher.ends == [("00001", "STOPPED", 0.7)]
+    assert searcher.ends == [("00000", "FINISHED", 0.5), ("00001", "STOPPED", 0.7)]
 
 
 def test_elastic_asha_promotes_a_trial_that_was_paused_under_the_last_driver(tmp_path):
     sweep = Sweep(tmp_path)
-    losses = {trial.trial_id: loss for loss in (0.1, 0.2, 0.3) if (trial := sweep.add(lr=loss))}
+    losses = {sweep.add(lr=loss).trial_id: loss for loss in (0.1, 0.2, 0.3)}
     for trial in sweep.trials:
         sweep.start(trial)
         sweep.report(trial, 1, losses[trial.trial_id])
@@ -379,9 +343,7 @@ def test_elastic_asha_promotes_a_trial_that_was_paused_under_the_last_driver(tmp
 
 def test_a_trial_that_went_on_and_then_left_its_workers_is_not_paused(tmp_path):
     sweep = Sweep(tmp_path)
-    trial = sweep.add(lr=0.5)
-    sweep.start(trial)
-    sweep.report(trial, 1, 1.0)
+    trial = sweep.run(1.0, lr=0.5)
     sweep.callback._set(trial.trial_id, "PAUSED")
     sweep.start(trial)
     sweep.call("on_trial_recover", trial=trial)  # after SIGTERM, or with its node

@@ -17,7 +17,6 @@ from tunelight import record as storage
 from tunelight.errors import ImportPathError, NoResultError, SettingsError, SpaceError
 from tunelight.extras.reproduce import _prepare, compare, reproduce
 from tunelight.results import SweepResults
-from tunelight.schedulers.until import Until
 from tunelight.settings import Settings
 from tunelight.sweep.past import open_saved_sweep
 from tunelight.trial.trial import trial_seed
@@ -41,31 +40,26 @@ def test_the_same_metrics_bit_by_bit_are_a_reproduction(tmp_path):
     assert "all metrics of its 3 reports are the same, bit by bit" in str(found)
 
 
-def test_the_last_bit_counts_and_the_first_difference_is_named(tmp_path):
+def test_the_last_bit_and_the_sign_of_zero_count_unless_ignored_and_the_first_difference_is_named(tmp_path):
     other = math.nextafter(0.2, 1.0)
-    found = compared(tmp_path, [0.1, 0.2, 0.3], [0.1, other, 0.4])
+    found = compared(tmp_path / "a", [0.1, 0.2, 0.3], [0.1, other, 0.4])
     assert not found.same
     assert (found.differences[0].report, found.differences[0].metric) == (2, "loss")
     assert f"report 2: loss was 0.2 and is {other!r}" in str(found)
-
-
-def test_zero_has_a_sign(tmp_path):
-    assert not compared(tmp_path, [0.0], [-0.0]).same
-
-
-def test_what_is_ignored_is_not_compared(tmp_path):
-    assert compared(tmp_path, [0.1], [0.2], ignore=("loss", "acc")).same
-
-
-def test_only_a_metric_that_was_reported_can_be_ignored(tmp_path):
-    with pytest.raises(SettingsError, match=r"no metric 'los'.*Did you mean 'loss'\? It reported: loss, acc, epoch"):
-        reproduce(recorded(tmp_path / "1", 0.1), 0, ignore=["los"])
-
-
-def test_a_run_that_came_less_far_is_no_reproduction(tmp_path):
-    found = compared(tmp_path, [0.1, 0.2], [0.1])
+    assert not compared(tmp_path / "b", [0.0], [-0.0]).same
+    assert compared(tmp_path / "c", [0.1], [0.2], ignore=("loss", "acc")).same
+    found = compared(tmp_path / "d", [0.1, 0.2], [0.1])
     assert not found.same
     assert "it made 1 of its 2 reports" in str(found)
+
+
+def test_what_cannot_be_reproduced_is_told(tmp_path):
+    with pytest.raises(SettingsError, match=r"no metric 'los'.*Did you mean 'loss'\? It reported: loss, acc, epoch"):
+        reproduce(recorded(tmp_path / "1", 0.1), 0, ignore=["los"])
+    with pytest.raises(NoResultError, match="made no report"):
+        reproduce(recorded(tmp_path / "2"), 0)
+    with pytest.raises(SpaceError, match="lr: the record has the choice 'a' as text"):
+        reproduce(recorded(tmp_path / "3", 0.5, space_objects={"lr": [["a", None]]}), "best")
 
 
 def test_a_run_that_failed_says_so(tmp_path):
@@ -112,16 +106,6 @@ def test_a_trial_that_took_over_weights_cannot_be_had_alone(tmp_path):
     with pytest.raises(SettingsError, match=r"after report 1 it had the weights of trial 00009"):
         reproduce(written.folder, trial)
     assert [path.name for path in tmp_path.iterdir()] == ["digits"]
-
-
-def test_a_trial_without_reports_leaves_nothing_to_compare(tmp_path):
-    with pytest.raises(NoResultError, match="made no report"):
-        reproduce(recorded(tmp_path / "1"), 0)
-
-
-def test_choices_that_are_objects_cannot_be_read_back(tmp_path):
-    with pytest.raises(SpaceError, match="lr: the record has the choice 'a' as text"):
-        reproduce(recorded(tmp_path / "1", 0.5, space_objects={"lr": [["a", None]]}), "best")
 
 
 # What is prepared
@@ -197,13 +181,3 @@ def test_code_that_only_a_script_can_define_is_given_again(tmp_path, monkeypatch
     with pytest.raises(StoppedBeforeRayError):
         reproduce(first, "best", train=recorded, progress=False)
     assert seen[0].settings.train is recorded
-
-
-def test_until_stops_at_its_report_and_may_let_nobody_new_begin():
-    until = Until(3, new=False)
-    trial: Any = SimpleNamespace(trial_id="0")
-    said = [until.on_trial_result(None, trial, {"training_iteration": number}) for number in (1, 2, 3)]
-    assert said == [TrialScheduler.CONTINUE, TrialScheduler.CONTINUE, TrialScheduler.STOP]
-    assert until.initial_decision().until == 3
-    assert not until.admits()
-    assert Until(1).admits()

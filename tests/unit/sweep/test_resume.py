@@ -17,7 +17,7 @@ from tests.kit.recording import Sweep, Writer
 from tests.unit.sweep.test_reproduce import StoppedBeforeRayError, stop_before_ray
 from tunelight.errors import ImportPathError, SettingsError, SpaceError, StorageError
 from tunelight.extras.reproduce import reproduce
-from tunelight.record import read_lines, read_sweep_file, write_sweep_file
+from tunelight.record import Record, read_lines, read_sweep_file, write_sweep_file
 from tunelight.resources import reserve
 from tunelight.schedulers import ASHA
 from tunelight.searchers import Repetitions, SweepSearch
@@ -44,7 +44,7 @@ def no_ray():
 def folder_of(tmp_path: Path, **told: Any) -> Path:
     """Return the folder of a sweep with one unfinished trial."""
     folder = tmp_path / "s"
-    folder.mkdir()
+    folder.mkdir(parents=True)
     sweep = Sweep(folder)
     sweep.start(sweep.add(x=0.5))
     sweep.callback.record.close()
@@ -57,11 +57,10 @@ def ended(tmp_path: Path, *losses: float, recorded_end: bool = True) -> Sweep:
     """Record a sweep with one trial, which has come to its end."""
     (tmp_path / "s").mkdir()
     sweep = Sweep(tmp_path / "s")
-    trial = sweep.add(x=0.5)
-    sweep.start(trial)
-    for number, loss in enumerate(losses, start=1):
-        sweep.report(trial, number, loss, done=not recorded_end)
-    if recorded_end:
+    trial = sweep.run(*losses[: len(losses) if recorded_end else -1], x=0.5)
+    if not recorded_end:
+        sweep.report(trial, len(losses), losses[-1], done=True)
+    else:
         sweep.end_by_itself(trial)
         sweep.end()
     sweep.callback.record.close()
@@ -73,51 +72,29 @@ def run(tmp_path: Path, **settings: Any) -> Any:
     return tl.run({"x": tl.uniform(0, 1)}, train, **(given | settings))
 
 
-def test_resume_without_a_name_says_to_give_one(tmp_path):
+def test_what_is_no_sweep_to_go_on_with_is_told(tmp_path):
     with pytest.raises(SettingsError, match="without name="):
         run(tmp_path, name=None)
-
-
-def test_a_folder_that_is_no_sweep(tmp_path):
     (tmp_path / "s").mkdir()
     (tmp_path / "s" / "thesis.tex").touch()
     with pytest.raises(StorageError, match="is no sweep that could go on"):
         run(tmp_path)
     with pytest.raises(StorageError, match=r"is no sweep: it holds no record.jsonl"):
         tl.resume(tmp_path / "s")
-
-
-def test_the_folder_above_names_the_sweeps_in_it(tmp_path):
-    folder_of(tmp_path)
+    folder_of(tmp_path / "above")
     with pytest.raises(StorageError, match="Sweeps in it: s"):
-        tl.resume(tmp_path)
-
-
-def test_a_scheduler_that_no_record_brings_back(tmp_path):
-    folder_of(tmp_path)
-    with pytest.raises(SettingsError, match="cannot be resumed: it pauses"):
-        run(tmp_path, scheduler={"name": "pbt", "metric": "loss", "mode": "min", "hyperparam_mutations": {"x": [1]}})
+        tl.resume(tmp_path / "above")
+    with pytest.raises(SettingsError, match="Did you mean 'num_samples'"):
+        tl.resume(tmp_path / "above" / "s", num_sample=3)
 
 
 def test_a_later_format(tmp_path):
     folder = folder_of(tmp_path)
-    record = folder / "record.jsonl"
-    from tunelight.record import Record
-
-    record.unlink()
+    (folder / "record.jsonl").unlink()
     later = Record.open(folder)
     later.append("sweep", sweep={"format": 9})
     later.close()
     with pytest.raises(StorageError, match=r"format 9.*Upgrade"):
-        run(tmp_path)
-
-
-def test_changed_code_of_a_train_function_of_the_same_name(tmp_path):
-    from tunelight.settings import fingerprint, import_path
-
-    folder_of(tmp_path, train=import_path(train), code={"train": "0" * 16})
-    assert fingerprint(train) != "0" * 16
-    with pytest.raises(SettingsError, match=r"the code of train \(.*:train\) has changed.*resume='force'"):
         run(tmp_path)
 
 
@@ -142,18 +119,24 @@ def test_what_cannot_be_read_back_is_named(tmp_path, told, error, says):
         tl.resume(folder)
 
 
-def test_a_misspelt_override_is_guessed(tmp_path):
-    with pytest.raises(SettingsError, match="Did you mean 'num_samples'"):
-        tl.resume(folder_of(tmp_path), num_sample=3)
+def test_what_differs_is_refused_and_nothing_changed_by_that(tmp_path):
+    from tunelight.settings import fingerprint, import_path
 
-
-def test_nothing_is_changed_by_a_refusal(tmp_path):
-    folder = folder_of(tmp_path)
+    folder = folder_of(tmp_path, train=import_path(train), code={"train": "0" * 16})
     before = (folder / "record.jsonl").read_bytes(), (folder / "sweep.yaml").read_bytes()
-    with pytest.raises(SettingsError, match="seed was 1 and is 2"):
-        run(tmp_path, seed=2)
-    assert ((folder / "record.jsonl").read_bytes(), (folder / "sweep.yaml").read_bytes()) == before
+    assert fingerprint(train) != "0" * 16
+    for changed, says in (
+        ({"seed": 2}, "seed was 1 and is 2"),
+        ({}, r"the code of train \(.*:train\) has changed.*resume='force'"),
+    ):
+        with pytest.raises(SettingsError, match=says):
+            run(tmp_path, **changed)
+        assert ((folder / "record.jsonl").read_bytes(), (folder / "sweep.yaml").read_bytes()) == before
     assert json.loads((folder / "record.jsonl").read_bytes().splitlines()[0])["sweep"]["format"] == 1
+    folder_of(tmp_path / "other")
+    pauses = {"name": "pbt", "metric": "loss", "mode": "min", "hyperparam_mutations": {"x": [1]}}
+    with pytest.raises(SettingsError, match="cannot be resumed: it pauses"):
+        run(tmp_path / "other", scheduler=pauses)
 
 
 def test_how_trials_are_evaluated_is_kept_and_another_way_is_refused(tmp_path):
@@ -176,8 +159,12 @@ def test_a_damaged_record_is_refused_and_force_keeps_what_is_whole(tmp_path):
     assert [report["training_iteration"] for report in results.trials[0].history] == [1, 3]
 
 
-def test_a_driver_that_died_between_the_last_stop_and_its_end_left_nothing_to_do(tmp_path):
+def test_a_driver_that_died_between_the_last_stop_and_its_end_left_nothing_to_do_but_repetitions(tmp_path):
     ended(tmp_path, 1.0, recorded_end=False)  # the scheduler's word; the end itself is not recorded
+    given = Settings(
+        train=train, metric="loss", num_samples=1, name="s", storage=tmp_path, resume=True, seed=1, repeats=Repeats(2)
+    )
+    assert reopened(given).repetitions.next() == ("00000", 1)
     results = run(tmp_path, num_samples=1)
     assert [trial.state for trial in results.trials] == ["STOPPED"]
 
@@ -191,12 +178,6 @@ def test_a_driver_that_died_between_the_last_stop_and_its_end_left_nothing_to_do
     ],
 )
 def test_a_finished_sweep_is_read_back_and_returns_at_once(tmp_path, settings, monkeypatch):
-    from dataclasses import replace
-
-    from tunelight.resources import reserve
-    from tunelight.settings import Settings
-    from tunelight.sweep.past import sweep_file_of
-
     monkeypatch.setenv("A", "1")  # its value is not recorded
     space = tl.SearchSpace({"x": tl.choice([0.5, 1.5])})
     asked = Settings(train=train, metric="loss", num_samples=1, name="s", storage=tmp_path, **settings)
@@ -273,15 +254,13 @@ def recorded(storage: Path, *, repetitions: int, cut: bool = False, **told: Any)
     settings = Settings(
         train=train, metric="loss", num_samples=2, name="s", storage=storage, seed=1, searcher="tpe", **told
     )
-    (storage / "s").mkdir()
+    (storage / "s").mkdir(parents=True)
     marks: dict[str, tuple[str, int]] = {}
     sweep = Sweep(storage / "s", repetition_of=marks.get, **settings.recorded)
     for number in range(2 + repetitions):
         if number >= 2:
             marks[f"{number:05d}"] = (f"{number % 2:05d}", number // 2)
-        trial = sweep.add(x=0.25 * (1 + number % 2))
-        sweep.start(trial)
-        sweep.report(trial, 1, 0.1 + 0.01 * number)
+        trial = sweep.run(0.1 + 0.01 * number, x=0.25 * (1 + number % 2))
         if not (cut and number == 1 + repetitions):
             sweep.end_by_itself(trial)
     sweep.callback.record.close()
@@ -326,29 +305,11 @@ def test_a_resumed_sweep_knows_what_is_left(
     assert not ray.is_initialized()
 
 
-def test_a_driver_that_died_between_a_stop_and_the_trial_s_end_left_a_trial_that_can_be_repeated(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "s").mkdir()
-    sweep = Sweep(tmp_path / "s")
-    trial = sweep.add(x=0.5)
-    sweep.start(trial)
-    sweep.report(trial, 1, 1.0, done=True)
-    sweep.callback.record.close()
-    given = Settings(
-        train=train, metric="loss", num_samples=1, name="s", storage=tmp_path, resume=True, seed=1, repeats=Repeats(2)
-    )
-    assert reopened(given).repetitions.next() == ("00000", 1)
-
-
-def test_a_resumed_sweep_that_had_no_repeats_gets_them_and_one_may_have_more(tmp_path: Path) -> None:
-    plain = recorded(tmp_path, repetitions=0)
+def test_a_resumed_sweep_that_had_no_repeats_gets_them_and_the_number_of_folds_cannot_change(tmp_path: Path) -> None:
+    plain = recorded(tmp_path / "plain", repetitions=0)
     assert not reopened(plain).to_do
     assert reopened(replace(plain, repeats=Repeats(2))).repetitions.next() == ("00000", 1)
-
-
-def test_the_number_of_folds_cannot_change(tmp_path: Path) -> None:
-    folded = recorded(tmp_path, repetitions=0, repeats=tl.Folds(3))
+    folded = recorded(tmp_path / "folded", repetitions=0, repeats=tl.Folds(3))
     assert reopened(folded).to_do
     with pytest.raises(SettingsError, match="the number of folds was 3 and is 5"):
         reopened(replace(folded, repeats=Repeats(5, folds=True)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import cloudpickle
 import pytest
 
 from tests.kit import tasks
-from tests.kit.heads import Heads, heads_in
+from tests.kit.heads import Heads
 from tunelight.checkpoints import files as checkpoints
 from tunelight.messages import RESULT_KEY, Adopt
 from tunelight.policies import FailurePolicy
@@ -58,12 +58,6 @@ def training(config: dict[str, Any]) -> None:
         if context.number == config.get("fails_after") and resumed is None:
             raise ValueError("no")
         context.report({"loss": number.value}, checkpoint=save if config.get("saves", True) else None)
-
-
-@pytest.fixture
-def heads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Heads]:
-    with heads_in(tmp_path, monkeypatch) as made:
-        yield made
 
 
 @pytest.fixture
@@ -168,32 +162,26 @@ def test_after_a_fault_before_the_next_checkpoint_what_was_adopted_comes_from_th
     ]
 
 
+@pytest.mark.parametrize("restored", [False, True])
 def test_a_head_that_dies_after_an_adoption_is_followed_by_one_that_has_it_until_a_checkpoint_does(
-    make: Make, heads: Heads
+    make: Make, heads: Heads, tmp_path: Path, restored: bool
 ) -> None:
     parent, child = pair(make)
+    if restored:
+        child.save_checkpoint(str(tmp_path))  # as at an earlier pause: Tune restores a new head from there
     config = {"lr": 2.0, "start": 0.0}
     child.decide(Adopt(offered(parent), config, "a", str(heads.folder("a")), number=1, until=1))
     child._gang.close()
     checkpoints.write_acked(1, heads.folder("b"))
     parent.step()  # 102, which is not what was offered
-    assert make("b", **config).step()["loss"] == 103.0
+    follower = make("b", **config)
+    if restored:
+        follower.load_checkpoint(str(tmp_path))
+    assert follower.step()["loss"] == 103.0
     assert not (heads.folder("b") / checkpoints.ADOPTED).exists()
     again = make("b", **config)
     checkpoints.write_acked(2, heads.folder("b"))
     assert again.step()["loss"] == 105.0  # from its own checkpoint
-
-
-def test_a_trial_that_tune_restores_has_it_too(make: Make, heads: Heads, tmp_path: Path) -> None:
-    parent, child = pair(make)
-    child.save_checkpoint(str(tmp_path))  # as at an earlier pause: Tune restores a new head from there
-    config = {"lr": 2.0, "start": 0.0}
-    child.decide(Adopt(offered(parent), config, "a", str(heads.folder("a")), number=1, until=1))
-    child._gang.close()
-    checkpoints.write_acked(1, heads.folder("b"))
-    again = make("b", **config)
-    again.load_checkpoint(str(tmp_path))
-    assert again.step()["loss"] == 103.0
 
 
 def test_an_adoption_that_the_driver_did_not_hear_of_is_past(make: Make, heads: Heads) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +14,7 @@ from ray.tune.schedulers.trial_scheduler import TrialScheduler
 
 from tests.kit import tasks
 from tests.kit.fakes import FakeGang, MemoryControl
-from tests.kit.heads import Heads, heads_in
+from tests.kit.heads import Heads
 from tests.kit.recording import Clock, Sweep
 from tunelight.checkpoints import files as checkpoints
 from tunelight.compat.ray import stub_trial
@@ -77,9 +77,9 @@ Make = Callable[..., GangTrainable]
 SPEC = tasks.trial_spec(cloudpickle.dumps(timed), metric="loss", soft_errors=True, real_checkpoints=False)
 
 
-@pytest.fixture
-def heads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Heads]:
-    """Make heads whose gangs take a second to start."""
+@pytest.fixture(autouse=True)
+def slow_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let gangs take a second to start."""
     heal = FakeGang.heal
 
     def slowly(self: FakeGang, size: int | None = None) -> None:
@@ -87,8 +87,6 @@ def heads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Heads]:
         heal(self, size)
 
     monkeypatch.setattr(FakeGang, "heal", slowly)
-    with heads_in(tmp_path, monkeypatch) as made:
-        yield made
 
 
 def seconds(result: dict[str, Any]) -> float:

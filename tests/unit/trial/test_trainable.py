@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from ray.tune.result import RESULT_DUPLICATE, SHOULD_CHECKPOINT
 
 from tests.kit import tasks
 from tests.kit.fakes import FakeGang
-from tests.kit.heads import Heads, heads_in
+from tests.kit.heads import Heads
 from tests.kit.waiting import until
 from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import CheckpointError, GangError, SettingsError
@@ -103,12 +103,6 @@ def background(config: dict[str, Any]) -> None:
 
 
 @pytest.fixture
-def heads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Heads]:
-    with heads_in(tmp_path, monkeypatch) as made:
-        yield made
-
-
-@pytest.fixture
 def folder(heads: Heads) -> Path:
     """Return the folder of trial 00000, which ``make`` makes."""
     return heads.folder()
@@ -192,13 +186,6 @@ def test_a_failed_trial_is_tried_again_as_often_as_the_policy_says_and_ends_as_a
     assert results[1]["done"] is True
     assert "loss" not in results[1]
     assert results[1][RESULT_KEY]["error"]["type_name"] == "ValueError"
-
-
-def test_a_stop_through_the_door_ends_the_trial_before_tune_says_so(make: Make) -> None:
-    one = make(three)
-    one.step()
-    one.decide(Stop("asha"))
-    assert one.step() == {RESULT_DUPLICATE: True, "done": True}
 
 
 def test_training_code_knows_a_pause_from_a_stop(make: Make, heads: Heads, folder: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import cloudpickle
 import pytest
 
 from tests.kit import tasks
-from tests.kit.heads import heads_in
+from tests.kit.heads import Heads
 from tests.kit.recording import written_checkpoint as written
 from tests.kit.tasks import trial_spec
 from tunelight.checkpoints import files as checkpoints
@@ -61,16 +61,15 @@ def where(config: dict[str, Any]) -> None:
     ("repetition", "folds", "fold"), [(0, None, None), (2, None, None), (0, 3, 0), (2, 3, 2), (3, 3, 0)]
 )
 def test_a_trial_learns_its_repetition_and_fold_and_the_next_on_its_gang_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repetition: int, folds: int | None, fold: int | None
+    heads: Heads, repetition: int, folds: int | None, fold: int | None
 ) -> None:
     spec = tasks.trial_spec(cloudpickle.dumps(where), folds=folds)
-    with heads_in(tmp_path, monkeypatch) as heads:
-        head = heads.make(make_trainable(spec), {"lr": 0.1}, repetition=repetition)
-        result = head.step()
-        assert (result["repetition"], result["fold"], result["folds"]) == (repetition, str(fold), str(folds))
-        head.step()
-        heads.reset(head, {"lr": 0.1}, "00001")
-        assert head.step()["repetition"] == 0
+    head = heads.make(make_trainable(spec), {"lr": 0.1}, repetition=repetition)
+    result = head.step()
+    assert (result["repetition"], result["fold"], result["folds"]) == (repetition, str(fold), str(folds))
+    head.step()
+    heads.reset(head, {"lr": 0.1}, "00001")
+    assert head.step()["repetition"] == 0
 
 
 def test_a_trial_s_name_holds_its_repetition_and_other_programs_names_none() -> None:

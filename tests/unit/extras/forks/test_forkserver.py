@@ -118,21 +118,17 @@ def test_a_forked_worker_is_as_one_that_python_starts(server, tmp_path, monkeypa
     assert "differs in OMP_NUM_THREADS" in Path(server.folder, "log").read_text()
 
 
-def test_workers_of_one_job_share_a_server_and_another_job_has_its_own(server, tmp_path, monkeypatch):
+def test_many_at_once_are_all_started_by_one_server_and_another_job_has_its_own(server, tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_JOB_ID", "01000000")
-    first, second = launched(server, tmp_path, "one"), launched(server, tmp_path, "two")
-    monkeypatch.setenv("RAY_JOB_ID", "02000000")
-    other = launched(server, tmp_path, "three")
-    assert first["parent"] == second["parent"] != other["parent"]
-    assert first["pid"] != second["pid"]
-    assert psutil.Process(first["parent"]).ppid() == psutil.Process(other["parent"]).ppid()
-
-
-def test_many_at_once_are_all_started_and_by_one_server(server, tmp_path):
     (tmp_path / "worker.py").write_text(WORKER)
     with ThreadPoolExecutor(8) as threads:
         workers = list(threads.map(lambda number: launched(server, tmp_path, str(number)), range(8)))
     assert len({worker["parent"] for worker in workers}) == 1
+    assert len({worker["pid"] for worker in workers}) == 8
+    monkeypatch.setenv("RAY_JOB_ID", "02000000")
+    other = launched(server, tmp_path, "other")
+    assert other["parent"] != workers[0]["parent"]
+    assert psutil.Process(workers[0]["parent"]).ppid() == psutil.Process(other["parent"]).ppid()
 
 
 @pytest.mark.parametrize("stopped", ["killed", "stuck"])
@@ -173,9 +169,12 @@ def test_servers_end_with_the_raylet_and_take_their_folder_along(server, tmp_pat
     until(lambda: not Path(server.folder).exists(), 5)
 
 
-def test_a_folder_that_others_may_write_to_is_not_used(server, tmp_path):
+def test_a_folder_that_others_may_write_to_is_not_used_and_a_python_with_options_of_its_own_not_forked(
+    server, tmp_path
+):
+    assert launched(server, tmp_path, options="-S")["imported"] == []
     Path(server.folder).chmod(0o777)
-    found = launched(server, tmp_path)
+    found = launched(server, tmp_path, "two")
     assert found["imported"] == []
     assert not servers(server.folder)
 
@@ -195,10 +194,6 @@ def test_a_function_may_import_the_rest_and_say_why_forks_would_not_do(server, t
     found = launched(server, tmp_path)
     assert found["imported"] == (["json.tool", "mark"] if why is None else [])
     assert ("no forks: it cannot be" in Path(server.folder, "log").read_text()) == (why is not None)
-
-
-def test_a_python_with_options_of_its_own_is_not_forked(server, tmp_path):
-    assert launched(server, tmp_path, options="-S")["imported"] == []
 
 
 @pytest.fixture
