@@ -40,13 +40,6 @@ def test_nothing_but_the_file_is_asked_for(chromium: Any, results: SweepResults,
     window.page.context.close()
 
 
-def test_a_figure_is_drawn_only_when_it_comes_near(chromium: Any, results: SweepResults, tmp_path: Path) -> None:
-    window = opened(chromium, report(results, tmp_path))
-    window.page.wait_for_selector("#canvas[data-drawn]")
-    assert window.page.locator("#pareto .plot[data-drawn]").count() == 0
-    window.page.context.close()
-
-
 def test_an_address_that_names_a_trial_opens_it(chromium: Any, results: SweepResults, tmp_path: Path) -> None:
     window = Window(chromium.new_context(), f"file://{report(results, tmp_path)}#trial-3")
     assert "Trial 3 failed" in window.text("#trial")
@@ -91,15 +84,6 @@ def test_what_is_printed_has_every_figure_on_white(chromium: Any, results: Sweep
     assert window.page.locator("nav").is_hidden()
     assert len(window.page.pdf()) > 50_000
     window.page.evaluate("window.dispatchEvent(new Event('afterprint'))")
-    assert window.said == []
-    window.page.context.close()
-
-
-@pytest.mark.parametrize("trials", [0, 1])
-def test_a_sweep_with_next_to_nothing_opens(chromium: Any, tmp_path: Path, trials: int) -> None:
-    window = opened(chromium, report(record(tmp_path / "few", trials=trials), tmp_path))
-    draw_all(window)
-    window.until(lambda: window.text("#count") == ("1 trial" if trials else "0 trials"), "the table")
     assert window.said == []
     window.page.context.close()
 

@@ -12,12 +12,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 import pytest
 
 from tests.kit.sweeps import record
-from tests.unit.extras.web.serving import Served, serving
 from tunelight.record import read_record
 from tunelight.results import SweepResults
 
@@ -203,37 +202,3 @@ def steer(window: Window) -> None:
     window.page.fill("[name=max_concurrent]", "1")
     window.page.click("[data-form=set] button")
     window.until(lambda: "max_concurrent=1" in window.text("#answer"), "the answer")
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder = tmp_path_factory.mktemp("runs")
-    record(folder / "digits", trials=30)
-    record(folder / "other", trials=12)
-    (folder / "digits" / "trial_00003").mkdir()
-    (folder / "digits" / "trial_00003" / "log.txt").write_text("".join(f"line {n}\n" for n in range(200)))
-    with serving(folder) as found:
-        yield found
-
-
-@SCREENS
-def test_the_pages_fit_and_the_console_stays_empty(chromium: Any, served: Served, size: str, scheme: str) -> None:
-    context = chromium.new_context(viewport=SIZES[size], color_scheme=scheme)
-    base = served.address.split("/?")[0]
-    token = parse_qs(urlsplit(served.address).query)["token"][0]
-    pages = {
-        "sweeps": ("/", "#list tbody tr"),
-        "sweep": ("/sweep/digits", "#list tbody tr"),
-        "trial": ("/sweep/digits/trial/3", "#trial table"),
-    }
-    for name, (path, sign) in pages.items():
-        window = Window(context, f"{base}{path}{'&' if '?' in path else '?'}token={token}")
-        window.page.wait_for_selector(sign)
-        window.fits()
-        window.picture(f"{name}-{size}-{scheme}")
-        before = window.page.evaluate("getComputedStyle(document.body).backgroundColor")
-        window.page.click("#theme")
-        assert window.page.evaluate("getComputedStyle(document.body).backgroundColor") != before
-        assert window.said == [], name
-        window.page.close()
-    context.close()

@@ -6,8 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ import psutil
 import pytest
 
 import tunelight as tl
+from tests.kit.sweeps import run
 from tests.kit.training import Line, LineData, trainer
 from tunelight.record import read_record
 
@@ -62,13 +61,9 @@ def sweep(
     storage: Path, name: str, faults: list[str], *, slow_s: float = 0, epochs: int = EPOCHS, **kwargs: Any
 ) -> Any:
     configs = [{"fault": fault, "slow_s": slow_s, "epochs": epochs} for fault in faults]
-    settings: dict[str, Any] = {
-        "metric": "loss", "baselines": configs, "num_samples": len(configs), "workers": 2, "max_concurrent": 1,
-        "scheduler": "fifo", "storage": storage, "name": name, "progress": False, "seed": 1,
-        "failures": tl.FailurePolicy(hang_timeout_s=HANG_S),
-    }  # fmt: skip
     space = {"fault": tl.choice(["", *faults]), "slow_s": tl.uniform(0, 9), "epochs": tl.choice([epochs])}
-    return tl.run(space, train, **settings | kwargs)
+    failures = tl.FailurePolicy(hang_timeout_s=HANG_S)
+    return run(space, train, storage, configs, **{"max_concurrent": 1, "name": name, "failures": failures} | kwargs)
 
 
 def losses(results: Any) -> list[list[float]]:
@@ -129,53 +124,3 @@ def test_an_elastic_gang_goes_on_at_once_and_grows_back(ray4: Any, tmp_path: Pat
     assert after[0][0] == 1
     assert after[0][1] - at < 5  # a new worker takes longer to import what it needs
     assert after[-1][0] == 2
-
-
-NODES = """
-import sys
-from pathlib import Path
-import ray
-from ray.cluster_utils import Cluster
-from ray.tune import Callback
-from tests.chaos.test_faults import losses, sweep
-
-class Lose(Callback):
-    # Takes the second node away after the first report, and starts another.
-    done = False
-
-    def on_trial_result(self, iteration, trials, trial, result, **info):
-        if not self.done and result["training_iteration"] == 1:
-            self.done = True
-            cluster.remove_node(lost, allow_graceful=False)
-            cluster.add_node(wait=False, num_cpus=1)
-
-cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-lost = cluster.add_node(num_cpus=1)
-ray.init(address=cluster.address, log_to_driver=False)
-try:
-    storage = Path(sys.argv[1])
-    expected = losses(sweep(storage, "undisturbed", [""]))
-    results = sweep(storage, "hit", ["slow"], slow_s=0.2, callbacks=[Lose()])
-    assert losses(results) == expected
-    print("THE SAME, AND SAID", results._state.notes, flush=True)
-finally:
-    ray.shutdown()
-    cluster.shutdown()
-"""
-
-
-@pytest.mark.slow
-def test_a_lost_node_is_survived(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(NODES)
-    env = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]),
-    }
-    done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path)],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path, env=env, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
-    said = next(line for line in done.stdout.splitlines() if line.startswith("THE SAME"))
-    assert "from report" in said or "checkpoint of report" in said  # the other one where the trial's head was there too

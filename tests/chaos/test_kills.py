@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,9 @@ import psutil
 import pytest
 
 import tunelight as tl
+from tests.kit.sweeps import run
 from tests.kit.training import plain
+from tests.kit.waiting import until
 from tests.processes import family
 
 
@@ -31,11 +32,8 @@ def suicidal(config: dict[str, Any]) -> None:
 
 def test_a_killed_worker_is_its_trials_error_and_the_others_train(ray4: Any, tmp_path: Path) -> None:
     configs = [{"lr": 0.01, "die": die} for die in (False, True, False)]
-    results = tl.run(
-        {"lr": tl.uniform(0, 1), "die": tl.choice([True, False])}, suicidal, metric="loss", baselines=configs,
-        num_samples=3, workers=2, max_concurrent=1, scheduler="fifo", storage=tmp_path, name="s", progress=False,
-        failures=0,
-    )  # fmt: skip
+    space = {"lr": tl.uniform(0, 1), "die": tl.choice([True, False])}
+    results = run(space, suicidal, tmp_path, configs, max_concurrent=1, failures=0)
     assert [trial.state for trial in results.trials] == ["FINISHED", "ERROR", "FINISHED"]
     (failed,) = results.errors
     assert str(failed.error).startswith("rank 1 on ")
@@ -61,19 +59,6 @@ if __name__ == "__main__":
 """
 
 
-def _wait(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"waited {seconds} s for {what}: {_alive()}"
-        time.sleep(0.05)
-
-
-def _alive() -> list[str]:
-    """Name the processes of any Ray, for the message of a failed test."""
-    lines = [" ".join(process.info["cmdline"] or ())[:60] for process in psutil.process_iter(["cmdline"])]
-    return [line for line in lines if "ray" in line]
-
-
 def _over(family: list[psutil.Process]) -> bool:
     """Tell whether all have ended; who inherited them may not have collected them yet."""
     return not any(member.is_running() and member.status() != psutil.STATUS_ZOMBIE for member in family)
@@ -87,7 +72,7 @@ def _start(tmp_path: Path, **how: Any) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path, **how,
     )  # fmt: skip
     record = tmp_path / "s" / "record.jsonl"
-    _wait(lambda: record.exists() and record.read_text().count('"report"') > 5, 240, "the first reports")
+    until(lambda: record.exists() and record.read_text().count('"report"') > 5, 240)
     return process
 
 
@@ -107,7 +92,7 @@ def test_ctrl_c_keeps_what_was_reported_and_returns_it_and_leaves_no_process(tmp
     assert int(trials) >= 1
     assert has_best == "True"
     assert "Traceback" not in output
-    _wait(lambda: _over(members), 20, "all processes to end")
+    until(lambda: _over(members), 20)
 
 
 @pytest.mark.slow
@@ -120,7 +105,7 @@ def test_a_signal_to_the_whole_process_group_ends_the_driver_soon_with_the_true_
     assert time.monotonic() - began < 10
     assert "SIGTERM has ended Ray together with the sweep" in output
     assert process.returncode == 75
-    _wait(lambda: _over(members), 20, "all processes to end")
+    until(lambda: _over(members), 20)
     assert tl.SweepResults.load(tmp_path / "s").best.history
 
 
@@ -134,5 +119,5 @@ def test_a_second_ctrl_c_ends_at_once_and_leaves_no_process(tmp_path: Path) -> N
     began = time.monotonic()
     process.communicate(timeout=40)
     assert time.monotonic() - began < 15
-    _wait(lambda: _over(members), 20, "all processes to end")
+    until(lambda: _over(members), 20)
     assert tl.SweepResults.load(tmp_path / "s").best.history

@@ -15,6 +15,7 @@ import pytest
 from ray.tune.experiment import Trial
 
 import tunelight as tl
+from tests.kit.waiting import until
 from tests.processes import family
 from tunelight.cluster.gcs_watch import EXIT_CODE
 from tunelight.schedulers import ASHA
@@ -54,13 +55,6 @@ def start(tmp_path: Path, address: str = "local") -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def wait(condition: Callable[[], bool], what: str, seconds: float = 240) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"waited {seconds} s for {what}"
-        time.sleep(0.05)
-
-
 def reports(tmp_path: Path, count: int) -> Callable[[], bool]:
     record = tmp_path / "s" / "record.jsonl"
     return lambda: record.exists() and record.read_bytes().count(b'"report"') >= count
@@ -70,7 +64,7 @@ def begin(tmp_path: Path, address: str = "local") -> subprocess.Popen[str]:
     """Start the script, and return when its sweep stands still in the middle of the second trial."""
     (tmp_path / "hold").touch()
     process = start(tmp_path, address)
-    wait(reports(tmp_path, 12), "the second trial's reports")
+    until(reports(tmp_path, 12), 240)
     return process
 
 
@@ -138,7 +132,7 @@ def test_a_killed_driver_is_resumed_by_the_same_command_and_a_second_one_is_refu
     assert [trial.state for trial in tl.SweepResults.load(tmp_path / "s").trials] == ["FINISHED", "RUNNING"]
     resume(tmp_path)
     assert told(tmp_path / "s") == uninterrupted()
-    wait(lambda: over(members), "workers and heads of the killed driver to end", 120)
+    until(lambda: over(members), 120)  # workers and heads of the killed driver
 
 
 @pytest.fixture

@@ -162,43 +162,6 @@ def drain(folder: Path) -> dict[str, Any]:
     }
 
 
-class DrainOne(pl.Callback):
-    """Drains the node of rank 0 in the third epoch, once, from there. Runs on: worker."""
-
-    def __init__(self, folder: Path) -> None:
-        self.seen = folder / "seen"
-
-    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        node = ray.get_runtime_context().get_node_id()
-        with self.seen.open("a") as file:
-            print(json.dumps([trainer.global_rank, trainer.current_epoch, node]), file=file)
-        if trainer.global_rank == 0 and trainer.current_epoch == 2 and not (self.seen.parent / "drained").exists():
-            (self.seen.parent / "drained").write_text(node)
-            drain_node(node)
-
-
-def drain_fit(folder: Path) -> dict[str, Any]:
-    """Drain the node that a Trainer's gang is on; compare it with one that nobody disturbed."""
-    losses = []
-    plans: dict[str, list[pl.Callback]] = {"alone": [], "moved": [DrainOne(folder)]}
-    for name, callbacks in plans.items():
-        root = folder / name
-        root.mkdir()
-        pl.seed_everything(1)
-        whole = pl.Trainer(
-            max_epochs=8, strategy=tl.RayStrategy(num_workers=2, resources_per_worker={"away": 1}),
-            default_root_dir=root, logger=False, callbacks=callbacks, enable_progress_bar=False, accelerator="cpu",
-            enable_checkpointing=False,
-        )  # fmt: skip
-        whole.fit(Slow(0.05, 0.3), datamodule=LineData())
-        losses.append(float(whole.callback_metrics["val_loss"]))
-    return {
-        "losses": losses,
-        "drained": (folder / "drained").read_text(),
-        "seen": [json.loads(line) for line in (folder / "seen").read_text().splitlines()],
-    }
-
-
 def code(folder: Path) -> dict[str, Any]:
     """Connect as a sweep does, and send code and variables along."""
     address = ray.get_runtime_context().gcs_address
@@ -246,7 +209,7 @@ SCENES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "packed": lambda folder: sweep(folder, "packed", workers=2),  # as many gangs as there are nodes with two CPUs
     "spread": lambda folder: sweep(folder, "spread", workers=3, num_samples=1),  # a gang that no node holds alone
     "horovod": lambda folder: sweep(folder, "horovod", workers=3, num_samples=1, backend="horovod"),
-    **{scene.__name__: scene for scene in (refused, fit, stored, drain, drain_fit, code)},
+    **{scene.__name__: scene for scene in (refused, fit, stored, drain, code)},
 }
 
 

@@ -98,14 +98,6 @@ def test_a_folder_and_variables_reach_every_worker(tmp_path: Path) -> None:
         assert rank["env"] == {"MINE_TOO": "yes"}
 
 
-def test_a_trainers_gang_leaves_a_drained_node_too(tmp_path: Path) -> None:
-    told = read(on_three_nodes("tests.cluster.scenes", str(tmp_path), "drain_fit"))["drain_fit"]
-    assert told["losses"][1] == told["losses"][0]
-    epochs = [epoch for rank, epoch, _ in told["seen"] if rank == 0]
-    assert sorted(set(epochs)) == list(range(8))
-    assert told["drained"] not in {node for _, epoch, node in told["seen"] if epoch > 4}
-
-
 def test_a_sweep_is_refused_before_its_first_trial_where_a_node_has_other_versions(tmp_path: Path) -> None:
     # A node of another Ray joins no cluster; one whose environment was changed since it joined is like this one.
     unlike = f"PYTHONPATH={another(tmp_path, 'torch', 'ray', 'pytorch-lightning')}"

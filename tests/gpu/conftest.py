@@ -10,6 +10,7 @@ import pytest
 
 import tunelight as tl
 from tests.gpu.device import Device, on_cpus
+from tests.kit.sweeps import run
 
 Sweep = Callable[..., tl.SweepResults]
 
@@ -60,13 +61,8 @@ def figure() -> Callable[[str], None]:
 def sweep(ray4: Any, device: Device, tmp_path: Path) -> Sweep:
     """Return a function that runs a sweep of one trial at a time, on whole GPUs where nothing else is said."""
 
-    def run(space: Any, train: Any, configs: list[dict[str, Any]] | int, **settings: Any) -> tl.SweepResults:
-        baselines = [] if isinstance(configs, int) else configs
-        count = configs if isinstance(configs, int) else len(configs)
-        given: dict[str, Any] = {
-            "metric": "loss", "num_samples": count, "baselines": baselines, "workers": 1, "max_concurrent": 1,
-            "seed": 3, "scheduler": "fifo", "storage": tmp_path, "name": "sweep", "progress": False, **device.each(),
-        }  # fmt: skip
-        return tl.run(space, train, **given | settings)
+    def swept(space: Any, train: Any, configs: list[dict[str, Any]] | int, **settings: Any) -> tl.SweepResults:
+        given = {"workers": 1, "max_concurrent": 1, "seed": 3, **device.each()}
+        return run(space, train, tmp_path, configs, **given | settings)
 
-    return run
+    return swept

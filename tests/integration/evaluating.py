@@ -181,43 +181,6 @@ def shuffled(make: Callable[..., pl.Trainer]) -> Any:
 
 
 @case
-def unbatched(make: Callable[..., pl.Trainer]) -> Any:
-    whole = data(5)
-    ready: Any = [(x[None], y[None]) for x, y in (whole[n] for n in range(5))]
-    return numbers(make().validate(Model(), DataLoader(ready, batch_size=None), verbose=False)[0])
-
-
-@case
-def smallest_of_several(make: Callable[..., pl.Trainer]) -> Any:
-    class Both(Model):
-        def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> torch.Tensor:
-            (x, y), (u, v) = batch
-            return super().validation_step((torch.cat([x, u]), torch.cat([y, v])), batch_idx)
-
-    both = pl.utilities.combined_loader.CombinedLoader([loader(13), loader(5)], "min_size")
-    return numbers(make().validate(Both(), both, verbose=False)[0])
-
-
-@case
-def callback_logs(make: Callable[..., pl.Trainer]) -> Any:
-    class Logs(Callback):
-        def __init__(self) -> None:
-            self.means = torchmetrics.MeanMetric(sync_on_compute=False)
-            self.outputs: dict[str, list[int]] = {"sizes": []}
-
-        def on_validation_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *_: Any) -> None:
-            pl_module.log("from_callback", outputs.mean(), sync_dist=True, on_step=True, on_epoch=True)
-            self.means.update(outputs)
-            self.outputs["sizes"].append(len(outputs))
-
-        def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-            pl_module.log("sizes", float(sum(self.outputs["sizes"])), reduce_fx="sum", sync_dist=True)
-            pl_module.log("weights", self.means.weight, reduce_fx="sum", sync_dist=True)
-
-    return [numbers(make(callbacks=[Logs()]).validate(Model(), loader(size), verbose=False)[0]) for size in (1, 5)]
-
-
-@case
 def forward_is_a_collective(make: Callable[..., pl.Trainer]) -> Any:
     class Sharded(Model):
         def forward(self, x: torch.Tensor) -> Any:
@@ -284,19 +247,9 @@ def predictions(make: Callable[..., pl.Trainer]) -> Any:
 
 
 @case
-def predictions_of_two_loaders(make: Callable[..., pl.Trainer]) -> Any:
-    return predicted(make(), [loader(5), loader(1)])
-
-
-@case
 def predictions_of_a_stream(make: Callable[..., pl.Trainer]) -> Any:
     streams = [DataLoader(Stream(), batch_size=2), DataLoader(Stream(), batch_size=4, num_workers=1)]
     return [predicted(make(limit_predict_batches=limit), stream) for limit in (1.0, 3) for stream in streams]
-
-
-@case
-def predictions_of_plain_tensors(make: Callable[..., pl.Trainer]) -> Any:
-    return predicted(make(), [data(6)[:6][0].reshape(3, 2, 4)])
 
 
 @case
@@ -379,82 +332,3 @@ def fewer_batches_than_ranks(make: Callable[..., pl.Trainer]) -> Any:
         for data in ([loader(1)], [loader(3)])
     ]
     return found, predicted(trainer, loader(2), model)
-
-
-class Updated(pl.LightningModule):
-    """Computes a metric only if it has something."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.metric = torchmetrics.MeanMetric()
-
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
-        self.metric.update(batch[0].mean(), weight=len(batch[0]))
-
-    def on_validation_epoch_end(self) -> None:
-        if self.metric.update_called:
-            self.log("metric", self.metric.compute())
-            self.metric.reset()
-
-
-class Named(Updated):
-    """Logs names for some batches only: ranks have others, and not as many."""
-
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
-        super().validation_step(batch, batch_idx)
-        x, _ = batch
-        self.log("long" if len(x) == 2 else "short", x.sum(), sync_dist=True, batch_size=len(x))
-        if float(x[0, 0]) > 0:
-            self.log("positive", x[0, 0], reduce_fx="max", sync_dist=True)
-
-
-@case
-def names_of_some_batches(make: Callable[..., pl.Trainer]) -> Any:
-    return [numbers(make().validate(Named(), loader(size), verbose=False)[0]) for size in (1, 3, 5, 7)]
-
-
-class Split(IterableDataset[Any]):
-    """Splits itself by rank, as litdata and WebDataset do."""
-
-    def __init__(self, sized: bool) -> None:
-        if sized:
-            self.__class__ = Sized
-
-    def mine(self) -> range:
-        met = torch.distributed.is_initialized()
-        rank, size = (torch.distributed.get_rank(), torch.distributed.get_world_size()) if met else (0, 1)
-        return range(rank, 7, size)
-
-    def __iter__(self) -> Iterator[Any]:
-        whole = data(7)
-        return (whole[n][0] for n in self.mine())
-
-
-class Sized(Split):
-    def __len__(self) -> int:
-        return len(self.mine())
-
-
-@case
-def predictions_of_data_that_splits_itself(make: Callable[..., pl.Trainer]) -> Any:
-    found = [torch.cat(predicted(make(), DataLoader(Split(sized), batch_size=2))) for sized in (False, True)]
-    return [sorted(rows.tolist()) for rows in found]
-
-
-class Finding(Usual):
-    """Looks its prediction writer up in each step, as pytorch-forecasting does."""
-
-    def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
-        trainer: Any = self.trainer
-        (writer,) = (one for one in trainer.callbacks if isinstance(one, BasePredictionWriter))
-        assert writer.interval.on_batch
-        return super().predict_step(batch, batch_idx, dataloader_idx)
-
-
-@case
-def a_writer_is_found_in_each_step(make: Callable[..., pl.Trainer]) -> Any:
-    class Writer(BasePredictionWriter):
-        def write_on_batch_end(self, *_: Any) -> None:
-            pass
-
-    return predicted(make(callbacks=[Writer("batch")]), loader(5), Finding())

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import tunelight as tl
+from tests.kit.sweeps import run
 
 
 def keeping(config: dict[str, Any]) -> None:
@@ -42,11 +43,8 @@ def keeping(config: dict[str, Any]) -> None:
 def sweep(tmp_path: Path, sizes: list[list[int]]) -> list[list[int]]:
     """Run a trial for each list of sizes; return the file in memory in which each one's ranks have the last."""
     told = [json.dumps(one) for one in sizes]
-    results = tl.run(
-        {"sizes": tl.choice(sorted(set(told))), "folder": str(tmp_path)}, keeping, metric="loss",
-        baselines=[{"sizes": one} for one in told], num_samples=len(told), workers=2, scheduler="fifo", seed=1,
-        storage=tmp_path / "runs", progress=False,
-    )  # fmt: skip
+    space = {"sizes": tl.choice(sorted(set(told))), "folder": str(tmp_path)}
+    results = run(space, keeping, tmp_path / "runs", [{"sizes": one} for one in told])
     assert not results.errors, results.errors[0].error
     return [[json.loads((trial.path / f"kept-{rank}.json").read_text()) for rank in (0, 1)] for trial in results.trials]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import tunelight as tl
-from tests.integration.test_sweep import sweep
+from tests.kit.sweeps import run
 from tests.kit.training import Line, LineData, trainer
 from tunelight.session.session import get_session
 
@@ -27,7 +27,7 @@ def test_a_full_disk_does_not_end_training_and_checkpoints_come_back(ray4: Any, 
 
         trainer(5, Full({"loss": "val_loss"})).fit(Line(), datamodule=LineData())
 
-    results = sweep(tmp_path, full, num_samples=1, checkpoints=tl.Checkpoints(keep=5))
+    results = run({"lr": tl.loguniform(1e-3, 1e-1)}, full, tmp_path, 1, checkpoints=tl.Checkpoints(keep=5))
     (trial,) = results.trials
     assert trial.state == "FINISHED", trial.error
     assert len(trial.history) == 5

@@ -13,6 +13,7 @@ from ray.tune.schedulers import TrialScheduler
 
 import tunelight as tl
 from tests.integration.test_growth import groups
+from tests.kit.sweeps import run
 from tests.kit.training import Line, LineData, states, trainer
 from tunelight.messages import RESULT_KEY, Resize
 from tunelight.schedulers.base import GangScheduler
@@ -95,8 +96,8 @@ def epochs_in_tensorboard(folder: Path) -> list[int]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     found: list[int] = []
-    for run in sorted({file.parent for file in folder.rglob("events.out.tfevents.*")}):
-        events = EventAccumulator(str(run)).Reload()
+    for logged_to in sorted({file.parent for file in folder.rglob("events.out.tfevents.*")}):
+        events = EventAccumulator(str(logged_to)).Reload()
         if "curve" in events.Tags()["scalars"]:
             found += [int(event.value) for event in events.Scalars("curve")]
     return found
@@ -106,8 +107,7 @@ def epochs_in_tensorboard(folder: Path) -> list[int]:
 @pytest.mark.timeout(300)  # twelve workers import torch, one after the other
 def test_a_survivor_grows_and_gives_back_and_the_other_is_paused_meanwhile(ray4: Any, tmp_path: Path) -> None:
     space = {**LR, "epochs": tl.choice([500]), "pause": tl.choice([0.2])}
-    settings: dict[str, Any] = {"metric": "loss", "seed": 4, "storage": tmp_path, "progress": False}
-    results = tl.run(space, logged, num_samples=2, workers=(2, 4), scheduler=Script(), name="elastic", **settings)
+    results = run(space, logged, tmp_path, workers=(2, 4), scheduler=Script(), name="elastic")
     assert [trial.state for trial in results.trials] == ["STOPPED", "STOPPED"], results.errors
     one = results.trials[0]
     lines = [json.loads(line) for line in (results.folder / "record.jsonl").read_text().splitlines()]
@@ -127,7 +127,7 @@ def test_a_survivor_grows_and_gives_back_and_the_other_is_paused_meanwhile(ray4:
     assert not [name for name in groups(ray4) if name.startswith("tunelight")]
 
     space = {**LR, "epochs": tl.choice([len(one.history)]), "pause": tl.choice([0.0])}
-    straight = tl.run(space, logged, num_samples=1, workers=(4, 4), scheduler="fifo", name="straight", **settings)
+    straight = run(space, logged, tmp_path, 1, workers=(4, 4), name="straight")
     whole = straight.trials[0]
     assert whole.config["lr"] == one.config["lr"]
     assert [report["loss"] for report in one.history] == pytest.approx([report["loss"] for report in whole.history])

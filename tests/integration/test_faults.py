@@ -10,6 +10,7 @@ import pytest
 from ray.tune.search import Searcher
 
 import tunelight as tl
+from tests.kit.sweeps import run
 from tests.kit.training import Line, LineData, trainer
 
 
@@ -30,11 +31,8 @@ def fragile(config: dict[str, Any]) -> None:
 
 def sweep(tmp_path: Path, name: str, bads: list[str]) -> tl.SweepResults:
     configs = [{"lr": 0.01 * (index + 1), "bad": bad} for index, bad in enumerate(bads)]
-    return tl.run(
-        {"lr": tl.uniform(0, 1), "bad": tl.choice(["", "start", "collective"])}, fragile, metric="loss",
-        baselines=configs, num_samples=len(configs), workers=2, seed=3, max_concurrent=1, scheduler="fifo",
-        storage=tmp_path, name=name, progress=False,
-    )  # fmt: skip
+    space = {"lr": tl.uniform(0, 1), "bad": tl.choice(["", "start", "collective"])}
+    return run(space, fragile, tmp_path, configs, max_concurrent=1, name=name)
 
 
 @pytest.fixture(scope="module")
@@ -97,10 +95,9 @@ class Told(Searcher):
 def test_divergence_and_memory_are_infeasible_and_the_sweep_goes_on(ray4: Any, tmp_path: Path) -> None:
     bads = ["nan", "nan at once", "cuda", "memory", ""]
     searcher = Told(bads)
-    results = tl.run(
-        {"bad": tl.choice(bads)}, infeasible, metric="loss", num_samples=5, workers=2, seed=3, max_concurrent=1,
-        scheduler="fifo", searcher=searcher, failures=2, storage=tmp_path, name="i", progress=False,
-    )  # fmt: skip
+    results = run(
+        {"bad": tl.choice(bads)}, infeasible, tmp_path, len(bads), max_concurrent=1, searcher=searcher, failures=2
+    )
     assert [trial.state for trial in results.trials] == ["DIVERGED", "DIVERGED", "OOM", "OOM", "FINISHED"]
     assert (results.num_diverged, results.num_oom, results.num_errors, results.errors) == (2, 2, 0, [])
     assert [len(trial.history) for trial in results.trials] == [2, 1, 1, 1, 4]

@@ -13,15 +13,13 @@ import pytest
 
 import tunelight as tl
 from tests import flavours
+from tests.kit.sweeps import run
 from tests.kit.training import Line, LineData, plain
 from tests.kit.waiting import PROGRAM_S
 from tunelight.compat.lightning import FABRIC, VARIABLE, flavour
 from tunelight.errors import TrainFunctionError
 
-
-def sweep(folder: Path, train: Any, **settings: Any) -> tl.SweepResults:
-    told: dict[str, Any] = {"num_samples": 1, "workers": 2, "scheduler": "fifo", "progress": False, **settings}
-    return tl.run({"lr": tl.uniform(0.01, 0.1)}, train, metric="loss", storage=folder, name="m", **told)
+SPACE = {"lr": tl.uniform(0.01, 0.1)}
 
 
 def test_a_worker_imports_the_package_of_its_sweep_and_not_the_other(ray4: Any, tmp_path: Path) -> None:
@@ -31,7 +29,7 @@ def test_a_worker_imports_the_package_of_its_sweep_and_not_the_other(ray4: Any, 
         found = sorted(packages & {"pytorch_lightning", "lightning_fabric", "lightning"})
         Path(tl.get_context().trial_dir, f"{tl.get_context().rank}.json").write_text(json.dumps(found))
 
-    (trial,) = sweep(tmp_path, told).trials
+    (trial,) = run(SPACE, told, tmp_path, 1).trials
     assert trial.error is None
     expected = {"pytorch_lightning": ["lightning_fabric", "pytorch_lightning"], "lightning.pytorch": ["lightning"]}
     for rank in (0, 1):
@@ -47,7 +45,7 @@ def meet(config: dict[str, Any]) -> None:
 
 
 def test_a_callback_of_one_package_in_a_trainer_of_the_other_ends_the_trial(ray4: Any, tmp_path: Path) -> None:
-    (trial,) = sweep(tmp_path, meet, workers=1).trials
+    (trial,) = run(SPACE, meet, tmp_path, 1, workers=1).trials
     assert trial.error is not None
     assert f"This Trainer is {flavours.other()}.trainer.trainer.Trainer" in trial.error
     assert f"this TuneReportCallback was made for {flavour()}" in trial.error
@@ -69,12 +67,12 @@ def test_a_train_function_that_uses_both_packages_trains_with_the_chosen_one(
     ray4: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, flavour())
-    (trial,) = sweep(tmp_path, uses_both).trials
+    (trial,) = run(SPACE, uses_both, tmp_path, 1).trials
     assert trial.error is None
     assert len(trial.history) == 1
     monkeypatch.delenv(VARIABLE)
     with pytest.raises(TrainFunctionError, match=r"uses lightning\.pytorch and .*uses pytorch_lightning"):
-        sweep(tmp_path / "undecided", uses_both)
+        run(SPACE, uses_both, tmp_path / "undecided", 1)
     assert not (tmp_path / "undecided").exists()
 
 

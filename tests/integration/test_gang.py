@@ -182,12 +182,6 @@ def test_code_that_would_start_a_gang_of_its_own_fails_with_advice(
     assert advice in cause.traceback
 
 
-def test_the_same_seed_gives_the_same_numbers_in_a_warm_gang(warm: list[Gang], tmp_path: Path) -> None:
-    gang = take(warm)
-    values = [run(gang, tmp_path, collective)[0][0].metrics["loss"] for _ in range(3)]
-    assert len(set(values)) == 1
-
-
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_failing_rank_frees_its_peers_and_is_the_cause(warm: list[Gang], tmp_path: Path, rank: int) -> None:
     gang = take(warm)
@@ -223,17 +217,6 @@ def run_until_failed(gang: Gang, tmp_path: Path, train: Any) -> tuple[None, Any,
             return None, gang.fail(event.error)[0], time.monotonic() - began
 
 
-def test_what_ranks_print_is_in_the_log_with_their_rank(warm: list[Gang], tmp_path: Path) -> None:
-    def talk(config: dict[str, Any]) -> None:
-        import tunelight as tl
-
-        print("hello")  # noqa: T201 - the test is about it
-        tl.report({"loss": 1})
-
-    run(take(warm), tmp_path, talk)
-    assert set((tmp_path / "log.txt").read_text().splitlines()) >= {"[0] hello", "[1] hello"}
-
-
 def test_nothing_of_the_gang_listens_beyond_its_interface(warm: list[Gang], tmp_path: Path) -> None:
     gang = take(warm)
     run(gang, tmp_path, collective)
@@ -246,13 +229,3 @@ def test_nothing_of_the_gang_listens_beyond_its_interface(warm: list[Gang], tmp_
     beyond = [address for address in listening if address not in ("127.0.0.1", "::1")]
     assert len(listening) > len(beyond)  # the gang's own store and pairs are seen
     assert len(beyond) <= len(gang.locations)  # each of Ray's worker processes has one server of Ray's
-
-
-def test_workers_end_with_the_gang(ray4: Any) -> None:
-    with Gang.form(spec(1), None) as gang:
-        (location,) = gang.locations
-        assert psutil.pid_exists(location.pid)
-    end = time.monotonic() + 10
-    while psutil.pid_exists(location.pid) and time.monotonic() < end:
-        time.sleep(0.05)
-    assert not psutil.pid_exists(location.pid)

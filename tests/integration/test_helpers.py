@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import tunelight as tl
+from tests.kit.sweeps import run
 
 _kept: Any = None
 
@@ -35,11 +36,8 @@ def helped(config: dict[str, Any]) -> None:
 
 def test_a_worker_keeps_known_helpers_and_is_replaced_with_unknown_ones(ray4: Any, tmp_path: Path) -> None:
     kinds = ["joblib", "files", "files", "joblib", "files", "joblib", "module", "module"]
-    results = tl.run(
-        {"by": tl.choice(["joblib", "files", "module"])}, helped, metric="loss", workers=1, max_concurrent=1,
-        baselines=[{"by": kind} for kind in kinds], num_samples=len(kinds), scheduler="fifo", searcher="random", seed=1,
-        storage=tmp_path, name="helpers", progress=False,
-    )  # fmt: skip
+    space, configs = {"by": tl.choice(["joblib", "files", "module"])}, [{"by": kind} for kind in kinds]
+    results = run(space, helped, tmp_path, configs, workers=1, max_concurrent=1)
     assert [(trial.state, trial.error) for trial in results.trials] == [("FINISHED", None)] * len(kinds)
     reports = [trial.history[0] for trial in results.trials]
     assert [report["loss"] for report in reports] == [3.0] * len(kinds)

@@ -6,18 +6,15 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import nbformat
 import psutil
 import pytest
-from IPython.core.inputtransformer2 import TransformerManager
 from jupyter_client.manager import start_new_kernel
 from nbclient import NotebookClient
 
 from tests import docs, flavours
-from tests.docs_checks import check_command
 from tests.kit.waiting import until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "quickstart.ipynb"
@@ -62,20 +59,6 @@ def test_the_example_is_stored_without_outputs_and_machine_paths() -> None:
     assert not any(cell.outputs or cell.execution_count for cell in cells)
     assert str(Path.home()) not in EXAMPLE.read_text()
     assert str(docs.ROOT) not in EXAMPLE.read_text()
-
-
-@pytest.mark.parametrize("there", [False, True])
-def test_the_example_installs_tunelight_where_it_is_missing(there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = next(cell for cell in nbformat.read(EXAMPLE, as_version=4).cells if cell.cell_type == "code")
-    magics: list[tuple[str, ...]] = []
-    shell = SimpleNamespace(run_line_magic=lambda *words: magics.append(words))
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: there or None)
-    python = TransformerManager().transform_cell(first.source)  # type: ignore[no-untyped-call]  # it has no types
-    exec(python, {"get_ipython": lambda: shell})
-    assert len(magics) == (0 if there else 1)
-    for magic, words in magics:
-        check_command(f"{magic} {words}")
-        assert "tunelight[" in words
 
 
 @pytest.mark.apart

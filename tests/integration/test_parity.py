@@ -19,13 +19,11 @@ import psutil
 import pytest
 import torch
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, post_localSGD_hook
 from torch.utils.data import DataLoader, TensorDataset
 
 import tunelight as tl
-from tests import flavours
 from tests.kit.training import QUIET
 from tunelight import errors
 from tunelight.compat.lightning import pl
@@ -249,37 +247,6 @@ def test_dataloader_workers_live_as_long_as_their_fit(backend: str, tmp_path: Pa
 # --- what Lightning's own tests check of its DDP strategy ---------------------------------------------------
 
 
-class Looking(Boring):
-    """Takes down what it finds at its hooks, which comes back from rank 0."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ignored = nn.Linear(2, 2)
-        self._ddp_params_and_buffers_to_ignore = ["ignored.weight", "ignored.bias"]
-        self.found: dict[str, Any] = {}
-
-    def setup(self, stage: str) -> None:
-        self.found = {"met": torch.distributed.is_initialized()}
-
-    def _look(self) -> None:
-        wrapper = self.trainer.strategy.model
-        self.found["wrapper"] = type(wrapper).__name__
-        self.found["ignored"] = sorted(getattr(wrapper, "parameters_to_ignore", ()))
-
-    on_train_start = on_validation_start = on_test_start = on_predict_start = _look
-
-
-def test_a_model_is_wrapped_to_train_and_not_to_evaluate() -> None:
-    model, one = Looking(), trainer("ddp", num_sanity_val_steps=0)
-    one.fit(model, loader())
-    ignored = ["ignored.bias", "ignored.weight"]
-    assert model.found == {"met": True, "wrapper": "DistributedDataParallel", "ignored": ignored}
-    evaluated = trainer("ddp", sync_batchnorm=True)  # a CPU has no synchronised form: to train with it is refused
-    for run in (evaluated.validate, evaluated.test, evaluated.predict):
-        run(model, loader())
-        assert model.found == {"met": True, "wrapper": "Looking", "ignored": []}
-
-
 class Sharing(Boring):
     """Shards its optimizer's states over the ranks."""
 
@@ -375,15 +342,6 @@ def test_mistakes_are_errors_with_what_to_do(monkeypatch: pytest.MonkeyPatch) ->
         trainer(strategy("ddp", use_gpu=True), accelerator="auto").fit(Boring(), loader())
 
 
-def test_notebooks_are_fine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lightning refuses some strategies there, when the Trainer is made."""
-    connector = flavours.module("trainer.connectors.accelerator_connector")
-    monkeypatch.setattr(connector, "_IS_INTERACTIVE", True)
-    trainer("ddp").fit(Boring(), loader())
-    with pytest.raises(pl.utilities.exceptions.MisconfigurationException, match="interactive"):
-        trainer("ddp_spawn")
-
-
 # --- what a stop, an exception and a wrong reservation leave behind -------------------------------------------
 
 
@@ -455,25 +413,6 @@ def alone(warm_gangs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave all CPUs to Tune, which prints as it did for users of old."""
     monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "0")
     warm_gangs.close()
-
-
-def endless(config: dict[str, Any]) -> None:
-    report = tl.TuneReportCheckpointCallback({"loss": "loss"}, filename="model.ckpt", on="validation_end")
-    one = trainer(tl.RayStrategy(2), max_epochs=1000, callbacks=[report, Ends(config["folder"])])
-    one.fit(Boring(), loader(), loader())
-    note(Path(config["folder"]), "returned", "fit")
-
-
-def test_a_trial_that_asha_stops_does_not_hang_and_frees_its_workers(ray4: Any, alone: None, tmp_path: Path) -> None:
-    """Issue 253: ASHA ends the trial at its second report, with 998 epochs to go."""
-    began = time.monotonic()
-    asha = ASHAScheduler(time_attr="training_iteration", max_t=2, grace_period=1)
-    (trial,) = sweep(endless, tmp_path, tl.get_tune_resources(num_workers=2), scheduler=asha).trials
-    assert time.monotonic() - began < 60
-    assert (trial.status, trial.last_result["training_iteration"]) == ("TERMINATED", 2)
-    assert not lines(tmp_path, "returned")  # it was stopped within fit
-    assert lines(tmp_path, "ends") == ["on_train_end"] * 2
-    assert free_cpus(4) == 4
 
 
 def misfit(config: dict[str, Any]) -> None:

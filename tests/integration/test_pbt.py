@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import tunelight as tl
+from tests.kit.sweeps import run
 from tunelight.compat.lightning import Callback, pl
 from tunelight.digits import DigitsClassifier, DigitsData
 from tunelight.record import read_record
@@ -124,11 +125,8 @@ def sweep(folder: Path, name: str, train: Any = digits, *, epochs: int = 8, **se
     settings.setdefault(
         "scheduler", tl.GangPBT(perturbation_interval=2, resample_probability=0.0, max_t=epochs, max_lead=2)
     )
-    return tl.run(
-        {"lr": tl.loguniform(1e-6, 1e-1), "epochs": tl.choice([epochs])}, train, metric="loss", workers=2, seed=7,
-        baselines=[{"lr": rate, "epochs": epochs} for rate in rates], num_samples=len(rates), storage=folder,
-        name=name, progress=False, **settings,
-    )  # fmt: skip
+    space = {"lr": tl.loguniform(1e-6, 1e-1), "epochs": tl.choice([epochs])}
+    return run(space, train, folder, [{"lr": rate, "epochs": epochs} for rate in rates], name=name, **settings)
 
 
 def seen(trial: tl.TrialResult, rank: int = 0) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import tunelight as tl
+from tests.kit.sweeps import run
 
 
 def where(config: dict[str, Any]) -> None:
@@ -52,18 +53,10 @@ class Sampler:
         self._thread.join()
 
 
-def run(tmp_path: Path, **kwargs: Any) -> tl.SweepResults:
-    settings: dict[str, Any] = {
-        "metric": "loss", "num_samples": 12, "workers": 2, "scheduler": "fifo", "storage": tmp_path,
-        "name": "s", "progress": False,
-    }  # fmt: skip
-    return tl.run({"x": tl.uniform(0, 1)}, where, **(settings | kwargs))
-
-
 @pytest.mark.slow
 def test_four_cpus_hold_two_gangs_and_never_more(ray4: Any, tmp_path: Path) -> None:
     with Sampler() as sampler:
-        results = run(tmp_path)
+        results = run({"x": tl.uniform(0, 1)}, where, tmp_path, 12)
     assert results.num_finished == 12, [trial.error for trial in results.errors][:1]
     assert sampler.most == 2
     for trial in results.trials:
@@ -77,7 +70,7 @@ def test_three_cpus_hold_one_gang_at_once_and_nothing_deadlocks(ray4: Any, tmp_p
     ray4.get(blocker.ready())
     try:
         with Sampler() as sampler:
-            results = run(tmp_path, num_samples=12)
+            results = run({"x": tl.uniform(0, 1)}, where, tmp_path, 12)
     finally:
         ray4.util.remove_placement_group(blocker)
     assert results.num_finished == 12

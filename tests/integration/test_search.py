@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import socket
-import subprocess
-import sys
 import time
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
-import ray
 
 import tunelight as tl
 from tunelight.digits import DigitsClassifier, DigitsData
 
 SPACE = {"lr": tl.loguniform(1e-3, 1e-1)}
-PORT_S = 30.0
 
 
 def study_of(results: tl.SweepResults) -> optuna.Study:
@@ -64,50 +57,6 @@ def test_tpe_under_asha_on_gangs_leaves_a_study_with_the_records_counts(ray4: An
         assert list(told.intermediate_values.values()) == [report["val_loss"] for report in trial.history]
         if trial.state == "FINISHED":
             assert told.value == trial.value
-
-
-class Look(ray.tune.Callback):  # type: ignore[misc,unused-ignore]
-    """Writes the study, and asks a dashboard's server for its trials, when the third trial makes its second report."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.seen: list[str] = []
-
-    def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: Any, **info: Any) -> None:
-        if trial.trial_id != "00002" or result["training_iteration"] != 2 or self.seen:
-            return
-        journal = self._folder.parent / "study.journal"
-        tl.SweepResults.load(self._folder).to_study(journal)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        code = "import sys; from optuna_dashboard._cli import main; sys.exit(main())"
-        command = [sys.executable, "-c", code, str(journal), "--host", "127.0.0.1", "--port", str(port)]
-        server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            end = time.monotonic() + PORT_S
-            while self.seen != ["Complete", "Complete", "Running"]:
-                assert time.monotonic() < end, f"the dashboard shows {self.seen}"
-                time.sleep(0.3)
-                self.seen = self._ask(port)
-        finally:
-            server.kill()
-            server.wait()
-
-    def _ask(self, port: int) -> list[str]:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/studies/0", timeout=5) as answer:
-                return sorted(trial["state"] for trial in json.load(answer)["trials"])
-        except OSError:
-            return []
-
-
-@pytest.mark.slow
-def test_optunas_dashboard_shows_the_study_of_a_running_sweep(ray4: Any, tmp_path: Path) -> None:
-    look = Look(tmp_path / "s")
-    results = sweep(tmp_path, callbacks=[look], num_samples=4)
-    assert look.seen == ["Complete", "Complete", "Running"]
-    assert counts(study_of(results)) == {"COMPLETE": 4}
 
 
 @pytest.mark.slow

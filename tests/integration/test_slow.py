@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tunelight as tl
+from tests.kit.sweeps import run
 from tests.kit.training import Line, LineData, trainer
 
 
@@ -25,30 +25,21 @@ def hampered(config: dict[str, Any]) -> None:
 
     class Hampered(Line):
         def training_step(self, batch: Any, index: int) -> Any:
-            time.sleep(config["pause"] if sleeps else 0.0)
+            time.sleep(0.05 if sleeps else 0.0)
             loss = super().training_step(batch, index)
             self.log("train_loss", loss, on_step=True, sync_dist=True)  # both ranks wait in it for the slow one
             return loss
 
     report = tl.TuneReportCheckpointCallback({"loss": "val_loss"})
-    trainer(config["epochs"], report).fit(Hampered(config["lr"]), datamodule=LineData())
-
-
-def run(tmp_path: Path, name: str, pause: float, epochs: int, **settings: Any) -> tuple[Any, list[str]]:
-    space = {"lr": tl.uniform(0.01, 0.1), "pause": tl.choice([pause]), "epochs": tl.choice([epochs])}
-    results = tl.run(
-        space, hampered, metric="loss", num_samples=1, scheduler="fifo", seed=4, storage=tmp_path, name=name,
-        progress=False, **settings,
-    )  # fmt: skip
-    assert not results.errors
-    lines = [json.loads(line) for line in (results.folder / "record.jsonl").read_text().splitlines()]
-    return results.trials[0], [line["text"] for line in lines if line["kind"] == "note"]
+    trainer(110, report).fit(Hampered(config["lr"]), datamodule=LineData())
 
 
 @pytest.mark.apart
 @pytest.mark.timeout(180)  # three windows of five seconds
 def test_a_slow_rank_is_named_with_its_node_once(ray4: Any, tmp_path: Path) -> None:
-    _, notes = run(tmp_path, "slow", 0.05, 110, workers=2)
+    results = run({"lr": tl.uniform(0.01, 0.1)}, hampered, tmp_path, 1)
+    assert not results.errors
+    notes = [text for _, text in results.record.notes]
     (note,) = [note for note in notes if "is slow" in note]
     assert note.startswith("rank 1 on ")
     assert "in the median of the others" in note

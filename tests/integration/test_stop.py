@@ -6,12 +6,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 import tunelight as tl
+from tests.kit.sweeps import run
 from tests.kit.training import Line, LineData, states
-from tunelight.checkpoints import files as checkpoints
 from tunelight.messages import Continue
 from tunelight.schedulers.base import GangScheduler
 from tunelight.session.session import get_session
@@ -67,10 +66,7 @@ def watched(config: dict[str, Any]) -> None:
 
 def test_a_stop_passes_all_that_lightning_would_go_on_for(ray4: Any, tmp_path: Path) -> None:
     scheduler: Any = StopAtTwo
-    results = tl.run(
-        {"x": tl.uniform(0, 1)}, watched, metric="loss", num_samples=1, workers=2, scheduler=scheduler(),
-        storage=tmp_path, name="s", progress=False,
-    )  # fmt: skip
+    results = run({"x": tl.uniform(0, 1)}, watched, tmp_path, 1, scheduler=scheduler())
     (trial,) = results.trials
     assert trial.state == "STOPPED"
     assert len(trial.history) == 2
@@ -82,50 +78,6 @@ def test_a_stop_passes_all_that_lightning_would_go_on_for(ray4: Any, tmp_path: P
         assert "after fit" not in said
         assert "swallowed" not in said
         assert [line for line in said if line.startswith("logger")] == ["logger success"]
-
-
-def test_a_time_budget_ends_the_sweep_and_keeps_what_was_reported(ray4: Any, tmp_path: Path) -> None:
-    def slow(config: dict[str, Any]) -> None:
-        import time
-
-        for number in range(1000):
-            time.sleep(0.1)
-            tl.report({"loss": 1 / (number + 1)})
-
-    results = tl.run(
-        {"x": tl.uniform(0, 1)}, slow, metric="loss", num_samples=2, workers=1, scheduler="fifo", time_budget=12,
-        storage=tmp_path, name="s", progress=False,
-    )  # fmt: skip
-    assert results.num_interrupted == 2
-    assert results.best.history
-
-
-def slow_to_write(config: dict[str, Any]) -> None:
-    """Report for ever; the second report comes with a checkpoint that takes longer than Tune waits for a head."""
-    import time
-
-    context = tl.get_context()
-
-    def save(path: str) -> None:
-        def write() -> None:
-            time.sleep(20)
-            Path(path).write_text("weights")
-
-        get_session().writing.defer(write)
-
-    while True:
-        context.report({"loss": 1.0}, checkpoint=save if context.number == 1 else None)
-
-
-@pytest.mark.slow
-def test_trials_that_are_stopped_last_keep_the_checkpoint_that_they_were_writing(ray4: Any, tmp_path: Path) -> None:
-    scheduler: Any = StopAtTwo
-    results = tl.run(
-        {"x": tl.uniform(0, 1)}, slow_to_write, metric="loss", num_samples=2, workers=1, scheduler=scheduler(),
-        storage=tmp_path, name="s", progress=False,
-    )  # fmt: skip
-    assert [trial.state for trial in results.trials] == ["STOPPED", "STOPPED"]
-    assert [[one.number for one in checkpoints.find(trial.path)] for trial in results.trials] == [[2], [2]]
 
 
 class PauseAtTen(GangScheduler):
@@ -151,10 +103,7 @@ def brisk(config: dict[str, Any]) -> None:
 
 
 def test_a_pause_among_reports_that_came_together_loses_none_and_repeats_none(ray4: Any, tmp_path: Path) -> None:
-    results = tl.run(
-        {"x": tl.uniform(0, 1)}, brisk, metric="loss", mode="min", num_samples=1, workers=2, scheduler=PauseAtTen(),
-        storage=tmp_path, name="s", progress=False,
-    )  # fmt: skip
+    results = run({"x": tl.uniform(0, 1)}, brisk, tmp_path, 1, scheduler=PauseAtTen())
     (trial,) = results.trials
     assert trial.state == "FINISHED"
     assert "PAUSED" in states(results, trial.id)

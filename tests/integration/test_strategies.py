@@ -371,3 +371,26 @@ def test_predictions_are_whole_and_in_order() -> None:
 def test_devices_that_contradict_the_strategy_are_an_error(settings: Any) -> None:
     with pytest.raises(errors.StrategyError, match="contradicts RayStrategy"):
         trainer(**settings).fit(Small(), data())
+
+
+def test_plain_attributes_of_data_come_back_and_what_it_loaded_does_not() -> None:
+    numbers = Loading()
+    trainer().fit(Small(), datamodule=numbers)
+    assert (numbers.classes, numbers.hparams["batch_size"], numbers.size) == (["one"], 8, 8)
+    assert numbers.points is None
+
+
+@pytest.mark.parametrize("stage", ["validate", "test", "predict"])
+def test_an_error_of_a_start_hook_is_not_masked(stage: str) -> None:
+    class Raising(Small):
+        def on_validation_start(self) -> None:
+            raise AssertionError("mine")
+
+        on_test_start = on_predict_start = on_validation_start
+
+        def validation_step(self, batch: Any, batch_idx: int) -> None: ...
+
+        test_step = validation_step
+
+    with pytest.raises(AssertionError, match="AssertionError: mine"):
+        getattr(trainer(), stage)(Raising(), data())

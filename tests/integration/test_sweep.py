@@ -10,22 +10,15 @@ import pytest
 import yaml
 
 import tunelight as tl
+from tests.kit.sweeps import run
 from tests.kit.training import Line, LineData, plain, saving
 from tunelight.errors import StorageError
 
 SPACE = {"lr": tl.loguniform(1e-3, 1e-1)}
 
 
-def sweep(tmp_path: Path, train: Any = plain, space: Any = None, **kwargs: Any) -> tl.SweepResults:
-    settings: dict[str, Any] = {
-        "metric": "loss", "num_samples": 2, "workers": 2, "seed": 7, "storage": tmp_path, "name": "s",
-        "scheduler": "fifo", "progress": False,
-    }  # fmt: skip
-    return tl.run(space or SPACE, train, **(settings | kwargs))
-
-
 def test_a_fifo_sweep_trains_every_trial_to_its_end_and_is_read_back_and_exported(ray4: Any, tmp_path: Path) -> None:
-    results = sweep(tmp_path, num_samples=3)
+    results = run(SPACE, plain, tmp_path, 3)
     assert [trial.state for trial in results.trials] == ["FINISHED"] * 3
     for trial in results.trials:
         assert [report["training_iteration"] for report in trial.history] == [1, 2, 3]
@@ -40,7 +33,7 @@ def test_a_fifo_sweep_trains_every_trial_to_its_end_and_is_read_back_and_exporte
         assert read((tmp_path / name).read_text())["config"] == results.best_config
     assert tl.SweepResults.load(tmp_path / "s").best.history == results.best.history
     with pytest.raises(StorageError, match="name="):
-        sweep(tmp_path, num_samples=3)
+        run(SPACE, plain, tmp_path, 3)
 
 
 @pytest.mark.slow
@@ -67,7 +60,7 @@ def test_a_trainer_without_our_strategy_is_caught(ray4: Any, tmp_path: Path) -> 
         lone.fit(Line(), datamodule=LineData())
         tl.report({"loss": 1})
 
-    results = sweep(tmp_path, alone, num_samples=1)
+    results = run(SPACE, alone, tmp_path, 1)
     assert "strategy=tunelight.RayStrategy()" in str(results.errors[0].error)
 
 
@@ -84,7 +77,7 @@ def test_a_metric_that_is_not_synced_is_warned_about(
 
         trainer(1).fit(Unsynced(), datamodule=LineData())
 
-    results = sweep(tmp_path, train, num_samples=1, progress=True)
+    results = run(SPACE, train, tmp_path, 1, progress=True)
     assert not results.errors
     assert "val_loss is logged without sync_dist=True" in capsys.readouterr().out
 
@@ -100,7 +93,7 @@ def test_a_failed_trial_is_tried_again_from_its_last_checkpoint(ray4: Any, tmp_p
         assert context.number == 2
         saving({"lr": 0.01})
 
-    results = sweep(tmp_path, fragile, num_samples=1, failures=tl.FailurePolicy(1, retry_exceptions=True))
+    results = run(SPACE, fragile, tmp_path, 1, failures=tl.FailurePolicy(1, retry_exceptions=True))
     (trial,) = results.trials
     assert trial.state == "FINISHED"
     assert [report["training_iteration"] for report in trial.history] == [1, 2, 3, 4]

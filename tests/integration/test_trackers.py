@@ -1,4 +1,4 @@
-"""What W&B, MLflow, CSV files and TensorBoard have of eight trials: two stopped, one failed, one killed and resumed."""
+"""What W&B and MLflow have of eight trials: two stopped, one failed, one killed and resumed."""
 
 from __future__ import annotations
 

@@ -42,13 +42,6 @@ class Net(pl.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": "val_loss"}}
 
 
-class Normed(Net):
-    """A network with BatchNorm."""
-
-    def layers(self) -> Any:
-        return nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
-
-
 class Slow(torch.utils.data.Dataset[Any]):
     """Samples that wait for a disk."""
 
@@ -114,12 +107,6 @@ def test_a_slow_loader_is_named_and_gets_workers(ray4):
     assert result.settings(result.fastest)["space"]["data.num_workers"] == 2
 
 
-def test_a_setting_that_fails_is_said_and_the_others_are_measured(ray4):
-    result = tuned(fixed={"model.fails_alone": True})
-    assert {setting.workers for setting in result.measured} == {2}
-    assert set(result.failed.values()) == {"RuntimeError: not on one worker"}
-
-
 def test_where_nothing_can_be_measured_the_first_reason_is_the_error(ray4):
     with pytest.raises(SettingsError, match=r"No setting could be measured\. RuntimeError: not on one worker"):
         tuned(fixed={"model.fails_alone": True}, try_workers=[1])
@@ -131,12 +118,6 @@ def test_what_cannot_be_varied_is_named_with_the_argument_to_add(ray4):
     assert "the DataLoader's workers were not varied: give data an argument num_workers" in result.notes
     assert "workers and pieces were not varied: give data an argument batch_size" in result.notes
     assert result.global_batch == 16
-
-
-def test_batch_norm_keeps_the_samples_of_a_forward(ray4):
-    result = tuned(Normed, workers=2, try_workers=None)
-    assert {setting.workers * setting.pieces for setting in result.measured} == {2}
-    assert any("BatchNorm" in note for note in result.notes)
 
 
 def test_callbacks_and_limits_of_a_whole_training_take_no_part(ray4):

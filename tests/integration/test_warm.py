@@ -13,6 +13,7 @@ from ray.util import placement_group_table
 
 import tunelight as tl
 from tests.integration import test_strategies
+from tests.kit.sweeps import run
 from tests.kit.training import Line, LineData, trainer
 
 
@@ -91,17 +92,11 @@ class StopMessy(FIFOScheduler):
         return str(TrialScheduler.STOP if trial.config["kind"] == "messy" else TrialScheduler.CONTINUE)
 
 
-def _stop_messy() -> Any:
-    made: Any = StopMessy
-    return made()
-
-
 def sweep(tmp_path: Path, name: str, kinds: list[str], **kwargs: Any) -> tl.SweepResults:
-    return tl.run(
-        {"kind": tl.choice(["messy", "plain"])}, messy, metric="loss", seed=11, workers=2, max_concurrent=1,
-        baselines=[{"kind": kind} for kind in kinds], num_samples=len(kinds), storage=tmp_path, name=name,
-        scheduler=_stop_messy(), progress=False, **kwargs,
-    )  # fmt: skip
+    made: Any = StopMessy
+    configs = [{"kind": kind} for kind in kinds]
+    settings = {"max_concurrent": 1, "name": name, "scheduler": made(), **kwargs}
+    return run({"kind": tl.choice(["messy", "plain"])}, messy, tmp_path, configs, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -135,10 +130,7 @@ def compiling(config: dict[str, Any]) -> None:
 
 
 def test_the_processes_in_which_inductor_compiles_stay_from_trial_to_trial(ray4: Any, tmp_path: Path) -> None:
-    results = tl.run(
-        {"x": tl.uniform(0, 1)}, compiling, metric="loss", num_samples=3, workers=1, max_concurrent=1,
-        scheduler="fifo", storage=tmp_path, name="compiling", progress=False,
-    )  # fmt: skip
+    results = run({"x": tl.uniform(0, 1)}, compiling, tmp_path, 3, workers=1, max_concurrent=1)
     assert [trial.state for trial in results.trials] == ["FINISHED"] * 3, results.trials[1].error
     seen = [(one.history[0]["pid"], one.history[0]["pool"]) for one in results.trials]
     assert len(set(seen)) == 1
@@ -181,10 +173,7 @@ def quick(config: dict[str, Any]) -> None:
 
 def test_a_trial_that_gets_an_idle_gang_leaves_its_reservation_to_the_next(ray4: Any, tmp_path: Path) -> None:
     before = set(placement_group_table())
-    results = tl.run(
-        {"lr": tl.uniform(0, 1)}, quick, metric="loss", num_samples=12, workers=2, max_concurrent=None,
-        scheduler="fifo", storage=tmp_path, name="s", progress=False,
-    )  # fmt: skip
+    results = run({"lr": tl.uniform(0, 1)}, quick, tmp_path, 12)
     assert not results.errors
     groups = {name: group["state"] for name, group in placement_group_table().items() if name not in before}
     assert set(groups.values()) == {"REMOVED"}

@@ -14,6 +14,7 @@ import torch
 
 import tunelight as tl
 from tests import flavours
+from tests.kit.sweeps import run
 from tests.kit.training import Line, LineData, saving
 from tunelight.digits import DigitsClassifier, DigitsData
 
@@ -47,10 +48,7 @@ def test_trials_that_ran_on_a_used_gang_and_were_stopped_are_reproduced(ray4: An
 
 @pytest.mark.slow
 def test_a_trial_is_reproduced_by_a_new_process_and_a_train_function_too(ray4: Any, tmp_path: Path) -> None:
-    results = tl.run(
-        {"lr": tl.loguniform(1e-3, 1e-1), "epochs": tl.choice([3])}, saving, metric="loss", num_samples=2, workers=2,
-        seed=3, storage=tmp_path, name="s", scheduler="fifo", progress=False,
-    )  # fmt: skip
+    results = run({"lr": tl.loguniform(1e-3, 1e-1), "epochs": tl.choice([3])}, saving, tmp_path)
     done = subprocess.run(
         [sys.executable, "-m", "tunelight", "reproduce", str(results.folder), "1", "--json"],
         capture_output=True, text=True, cwd=ROOT, check=False, timeout=110,

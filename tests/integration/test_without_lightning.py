@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 import tunelight as tl
+from tests.kit.sweeps import run
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "without_lightning"
 NEEDS = {"ddp_loop": (), "fabric_loop": (), "accelerate_loop": ("accelerate",),
@@ -38,13 +39,10 @@ def example(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def sweep(train: Callable[..., None], tmp_path: Path, example: Any, rates: list[float], **settings: Any) -> Any:
-    given: dict[str, Any] = {"workers": 2, "scheduler": "fifo"} | settings
     configs = [{"lr": lr, **OTHER_KEYS[example.__name__]} for lr in rates]
     space = {name: tl.choice([value]) for name, value in OTHER_KEYS[example.__name__].items()}
-    return tl.run(
-        {"lr": tl.loguniform(1e-6, 10), **space}, train, metric="loss", baselines=configs, num_samples=len(configs),
-        max_epochs=example.EPOCHS, max_concurrent=1, seed=3, storage=tmp_path, progress=False, **given,
-    )  # fmt: skip
+    settings = {"max_epochs": example.EPOCHS, "max_concurrent": 1, **settings}
+    return run({"lr": tl.loguniform(1e-6, 10), **space}, train, tmp_path, configs, **settings)
 
 
 def noting(train: Callable[[dict[str, Any]], None], config: dict[str, Any]) -> None:

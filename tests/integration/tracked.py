@@ -1,13 +1,12 @@
 """A program: eight trials on one gang of two workers log to experiment trackers, which are asked for their runs.
 
-Two trials are stopped, one fails, and one loses its rank 0 and is resumed. Usage: tracked.py FOLDER WAY...; a way is
-`loggers` (Lightning's for W&B, offline, MLflow with a database, CSV and TensorBoard, in one Trainer) or `calls`
-(wandb.init and mlflow.start_run on rank 0). It prints a table and a line of JSON for each way.
+Two trials are stopped, one fails, and one loses its rank 0 and is resumed. Usage: tracked.py FOLDER WAY; a way is
+`loggers` (Lightning's for W&B, offline, and MLflow with a database, in one Trainer) or `calls` (wandb.init and
+mlflow.start_run on rank 0). It prints a line of JSON.
 """
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import signal
@@ -21,7 +20,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
+from pytorch_lightning.loggers import MLFlowLogger, WandbLogger
 from torch.utils.data import DataLoader, TensorDataset
 
 import tunelight as tl
@@ -81,8 +80,7 @@ def train(config: dict[str, Any]) -> None:
     way, folder = config["way"], config["folder"]
     context, store = tl.get_context(), f"sqlite:///{folder}/runs.db"
     if way == "loggers":
-        files = CSVLogger(folder, "csv"), TensorBoardLogger(folder, "tensorboard")
-        fit(config, [WandbLogger(project="p", save_dir=folder), MLFlowLogger(tracking_uri=store), *files])
+        fit(config, [WandbLogger(project="p", save_dir=folder), MLFlowLogger(tracking_uri=store)])
     else:
         import mlflow  # type: ignore[import-not-found,unused-ignore]
         import wandb  # type: ignore[import-not-found,unused-ignore]
@@ -139,7 +137,6 @@ def of_wandb(folder: Path) -> dict[str, Any]:
                 run = runs[record.run.run_id]
                 run["parts"] += 1
                 run |= {"name": record.run.display_name, "group": record.run.run_group, "state": "crashed"}
-                run["tags"] = list(record.run.tags)
             elif kind in {"history", "summary"}:
                 items = record.history.item if kind == "history" else record.summary.update
                 for item in items:
@@ -165,44 +162,14 @@ def of_mlflow(folder: Path) -> dict[str, Any]:
     return {
         run.info.run_name: {
             "state": run.info.status, "last": run.data.metrics["loss"], "group": experiments[run.info.experiment_id],
-            "config": "score" in run.data.params, "tags": run.data.tags["tunelight.sweep"],
+            "config": "score" in run.data.params,
             "steps": [metric.step for metric in client.get_metric_history(run.info.run_id, "loss")],
         }
         for run in client.search_runs([*experiments])
     }  # fmt: skip
 
 
-def of_csv(folder: Path) -> dict[str, Any]:
-    runs = {}
-    for path in folder.glob("csv/*/metrics.csv"):
-        losses = [float(row["loss"]) for row in csv.DictReader(path.open()) if row["loss"]]
-        runs[path.parent.name] = {
-            "last": losses[-1],
-            "rows": len(losses),
-            "config": "score" in (path.parent / "hparams.yaml").read_text(),
-        }
-    return runs
-
-
-def of_tensorboard(folder: Path) -> dict[str, Any]:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    runs = {}
-    for path in folder.glob("tensorboard/*"):
-        events = EventAccumulator(str(path)).Reload()
-        losses = events.Scalars("loss")
-        runs[path.name] = {
-            "last": losses[-1].value,
-            "rows": len(losses),
-            "config": (path / "hparams.yaml").stat().st_size > 5,
-        }
-    return runs
-
-
-READERS: dict[str, dict[str, Any]] = {
-    "loggers": {"W&B": of_wandb, "MLflow": of_mlflow, "CSV": of_csv, "TensorBoard": of_tensorboard},
-    "calls": {"W&B": of_wandb, "MLflow": of_mlflow},
-}
+READERS = {"W&B": of_wandb, "MLflow": of_mlflow}
 
 
 def sweep(way: str, folder: Path) -> dict[str, Any]:
@@ -218,21 +185,10 @@ def sweep(way: str, folder: Path) -> dict[str, Any]:
     ended = [(trial.state, trial.history[-1]["loss"]) for trial in results]
     return {
         "way": way, "trials": dict(zip((f"s-{trial.id}" for trial in results), ended, strict=True)),
-        "processes": len(processes), "runs": {name: read(folder) for name, read in READERS[way].items()},
+        "processes": len(processes), "runs": {name: read(folder) for name, read in READERS.items()},
     }  # fmt: skip
 
 
-def show(found: dict[str, Any]) -> None:
-    for tracker, runs in found["runs"].items():
-        sys.stdout.write(f"\n{tracker} ({found['way']}, {found['processes']} worker processes)\n")
-        for name, (state, last) in found["trials"].items():
-            sys.stdout.write(f"  {name}  {state:<9} {last:5.1f} | {runs.get(name)}\n")
-
-
 if __name__ == "__main__":
-    for each in sys.argv[2:]:
-        place = Path(sys.argv[1], each)
-        place.mkdir(parents=True)
-        outcome = sweep(each, place)
-        show(outcome)
-        sys.stdout.write(f"RESULT {json.dumps(outcome)}\n")
+    place = Path(sys.argv[1])
+    sys.stdout.write(f"RESULT {json.dumps(sweep(sys.argv[2], place))}\n")

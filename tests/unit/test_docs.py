@@ -53,15 +53,6 @@ def test_every_page_is_two_clicks_from_the_home_page_at_most():
     assert set(PAGES) - beside <= found
 
 
-@pytest.mark.parametrize(
-    ("heading", "anchor"),
-    [("Without a sweep", "without-a-sweep"), ("`--set NAME=VALUE`", "--set-namevalue"), ("A [b](c.md), d", "a-b-d")],
-)
-def test_anchors_are_those_of_the_repository_s_own_view(heading, anchor, monkeypatch):
-    monkeypatch.setattr(docs, "read", lambda _: f"# {heading}\n\n## {heading}\n\n```text\n# no heading\n```\n")
-    assert docs.anchors("a page") == {anchor, f"{anchor}-1"}
-
-
 def test_every_decision_is_in_the_list_of_them():
     folder = docs.ROOT / "docs" / "decisions"
     assert {path.name for path in folder.glob("0*.md")} == set(docs.links("docs/decisions/README.md")) - {
@@ -78,11 +69,6 @@ def test_every_block_says_what_it_is(page):
         assert block.language in TRIED | docs.UNTRIED, f"{block} is {block.language!r}, which nothing tries"
     if page not in docs.INDENTED:
         assert not docs.indented(page), f"{page}: indented code names no language, fence it: ```python, ```text ..."
-
-
-@pytest.mark.parametrize("block", of_language("python"), ids=str)
-def test_python_is_python(block):
-    compile(block.text, str(block), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
 @pytest.mark.parametrize("block", of_language("bash", "console"), ids=str)
@@ -104,17 +90,6 @@ def test_a_space_in_yaml_is_one(block, tmp_path):
     space = tl.SearchSpace.of(path)
     space.check_constraints()
     assert space.describe()
-
-
-@pytest.mark.parametrize(
-    "line",
-    ["tunelight check a.yaml --batches", "make nothing", "pip install 'tunelight[nothing]'", "nothing --at-all",
-     "python -c 'import ('", "python examples/digits_asha.py --nothing", "cd here && tunelight nothing",
-     "sbatch --nodes=2 slurm.sh tunelight run space.yaml --nothing"],
-)  # fmt: skip
-def test_a_command_that_is_wrong_is_found(line):
-    with pytest.raises(Exception, match=r"batches|nothing|invalid syntax"):
-        check_command(line)
 
 
 # --- what sentences name ----------------------------------------------------------------------------------
@@ -158,3 +133,8 @@ def test_files_that_the_map_names_exist(page):
     missing = [text for text in named if not any((place / text).exists() for place in places)]
     assert len(named) > 5
     assert not missing
+
+
+@pytest.mark.parametrize("block", of_language("python"), ids=str)
+def test_python_is_python(block):
+    compile(block.text, str(block), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)

@@ -43,16 +43,6 @@ MOST_CORE_LINES = 33_066
 """As many as there are: what is added takes as much away."""
 FRONT = frozenset({"cli", "__main__"})
 """The commands: neither core, nor extras."""
-LIGHTNING_FLOORS = (
-    ("exact",),
-    ("state",),
-    ("launcher", "strategy_check"),
-    ("guard", "workers"),
-    ("callbacks",),
-    ("strategies",),
-    ("recipe",),
-)
-"""The parts of the lightning room, from the ground up."""
 
 LONGEST_FILE = 800
 LONG_FILES: dict[str, str] = {}
@@ -123,21 +113,6 @@ def test_the_table_of_stairs_is_the_code():
         if not found.typing and (inside := target(found.name, known)) and is_extra(inside) and not is_extra(module)
     }
     assert used == {(module, room) for module, rooms in STAIRS.items() for room in rooms.split()}
-
-
-def test_rooms_inside_the_lightning_room_import_downwards_too():
-    known = modules()
-    parts = [list(group) for group in LIGHTNING_FLOORS]
-    floor = {part: index for index, group in enumerate(parts) for part in group}
-    wrong = []
-    for module, found in every_import():
-        inside = target(found.name, known)
-        if inside is None or not (module.startswith("lightning.") and inside.startswith("lightning.")):
-            continue
-        above, below = module.split(".")[1], inside.split(".")[1]
-        if above != below and floor[above] <= floor[below]:
-            wrong.append(f"{module}:{found.line} imports {inside}")
-    assert not wrong, wrong
 
 
 def test_the_picture_shows_the_table():

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import json
 import re
 import sys
 
 import pytest
 import ray
 import yaml
-from typer.testing import CliRunner
 
 import tunelight as tl
 from tests import docs
 from tests.formats import FORMATS, VERSION, unpacked
-from tunelight.cli import app
 from tunelight.record import read_sweep_file
 from tunelight.reporting import report
 from tunelight.searchers.earlier import read_earlier
@@ -62,24 +59,6 @@ def test_its_trials_are_read(folder):
     (failed,) = results.errors
     assert "8 is too wide" in str(failed.error)
     assert len(results.dataframe()) == len(results.to_study().trials) == 4
-
-
-def test_the_model_of_its_best_checkpoint_is_loaded(folder):
-    from recorded_model import Line  # type: ignore[import-not-found]
-
-    best = tl.SweepResults.load(folder).best
-    assert best.checkpoint is not None
-    assert best.checkpoint.name == "report-000006.ckpt"
-    model = best.load_model(Line)
-    assert isinstance(model, Line)
-    assert model.hparams["hidden"] == 4
-
-
-def test_commands_show_it(folder):
-    for words in (["show", "recorded"], ["show", "recorded", "0"], ["best", "recorded"], ["ls"]):
-        done = CliRunner().invoke(app, [*words, "--json", "--storage", str(folder.parent)])
-        assert done.exit_code == 0, done.output
-        assert "recorded" in done.stdout or json.loads(done.stdout)["trial"] == "00000"
 
 
 def test_it_is_reported_on_and_exported(folder, tmp_path):

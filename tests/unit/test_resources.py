@@ -26,11 +26,6 @@ def test_the_head_holds_nothing_unless_asked() -> None:
     assert (reserve(workers=2).first_bundle, old.first_bundle) == (0, 1)
 
 
-def test_workers_come_from_gpus_first() -> None:
-    words = {"extra_cpu": 8, "extra_gpu": 2}
-    assert reserve(cpus_per_worker=4, gpus_per_worker=1, resources_per_trial=words).workers == 2
-
-
 def test_tune_resources_for_plain_tune() -> None:
     factory = get_tune_resources(2, 3, use_gpu=True, resources_per_worker={"tpu_slice": 1})
     assert factory.bundles == [{"CPU": 3.0, "GPU": 1.0, "tpu_slice": 1.0}] * 2
@@ -56,13 +51,6 @@ def test_tune_resources_for_plain_tune() -> None:
 def test_what_contradicts_itself_or_cannot_train_is_not_reserved(given: Any, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         reserve(**given)
-
-
-def test_nor_for_plain_tune() -> None:
-    with pytest.raises(SettingsError, match=r"resources_per_worker\['GPU'\] must be 0, 1 or a part of one, not 2"):
-        get_tune_resources(resources_per_worker={"GPU": 2})
-    with pytest.raises(SettingsError, match="cannot train on neuron_cores"):
-        get_tune_resources(resources_per_worker={"neuron_cores": 2})
 
 
 def test_a_gang_that_can_never_fit_says_the_numbers_also_where_only_the_sum_would() -> None:
@@ -96,3 +84,10 @@ def test_a_gang_that_a_scheduler_resizes_reserves_what_it_starts_with() -> None:
 def test_a_start_that_the_gang_cannot_have_is_refused(workers: Any, start: int) -> None:
     with pytest.raises(SettingsError, match=r"cannot start with \d\. Give workers=\(least, most\)"):
         reserve(workers=workers).starting(start)
+
+
+def test_nor_for_plain_tune() -> None:
+    with pytest.raises(SettingsError, match=r"resources_per_worker\['GPU'\] must be 0, 1 or a part of one, not 2"):
+        get_tune_resources(resources_per_worker={"GPU": 2})
+    with pytest.raises(SettingsError, match="cannot train on neuron_cores"):
+        get_tune_resources(resources_per_worker={"neuron_cores": 2})

@@ -5,15 +5,10 @@ from __future__ import annotations
 import ast
 import importlib
 import json
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tests.kit.waiting import until
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 with pytest.MonkeyPatch.context() as patch:
@@ -123,23 +118,6 @@ def test_a_short_run_has_figures_only_in_a_folder_of_its_own(folder, monkeypatch
     assert (folder / "measurements.md").read_text() == before
     assert bench.main(["--only", "one", "--short", "--folder", str(folder / "mine")]) == 0
     assert [one.what for one in rows_of(folder / "mine")] == ["--short"]
-
-
-def test_an_interruption_ends_the_benchmark_and_keeps_what_it_measured(folder):
-    script(folder, "one", "headline('a', 1.0); import time; print('waits'); time.sleep(60)")
-    program = (
-        f"import signal, sys; sys.path.insert(0, {str(BENCHMARKS)!r}); import all as bench; from pathlib import Path\n"
-        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n"
-        f"here = Path({str(folder)!r}); bench.HERE, bench.benchmarks = here, lambda name='BENCHMARKS': ['one']\n"
-        "bench.main(['--folder', str(here), '--only', 'one'])"
-    )
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.DEVNULL)
-    printed = folder / "one.txt"
-    until(lambda: printed.exists() and "waits" in printed.read_text(), 30, every_s=0.05)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 143
-    assert [one.what for one in rows_of(folder)] == ["a"]
-    assert "KeyboardInterrupt" in printed.read_text()
 
 
 # --- every benchmark --------------------------------------------------------------------------------------

@@ -345,3 +345,20 @@ def test_report_writes_a_study_instead(runs, tmp_path):
 
 def test_a_report_is_of_one_sweep(runs):
     assert "A report is of one sweep" in call("report", runs, runs, code=2).output
+
+
+def test_json_holds_no_nan(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    written = Writer(tmp_path)
+    written.trial(float("nan"), 0.5)
+    written.record.close()
+    about = json.loads(call("show", "digits", "0", "--json").stdout, parse_constant=pytest.fail)
+    assert about["history"][0]["loss"] is None
+
+
+def test_plan_prints_what_a_sweep_would_take(space):
+    words = [*PLAN, "1x8", "-n", "8"]
+    found = json.loads(call(*words, "--json").stdout)
+    assert found["num_samples"] == 8
+    assert found["verdict"] in " ".join(call(*words).output.split())
+    call(*words, "--deadline", "1s", code=FAILED)

@@ -219,3 +219,9 @@ def test_a_link_does_not_lead_out_of_the_folder(recorded, tmp_path):
     ((error, text),) = call(tmp_path / "inside", ("check", {"space": "space.yaml"}))
     assert error
     assert "is not below" in text
+
+
+def test_a_folder_that_is_missing_is_refused(tmp_path):
+    done = CliRunner().invoke(app, ["mcp", str(tmp_path / "nowhere")])
+    assert done.exit_code == 2
+    assert "There is no folder" in done.output

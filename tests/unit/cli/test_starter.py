@@ -193,3 +193,9 @@ def test_a_module_is_run_as_python_runs_it(tmp_path: Path, monkeypatch: pytest.M
     assert [is_script(file) for file in ("train.py", "pkg.train", "space.yaml", "digits", "a/b.train")] == [
         *(True, True, False, False, False)
     ]
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="cannot be written"):
+        write_starter(Path(tmp_path / "file" / "new"))

@@ -59,23 +59,6 @@ def test_it_takes_what_tunes_own_controller_took_on_virtual_time_within_15_perce
     assert minutes(planned(**told)) == pytest.approx(simulated, rel=0.15)
 
 
-def test_gangs_that_can_grow_end_a_sweep_sooner_and_hold_as_many_slots():
-    told: dict[str, Any] = {"scheduler": "elastic_asha", "max_epochs": 27}
-    fixed, grown = planned(**told, workers=1), planned(**told, workers=(1, 4))
-    assert fixed.workers == grown.workers == 1
-    assert minutes(grown) < 0.8 * minutes(fixed)
-    assert grown.worker_hours
-    assert fixed.worker_hours
-    assert grown.worker_hours.p50 == pytest.approx(fixed.worker_hours.p50, rel=0.1)
-
-
-def test_a_deadline_is_met_or_missed():
-    assert planned(deadline="2h").verdict.startswith("Meets the deadline")
-    missed = planned(deadline=60)
-    assert not missed.feasible
-    assert missed.verdict.startswith("Misses the deadline")
-
-
 def test_a_gang_that_never_fits_is_said_in_words():
     plan = planned(workers=17)
     assert (plan.feasible, plan.at_once) == (False, 0)
@@ -145,3 +128,15 @@ def test_a_grid_ends_with_its_last_configuration(settings: dict[str, Any], trial
     assert tl.plan(space, cluster="1x2", seconds_per_epoch=1, max_epochs=2).num_samples == trials
     axes = tl.SearchSpace({"a": {"grid_search": [1, 2, 3]}}, num_samples=2)
     assert tl.plan(axes, cluster="1x2", seconds_per_epoch=1, max_epochs=2).num_samples == 6
+
+
+def test_a_deadline_is_met_or_missed():
+    assert planned(deadline="2h").verdict.startswith("Meets the deadline")
+    missed = planned(deadline=60)
+    assert not missed.feasible
+    assert missed.verdict.startswith("Misses the deadline")
+
+
+def test_epochs_that_nobody_names_are_asked_for():
+    with pytest.raises(SettingsError, match="max_epochs="):
+        tl.plan(SPACE, cluster="1x2", seconds_per_epoch=1, scheduler="fifo")

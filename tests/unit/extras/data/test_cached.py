@@ -48,16 +48,6 @@ def load(size: int, factor: int = 1) -> dict[str, Any]:
     return {"x": torch.arange(size) * factor, "y": np.arange(size), "name": "digits"}
 
 
-def test_the_same_call_is_carried_out_once():
-    cached = tl.cached(load)
-    one, two = cached(1000), cached(size=1000, factor=1)
-    assert calls == [1000]
-    assert torch.equal(one["x"], two["x"])
-    assert one["name"] == "digits"
-    assert cached(2000)["y"].shape == (2000,)
-    assert calls == [1000, 2000]
-
-
 def test_where_no_file_lies_in_memory_a_process_keeps_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on macOS."""
     monkeypatch.delattr(os, "memfd_create")
@@ -67,24 +57,6 @@ def test_where_no_file_lies_in_memory_a_process_keeps_its_own(monkeypatch: pytes
     one["x"].zero_()
     assert torch.equal(two["x"], cached(1000)["x"])
     assert torch.equal(two["x"], torch.arange(1000))
-
-
-def test_it_is_a_decorator_too_and_keeps_the_functions_name():
-    @tl.cached
-    def answer() -> int:
-        """Tell."""
-        return 42
-
-    assert (answer(), answer.__name__, answer.__doc__) == (42, "answer", "Tell.")
-
-
-def test_a_change_in_place_is_the_callers_alone():
-    cached = tl.cached(load)
-    one = cached(5000)
-    one["x"][0] = one["y"][0] = -1
-    two = cached(5000)
-    assert (int(two["x"][0]), int(two["y"][0])) == (0, 0)
-    assert int(one["x"][0]) == -1
 
 
 def test_other_code_or_another_captured_value_is_another_call():
@@ -185,17 +157,6 @@ def test_what_cannot_be_pickled_is_named():
         tl.cached(lambda: (number for number in range(3)))()
     with pytest.raises(DataError, match="its arguments cannot be pickled"):
         tl.cached(load)(size=(number for number in range(3)))  # type: ignore[arg-type]
-
-
-def test_another_process_of_the_node_gets_it_without_loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
-    tl.cached(load)(100_000)
-    program = """if True:
-        import tunelight as tl
-        from tests.unit.extras.data import test_cached as here
-        print(int(tl.cached(here.load)(100_000)["x"].sum()), here.calls)"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.split() == [str(sum(range(100_000))), "[]"]
 
 
 @pytest.mark.slow

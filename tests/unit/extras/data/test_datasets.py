@@ -12,10 +12,10 @@ import pytest
 import torch
 
 import tunelight as tl
-from tunelight.errors import DataError, ResourceError, SettingsError
+from tunelight.errors import DataError, SettingsError
 from tunelight.extras.data.module import FullLoader, Reading, RowsLoader, ShardLoader
-from tunelight.extras.data.server import _check_reach, check_rows, check_sources, open_dataset, task_error
-from tunelight.resources import Reservation, check_fits, fitted, trials_at_once
+from tunelight.extras.data.server import _check_reach, check_sources, open_dataset, task_error
+from tunelight.resources import Reservation, fitted, trials_at_once
 from tunelight.settings import Settings
 
 NODE = {"CPU": 8.0}
@@ -57,12 +57,6 @@ def test_trials_leave_whole_cpus_free():
     assert trials_at_once(gang, [NODE], 3) == 2
     assert trials_at_once(Reservation(1, cpus_per_worker=0.75), [{"CPU": 2.0}], 1) == 1  # 0.5 are no CPU for a task
     assert trials_at_once(gang, [NODE], 1, most=2) == 2
-
-
-def test_a_trial_that_leaves_no_room_is_refused():
-    with pytest.raises(ResourceError, match=r"8 of the 8 CPUs here.*data_cpus=1 whole CPUs"):
-        check_fits(Reservation(workers=8), [NODE], data_cpus=1)
-    check_fits(Reservation(workers=8), [NODE])
 
 
 def test_an_elastic_gang_shrinks_for_it_and_does_not_grow_back():
@@ -168,13 +162,6 @@ def test_what_a_task_failed_of_is_told_without_rays_frames():
     assert task_error(RuntimeError(outer)) == task_error(RuntimeError(inner))
 
 
-def test_a_dataset_for_validation_needs_one_row():
-    check_rows("val", 1, 1)
-    check_rows("val", None, 1)
-    with pytest.raises(DataError, match="'val' has 0 rows, fewer than the 1 that it takes"):
-        check_rows("val", 0, 1)
-
-
 # --- the data module --------------------------------------------------------------------------------------
 
 
@@ -240,27 +227,6 @@ def test_a_pass_is_an_epoch_and_only_a_leap_opens_the_shard_anew(monkeypatch: py
     assert other.asked[0]["local_shuffle_seed"] == seeds[0]
 
 
-def test_asking_for_the_length_disturbs_no_pass():
-    data, opened, _ = loader(10)
-    batches = iter(data)
-    next(batches)
-    assert len(data) == 3
-    assert len(list(batches)) == 2
-    assert opened == [0]
-
-
-def test_its_length_is_known_where_the_rows_are():
-    assert len(loader(10)[0]) == 3
-    assert len(loader(10, drop_last=True)[0]) == 2
-    with pytest.raises(TypeError, match="no length"):
-        len(loader(10, known=False)[0])
-
-
-def test_an_empty_shard_is_an_error():
-    with pytest.raises(DataError, match="shard of rank 0 is empty in epoch 0"):
-        list(loader(0)[0])
-
-
 def test_a_column_that_is_missing_is_named():
     with pytest.raises(DataError, match=r"no column 'lable'\. Did you mean 'label'.*image, label"):
         Reading(4, ("image", "lable"), None, 1).collate({"image": [1], "label": [2]})
@@ -289,29 +255,6 @@ def arrays(rows: dict[str, Any]) -> dict[str, Any]:
         made[name] = np.empty(len(values), dtype=object if isinstance(values[0], str | list) else np.int64)
         made[name][:] = nested
     return made
-
-
-def test_ray_data_prints_errors_alone_and_handlers_of_others_get_all_of_it(tmp_path: Path):
-    import io
-    import logging
-
-    from tunelight.extras.data.server import ray_data
-
-    ray_data()
-    ours, shown, file = logging.getLogger("ray.data"), io.StringIO(), tmp_path / "ray-data.log"
-    console = [one for one in ours.handlers if type(one).__module__.startswith("ray.") and hasattr(one, "stream")]
-    assert [one.level for one in console] == [logging.ERROR], "what Ray Data shows things by"
-    added: list[logging.Handler] = [logging.StreamHandler(shown), logging.FileHandler(file)]
-    ours.handlers += added
-    try:
-        ray_data()
-        logging.getLogger("ray.data.test").warning("slow")
-        logging.getLogger("ray.data.test").error("broken")
-    finally:
-        ours.handlers = [one for one in ours.handlers if one not in added]
-        added[1].close()
-    assert shown.getvalue() == "slow\nbroken\n"
-    assert file.read_text() == "slow\nbroken\n"
 
 
 class FakeBlocks:
@@ -356,3 +299,15 @@ def test_batches_are_dealt_in_turns_and_only_ones_own_are_made():
     assert list(second) == [[2, 3], [6, 7], [0, 1]]  # the last is borrowed, and leaves no trace
     assert [second.owns(turn) for turn in range(3)] == [True, True, False]
     assert len(first) == 3
+
+
+def test_its_length_is_known_where_the_rows_are():
+    assert len(loader(10)[0]) == 3
+    assert len(loader(10, drop_last=True)[0]) == 2
+    with pytest.raises(TypeError, match="no length"):
+        len(loader(10, known=False)[0])
+
+
+def test_an_empty_shard_is_an_error():
+    with pytest.raises(DataError, match="shard of rank 0 is empty in epoch 0"):
+        list(loader(0)[0])

@@ -300,3 +300,9 @@ def test_parquet_without_a_test_set_or_damaged_is_told(tmp_path):
     (tmp_path / "test.parquet").write_bytes(b"nothing")
     with pytest.raises(ImagesMissingError, match=r"cannot be read.*Fetch and unpack"):
         Cifar10Data(tmp_path / "train.parquet").setup()
+
+
+@pytest.mark.parametrize(("given", "message"), [({"patch": 5}, "patch=5 must divide size=32"), ({"heads": 7}, "heads")])
+def test_a_transformer_that_cannot_be_built_says_why(given, message):
+    with pytest.raises(ValueError, match=message):
+        VisionTransformer(**given)
