@@ -11,3 +11,8 @@ def family(pid: int) -> list[psutil.Process]:
     since = driver.create_time()
     forked = [one for one in psutil.process_iter() if one.name().startswith("ray::") and one.create_time() > since]
     return list({*driver.children(recursive=True), *forked})
+
+
+def over(members: list[psutil.Process]) -> bool:
+    """Tell whether all have ended; who inherited them may not have collected them yet."""
+    return not any(member.is_running() and member.status() != psutil.STATUS_ZOMBIE for member in members)

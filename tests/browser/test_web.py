@@ -112,7 +112,6 @@ def test_a_person_watches_steers_and_resumes_a_sweep(chromium: Any, tmp_path: Pa
         window = Window(context, address)
         assert "token" not in window.page.url
         see_trials_arrive(window)
-        choose_rows(window)
         stop_a_trial_on_its_page(window)
         assert read_record(storage / "live").trials["00000"].state == "STOPPED"
         steer(window)
@@ -150,16 +149,6 @@ def see_trials_arrive(window: Window) -> None:
     window.until(lambda: window.page.evaluate(POINTS) > points, "the curves to grow")
     window.fits()
     window.picture("sweep-running")
-
-
-def choose_rows(window: Window) -> None:
-    """Filter by a condition, and by one that names no column."""
-    window.page.fill("#filter", "trial = 1")
-    window.until(lambda: window.page.locator("#list tbody tr").count() == 1, "one row")
-    assert window.text("#count").startswith("1 of 2 trials")
-    window.page.fill("#filter", "lrr < 1")
-    window.until(lambda: window.text("#count").startswith("There is no column lrr"), "the refusal")
-    window.page.fill("#filter", "")
 
 
 def stop_a_trial_on_its_page(window: Window) -> None:

@@ -10,14 +10,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 import tunelight as tl
 from tests.kit.sweeps import run
 from tests.kit.training import plain
 from tests.kit.waiting import until
-from tests.processes import family
+from tests.processes import family, over
 
 
 def suicidal(config: dict[str, Any]) -> None:
@@ -59,11 +58,6 @@ if __name__ == "__main__":
 """
 
 
-def _over(family: list[psutil.Process]) -> bool:
-    """Tell whether all have ended; who inherited them may not have collected them yet."""
-    return not any(member.is_running() and member.status() != psutil.STATUS_ZOMBIE for member in family)
-
-
 def _start(tmp_path: Path, **how: Any) -> subprocess.Popen[str]:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
@@ -92,7 +86,7 @@ def test_ctrl_c_keeps_what_was_reported_and_returns_it_and_leaves_no_process(tmp
     assert int(trials) >= 1
     assert has_best == "True"
     assert "Traceback" not in output
-    until(lambda: _over(members), 20)
+    until(lambda: over(members), 20)
 
 
 @pytest.mark.slow
@@ -105,7 +99,7 @@ def test_a_signal_to_the_whole_process_group_ends_the_driver_soon_with_the_true_
     assert time.monotonic() - began < 10
     assert "SIGTERM has ended Ray together with the sweep" in output
     assert process.returncode == 75
-    until(lambda: _over(members), 20)
+    until(lambda: over(members), 20)
     assert tl.SweepResults.load(tmp_path / "s").best.history
 
 
@@ -119,5 +113,5 @@ def test_a_second_ctrl_c_ends_at_once_and_leaves_no_process(tmp_path: Path) -> N
     began = time.monotonic()
     process.communicate(timeout=40)
     assert time.monotonic() - began < 15
-    until(lambda: _over(members), 20)
+    until(lambda: over(members), 20)
     assert tl.SweepResults.load(tmp_path / "s").best.history

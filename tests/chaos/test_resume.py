@@ -16,7 +16,7 @@ from ray.tune.experiment import Trial
 
 import tunelight as tl
 from tests.kit.waiting import until
-from tests.processes import family
+from tests.processes import family, over
 from tunelight.cluster.gcs_watch import EXIT_CODE
 from tunelight.schedulers import ASHA
 from tunelight.searchers import RandomSearcher
@@ -78,10 +78,6 @@ def trains(member: psutil.Process) -> bool:
     """Tell whether a process is a worker or a head; Ray's own ones end in time."""
     line = " ".join(member.cmdline())
     return "ray::" in line and "Agent" not in line
-
-
-def over(family: list[psutil.Process]) -> bool:
-    return not any(member.is_running() and member.status() != psutil.STATUS_ZOMBIE for member in family)
 
 
 def told(folder: Path) -> list[Any]:

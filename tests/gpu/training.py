@@ -29,7 +29,6 @@ class Layers(torch.nn.Module):
         self.first, self.last = torch.nn.Linear(INPUTS, width), torch.nn.Linear(width, 1)
 
     def forward(self, x: torch.Tensor) -> Any:
-        """Return (batch, 1)."""
         return self.last(torch.nn.functional.gelu(self.first(x)))
 
 
@@ -45,16 +44,13 @@ class Net(pl.LightningModule):
             self.net.compile(backend=compiler)
 
     def training_step(self, batch: Any, _: int) -> torch.Tensor:
-        """Return the loss."""
         return torch.nn.functional.mse_loss(self.net(batch[0]), batch[1])
 
     def validation_step(self, batch: Any, _: int) -> None:
-        """Log the loss over all ranks."""
         loss = torch.nn.functional.mse_loss(self.net(batch[0]), batch[1])
         self.log("val_loss", loss, sync_dist=True)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return SGD with momentum."""
         return torch.optim.SGD(self.parameters(), lr=self.lr, momentum=0.9)
 
 
@@ -70,11 +66,9 @@ class Points(pl.LightningDataModule):
         return DataLoader(data, BATCH // ranks, sampler=order)
 
     def train_dataloader(self) -> DataLoader[Any]:
-        """Return this rank's share."""
         return self._loader()
 
     def val_dataloader(self) -> DataLoader[Any]:
-        """Return the same points."""
         return self._loader()
 
 
@@ -85,7 +79,6 @@ class Curve(Callback):
         self.losses: list[float] = []
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Note the loss."""
         self.losses.append(float(trainer.callback_metrics["val_loss"]))
 
 
@@ -123,7 +116,6 @@ class Seen(Callback):
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Write it, once."""
         if trainer.global_step:
             return
         context = tl.get_context()
@@ -215,7 +207,6 @@ class Needy(Net):
         self.need = need
 
     def training_step(self, batch: Any, number: int) -> torch.Tensor:
-        """Take the memory for a moment, and return the loss."""
         need = self.need * len(batch[0]) / BATCH
         if self.device.type == "cuda":
             _, total = torch.cuda.mem_get_info()
@@ -241,7 +232,6 @@ class Killed(Callback):
     """Kills its process in the second epoch, while a kernel runs on the GPU that would take a minute."""
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Do so, once."""
         if trainer.current_epoch != 1 or Path(tl.get_context().trial_dir, "killed.jsonl").exists():
             return
         if pl_module.device.type == "cuda":
@@ -272,7 +262,6 @@ class Breaking(Callback):
         self.how = how
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
-        """Do so, in the middle of the epoch."""
         if trainer.current_epoch != 1 or trainer.global_step % 8 != 4:
             return
         if self.how == "step":
@@ -308,13 +297,11 @@ class Big(pl.LightningModule):
         self.net = torch.nn.Linear(width, width, bias=False)
 
     def training_step(self, batch: Any, _: int) -> torch.Tensor:
-        """Return a loss of a few of the weights."""
         self.log("loss", float(self.hparams["lr"]), on_step=False, on_epoch=True, sync_dist=True)
         loss: torch.Tensor = self.net.weight[: len(batch[0]), :INPUTS].square().mean()
         return loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return SGD, which has no state."""
         return torch.optim.SGD(self.parameters(), lr=self.hparams["lr"])
 
 
@@ -322,7 +309,6 @@ class Timed(Callback):
     """Notes how long this rank takes to adopt another member's weights."""
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Time the exchange of this trial's session."""
         exchange: Any = get_session().exchange
         adopt = exchange.adopt
 

@@ -332,3 +332,87 @@ def fewer_batches_than_ranks(make: Callable[..., pl.Trainer]) -> Any:
         for data in ([loader(1)], [loader(3)])
     ]
     return found, predicted(trainer, loader(2), model)
+
+
+@case
+def predictions_of_two_loaders(make: Callable[..., pl.Trainer]) -> Any:
+    return predicted(make(), [loader(5), loader(1)])
+
+
+class Updated(pl.LightningModule):
+    """Computes a metric only if it has something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.metric = torchmetrics.MeanMetric()
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.metric.update(batch[0].mean(), weight=len(batch[0]))
+
+    def on_validation_epoch_end(self) -> None:
+        if self.metric.update_called:
+            self.log("metric", self.metric.compute())
+            self.metric.reset()
+
+
+class Named(Updated):
+    """Logs names for some batches only: ranks have others, and not as many."""
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        super().validation_step(batch, batch_idx)
+        x, _ = batch
+        self.log("long" if len(x) == 2 else "short", x.sum(), sync_dist=True, batch_size=len(x))
+        if float(x[0, 0]) > 0:
+            self.log("positive", x[0, 0], reduce_fx="max", sync_dist=True)
+
+
+@case
+def names_of_some_batches(make: Callable[..., pl.Trainer]) -> Any:
+    return [numbers(make().validate(Named(), loader(size), verbose=False)[0]) for size in (1, 3, 5, 7)]
+
+
+class Split(IterableDataset[Any]):
+    """Splits itself by rank, as litdata and WebDataset do."""
+
+    def __init__(self, sized: bool) -> None:
+        if sized:
+            self.__class__ = Sized
+
+    def mine(self) -> range:
+        met = torch.distributed.is_initialized()
+        rank, size = (torch.distributed.get_rank(), torch.distributed.get_world_size()) if met else (0, 1)
+        return range(rank, 7, size)
+
+    def __iter__(self) -> Iterator[Any]:
+        whole = data(7)
+        return (whole[n][0] for n in self.mine())
+
+
+class Sized(Split):
+    def __len__(self) -> int:
+        return len(self.mine())
+
+
+@case
+def predictions_of_data_that_splits_itself(make: Callable[..., pl.Trainer]) -> Any:
+    found = [torch.cat(predicted(make(), DataLoader(Split(sized), batch_size=2))) for sized in (False, True)]
+    return [sorted(rows.tolist()) for rows in found]
+
+
+class Finding(Usual):
+    """Looks its prediction writer up in each step, as pytorch-forecasting does."""
+
+    def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
+        trainer: Any = self.trainer
+        (writer,) = (one for one in trainer.callbacks if isinstance(one, BasePredictionWriter))
+        assert writer.interval.on_batch
+        return super().predict_step(batch, batch_idx, dataloader_idx)
+
+
+@case
+def a_writer_is_found_in_each_step(make: Callable[..., pl.Trainer]) -> Any:
+    class Writer(BasePredictionWriter):
+        def write_on_batch_end(self, *_: Any) -> None:
+            pass
+
+    return predicted(make(callbacks=[Writer("batch")]), loader(5), Finding())

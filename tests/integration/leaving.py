@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,27 +49,6 @@ class Data(pl.LightningDataModule):
 
     def val_dataloader(self) -> DataLoader[Any]:
         return self._loader(32, False)
-
-
-def save(step: int, file: str) -> None:
-    """Write a checkpoint of a loop, on rank 0: all ranks are called with one path."""
-    if tl.get_context().rank == 0:
-        Path(file).write_text(str(step))
-
-
-def loop(config: dict[str, Any]) -> None:
-    """Train for a while by a loop of its own, which goes on where it left; it reports once, at its end."""
-    me, start = tl.get_context(), 0
-    if (path := tl.get_checkpoint_path()) is not None:
-        start = int(Path(path).read_text())
-    with Path(me.trial_dir, f"starts-{me.rank}.txt").open("a") as log:
-        print(start, file=log)
-    for step in range(start, 200):
-        time.sleep(0.03)
-        torch.distributed.barrier()
-        if me.preempted():
-            tl.report({"val_loss": 200.0 - step}, partial(save, step + 1))
-    tl.report({"val_loss": 0.0})
 
 
 def settings(folder: Path | str, name: str, **more: Any) -> dict[str, Any]:

@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 
 import tunelight as tl
 from tests.conftest import share_holdings
-from tests.integration.feeding import data_module, digits, seen, to_batch, write_digits
-from tests.kit.training import trainer
+from tests.integration.feeding import digits, seen, to_batch, write_digits
 from tunelight import messages
 from tunelight.cli import app
 from tunelight.errors import DataError, ResourceError
@@ -77,35 +76,6 @@ def test_a_sweep_on_parquet_sees_each_row_once_an_epoch_and_learns(
     assert "cached dataset 'train': 1077 rows" in (tmp_path / "s" / "record.jsonl").read_text()
 
 
-def killed_once(config: dict[str, Any]) -> None:
-    """Lose rank 1 in the second epoch, once."""
-    import os
-    import signal
-
-    from tests.integration.feeding import Seen
-    from tunelight.compat.lightning import pl
-
-    class Kill(pl.Callback):
-        def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
-            mark = Path(tl.get_context().trial_dir, "killed")
-            if trainer.current_epoch == 1 and batch_idx == 3 and trainer.global_rank == 1 and not mark.exists():
-                mark.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    report = tl.TuneReportCheckpointCallback({"loss": "val_loss", "acc": "val_acc"}, on="validation_end")
-    made: Any = trainer(3, report, num_sanity_val_steps=0)
-    made.callbacks.append(Kill())
-    made.fit(Seen(lr=config["lr"], hidden=64), datamodule=data_module())
-
-
-@pytest.mark.slow
-def test_a_trial_that_lost_a_rank_trains_on_the_same_rows(ray4: Any, tmp_path: Path, parquet: dict[str, Any]) -> None:
-    whole = sweep(tmp_path, datasets=parquet, cache=True, epochs=3)
-    lost = sweep(tmp_path, killed_once, name="lost", datasets=parquet, cache=True)
-    assert check_epochs(lost.best.path, 3) == check_epochs(whole.best.path, 3)
-    assert lost.best.value == pytest.approx(whole.best.value, abs=1e-6)
-
-
 class Resize(GangScheduler):
     """Give a gang one size after the other, five reports after it has the last one; then stop its trial."""
 
@@ -142,34 +112,6 @@ def test_a_gang_that_is_resized_sees_whole_epochs_again_after_that_in_which_it_w
     for epoch in whole:
         rows = [row for shard in seen(run.best.path)[epoch] for row in shard]
         assert len(set(rows)) == len(rows) >= ROWS - 1, f"epoch {epoch}"
-
-
-@pytest.mark.slow
-def test_validation_is_that_of_one_process_for_any_number_of_ranks(
-    ray4: Any, tmp_path: Path, parquet: dict[str, Any]
-) -> None:
-    settings: dict[str, Any] = {"datasets": parquet, "cache": True, "evaluation": "exact"}
-    values = [sweep(tmp_path, untrained, name=f"s{n}", workers=n, **settings).best.value for n in (1, 2, 3)]
-    assert values == pytest.approx([values[0]] * 3, abs=1e-6)
-
-
-def untrained(config: dict[str, Any]) -> None:
-    """Report the validation loss of a model that learns nothing."""
-    from tests.integration.feeding import Seen
-
-    report = tl.TuneReportCallback({"acc": "val_loss"}, on="validation_end")
-    trainer(1, report, limit_train_batches=1).fit(Seen(lr=0.0), datamodule=data_module())
-
-
-@pytest.mark.slow
-def test_trials_leave_room_for_preprocessing(ray4: Any, tmp_path: Path, parquet: dict[str, Any]) -> None:
-    """On 4 CPUs, two trials of 2 workers would take all of them, and wait for data for ever."""
-    results = sweep(tmp_path, datasets=parquet, num_samples=3, scheduler="asha", max_epochs=2)
-    assert len(results.trials) == 3
-    running: set[str] = set()
-    for trial, state in zip(*(record(results.folder, "state", key) for key in ("trial", "state")), strict=True):
-        running = running | {trial} if state == "RUNNING" else running - {trial}
-        assert len(running) <= 1
 
 
 @pytest.mark.slow

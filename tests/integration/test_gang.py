@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -91,56 +90,6 @@ def fails_inside(config: dict[str, Any]) -> None:
     dist.all_reduce(torch.ones(1))
 
 
-def stuck(config: dict[str, Any]) -> None:
-    import time
-
-    import tunelight as tl
-
-    if tl.get_context().rank == 1:
-        raise ValueError("gone")
-    time.sleep(60)
-
-
-def as_torchrun_has_it(config: dict[str, Any]) -> None:
-    """Train two epochs of DDP by what the environment says, as a script written for torchrun does."""
-    import os
-
-    import torch
-    import torch.distributed as dist
-    from lightning_fabric.plugins.environments import TorchElasticEnvironment
-    from torch.nn.parallel import DistributedDataParallel
-
-    import tunelight as tl
-
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    assert (rank, size) == (dist.get_rank(), dist.get_world_size())
-    ours = TorchElasticEnvironment()
-    assert ours.detect()
-    me = tl.get_context()
-    assert (ours.global_rank(), ours.world_size(), ours.local_rank(), ours.node_rank()) == (
-        me.rank, me.world_size, me.local_rank, me.node_rank,
-    )  # fmt: skip
-    x = torch.arange(32.0).reshape(32, 1)[rank::size] / 32
-    model = DistributedDataParallel(torch.nn.Linear(1, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=config["lr"])
-    for epoch in range(2):
-        loss = torch.nn.functional.mse_loss(model(x), 2 * x)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        weights = [torch.empty_like(model.module.weight) for _ in range(size)]
-        dist.all_gather(weights, model.module.weight.detach())
-        assert torch.equal(weights[0], weights[-1])
-        tl.report({"loss": loss, "epoch": epoch, "pid": os.getpid(), "store": os.environ["MASTER_PORT"]})
-    if config.get("ends"):
-        dist.destroy_process_group()
-    if config.get("again"):
-        dist.init_process_group("gloo")  # by the environment's variables alone
-        dist.all_reduce(torch.ones(1))
-        dist.destroy_process_group()
-    os.environ["RANK"] = "7"  # put back for the next trial
-
-
 def by_hand(config: dict[str, Any]) -> None:
     import torch.distributed as dist
 
@@ -151,20 +100,6 @@ def fabric_of_three(config: dict[str, Any]) -> None:
     from lightning_fabric import Fabric
 
     Fabric(accelerator="cpu", strategy="ddp", devices=3).launch()
-
-
-def test_a_loop_written_for_torchrun_trains_and_may_destroy_its_group(warm: list[Gang], tmp_path: Path) -> None:
-    gang = take(warm)
-    pids, stores = [], []
-    for config in ({}, {"ends": True}, {"ends": True, "again": True}, {}):
-        reports, cause, _ = run(gang, tmp_path, as_torchrun_has_it, lr=0.1, **config)
-        assert cause is None
-        first, last = (report.metrics for report in reports)
-        assert last["loss"] < first["loss"]
-        pids.append(last["pid"])
-        stores.append(last["store"])
-    assert len(set(pids)) == 1  # the same warm process
-    assert [one == other for one, other in pairwise(stores)] == [True, False, False]  # met again where it had to
 
 
 @pytest.mark.parametrize(
@@ -194,27 +129,6 @@ def test_a_failing_rank_frees_its_peers_and_is_the_cause(warm: list[Gang], tmp_p
     assert cause is None
     assert reports[0].metrics["sum"] == 3.0
     assert [location.pid for location in gang.locations] == pids
-
-
-def test_a_rank_that_does_not_answer_makes_the_gang_unfit_at_once(warm: list[Gang], tmp_path: Path) -> None:
-    gang = take(warm)
-    try:
-        _, cause, seconds = run_until_failed(gang, tmp_path, stuck)
-        assert (cause.rank, cause.type_name) == (1, "ValueError")
-        assert seconds < 30  # it sleeps for longer
-        assert "rank 0 did not end" in str(gang.unfit)
-    finally:
-        gang.close()
-
-
-def run_until_failed(gang: Gang, tmp_path: Path, train: Any) -> tuple[None, Any, float]:
-    gang.heal()
-    began = time.monotonic()
-    gang.start(*tasks.here(tmp_path, cloudpickle.dumps(train)))
-    while True:
-        event = gang.next_event(60)
-        if isinstance(event, Ended) and event.error is not None:
-            return None, gang.fail(event.error)[0], time.monotonic() - began
 
 
 def test_nothing_of_the_gang_listens_beyond_its_interface(warm: list[Gang], tmp_path: Path) -> None:

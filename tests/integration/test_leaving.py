@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import signal
 import time
@@ -13,12 +12,8 @@ import pytest
 from ray.tune import Callback
 
 import tunelight as tl
-from tests.integration.leaving import EPOCHS, SPACE, loop, settings
-from tests.kit.waiting import until
+from tests.integration.leaving import EPOCHS, SPACE, settings
 from tunelight.errors import PreemptedError
-
-ROOT = Path(__file__).parents[2]
-wait = functools.partial(until, limit_s=60, every_s=0.05)
 
 
 class Signalled(Callback):
@@ -73,17 +68,3 @@ def test_after_sigterm_a_sweep_ends_with_exit_code_75_and_goes_on_from_the_step_
         assert [report["training_iteration"] for report in results.trials[0].history] == [1, EPOCHS]
         close = pytest.approx([report["val_loss"] for report in undisturbed[0][1]], rel=1e-4)
         assert [report["val_loss"] for report in results.trials[0].history] == close
-
-
-def test_a_loop_of_its_own_hears_of_it_and_writes_a_checkpoint(ray4: Any, tmp_path: Path) -> None:
-    own = {"train": loop, "model": None, "data": None, "max_epochs": None, "trainer_args": None}
-    with pytest.raises(PreemptedError):
-        tl.run({"lr": 1.0}, **settings(tmp_path, "s", callbacks=[Signalled(2.0)], **own))
-    results = tl.run({"lr": 1.0}, **settings(tmp_path, "s", callbacks=[], resume=True, **own))
-    (trial,) = results.trials
-    assert trial.state == "FINISHED"
-    assert trial.history[-1]["val_loss"] == 0.0
-    begun = [int(line) for line in (trial.path / "starts-1.txt").read_text().split()]
-    assert begun[0] == 0
-    assert 0 < begun[1] < 200
-    assert trial.history[0]["val_loss"] == 200.0 - (begun[1] - 1)

@@ -79,25 +79,6 @@ class Doomed(Callback):
             time.sleep(0.05)
 
 
-class Together(Callback):
-    """Let two trials begin at once, and take their time: in plain Tune nobody waits for who begins later."""
-
-    def on_train_start(self, trainer: pl.Trainer, *_: Any) -> None:
-        folder = Path(tl.get_context().trial_dir)
-        (folder / "began").touch()
-        Doomed._wait(lambda: len(list(folder.parent.glob("*/began"))) == 2)
-
-    def on_train_epoch_start(self, *_: Any) -> None:
-        import time
-
-        time.sleep(0.3)
-
-
-def together(config: dict[str, Any]) -> None:
-    """Train as :func:`digits`, two trials at once."""
-    digits(config, Together())
-
-
 def digits(config: dict[str, Any], *callbacks: Callback) -> None:
     """Train the digits; report, and write a checkpoint, after each epoch."""
 
@@ -199,28 +180,3 @@ def test_where_the_parents_worker_has_died_its_checkpoint_is_taken(ray4: Any, tm
     now = after(results.trials[1], 2)
     assert now["weights"] == after(results.trials[0], 2)["weights"]
     assert now["lr"] == now["hparam"] == change["config"]["lr"]  # and not the parent's, as in the checkpoint
-
-
-@pytest.mark.slow
-def test_plain_tune_runs_it_too(ray4: Any, tmp_path: Path) -> None:
-    from ray import tune
-
-    pbt = tl.GangPBT(
-        perturbation_interval=2,
-        hyperparam_mutations={"lr": tl.loguniform(1e-6, 1e-1)},
-        max_t=8,
-        max_lead=2,
-        resample_probability=0,
-    )
-    tuner = tune.Tuner(
-        tl.gang_trainable(together, workers=2, metric="loss"),
-        param_space={"lr": tune.grid_search([1e-2, 1e-6]), "epochs": 8},
-        tune_config=tune.TuneConfig(metric="loss", mode="min", scheduler=pbt, reuse_actors=True),
-        run_config=tune.RunConfig(storage_path=str(tmp_path), name="plain", verbose=0),
-    )
-    results: Any = tuner.fit()
-    assert not results.errors
-    first, second = (Path(result.path) for result in results)
-    lines = [json.loads(line) for line in Path(second, "seen-0.jsonl").read_text().splitlines()]
-    theirs = [json.loads(line)["weights"] for line in Path(first, "seen-0.jsonl").read_text().splitlines()]
-    assert any(line["weights"] in theirs and line["lr"] == line["hparam"] > 1e-3 for line in lines)

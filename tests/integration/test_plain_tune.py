@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
+from ray.tune.schedulers import ASHAScheduler
 
 import tunelight as tl
-from tests.kit.training import plain, saving
+from tests.kit.training import plain
 
 
 @pytest.fixture(autouse=True)
@@ -76,18 +76,3 @@ def test_a_failed_trial_keeps_its_checkpoints_and_is_restored_from_the_last(ray4
     assert not restored.errors
     assert [metrics["loss"] for _, metrics in restored[0].best_checkpoints] == [1 / 3, 1 / 4]
     assert list(restored[0].metrics_dataframe["training_iteration"]) == [1, 2, 3, 4]
-
-
-@pytest.mark.slow
-def test_population_based_training_exploits_checkpoints_of_others(ray4: Any, tmp_path: Path) -> None:
-    pbt = PopulationBasedTraining(
-        time_attr="training_iteration", perturbation_interval=2,
-        hyperparam_mutations={"lr": tune.loguniform(1e-3, 1e-1)},
-        quantile_fraction=0.5, resample_probability=1.0, require_attrs=False,
-    )  # fmt: skip
-    grid = tuner(
-        tl.gang_trainable(saving, workers=2, metric="loss"), tmp_path,
-        space={"lr": tune.uniform(0.001, 0.1), "epochs": 6}, config={"num_samples": 2, "scheduler": pbt},
-    )  # fmt: skip
-    assert not grid.errors, grid.errors
-    assert all(result.metrics["training_iteration"] >= 6 for result in grid)

@@ -53,17 +53,3 @@ def test_the_best_are_trained_again_on_warm_gangs_and_the_winner_has_the_best_me
     assert results.best.value == min(best.values)
     assert "of 2 trainings" in results.summary()
     assert results.dataframe()["repeats"].notna().sum() == len(again)
-
-
-def test_each_training_gets_its_fold_and_a_resumed_sweep_goes_on_with_the_next(ray4: Any, tmp_path: Path) -> None:
-    first = run(tmp_path, scheduler="fifo")
-    assert {trial.history[-1]["fold"] for trial in first} == {-1}
-    folded = run(tmp_path / "folds", scheduler="fifo", repeats=tl.Folds(2, top=2))
-    assert folded.trials[0].history[-1]["folds"] == 2
-    grown = run(tmp_path, scheduler="fifo", repeats={"top": 2, "repeats": 2}, resume=True)
-    assert [trial.repeats for trial in grown.every_trial][4:] == ["00001", "00000"]
-    more = run(tmp_path, scheduler="fifo", repeats={"top": 2, "repeats": 3}, resume=True, num_samples=5)
-    assert more.every_trial[6].repeats is None  # the fifth trial of the search comes first
-    assert [(trial.repeats, trial.repetition) for trial in more.every_trial][7:] == [("00001", 2), ("00000", 2)]
-    for standing in folded.repeated():
-        assert [folded.trial(name).history[-1]["fold"] for name in standing.trials] == [0, 1]

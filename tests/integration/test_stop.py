@@ -108,3 +108,19 @@ def test_a_pause_among_reports_that_came_together_loses_none_and_repeats_none(ra
     assert trial.state == "FINISHED"
     assert "PAUSED" in states(results, trial.id)
     assert [report["training_iteration"] for report in trial.history] == list(range(1, 31))
+
+
+def test_a_time_budget_ends_the_sweep_and_keeps_what_was_reported(ray4: Any, tmp_path: Path) -> None:
+    def slow(config: dict[str, Any]) -> None:
+        import time
+
+        for number in range(1000):
+            time.sleep(0.1)
+            tl.report({"loss": 1 / (number + 1)})
+
+    results = tl.run(
+        {"x": tl.uniform(0, 1)}, slow, metric="loss", num_samples=2, workers=1, scheduler="fifo", time_budget=12,
+        storage=tmp_path, name="s", progress=False,
+    )  # fmt: skip
+    assert results.num_interrupted == 2
+    assert results.best.history

@@ -133,13 +133,6 @@ def test_another_machine_goes_on_from_the_store_alone(
     assert "00002" in shown.output
 
 
-def test_a_bucket_that_is_not_there_is_told_before_ray_starts(bucket: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("tunelight.sweep.run.connected", lambda *_: pytest.fail("Ray is asked first"))
-    with pytest.raises(StorageError, match="s3://other/sweeps/s cannot be written"):
-        tl.run({"lr": tl.uniform(0, 1)}, print, metric="loss", storage="s3://other/sweeps", name="s")
-
-
 @pytest.mark.slow  # beside the Ray that other tests share, its driver finds no room to start
 @pytest.mark.timeout(240)
 def test_a_sweep_in_a_store_is_steered_on_its_drivers_machine(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -136,11 +135,6 @@ def test_trainers_share_warm_workers(warm_gangs: Any) -> None:
     assert {location.pid for held in warm_gangs._idle for location in held.gang.locations} == pids
 
 
-def test_more_workers_than_the_cluster_has_is_an_error_with_numbers() -> None:
-    with pytest.raises(errors.ResourceError, match=r"num_workers=9\) needs 9 workers .*9 CPU \(there are 4\)"):
-        trainer(tl.RayStrategy(num_workers=9)).fit(Small(), data())
-
-
 def test_slots_of_one_host_share_its_bundle() -> None:
     strategy = tl.HorovodRayStrategy(num_hosts=1, num_slots=2)
     with strategy:
@@ -155,13 +149,6 @@ def test_a_strategy_of_another_trainer_is_refused() -> None:
     trainer(strategy, precision="bf16-mixed").fit(Small(), data())
     with pytest.raises(errors.StrategyError, match="another Trainer"):
         first.fit(Small(), data())
-
-
-def test_what_cannot_be_pickled_is_named(warm_gangs: Any) -> None:
-    model = Small()
-    model.layer.lock = threading.Lock()  # type: ignore[assignment]  # what a user might do
-    with pytest.raises(errors.TrainFunctionError, match=r"model\.layer\.lock cannot be sent to the workers"):
-        trainer().fit(model, data())
 
 
 def test_checkpoints_reach_nodes_with_other_disks_and_come_back(
@@ -356,15 +343,6 @@ def test_a_worker_s_exception_is_raised_on_the_driver_and_heard_by_all_callbacks
     assert caught.value.code == 7
     assert noting.heard == [caught.value]
     assert kept.heard == []
-
-
-def test_predictions_are_whole_and_in_order() -> None:
-    loader = data(13, 3)
-    here = trainer("auto").predict(Small(), loader)
-    there = trainer().predict(Small(), loader)
-    assert there is not None
-    assert here is not None
-    assert all(torch.equal(one, other) for one, other in zip(there, here, strict=True))
 
 
 @pytest.mark.parametrize("settings", [{"devices": 3}, {"num_nodes": 2, "devices": 2}])

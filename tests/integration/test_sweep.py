@@ -36,52 +36,6 @@ def test_a_fifo_sweep_trains_every_trial_to_its_end_and_is_read_back_and_exporte
         run(SPACE, plain, tmp_path, 3)
 
 
-@pytest.mark.slow
-def test_a_model_sweep_builds_the_parts_and_loads_its_best_model(ray4: Any, tmp_path: Path) -> None:
-    results = tl.run(
-        {"model.lr": tl.uniform(0.01, 0.1), "data.batch_size": tl.choice([8, 16])},
-        model=Line, data=LineData, max_epochs=3, metric="val_loss", num_samples=2, workers=2, seed=1,
-        trainer_args={"accelerator": "cpu"}, storage=tmp_path, name="m", progress=False,
-    )  # fmt: skip
-    assert not results.errors, results.errors[0].error
-    model = results.best.load_model()
-    assert isinstance(model, Line)
-    assert model.hparams["lr"] == pytest.approx(results.best_config["model.lr"])
-    files = sorted(path.name for path in results.best.path.glob("checkpoints/*.ckpt"))
-    assert len(files) <= 3
-    assert (results.best.path / "lightning_logs").is_dir()
-
-
-def test_a_trainer_without_our_strategy_is_caught(ray4: Any, tmp_path: Path) -> None:
-    def alone(config: dict[str, Any]) -> None:
-        from tunelight.compat.lightning import pl
-
-        lone = pl.Trainer(max_epochs=1, logger=False, enable_checkpointing=False, accelerator="cpu")
-        lone.fit(Line(), datamodule=LineData())
-        tl.report({"loss": 1})
-
-    results = run(SPACE, alone, tmp_path, 1)
-    assert "strategy=tunelight.RayStrategy()" in str(results.errors[0].error)
-
-
-@pytest.mark.slow
-def test_a_metric_that_is_not_synced_is_warned_about(
-    ray4: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    class Unsynced(Line):
-        def validation_step(self, batch: Any, _: int) -> None:
-            self.log("val_loss", self.net(batch[0]).mean(), on_epoch=True)
-
-    def train(config: dict[str, Any]) -> None:
-        from tests.kit.training import trainer
-
-        trainer(1).fit(Unsynced(), datamodule=LineData())
-
-    results = run(SPACE, train, tmp_path, 1, progress=True)
-    assert not results.errors
-    assert "val_loss is logged without sync_dist=True" in capsys.readouterr().out
-
-
 def test_a_failed_trial_is_tried_again_from_its_last_checkpoint(ray4: Any, tmp_path: Path) -> None:
     def fragile(config: dict[str, Any]) -> None:
         context = tl.get_context()

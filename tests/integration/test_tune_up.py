@@ -12,7 +12,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import tunelight as tl
 from tunelight.compat.lightning import pl
-from tunelight.errors import SettingsError
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -20,17 +19,15 @@ pytestmark = pytest.mark.timeout(180)
 class Net(pl.LightningModule):
     """A network with all that a sweep's model may bring: a plateau scheduler, validation, hyperparameters."""
 
-    def __init__(self, lr: float = 0.01, fails_alone: bool = False) -> None:
+    def __init__(self, lr: float = 0.01) -> None:
         super().__init__()
-        self.lr, self.fails_alone = lr, fails_alone
+        self.lr = lr
         self.net: Any = self.layers()
 
     def layers(self) -> Any:
         return nn.Linear(4, 1)
 
     def training_step(self, batch: Any, _: int) -> torch.Tensor:
-        if self.fails_alone and self.trainer.world_size == 1:
-            raise RuntimeError("not on one worker")
         return nn.functional.mse_loss(self.net(batch[0]), batch[1])
 
     def validation_step(self, batch: Any, _: int) -> None:
@@ -105,11 +102,6 @@ def test_a_slow_loader_is_named_and_gets_workers(ray4):
     assert alone.data_share > 0.8
     assert result.fastest.loader_workers == 2
     assert result.settings(result.fastest)["space"]["data.num_workers"] == 2
-
-
-def test_where_nothing_can_be_measured_the_first_reason_is_the_error(ray4):
-    with pytest.raises(SettingsError, match=r"No setting could be measured\. RuntimeError: not on one worker"):
-        tuned(fixed={"model.fails_alone": True}, try_workers=[1])
 
 
 def test_what_cannot_be_varied_is_named_with_the_argument_to_add(ray4):

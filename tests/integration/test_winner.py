@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,11 +12,8 @@ import torch
 
 import tunelight as tl
 from tests import flavours
-from tests.kit.sweeps import run
-from tests.kit.training import Line, LineData, saving
+from tests.kit.training import Line, LineData
 from tunelight.digits import DigitsClassifier, DigitsData
-
-ROOT = Path(__file__).parents[2]
 
 
 def sweep(folder: Path, **kwargs: Any) -> tl.SweepResults:
@@ -44,17 +39,6 @@ def test_trials_that_ran_on_a_used_gang_and_were_stopped_are_reproduced(ray4: An
         assert [one.id for one in again.trials] == [trial.id]
         assert again.trials[0].seed == trial.seed
         assert again.trials[0].config == trial.config
-
-
-@pytest.mark.slow
-def test_a_trial_is_reproduced_by_a_new_process_and_a_train_function_too(ray4: Any, tmp_path: Path) -> None:
-    results = run({"lr": tl.loguniform(1e-3, 1e-1), "epochs": tl.choice([3])}, saving, tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-m", "tunelight", "reproduce", str(results.folder), "1", "--json"],
-        capture_output=True, text=True, cwd=ROOT, check=False, timeout=110,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["same"]
 
 
 @pytest.mark.usefixtures("warm_gangs")

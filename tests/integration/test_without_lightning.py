@@ -100,9 +100,3 @@ def test_after_a_killed_rank_training_goes_on_as_if_nothing_had_been(ray4: Any, 
     assert len(whole.history) == len(killed.history) == example.EPOCHS
     losses = [[row["loss"] for row in trial.history] for trial in (whole, killed)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
-
-
-def test_a_gang_of_one_trains(ray4: Any, tmp_path: Path, example: Any) -> None:
-    results = sweep(example.train, tmp_path, example, [3e-3, 3e-3], workers=1)
-    assert not results.errors
-    assert [len(trial.history) for trial in results.trials] == [example.EPOCHS] * 2

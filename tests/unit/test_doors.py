@@ -37,7 +37,7 @@ BROUGHT_BY_USERS = {
 """Libraries that are used where they are and missed nowhere: no dependency."""
 
 MOST_FLOORS = 12
-MOST_LINES = {"tunelight": 49_601, "tests": 52_280, "benchmarks": 8_826}
+MOST_LINES = {"tunelight": 49_601, "tests": 50_865, "benchmarks": 8_826}
 MOST_FILES = 256
 MOST_CORE_LINES = 33_066
 """As many as there are: what is added takes as much away."""
@@ -182,28 +182,19 @@ def test_importing_a_room_stays_cheap(statement, unwanted):
             "import ray",
             "forces the door from session to ray: it may import no third-party library",
         ),
-        ("session", "from tunelight.gang.worker import A", "from session to gang.worker"),
-        ("gang.gang", "def f():\n    import torch", "forces the door from gang.gang to torch"),
         ("gang.worker", "import torch", "gang.worker may import torch only inside a function"),
-        ("gang.worker", "from ray import tune", "from gang.worker to ray.tune"),
         (
             "gang.worker",
             "import ray\ndef f():\n    ray.tune.report({})",
             "from gang.worker to ray.tune.report",
         ),
         ("record", "from ray.tune import Tuner", "from record to ray.tune.Tuner"),
-        ("record", "import ray", "from record to ray"),
         ("schedulers.asha", "from tunelight import ASHA", "imports the front door"),
         ("attic", "import os", "the room 'attic' has no entry in ROOMS"),
         (
             "settings.values",
             "if TYPE_CHECKING:\n    from tunelight.space import SearchSpace",
             "from settings.values to space",
-        ),
-        (
-            "lightning.state.rates",
-            "from tunelight.cluster.connect import use_ray",
-            "from lightning.state.rates to cluster",
         ),
     ],
 )

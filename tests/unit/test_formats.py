@@ -61,6 +61,17 @@ def test_its_trials_are_read(folder):
     assert len(results.dataframe()) == len(results.to_study().trials) == 4
 
 
+def test_the_model_of_its_best_checkpoint_is_loaded(folder):
+    from recorded_model import Line  # type: ignore[import-not-found]
+
+    best = tl.SweepResults.load(folder).best
+    assert best.checkpoint is not None
+    assert best.checkpoint.name == "report-000006.ckpt"
+    model = best.load_model(Line)
+    assert isinstance(model, Line)
+    assert model.hparams["hidden"] == 4
+
+
 def test_it_is_reported_on_and_exported(folder, tmp_path):
     results = tl.SweepResults.load(folder)
     assert "model.hidden" in report(results, tmp_path / "report.html").read_text()

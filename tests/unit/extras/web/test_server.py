@@ -93,74 +93,59 @@ def test_this_machine_by_its_own_names_or_behind_a_tunnel_is_answered(served: Se
     assert served.ask("/", Host=host).status == 200
 
 
-class TestActions:
-    BODY = json.dumps({"sweep": "digits", "do": "stop"}).encode()
+ACT = json.dumps({"sweep": "digits", "do": "stop"}).encode()
 
-    def cookie(self, served: Served) -> str:
-        return f"tunelight_{hashlib.sha256(served.token.encode()).hexdigest()[:12]}={served.token}"
 
-    def test_a_page_of_another_site_cannot_act(self, served: Served) -> None:
-        for origin in (
-            "http://evil.example",
-            "null",
-            "http://127.0.0.1:1",
-            f"http://127.0.0.1:{served.port}.evil.example",
-        ):
-            found = served.ask(
-                "/api/act",
-                method="POST",
-                body=self.BODY,
-                token=None,
-                Cookie=self.cookie(served),
-                Origin=origin,
-                Content_Type="application/json",
-            )
-            assert found.status == 403, origin
-        sent: dict[str, Any] = {"Cookie": self.cookie(served), "Content_Type": "application/json"}
-        assert served.ask("/api/act", method="POST", body=self.BODY, token=None, **sent).status == 403  # no Origin
+def act(served: Served, **headers: Any) -> Any:
+    """Send a command as a browser does that has the page's cookie."""
+    cookie = f"tunelight_{hashlib.sha256(served.token.encode()).hexdigest()[:12]}={served.token}"
+    sent = {"Origin": f"http://127.0.0.1:{served.port}", "Content_Type": "application/json", **headers}
+    given: dict[str, Any] = {name: value for name, value in sent.items() if value is not None}
+    return served.ask("/api/act", method="POST", body=ACT, token=None, Cookie=cookie, **given)
 
-    def test_a_form_or_a_link_cannot_act(self, served: Served) -> None:
-        own: dict[str, Any] = {"Cookie": self.cookie(served), "Origin": f"http://127.0.0.1:{served.port}"}
-        for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
-            found = served.ask("/api/act", method="POST", body=self.BODY, token=None, Content_Type=kind, **own)
-            assert found.status == 415
-        assert served.ask("/api/act?sweep=digits&do=stop").status == 405
-        assert served.ask("/api/act", method="DELETE").status == 405
 
-    def test_a_page_of_the_server_is_told_why_a_command_is_refused(self, served: Served) -> None:
-        own: dict[str, Any] = {"Cookie": self.cookie(served), "Origin": f"http://127.0.0.1:{served.port}"}
-        found = served.ask(
-            "/api/act", method="POST", body=self.BODY, token=None, Content_Type="application/json", **own
-        )
-        said = "No process runs the sweep digits, so it cannot be told to stop."
-        assert (found.status, json.loads(found.text)) == (200, {"ok": False, "said": said})
+def test_a_page_of_another_site_a_form_or_a_link_cannot_act(served: Served) -> None:
+    evil = f"http://127.0.0.1:{served.port}.evil.example"
+    for origin in ("http://evil.example", "null", "http://127.0.0.1:1", evil, None):
+        assert act(served, Origin=origin).status == 403, origin
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
+        assert act(served, Content_Type=kind).status == 415
+    assert served.ask("/api/act?sweep=digits&do=stop").status == 405
+    assert served.ask("/api/act", method="DELETE").status == 405
 
-    @pytest.mark.parametrize(
-        ("body", "status"),
-        [
-            (b"{", 400),
-            (b"[]", 400),
-            (b"[" * 60_000, 400),
-            (b'{"sweep": "digits", "do": "explode"}', 400),
-            (b'{"sweep": "digits", "do": ["stop"]}', 400),
-            (b'{"sweep": "digits", "do": "stop", "trial": "../1"}', 400),
-            (b'{"sweep": "digits", "do": "stop", "trial": 99}', 404),
-            (b'{"sweep": "../digits", "do": "stop"}', 404),
-            (b'{"sweep": "digits", "do": "stop", "arguments": {"x": 1}}', 400),
-            (b'{"sweep": "digits", "do": "enqueue", "arguments": {"config": "lr"}}', 400),
-            (b'{"sweep": "digits", "do": "enqueue", "arguments": {"config": "lr=[1"}}', 400),
-            (b'{"sweep": "digits", "do": "enqueue", "arguments": {"config": "lr=\'1"}}', 400),
-            (b'{"sweep": "digits", "do": "enqueue", "arguments": {"config": "' + b"x" * 70_000 + b'"}}', 413),
-        ],
-    )
-    def test_a_command_that_makes_no_sense_is_refused(self, served: Served, body: bytes, status: int) -> None:
-        assert served.ask("/api/act", method="POST", body=body, Content_Type="application/json").status == status
 
-    def test_a_server_that_only_shows_takes_none(self, storage: Path) -> None:
-        with serving(storage, "--read-only") as found:
-            answer = found.act("digits", "stop")
-            assert (answer.status, "--read-only" in answer.text) == (403, True)
-            assert '"readOnly": true' in found.ask("/sweep/digits").text.replace("&quot;", '"')
+def test_a_page_of_the_server_is_told_why_a_command_is_refused(served: Served) -> None:
+    said = "No process runs the sweep digits, so it cannot be told to stop."
+    assert json.loads(act(served).text) == {"ok": False, "said": said}
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"{", 400),
+        (b"[]", 400),
+        (b"[" * 60_000, 400),
+        (b'{"sweep": "digits", "do": "explode"}', 400),
+        (b'{"sweep": "digits", "do": ["stop"]}', 400),
+        (b'{"sweep": "digits", "do": "stop", "trial": "../1"}', 400),
+        (b'{"sweep": "digits", "do": "stop", "trial": 99}', 404),
+        (b'{"sweep": "../digits", "do": "stop"}', 404),
+        (b'{"sweep": "digits", "do": "stop", "arguments": {"x": 1}}', 400),
+        (b'{"sweep": "digits", "do": "enqueue", "arguments": {"config": "lr"}}', 400),
+        (b'{"sweep": "digits", "do": "enqueue", "arguments": {"config": "lr=[1"}}', 400),
+        (b'{"sweep": "digits", "do": "enqueue", "arguments": {"config": "lr=\'1"}}', 400),
+        (b'{"sweep": "digits", "do": "enqueue", "arguments": {"config": "' + b"x" * 70_000 + b'"}}', 413),
+    ],
+)
+def test_a_command_that_makes_no_sense_is_refused(served: Served, body: bytes, status: int) -> None:
+    assert served.ask("/api/act", method="POST", body=body, Content_Type="application/json").status == status
+
+
+def test_a_server_that_only_shows_takes_none(storage: Path) -> None:
+    with serving(storage, "--read-only") as found:
+        answer = found.act("digits", "stop")
+        assert (answer.status, "--read-only" in answer.text) == (403, True)
+        assert '"readOnly": true' in found.ask("/sweep/digits").text.replace("&quot;", '"')
 
 
 @pytest.mark.parametrize(
