@@ -59,12 +59,9 @@ def cluster_of(name: str) -> dict[str, Any]:
     return dict(kinds["RayJob"]["spec"]["rayClusterSpec"] if "RayJob" in kinds else kinds["RayCluster"]["spec"])
 
 
-def test_the_job_and_the_cluster_are_made_alike_with_the_ray_that_is_tested() -> None:
+def test_the_job_and_the_cluster_are_made_alike_and_the_jobs_command_is_one_that_tunelight_has() -> None:
     assert cluster_of("kuberay-job.yaml") == cluster_of("kuberay-cluster.yaml")
     assert cluster_of("kuberay-job.yaml")["rayVersion"] == RAY
-
-
-def test_the_jobs_command_is_one_that_tunelight_has() -> None:
     from typer.testing import CliRunner
 
     from tunelight.cli import app

@@ -267,7 +267,13 @@ def test_what_cannot_be_pickled_is_named(given, where, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_code_that_takes_much_data_with_it_is_named_with_its_size(monkeypatch: pytest.MonkeyPatch):
+def test_code_is_pickled_when_it_is_sent_and_named_with_its_size_where_it_takes_much_data_along(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    captured: list[int] = []
+    code = Code(_closing_over(captured))
+    captured.append(1)
+    assert unpack(pickle.loads(pickle.dumps(code)))({}) == [1]
     monkeypatch.setattr("tunelight.gang.parcel._HEAVY_BYTES", MB)
     holder = Holder(small=np.zeros(MB // 8), data=np.zeros(3 * MB // 8))
     said = heavy(_closing_over(holder), "train")
@@ -275,13 +281,6 @@ def test_code_that_takes_much_data_with_it_is_named_with_its_size(monkeypatch: p
     assert said.startswith("train takes 4 MB to the workers")
     assert "tl.cached" in said
     assert heavy(_closing_over(3), "train") is None
-
-
-def test_code_is_pickled_when_it_is_sent():
-    captured: list[int] = []
-    code = Code(_closing_over(captured))
-    captured.append(1)
-    assert unpack(pickle.loads(pickle.dumps(code)))({}) == [1]
 
 
 def test_modules_that_cloudpickle_sends_by_value_are_sent_so():

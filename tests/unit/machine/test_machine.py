@@ -32,16 +32,11 @@ def test_what_is_installed_is_known_without_importing_it():
     assert any(found[name] for name in LIGHTNING)
 
 
-@pytest.mark.parametrize(
-    ("name", "one", "other", "same"),
-    [
-        ("python", "3.11.7", "3.11.9", True), ("python", "3.11.7", "3.12.0", False),
-        ("torch", "2.13.0+cpu", "2.13.0+cu128", True), ("torch", "2.13.0", "2.13.1", False),
-        ("torch", "2.13.0", None, False),
-    ],
-)  # fmt: skip
-def test_a_build_or_a_patch_of_python_may_differ(name, one, other, same):
-    assert (alike(name, one) == alike(name, other)) is same
+def test_a_build_or_a_patch_of_python_may_differ():
+    assert alike("python", "3.11.7") == alike("python", "3.11.9")
+    assert alike("python", "3.11.7") != alike("python", "3.12.0")
+    assert alike("torch", "2.13.0+cpu") == alike("torch", "2.13.0+cu128")
+    assert len({alike("torch", version) for version in ("2.13.0", "2.13.1", None)}) == 3
 
 
 def test_a_difference_names_versions_and_nodes_and_counts_for_lightning_s_package_in_use_alone():

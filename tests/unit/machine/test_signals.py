@@ -61,7 +61,7 @@ def test_before_tune_runs_the_first_signal_interrupts(capfd):
     assert "SIGTERM. Stopping" in capfd.readouterr().err
 
 
-def test_a_place_that_cannot_be_written_to_now_is_gone_round(capfd):
+def test_a_place_that_cannot_be_written_to_now_is_gone_round_and_a_ctrl_c_that_is_ignored_stays_ignored(capfd):
     def busy(text: str) -> None:
         raise RuntimeError("reentrant call inside <_io.BufferedWriter name='<stdout>'>")
 
@@ -70,9 +70,6 @@ def test_a_place_that_cannot_be_written_to_now_is_gone_round(capfd):
         signal.raise_signal(signal.SIGINT)
     assert tune == ["stop"]
     assert capfd.readouterr().err.startswith("Stopping")
-
-
-def test_a_ctrl_c_that_is_ignored_stays_ignored():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with StopSignals():
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN

@@ -134,7 +134,9 @@ class Told(TrackingSearcher):
         raise AssertionError
 
 
-def test_the_searcher_does_not_learn_of_a_branch_which_is_none_of_num_samples(tmp_path: Path) -> None:
+def test_the_searcher_does_not_learn_of_a_branch_which_is_none_of_num_samples_and_keeps_its_seed_in_its_name(
+    tmp_path: Path,
+) -> None:
     searcher = Told()
     search = SweepSearch(searcher, 1, longest=9)
     search._make = stub_trial  # type: ignore[method-assign]
@@ -147,9 +149,6 @@ def test_the_searcher_does_not_learn_of_a_branch_which_is_none_of_num_samples(tm
     search.on_trial_complete("00001", {"training_iteration": 4})
     assert searcher.heard == []
     assert search.total_samples == 2
-
-
-def test_a_branch_keeps_its_seed_in_its_name() -> None:
     assert root_in(name_of_trial("00009", root="00003")) == "00003"
     assert root_in(name_of_trial("00009", 2)) is None
 

@@ -250,28 +250,28 @@ def test_trials_that_go_on_come_first_paused_as_they_were_and_new_ones_after(tmp
     assert not search.is_finished()
 
 
-def test_paused_trials_leave_room_for_others(tmp_path):
+def test_paused_trials_leave_room_for_others_and_a_search_says_when_none_is_to_come(tmp_path):
+    def make(trial_id: str, config: Any) -> Trial:
+        return Trial("recorded", stub=True, trial_id=trial_id)
+
     search = SweepSearch(RandomSearcher(LR, 1), 3, max_concurrent=1)
-    search._make = lambda trial_id, config: Trial("recorded", stub=True, trial_id=trial_id)  # type: ignore[method-assign]
+    search._make = make  # type: ignore[method-assign]
     first: Any = search.next_trial()
     assert search.next_trial() is None
     first.status = Trial.PAUSED
     assert search.next_trial() is not None
     assert search.next_trial() is None
     assert not search.is_finished()
-
-
-def test_a_search_says_when_no_trial_is_to_come_also_while_some_live(tmp_path):
     admitted = [True]
     again = (ResumedTrial("00000", {"lr": 0.5}, 1, tmp_path),)
     start = ResumeState(created=1, resumed=again)
     search = SweepSearch(RandomSearcher(LR, 1), 2, start=start, admit=lambda: admitted[0])
-    search._make = lambda trial_id, config: Trial("recorded", stub=True, trial_id=trial_id)  # type: ignore[method-assign]
+    search._make = make  # type: ignore[method-assign]
     said = []
     for _ in range(3):
         said.append(search.all_made)
         search.next_trial()
-    assert said == [False, False, True]
+    assert said == [False, False, True], "also while some live"
     assert not search.is_finished()
     search.enqueue({"lr": 0.5})
     assert not search.all_made

@@ -62,28 +62,18 @@ def test_what_cannot_be_reproduced_is_told(tmp_path):
         reproduce(recorded(tmp_path / "3", 0.5, space_objects={"lr": [["a", None]]}), "best")
 
 
-def test_a_run_that_failed_says_so(tmp_path):
-    one = recorded(tmp_path / "1", 0.1, 0.2)
-    (tmp_path / "2").mkdir()
-    written = Writer(tmp_path / "2")
-    written.trial(0.1, state="ERROR", error=ERROR)
-    assert "It ended as ERROR: rank 1 on a: ValueError" in compare(one, one.trials[0], written.load()).notes[0]
-
-
-def test_what_else_has_changed_is_noted(tmp_path):
+def test_what_else_has_changed_is_noted_and_that_a_run_failed(tmp_path):
     git = {"commit": "a" * 40, "dirty": True}
-    one = recorded(
-        tmp_path / "1",
-        0.1,
-        versions={"torch": "2.6"},
-        run={"git": git},
-        code={"model": "1"},
-        model="a:B",
-        workers=[1, 2],
-    )
-    two = recorded(
-        tmp_path / "2", 0.1, versions={"torch": "2.7"}, run={"git": {"commit": "b" * 40}}, code={"model": "2"}
-    )
+    told = {
+        "versions": {"torch": "2.6"},
+        "run": {"git": git},
+        "code": {"model": "1"},
+        "model": "a:B",
+        "workers": [1, 2],
+    }
+    one = recorded(tmp_path / "1", 0.1, 0.2, **told)
+    now = {"versions": {"torch": "2.7"}, "run": {"git": {"commit": "b" * 40}}, "code": {"model": "2"}}
+    two = recorded(tmp_path / "2", 0.1, 0.2, **now)
     assert compare(one, one.trials[0], two).notes == [
         "torch was 2.6 and is 2.7",
         "the code of model (a:B) has changed",
@@ -91,6 +81,10 @@ def test_what_else_has_changed_is_noted(tmp_path):
         "the repository had changes that were in no commit when it ran",
         "its gang was elastic: reports that a smaller one made are the same to rounding only",
     ]
+    (tmp_path / "3").mkdir()
+    written = Writer(tmp_path / "3", **told)
+    written.trial(0.1, state="ERROR", error=ERROR)
+    assert "It ended as ERROR: rank 1 on a: ValueError" in compare(one, one.trials[0], written.load()).notes[0]
 
 
 # What is refused

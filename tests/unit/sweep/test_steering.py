@@ -148,9 +148,18 @@ def test_what_cannot_be_done_is_refused_with_the_reason(
     assert driver.search.total_samples == 4
 
 
-def test_a_grid_takes_no_other_configuration(tmp_path: Path) -> None:
-    driver = Driver(tmp_path, space={"lr": tl.grid([0.1, 0.2])})
+def test_a_grid_takes_no_other_configuration_and_a_trial_that_never_reported_is_removed_from_its_scheduler(
+    tmp_path: Path,
+) -> None:
+    seen: list[str] = []
+    scheduler = GangScheduler()
+    scheduler.on_trial_complete = lambda *_: seen.append("ended")  # type: ignore[method-assign]
+    scheduler.on_trial_remove = lambda *_: seen.append("removed")  # type: ignore[method-assign]
+    driver = Driver(tmp_path, scheduler, space={"lr": tl.grid([0.1, 0.2])})
     assert driver.told("enqueue", config={"lr": 0.3}) == (False, "A grid has no place for another configuration.")
+    driver.scheduler.on_trial_complete(None, driver.first, {})  # as where it was stopped before its first report
+    driver.scheduler.on_trial_complete(None, driver.first, {"training_iteration": 1})
+    assert seen == ["removed", "ended"]
 
 
 def test_limits_change_at_once_and_are_kept_for_a_resume(driver: Driver) -> None:
@@ -208,17 +217,6 @@ def test_a_change_that_cannot_be_kept_for_a_resume_holds_and_the_answer_says_so(
     assert driver.search.total_samples == driver.sweep.state.sweep["num_samples"] == 9
     assert driver.told("enqueue", config={"model.lr": 0.5})[0]
     assert driver.search.total_samples == 10
-
-
-def test_a_trial_that_was_stopped_before_its_first_report_is_removed_from_its_scheduler(tmp_path: Path) -> None:
-    seen: list[str] = []
-    scheduler = GangScheduler()
-    scheduler.on_trial_complete = lambda *_: seen.append("ended")  # type: ignore[method-assign]
-    scheduler.on_trial_remove = lambda *_: seen.append("removed")  # type: ignore[method-assign]
-    driver = Driver(tmp_path, scheduler)
-    driver.scheduler.on_trial_complete(None, driver.first, {})
-    driver.scheduler.on_trial_complete(None, driver.first, {"training_iteration": 1})
-    assert seen == ["removed", "ended"]
 
 
 def test_who_sends_a_command_learns_that_the_driver_ended_before_it_answered(tmp_path: Path) -> None:

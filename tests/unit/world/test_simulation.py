@@ -75,7 +75,7 @@ def test_whatever_is_simulated_ends_repeats_itself_and_overfills_nothing(  # noq
     assert one.regret() >= 0
 
 
-def test_without_costs_a_sweep_takes_what_its_epochs_take():
+def test_without_costs_a_sweep_takes_what_its_epochs_take_or_its_time_budget():
     free = Costs(reserve_s=0, start_cold_s=0, start_warm_s=0)
     run = simulate(CURVES, scheduler="fifo", num_samples=1, workers=2, cluster="1x2", costs=free)
     curve = CURVES.curve(run.trials[0].config)
@@ -84,6 +84,9 @@ def test_without_costs_a_sweep_takes_what_its_epochs_take():
     assert run.idle_share == pytest.approx(0, abs=1e-9)
     assert run.trials[0].best == pytest.approx(min(curve.metrics["loss"]))
     assert run.regret() == 0
+    run = simulate(CURVES, scheduler="fifo", num_samples=30, workers=1, cluster="1x2", time_budget=60)
+    assert run.makespan_s == pytest.approx(60)
+    assert {trial.state for trial in run.trials} == {"FINISHED", "STOPPED"}
 
 
 class GrowAt(GangScheduler):
@@ -199,7 +202,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_recorded_task_is_read_as_it_was_written(folder: Path):
+def test_a_recorded_task_is_read_as_it_was_written_cut_or_stretched_to_the_epochs_that_are_asked_for(folder: Path):
     assert tasks(folder) == ["digits", "wine"]
     table = recorded("digits", folder=folder)
     assert (table.size, table.epochs, table.metric, table.mode) == (3, 4, "loss", "min")
@@ -211,9 +214,6 @@ def test_a_recorded_task_is_read_as_it_was_written(folder: Path):
     assert curve.seconds == number + 1
     assert curve.at(1) == {"loss": 8.0 * number + 4 * seed, "accuracy": -(8.0 * number + 4 * seed)}
     assert recorded("digits", folder=folder, metric="accuracy").mode == "max"
-
-
-def test_curves_are_cut_or_stretched_to_the_epochs_that_are_asked_for(folder: Path):
     config = {"_curve": "0:0"}
     assert recorded("digits", folder=folder, epochs=2).curve(config).metrics["loss"] == [0, 1]
     assert recorded("digits", folder=folder, epochs=8).curve(config).metrics["loss"] == [0, 0, 1, 1, 2, 2, 3, 3]

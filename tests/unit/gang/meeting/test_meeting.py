@@ -92,7 +92,6 @@ def test_a_node_without_the_address_that_ray_has_says_which_it_has(two_networks)
         (dist.DistNetworkError("Connection reset by peer"), True),
         (RuntimeError("[enforce fail at gloo/transport/tcp/pair.cc] Connection reset by peer"), True),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
-        (ValueError("gloo"), False),
         (dist.DistBackendError("NCCL error in: ProcessGroupNCCL.cpp: Cuda failure 2 'out of memory'"), False),
         (RuntimeError("NCCL Error 1: unhandled cuda error, out of memory"), False),
         (dist.DistBackendError("NCCL error, unhandled system error: Cannot allocate memory"), False),
