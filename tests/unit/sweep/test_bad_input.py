@@ -186,7 +186,6 @@ def mistyped(make: Any, *args: Any, **kwargs: Any) -> Callable[[], object]:
     [
         (mistyped(tl.uniform, "1e-4", "1"), "tl.uniform: uniform's lower must be a number, not '1e-4'"),
         (mistyped(tl.loguniform, "1e-4", "1"), "loguniform's lower must be a number, not '1e-4'"),
-        (mistyped(tl.loguniform, 0, 1), "bounds must be more than 0, not 0"),
         (mistyped(tl.quniform, 0, 1, 0), "quniform's q must be more than 0"),
         (mistyped(tl.choice, "abc"), r"tl.choice takes a list of values, not the text 'abc'"),
         (mistyped(tl.choice, 3), "choice takes a list of one value or more, not 3"),
@@ -240,11 +239,7 @@ def train(config: dict[str, Any]) -> None:
         ({"scheduler": tl.ASHA}, SettingsError, r"scheduler=ASHA is a class. Make an object of it: scheduler=ASHA\(\)"),
         ({"scheduler": tune.schedulers.ASHAScheduler}, SettingsError, "AsyncHyperBandScheduler is a class"),
         ({"scheduler": 3}, SettingsError, "scheduler must be a name"),
-        (
-            {"scheduler": optuna.pruners.MedianPruner()},
-            SettingsError,
-            "such as scheduler='asha' or",
-        ),
+        ({"scheduler": optuna.pruners.MedianPruner()}, SettingsError, "such as scheduler='asha' or"),
         ({"scheduler": "pbt"}, SettingsError, "hyperparam_mutations.*scheduler='gang_pbt'"),
         ({"scheduler": "pb2"}, SettingsError, "'pb2'.*scheduler='gang_pbt'"),
         ({"scheduler": "pbt_replay"}, SettingsError, "policy_file.*'gang_pbt'"),
@@ -259,7 +254,6 @@ def train(config: dict[str, Any]) -> None:
         ({"searcher": optuna.create_study()}, SettingsError, "searcher=study.sampler"),
         ({"workers": 2, "resources_per_trial": {"extra_cpu": 3}}, SettingsError, "hold 2 together"),
         ({"resources_per_trial": {"cpu": 1, "gpu": 1}}, SettingsError, "the head trains nothing"),
-        ({"storage": "s33://bucket/sweeps"}, SettingsError, "Did you mean 's3'"),
         ({"datasets": {"train": "nowhere"}}, DataError, "there is no such file or folder"),
         ({"metric": ("loss", "max")}, SettingsError, "Say metric='loss', mode='max'"),
         ({"runtime_env": {"env_var": {}}}, SettingsError, "Did you mean 'env_vars'"),

@@ -229,18 +229,15 @@ def test_a_baseline_that_is_new_when_a_sweep_goes_on_is_tried_next(tmp_path: Pat
     assert driver.run(num_samples=7, resume=True, baselines=[{"x": 0.75}]) == [0.75, suggested[3]]
 
 
-def test_a_baseline_that_was_cut_off_before_its_turn_is_tried_when_the_sweep_goes_on(tmp_path: Path) -> None:
+def test_a_baseline_that_was_cut_off_before_its_turn_is_tried_when_the_sweep_goes_on_and_a_new_one_needs_room(
+    tmp_path: Path,
+) -> None:
     driver = Driver(tmp_path)
     baselines = [{"x": 0.5}, {"x": 0.5}, {"x": 0.25}]
     assert driver.run(1, num_samples=3, baselines=baselines) == [0.5]
     assert driver.run(num_samples=3, resume=True, baselines=baselines) == [0.5, 0.25]
-
-
-def test_a_new_baseline_that_has_no_room_is_an_error_that_says_how_many_trials_it_takes(tmp_path: Path) -> None:
-    driver = Driver(tmp_path)
-    driver.run(num_samples=2, baselines=[{"x": 0.5}])
-    with pytest.raises(SettingsError, match=r"all but 0 of its num_samples=2 trials are made. Give num_samples=3"):
-        driver.run(num_samples=2, resume=True, baselines=[{"x": 0.5}, {"x": 0.25}])
+    with pytest.raises(SettingsError, match=r"all but 0 of its num_samples=3 trials are made. Give num_samples=4"):
+        driver.run(num_samples=3, resume=True, baselines=[*baselines, {"x": 0.75}])
 
 
 # --- repetitions: scheduler and searcher never learn of them
@@ -274,11 +271,17 @@ def reopened(settings: Settings) -> Any:
         return sweeps._prepare(SPACE, settings, past, SweepControl())
 
 
-def test_a_repetition_that_was_cut_off_stays_so_where_none_are_wanted_any_more(tmp_path: Path) -> None:
+def test_a_repetition_that_was_cut_off_stays_so_where_none_are_wanted_and_repeated_baselines_count_once(
+    tmp_path: Path,
+) -> None:
     settings = recorded(tmp_path, repetitions=2, cut=True, repeats=3)
     sweep = reopened(replace(settings, repeats=None, num_samples=3))
     assert sweep.start.resumed == ()
     assert sweep.start.searched == 2
+    with open_saved_sweep(settings) as past:
+        assert past is not None
+        again = replace(settings, baselines=[{"x": 0.25}, {"x": 0.25}], num_samples=3)
+        assert past.untried(SPACE, again) == [{"x": 0.25}]
 
 
 @pytest.mark.parametrize(
@@ -328,14 +331,6 @@ def test_a_replayed_scheduler_never_hears_of_repetitions(tmp_path: Path) -> None
         [rung.filed for rung in rungs] for rungs in first._brackets
     ]
     assert sum(len(rung.filed) for rungs in asha._brackets for rung in rungs) == 2
-
-
-def test_baselines_that_are_only_repeated_count_once(tmp_path: Path) -> None:
-    settings = recorded(tmp_path, repetitions=2, repeats=2)
-    with open_saved_sweep(settings) as past:
-        assert past is not None
-        again = replace(settings, baselines=[{"x": 0.25}, {"x": 0.25}], num_samples=3)
-        assert past.untried(SPACE, again) == [{"x": 0.25}]
 
 
 def test_a_repetition_is_reproduced_on_its_fold_for_as_long_as_it_trained_and_not_repeated(
