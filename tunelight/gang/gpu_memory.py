@@ -9,18 +9,12 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from typing import Any, Final
 
 PART: Final = 0.05
 """The part of a worker's GPU memory that trials may leave allocated."""
 LEAST: Final = 512 * 2**20
 """What they may leave on a small GPU, in bytes."""
-_NAMED: Final = 3
-"""How many tensors are named."""
 
 
 class GpuMemory:
@@ -31,22 +25,18 @@ class GpuMemory:
     Args:
         share: the part of a GPU that Ray gave the worker; 1 or more is no limit.
         cuda: the module ``torch.cuda``, or what stands for it.
-        kind: the type of ``cuda``'s devices.
     """
 
-    def __init__(self, share: float = 1.0, cuda: Any = None, kind: str = "cuda") -> None:
+    def __init__(self, share: float = 1.0, cuda: Any = None) -> None:
         import torch
 
         self._share = min(1.0, float(share)) or 1.0
         self._cuda = torch.cuda if cuda is None else cuda
-        self._kind = kind
         self._device: int | None = None
         self._before: int | None = None
         """Bytes that were allocated before the first trial, such as by ``init_hook``."""
         self._reserved_before = 0
         """Bytes that torch had reserved then, allocated or not."""
-        self._known: frozenset[int] = frozenset()
-        """Storages of then."""
 
     def begin(self, device: int | None) -> None:
         """Prepare a trial on ``device`` (None: on CPUs): allow its process the worker's part of the GPU, and no less.
@@ -65,7 +55,6 @@ class GpuMemory:
         if self._before is None:
             self._before = self._cuda.memory_allocated(device) if used else 0
             self._reserved_before = self._cuda.memory_reserved(device) if used else 0
-            self._known = frozenset(self._storages()) if self._before else frozenset()
 
     def left(self, drop: Callable[[], object] | None) -> tuple[str, ...]:
         """Free what is cached; return what is still allocated, where that is more than the limit.
@@ -98,35 +87,10 @@ class GpuMemory:
         growth = self._growth()
         if growth <= limit:
             return ()
-        text = f"{_size(growth)} allocated on its GPU, more than the limit of {_size(limit)}"
-        return (f"{text}{self._largest()}",)
+        return (f"{_size(growth)} allocated on its GPU, more than the limit of {_size(limit)}",)
 
     def _growth(self) -> int:
         return int(self._cuda.memory_allocated(self._device)) - (self._before or 0)
-
-    def _storages(self) -> dict[int, tuple[int, Tensor]]:
-        """Return (bytes, a tensor) by address, for each storage on the device that a tensor of Python's refers to."""
-        import torch
-
-        found: dict[int, tuple[int, Tensor]] = {}
-        for one in gc.get_objects():
-            if not issubclass(type(one), torch.Tensor):  # isinstance would ask a proxy what it stands for
-                continue
-            with suppress(Exception):  # a tensor without a storage of its own, such as a fake or a nested one
-                if one.device.type == self._kind and one.device.index in (None, self._device):
-                    storage = one.untyped_storage()
-                    found.setdefault(storage.data_ptr(), (storage.nbytes(), one))
-        return found
-
-    def _largest(self) -> str:
-        """Return a list of the largest tensors that were not there before the first trial."""
-        new = [(size, tensor) for at, (size, tensor) in self._storages().items() if at not in self._known and size]
-        new.sort(key=lambda each: -each[0])
-        texts = []
-        for size, tensor in new[:_NAMED]:
-            name = str(tensor.dtype).removeprefix("torch.")
-            texts.append(f"{name} of shape {tuple(tensor.shape)}, {_size(size)}")
-        return f" (the largest tensors: {'; '.join(texts)})" if texts else ""
 
 
 def _size(count: float) -> str:

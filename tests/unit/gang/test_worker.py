@@ -254,7 +254,7 @@ class Cuda:
 
 
 def memory(cuda: Cuda, share: float = 1) -> GpuMemory:
-    return GpuMemory(share, cuda, kind="cpu")
+    return GpuMemory(share, cuda)
 
 
 @pytest.fixture
@@ -296,24 +296,15 @@ def test_small_leaks_add_up_and_cuda_that_a_trial_uses_first_counts_from_nothing
     assert "2.0 GB" in watched.left(DROP)[0]
 
 
-def test_what_is_left_is_named_with_its_shape_and_what_was_there_before_the_first_trial_does_not_count(
-    module: Any,
-) -> None:
+def test_what_was_there_before_the_first_trial_does_not_count() -> None:
     cuda = Cuda()
-    module.ON_PURPOSE = torch.zeros(3001, 1009)
     cuda.allocated = 10 * GB
     watched = memory(cuda)
     watched.begin(0)
     cuda.allocated = int(10.5 * GB)
     assert watched.left(DROP) == ()
-    module.CACHE = {"train": [torch.zeros(1801, 1709)]}
-    module.MODEL = torch.nn.ModuleDict({"head": torch.nn.Linear(1237, 1021)})
-    cuda.allocated = 12 * GB
-    (text,) = watched.left(DROP)
-    assert text.startswith("2.0 GB allocated on its GPU, more than the limit of 800.0 MB (the largest tensors: ")
-    assert "float32 of shape (1801, 1709), 12.3 MB;" in text
-    assert "shape (1021, 1237), 5.1 MB" in text
-    assert "shape (3001, 1009)" not in text
+    cuda.allocated = 11 * GB
+    assert watched.left(DROP) == ("1.0 GB allocated on its GPU, more than the limit of 800.0 MB",)
 
 
 def test_graphs_that_hold_much_memory_are_dropped_and_nothing_is_where_nothing_leaks() -> None:
@@ -417,7 +408,7 @@ class Live(Cuda):
         self.alive: list[weakref.ref[torch.Tensor]] = []
 
     def tensor(self) -> torch.Tensor:
-        made = torch.zeros(5003, 1301)  # larger than what other tests leave in this process
+        made = torch.zeros(1)
         self.alive.append(weakref.ref(made))
         return made
 
@@ -441,7 +432,7 @@ def trial(mine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     """Return a function that trains a trial, and returns what that left behind."""
     monkeypatch.setattr(os, "environ", os.environ.copy())
     monkeypatch.chdir(tmp_path)
-    worker = worker_of_one(GpuMemory(1, mine.cuda, kind="cpu"), gpu=0)
+    worker = worker_of_one(GpuMemory(1, mine.cuda), gpu=0)
     serials = itertools.count(1)
 
     def run(train: Callable[..., object], *, job: bool = False) -> tuple[str, ...]:
@@ -508,8 +499,7 @@ def test_a_trial_that_keeps_a_model_in_a_global_makes_the_worker_unfit_and_a_dri
 
     assert trial(trains, job=True) == ()
     (left,) = trial(trains)
-    assert left.startswith("1.0 GB allocated on its GPU, more than the limit of 800.0 MB")
-    assert "float32 of shape (5003, 1301), 26.0 MB" in left
+    assert left == "1.0 GB allocated on its GPU, more than the limit of 800.0 MB"
 
 
 def test_an_error_that_is_kept_keeps_no_tensor_of_the_code_that_raised_it(trial: Any, mine: Any) -> None:
