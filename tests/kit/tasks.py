@@ -14,7 +14,7 @@ from tunelight.resources import Reservation
 from tunelight.session.mailbox import Mailbox
 from tunelight.session.session import Session
 from tunelight.session.task import Home, Start, Task
-from tunelight.trial.spec import TrialSpec
+from tunelight.trial.trial import TrialSpec
 
 
 def _split(values: dict[str, Any], kind: type[Any]) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from tunelight.compat.ray import (
     without_hints_on_deaths,
 )
 from tunelight.errors import ResourceError, SettingsError, last_line, unknown
-from tunelight.machine.stdout import write
+from tunelight.machine.processes import write
 from tunelight.machine.versions import ADVICE, differences, installed, node_name
 from tunelight.messages import Text
 from tunelight.resources import Reservation, fitted, trials_at_once

@@ -15,8 +15,8 @@ from tunelight.policies import FailurePolicy
 from tunelight.resources import reserve
 from tunelight.session.task import Home, Task
 from tunelight.settings.backends import Backend
-from tunelight.trial.spec import TrialSpec
 from tunelight.trial.trainable import GangTrainable, make_trainable
+from tunelight.trial.trial import TrialSpec
 
 
 @known_arguments

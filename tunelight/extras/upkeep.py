@@ -9,8 +9,7 @@ from pathlib import Path
 
 from tunelight.checkpoints.files import FOLDER
 from tunelight.errors import StorageError, first_of
-from tunelight.record.finding import list_sweeps
-from tunelight.record.folder import read_sweep_file
+from tunelight.record.folder import list_sweeps, read_sweep_file
 from tunelight.record.lease import OWNERS, RECORD_FILE, SWEEP_FILE, leased, record_of, why
 from tunelight.record.record import parse
 from tunelight.record.remote import has_record

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tunelight.gang.gpus import is_mig
 from tunelight.gang.meeting.group import COLLECTIVE_LIMIT_S
+from tunelight.gang.placement import is_mig
 from tunelight.machine.versions import installed
 from tunelight.policies import FailurePolicy
 from tunelight.resources import Reservation

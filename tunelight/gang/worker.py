@@ -33,12 +33,11 @@ from tunelight.compat.torch import (
 )
 from tunelight.errors import TrainFunctionError, TrialStopped
 from tunelight.gang.gpu_memory import GpuMemory
-from tunelight.gang.gpus import check_usable, cuda_devices, fixed_gpus, visible_variable
 from tunelight.gang.meeting.group import COLLECTIVE_LIMIT_S, Meeting
 from tunelight.gang.meeting.rendezvous import Rendezvous, StoreChannel
 from tunelight.gang.output import bring_home, to_trial_log
 from tunelight.gang.parcel import receive
-from tunelight.gang.placement import Assigned, Location
+from tunelight.gang.placement import Assigned, Location, check_usable, cuda_devices, fixed_gpus, visible_variable
 from tunelight.gang.reset import CleanState
 from tunelight.gang.watch import Collective, Sign, latest, sign_of
 from tunelight.machine.metadata import ensure_entry_points

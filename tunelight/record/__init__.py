@@ -10,9 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tunelight.record.commands import Command, CommandReader, ask, send
-from tunelight.record.finding import DEFAULT_STORAGE, Found, find_sweep, is_folder, list_sweeps
 from tunelight.record.folder import (
+    DEFAULT_STORAGE,
+    Found,
     create_sweep_folder,
+    find_sweep,
+    is_folder,
+    list_sweeps,
     provenance,
     read_sweep_file,
     sweep_folder,

@@ -20,7 +20,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from tunelight.machine.stdout import in_notebook, is_terminal
+from tunelight.machine.processes import in_notebook, is_terminal
 from tunelight.record import PAUSED, PENDING, RUNNING, TERMINAL, VERBS, SweepState, TrialState, view, winner
 from tunelight.record.view import curve_of, epochs, metric_of, rungs, sparkline
 from tunelight.reporting.words import (

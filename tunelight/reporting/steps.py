@@ -9,7 +9,7 @@ from typing import Final
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from tunelight.machine.stdout import in_notebook, is_terminal
+from tunelight.machine.processes import in_notebook, is_terminal
 from tunelight.reporting.guard import guarded
 
 AFTER_S: Final = 0.5

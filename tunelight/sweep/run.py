@@ -294,8 +294,8 @@ def _tune(
     from tunelight.schedulers.choose import judged_by
     from tunelight.searchers import SweepSearch
     from tunelight.trial.callbacks import SettlingCallback
-    from tunelight.trial.spec import spec_of_sweep
     from tunelight.trial.trainable import make_trainable
+    from tunelight.trial.trial import spec_of_sweep
 
     if (warm := sys.modules.get("tunelight.extras.standalone.pool")) is not None:
         warm.pool.close()  # idle gangs of this process's own fits hold resources

@@ -36,8 +36,7 @@ from tunelight.messages import (
 from tunelight.policies import classify
 from tunelight.stores import PUSH_LIMIT_S, store_of
 from tunelight.stores.masking import masked_error
-from tunelight.trial.spec import TrialSpec
-from tunelight.trial.trial import Trial
+from tunelight.trial.trial import Trial, TrialSpec
 
 with collector_resting():  # a trial's head waits for this before its workers start
     from ray.tune import PlacementGroupFactory, Trainable

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tunelight.gang.output import LOG
-from tunelight.machine.stdout import write
+from tunelight.machine.processes import write
 from tunelight.messages import Text
 from tunelight.trial.callbacks import SilentCallback
 

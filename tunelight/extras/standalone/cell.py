@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tunelight.machine.stdout import in_notebook, write
+from tunelight.machine.processes import in_notebook, write
 from tunelight.messages import Text
 
 _CONTROL = re.compile(r"\x1b\[(\d*)([A-DGHJK])|\x1b\[\?25[lh]|[\r\n]")

@@ -38,7 +38,7 @@ from tunelight.gang.run import ResilientRun
 from tunelight.gang.spec import GangSpec, passed_on
 from tunelight.lightning.launcher import give_back, hold
 from tunelight.lightning.workers import Workers
-from tunelight.machine.stdout import is_terminal, write
+from tunelight.machine.processes import is_terminal, write
 from tunelight.messages import CheckpointInfo, Continue, Report, Terminal, Text
 from tunelight.resources import Reservation, check_devices
 from tunelight.session.task import Home, Start, Task

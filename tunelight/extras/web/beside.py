@@ -9,7 +9,7 @@ from typing import Final
 from urllib.parse import quote
 
 from tunelight.errors import ReportError, SettingsError
-from tunelight.machine.stdout import write
+from tunelight.machine.processes import write
 from tunelight.messages import Text
 
 _WAIT_S: Final = 35.0

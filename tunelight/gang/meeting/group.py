@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from tunelight.errors import GangError
+from tunelight.machine.network import REACH_LIMIT_S, listening, reach, unreachable
 from tunelight.messages import Place
 
 if TYPE_CHECKING:
@@ -62,3 +70,79 @@ class CollectiveGroup:
     def advice(self, error: BaseException) -> str | None:
         """Return what to do about an error that follows from the group being there already; None for others."""
         return None
+
+
+# --- Checks before a backend connects: that all ranks have come, and that their nodes can connect to one another ---
+
+
+GATHER_LIMIT_S = 100.0
+"""How long ranks wait for one another here, which is less than the gang's head waits for them."""
+_MOST_AT_ONCE = 64
+"""How many connections a rank tries at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A rank as the others know it: its host, and the address of that host within the gang."""
+
+    host: str
+    address: str
+
+
+def gather(store: dist.Store, place: Place, limit_s: float = GATHER_LIMIT_S) -> list[Peer]:
+    """Wait for all ranks; return them in rank order. Raises: GangError naming those that are late."""
+    store.set(f"here/{place.rank}", json.dumps([os.uname().nodename, place.interface]))
+    _wait(store, [f"here/{rank}" for rank in range(place.world_size)], limit_s)
+    return [Peer(*json.loads(store.get(f"here/{rank}"))) for rank in range(place.world_size)]
+
+
+def try_pairs(store: dist.Store, place: Place, nodes: int, address: str, limit_s: float = REACH_LIMIT_S) -> None:
+    """Check that every node can connect to every other at a free port of ``address``, which the backend will use.
+
+    The first rank of each node tries, and all ranks wait for its result. Raises: GangError naming two nodes that
+    cannot connect.
+    """
+    tried = [f"tried/{node}" for node in range(nodes)]
+    with _door(store, place, address):
+        if place.local_rank == 0:
+            doors = [f"door/{node}" for node in range(nodes) if node != place.node_rank]
+            _wait(store, doors, GATHER_LIMIT_S)
+            store.set(tried[place.node_rank], _try(place, [json.loads(store.get(door)) for door in doors], limit_s))
+        _wait(store, tried, GATHER_LIMIT_S)
+    if said := next(filter(None, (store.get(key).decode() for key in tried)), None):
+        raise GangError(said, "exception")
+
+
+def _try(place: Place, doors: Sequence[tuple[str, str, int]], limit_s: float) -> str:
+    """Return why another node (host, address and port) cannot be reached; an empty string where all can."""
+    with ThreadPoolExecutor(_MOST_AT_ONCE) as threads:
+        reasons = threads.map(lambda door: reach(door[1], door[2], limit_s), doors)
+        for (host, address, port), why in zip(doors, reasons, strict=True):
+            if why is not None:
+                me = f"Rank {place.rank} on {os.uname().nodename} ({place.interface})"
+                return unreachable(me, host, address, port, why)
+    return ""
+
+
+@contextlib.contextmanager
+def _door(store: dist.Store, place: Place, address: str) -> Iterator[None]:
+    """Listen on ``address`` for the other nodes, if this is the first rank of its node."""
+    if place.local_rank:
+        yield
+        return
+    with listening(address) as listener:
+        port = listener.getsockname()[1]
+        store.set(f"door/{place.node_rank}", json.dumps([os.uname().nodename, address, port]))
+        yield
+
+
+def _wait(store: dist.Store, keys: list[str], limit_s: float) -> None:
+    import torch.distributed as dist  # workers import torch, whoever reads this may not
+
+    try:
+        store.wait(keys, timedelta(seconds=limit_s))
+    except dist.DistStoreError as error:
+        late = [key for key in keys if not store.check([key])]
+        what = {"here": "ranks", "door": "nodes", "tried": "nodes"}[keys[0].partition("/")[0]]
+        numbers = ", ".join(key.partition("/")[2] for key in late)
+        raise GangError(f"Waited {limit_s:.0f} s for {what} {numbers} of {len(keys)} to meet the others.") from error

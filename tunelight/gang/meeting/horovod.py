@@ -14,8 +14,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from tunelight.errors import GangError
-from tunelight.gang.meeting.gathering import gather, try_pairs
-from tunelight.gang.meeting.group import CollectiveGroup, Meeting
+from tunelight.gang.meeting.group import CollectiveGroup, Meeting, gather, try_pairs
 from tunelight.messages import Place
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from tunelight.compat.torch import abort_process_group
-from tunelight.gang.meeting.gathering import try_pairs
-from tunelight.gang.meeting.group import COLLECTIVE_LIMIT_S, CollectiveGroup, Meeting
+from tunelight.gang.meeting.group import COLLECTIVE_LIMIT_S, CollectiveGroup, Meeting, try_pairs
 from tunelight.messages import Place
 
 if TYPE_CHECKING:

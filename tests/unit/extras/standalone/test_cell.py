@@ -11,7 +11,7 @@ from rich.console import Console
 from tunelight.cluster.connect import quiet
 from tunelight.extras.standalone import cell as cells
 from tunelight.extras.standalone.cell import Cell, NotebookTerminal
-from tunelight.machine.stdout import is_terminal
+from tunelight.machine.processes import is_terminal
 from tunelight.messages import Text
 from tunelight.reporting.display import choose_view
 
