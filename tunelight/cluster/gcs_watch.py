@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -22,6 +21,7 @@ from typing import Any, Final
 from ray.tune import Callback
 
 from tunelight.errors import HeadLostError, ResourceError
+from tunelight.machine.network import reach
 
 PING_S: Final = 2.0
 LOST_S = 30.0
@@ -90,7 +90,8 @@ class GcsWatch:
         answered = time.monotonic()
         while not self._over.wait(PING_S):
             signalled = self._signalled()
-            if _answers(self._address):
+            host, _, port = self._address.rpartition(":")
+            if reach(host.strip("[]"), int(port), PING_S) is None:
                 answered = time.monotonic()
             elif signalled is not None and time.monotonic() - answered >= SIGNALLED_S:
                 said = f"{signalled.name} has ended Ray together with the sweep. {self._to_go_on}"
@@ -109,15 +110,6 @@ class GcsWatch:
             print(f"\ntunelight: {text}", file=sys.stderr, flush=True)  # noqa: T201 - there is no later
         # Nothing of the record is lost: each line was written when it happened.
         os._exit(code)
-
-
-def _answers(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=PING_S).close()
-    except (OSError, ValueError):
-        return False
-    return True
 
 
 class GcsCallback(Callback):  # type: ignore[misc,unused-ignore]

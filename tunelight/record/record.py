@@ -41,54 +41,6 @@ _HOW_TO_FORCE: Final = (
 _log = logging.getLogger("tunelight")
 
 
-class Lines:
-    """An append-only text file. Lines that cannot be written are kept and retried; no OSError is raised."""
-
-    def __init__(self, path: Path, warn: Callable[[OSError], None]) -> None:
-        self.path = path
-        self._warn = warn
-        self._file: int | None = None
-        self._pending = b""
-
-    @property
-    def pending(self) -> int:
-        """Bytes that are not in the file yet."""
-        return len(self._pending)
-
-    def write(self, text: str = "") -> None:
-        """Append a line with one system call; without text, only retry the pending ones."""
-        if text:
-            self._pending += text.encode("ascii") + b"\n"
-        try:
-            if self._file is None:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            while self._pending:
-                self._pending = self._pending[os.write(self._file, self._pending) :]
-        except OSError as error:
-            self._warn(error)
-
-    def sync(self) -> None:
-        """Sync the file to the disk."""
-        if self._file is not None:
-            try:
-                sync_file(self._file)
-            except OSError as error:
-                self._warn(error)
-
-    def close(self) -> None:
-        """Retry what is pending and close the file; a later write opens it again."""
-        if self._pending:
-            self.write()
-        if self._file is not None:
-            file, self._file = self._file, None
-            with suppress(OSError):
-                os.close(file)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_file": None, "_pending": b""}
-
-
 class Record:
     """The writer of ``record.jsonl``. It hands lines to the operating system at once, and syncs at a trial's end.
 
@@ -101,7 +53,8 @@ class Record:
         """The first write error, if there was one."""
         self._clock = clock
         self._synced = -math.inf
-        self._lines = Lines(self.path, self.complain)
+        self._file: int | None = None
+        self._pending = b""
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str], clock: Callable[[], float] = time.time) -> Record:
@@ -125,11 +78,30 @@ class Record:
         now = self._clock()
         body = encode({"kind": kind, "time": now, **fields})
         text = f'{body[:-1]},"crc":"{zlib.crc32(body.encode("ascii")):08x}"}}'
-        self._lines.write(text)
+        self._pending += text.encode("ascii") + b"\n"
+        self._write()
         if kind == "end" or (fields.get("state") in TERMINAL and now - self._synced >= _SYNC_S):
-            self._lines.sync()
+            self._sync()
             self._synced = now
         return _loaded(body.encode("ascii"))
+
+    def _write(self) -> None:
+        """Write what is pending, a line with one system call."""
+        try:
+            if self._file is None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            while self._pending:
+                self._pending = self._pending[os.write(self._file, self._pending) :]
+        except OSError as error:
+            self.complain(error)
+
+    def _sync(self) -> None:
+        if self._file is not None:
+            try:
+                sync_file(self._file)
+            except OSError as error:
+                self.complain(error)
 
     def complain(self, error: OSError) -> None:
         """Log, once, that the sweep's folder cannot be written."""
@@ -144,11 +116,17 @@ class Record:
 
     def close(self) -> None:
         """Write what is pending, sync it to disk, and close the file. May be called more than once."""
-        self._lines.write()
-        self._lines.sync()
-        self._lines.close()
-        if self._lines.pending:
-            _log.error("%s lacks its last %d bytes: they could not be written.", self.path, self._lines.pending)
+        self._write()
+        self._sync()
+        if self._file is not None:
+            file, self._file = self._file, None
+            with suppress(OSError):
+                os.close(file)
+        if self._pending:
+            _log.error("%s lacks its last %d bytes: they could not be written.", self.path, len(self._pending))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_file": None, "_pending": b""}
 
 
 def parse(chunk: bytes) -> dict[str, Any] | None:
