@@ -29,7 +29,8 @@ from figures import NAN, headline, median, spread
 from measure import options
 from reporting import AT_ONCE, RATE, Driver
 
-from tunelight.record import RecordFollower, leased
+from tunelight.extras.attach import RecordFollower
+from tunelight.record import leased
 
 ROOT = Path(__file__).parents[1]
 # What the page does with a report is seen from inside: when a row first shows it.

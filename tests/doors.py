@@ -127,14 +127,15 @@ ROOMS: dict[str, Room] = {
 EXTRAS: dict[str, Room] = {
     "extras.figures": Room("figures of a sweep"),
     "extras.report": Room("saved reports and comparisons", names("extras.figures")),
-    "extras.web": Room("the live page", names("extras.report")),
+    "extras.web": Room("the live page", names("extras.report extras.attach")),
     "extras.export": Room("exports of a trial"),
     "extras.study": Room("a sweep as an Optuna study"),
     "extras.reproduce": Room("a trial, trained again and compared"),
-    "extras.mcp": Room("`tunelight mcp`", names("cli")),
+    "extras.mcp": Room("`tunelight mcp`", names("cli extras.attach")),
     "extras.plan": Room("how long a sweep will take"),
     "extras.tuneup": Room("measured settings", names("extras.standalone")),
-    "extras.attach": Room("a running sweep in other hands"),
+    "extras.attach": Room("a running sweep, followed and told by another process"),
+    "extras.watching": Room("`tunelight show --follow`", names("extras.attach")),
     "extras.check": Room("a sweep looked at before it runs"),
     "extras.upkeep": Room("sweeps and checkpoints deleted"),
     "extras.plain_tune": Room("trials on gangs for those who run Tune themselves"),
@@ -151,6 +152,7 @@ EXTRAS: dict[str, Room] = {
 STAIRS = {
     "cli.best": "extras.export extras.reproduce",
     "cli.figures": "extras.figures extras.web",
+    "cli.inspect": "extras.attach",
     "cli.manage": "extras.upkeep",
     "cli.starter": "extras.scripts",
     "cli.sweeps": "extras.check",
@@ -227,6 +229,7 @@ LIBRARIES: dict[str, Libraries] = {
         late=names(LIGHTNING, "jsonargparse"), why="a driver makes it, and only workers carry it out"
     ),
     "extras.check": Libraries(names("numpy"), why="it draws samples"),
+    "extras.watching": Libraries(names("rich"), why="it draws the table"),
     "extras.standalone": Libraries(
         names("numpy cloudpickle ray", LIGHTNING), late=names("IPython"), why="it finds a Ray and forms gangs"
     ),

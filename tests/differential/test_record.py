@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tunelight.record import Record, RecordFollower, SweepState, read_record, read_trial
+from tunelight.extras.attach import RecordFollower
+from tunelight.record import Record, SweepState, read_record, read_trial
 
 Line = dict[str, Any]
 ENDS = ("FINISHED", "STOPPED", "ERROR", "DIVERGED", "OOM")

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.world.ranks import BATCHES, advanced, begun
 from tests.world.sweeps import EPOCHS
-from tunelight.record import RecordFollower
+from tunelight.extras.attach import RecordFollower
 from tunelight.record.state import TrialState
 from tunelight.trial.trial import trial_seed
 

@@ -21,7 +21,7 @@ from tunelight.cli.printing import (
     words,
 )
 from tunelight.errors import SettingsError
-from tunelight.record import RecordFollower, driver_of
+from tunelight.record import driver_of
 from tunelight.record.state import metric_value
 
 if TYPE_CHECKING:
@@ -151,6 +151,8 @@ def events(folder: Path, sleep: Callable[[float], object] = time.sleep) -> Itera
     The last one is "end"; its ``reason`` is "cut off" where the driver is gone and has written no end.
     Raises: StorageError.
     """
+    from tunelight.extras.attach import RecordFollower
+
     follower = RecordFollower(folder, brief=True)
     alone_since: float | None = None
     while True:

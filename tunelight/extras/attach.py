@@ -1,16 +1,255 @@
-"""attach(): take the wheel of a sweep that runs, from any process that reaches its folder."""
+"""attach(): follow a sweep that another process runs, and take its wheel, from any process that reaches its folder."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
+import json
 import os
-from collections.abc import Mapping
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Protocol
 
-from tunelight.errors import CommandError
-from tunelight.record import RecordFollower, ask, find_sweep
+from tunelight.errors import CommandError, StorageError
+from tunelight.record import find_sweep
+from tunelight.record.lease import COMMANDS_FILE, RECORD_FILE, Owner, driver_of, is_driven_here, record_of, why
+from tunelight.record.record import check_format, parse, read_lines
+from tunelight.record.remote import refresh
+from tunelight.record.state import SweepState, TrialState, apply
 from tunelight.results import SweepResults
 from tunelight.space.plain import to_plain_config
+from tunelight.stores import store_of, working
+
+_BEGINNING: Final = 256
+"""Bytes by which a record is known again: its first line holds when it was begun."""
+_KEPT: Final = 8
+_MOST_NOTES: Final = 100
+
+
+class RecordFollower:
+    """Keeps the live view of a sweep that another process runs; reads only the new lines. Several threads may look.
+
+    Args:
+        folder: the sweep's.
+        brief: keep only the best and the last report of each trial in its ``history``, and the last few of all else
+            that comes again and again, so that memory grows with the number of trials and not with what they do.
+
+    Raises: StorageError where ``folder`` is no sweep, or its record cannot be read.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, brief: bool = False) -> None:
+        self.folder = working(folder).absolute()
+        self.state = SweepState()
+        self.read = 0
+        """Bytes of the record that were read."""
+        self.size = 0
+        """Bytes that the record had at the last look."""
+        self.whole = False
+        """Whether the last look came to its end. A last line that is not written yet does not count."""
+        self._brief = brief
+        self._path = self.folder / RECORD_FILE
+        with suppress(OSError):
+            self._path = record_of(self.folder)
+        self._file: int | None = None
+        self._beginning = b""
+        self._lock = threading.Lock()
+        if not self._path.exists():
+            read_lines(self.folder)  # brings it here from a store, or says what is wrong
+
+    def look(self, limit: int | None = None) -> list[dict[str, Any]]:
+        """Apply the lines that were written since the last call, and return them.
+
+        Raises: StorageError; for a damaged line only after a call has returned the lines before it.
+
+        Args:
+            limit: bytes to read at most, and at least one line; None reads all there are.
+        """
+        with self._lock:
+            lines: list[dict[str, Any]] = []
+            for chunk in self._chunks(limit):
+                try:
+                    lines.append(self._take(chunk))
+                except StorageError:
+                    if not lines:
+                        raise
+                    break
+                self.read += len(chunk) + 1
+            return lines
+
+    def _chunks(self, limit: int | None) -> list[bytes]:
+        """Return the whole lines that follow what was read."""
+        try:
+            with suppress(OSError):  # a store that does not answer now may do so at the next call
+                self._path = record_of(self.folder)
+                refresh(self._path)
+            with self._path.open("rb") as stream:
+                found = os.fstat(stream.fileno())
+                beginning = stream.read(_BEGINNING)
+                known = self._file in (None, found.st_ino) and beginning.startswith(self._beginning)
+                if not known or found.st_size < self.read:
+                    self.read, self.state = 0, SweepState()  # it was repaired, or replaced by another sweep's
+                self._file, self.size, self._beginning = found.st_ino, found.st_size, beginning
+                stream.seek(self.read)
+                text = stream.read(-1 if limit is None else limit)
+                if b"\n" not in text:
+                    text += stream.readline()  # a line that is longer than the limit
+                self.whole = stream.tell() >= found.st_size
+        except OSError as error:
+            raise StorageError(f"{self._path} cannot be read any more: {why(error)}.") from error
+        return text.split(b"\n")[:-1]  # behind the last line break: not written yet
+
+    def _take(self, chunk: bytes) -> dict[str, Any]:
+        """Apply and return one line. Raises: StorageError if it is corrupt, or a later tunelight wrote it."""
+        line = parse(chunk)
+        try:
+            if line is None:
+                raise ValueError("its checksum does not fit")
+            check_format(line, self._path)
+            apply(self.state, line)
+            if self._brief:
+                self._shorten(line["kind"], line.get("trial"))
+            return line
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise StorageError(
+                f"{self._path} is damaged {self.read} bytes in ({error}). If its driver runs no more, "
+                "tunelight.run(..., resume='force') repairs it."
+            ) from error
+
+    def _shorten(self, kind: str, trial_id: Any) -> None:
+        """Leave only what a brief view needs of what the last line has added to."""
+        if kind == "report":
+            _shorten_history(self.state.trials[trial_id])
+            return
+        del self.state.notes[:-_MOST_NOTES]
+        while len(self.state.answers) > _MOST_NOTES:
+            del self.state.answers[next(iter(self.state.answers))]
+        trial = self.state.trials.get(trial_id) if isinstance(trial_id, str) else None
+        if trial is None:
+            return
+        several: tuple[list[Any], ...] = (trial.checkpoints, trial.moves, trial.gangs, trial.changes, trial.notes)
+        for entries in several:
+            if len(entries) > _KEPT:
+                del entries[:-_KEPT]
+
+
+def _shorten_history(trial: TrialState) -> None:
+    """Leave only the best and the last report."""
+    if len(trial.history) > 1:
+        best, last = None if trial.best is None else trial.history[trial.best], trial.history[-1]
+        trial.history = [last] if best is None or best is last else [best, last]
+        trial.best = None if best is None else 0
+
+
+LIMIT_S: Final = 30.0
+"""How long an answer may take, of a driver that need not wait for a trial."""
+_LOOK_S: Final = 0.1
+
+
+def send(
+    folder: str | os.PathLike[str], do: str, trial: str | None = None, *, driver: Owner | None = None, **arguments: Any
+) -> str:
+    """Write a command to a driver; return its id, by which the record has its answer. Raises: StorageError."""
+    command = uuid.uuid4().hex
+    line = {"id": command, "time": time.time(), "do": do, "trial": trial, "arguments": arguments}
+    if driver is not None:
+        line["driver"] = driver.generation
+    path = Path(folder, COMMANDS_FILE)
+    try:
+        _append(path, json.dumps(line, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
+    except OSError as error:
+        raise StorageError(
+            f"{path} cannot be written: {why(error)}. The sweep was told nothing; make it writable, or make room."
+        ) from error
+    return command
+
+
+def _append(path: Path, line: bytes) -> None:
+    """Append a line. A torn last line, whose writer was killed, stays one of its own."""
+    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks: a line is written by one call
+            fcntl.flock(file, fcntl.LOCK_EX)
+        size = os.fstat(file).st_size
+        if os.pread(file, 1, max(0, size - 1)) not in (b"", b"\n"):
+            line = b"\n" + line
+        if os.write(file, line) < len(line):
+            os.ftruncate(file, size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    finally:
+        os.close(file)
+
+
+class Following(Protocol):
+    """Whatever follows a record, as :class:`tunelight.extras.attach.RecordFollower` does."""
+
+    @property
+    def folder(self) -> Path: ...  # noqa: D102
+
+    @property
+    def state(self) -> SweepState: ...  # noqa: D102
+
+    def look(self) -> object: ...  # noqa: D102
+
+
+def ask(
+    follower: Following,
+    do: str,
+    trial: str | None = None,
+    *,
+    over: Callable[[], bool] = lambda: False,
+    limit_s: float = LIMIT_S,
+    **arguments: Any,
+) -> str:
+    """Send a command, wait for the driver's answer in the record, and return it.
+
+    Args:
+        follower: of the sweep's record.
+        do: what to do; see :class:`Command`.
+        trial: the id of the trial that it is for.
+        over: tells whether to wait no longer.
+        limit_s: how long to wait, in seconds.
+        arguments: of the command.
+
+    Raises: CommandError where the driver refuses, has ended, or does not answer in time; StorageError.
+    """
+    folder = follower.folder
+    driver = _alive(folder)
+    if driver is None:
+        raise CommandError(f"No process runs the sweep {folder.name}, so it cannot be told to {do}.")
+    if store_of(folder) and not is_driven_here(folder):
+        raise CommandError(
+            f"The sweep {folder.name} is in an object store, and {driver} runs it: tell it to {do} on that machine."
+        )
+    command = send(folder, do, trial, driver=driver, **arguments)
+    end = time.monotonic() + limit_s
+    while True:
+        ended = _alive(folder) is None
+        time.sleep(_LOOK_S)
+        follower.look()
+        if command in follower.state.answers:
+            break
+        if ended:
+            raise CommandError(f"The sweep {folder.name} ended before it was told to {do}.")
+        if over() or time.monotonic() > end:
+            raise CommandError(
+                f"The driver of {folder.name} ({driver}) has not answered yet. It may be busy, or wait for a trial; it "
+                "does so all the same, and its answer will be in the record."
+            )
+    carried_out, said = follower.state.answers[command]
+    if not carried_out:
+        raise CommandError(said)
+    return said
+
+
+def _alive(folder: Path) -> Owner | None:
+    """Return the process that runs the sweep, if one does."""
+    found = driver_of(folder)
+    return found if found is not None and found.alive else None
 
 
 class AttachedSweep:

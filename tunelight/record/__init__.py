@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tunelight.record.commands import Command, CommandReader, ask, send
+from tunelight.record.commands import Command, CommandReader
 from tunelight.record.folder import (
     DEFAULT_STORAGE,
     Found,
@@ -26,7 +26,6 @@ from tunelight.record.folder import (
     write_sweep_file,
     write_text,
 )
-from tunelight.record.follow import RecordFollower
 from tunelight.record.lease import RECORD_FILE, SWEEP_FILE, Lease, Owner, driver_of, leased, record_of
 from tunelight.record.outcomes import (
     DIVERGED,

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from tunelight.extras.report.page import report, write_image
+    from tunelight.extras.watching import watch
     from tunelight.reporting.progress import ProgressCallback
     from tunelight.reporting.steps import Steps
     from tunelight.reporting.tensorboard import TensorBoardCallback
-    from tunelight.reporting.watching import watch
 
 __all__ = ["ProgressCallback", "Steps", "TensorBoardCallback", "report", "watch", "write_image"]
 
@@ -22,7 +22,7 @@ _WHERE: Final = {
     "Steps": "tunelight.reporting.steps",
     "TensorBoardCallback": "tunelight.reporting.tensorboard",
     "report": "tunelight.extras.report.page",
-    "watch": "tunelight.reporting.watching",
+    "watch": "tunelight.extras.watching",
     "write_image": "tunelight.extras.report.page",
 }
 

@@ -20,6 +20,7 @@ from tests.kit.recording import Clock, Sweep, lines
 from tunelight import record
 from tunelight import record as storage
 from tunelight.errors import StorageError
+from tunelight.extras.attach import send
 from tunelight.record import (
     OUTCOMES,
     CommandReader,
@@ -29,7 +30,6 @@ from tunelight.record import (
     Training,
     plan,
     read_record,
-    send,
     standings,
 )
 from tunelight.record.lease import COMMANDS_FILE
@@ -263,7 +263,7 @@ def test_answers_are_in_the_record(tmp_path: Path) -> None:
 
 WRITE = """
 import sys
-from tunelight.record import send
+from tunelight.extras.attach import send
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(50):

@@ -13,10 +13,9 @@ from tests.kit.recording import overtaken
 from tests.kit.waiting import until
 from tunelight import stores
 from tunelight.errors import CommandError, SettingsError, StorageError
+from tunelight.extras.attach import RecordFollower, ask
 from tunelight.record import (
     Record,
-    RecordFollower,
-    ask,
     create_sweep_folder,
     find_sweep,
     leased,

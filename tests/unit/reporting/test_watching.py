@@ -15,8 +15,9 @@ from rich.console import Console
 
 from tests.kit.recording import Sweep
 from tunelight.errors import StorageError
+from tunelight.extras.attach import RecordFollower
 from tunelight.machine.processes import process_table
-from tunelight.record import RECORD_FILE, RecordFollower, leased
+from tunelight.record import RECORD_FILE, leased
 from tunelight.record.lease import Owner, Owners
 from tunelight.reporting import watch
 

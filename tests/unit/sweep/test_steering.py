@@ -16,7 +16,8 @@ from ray.tune.schedulers import FIFOScheduler
 import tunelight as tl
 from tests.kit.recording import Sweep
 from tunelight.errors import CommandError
-from tunelight.record import leased, read_sweep_file, send
+from tunelight.extras.attach import send
+from tunelight.record import leased, read_sweep_file
 from tunelight.record.lease import COMMANDS_FILE
 from tunelight.schedulers import GangScheduler
 from tunelight.schedulers.base import adapted

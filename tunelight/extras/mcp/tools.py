@@ -22,7 +22,8 @@ from typing import Any, Final, Literal
 
 from tunelight.cli.overrides import read_sets
 from tunelight.errors import CommandError, SettingsError, StorageError, TunelightError, first_of, guess, unknown
-from tunelight.record import RecordFollower, ask, driver_of, find_sweep, list_sweeps, read_sweep_file
+from tunelight.extras.attach import RecordFollower, ask
+from tunelight.record import driver_of, find_sweep, list_sweeps, read_sweep_file
 from tunelight.record.lease import record_of
 from tunelight.record.record import parse
 from tunelight.record.state import metric_value

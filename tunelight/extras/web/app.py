@@ -36,11 +36,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tunelight import stores
 from tunelight.errors import CommandError, SettingsError, TunelightError
+from tunelight.extras.attach import ask
 from tunelight.extras.report.page import LINKS, SCRIPTS, STYLE, asset, frame
 from tunelight.extras.report.sections import LOG, PARTS, Block, trial_blocks
 from tunelight.extras.web.drawing import Drawing
 from tunelight.extras.web.watch import SweepList, SweepWatch, encode
-from tunelight.record import TERMINAL, ask, read_sweep_file, read_trial, view
+from tunelight.record import TERMINAL, read_sweep_file, read_trial, view
 from tunelight.results import SweepResults
 from tunelight.stores.masking import masked
 

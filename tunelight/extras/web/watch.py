@@ -14,17 +14,9 @@ from typing import Any, Final
 
 from tunelight import stores
 from tunelight.errors import StorageError
+from tunelight.extras.attach import RecordFollower
 from tunelight.extras.report.page import sweep_head
-from tunelight.record import (
-    Found,
-    RecordFollower,
-    SweepState,
-    TrialState,
-    driver_of,
-    read_sweep_file,
-    view,
-    winner,
-)
+from tunelight.record import Found, SweepState, TrialState, driver_of, read_sweep_file, view, winner
 from tunelight.settings.checks import flatten
 
 _MOST_VARIANT: Final = 8000

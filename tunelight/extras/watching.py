@@ -9,7 +9,8 @@ from typing import Final
 
 from rich.console import Console
 
-from tunelight.record import RUNNING, TERMINAL, Owner, RecordFollower, SweepState, driver_of
+from tunelight.extras.attach import RecordFollower
+from tunelight.record import RUNNING, TERMINAL, Owner, SweepState, driver_of
 from tunelight.reporting.display import Display
 from tunelight.reporting.words import elapsed
 
