@@ -216,7 +216,7 @@ def test_a_driver_reads_what_is_for_it_once_and_in_order_whatever_clocks_say(
     reader = CommandReader(tmp_path, me)
     assert reader.news() == []
     with monkeypatch.context() as patch:
-        patch.setattr("tunelight.record.commands.time.time", lambda: -600.0)  # the sender's clock is behind
+        patch.setattr("tunelight.extras.attach.time.time", lambda: -600.0)  # the sender's clock is behind
         first, second = send(tmp_path, "stop", "00003", driver=me), send(tmp_path, "set", driver=me, max_concurrent=2)
     found = reader.news()
     assert [(one.id, one.do, one.trial, one.arguments) for one in found] == [
