@@ -19,6 +19,29 @@ QUIET: dict[str, Any] = {"accelerator": "cpu", "logger": False} | dict.fromkeys(
 """Arguments of a Trainer that writes and prints nothing."""
 
 
+class TwoLayers(pl.LightningModule):
+    """Two layers and no chance, which note the epochs that they train."""
+
+    def __init__(self, stage: int = 0, lr: float = 0.05) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.stage, self.lr = stage, lr
+        self.backbone, self.head = torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)
+        self.epochs: list[int] = []
+
+    def loss(self, batch: Any) -> torch.Tensor:
+        return torch.nn.functional.mse_loss(self.head(self.backbone(batch[0])), batch[1])
+
+    def on_train_epoch_start(self) -> None:
+        self.epochs.append(self.current_epoch)
+
+    def training_step(self, batch: Any, index: int) -> Any:
+        return self.loss(batch)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD([one for one in self.parameters() if one.requires_grad], lr=self.lr, momentum=0.9)
+
+
 class Line(pl.LightningModule):
     """A small net on fixed data; dropout makes every random number count."""
 

@@ -11,30 +11,12 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.kit import tasks
-from tests.kit.training import QUIET
+from tests.kit.training import QUIET, TwoLayers
 from tunelight.compat.lightning import CSVLogger, pl
 from tunelight.errors import TrialStopped
 from tunelight.lightning.launcher import GangLauncher
 from tunelight.messages import FAILED, CheckpointInfo, Stop
 from tunelight.session.mailbox import Mailbox
-
-
-class Counting(pl.LightningModule):
-    """Counts the epochs that it trains."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = torch.nn.Linear(1, 1)
-        self.epochs: list[int] = []
-
-    def training_step(self, batch: Any, index: int) -> Any:
-        return self.layer(batch[0]).sum()
-
-    def on_train_epoch_start(self) -> None:
-        self.epochs.append(self.current_epoch)
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
 def trainer(epochs: int, **settings: Any) -> pl.Trainer:
@@ -43,7 +25,7 @@ def trainer(epochs: int, **settings: Any) -> pl.Trainer:
 
 def trained(path: Path, epochs: int) -> Path:
     one = trainer(epochs)
-    one.fit(Counting(), DataLoader(TensorDataset(torch.ones(1, 1))))
+    one.fit(TwoLayers(), DataLoader(TensorDataset(torch.ones(1, 4), torch.ones(1, 1))))
     one.save_checkpoint(path)
     return path
 
@@ -63,9 +45,9 @@ def fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fit:
             here.boundary.begin_fit()
         if notes is not None:
             monkeypatch.setattr(here, "note", notes.append)
-        one, model = trainer(3), Counting()
+        one, model = trainer(3), TwoLayers()
         one.strategy._launcher = GangLauncher(here)
-        one.fit(model, DataLoader(TensorDataset(torch.ones(1, 1))), ckpt_path=given)
+        one.fit(model, DataLoader(TensorDataset(torch.ones(1, 4), torch.ones(1, 1))), ckpt_path=given)
         return model.epochs
 
     return run
@@ -135,7 +117,7 @@ class Data(pl.LightningDataModule):
         self.heard = heard
 
     def train_dataloader(self) -> Any:
-        return DataLoader(TensorDataset(torch.ones(2, 1)))
+        return DataLoader(TensorDataset(torch.ones(2, 4), torch.ones(2, 1)))
 
     val_dataloader = train_dataloader
 
@@ -157,7 +139,7 @@ class Words(CSVLogger):
         self.before = list(self.heard.hooks)
 
 
-class Validating(Counting):
+class Validating(TwoLayers):
     """Reports at the end of each validation, and again at the end of training."""
 
     def __init__(self, report: Callable[[], None]) -> None:
@@ -238,7 +220,7 @@ def test_a_stopped_fit_is_busy_while_its_end_is_run(tmp_path: Path, reason: str)
     one = trainer(3, callbacks=[Uploads()])
     one.strategy._launcher = GangLauncher(here)
     with pytest.raises(TrialStopped):
-        one.fit(Counting(), DataLoader(TensorDataset(torch.ones(1, 1))))
+        one.fit(TwoLayers(), DataLoader(TensorDataset(torch.ones(1, 4), torch.ones(1, 1))))
     assert busy == {"training": False, "teardown": True}
     assert not here.busy
 
@@ -278,6 +260,6 @@ def test_an_error_of_a_hook_behind_an_error_does_not_hide_it(
 def test_a_trainer_that_was_stopped_runs_again_and_is_heard(ended: Ended) -> None:
     hooks, words, one = ended("stopped")
     hooks.clear()
-    one.validate(Validating(lambda: None), DataLoader(TensorDataset(torch.ones(2, 1))), verbose=False)
+    one.validate(Validating(lambda: None), DataLoader(TensorDataset(torch.ones(2, 4), torch.ones(2, 1))), verbose=False)
     assert hooks == ["teardown"]
     assert words == ["success", "success"]

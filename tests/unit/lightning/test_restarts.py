@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import tunelight as tl
 from tests.kit import tasks
-from tests.kit.training import QUIET
+from tests.kit.training import QUIET, TwoLayers
 from tunelight.checkpoints import files as checkpoints
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.compat.lightning import pl
@@ -34,30 +34,9 @@ X = torch.randn(16, 4, generator=torch.Generator().manual_seed(0))
 ROWS = TensorDataset(X, X.sum(1, keepdim=True))
 
 
-class Net(pl.LightningModule):
-    """Notes the epochs that it trains."""
-
-    def __init__(self, stage: int = 0, lr: float = 0.05) -> None:
-        super().__init__()
-        torch.manual_seed(1)
-        self.stage, self.lr = stage, lr
-        self.backbone, self.head = torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)
-        self.epochs: list[int] = []
-
-    def loss(self, batch: Any) -> torch.Tensor:
-        return torch.nn.functional.mse_loss(self.head(self.backbone(batch[0])), batch[1])
-
-    def on_train_epoch_start(self) -> None:
-        self.epochs.append(self.current_epoch)
-
-    def training_step(self, batch: Any, index: int) -> Any:
-        return self.loss(batch)
-
+class Net(TwoLayers):
     def validation_step(self, batch: Any, index: int) -> None:
         self.log("val_loss", self.loss(batch), sync_dist=True)
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.SGD([one for one in self.parameters() if one.requires_grad], lr=self.lr, momentum=0.9)
 
 
 class Gathering(Net):

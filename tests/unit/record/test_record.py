@@ -62,27 +62,11 @@ def test_values_that_json_has_no_word_for_are_recorded(tmp_path):
 
     cycle: dict[str, Any] = {}
     cycle["self"] = cycle
-    assert storage.to_json_types(
-        {
-            "f32": np.float32(0.5),
-            "i64": np.int64(3),
-            "array": np.arange(3),
-            "path": Path("a/b"),
-            "enum": Color.RED,
-            "class": dict,
-            "set": {2, 1},
-            "tuple": (1, 2),
-        }
-    ) == {
-        "f32": 0.5,
-        "i64": 3,
-        "array": [0, 1, 2],
-        "path": "a/b",
-        "enum": "red",
-        "class": "builtins:dict",
-        "set": [1, 2],
-        "tuple": [1, 2],
-    }
+    for value, plain in (
+        (np.float32(0.5), 0.5), (np.int64(3), 3), (np.arange(3), [0, 1, 2]), (Path("a/b"), "a/b"), (Color.RED, "red"),
+        (dict, "builtins:dict"), ({2, 1}, [1, 2]), ((1, 2), [1, 2]),
+    ):  # fmt: skip
+        assert storage.to_json_types({"value": value}) == {"value": plain}
     assert storage.to_json_types({np.int64(1): np.int8(2), (1, 2): "pair"}) == {"1": 2, "(1, 2)": "pair"}
     assert storage.to_json_types([Odd(), "x"]) == ["<odd>", "x"]
     assert storage.to_json_types(cycle)["self"]

@@ -171,7 +171,7 @@ def count_draws(sweep: Sweep, monkeypatch: Any) -> list[float]:
     return drawn
 
 
-def test_it_redraws_at_most_four_times_a_second(monkeypatch):
+def test_it_redraws_at_most_four_times_a_second_and_once_when_only_time_passes(monkeypatch):
     sweep = Sweep()
     drawn = count_draws(sweep, monkeypatch)
     sweep.start("00000")
@@ -181,6 +181,10 @@ def test_it_redraws_at_most_four_times_a_second(monkeypatch):
         sweep.report("00000", n, loss=0.5)
         sweep.step(0.01)
     assert 36 <= len(drawn) <= 41
+    drawn.clear()
+    for _ in range(100):
+        sweep.step(0.1)
+    assert 9 <= len(drawn) <= 11
 
 
 def test_without_a_terminal_a_quiet_minute_is_one_line():
@@ -195,14 +199,6 @@ def test_without_a_terminal_a_quiet_minute_is_one_line():
         "digits  0/20 done, 1 running  2 workers in use  2m 00s",
     ]
     assert lines[0].endswith("best loss=0.25 by trial 00000 at epoch 1: ")
-
-
-def test_it_redraws_once_a_second_when_only_time_passes(monkeypatch):
-    sweep = Sweep()
-    drawn = count_draws(sweep, monkeypatch)
-    for _ in range(100):
-        sweep.step(0.1)
-    assert 9 <= len(drawn) <= 11
 
 
 def test_what_is_said_stays_above_the_table():

@@ -43,7 +43,6 @@ class State(Lines):
         seconds: float = 0.0,
         workers: int | None = 2,
         config: Any = None,
-        epochs: bool = True,
     ) -> str:
         """Add a trial with these reports; it took ``seconds``, or has run for so long."""
         name = f"{len(self.state.trials):05d}"
@@ -55,7 +54,7 @@ class State(Lines):
         for number, loss in enumerate(losses, start=1):
             self.line(
                 "report", trial=name, metrics={"loss": loss}, decision="CONTINUE", workers=workers,
-                training_iteration=number, epoch=number - 1 if epochs else None, timestamp=self.now,
+                training_iteration=number, epoch=number - 1, timestamp=self.now,
             )  # fmt: skip
         if state != "RUNNING":
             self.line("state", trial=name, state=state)
@@ -125,13 +124,6 @@ def test_the_columns_may_be_chosen() -> None:
     shown = made.show(80, columns=["width", "epoch", "model.lr", "val_acc", "best"])
     assert head_of(shown) == ["trial", "state", "width", "epoch", "lr", "val_acc", "best"]
     assert rows(shown) == [["00000 *", "FINISHED", "64", "1", "0.1", "-", "0.5"]]
-
-
-def test_reports_are_counted_where_no_trial_says_its_epoch() -> None:
-    made = State()
-    made.trial(0.5, 0.4, epochs=False)
-    assert "report" in head_of(made.show())
-    assert rows(made.show())[0][3] == "2"
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])

@@ -101,8 +101,10 @@ def test_a_configuration_survives_with_every_type(sweep):
     }  # fmt: skip
 
 
-def test_a_trial_that_runs_can_be_read_already(sweep):
+def test_a_trial_that_runs_can_be_read_already_and_no_thread_is_started(sweep):
+    before = threading.active_count()
     sweep.start("a", {"lr": 0.5})
+    assert threading.active_count() == before
     sweep.report("a", 1, loss=0.5)
     sweep.now += 2
     sweep.report("a", 2, loss=0.25)
@@ -251,10 +253,3 @@ def test_it_can_be_pickled_while_files_are_open(tmp_path):
     callback.on_trial_start(1, [], SimpleNamespace(trial_id="a"))
     pickle.loads(pickle.dumps(callback)).close()
     callback.close()
-
-
-def test_it_starts_no_thread(sweep):
-    before = threading.active_count()
-    sweep.start("a")
-    assert threading.active_count() == before
-    sweep.callback.close()

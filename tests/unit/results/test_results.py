@@ -234,33 +234,22 @@ def test_saved_hyperparameters_are_left_to_lightning(written):
     assert trial.load_model(Fake).arguments["lr"] == "the checkpoint's"
 
 
-def test_model_that_is_not_known_must_be_given(written):
-    trial = saved(written, {"state_dict": {}})
-    with pytest.raises(TrainFunctionError, match=r"load_model\(YourLightningModule\)"):
-        trial.load_model()
-
-
-@pytest.mark.parametrize("path", ["no_such_module:Model", f"{__name__}:Missing"])
-def test_model_that_does_not_import_is_an_error(tmp_path, path):
-    written = Writer(tmp_path, model=path)
+@pytest.mark.parametrize(
+    ("recorded", "given", "error", "says"),
+    [
+        (None, (), TrainFunctionError, r"load_model\(YourLightningModule\)"),
+        ("no_such_module:Model", (), ImportPathError, "no_such_module:Model"),
+        (f"{__name__}:Missing", (), ImportPathError, f"{__name__}:Missing"),
+        (f"{__name__}:saved", (), TrainFunctionError, "no LightningModule class but a function"),
+        (None, (int,), TrainFunctionError, "int is no LightningModule class"),
+        (None, (Fake,), CheckpointError, "TuneReportCheckpointCallback"),
+    ],
+)
+def test_what_is_no_model_or_has_no_checkpoint_is_an_error(tmp_path, recorded, given, error, says):
+    written = Writer(tmp_path, model=recorded)
     written.trial(0.5)
-    with pytest.raises(ImportPathError, match=path):
-        written.load().best.load_model()
-
-
-def test_model_factory_is_no_class_to_load(tmp_path):
-    written = Writer(tmp_path, model=f"{__name__}:saved")
-    written.trial(0.5)
-    with pytest.raises(TrainFunctionError, match="no LightningModule class but a function"):
-        written.load().best.load_model()
-    with pytest.raises(TrainFunctionError, match="int is no LightningModule class"):
-        written.load().best.load_model(int)
-
-
-def test_model_without_checkpoint_is_an_error_that_says_how_to_get_one(written):
-    written.trial(0.5)
-    with pytest.raises(CheckpointError, match="TuneReportCheckpointCallback"):
-        written.load().best.load_model(Fake)
+    with pytest.raises(error, match=says):
+        written.load().best.load_model(*given)
 
 
 def test_checkpoint_that_would_run_code_is_refused(written):

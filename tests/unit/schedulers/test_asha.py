@@ -45,10 +45,11 @@ def report(asha: ASHA, trial: Any, t: int, value: Any) -> str:
     return asha.on_trial_result(TUNE, trial, {"training_iteration": t, "loss": value})
 
 
-@pytest.mark.parametrize("value", [-math.inf, np.float32("nan"), 10**400])
-def test_what_is_no_finite_number_stops(value):
+@pytest.mark.parametrize(("value", "said"), [(-math.inf, "-inf"), (np.float32("nan"), "nan"), (10**400, "inf")])
+def test_what_is_no_finite_number_stops(value, said):
     asha = make_asha()
     assert report(asha, add(asha, "first"), 1, value) == STOP
+    assert asha.reason("first") == f"reported loss={said}"
     assert report(asha, add(asha, "second"), 1, 3.0) == CONTINUE
 
 
@@ -65,6 +66,7 @@ def test_a_trial_that_reports_more_often_than_once_an_epoch_is_not_cut_off_befor
         for t in range(1, 10)
     ]
     assert told == [CONTINUE] * 8 + [STOP]
+    assert asha.reason("a") == "trained on past max_t=4"
 
 
 def test_a_report_without_an_epoch_after_the_last_one_does_not_cut_off_what_comes_after_fit():
@@ -250,20 +252,6 @@ def test_asha_says_a_stopped_trial_s_place_at_its_rung_and_how_many_go_on():
     assert asha.reason("late") == "place 8 of 12 at rung 4; the best 3 go on"
     assert asha.reason("t2") == "place 3 of 3 at rung 4; the best goes on"
     assert asha.reason("t0") is None
-
-
-@pytest.mark.parametrize("value", [math.nan, -math.inf])
-def test_asha_says_which_value_ended_a_trial_that_is_no_number(value):
-    asha = make_asha()
-    assert report(asha, add(asha, "a"), 1, value) == STOP
-    assert asha.reason("a") == f"reported loss={value}"
-
-
-def test_asha_says_that_a_trial_trained_past_the_end():
-    asha = make_asha(max_t=2)
-    trial = add(asha, "a")
-    assert [report(asha, trial, number, 0.1) for number in (1, 2, 3)][-1] == STOP
-    assert asha.reason("a") == "trained on past max_t=2"
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,18 @@ def test_a_command_line_s_secrets_are_masked(word):
     assert SECRET not in " ".join(masked_command(["tunelight", "resume", "last", "--set", word]))
 
 
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("x --set model.lr=1 --tokens 5", "x --set model.lr=1 --tokens 5"),
+        ("x --set data.api_key=abc --set=b.api_key=a=b", "x --set data.api_key=*** --set=b.api_key=***"),
+        ("x --password abc more --hf-token=abc", "x --password *** more --hf-token=***"),
+    ],
+)
+def test_a_command_line_s_other_words_are_shown(command, shown):
+    assert masked_command(command.split()) == shown.split()
+
+
 def given(**more: Any) -> dict[str, Any]:
     return {
         "runtime_env": {

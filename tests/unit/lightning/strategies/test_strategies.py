@@ -224,25 +224,17 @@ def test_a_strategy_ends_the_workers_of_an_earlier_trainer_too(monkeypatch: pyte
     assert closed == [(held, 3)]
 
 
-def test_a_plugin_that_wraps_another_gets_lightning_s_own_to_wrap() -> None:
-    trainer = no_trainer(strategy=tl.RayStrategy(), plugins=[pl.plugins.AsyncCheckpointIO()])
-    wrapped: Any = trainer.strategy.checkpoint_io
-    assert type(wrapped) is pl.plugins.AsyncCheckpointIO
-    assert type(wrapped.checkpoint_io) is TorchCheckpointIO
-
-
-def test_a_precision_of_the_strategy_s_own_is_used() -> None:
-    own = pl.plugins.HalfPrecision("bf16-true")
-    strategy = tl.RayStrategy(precision_plugin=own)
-    for _ in range(2):
-        assert no_trainer(strategy=strategy).strategy.precision_plugin is own
-
-
-def test_a_checkpoint_io_of_the_strategy_s_own_stays_and_may_not_be_contradicted() -> None:
-    own = TorchCheckpointIO()
-    strategy = tl.RayStrategy(checkpoint_io=own)
+def test_plugins_of_the_strategy_s_own_stay_may_not_be_contradicted_and_one_that_wraps_gets_lightning_s() -> None:
+    own, precision = TorchCheckpointIO(), pl.plugins.HalfPrecision("bf16-true")
+    strategy = tl.RayStrategy(checkpoint_io=own, precision_plugin=precision)
     for _ in range(2):
         assert no_trainer(strategy=strategy).strategy.checkpoint_io is own
+        assert no_trainer(strategy=strategy).strategy.precision_plugin is precision
+    wrapped: Any = no_trainer(
+        strategy=tl.RayStrategy(), plugins=[pl.plugins.AsyncCheckpointIO()]
+    ).strategy.checkpoint_io
+    assert type(wrapped) is pl.plugins.AsyncCheckpointIO
+    assert type(wrapped.checkpoint_io) is TorchCheckpointIO
     with pytest.raises(pl.utilities.exceptions.MisconfigurationException, match="checkpoint_io set through both"):
         no_trainer(strategy=strategy, plugins=[TorchCheckpointIO()])
 
