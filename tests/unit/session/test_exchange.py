@@ -12,7 +12,7 @@ import pytest
 from tests.kit.fakes import MemoryControl
 from tests.unit.session.test_session import Ranks
 from tunelight.errors import DataError, TrialStopped
-from tunelight.messages import Adopt, Adopted, Continue, Offer, Offered, Place, Report, Save, Saved, Stop
+from tunelight.messages import Adopt, Adopted, Continue, Offer, Offered, Place, Report, Save, Stop
 from tunelight.session.exchange import Exchange
 from tunelight.session.mailbox import Mailbox, from_message, to_message
 from tunelight.session.session import Lockstep
@@ -126,21 +126,6 @@ def test_what_is_gone_is_not_adopted_and_a_full_store_costs_the_offer_and_not_th
     assert "nothing was offered" in str(exchange.adopt(Adopt(None, {}), {}).why)
     assert exchange.training.value == 1
     assert exchange.offer(Offer(7), lead=True) == Offered(None, why="MemoryError: no room", answers=7)
-
-
-def test_after_adopting_a_save_writes_anew_and_claims_no_metric(tmp_path: Path) -> None:
-    ranks = Ranks(tmp_path, size=1, trial_id="00001", metric="loss")
-    (made,), (box,), events = ranks.sessions, ranks.mailboxes, ranks.events
-    made.exchange.training = weights = Weights(1)
-    write = made.boundary.writer = lambda path: Path(path).write_text(str(weights.value))
-    for decision in (Adopt(9, {}, until=1), Save(), Continue(until=2)):
-        box.put(decision)
-    made.context.report({"loss": 0.5}, checkpoint=write)
-    made.writing.settle()
-    saved: Any
-    (saved,) = [event.checkpoint for event in events if isinstance(event, Saved)]
-    assert Path(saved.path).read_text() == "9"
-    assert saved.value is None
 
 
 # --- lockstep: ranks see what the others do at the same place of their own order ----------------------

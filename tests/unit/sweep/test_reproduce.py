@@ -9,16 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import yaml
 from ray.tune.schedulers import TrialScheduler
 
 from tests.kit.recording import ERROR, Writer
-from tunelight import record as storage
 from tunelight.errors import ImportPathError, NoResultError, SettingsError, SpaceError
 from tunelight.extras.reproduce import _prepare, compare, reproduce
+from tunelight.record import read_sweep_file
 from tunelight.results import SweepResults
-from tunelight.settings import Settings
-from tunelight.sweep.past import open_saved_sweep
 from tunelight.trial.trial import trial_seed
 
 
@@ -105,30 +102,6 @@ def test_a_trial_that_took_over_weights_cannot_be_had_alone(tmp_path):
 # What is prepared
 
 
-def test_the_second_run_is_a_sweep_whose_one_trial_is_to_go_on_from_nothing(tmp_path):
-    first = recorded(
-        tmp_path / "1",
-        0.5,
-        0.4,
-        num_samples=9,
-        searcher="tpe",
-        time_budget=5,
-        train="a:b",
-        space={"lr": {"uniform": [0, 1]}},
-    )
-    told = storage.read_sweep_file(first.folder)
-    folder = _prepare(first, first.trials[0], told)
-    assert folder.parent == first.folder.parent
-    again = yaml.safe_load((folder / "sweep.yaml").read_text())
-    assert (again["seed"], again["train"], again["num_samples"], again["searcher"]) == (7, "a:b", 1, "random")
-    assert "time_budget" not in again
-    assert again["reproduces"] == {"sweep": str(first.folder), "trial": "00000"}
-    with open_saved_sweep(Settings(storage=folder.parent, name=folder.name, resume=True)) as past:
-        assert past is not None
-        (trial,) = past.again(None)
-        assert (trial.id, trial.config, trial.history, past.sweep_file["seed"]) == ("00000", {"lr": 1.0}, [], 7)
-
-
 class StoppedBeforeRayError(Exception):
     """Ends a run where Ray would start."""
 
@@ -151,7 +124,7 @@ def test_what_runs_is_that_trial_alone_with_its_seed_from_its_beginning(tmp_path
     seen = stop_before_ray(monkeypatch)
     first = recorded(
         tmp_path / "1", 0.5, 0.4, num_samples=9, workers=2, max_epochs=5, scheduler="asha", searcher="tpe", space=space,
-        train=f"{__name__}:recorded", backend="ddp", callbacks=[{"object": "a:B"}],
+        train=f"{__name__}:recorded", backend="ddp", callbacks=[{"object": "a:B"}], time_budget=5,
     )  # fmt: skip
     with pytest.raises(StoppedBeforeRayError):
         reproduce(first, "best", progress=False)
@@ -159,12 +132,15 @@ def test_what_runs_is_that_trial_alone_with_its_seed_from_its_beginning(tmp_path
     (trial,) = made.start.resumed
     assert (trial.trial_id, trial.config, trial.number, trial.paused) == ("00000", {"lr": 1.0}, 0, False)
     assert (made.start.created, made.settings.seed, made.settings.workers) == (1, 7, 2)
+    assert (made.settings.num_samples, made.settings.searcher, made.settings.time_budget) == (1, "random", None)
     assert trial_seed(made.settings.seed, trial.trial_id) == trial_seed(7, first.best.id)
     assert not made.scheduler.admits()
     assert made.scheduler.initial_decision().until == 2
     stub: Any = SimpleNamespace(trial_id="0")
     assert made.scheduler.on_trial_result(None, stub, {"training_iteration": 2}) == TrialScheduler.STOP
     assert sorted(path.name for path in first.folder.parent.iterdir()) == ["digits"]  # nothing came of it
+    prepared = read_sweep_file(_prepare(first, first.trials[0], read_sweep_file(first.folder)))
+    assert prepared["reproduces"] == {"sweep": str(first.folder), "trial": "00000"}
 
 
 def test_code_that_only_a_script_can_define_is_given_again(tmp_path, monkeypatch):
