@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.world.mutants import mutants
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -27,8 +29,18 @@ def test_sweeps_to_which_everything_happens_keep_all_reports_and_come_to_their_e
     assert "20 sweeps, " in world("--sweeps", "20", "--seed", "300")
 
 
-def test_a_resumed_sweep_goes_on_with_a_trial_that_left_between_a_pause_and_its_next_report() -> None:
-    """And a seed replays what happened."""
-    first, second = (world("--replay", "695359").rpartition(";")[0] for _ in range(2))  # the rest is how fast it was
+def test_a_seed_replays_what_happened() -> None:
+    first, second = (world("--replay", "323").rpartition(";")[0] for _ in range(2))  # the rest is how fast it was
     assert first == second
     assert "FAULT SIGTERM" in first
+
+
+def test_what_once_went_wrong_holds() -> None:
+    assert world("--found").rstrip()
+
+
+def test_each_mutant_has_one_place_in_the_package() -> None:
+    package = ROOT / "tunelight"
+    places = {name: (package / one.path).read_text().count(one.old) for name, one in mutants().items()}
+    assert {name: count for name, count in places.items() if count != 1} == {}
+    assert len(places) >= 24

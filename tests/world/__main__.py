@@ -3,6 +3,8 @@
     python -m tests.world --seconds 60 --seed 1     # so long, from this seed on
     python -m tests.world --sweeps 20 --seed 1      # so many
     python -m tests.world --replay 17               # one, with its log of events
+    python -m tests.world --shrink 17               # leave out what it does not need to go wrong, and keep the rest
+    python -m tests.world --found                   # all that once went wrong: tests/world/found
 
 A seed draws the kind of sweep, what happens to it and the order of everything. It prints what does not hold, and
 returns 1 where anything does not.
@@ -18,15 +20,36 @@ import json
 import logging
 import os
 import random
+import re
 import shutil
 import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 HANGS_S = 60.0
 """How long a sweep may take here; more is no matter of virtual time."""
+FOUND = Path(__file__).parent / "found"
+
+
+class Sweep(NamedTuple):
+    """One to run: with its kind and what is to happen; from its seed alone, where those are None."""
+
+    seed: int
+    kind: str | None = None
+    planned: Any = None
+    name: str = ""
+
+
+class Outcome(NamedTuple):
+    """What came of it: the text of what is wrong, the number of faults, and virtual hours."""
+
+    wrong: str
+    faults: int
+    hours: float
 
 
 def main() -> int:
@@ -36,83 +59,141 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, help="how long to go on")
     parser.add_argument("--sweeps", type=int, help="how many sweeps to run")
     parser.add_argument("--replay", type=int, metavar="SEED", help="run this one, and print its events")
+    parser.add_argument("--shrink", type=int, metavar="SEED", help="find what of its faults is needed, and keep it")
+    parser.add_argument("--found", action="store_true", help="run those of tests/world/found")
+    parser.add_argument("--first", action="store_true", help="end with the first that is wrong")
     parser.add_argument("--kind", help="the kind of all sweeps (else the seed draws it)")
     args = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets is part of what happens
         os.execve(
             sys.executable, [sys.executable, "-m", "tests.world", *sys.argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"}
         )
+    _ready()
+    if args.shrink is not None:
+        return _shrink(args.shrink, args.kind)
+    sweeps: Iterable[Sweep] = (Sweep(seed, args.kind) for seed in itertools.count(args.seed))
+    if args.replay is not None:
+        sweeps = [Sweep(args.replay, args.kind)]
+    elif args.found:
+        sweeps = list(_found())
+    outcomes: list[Outcome] = []
+    began = time.monotonic()
+    for sweep in sweeps:
+        if args.sweeps is not None and len(outcomes) >= args.sweeps:
+            break
+        if args.seconds is not None and time.monotonic() - began >= args.seconds:
+            break
+        outcomes.append(apart(sweep, replay=args.replay is not None))
+        sys.stdout.write(outcomes[-1].wrong)
+        if args.first and outcomes[-1].wrong:
+            break
+    minutes = (time.monotonic() - began) / 60
+    wrong, faults = sum(bool(one.wrong) for one in outcomes), sum(one.faults for one in outcomes)
+    hours = sum(one.hours for one in outcomes)
+    sys.stdout.write(
+        f"{len(outcomes)} sweeps, {faults} faults, {hours:.1f} virtual hours, {wrong} with something that does not "
+        f"hold; {len(outcomes) / minutes:.0f} sweeps and {faults / minutes:.0f} faults a minute.\n"
+    )
+    return 1 if wrong else 0
+
+
+def _ready() -> None:
+    """Import what sweeps need, before any is forked."""
     from tests.world.sweeps import KINDS, load, run
 
     logging.disable(logging.CRITICAL)
     load()
     for kind in KINDS:  # once, for what is imported and cached on the way
         with tempfile.TemporaryDirectory() as folder:
-            run(0, kind, Path(folder), lambda *_: None, lambda _: ())
+            run(0, kind, Path(folder), lambda _: None, lambda _: ())
     gc.collect()
     gc.freeze()
-    seeds = [args.replay] if args.replay is not None else itertools.count(args.seed)
-    all_of_them: list[tuple[float, float, float]] = []
-    began = time.monotonic()
-    for seed in seeds:
-        if args.sweeps is not None and len(all_of_them) >= args.sweeps:
-            break
-        if args.seconds is not None and time.monotonic() - began >= args.seconds:
-            break
-        all_of_them.append(apart(seed, args.kind or random.Random(seed).choice(list(KINDS)), args.replay is not None))
-    minutes = (time.monotonic() - began) / 60
-    wrong, faults, hours = (sum(numbers) for numbers in zip(*all_of_them, strict=True))
-    sys.stdout.write(
-        f"{len(all_of_them)} sweeps, {faults:.0f} faults, {hours:.1f} virtual hours, {wrong:.0f} with something that "
-        f"does not hold; {len(all_of_them) / minutes:.0f} sweeps and {faults / minutes:.0f} faults a minute.\n"
-    )
-    return 1 if wrong else 0
+    gc.disable()  # a fork ends before its garbage matters
 
 
-def apart(seed: int, kind: str, replay: bool) -> tuple[float, float, float]:
-    """Run a sweep in a fork of this process, which no earlier one has touched; print what is wrong.
+def _found() -> Iterator[Sweep]:
+    """Yield what once went wrong."""
+    from tests.world.faults import Planned
 
-    Return whether anything is, the number of faults, and the virtual hours.
-    """
+    for path in sorted(FOUND.glob("*.json")):
+        kept = json.loads(path.read_text())
+        yield Sweep(kept["seed"], kept["kind"], [Planned(*one) for one in kept["faults"]], path.stem)
+
+
+def _shrink(seed: int, kind: str | None) -> int:
+    """Leave out fault after fault, as long as the same check tells of it; write the rest into ``found``."""
+    from tests.world import faults
+
+    kind, planned = kind or _kind(seed), faults.plan(seed)
+    first = apart(Sweep(seed, kind, planned)).wrong
+    if not first:
+        sys.stdout.write(f"nothing is wrong with seed {seed} ({kind})\n")
+        return 1
+    for one in list(planned):
+        less = [other for other in planned if other is not one]
+        if _check(wrong := apart(Sweep(seed, kind, less)).wrong) == _check(first):
+            planned, first = less, wrong
+    kept = {"was": "TODO: say what was wrong", "seed": seed, "kind": kind, "faults": planned}
+    path = FOUND / f"seed_{seed}.json"
+    path.write_text(json.dumps(kept, indent=1) + "\n")
+    sys.stdout.write(f"{first}Wrote {path}: give it a name, and its sentence.\n")
+    return 0
+
+
+def _check(wrong: str) -> str:
+    """Return the name of the check that tells."""
+    told = re.search(r"^    (\w+): ", wrong, re.MULTILINE)
+    return told[1] if told else ""
+
+
+def _kind(seed: int) -> str:
+    from tests.world.sweeps import KINDS
+
+    return random.Random(seed).choice(list(KINDS))
+
+
+def apart(sweep: Sweep, *, replay: bool = False) -> Outcome:
+    """Run a sweep in a fork of this process, which no earlier one has touched."""
     read, write = os.pipe()
     if (child := os.fork()) == 0:
         faulthandler.dump_traceback_later(HANGS_S, exit=True)
         try:
-            told = one(seed, kind, replay=replay)
+            outcome = _run(sweep, replay=replay)
             sys.stdout.flush()
         except BaseException:  # noqa: BLE001 - the fork must not go on as its parent
-            traceback.print_exc()
-            told = (1.0, 0.0, 0.0)
-        os.write(write, json.dumps(told).encode())
+            outcome = Outcome(traceback.format_exc(), 0, 0.0)
+        with os.fdopen(write, "w") as answer:
+            json.dump(outcome, answer)
         os._exit(0)
     os.close(write)
     with os.fdopen(read) as answer:
         said = answer.read()
     os.waitpid(child, 0)
     if not said:
-        sys.stdout.write(f"seed {seed} ({kind}): its process has ended, or waits for something of this machine\n")
-        return 1.0, 0.0, 0.0
-    wrong, faults, hours = json.loads(said)
-    return wrong, faults, hours
+        return Outcome(f"seed {sweep.seed}: its process has ended, or waits for something of this machine\n", 0, 0.0)
+    return Outcome(*json.loads(said))
 
 
-def one(seed: int, kind: str, *, replay: bool) -> tuple[float, float, float]:
-    """Run a sweep; see :func:`apart`."""
+def _run(sweep: Sweep, *, replay: bool) -> Outcome:
+    """Run a sweep here."""
     from tests.world import checks, faults
     from tests.world.sweeps import run
 
-    folder = Path(tempfile.gettempdir(), "tunelight-world", str(seed))
+    kind = sweep.kind or _kind(sweep.seed)
+    planned = faults.plan(sweep.seed) if sweep.planned is None else sweep.planned
+    folder = Path(tempfile.gettempdir(), "tunelight-world", f"{os.getppid()}-{sweep.seed}")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    world = run(seed, kind, folder, faults.disturb, checks.wrong)
+    world = run(sweep.seed, kind, folder, lambda world: faults.disturb(world, planned), checks.wrong)
     if replay:
         sys.stdout.writelines(f"{at:10.3f} {text}\n" for at, text in world.kernel.logged)
+    wrong = ""
     if world.wrong:
-        sys.stdout.write(f"seed {seed} ({kind}):\n")
-        sys.stdout.writelines(f"    {text}\n" for text in (*world.faults, *world.wrong, world.where))
-    else:
+        lines = (*world.faults, *world.wrong, *([world.where] if replay else ()))
+        wrong = f"{sweep.name or f'seed {sweep.seed}'} ({kind}):\n" + "".join(f"    {text}\n" for text in lines)
+    if not world.wrong or not replay:
         shutil.rmtree(folder)
-    return float(bool(world.wrong)), float(len(world.faults)), world.kernel.now / 3600
+    return Outcome(wrong, len(world.faults), world.kernel.now / 3600)
 
 
 if __name__ == "__main__":

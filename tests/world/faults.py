@@ -1,11 +1,11 @@
-"""What happens to a sweep: each fault is drawn by the world's seed, at its time, for what is there then."""
+"""What happens to a sweep. A seed plans it: when, what, and a seed of its own for each, so that one can be left out."""
 
 from __future__ import annotations
 
 import random
 import signal
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 from tests.world.kernel import Process
 
@@ -13,33 +13,60 @@ Fault = Callable[[Any, random.Random], str | None]
 """Does it, and returns what it did; None where there is nothing to do it to."""
 
 
-def _pick(world: Any, rng: random.Random, kind: str) -> Process | None:
-    found = [
-        process
-        for node in world.rays.nodes_alive()
-        for process in node.processes
-        if process.alive and not process.stopped and process.locals.get("kind") == kind
+class Planned(NamedTuple):
+    """A fault to come."""
+
+    at_s: float
+    name: str
+    seed: int
+
+
+def plan(seed: int, most: int = 12, within_s: float = 25.0) -> list[Planned]:
+    """Draw what is to happen."""
+    rng = random.Random(seed)
+    return [
+        Planned(round(rng.uniform(0.0, within_s), 3), rng.choice(list(FAULTS)), rng.getrandbits(32))
+        for _ in range(rng.randint(1, most))
     ]
+
+
+def disturb(world: Any, planned: Iterable[Planned]) -> None:
+    """Let it happen."""
+
+    def happen(one: Planned) -> None:
+        said = FAULTS[one.name](world, random.Random(one.seed))
+        if said is not None:
+            world.faults.append(f"{world.kernel.now:.3f} {said}")
+            world.kernel.log("FAULT", said)
+
+    for one in planned:
+        world.kernel.after(one.at_s, lambda one=one: happen(one))
+
+
+# --- processes ---------------------------------------------------------------------------------------------------
+
+
+def _running(world: Any, *kinds: str) -> Iterator[Process]:
+    for node in world.rays.nodes_alive():
+        for process in node.processes:
+            if process.alive and not process.stopped and process.threads and process.locals.get("kind") in kinds:
+                yield process
+
+
+def _pick(world: Any, rng: random.Random, *kinds: str) -> Process | None:
+    found = list(_running(world, *kinds))
     return rng.choice(found) if found else None
 
 
-def kill_worker(world: Any, rng: random.Random) -> str | None:
-    if (process := _pick(world, rng, "worker")) is None:
-        return None
-    process.kill("SIGKILL")
-    return f"kill {process}"
-
-
-def kill_head(world: Any, rng: random.Random) -> str | None:
-    if (process := _pick(world, rng, "head")) is None:
+def kill_process(world: Any, rng: random.Random) -> str | None:
+    if (process := _pick(world, rng, rng.choice(["worker", "head", "driver"]))) is None:
         return None
     process.kill("SIGKILL")
     return f"kill {process}"
 
 
 def stop_process(world: Any, rng: random.Random) -> str | None:
-    kind = rng.choice(["worker", "head", "driver"])
-    if (process := _pick(world, rng, kind)) is None:
+    if (process := _pick(world, rng, rng.choice(["worker", "head", "driver"]))) is None:
         return None
     seconds = rng.choice([0.5, 3.0, 20.0, 60.0])
     process.stop()
@@ -47,14 +74,71 @@ def stop_process(world: Any, rng: random.Random) -> str | None:
     return f"stop {process} for {seconds} s"
 
 
-def lose_node(world: Any, rng: random.Random) -> str | None:
-    nodes = [node for node in world.rays.nodes_alive() if world.driver not in node.processes]
-    if not nodes:
+def end_driver(world: Any, rng: random.Random) -> str | None:
+    """Send SIGTERM, as before a preemption."""
+    if (process := _pick(world, rng, "driver")) is None:
         return None
-    node = rng.choice(nodes)
+    process.signal(signal.SIGTERM)
+    world.kernel.after(30.0, lambda: process.kill("SIGKILL, 30 s after SIGTERM"))
+    return f"SIGTERM to {process}"
+
+
+def second_driver(world: Any, rng: random.Random) -> str | None:
+    """Start another driver on the sweep, from another node, with the first stopped or at work."""
+    if (process := _pick(world, rng, "driver")) is None:
+        return None
+    seconds = rng.choice([0.0, 40.0])
+    if seconds:
+        process.stop()
+        world.kernel.after(seconds, process.go_on)
+    node = rng.choice(world.rays.nodes_alive())
+    world.kernel.after(1.0, lambda: world.drive(node=node, second=True))
+    return f"a second driver on {node.name}, {process} {'stopped for 40 s' if seconds else 'at work'}"
+
+
+# --- nodes and messages ------------------------------------------------------------------------------------------
+
+
+def _other_node(world: Any, rng: random.Random) -> Any:
+    with_drivers = {id(process.node) for process in _running(world, "driver")}
+    nodes = [node for node in world.rays.nodes_alive() if id(node) not in with_drivers]
+    return rng.choice(nodes) if nodes else None
+
+
+def lose_node(world: Any, rng: random.Random) -> str | None:
+    if (node := _other_node(world, rng)) is None:
+        return None
     world.rays.lose(node)
-    world.kernel.after(rng.uniform(1, 60), lambda: world.rays.add(node.cpus))
+    world.kernel.after(rng.uniform(1, 40), lambda: world.rays.add(node.cpus))
     return f"lose {node.name}"
+
+
+def drain_node(world: Any, rng: random.Random) -> str | None:
+    """Give notice of a node's end, as of a spot instance."""
+    if (node := _other_node(world, rng)) is None or node.draining is not None:
+        return None
+    node.draining = 0
+    world.kernel.after(30.0, lambda: node.alive and world.rays.lose(node))
+    world.kernel.after(rng.uniform(1, 40), lambda: world.rays.add(node.cpus))
+    return f"drain {node.name}"
+
+
+def lose_cluster(world: Any, rng: random.Random) -> str:
+    """Lose all nodes, with the driver; another cluster comes later."""
+    for node in world.rays.nodes_alive():
+        world.rays.lose(node)
+    world.rays.kept.clear()
+
+    def again() -> None:
+        while sum(node.cpus for node in world.rays.nodes_alive()) < sum(world.nodes):
+            world.rays.add(world.nodes[0])
+
+    world.kernel.after(rng.uniform(1, 40), again)
+    return "lose the cluster"
+
+
+def add_node(world: Any, rng: random.Random) -> str:
+    return f"add {world.rays.add(rng.choice([1.0, 4.0])).name}"
 
 
 def slow_messages(world: Any, rng: random.Random) -> str:
@@ -63,51 +147,52 @@ def slow_messages(world: Any, rng: random.Random) -> str:
     return f"messages {world.rays.slow} times as slow"
 
 
-def kill_driver(world: Any, rng: random.Random) -> str | None:
-    if world.driver is None or not world.driver.alive:
+def cut_node(world: Any, rng: random.Random) -> str:
+    """Let nothing through to and from a node for a while; then all that waited arrives."""
+    node, seconds = rng.choice(world.rays.nodes_alive() or world.rays.nodes_all), rng.choice([1.0, 5.0, 20.0])
+    node.cut_until = world.kernel.now + seconds
+    return f"cut {node.name} off for {seconds} s"
+
+
+def jump_clock(world: Any, rng: random.Random) -> str:
+    node, seconds = rng.choice(world.rays.nodes_all), rng.choice([-3600.0, -5.0, 5.0, 3600.0])
+    node.ahead_s += seconds
+    return f"the clock of {node.name} jumps by {seconds} s"
+
+
+def fill_disk(world: Any, rng: random.Random) -> str:
+    """Let nothing more be written safely on a node, until there is room again."""
+    node, seconds = rng.choice(world.rays.nodes_all), rng.choice([1.0, 5.0, 20.0])
+    node.full = True
+    world.kernel.after(seconds, lambda: setattr(node, "full", False))
+    return f"the disk of {node.name} is full for {seconds} s"
+
+
+# --- training code and people ------------------------------------------------------------------------------------
+
+
+def break_training(world: Any, rng: random.Random) -> str | None:
+    """Let one rank raise, run out of memory, or report NaN, at its next step or report."""
+    if (process := _pick(world, rng, "worker")) is None:
         return None
-    world.driver.kill("SIGKILL")
-    world.kernel.after(rng.uniform(0.1, 60), world.resume)
-    return f"kill {world.driver}"
-
-
-def end_driver(world: Any, rng: random.Random) -> str | None:
-    """Send SIGTERM, as before a preemption; the driver is started again later."""
-    if world.driver is None or not world.driver.alive or world.driver.stopped:
-        return None
-    world.driver.signal(signal.SIGTERM)
-    driver = world.driver
-
-    def kill() -> None:
-        driver.kill("SIGKILL, 30 s after SIGTERM")
-
-    world.kernel.after(30.0, kill)
-    world.kernel.after(rng.uniform(31, 60), world.resume)
-    return f"SIGTERM to {driver}"
+    kind, text = rng.choice(["ERROR", "OOM", "DIVERGED"]), f"fault number {rng.randrange(10**6)}"
+    process.locals["breaks"] = kind, text
+    return f"{kind} at {process}: {text}"
 
 
 def command(world: Any, rng: random.Random) -> str | None:
     """Let a person tell the sweep something."""
-    said = rng.choice(["stop_trial", "enqueue", "branch", "max_concurrent"])
+    said = rng.choice(["stop_trial", "enqueue", "branch", "max_concurrent", "stop_sweep"])
+    if not world.rays.nodes_alive():
+        return None
     world.person(said, rng)
     return f"command {said}"
 
 
 FAULTS: dict[str, Fault] = {
     one.__name__: one
-    for one in (kill_worker, kill_head, stop_process, lose_node, slow_messages, kill_driver, end_driver, command)
-}
-
-
-def disturb(world: Any, rng: random.Random, most: int = 6, within_s: float = 60.0) -> None:
-    """Plan some faults."""
-    for _ in range(rng.randint(1, most)):
-        name = rng.choice(list(FAULTS))
-
-        def happen(name: str = name) -> None:
-            said = FAULTS[name](world, rng)
-            if said is not None:
-                world.faults.append(f"{world.kernel.now:.3f} {said}")
-                world.kernel.log("FAULT", said)
-
-        world.kernel.after(rng.uniform(0.0, within_s), happen)
+    for one in (
+        kill_process, stop_process, end_driver, second_driver, lose_node, drain_node,
+        lose_cluster, add_node, slow_messages, cut_node, jump_clock, fill_disk, break_training, command,
+    )
+}  # fmt: skip

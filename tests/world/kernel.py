@@ -242,6 +242,8 @@ class Kernel:
         self.processes: list[Process] = []
         self.ports: dict[int, Any] = {}
         """What listens."""
+        self.broken: dict[str, list[tuple[str, str]]] = {}
+        """By trial: how its training code broke (the state it ends in), and what it said."""
 
     @property
     def here(self) -> Process:
@@ -353,7 +355,7 @@ class Kernel:
         return self.now + getattr(getattr(self.current and self.current.process, "node", None), "booted_s", 0.0)
 
     def time(self) -> float:
-        """As ``time.time``: with the clock of the node where it is asked."""
+        """As ``time.time``: with the clock of the node where it is asked (``ahead_s``)."""
         self._look()
         return BEGAN + self.now + getattr(getattr(self.current and self.current.process, "node", None), "ahead_s", 0.0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -20,9 +21,9 @@ from tunelight.messages import Place
 
 PARTS = 4
 """Of each batch; ranks share them, whatever their number."""
-BATCHES = 3
+BATCHES = 2
 """Of an epoch."""
-STEP_S = 0.5
+STEP_S = 0.2
 """About how long one takes."""
 
 
@@ -46,7 +47,8 @@ class Store:
         import torch.distributed as dist
 
         if self._kernel.here is not self._server:
-            self._kernel.sleep(self._kernel.rng.uniform(0.0001, 0.001))
+            cut_s = max(self._kernel.here.node.cut_until, self._server.node.cut_until) - self._kernel.now
+            self._kernel.sleep(max(0.0, cut_s) + self._kernel.rng.uniform(0.0001, 0.001))
         if not self._server.alive:
             raise dist.DistNetworkError("Connection reset by peer")
 
@@ -206,7 +208,7 @@ def worker_of(kernel: Kernel) -> type:
                 freeze=nothing, begin=nothing, restore=lambda *_: (), remember_environment=nothing
             )
             self._compiled: Any = SimpleNamespace(begin=nothing, end=lambda: "", drop=nothing)
-            kernel.sleep(kernel.rng.uniform(0.5, 4.0))  # its imports
+            kernel.sleep(kernel.rng.uniform(0.1, 1.5))  # its imports
 
         def locate(self) -> Location:
             one = self._assigned
@@ -296,6 +298,18 @@ class Training:
         """Where it stands."""
         return {"epoch": self.epoch, "batch": self.batch, "state": self.state}
 
+    def _breaks(self, kind: str, text: str) -> None:
+        del self.kernel.here.locals["breaks"]
+        self.kernel.broken.setdefault(self.session.context.trial_id, []).append((kind, text))
+
+    def loss(self) -> float:
+        """Return the metric of its next report."""
+        kind, _ = self.kernel.here.locals.get("breaks", ("", ""))
+        if kind == "DIVERGED" and self.rank == 0:
+            self._breaks(kind, "nan")
+            return math.nan
+        return loss_of(self.config["lr"], self.state, self.epoch)
+
     def sum(self, value: int) -> int:
         """Return the sum over all ranks."""
         self._rounds += 1
@@ -304,6 +318,10 @@ class Training:
     def step(self) -> None:
         """Train a batch."""
         self.kernel.sleep(self.kernel.rng.uniform(0.5, 1.5) * STEP_S)
+        kind, text = self.kernel.here.locals.get("breaks", ("", ""))
+        if kind in ("ERROR", "OOM"):
+            self._breaks(kind, text)
+            raise ValueError(text) if kind == "ERROR" else MemoryError(text)
         step = self.epoch * BATCHES + self.batch + 1
         parts = range(self.rank, PARTS, self.size)
         mine = sum(part_of(self.state, self.config["lr"], step, part) for part in parts)
@@ -342,7 +360,7 @@ def train(config: dict[str, Any]) -> None:
             training.step()
         training.epoch, training.batch = training.epoch + 1, 0
         lr, state, epoch = config["lr"], training.state, training.epoch
-        metrics = {"loss": loss_of(lr, state, epoch), "state": state, "used": lr, "epochs": epoch}
+        metrics = {"loss": training.loss(), "state": state, "used": lr, "epochs": epoch}
         training.session.context.report(metrics, training.write, epoch=epoch - 1, step=epoch * BATCHES)
 
 

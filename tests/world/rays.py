@@ -93,6 +93,8 @@ class Node:
         self.processes: list[Process] = []
         self.booted_s = rng.uniform(100, 1e6)
         self.ahead_s = rng.uniform(-30, 30)
+        self.cut_until = -1.0
+        self.full = False
 
 
 class Group:
@@ -252,10 +254,15 @@ class Actor:
         kernel, sender = self.rays.kernel, self.rays.kernel.here
         ref = Ref(sender)
         sent = copied((args, kwargs))
-        arrives = max(self._arrivals.get(sender, 0.0) + 1e-9, kernel.now + self.rays.latency_s())
+        arrives = max(self._arrivals.get(sender, 0.0) + 1e-9, kernel.now + self._latency_s(sender))
         self._arrivals[sender] = arrives
         kernel.after(arrives - kernel.now, lambda: self._arrive(method, sent, ref))
         return ref
+
+    def _latency_s(self, other: Process | None) -> float:
+        """Return how long a message takes between its process and another."""
+        ends = [one.node.cut_until for one in (self.process, other) if one is not None]
+        return max(0.0, max(ends, default=0.0) - self.rays.kernel.now) + self.rays.latency_s()
 
     def _arrive(self, method: str, sent: Any, ref: Ref) -> None:
         if self.dead is not None:
@@ -302,7 +309,7 @@ class Actor:
             if ref.owner is None or ref.owner.alive:
                 ref.end(value, error)
 
-        self.rays.kernel.after(self.rays.latency_s(), arrive)
+        self.rays.kernel.after(self._latency_s(ref.owner), arrive)
 
     def die(self, why: str) -> None:
         """End it, if it has not ended."""
@@ -406,7 +413,7 @@ class Rays:
         return self.kernel.rng.uniform(0.0003, 0.003) * self.slow
 
     def start_s(self) -> float:
-        return self.kernel.rng.uniform(0.2, 2.0)
+        return self.kernel.rng.uniform(0.1, 0.7)
 
     def notice_s(self) -> float:
         return self.kernel.rng.uniform(0.01, 2.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import io
 import os
@@ -17,10 +18,11 @@ from typing import Any
 from unittest import mock
 
 import tunelight as tl
-from tests.world.kernel import Kernel, Process, StuckError, virtual
+from tests.world.kernel import BEGAN, Kernel, Process, StuckError, virtual
 from tests.world.ranks import sessions_by_process, train, worker_of
-from tests.world.rays import Rays, forget
+from tests.world.rays import Rays, Ref, forget
 from tunelight.errors import PreemptedError, TunelightError
+from tunelight.record.lease import Owner, Owners
 
 EPOCHS = 8
 LIMIT_S = 900.0
@@ -41,74 +43,95 @@ class World:
     def __init__(self, seed: int, folder: Path, nodes: tuple[float, ...] = (4.0, 4.0)) -> None:
         self.kernel = Kernel(seed)
         self.rays = Rays(self.kernel, nodes)
-        self.folder = folder
+        self.nodes, self.folder = nodes, folder
         self.faults: list[str] = []
         self.results: Any = None
         self.error: BaseException | None = None
         self.where = ""
         self.wrong: list[str] = []
-        self.drivers = 0
-        self.driver: Process | None = None
+        self.drivers: list[Process] = []
         self.settings: dict[str, Any] = {}
+        self.done: list[tuple[str, Any]] = []
 
-        self.done: list[str] = []
+    @property
+    def driven(self) -> bool:
+        """Whether a driver lives."""
+        return any(driver.alive and driver.threads for driver in self.drivers)
+
+    def owners(self) -> list[Owner]:
+        """Return those that the sweep has had."""
+        owners = Owners(self.folder / "sweep")
+        return [owners.read(generation) for generation in range(1, owners.newest() + 1)]
 
     def resume(self) -> None:
         """Start another driver, which goes on with the sweep, unless one does."""
-        if self.results is None and not (self.driver is not None and self.driver.alive and self.driver.threads):
-            self.error = None
-            began = (self.folder / "sweep" / "sweep.yaml").exists()
-            self.drive(**self.settings, **({"resume": True} if began else {}))
+        if self.results is None and self.error is None and not self.driven:
+            if self.rays.nodes_alive():
+                self.drive()
+            else:
+                self.kernel.after(1.0, self.resume)
 
     def person(self, said: str, rng: random.Random) -> None:
         """Let a person give a command."""
         kernel, node = self.kernel, self.rays.nodes_alive()[0]
         process = kernel.process("person", node)
         node.processes.append(process)
+        given: Any = (
+            rng.random() if said == "enqueue" else rng.choice([1, 2, 3]) if said[0] == "m" else rng.randrange(8)
+        )
 
         def tell() -> None:
             with contextlib.suppress(TunelightError, OSError):
                 sweep = tl.attach("sweep", str(self.folder))
-                if said == "stop_trial":
-                    sweep.stop(rng.randrange(8))
-                elif said == "enqueue":
-                    sweep.enqueue({"lr": rng.random(), "epochs": EPOCHS})
-                elif said == "branch":
-                    sweep.branch(rng.randrange(8))
-                else:
-                    sweep.set(max_concurrent=rng.choice([1, 2, 3]))
-                self.done.append(said)
-                kernel.log("DONE", said)
+                answers: dict[str, Callable[[], str]] = {
+                    "stop_trial": lambda: sweep.stop(given),
+                    "stop_sweep": sweep.stop,
+                    "enqueue": lambda: sweep.enqueue({"lr": given, "epochs": EPOCHS}),
+                    "branch": lambda: sweep.branch(given),
+                    "max_concurrent": lambda: sweep.set(max_concurrent=given),
+                }
+                answer = answers[said]()
+                kernel.log("DONE", said, given, answer)
+                if "will not know" not in answer:  # its disk is full, and the driver says so
+                    self.done.append((said, given))
 
         kernel.spawn(process, tell, name="main")
 
-    def drive(self, **settings: Any) -> Process:
-        """Start a driver, which runs the sweep or resumes it."""
+    def drive(self, node: Any = None, *, second: bool = False) -> Process:
+        """Start a driver, which begins the sweep or goes on with it; a ``second`` one beside another may be refused."""
         kernel = self.kernel
-        node = self.rays.nodes_alive()[0]
-        self.drivers += 1
-        process = kernel.process(f"driver{self.drivers}", node)
+        node = node or self.rays.nodes_alive()[0]
+        process = kernel.process(f"driver{len(self.drivers) + 1}", node)
         process.locals["kind"] = "driver"
-        process.locals["job"] = f"job{self.drivers}"
+        process.locals["job"] = f"job{len(self.drivers) + 1}"
         node.processes.append(process)
-        self.driver = process
+        self.drivers.append(process)
+        began = (self.folder / "sweep" / "sweep.yaml").exists()
 
         def drive() -> None:
             try:
                 results = tl.run(
                     {"lr": tl.uniform(0.0, 1.0), "epochs": tl.choice([EPOCHS])},
                     train=train, metric="loss", mode="min", storage=str(self.folder), name="sweep",
-                    progress=False, **settings,
+                    progress=False, resume=began, **self.settings,
                 )  # fmt: skip
             except PreemptedError:
                 process.kill("exit code 75")
             except Exception as error:  # noqa: BLE001 - looked at afterwards
-                self.error = error
+                others = any(one.alive and one.threads for one in self.drivers if one is not process)
+                if not others and not second and "No space left" not in str(error):
+                    self.error = error
                 process.kill(f"{type(error).__name__}: {error}")
             else:
                 self.results = results
+                if not any(owner.pid == process.pid and owner.over for owner in self.owners()):
+                    self.wrong.append(
+                        f"owners: {process} has returned results of a sweep that it did not own to its end"
+                    )
                 process.kill("exit code 0")
 
+        # As a platform that starts a job again.
+        process.at_exit.append(lambda _: kernel.after(kernel.rng.uniform(0.1, 40), self.resume))
         process.locals["main"] = kernel.spawn(process, drive, name="main")
         return process
 
@@ -124,6 +147,7 @@ def _patched(world: World) -> contextlib.ExitStack:
     from tunelight.gang import worker as workers
     from tunelight.record import lease
 
+    records = importlib.import_module("tunelight.record.folder")
     kernel, fake, stack = world.kernel, world.rays, contextlib.ExitStack()
 
     @contextlib.contextmanager
@@ -156,6 +180,7 @@ def _patched(world: World) -> contextlib.ExitStack:
     for name, value in of_ray.items():
         stack.enter_context(mock.patch.object(ray, name, value))
     stack.enter_context(mock.patch.object(ray, "is_initialized", return_value=True))
+    stack.enter_context(mock.patch.object(ray, "ObjectRef", Ref))
     groups = (
         "placement_group",
         "remove_placement_group",
@@ -196,20 +221,17 @@ def _patched(world: World) -> contextlib.ExitStack:
         (workers, "know_rank", lambda _: None),
         (workers.trackers, "begin", lambda *_, **__: None),
         (workers, "_add_paths", lambda _: None),
-        (lease, "process_table", lambda: kernel.here.node.name),
+        (lease, "process_table", lambda: "" if kernel.current is None else kernel.here.node.name),
         (lease, "is_running", lambda pid: _runs(world, pid)),
         (lease, "born", lambda pid: pid if _runs(world, pid) else 0),
         (Trial, "__hash__", lambda trial: hash(trial.trial_id)),  # Tune keeps trials in sets
         (os, "chdir", lambda _: None),
+        *_of_storage(kernel),
+        (records, "git_state", lambda _: None),
         (secrets, "token_hex", lambda number=8: f"{kernel.rng.getrandbits(8 * number):0{2 * number}x}"),
         (secrets, "randbelow", kernel.rng.randrange),
         (uuid, "uuid4", lambda: uuid.UUID(int=kernel.rng.getrandbits(128), version=4)),
         (workers, "sys", Proxy(sys, stderr=io.StringIO())),
-        (
-            lease,
-            "os",
-            Proxy(os, getpid=lambda: kernel.here.pid, utime=lambda path: os.utime(path, (kernel.time(),) * 2)),
-        ),
     ):
         stack.enter_context(mock.patch.object(where, name, value))
     import ray._common.usage.usage_lib as usage
@@ -219,6 +241,36 @@ def _patched(world: World) -> contextlib.ExitStack:
     stack.enter_context(sessions_by_process(kernel))
     stack.enter_context(virtual(kernel, iter(_modules())))
     return stack
+
+
+def _of_storage(kernel: Kernel) -> list[tuple[Any, str, Any]]:
+    """Return what stands for the disks of nodes, and for the clock of the storage that they share."""
+    from tunelight.record import lease
+
+    def fsync(_: int) -> None:
+        if kernel.current is not None:
+            kernel.sleep(kernel.rng.uniform(0.0001, 0.02))
+            if kernel.here.node.full:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+    def touch(path: Any) -> None:
+        os.utime(path, (BEGAN + kernel.now,) * 2)  # the clock of the storage
+
+    def dated(write: Callable[..., Any]) -> Callable[..., Any]:
+        def call(path: Path, *given: Any, **more: Any) -> Any:
+            done = write(path, *given, **more)
+            touch(path)
+            return done
+
+        return call
+
+    return [
+        (os, "fsync", fsync),
+        (lease, "create_atomically", dated(lease.create_atomically)),
+        (lease, "write_atomically", dated(lease.write_atomically)),
+        (lease.Owners, "_probed", lambda _: BEGAN + kernel.now),
+        (lease, "os", Proxy(os, getpid=lambda: kernel.here.pid, utime=touch)),
+    ]
 
 
 class Proxy:
@@ -255,6 +307,16 @@ KINDS: dict[str, dict[str, Any]] = {
     "asha": {"scheduler": {"name": "asha", "max_t": EPOCHS, "grace_period": 1}},
     "elastic_asha": {"scheduler": {"name": "elastic_asha", "max_t": EPOCHS, "grace_period": 1}, "workers": (1, 4)},
     "elastic": {"scheduler": "fifo", "workers": (1, 3)},
+    "gang_pbt": {
+        "scheduler": {
+            "name": "gang_pbt",
+            "max_t": EPOCHS,
+            "perturbation_interval": 2,
+            "hyperparam_mutations": {"lr": tl.uniform(0.0, 1.0)},
+        },
+        "num_samples": 4,
+    },
+    "repeats": {"scheduler": "fifo", "num_samples": 4, "repeats": {"top": 2, "repeats": 2}},
 }
 """Sweeps, by their settings."""
 
@@ -263,7 +325,7 @@ def run(
     seed: int,
     kind: str,
     folder: Path,
-    disturb: Callable[[World, random.Random], None],
+    disturb: Callable[[World], None],
     judge: Callable[[World], Iterable[str]],
 ) -> World:
     """Run one sweep in a world of its own, whose files are in a folder; return the world at its end.
@@ -275,17 +337,18 @@ def run(
     random.seed(seed)
     forget()
     with _patched(world):
-        failures = tl.FailurePolicy(max_failures=100)  # what a sweep survives is not counted here
+        failures = tl.FailurePolicy(max_failures=100, give_up_after=0)  # what a sweep survives is not counted here
         world.settings = {"num_samples": 8, "workers": 2, "seed": seed, "failures": failures, **KINDS[kind]}
-        world.drive(**world.settings)
-        disturb(world, random.Random(seed))
+        world.drive()
+        disturb(world)
         try:
             world.kernel.run(lambda: world.results is not None or world.error is not None, LIMIT_S)
+            world.kernel.run(lambda: not any(one.alive and one.stopped for one in world.kernel.processes), LIMIT_S)
             world.kernel.settle(SETTLES_S)
         except StuckError as error:
             world.error = error
             world.where = world.kernel.threads_text(world.rays.nodes_all)
-        world.wrong = list(judge(world))
+        world.wrong += judge(world)
         world.kernel.close()
     return world
 

@@ -269,8 +269,9 @@ class RecordCallback(Callback):
             self._write_report(trial.trial_id, when, metrics, result, own)
         for found in own.get("checkpoints") or ():
             self._write_checkpoint(trial.trial_id, when, found)
-        if own.get("error"):
-            self._set(trial.trial_id, own["error"].get("state", ERROR), error=own["error"])
+        if error := own.get("error"):
+            state = error.get("state", ERROR)
+            self._set(trial.trial_id, state, **({"why": error["message"]} if state == STOPPED else {"error": error}))
         elif repeated and metrics and result.get("done"):
             self._set(trial.trial_id, STOPPED, **self._why(trial.trial_id))
 

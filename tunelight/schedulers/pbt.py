@@ -14,6 +14,7 @@ import copy
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -263,7 +264,9 @@ class GangPBT(GangScheduler):
         member.loss, member.offered = theirs.loss, None
         self._offers.pop(trial.trial_id, None)
         self.num_exploits += 1
-        weights, folder = self._offers.get(parent_id), getattr(parent, "path", None)  # the path of a stub raises
+        weights, folder = self._offers.get(parent_id), None
+        with suppress(AttributeError, RuntimeError):  # a stub's, or one that has not been started again yet
+            folder = parent.path
         tell(trial, Adopt(weights, copy.deepcopy(config), parent_id, folder, theirs.offered, until))
         self.sweep.on_change(trial.trial_id, member.reports, config, parent_id, theirs.offered)
 

@@ -304,7 +304,10 @@ class GangTrainable(Trainable):
         stopped = isinstance(event, Ended) and event.stopped
         if not trial.run.number and (stopped or self.spec.task.must_report):
             message = "the trial was stopped before its first report" if stopped else "the trial ended without a report"
-            raise TrialError(head_error(GangError(message)))
+            error = head_error(GangError(message))
+            if not stopped or not self.spec.soft_errors:
+                raise TrialError(error)
+            return {DONE: True, TRAINING_ITERATION: 0, RESULT_KEY: {"error": {**error.asdict(), "state": "STOPPED"}}}
         return {RESULT_DUPLICATE: True, DONE: True}
 
     def _failed(self, error: WorkerError) -> dict[str, Any]:

@@ -173,7 +173,8 @@ class Trial:
     def load(self, pointer: str | os.PathLike[str] | None, number: int) -> None:
         """Resume from the checkpoint that Tune's checkpoint points to, or from a later one in the trial's folder.
 
-        ``number``: the report at which Tune has paused it. Without a checkpoint ``unable`` says so.
+        ``number``: the report at which Tune has paused it. Without a checkpoint it starts from scratch; under a plain
+        Tuner, where its code may write none at all, ``unable`` says so.
         """
         left = None if pointer is None else checkpoints.import_from_tune(pointer, self.folder)
         self.passed = None if left is None else left.number
@@ -189,7 +190,9 @@ class Trial:
         else:
             self.run.resume_from(resume, number)
         self.kept.discard_after(number, self.folder)
-        if resume is None and number:
+        if resume is None and number and self.spec.soft_errors:  # its reports up to here are not passed on again
+            self.say(f"was paused at report {number}, and no checkpoint is left: it starts from scratch")
+        elif resume is None and number:
             self.unable = checkpoints.cannot_go_on(self.id, number, left)
 
     def recover(self) -> None:

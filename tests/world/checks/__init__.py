@@ -1,0 +1,54 @@
+"""What must hold after any sweep, whatever happened to it: a module for each, with a function ``wrong``."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from typing import Any
+
+from tunelight.extras.attach import RecordFollower
+from tunelight.record.state import SweepState, TrialState
+
+
+class Ended:
+    """A sweep that has ended. ``lines`` and ``state`` are those of its record."""
+
+    def __init__(self, world: Any) -> None:
+        self.world, self.results = world, world.results
+        follower = RecordFollower(world.folder / "sweep")
+        self.lines: list[dict[str, Any]] = follower.look()
+        self.state: SweepState = follower.state
+        self.trials = follower.state.trials
+
+    def did(self, *commands: str) -> list[Any]:
+        """Return what was given with such commands that the driver has carried out."""
+        return [given for said, given in self.world.done if said in commands]
+
+    def tried(self, *commands: str) -> int:
+        """Return how often a person gave such a command, answered or not."""
+        return sum(text.endswith(tuple(f"command {one}" for one in commands)) for text in self.world.faults)
+
+    def may_go_back(self, trial: TrialState) -> bool:
+        """Tell whether a member of a population may have gone on from another one's checkpoint, whose epochs it counts.
+
+        It does where a fault takes from it what it has adopted in memory.
+        """
+        return trial.branch is None and bool(trial.changes)
+
+    @functools.cached_property
+    def stopped(self) -> bool:
+        """Whether a person may have stopped the sweep before its end."""
+        return self.tried("stop_sweep") > 0
+
+
+def wrong(world: Any) -> Iterator[str]:
+    """Yield what does not hold, after the name of the check that tells."""
+    if world.results is None:
+        yield f"ends: no results: {world.error!r}"
+        return
+    ended = Ended(world)
+    for name in sorted(one.name for one in pkgutil.iter_modules(__path__)):
+        check = importlib.import_module(f"{__name__}.{name}")
+        yield from (f"{name}: {text}" for text in check.wrong(ended))

@@ -1,0 +1,31 @@
+"""ASHA's decisions are those of its rule, in the order of the record."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+
+from tests.world.checks import Ended
+from tests.world.sweeps import EPOCHS
+
+ETA = 4
+RUNGS = [rung for rung in (1, 4, 16) if rung < EPOCHS]
+
+
+def wrong(ended: Ended) -> Iterator[str]:
+    if not isinstance(scheduler := ended.world.settings["scheduler"], dict) or scheduler["name"] != "asha":
+        return
+    filed: defaultdict[int, list[tuple[float, int]]] = defaultdict(list)
+    for line in ended.lines:
+        if line["kind"] != "report" or ended.trials[line["trial"]].branch is not None:
+            continue
+        number, loss = line["training_iteration"], line["metrics"]["loss"]
+        stops, known = False, math.isfinite(loss)
+        if number in RUNGS and known:
+            key = (loss, len(filed[number]))
+            filed[number].append(key)
+            stops = sorted(filed[number]).index(key) >= max(1, len(filed[number]) // ETA)
+        by_a_person = "command" in str(line.get("why"))
+        if (line["decision"] == "STOP") != stops and not by_a_person and known and number < EPOCHS:
+            yield f"report {number} of {line['trial']} got {line['decision']} ({line.get('why')})"

@@ -1,0 +1,33 @@
+"""The best result is the best of the reports, and its checkpoint is that of its report."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+
+from tests.world.checks import Ended
+from tunelight.checkpoints import files
+
+
+def wrong(ended: Ended) -> Iterator[str]:
+    if ended.state.repetitions:
+        return  # it is the best mean then
+    losses = {
+        (report["loss"], trial.id, report["training_iteration"]): report
+        for trial in ended.trials.values()
+        if not trial.failed and trial.repeats in (None, trial.id)
+        for report in trial.history
+        if math.isfinite(report["loss"])
+    }
+    if not losses:
+        return
+    least = min(losses)
+    best = ended.results.best
+    if best.metrics["loss"] != least[0]:
+        yield f"the best loss is {least}, and results.best says {best.metrics['loss']}"
+    elif best.checkpoint is not None and best.checkpoint.name == files.file_name(least[2]):
+        if json.loads(best.checkpoint.read_text())["state"] != losses[least]["state"]:
+            yield f"the checkpoint {best.checkpoint.name} of the best trial is another training than its report"
+    elif not ended.stopped and not any("disk" in text for text in ended.world.faults):
+        yield f"the best trial {best.id} has the checkpoint {best.checkpoint}, not that of report {least[2]}"

@@ -1,0 +1,21 @@
+"""Each checkpoint that is there is whole, and holds the training of its report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.world.checks import Ended
+from tunelight.checkpoints import files
+
+
+def wrong(ended: Ended) -> Iterator[str]:
+    for trial in (one for one in ended.trials.values() if not ended.may_go_back(one)):
+        reports = {report["training_iteration"]: report["state"] for report in trial.history}
+        for info in files.find(ended.world.folder / "sweep" / trial.folder):
+            name, state = Path(info.path).name, reports.get(info.number)
+            if not files.is_valid(info):
+                yield f"{trial.id}: {name} is not what its checksum says"
+            elif not info.between and state not in (None, json.loads(Path(info.path).read_text())["state"]):
+                yield f"{trial.id}: {name} is another training than report {info.number}"

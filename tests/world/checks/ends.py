@@ -1,0 +1,40 @@
+"""Each trial comes to a good end, or to the one that its training code brought about, and the user is told so."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from tests.world.checks import Ended
+from tests.world.sweeps import EPOCHS
+from tunelight.record.state import TrialState
+
+
+def wrong(ended: Ended) -> Iterator[str]:
+    for trial in ended.trials.values():
+        yield from _end(ended, trial)
+    # A person who had no answer in time does not know whether a trial was added.
+    asked = ended.world.settings["num_samples"]
+    least, most = asked + len(ended.did("enqueue", "branch")), asked + ended.tried("enqueue", "branch")
+    if not (0 if ended.stopped else least) <= (found := len(ended.state.searched)) <= most:
+        yield f"{found} trials, not {least} to {most}"
+
+
+def _end(ended: Ended, trial: TrialState) -> Iterator[str]:
+    epochs = trial.history[-1]["epochs"] if trial.history else 0
+    if trial.state != "DIVERGED" and any(math.isnan(report["loss"]) for report in trial.history):
+        yield f"trial {trial.id} has reported NaN, and is {trial.state}"
+    if trial.branch is not None and trial.branch.number == EPOCHS:  # its parent had trained to its end
+        if trial.state != "STOPPED" and "at which it began" not in str(trial.error):
+            yield f"the branch {trial.id} has nothing to train, and is {trial.state}: {trial.error}"
+    elif trial.failed:
+        told = (trial.error or {}).get("message", "")
+        broken = ended.world.kernel.broken.get(trial.id, ())
+        if not any(trial.state == state and text in told for state, text in broken):
+            yield f"trial {trial.id} is {trial.state}: {told!r}; its training code said {list(broken)}"
+    elif trial.state == "FINISHED" and epochs != EPOCHS and not ended.may_go_back(trial):
+        yield f"trial {trial.id} has finished after {epochs} epochs"
+    elif trial.state not in ("FINISHED", "STOPPED") and not ended.stopped:
+        yield f"trial {trial.id} is {trial.state}: {trial.error}"
+    elif trial.state == "STOPPED" and not trial.why and ended.world.settings["scheduler"] == "fifo":
+        yield f"nobody is said to have stopped trial {trial.id}"

@@ -1,0 +1,12 @@
+"""Each run of a sweep ends once. (That a driver returns results of a sweep that it has lost is told by the world.)"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.world.checks import Ended
+
+
+def wrong(ended: Ended) -> Iterator[str]:
+    if (runs := sum(line["kind"] == "end" for line in ended.lines)) > len(ended.state.runs):
+        yield f"{len(ended.state.runs)} runs have ended {runs} times"
