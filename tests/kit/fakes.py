@@ -177,6 +177,9 @@ class FakeGang:
                 self._buffer.append(self._events.get_nowait())
         return tuple(self._buffer)
 
+    def ends_well(self, limit_s: float) -> bool:
+        return isinstance(self.arrived[-1], Ended) and self.arrived[-1].error is None
+
     def save(self) -> Saved:
         return self.ask(Save(), Saved) or Saved(None)
 
