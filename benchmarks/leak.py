@@ -141,7 +141,7 @@ def run_sweep(trials: int, folder: Path) -> Any:
             file.write(json.dumps(asdict(Sample.take(0))) + "\n")
         import pytorch_lightning as pl
 
-        from tunelight.digits import DigitsClassifier, DigitsData
+        from tunelight.extras.digits import DigitsClassifier, DigitsData
 
         trainer = pl.Trainer(
             max_epochs=EPOCHS,
@@ -264,7 +264,7 @@ def look_at_driver(trials: int) -> list[str]:
 def look_at_runs(count: int) -> list[str]:
     """Run sweeps one after another, print how this process and its Ray fare, and return what is wrong."""
     import tunelight as tl
-    from tunelight.digits import DigitsClassifier, DigitsData
+    from tunelight.extras.digits import DigitsClassifier, DigitsData
 
     process, faults = psutil.Process(), list[str]()
     samples, children = [Sample.take(0)], list[int]()

@@ -28,7 +28,7 @@ from measure import options, said
 RANKS, RUNS, LIMIT_S = 2, 3, 300
 VARIANTS = {"forked": {}, "started": {"TUNELIGHT_FORK": "0"}, "alone": {"BENCHMARK_REUSE": "0"}, "torchrun": {}}
 MODEL = """
-from tunelight.digits import DigitsClassifier
+from tunelight.extras.digits import DigitsClassifier
 class Model(DigitsClassifier):
     hidden = {hidden}
     def __init__(self, lr):
@@ -42,7 +42,7 @@ def train(config: dict[str, Any]) -> None:
     from edited_model import Model  # type: ignore[import-not-found]  # written by `runs`
 
     import tunelight as tl
-    from tunelight.digits import DigitsData
+    from tunelight.extras.digits import DigitsData
 
     began = time.time()
 
@@ -99,7 +99,7 @@ def by_torchrun(folder: Path) -> dict[str, float]:
     script = folder / "loop.py"
     script.write_text(
         "import sys, time\nsys.path.insert(0, sys.argv[1])\nbegan = time.time()\nimport pytorch_lightning as pl\n"
-        "from edited_model import Model\nfrom tunelight.digits import DigitsData\n"
+        "from edited_model import Model\nfrom tunelight.extras.digits import DigitsData\n"
         "class Clock(pl.Callback):\n    def on_validation_end(self, trainer, module):\n"
         "        if trainer.is_global_zero: print('EPOCH', time.time(), time.time() - began, flush=True)\n"
         "        trainer.should_stop = True\n"

@@ -26,8 +26,9 @@ from figures import headline, table
 from measure import options
 from rich.console import Console
 
+from tunelight.extras.tensorboard import TensorBoardCallback
 from tunelight.record import RecordCallback, write_sweep_file
-from tunelight.reporting import ProgressCallback, TensorBoardCallback
+from tunelight.reporting import ProgressCallback
 
 RATE = 20.0
 """Reports a second, of all trials together."""

@@ -47,8 +47,8 @@ from live_curves import space_of, truth
 from search_rows import BASE, OURS, PEERS, Played, Row
 from warm_rows import WARM
 
+from tunelight.extras.earlier import Earlier
 from tunelight.searchers import OptunaSearcher
-from tunelight.searchers.earlier import Earlier
 
 SHARES = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
 """Of the worker-hours, where the choice is judged."""

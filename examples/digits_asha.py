@@ -11,7 +11,7 @@ from typing import Any
 import pytorch_lightning as pl
 
 import tunelight as tl
-from tunelight.digits import DigitsClassifier, DigitsData
+from tunelight.extras.digits import DigitsClassifier, DigitsData
 
 space = tl.SearchSpace({"lr": tl.loguniform(1e-4, 1e-1), "hidden": tl.choice([32, 64, 128])})
 

@@ -18,7 +18,7 @@ import pytorch_lightning as pl
 from ray.tune import Callback
 
 import tunelight as tl
-from tunelight.digits import DigitsClassifier, DigitsData
+from tunelight.extras.digits import DigitsClassifier, DigitsData
 
 space = tl.SearchSpace({"lr": tl.loguniform(1e-4, 1e-1), "hidden": tl.choice([32, 64, 128])})
 

@@ -14,8 +14,8 @@ from tunelight.messages import Evaluation
 from tunelight.settings import SETTINGS
 from tunelight.settings.backends import BACKENDS
 from tunelight.settings.code import Style
-from tunelight.settings.objectives import MODES
-from tunelight.space.domains import ARGUMENTS, AROUND, MODIFIERS, OPTIONAL
+from tunelight.settings.values import MODES
+from tunelight.space.domains import ARGUMENTS, OPTIONAL
 
 # --- domains ----------------------------------------------------------------------------------------------
 
@@ -67,7 +67,7 @@ def _arguments(name: str) -> Any:
 
 
 def _domain(name: str) -> type[BaseModel]:
-    """Return the model of a domain's description: its name with its arguments, ``when`` and ``around``."""
+    """Return the model of a domain's description: its name with its arguments, and ``when``."""
     fields: dict[str, Any] = {
         name: (_arguments(name), Field(description=_HELP[name])),
         "when": (
@@ -75,9 +75,6 @@ def _domain(name: str) -> type[BaseModel]:
             Field(None, min_length=1, description="The key counts only where these others have one of these values."),
         ),
     }
-    if name in AROUND:
-        near: Any = Any if name == "ordinal" else int if "int" in name else float
-        fields["around"] = (near, Field(None, description="A value that most draws are to be near."))
     return create_model(name, __base__=_Closed, **fields)
 
 
@@ -85,7 +82,7 @@ class Group(RootModel[dict[str, "Domain"]]):
     """Keys that stand nested: {model: {lr: ...}} is model.lr."""
 
     model_config = ConfigDict(
-        json_schema_extra={"minProperties": 1, "propertyNames": {"not": {"enum": [*ARGUMENTS, *MODIFIERS]}}}
+        json_schema_extra={"minProperties": 1, "propertyNames": {"not": {"enum": [*ARGUMENTS, "when"]}}}
     )
 
 

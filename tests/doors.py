@@ -51,17 +51,16 @@ ROOMS: dict[str, Room] = {
     "messages": Room("what crosses a process: frozen, without behaviour"),
     "errors": Room("what can go wrong for a user", names("messages")),
     "compat": Room("names of Ray, of Lightning and of other tools that differ between versions", names("errors")),
-    "policies": Room("deciders without clock or act: failure, divergence", names("messages errors compat")),
+    "policies": Room("deciders without clock or act: failure, divergence", names("messages errors")),
     "machine": Room("this process and this machine", names("messages errors")),
     "stores": Room("files that move between nodes and an object store, and atomic writes", names("errors")),
-    "digits": Room("a first model and its data, as a user would write them", names("errors compat")),
-    "checkpoints": Room("one checkpoint: when, how written, found, kept", names("messages errors compat stores")),
+    "checkpoints": Room("one checkpoint: when, how written, found, kept", names("messages errors stores")),
     "settings": Room(
         "what a sweep can be told, value by value", names("messages errors compat policies stores checkpoints")
     ),
     "session": Room("a worker's own context and its reports", names("messages errors compat checkpoints")),
     "space": Room("what is searched, and settings checked against it", names("errors compat settings")),
-    "resources": Room("workers to one reservation", names("messages errors compat settings")),
+    "resources": Room("workers to one reservation", names("messages errors settings")),
     "record": Room(
         "what happened, on disk, read without Ray", names("messages errors machine checkpoints stores settings")
     ),
@@ -128,6 +127,7 @@ EXTRAS: dict[str, Room] = {
     "extras.figures": Room("figures of a sweep"),
     "extras.report": Room("saved reports and comparisons", names("extras.figures")),
     "extras.web": Room("the live page", names("extras.report extras.attach")),
+    "extras.earlier": Room("trials of earlier sweeps, for a searcher to begin with"),
     "extras.export": Room("exports of a trial"),
     "extras.study": Room("a sweep as an Optuna study"),
     "extras.reproduce": Room("a trial, trained again and compared"),
@@ -140,8 +140,12 @@ EXTRAS: dict[str, Room] = {
     "extras.upkeep": Room("sweeps and checkpoints deleted"),
     "extras.plain_tune": Room("trials on gangs for those who run Tune themselves"),
     "extras.forks": Room("workers forked from a process that has their imports"),
-    "extras.spaces": Room("search spaces of other programs"),
-    "extras.zoo": Room("models and data of the search spaces that come along"),
+    "extras.wandb": Room("sweeps of W&B"),
+    "extras.zoo": Room("models and data of the search spaces that come along", names("extras.digits")),
+    "extras.digits": Room("a first model and its data, as a user would write them"),
+    "extras.horovod": Room("Horovod as a backend"),
+    "extras.tensorboard": Room("TensorBoard's files of a sweep"),
+    "extras.trackers": Room("runs of W&B and MLflow, one a trial"),
     "extras.transformers": Room("reports from the Trainer of transformers"),
     "extras.scripts": Room(
         "training scripts as they are, their options and what they log", names("extras.transformers")
@@ -153,20 +157,21 @@ STAIRS = {
     "cli.best": "extras.export extras.reproduce",
     "cli.figures": "extras.figures extras.web",
     "cli.inspect": "extras.attach",
-    "cli.manage": "extras.upkeep",
+    "cli.listing": "extras.upkeep",
     "cli.starter": "extras.scripts",
     "cli.sweeps": "extras.check",
     "cli.steer": "extras.attach extras.mcp",
     "cli.tuning": "extras.plan extras.tuneup",
     "cluster.local": "extras.forks",
-    "gang.worker": "extras.standalone",
+    "gang.worker": "extras.standalone extras.trackers",
     "lightning.recipe": "extras.scripts",
     "lightning.strategies.base": "extras.standalone",
     "results.sweep": "extras.figures extras.study",
     "results.trial": "extras.export extras.scripts",
-    "space.domains": "extras.spaces",
-    "space.space": "extras.spaces",
-    "sweep.run": "extras.data extras.scripts extras.web",
+    "searchers.choose": "extras.earlier",
+    "space.domains": "extras.wandb",
+    "space.space": "extras.wandb",
+    "sweep.run": "extras.data extras.scripts extras.tensorboard extras.web",
 }
 """Modules of the first storey that import an extra inside a function, and which."""
 FIRST_STOREY = ROOMS.keys() - {"cli", "__main__", ""}
@@ -189,10 +194,11 @@ LIBRARIES: dict[str, Libraries] = {
     "stores.tune": Libraries(names("fsspec pyarrow"), why="it is Tune's side of a store, imported where there is one"),
     "settings": Libraries(names("yaml")),
     "space": Libraries(names("numpy yaml", TUNE)),
-    "extras.spaces.wandb_domain": Libraries(names("scipy", TUNE), why="it draws as W&B does"),
     "space.distributions": Libraries(names("optuna"), why="only what asks Optuna imports it"),
     "resources": Libraries(late=names(TUNE)),
-    "digits": Libraries(names("numpy", LIGHTNING), late=names("sklearn"), why="it is what a user could have written"),
+    "extras.digits": Libraries(
+        names("numpy", LIGHTNING), late=names("sklearn"), why="it is what a user could have written"
+    ),
     "extras.zoo": Libraries(names("numpy", LIGHTNING), late=names("pyarrow PIL"), why="as digits"),
     "record": Libraries(
         names("numpy yaml ray.tune.Callback"), why="what is on disk outlives every version of Tune that wrote it"
@@ -203,7 +209,6 @@ LIBRARIES: dict[str, Libraries] = {
     "gang.gpu_memory": Libraries(late=names("torch"), why=HEAD),
     "gang.reset": Libraries(names("ray psutil"), late=names("torch numpy"), why=HEAD),
     "gang.meeting": Libraries(names("ray psutil"), late=names("torch"), why=HEAD),
-    "gang.meeting.horovod": Libraries(late=names("torch horovod"), why=HEAD),
     "trial": Libraries(names("cloudpickle numpy", TUNE), why=HEAD),
     "cluster": Libraries(names("ray ray.tune.Callback")),
     "schedulers": Libraries(names("numpy sortedcontainers", TUNE)),
@@ -217,12 +222,16 @@ LIBRARIES: dict[str, Libraries] = {
     "extras.figures": Libraries(
         names("numpy plotly"), late=names("optuna"), why="it draws, when a figure is asked for"
     ),
-    "reporting": Libraries(names("numpy plotly rich tensorboard ray.tune.Callback"), late=names("IPython optuna")),
+    "reporting": Libraries(names("numpy plotly rich ray.tune.Callback"), late=names("IPython optuna")),
     "extras.export": Libraries(late=names("torch safetensors"), why="only weights need them"),
     "extras.report": Libraries(late=names("plotly"), why="a report draws when it is looked at"),
-    "extras.spaces": Libraries(late=names(TUNE)),
+    "extras.wandb": Libraries(late=names("scipy"), why="only one of W&B's domains needs it"),
     "extras.web": Libraries(names("starlette uvicorn"), why="an extra"),
-    "lightning": Libraries(names("cloudpickle numpy", LIGHTNING), late=names("torchmetrics horovod")),
+    "lightning": Libraries(names("cloudpickle numpy", LIGHTNING), late=names("torchmetrics")),
+    "extras.horovod": Libraries(names("torch"), late=names("horovod torchmetrics"), why="an extra"),
+    "extras.horovod.group": Libraries(late=names("torch horovod"), why=HEAD),
+    "extras.tensorboard": Libraries(names("ray.tune.Callback tensorboard"), why="it writes TensorBoard's own messages"),
+    "extras.trackers": Libraries(late=names("filelock"), why="it waits for a tracker to be imported"),
     "lightning.guard": Libraries(why="every Trainer of the environment loads it, whatever its Lightning"),
     "lightning.strategy_check": Libraries(late=names(LIGHTNING), why="a Trainer of either Lightning loads it"),
     "lightning.recipe": Libraries(
@@ -240,12 +249,12 @@ LIBRARIES: dict[str, Libraries] = {
         names("transformers torch"), why="only training code that uses transformers imports it"
     ),
     "extras.scripts": Libraries(names("yaml"), why="a driver makes a Script, and only workers run it"),
-    "extras.scripts.files": Libraries(late=names("torch"), why="only workers watch files"),
-    "extras.scripts.overwritten": Libraries(names("ray.tune.Callback"), why="it is the driver's part of that"),
-    "extras.scripts.group": Libraries(names("torch"), why="only workers import it"),
+    "extras.scripts.files": Libraries(late=names("torch ray.tune.Callback"), why="only workers watch files"),
     "extras.scripts.worker": Libraries(names("psutil"), why="it ends what a trial has started"),
     "extras.scripts.logged": Libraries(late=names("torch"), why="for scripts that log and report nothing"),
-    "extras.scripts.trainer": Libraries(late=names("transformers"), why="for scripts that use transformers"),
+    "extras.scripts.trainer": Libraries(
+        names("torch"), late=names("transformers"), why="for scripts that use transformers"
+    ),
     "extras.data": Libraries(late=names("ray ray.data pyarrow"), why="a sweep without datasets needs none of them"),
     "extras.data.module": Libraries(
         names("numpy", LIGHTNING), late=names("ray.data"), why="it is Lightning's side of a dataset"
@@ -257,7 +266,7 @@ LIBRARIES: dict[str, Libraries] = {
     ),
     "extras.tuneup.worker": Libraries(names("torch"), why="it runs on workers, and a driver only sends it"),
     "cli": Libraries(names("typer"), late=names("rich yaml"), why="each command imports what it needs"),
-    "extras.mcp.server": Libraries(names("mcp pydantic"), why="an extra"),
+    "extras.mcp": Libraries(names("mcp pydantic"), why="an extra"),
     "cli.starter.train": Libraries(names(LIGHTNING), why="it is what a user could have written"),
     "": Libraries(why="`import tunelight` costs nothing that its user does not need"),
 }

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import tunelight as tl
-from tunelight.space.shipped import folder
+from tunelight.space.files import folder
 
 YAML: Final = {
     "constrained": """\
@@ -24,7 +24,7 @@ space:
     "fed": """\
 space:
   model.lr: {loguniform: [1e-4, 1e-1]}
-model: tunelight.digits:DigitsClassifier
+model: tunelight.extras.digits:DigitsClassifier
 data: tunelight:RayDataModule
 metric: val_loss
 """,
@@ -39,7 +39,7 @@ EPOCHS: Final = 6
 def _train(config: dict[str, Any]) -> None:
     """Train a few epochs on the digits; report val_loss, and a latency that the model's size stands for."""
     from tunelight.compat.lightning import pl
-    from tunelight.digits import DigitsClassifier, DigitsData
+    from tunelight.extras.digits import DigitsClassifier, DigitsData
 
     class Sized(DigitsClassifier):
         def on_validation_epoch_end(self) -> None:
@@ -61,7 +61,7 @@ def digits() -> dict[str, Any]:
 
 def parts() -> dict[str, Any]:
     """A space and the parts of a `model=` sweep."""
-    from tunelight.digits import DigitsClassifier, DigitsData
+    from tunelight.extras.digits import DigitsClassifier, DigitsData
 
     space = {"model.lr": tl.loguniform(1e-3, 1e-1)}
     return {"tl": tl, "space": space, "Model": DigitsClassifier, "Data": DigitsData}

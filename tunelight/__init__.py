@@ -17,8 +17,9 @@ _WHERE = {
         "extras.data.cached": "cached",
         "extras.data.module": "RayDataModule",
         "extras.data.shards": "get_dataset_shard",
+        "extras.horovod.strategy": "HorovodRayStrategy",
         "lightning.callbacks": "TuneReportCallback TuneReportCheckpointCallback",
-        "lightning.strategies": "HorovodRayStrategy RayShardedStrategy RayStrategy",
+        "lightning.strategies": "RayShardedStrategy RayStrategy",
         "policies": "FailurePolicy",
         "resources": "get_tune_resources",
         "results": "SweepResults TrialResult",
@@ -26,7 +27,7 @@ _WHERE = {
         "searchers": "OptunaSearcher",
         "session.session": "get_checkpoint_path get_context report",
         "settings": "Checkpoints",
-        "settings.repeats": "Folds",
+        "settings.values": "Folds",
         "extras.plan": "Plan plan",
         "space": "SearchSpace choice grid grid_search lograndint loguniform ordinal qlograndint qloguniform qrandint "
         "qrandn quniform randint randn sample_from uniform",
@@ -67,12 +68,13 @@ if TYPE_CHECKING:
     from tunelight.extras.data.cached import cached
     from tunelight.extras.data.module import RayDataModule
     from tunelight.extras.data.shards import get_dataset_shard
+    from tunelight.extras.horovod.strategy import HorovodRayStrategy
     from tunelight.extras.plain_tune import gang_trainable
     from tunelight.extras.plan import Plan, plan
     from tunelight.extras.reproduce import reproduce
     from tunelight.extras.tuneup.tune_up import tune_up
     from tunelight.lightning.callbacks import TuneReportCallback, TuneReportCheckpointCallback
-    from tunelight.lightning.strategies import HorovodRayStrategy, RayShardedStrategy, RayStrategy
+    from tunelight.lightning.strategies import RayShardedStrategy, RayStrategy
     from tunelight.policies import FailurePolicy
     from tunelight.resources import get_tune_resources
     from tunelight.results import SweepResults, TrialResult
@@ -80,7 +82,7 @@ if TYPE_CHECKING:
     from tunelight.searchers import OptunaSearcher
     from tunelight.session.session import get_checkpoint_path, get_context, report
     from tunelight.settings import Checkpoints
-    from tunelight.settings.repeats import Folds
+    from tunelight.settings.values import Folds
     from tunelight.space import SearchSpace
     from tunelight.space.more_domains import ordinal
     from tunelight.sweep.resume import resume

@@ -7,8 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from tunelight.compat.arguments import known_fields
-from tunelight.errors import SettingsError
+from tunelight.errors import SettingsError, known_fields
 from tunelight.messages import WorkerError
 
 _OUT_OF_MEMORY: Final = (

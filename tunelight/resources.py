@@ -9,8 +9,7 @@ from functools import cached_property
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
-from tunelight.compat.arguments import known_arguments
-from tunelight.errors import ResourceError, SettingsError, unknown
+from tunelight.errors import ResourceError, SettingsError, known_arguments, unknown
 from tunelight.messages import Evaluation
 from tunelight.settings import check_setting, checks
 

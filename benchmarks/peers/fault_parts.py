@@ -14,7 +14,7 @@ from jobs import QUIET, THREADS
 from kills import VICTIM, Fault
 from lightning_parts import build_data
 
-from tunelight.digits import DigitsClassifier, DigitsData
+from tunelight.extras.digits import DigitsClassifier, DigitsData
 
 FINISHED = 2
 """Epochs that are finished, and have their checkpoints, when a rank is killed."""

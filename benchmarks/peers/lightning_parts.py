@@ -10,7 +10,7 @@ from jobs import THREADS, Work
 from torch.utils.data import ConcatDataset, DataLoader
 
 from tunelight.compat.lightning import pl
-from tunelight.digits import DigitsData
+from tunelight.extras.digits import DigitsData
 
 
 class LongDigits(DigitsData):

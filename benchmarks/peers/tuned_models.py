@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from tunelight.compat.lightning import pl
-from tunelight.digits import DigitsClassifier
+from tunelight.extras.digits import DigitsClassifier
 from tunelight.extras.zoo import VisionTransformer
 
 SAMPLES = 8192

@@ -12,8 +12,8 @@ from live_curves import LiveCurves, space_of
 from search_rows import Played, Row, simulated
 
 from tests.world import simulate
+from tunelight.extras.earlier import Earlier
 from tunelight.searchers import OptunaSearcher, RandomSearcher
-from tunelight.searchers.earlier import Earlier
 
 TRIALS = 40
 """Of each earlier sweep, under ASHA with random search on 8 slots."""

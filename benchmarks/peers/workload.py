@@ -72,7 +72,7 @@ def train_one(  # one trial, in whatever process the peer calls it
     from lightning_parts import Reported, Timeline, build_data
 
     from tunelight.compat.lightning import pl  # of the flavour that TUNELIGHT_LIGHTNING names
-    from tunelight.digits import DigitsClassifier
+    from tunelight.extras.digits import DigitsClassifier
 
     trial = config["index"]
     job.tell(rank, trial, "enter")

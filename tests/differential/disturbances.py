@@ -19,8 +19,7 @@ from tests.differential.grammar import MOMENTS
 from tunelight.compat.lightning import Callback
 from tunelight.gang.orders import OrderBook, Reason
 from tunelight.messages import RESULT_KEY, Adopt, Resize
-from tunelight.schedulers.base import GangScheduler
-from tunelight.schedulers.common import call_actor, tell
+from tunelight.schedulers.base import GangScheduler, call_actor, tell
 from tunelight.session.session import get_session
 
 

@@ -53,7 +53,7 @@ def drive(port: str, folder: str) -> None:
     import tunelight as tl
     from tunelight import errors
     from tunelight.compat.lightning import pl
-    from tunelight.digits import DigitsClassifier, DigitsData
+    from tunelight.extras.digits import DigitsClassifier, DigitsData
     from tunelight.extras.standalone.pool import pool
 
     connect(f"ray://127.0.0.1:{port}")
@@ -125,7 +125,7 @@ def connect(address: str) -> None:
 
 def interrupt(trainer: Any, strategy: Any, data: Any) -> dict[str, Any]:
     """Press Ctrl-C in a fit that would take minutes; return what came, after how many seconds."""
-    from tunelight.digits import DigitsClassifier
+    from tunelight.extras.digits import DigitsClassifier
 
     one = trainer(strategy)
     one.fit_loop.max_epochs = 10_000

@@ -12,7 +12,7 @@ import torch
 
 import tunelight as tl
 from tests.kit.training import trainer
-from tunelight.digits import DigitsClassifier, load_digits
+from tunelight.extras.digits import DigitsClassifier, load_digits
 
 PARTS = ("train", "val")
 

@@ -25,7 +25,7 @@ PROVIDER = "ray.autoscaler._private.fake_multi_node.node_provider.FakeMultiNodeP
 SWEEP = """
 import sys
 import tunelight as tl
-from tunelight.digits import DigitsClassifier, DigitsData
+from tunelight.extras.digits import DigitsClassifier, DigitsData
 
 space = {"model.lr": tl.loguniform(1e-3, 1e-1)}
 results = tl.run(

@@ -12,7 +12,7 @@ import yaml
 
 import tunelight as tl
 from tests import flavours
-from tunelight.digits import DigitsClassifier, DigitsData
+from tunelight.extras.digits import DigitsClassifier, DigitsData
 
 pytestmark = pytest.mark.usefixtures("warm_gangs")
 

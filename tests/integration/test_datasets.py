@@ -125,7 +125,7 @@ space:
   model.lr: {{choice: [0.01]}}
   data.columns: {{choice: [[image, label]]}}
   data.batch_size: 32
-model: tunelight.digits:DigitsClassifier
+model: tunelight.extras.digits:DigitsClassifier
 data: tunelight:RayDataModule
 datasets:
   train: {{parquet: {parquet["train"]["parquet"]}}}
@@ -174,7 +174,7 @@ def test_a_driver_without_a_sweep_feeds_a_gang(ray4: Any, tmp_path: Path, parque
     import ray
 
     from tunelight.compat.lightning import pl
-    from tunelight.digits import DigitsClassifier
+    from tunelight.extras.digits import DigitsClassifier
 
     def pair(rows: Any) -> Any:
         return to_batch(rows)[:2]

@@ -135,7 +135,7 @@ def test_the_commands_of_a_page_run(page: str, empty: Path) -> None:
 
 @pytest.mark.parametrize("block", YAML_OF_LIGHTNING, ids=str)
 def test_yaml_for_lightning_is_what_its_parser_takes(block: docs.Block, ray4: Any, empty: Path) -> None:
-    from tunelight.digits import DigitsClassifier, DigitsData
+    from tunelight.extras.digits import DigitsClassifier, DigitsData
 
     Path("config.yaml").write_text(block.text)
     read = flavours.module("cli").LightningCLI(

@@ -9,8 +9,8 @@ import pytest
 
 from tests.integration.test_strategies import Small, data, trainer
 from tunelight.compat.lightning import pl
-from tunelight.extras.standalone import disks
 from tunelight.extras.standalone import driver as drivers
+from tunelight.extras.standalone import transfer
 
 pytestmark = pytest.mark.usefixtures("warm_gangs")
 
@@ -30,7 +30,7 @@ def test_a_checkpoint_on_rank_0_s_disk_alone_is_fetched(monkeypatch: pytest.Monk
         moved.append(found.rename(found.with_suffix(".hidden")))
         return handed_in
 
-    missing = disks.missing
+    missing = transfer.missing
 
     def until_rank_0_reads(paths: list[str]) -> list[str]:
         lacking = missing(paths)
@@ -39,7 +39,7 @@ def test_a_checkpoint_on_rank_0_s_disk_alone_is_fetched(monkeypatch: pytest.Monk
         return lacking
 
     monkeypatch.setattr(drivers, "_listen", without_the_file)
-    monkeypatch.setattr(disks, "missing", until_rank_0_reads)
+    monkeypatch.setattr(transfer, "missing", until_rank_0_reads)
     best = pl.callbacks.ModelCheckpoint(dirpath=tmp_path)
     trainer(callbacks=[best], enable_checkpointing=True).fit(Small(), data())
     assert Path(best.best_model_path).exists()

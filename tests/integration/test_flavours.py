@@ -83,7 +83,7 @@ from tunelight.record import read_sweep_file
 
 def train(config):
     import pytorch_lightning as pl
-    from tunelight.digits import DigitsClassifier, DigitsData
+    from tunelight.extras.digits import DigitsClassifier, DigitsData
     report = tl.TuneReportCheckpointCallback({"val_loss": "val_loss"})
     trainer = pl.Trainer(max_epochs=2, strategy=tl.RayStrategy(), accelerator="cpu", logger=False, callbacks=[report])
     trainer.fit(DigitsClassifier(config["lr"], hidden=16), datamodule=DigitsData())

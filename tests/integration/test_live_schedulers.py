@@ -10,7 +10,7 @@ import pytest
 import tunelight as tl
 from tests.integration.test_growth import groups
 from tests.kit.training import states
-from tunelight.digits import DigitsClassifier, DigitsData
+from tunelight.extras.digits import DigitsClassifier, DigitsData
 
 EPOCHS = 9
 SPACE = {"model.lr": tl.loguniform(1e-3, 3e-2), "model.hidden": tl.choice([64, 128])}

@@ -19,7 +19,7 @@ import sys
 import ray
 
 import tunelight as tl
-from tunelight.digits import DigitsClassifier, DigitsData
+from tunelight.extras.digits import DigitsClassifier, DigitsData
 
 if __name__ == "__main__":
     ray.init(address="local", num_cpus=2, include_dashboard=False)

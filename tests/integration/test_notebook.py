@@ -127,7 +127,7 @@ SETUP = """
 import os
 import pytorch_lightning as pl
 import tunelight as tl
-from tunelight.digits import DigitsClassifier, DigitsData
+from tunelight.extras.digits import DigitsClassifier, DigitsData
 
 class Telling(DigitsClassifier):
     def on_train_start(self):

@@ -13,7 +13,7 @@ import torch
 import tunelight as tl
 from tests.kit.sweeps import run
 from tunelight.compat.lightning import Callback, pl
-from tunelight.digits import DigitsClassifier, DigitsData
+from tunelight.extras.digits import DigitsClassifier, DigitsData
 from tunelight.record import read_record
 from tunelight.session.session import get_session
 from tunelight.settings.backends import BACKENDS

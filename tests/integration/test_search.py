@@ -8,7 +8,7 @@ from typing import Any
 import optuna
 
 import tunelight as tl
-from tunelight.digits import DigitsClassifier, DigitsData
+from tunelight.extras.digits import DigitsClassifier, DigitsData
 
 
 def counts(study: optuna.Study) -> dict[str, int]:

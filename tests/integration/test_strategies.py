@@ -156,7 +156,7 @@ def test_checkpoints_reach_nodes_with_other_disks_and_come_back(
 ) -> None:
     """The file is gone from its path when a worker looks, as it would be on another node."""
     monkeypatch.setattr(drivers, "_elsewhere", lambda gang: True)
-    from tunelight.extras.standalone.disks import read
+    from tunelight.extras.standalone.transfer import read
 
     def take(paths: Any) -> Any:
         found = read(paths)

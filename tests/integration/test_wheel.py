@@ -37,7 +37,7 @@ SMOKE = ("pytest", "pytest-timeout", "hypothesis")
 WHERE = """
 import importlib.metadata, json, sys
 import tunelight as tl
-from tunelight.space import shipped
+from tunelight.space import files as shipped
 installed = json.loads(importlib.metadata.distribution("tunelight").read_text("direct_url.json"))
 print(json.dumps({"package": tl.__file__, "path": sys.path, "installed": installed, "spaces": shipped.names()}))
 """

@@ -13,7 +13,7 @@ import torch
 import tunelight as tl
 from tests import flavours
 from tests.kit.training import Line, LineData
-from tunelight.digits import DigitsClassifier, DigitsData
+from tunelight.extras.digits import DigitsClassifier, DigitsData
 
 
 def sweep(folder: Path, **kwargs: Any) -> tl.SweepResults:

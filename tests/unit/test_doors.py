@@ -37,9 +37,9 @@ BROUGHT_BY_USERS = {
 """Libraries that are used where they are and missed nowhere: no dependency."""
 
 MOST_FLOORS = 12
-MOST_LINES = {"tunelight": 49_493, "tests": 51_202, "benchmarks": 8_827}
-MOST_FILES = 250
-MOST_CORE_LINES = 32_638
+MOST_LINES = {"tunelight": 48_582, "tests": 50_876, "benchmarks": 8_828}
+MOST_FILES = 213
+MOST_CORE_LINES = 30_717
 """As many as there are: what is added takes as much away."""
 FRONT = frozenset({"cli", "__main__"})
 """The commands: neither core, nor extras."""

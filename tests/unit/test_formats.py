@@ -14,9 +14,9 @@ import yaml
 import tunelight as tl
 from tests import docs
 from tests.formats import FORMATS, VERSION, unpacked
+from tunelight.extras.earlier import read_earlier
 from tunelight.record import read_sweep_file
 from tunelight.reporting import report
-from tunelight.searchers.earlier import read_earlier
 from tunelight.settings import Settings
 from tunelight.sweep import run as sweeps
 from tunelight.sweep.run import PreparedSweep

@@ -17,11 +17,11 @@ HEAD = "tunelight.trial.trainable tunelight.extras.plain_tune tunelight.cluster.
 WORKER = (
     "tunelight.gang.worker tunelight.lightning.recipe tunelight.lightning.strategies tunelight.lightning.callbacks "
     "tunelight.lightning.guard tunelight.extras.standalone.job tunelight.extras.data.module "
-    "tunelight.extras.data.cached tunelight.digits"
+    "tunelight.extras.data.cached tunelight.extras.digits"
 )
 
 
-DRIVER = "tunelight.sweep.run tunelight.searchers.optuna tunelight.reporting.tensorboard tunelight.reporting.display"
+DRIVER = "tunelight.sweep.run tunelight.searchers.optuna tunelight.extras.tensorboard tunelight.reporting.display"
 FIGURES = ("kaleido", "optuna_dashboard", "plotly")
 
 

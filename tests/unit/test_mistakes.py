@@ -17,12 +17,12 @@ import tunelight as tl
 from tests.unit.cli.test_command_runs import swept
 from tunelight.cli import app
 from tunelight.cli.app import BAD_INPUT
-from tunelight.digits import DigitsClassifier, DigitsData
 from tunelight.errors import TunelightError
+from tunelight.extras.digits import DigitsClassifier, DigitsData
 
 SPACE: dict[str, Any] = {"model.lr": tl.loguniform(1e-4, 1e-1)}
 GOOD: dict[str, Any] = {"model": DigitsClassifier, "data": DigitsData, "metric": "val_acc", "mode": "max"}
-LINES = "space: {model.lr: 0.1}\nmodel: tunelight.digits:DigitsClassifier\nmetric: val_acc\nmode: max\n"
+LINES = "space: {model.lr: 0.1}\nmodel: tunelight.extras.digits:DigitsClassifier\nmetric: val_acc\nmode: max\n"
 
 
 def train(config: dict[str, Any]) -> None: ...
@@ -53,7 +53,7 @@ IN_PYTHON: dict[str, tuple[Callable[[], Any], str]] = {
     "a model that is an object": (run(model=DigitsClassifier()), "functools.partial(DigitsClassifier, ...)"),
     "a train function and a model": (run(train=train), "train and model= are given"),
     "a train function without an argument": (run(model=None, data=None, train=lambda: None), "train(config)"),
-    "a path that does not import": (run(model="tunelight.digits:DigitClassifier"), "mean 'DigitsClassifier'?"),
+    "a path that does not import": (run(model="tunelight.extras.digits:DigitClassifier"), "mean 'DigitsClassifier'?"),
     "a time that is not one": (run(time_budget="2 hrs"), "such as '90s', '30m', '2h'"),
     "a strategy for the Trainer": (run(trainer_args={"strategy": "ddp"}), "Leave it out, and say backend='ddp'"),
     "results of no sweep": (lambda: tl.SweepResults.load("nowhere"), "Give the folder of one sweep"),
@@ -77,9 +77,15 @@ IN_YAML: dict[str, tuple[str, str]] = {
         LINES.replace("0.1", "{uniform: [0.1]}"),
         "takes 2 arguments (lower, upper), not 1",
     ),
-    "no space": ("model: tunelight.digits:DigitsClassifier\nmetric: val_acc\nmode: max\n", "The file has no `space:`"),
+    "no space": (
+        "model: tunelight.extras.digits:DigitsClassifier\nmetric: val_acc\nmode: max\n",
+        "The file has no `space:`",
+    ),
     "an empty file": ("", "A search space file holds `space:` and settings; this one holds nothing."),
-    "a module that is not there": (LINES.replace("tunelight.digits", "my_model"), "there is no module 'my_model'"),
+    "a module that is not there": (
+        LINES.replace("tunelight.extras.digits", "my_model"),
+        "there is no module 'my_model'",
+    ),
 }
 
 ON_THE_COMMAND_LINE: dict[str, tuple[str, str]] = {

@@ -30,7 +30,7 @@ from tunelight.schedulers.choose import build_scheduler, judged_by
 from tunelight.searchers import Repetitions, SweepSearch
 from tunelight.searchers.choose import build_searcher
 from tunelight.settings import Settings, check_setting
-from tunelight.settings.repeats import Folds
+from tunelight.settings.values import Folds
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler

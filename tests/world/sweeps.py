@@ -219,7 +219,7 @@ def _patched(world: World) -> contextlib.ExitStack:
         (runs, "connected", connected),
         (runs, "env_of_workers", lambda *_: None),
         (workers, "know_rank", lambda _: None),
-        (workers.trackers, "begin", lambda *_, **__: None),
+        (workers, "_trackers", lambda: None),
         (workers, "_add_paths", lambda _: None),
         (lease, "process_table", lambda: "" if kernel.current is None else kernel.here.node.name),
         (lease, "is_running", lambda pid: _runs(world, pid)),

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Literal
 
-from tunelight.compat.arguments import known_fields
-from tunelight.errors import SettingsError
+from tunelight.errors import SettingsError, known_fields
 
 FREE_S = 1.0
 """Seconds for which checkpoints may block training before their share of the time counts: a short trial skips none."""

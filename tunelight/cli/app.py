@@ -133,7 +133,7 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Keep what comes after ``--`` apart, which would be taken for words of the command."""
-        from tunelight.cli.words import spell_after_dashes
+        from tunelight.cli.overrides import spell_after_dashes
 
         takes_script = any(param.name == "after" for param in self.params)
         return super().parse_args(ctx, spell_after_dashes(args) if takes_script else args)

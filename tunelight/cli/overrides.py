@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tunelight.cli.words import check_words, is_script, space_of_script
-from tunelight.errors import SettingsError, guess, unknown
+from tunelight.errors import SettingsError, SpaceError, guess, unknown
 
 if TYPE_CHECKING:
     from tunelight.space import SearchSpace
@@ -17,8 +18,7 @@ def read_sets(lines: Sequence[str], by: str = "--set ") -> dict[str, Any]:
 
     Raises: SettingsError for a line without ``=``, a value that is not YAML, or a repeated name.
     """
-    from tunelight.space.files import read_value
-    from tunelight.space.text import read_pairs
+    from tunelight.space.files import read_pairs, read_value
 
     form = f"{by.strip() or 'A configuration'} takes NAME=VALUE, model.lr=0.01 for example"
     return read_pairs(lines, read_value, SettingsError, form, by)
@@ -77,3 +77,105 @@ def load_space_and_settings(
                 f"space has {', '.join(space.domains)}; settings are {', '.join(NAMES)}."
             )
     return (space.fixed(keys) if keys else space), {**settings, **options}
+
+
+# --- Words of a command line that tune a script: KEY=DOMAIN for its search space, and its own arguments after ``--``
+
+
+def spell_after_dashes(words: list[str]) -> list[str]:
+    """Return a command's words, with those after ``--`` as values of the hidden option ``--after``.
+
+    ``-m pkg.train`` is a script that is run as a module, as by Python.
+    """
+    at = words.index("--") if "--" in words else len(words)
+    if "-m" in words[: at - 1]:
+        option = words.index("-m")
+        name = words[option + 1]
+        words = [*words[:option], name if "." in name else _whole_name(name), *words[option + 2 :]]
+        at -= 1
+    return words[:at] + [f"--after={word}" for word in words[at + 1 :]]
+
+
+def _whole_name(module: str) -> str:
+    """Return the dotted name of a module's program, or its file: a package's program is its ``__main__``."""
+    return f"{module}.__main__" if Path(module).is_dir() else f"{module}.py"
+
+
+def is_script(file: str) -> bool:
+    """Tell whether what a command was given is a script: a Python file, or a module by its dotted name."""
+    is_module = "." in file and all(part.isidentifier() for part in file.split(".")) and not Path(file).exists()
+    return file.endswith(".py") or (is_module and not file.endswith((".yaml", ".yml", ".json")))
+
+
+def space_of_script(file: str, words: Sequence[str], after: Sequence[str]) -> SearchSpace:
+    """Return the search space that KEY=DOMAIN words give a script. Raises: SettingsError, SpaceError."""
+    from tunelight.space import SearchSpace
+    from tunelight.space.files import read_pairs
+
+    if not words:
+        raise SettingsError(
+            f"There is nothing to search. Give keys and domains: tunelight run {file} lr='loguniform(1e-4, 1e-1)'. To "
+            f"train one configuration: tunelight train {file}"
+        )
+    form = "A key of the search space is given as KEY=DOMAIN, lr='loguniform(1e-4, 1e-1)'"
+    return SearchSpace(read_pairs(words, read_domain, SpaceError, form), script=file, args=list(after))
+
+
+def check_words(file: str, words: Sequence[str], after: Sequence[str]) -> None:
+    """Refuse words that only a script takes. Raises: SettingsError."""
+    if words:
+        raise SettingsError(
+            f"{words[0]!r}: {file} has a search space of its own. Fix a key by --set {words[0]}, or change the file."
+        )
+    if after:
+        raise SettingsError(
+            f"{' '.join(after)}: what comes after -- is for a script, and {file} is none. Say args: in the file."
+        )
+
+
+_CALL = re.compile(r"(\w+)\((.*)\)", re.DOTALL)
+_HYDRA = {"interval": "uniform"}
+"""Domains of Hydra's sweepers, as tunelight calls them."""
+_OTHER = ("sample_from", "wandb_parameter")
+"""Domains that no text describes."""
+_MOST = 10_000
+"""The largest number of values that a range may have."""
+
+
+def read_domain(text: str) -> Any:
+    """Return the domain that a text describes, as in a YAML file.
+
+    It is ``name(argument, ...)``, a choice ``a,b,c``, or one value, which is fixed. Hydra's ``interval(a,b)`` and
+    ``range(a,b,step)`` are known, too. Raises: ValueError.
+    """
+    from tunelight.space.domains import ARGUMENTS, without_commas
+    from tunelight.space.files import read_value
+
+    found = _CALL.fullmatch(text.strip())
+    if found is None:
+        is_list = "," in text and not text.lstrip().startswith(("[", "{", "'", '"'))
+        return {"choice": read_value(f"[{text}]")} if is_list else read_value(text)
+    name, arguments = _HYDRA.get(found[1], found[1]), read_value(f"[{found[2]}]")
+    if name == "range":
+        return {"choice": _range(arguments)}
+    if name not in ARGUMENTS or name in _OTHER:
+        known = [*(one for one in ARGUMENTS if one not in _OTHER), *_HYDRA, "range"]
+        raise ValueError(unknown("there is no domain", name, known))
+    if name != "fixed" and (parted := without_commas(arguments)) is not None:
+        raise ValueError(f"commas stand between arguments: {name}({parted})")
+    if len(arguments) == 1 and (isinstance(arguments[0], list) or name == "fixed"):
+        arguments = arguments[0]
+    return {name: arguments}
+
+
+def _range(arguments: Sequence[Any]) -> list[Any]:
+    """Return the values of Hydra's ``range``: the start, and steps from it up to the stop, which is left out."""
+    numbers = [one for one in arguments if isinstance(one, int | float) and not isinstance(one, bool)]
+    if len(numbers) != len(arguments) or not 1 <= len(numbers) <= 3:
+        raise ValueError("a range is range(stop), range(start, stop) or range(start, stop, step), of numbers")
+    start, stop, step = (0, numbers[0], 1) if len(numbers) == 1 else (*numbers, 1)[:3]
+    count = 0 if step == 0 else -((start - stop) // step)  # rounded up
+    if not 1 <= count <= _MOST:
+        raise ValueError(f"a range has one value or more, and at most {_MOST:,}; this one has none or more")
+    values = [start + index * step for index in range(int(count))]
+    return [one if isinstance(one, int) else round(one, 12) for one in values]

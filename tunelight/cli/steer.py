@@ -101,7 +101,7 @@ def mcp(
     if not folder.is_dir():
         raise SettingsError(f"There is no folder {folder}. Give the one that holds your search spaces.")
     try:
-        from tunelight.extras.mcp.server import serve
+        from tunelight.extras.mcp import serve
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in {"mcp", "mcp_types"}:
             raise

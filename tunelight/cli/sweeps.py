@@ -271,7 +271,7 @@ def resume(
 
 def _finish(sweep: Callable[[], SweepResults], *, quiet: bool, json: bool) -> None:
     """Run a sweep, and print how it went. Raises: typer.Exit with its exit code."""
-    from tunelight.results.words import counted
+    from tunelight.results.trial import counted
 
     cut_off = INTERRUPTED
     try:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from optuna import Trial
     from optuna.trial import FrozenTrial
 
+_INFEASIBLE: Final = "Clip non-finite values|GPSampler cannot handle infinite values|Constraints have been set"
+"""What Optuna 4 and 5 say of infeasible trials."""
 _PREFIX: Final = "constraints:"
 """Begins the system attributes in which Optuna 5 keeps a trial's constraints."""
 _OF_SAMPLERS: Final = "constraints"
@@ -49,7 +51,7 @@ def frozen_constraints(constraints: Mapping[str, float]) -> dict[str, Any]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep Optuna from logging, and from saying which of its functions are experimental."""
+    """Keep Optuna from logging, and from warning of experimental functions and of infeasible trials."""
     import optuna
 
     before = optuna.logging.get_verbosity()
@@ -57,6 +59,7 @@ def quiet() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            warnings.filterwarnings("ignore", message=_INFEASIBLE)
             yield
     finally:
         optuna.logging.set_verbosity(before)

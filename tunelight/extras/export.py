@@ -17,11 +17,11 @@ from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import CheckpointError, SettingsError, StorageError, unknown
 from tunelight.record import to_yaml
 from tunelight.resources import reserve
-from tunelight.results.words import refused
+from tunelight.results.trial import refused
 from tunelight.settings import PARTS
 from tunelight.settings.backends import BACKENDS
 from tunelight.settings.checks import holder_of
-from tunelight.space.parts import split_config
+from tunelight.space.plain import split_config
 from tunelight.stores.masking import MASK
 
 _YAML: Final = (".yaml", ".yml")

@@ -6,9 +6,8 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tunelight.compat.arguments import known_arguments
 from tunelight.compat.ray import check_version
-from tunelight.errors import SettingsError
+from tunelight.errors import SettingsError, known_arguments
 from tunelight.gang.spec import GangSpec
 from tunelight.messages import Evaluation
 from tunelight.policies import FailurePolicy

@@ -14,8 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import Any, Final
 
-from tunelight.compat.arguments import known_arguments
-from tunelight.errors import SettingsError, unknown
+from tunelight.errors import SettingsError, known_arguments, unknown
 from tunelight.schedulers.choose import build_scheduler
 from tunelight.searchers.choose import count_trials
 from tunelight.settings import Settings, checks

@@ -95,7 +95,7 @@ def reproduce(
     Raises: NoResultError for an unknown trial or one without reports; SettingsError for one that has weights of
         another, a branch or one of a population; what ``resume`` raises. Runs on: driver.
     """
-    from tunelight.schedulers.until import Until  # imports Ray Tune
+    from tunelight.schedulers.base import Until  # imports Ray Tune
 
     first = sweep if isinstance(sweep, SweepResults) else SweepResults.load(sweep)
     chosen, ignore = first.trial(trial), tuple(ignore)

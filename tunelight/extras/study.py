@@ -79,13 +79,13 @@ def _parameters(space: Mapping[str, Any], inside: _Keys = ()) -> Iterator[tuple[
     """Yield each domain of a space as Optuna has it."""
     from tunelight.space import SearchSpace
     from tunelight.space.distributions import parameter_of
-    from tunelight.space.domains import ARGUMENTS, MODIFIERS
+    from tunelight.space.domains import ARGUMENTS
 
     for key, value in space.items():
         keys = (*inside, key)
         domain = value
         if isinstance(value, Mapping):
-            domain = {name: told for name, told in value.items() if name not in MODIFIERS}
+            domain = {name: told for name, told in value.items() if name != "when"}
             if value and not any(name in ARGUMENTS for name in domain):
                 yield from _parameters(value, keys)
                 continue

@@ -1,4 +1,4 @@
-"""The models and data of the search spaces that come with tunelight, beside those in ``tunelight.digits``."""
+"""The models and data of the search spaces that come with tunelight, beside those in ``tunelight.extras.digits``."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from torch.func import functional_call
 from torch.utils.data import TensorDataset
 
 from tunelight.compat.lightning import pl
-from tunelight.digits import Batch, Classifier, DigitsCNN, Parts, load_digits
 from tunelight.errors import CheckpointError, TunelightError
+from tunelight.extras.digits import Batch, Classifier, DigitsCNN, Parts, load_digits
 
 # --- Classifiers of images of any size: a plain network and a vision transformer ------------------
 

@@ -20,7 +20,6 @@ import ray
 from ray import cloudpickle
 from ray.exceptions import RayActorError
 
-from tunelight.compat import trackers
 from tunelight.compat.lightning import FABRIC, decide_in_worker, flavour, know_rank
 from tunelight.compat.torch import (
     compiled_graphs,
@@ -164,6 +163,8 @@ class GangWorker:
     """
 
     _ending_runs = False
+    _trackers: Any = None
+    """The module for runs of W&B and MLflow, once a trial has begun."""
     _reused = False
     _stop_reason: str | None = None
     _collective_limit_s = COLLECTIVE_LIMIT_S
@@ -191,7 +192,6 @@ class GangWorker:
         self._place: Place | None = None
         self._left: tuple[str, ...] = ()
         self._began_ns = 0
-        trackers.install(Path(os.environ[CACHE_VARIABLE]))
 
     def locate(self) -> Location:
         """Return where this worker runs. It answers once its imports are done."""
@@ -330,11 +330,14 @@ class GangWorker:
 
         Before the head hears of a failure, for it may end this process then.
         """
+        if self._trackers is None:
+            return ()
         why = self._stop_reason
-        ended: trackers.Outcome = "finished" if why is None else "paused" if why in GOES_ON else "stopped"
+        ended = "finished" if why is None else "paused" if why in GOES_ON else "stopped"
         self._ending_runs = True
         try:
-            return trackers.end_runs("failed" if failed or why == "diverged" else ended, limit_s=_RUNS_LIMIT_S)
+            outcome = "failed" if failed or why == "diverged" else ended
+            return tuple(self._trackers.end_runs(outcome, limit_s=_RUNS_LIMIT_S))
         finally:
             self._ending_runs = False
 
@@ -384,8 +387,9 @@ class GangWorker:
             self._session = session
             train = _load(task.train)
             session.begin(train.restored if isinstance(train, WithObjects) else dict)
-            if not task.job:
-                trackers.begin(start.trial_dir, start.trial_id, start.config, rank=self._place.rank)
+            self._trackers = _trackers()
+            if self._trackers is not None and not task.job:
+                self._trackers.begin(start.trial_dir, start.trial_id, start.config, rank=self._place.rank)
             train(start.config)
             session.check_finished()
         except TrialStopped as stop:
@@ -464,6 +468,16 @@ def _trial_environment(task: Task, trial_dir: str) -> dict[str, str]:
         return {} if task.terminal is None else {"COLUMNS": str(task.terminal.columns)}
     quiet = {} if task.verbose else {"PL_TRAINER_ENABLE_MODEL_SUMMARY": "False"}
     return {"PL_TRAINER_DEFAULT_ROOT_DIR": trial_dir, **quiet}
+
+
+def _trackers() -> Any:
+    """Return the module for runs of W&B and MLflow, ready for them; None without the second storey."""
+    try:
+        from tunelight.extras import trackers
+    except ImportError:
+        return None
+    trackers.install(Path(os.environ[CACHE_VARIABLE]))
+    return trackers
 
 
 def _load(train: Any) -> Callable[..., object]:

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from tunelight.compat.arguments import known_arguments
 from tunelight.compat.lightning import HOW_TO_CHOOSE, Callback, TrainerFn, pl
-from tunelight.errors import MetricError, SettingsError, StrategyError, guess
+from tunelight.errors import MetricError, SettingsError, StrategyError, guess, known_arguments
 from tunelight.lightning.state.adoption import TrainerExchange
 from tunelight.lightning.state.recovery import Reporting, fit_ends, has_ended, reach_boundary
 from tunelight.session.session import Session, get_session

@@ -11,7 +11,7 @@ from tunelight.errors import SettingsError
 from tunelight.session.task import WithObjects
 from tunelight.settings import Settings, check_model, check_train
 from tunelight.settings.backends import BACKENDS
-from tunelight.space.parts import split_config
+from tunelight.space.plain import split_config
 
 if TYPE_CHECKING:
     from tunelight.space import SearchSpace

@@ -13,7 +13,7 @@ from typing import Final
 
 from tunelight.record.outcomes import DIVERGED, FAILED, FINISHED, INTERRUPTED, TERMINAL
 from tunelight.record.state import Best, SweepState, TrialState, is_better
-from tunelight.settings.repeats import Repeats
+from tunelight.settings.values import Repeats
 
 _ROUNDS: Final = 50
 """Of the fit of folds' effects, which converges much faster."""

@@ -1,4 +1,4 @@
-"""Views of a sweep: live progress, watching from another terminal, TensorBoard, figures, and the HTML report.
+"""Views of a sweep: live progress, watching from another terminal, figures, and the HTML report.
 
 Each part is imported at its first use: a report needs no Ray, and a sweep no plotly.
 """
@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from tunelight.extras.report.page import report, write_image
     from tunelight.extras.watching import watch
+    from tunelight.reporting.display import Steps
     from tunelight.reporting.progress import ProgressCallback
-    from tunelight.reporting.steps import Steps
-    from tunelight.reporting.tensorboard import TensorBoardCallback
 
-__all__ = ["ProgressCallback", "Steps", "TensorBoardCallback", "report", "watch", "write_image"]
+__all__ = ["ProgressCallback", "Steps", "report", "watch", "write_image"]
 
 _WHERE: Final = {
     "ProgressCallback": "tunelight.reporting.progress",
-    "Steps": "tunelight.reporting.steps",
-    "TensorBoardCallback": "tunelight.reporting.tensorboard",
+    "Steps": "tunelight.reporting.display",
     "report": "tunelight.extras.report.page",
     "watch": "tunelight.extras.watching",
     "write_image": "tunelight.extras.report.page",

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 import importlib
+import logging
 import math
 import sys
+import threading
 import time
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Final, Protocol
+from types import TracebackType
+from typing import Any, Final, Protocol, TypeVar, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.jupyter import JupyterMixin
 from rich.live import Live
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -559,3 +564,101 @@ def _by_pace(state: SweepState, trial: TrialState, now: float) -> float | None:
     if not isinstance(max_epochs, int) or not done:
         return None
     return max(0.0, trial.elapsed(now) / done * (max_epochs - done))
+
+
+# --- Errors of displays must not end a sweep --------------------------------------------------------------
+
+_log = logging.getLogger("tunelight")
+_Method = TypeVar("_Method", bound=Callable[..., None])
+
+
+def guarded(method: _Method) -> _Method:
+    """Catch the errors of a method that shows something, which would end the sweep.
+
+    The first one of an object is logged as a warning with its traceback, later ones are not. A closed standard output
+    counts as an error: rich raises SystemExit then.
+    """
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            method(self, *args, **kwargs)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - an error of a display must not end the sweep
+            if not getattr(self, "_complained", False):
+                self._complained = True
+                closed = isinstance(error, SystemExit | BrokenPipeError)
+                _log.warning(
+                    "%s; the sweep goes on without what it would have shown (said once).",
+                    "Standard output is closed" if closed else f"{type(self).__name__} failed",
+                    exc_info=not closed,
+                )
+
+    return cast("_Method", call)
+
+
+# --- What a program is doing that has nothing to show yet -------------------------------------------------
+
+AFTER_S: Final = 0.5
+"""How long a step takes before it is shown: a short one need not be known."""
+
+
+class Steps:
+    """Shows the step that a program is at, from half a second after its beginning to its end.
+
+    In a terminal it is a line with a spinner and the seconds, which vanishes when the step ends; elsewhere a line that
+    stays. A step ends when the next one begins.
+
+    Args:
+        shown: False shows nothing.
+        console: where to write; None is standard output.
+        after_s: seconds before a step is shown.
+
+    Runs on: driver.
+    """
+
+    def __init__(self, *, shown: bool = True, console: Console | None = None, after_s: float = AFTER_S) -> None:
+        self._shown, self._console, self._after_s = shown, console, after_s
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+        self._bar: Progress | None = None
+
+    @guarded
+    def __call__(self, text: str) -> None:
+        """Begin a step, in a few words: "Starting Ray"."""
+        self.end()
+        if self._shown:
+            self._timer = threading.Timer(self._after_s, self._show, (text,))
+            self._timer.daemon = True
+            self._timer.start()
+
+    @guarded
+    def end(self) -> None:
+        """End the step. May be called without one."""
+        with self._lock:
+            timer, bar = self._timer, self._bar
+            self._timer = self._bar = None
+        if timer is not None:
+            timer.cancel()
+        if bar is not None:
+            bar.stop()
+
+    def __enter__(self) -> Steps:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.end()
+
+    @guarded
+    def _show(self, text: str) -> None:
+        with self._lock:
+            if self._timer is not threading.current_thread():
+                return  # it has ended meanwhile
+            console = self._console or Console()
+            live = console.is_terminal and not console.is_dumb_terminal and is_terminal(console.file)
+            if not live or in_notebook():
+                console.print(f"{text} ...", highlight=False, markup=False, soft_wrap=True)
+                return
+            columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+            self._bar = Progress(*columns, console=console, transient=True)
+            self._bar.add_task(text, total=None)
+            self._bar.start()

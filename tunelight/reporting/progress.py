@@ -10,9 +10,7 @@ from ray.tune import Callback
 from rich.console import Console
 
 from tunelight.record import SweepState
-from tunelight.reporting.display import Display
-from tunelight.reporting.guard import guarded
-from tunelight.reporting.steps import Steps
+from tunelight.reporting.display import Display, Steps, guarded
 
 _ASK_S: Final = 5.0
 

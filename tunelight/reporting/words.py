@@ -18,7 +18,7 @@ from tunelight.record import (
     winner,
 )
 from tunelight.record.view import STARTING, epochs, metric_of
-from tunelight.results.words import counted, in_words, missing
+from tunelight.results.trial import counted, in_words, missing
 from tunelight.settings.checks import flatten
 from tunelight.stores.masking import printable
 

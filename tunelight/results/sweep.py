@@ -17,8 +17,7 @@ from tunelight import record as storage
 from tunelight import stores
 from tunelight.errors import NoResultError, SettingsError, first_of, guess, unknown
 from tunelight.record import Standing, SweepState
-from tunelight.results.trial import TrialResult
-from tunelight.results.words import counted, lines_of
+from tunelight.results.trial import TrialResult, counted, lines_of
 from tunelight.settings import Mode, paired
 from tunelight.settings.checks import flatten
 from tunelight.space.plain import Objects

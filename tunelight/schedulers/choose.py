@@ -116,16 +116,10 @@ def _by_name(name: str, options: dict[str, Any], settings: Settings) -> TrialSch
 
 def _no_scheduler(given: Any) -> str:
     """Return the error for an object that is no scheduler: a class, another library's, or something else."""
-    kind = given if isinstance(given, type) else type(given)
     if isinstance(given, type) and hasattr(given, "on_trial_result"):
         return (
             f"scheduler={given.__name__} is a class. Make an object of it: scheduler={given.__name__}(), with its "
             "arguments between the parentheses."
-        )
-    if kind.__module__.startswith("optuna."):
-        return (
-            f"scheduler= takes no {kind.__name__} of Optuna's: trials are stopped by a scheduler here, such as "
-            "scheduler='asha' or 'median_stopping_rule'."
         )
     return (
         "scheduler must be a name ('asha', 'fifo', ...), a name with options ({'name': 'asha', 'grace_period': 2}), or "

@@ -17,16 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
-from tunelight.compat.arguments import known_arguments
 from tunelight.compat.ray import end_cached_actors
+from tunelight.errors import known_arguments
 from tunelight.messages import RESULT_KEY, Continue, Resize, Stop
-from tunelight.schedulers.base import GangScheduler, SweepFacts
-from tunelight.schedulers.common import TRAINING_ITERATION, WORST, End, check_halving, tell
-from tunelight.schedulers.common import number as to_number
-from tunelight.schedulers.ledger import Ledger, TrialResources
-from tunelight.schedulers.members import Member, Members, State
-from tunelight.schedulers.rungs import described, ladder
-from tunelight.schedulers.speed import Speed, sizes
+from tunelight.schedulers.asha import described, ladder
+from tunelight.schedulers.base import TRAINING_ITERATION, WORST, End, GangScheduler, SweepFacts, check_halving, tell
+from tunelight.schedulers.base import number as to_number
+from tunelight.schedulers.members import Ledger, Member, Members, Speed, State, TrialResources, sizes
 from tunelight.settings import checks
 
 if TYPE_CHECKING:

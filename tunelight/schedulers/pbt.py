@@ -25,17 +25,15 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search.sample import Categorical, Domain, Float, Function, Integer, Quantized
 
-from tunelight.compat.arguments import known_arguments
 from tunelight.compat.ray import cluster_size, trial_actor
-from tunelight.errors import SettingsError, unknown
+from tunelight.errors import SettingsError, known_arguments, unknown
 from tunelight.messages import RESULT_KEY, Adopt, Continue
-from tunelight.schedulers.base import GangScheduler, SweepFacts
-from tunelight.schedulers.common import TRAINING_ITERATION, call_actor, tell
-from tunelight.schedulers.ledger import TrialResources
+from tunelight.schedulers.base import TRAINING_ITERATION, GangScheduler, SweepFacts, call_actor, tell
+from tunelight.schedulers.members import TrialResources
 from tunelight.settings import checks
 from tunelight.settings.checks import holder_of
 from tunelight.space import SearchSpace
-from tunelight.space.domains import ARGUMENTS, MODIFIERS, whole_bounds
+from tunelight.space.domains import ARGUMENTS, whole_bounds
 from tunelight.space.more_domains import Fixed, Quantiles
 from tunelight.space.plain import Objects
 
@@ -473,7 +471,7 @@ def _as_domains(given: Mapping[str, Any], way: str = "") -> dict[str, Any]:
         if isinstance(value, list | tuple):
             made[key] = tune.choice(list(value)) if value else {"choice": []}  # which is refused, with its key
         elif isinstance(value, Mapping):
-            names = [name for name in value if name not in MODIFIERS]
+            names = [name for name in value if name != "when"]
             described = len(names) == 1 and names[0] in ARGUMENTS  # {"uniform": [0, 1]}, and no group
             made[key] = value if described else _as_domains(value, f"{where}.")
         elif isinstance(value, Function) or (callable(value) and not _takes_nothing(value)):

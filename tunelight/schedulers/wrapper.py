@@ -9,11 +9,9 @@ from typing import Any, Final
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
-from tunelight.compat.controller import mend, put_aside
-from tunelight.compat.ray import TRAINING_ITERATION
+from tunelight.compat.ray import TRAINING_ITERATION, mend, put_aside
 from tunelight.messages import RESULT_KEY, Continue
-from tunelight.schedulers.base import GangScheduler
-from tunelight.schedulers.common import tell
+from tunelight.schedulers.base import GangScheduler, tell
 
 _PAUSABLE: Final = f"{RESULT_KEY}/pausable"
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tunelight.searchers.random import GridSearcher, RandomSearcher, TrackingSearcher
-from tunelight.searchers.repeating import Repetitions
-from tunelight.searchers.sweep import ResumedTrial, ResumeState, SweepSearch, created_at_least, teach
+from tunelight.searchers.sweep import Repetitions, ResumedTrial, ResumeState, SweepSearch, created_at_least, teach
 
 if TYPE_CHECKING:
     from tunelight.searchers.optuna import OptunaSearcher

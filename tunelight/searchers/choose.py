@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from tunelight.errors import SettingsError, unknown
-from tunelight.searchers.tried import all_of, endless, is_finite, values_of
-from tunelight.space.grid_points import alike
+from tunelight.searchers.random import all_of, endless, is_finite, values_of
+from tunelight.space.plain import alike
 
 if TYPE_CHECKING:
     from ray.tune.search import Searcher
@@ -170,8 +170,11 @@ def _blind(name: str, space: SearchSpace, settings: Settings) -> BlindSearcher:
 def _optuna(
     given: Any, options: dict[str, Any], space: SearchSpace, settings: Settings, resumed: Path | None
 ) -> OptunaSearcher:
-    from tunelight.searchers.optuna import OptunaSearcher  # imports Optuna
-    from tunelight.searchers.samplers import KINDS, is_sampler
+    from tunelight.searchers.optuna import (
+        KINDS,
+        OptunaSearcher,  # imports Optuna
+        is_sampler,
+    )
 
     if isinstance(given, OptunaSearcher):
         plan = given
@@ -190,7 +193,7 @@ def _warm_up(searcher: OptunaSearcher, space: SearchSpace, settings: Settings, r
     """Let a searcher learn from the earlier sweeps that the settings name."""
     if not settings.warm_start:
         return
-    from tunelight.searchers.earlier import read_earlier, translated
+    from tunelight.extras.earlier import read_earlier, translated
 
     earlier, sweeps = read_earlier(settings.warm_start, settings.objectives, resumed)
     count = searcher.learn(translated(earlier, space))
@@ -212,16 +215,10 @@ def _note(searcher: TrackingSearcher, text: str) -> None:
 def _no_searcher(given: Any, valid: list[str]) -> str:
     """Return the error for an object that is no searcher: another library's name, a class, or something else."""
     others = "a Ray Tune Searcher, tunelight's OptunaSearcher or an Optuna sampler"
-    kind = given if isinstance(given, type) else type(given)
     if isinstance(given, type) and (hasattr(given, "suggest") or hasattr(given, "sample_relative")):
         return (
             f"searcher={given.__name__} is a class. Make an object of it: searcher={given.__name__}(), with its "
             "arguments between the parentheses."
-        )
-    if kind.__module__.startswith("optuna.study"):
-        return (
-            "searcher= takes no Optuna study: a sweep has one of its own. Give the study's sampler, "
-            "searcher=study.sampler; results.to_study() returns the sweep's trials as a study."
         )
     if not isinstance(given, str):
         return (

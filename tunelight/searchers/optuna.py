@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import inspect
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import optuna
+from optuna import samplers
 from optuna.distributions import FloatDistribution
 from optuna.samplers import BaseSampler, GPSampler
 from optuna.storages import InMemoryStorage
 from optuna.trial import TrialState, create_trial
 from ray.tune.search import Searcher
 
-from tunelight.compat.optuna import frozen_constraints, set_constraint
-from tunelight.errors import SettingsError
+from tunelight.compat.optuna import frozen_constraints, quiet, sampler_arguments, set_constraint
+from tunelight.errors import SettingsError, unknown
 from tunelight.record import ERROR, FINISHED, INFEASIBLE, INTERRUPTED, STOPPED, is_better
-from tunelight.searchers.earlier import Earlier
-from tunelight.searchers.random import TrackingSearcher, generator
-from tunelight.searchers.samplers import keeps_nothing, learns, make_sampler, quiet, reseed
-from tunelight.searchers.tried import Tried
+from tunelight.searchers.random import TrackingSearcher, Tried, generator
 from tunelight.settings import Mode, paired
 from tunelight.space import SearchSpace
 from tunelight.space.distributions import Parameter, QuantileParameter, parameter_of
-from tunelight.space.more_domains import Quantiles, prior
+from tunelight.space.more_domains import Quantiles
 from tunelight.space.plain import to_plain_config
+
+if TYPE_CHECKING:
+    from tunelight.extras.earlier import Earlier
 
 logger = logging.getLogger("tunelight")
 
@@ -56,9 +59,6 @@ class OptunaSearcher(TrackingSearcher):
 
     The study is in memory, and a resumed sweep rebuilds it from its record. For Optuna's own plots and dashboard,
     ``SweepResults.to_study`` makes one from the record, too.
-
-    Where the space names values by ``around``, some trials are drawn near these in the sampler's place: half of the
-    first ones, then as many as such trials have among the best quarter, and at least one in twenty.
 
     Suggestion n depends on the seed, n, and what the study was told before. FINISHED trials are COMPLETE in the study,
     with their best report, STOPPED ones PRUNED, ERROR and INTERRUPTED ones FAIL. Outcomes that blame the configuration
@@ -153,10 +153,6 @@ class OptunaSearcher(TrackingSearcher):
         return self._study
 
     @functools.cached_property
-    def _priors(self) -> PriorDraws:
-        return PriorDraws(self.space, self._seed or 0)
-
-    @functools.cached_property
     def _parameters(self) -> dict[str, Parameter | None]:
         found = {key: parameter_of(key, domain) for key, domain in self.space.domains.items()}
         quantiles = {key: domain for key, domain in self.space.domains.items() if isinstance(domain, Quantiles)}
@@ -173,8 +169,6 @@ class OptunaSearcher(TrackingSearcher):
     def suggest(self, trial_id: str) -> Any:
         """Return the next configuration, or FINISHED."""
         sampler, number = self.study.sampler, self._number(trial_id)
-        if self._priors.has_turn(number):
-            return self._at_random(trial_id, number)
         for attempt in range(_ATTEMPTS):
             words = (self._seed or 0, number, attempt)
             reseed(sampler, *words)
@@ -191,7 +185,7 @@ class OptunaSearcher(TrackingSearcher):
                 self._tell(trial, TrialState.FAIL)
                 break
             if broken is None:
-                return self._begin(trial_id, number, trial, values)
+                return self._begin(trial_id, trial, values)
             self._tell_infeasible(trial, f"not run: {broken}")
         else:
             name = type(sampler).__name__
@@ -199,14 +193,14 @@ class OptunaSearcher(TrackingSearcher):
         return self._at_random(trial_id, number)
 
     def _at_random(self, trial_id: str, number: int) -> Any:
-        """Return a draw from the space, and so from its priors, as random search would try it; or FINISHED."""
+        """Return a draw from the space, as random search would try it; or FINISHED."""
         point, seed = self.tried.point(), self._seed or 0
         values = self.tried.fresh(
             lambda attempt: self.space.dotted(
                 self.space.sample(generator(seed, number, *([attempt] if attempt else [])), point)
             )
         )
-        return Searcher.FINISHED if values is None else self._begin(trial_id, number, self.study.ask(), values)
+        return Searcher.FINISHED if values is None else self._begin(trial_id, self.study.ask(), values)
 
     def _drawn(self, trial: optuna.Trial, rng: np.random.RandomState) -> dict[str, Any]:
         """Draw a configuration: keys by the sampler, or by the domain itself if Optuna has no such distribution."""
@@ -217,7 +211,7 @@ class OptunaSearcher(TrackingSearcher):
 
         return self.space.draw(choose, self.tried.point())
 
-    def _begin(self, trial_id: str, number: int, trial: optuna.Trial, values: Mapping[str, Any]) -> dict[str, Any]:
+    def _begin(self, trial_id: str, trial: optuna.Trial, values: Mapping[str, Any]) -> dict[str, Any]:
         at = self._storage.get_trial_id_from_study_id_trial_number(self._study_id, trial.number)
         params, others = self._split(values)
         for key, (value, parameter) in params.items():
@@ -228,9 +222,7 @@ class OptunaSearcher(TrackingSearcher):
             trial.set_user_attr(key, value)
         self._live[trial_id] = _Live(trial)
         self.tried.add(values)
-        config = self.space.written(values)
-        self._priors.began(trial_id, number, config, self.space.grid_point(values))
-        return config
+        return self.space.written(values)
 
     def take(self, trial_id: str, config: Mapping[str, Any], *, asked: bool = False) -> None:
         """Add a trial whose configuration came from elsewhere, or (``asked``) was suggested in an earlier run."""
@@ -239,7 +231,7 @@ class OptunaSearcher(TrackingSearcher):
             reseed(self.study.sampler, self._seed or 0, number, 0)
             with quiet():
                 trial.relative_params  # noqa: B018 - for what the sampler leaves with the trial
-        self._begin(trial_id, number, trial, self.space.dotted(config))
+        self._begin(trial_id, trial, self.space.dotted(config))
 
     def learn(self, earlier: Sequence[Earlier]) -> int:
         """Add trials of earlier sweeps to the study, by the keys that both spaces have; return how many had any.
@@ -314,7 +306,6 @@ class OptunaSearcher(TrackingSearcher):
             self._say("missing", f"A trial reported no {', '.join(missing)}: such reports are left out of the study.")
         elif live.best is None or is_better(known[0], live.best[0], self._objectives[0][1]):
             live.best = known
-            self._priors.reported(trial_id, -known[0] if self._mode == "max" else known[0])
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """End a trial, for callers that know less than ``end`` takes."""
@@ -331,7 +322,6 @@ class OptunaSearcher(TrackingSearcher):
             self._add_report(trial_id, live, result)
         live.trial.set_user_attr("state", state)
         if state in INFEASIBLE:
-            self._priors.reported(trial_id, math.inf)
             self._tell_infeasible(live.trial)
         elif state == STOPPED or (state == FINISHED and live.best is not None):
             if self._marks_all:
@@ -377,64 +367,90 @@ def _number(result: Mapping[str, Any], metric: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-# --- Draws near the values that a search space names by ``around``, as often as they prove good ---
+# --- Optuna's samplers by name, created and seeded for a sweep --------------------------------------------
 
-# A simple form of the mixture of Mallik, Bergman, Hvarfner, Stoll, Janowski, Lindauer, Nardi and Hutter, "PriorBand:
-# Practical Hyperparameter Optimization in the Age of Deep Learning" (https://arxiv.org/abs/2306.12370).
-
-
-_MOST: Final = 0.5
-_LEAST: Final = 0.05
-"""Bounds of the share of draws from the prior."""
-_ENOUGH: Final = 10
-"""Trials with a result before the share follows from results."""
-_STREAM: Final = 2
-"""Keeps the generator that decides apart from those that draw."""
-
-
-def has_priors(space: SearchSpace) -> bool:
-    """Tell whether a space names any value by ``around``."""
-    return any(prior(domain) is not None for domain in space.domains.values())
+KINDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "tpe": ("TPESampler", {"constant_liar": True}),
+    "gp": ("GPSampler", {"warn_independent_sampling": False}),
+    "cmaes": ("CmaEsSampler", {"warn_independent_sampling": False}),
+    "sobol": ("QMCSampler", {"qmc_type": "sobol", "scramble": True, "warn_independent_sampling": False}),
+    "qmc": ("QMCSampler", {"scramble": True, "warn_independent_sampling": False}),
+    "nsgaii": ("NSGAIISampler", {}),
+    "nsgaiii": ("NSGAIIISampler", {}),
+}
+"""Name -> class of the sampler, and its default arguments here, for a version of Optuna that has them."""
+_ONE_METRIC = ("cmaes",)
+_BLIND = ("sobol", "qmc")
+"""Samplers that use no results."""
 
 
-class PriorDraws:
-    """Decides which trials are drawn from the priors of a space, and draws them.
+def make_sampler(kind: Any, options: Mapping[str, Any], seed: int, objectives: int) -> BaseSampler:
+    """Return a sampler by name, or a copy of one that is given. Raises: SettingsError."""
+    if isinstance(kind, BaseSampler):
+        if options:
+            raise SettingsError(f"{type(kind).__name__} is made already, and takes no {', '.join(options)} any more.")
+        return copy.deepcopy(kind)
+    if kind not in KINDS:
+        raise SettingsError(unknown("There is no sampler", kind, KINDS))
+    if objectives > 1 and kind in _ONE_METRIC:
+        raise SettingsError(f"searcher={kind!r} takes one metric only. Choose 'nsgaii', 'tpe' or 'gp' for several.")
+    name, defaults = KINDS[kind]
+    make: type[BaseSampler] = getattr(samplers, name)
+    valid = list(inspect.signature(make).parameters)
+    usual = sampler_arguments(make) | {key: value for key, value in defaults.items() if key in valid}
+    for option in options:
+        if option not in valid:
+            raise SettingsError(unknown(f"searcher {kind!r} has no", option, valid, listed="It takes"))
+    try:
+        with quiet():
+            if options and all(isinstance(value, bool | int | float | str | None) for value in options.values()):
+                _try_out(make(**{"seed": seed, **usual, **options}), objectives)
+            return make(**{"seed": seed, **usual, **options})
+    except (ImportError, TypeError, ValueError, ArithmeticError, AssertionError) as error:
+        raise SettingsError(f"searcher {kind!r} does not take {dict(options)}: {error}") from error
 
-    Half of the trials at first; then the share that such draws have among the best quarter of all trials, between 0.05
-    and 0.5. So a good prior is followed, and a misleading one costs little. Decision n depends on the seed, n, and the
-    results so far.
+
+def _try_out(sampler: BaseSampler, objectives: int) -> None:
+    """Ask a sampler a few times: Optuna looks at some options only when they are needed, which is in a sweep."""
+    count = max(1, objectives)  # none yet, where a searcher is made before its sweep
+    study = optuna.create_study(sampler=sampler, directions=["minimize"] * count)
+    for _ in range(3):
+        trial = study.ask()
+        study.tell(trial, [trial.suggest_float("x", 0, 1) + trial.suggest_float("y", 0, 1)] * count)
+
+
+def learns(kind: Any) -> bool:
+    """Tell whether a sampler uses results at all."""
+    return kind not in _BLIND and not isinstance(kind, samplers.RandomSampler | samplers.QMCSampler)
+
+
+def is_sampler(given: Any) -> bool:
+    """Tell whether an object is an Optuna sampler."""
+    return isinstance(given, BaseSampler)
+
+
+def keeps_nothing(sampler: BaseSampler) -> bool:
+    """Tell whether a sampler depends on nothing but the parameters and values of trials.
+
+    The others store something with each trial that they suggest (a generation, the position in a sequence).
     """
+    return isinstance(sampler, samplers.TPESampler | samplers.GPSampler | samplers.RandomSampler)
 
-    def __init__(self, space: SearchSpace, seed: int) -> None:
-        self._space = space
-        self._seed = seed
-        self.active = has_priors(space)
-        """Whether the space names any value by ``around``."""
-        self._drawn: dict[str, bool] = {}
-        self._losses: dict[str, float] = {}
 
-    def draw(self, number: int, grid_index: int = 0) -> dict[str, Any]:
-        """Return trial ``number``'s draw from the priors, which is also what random search would try."""
-        return self._space.sample(generator(self._seed, number), grid_index)
+def reseed(sampler: BaseSampler, *words: int) -> None:
+    """Seed a sampler's generators, so that its next suggestion depends on ``words`` and the study alone.
 
-    def has_turn(self, number: int) -> bool:
-        """Tell whether trial ``number`` is to be drawn from the priors."""
-        return self.active and generator(self._seed, number, _STREAM).random_sample() < self.share()
+    Optuna's own ``reseed_rng`` takes no seed. A resumed study would have to repeat all suggestions to bring its
+    generators to the same state.
+    """
+    state = np.random.SeedSequence(words).generate_state(4)
+    for found in _generators(sampler):
+        found.seed(state)
 
-    def share(self) -> float:
-        """Return the share of trials that are drawn from the priors now."""
-        if len(self._losses) < _ENOUGH:
-            return _MOST
-        ranked = sorted(self._losses, key=self._losses.__getitem__)
-        best = ranked[: max(3, len(ranked) // 4)]
-        return min(max(sum(self._drawn[trial_id] for trial_id in best) / len(best), _LEAST), _MOST)
 
-    def began(self, trial_id: str, number: int, config: Mapping[str, Any], grid_index: int | None = 0) -> None:
-        """Note a trial; also one of an earlier run, which came from the priors if its configuration is their draw."""
-        if self.active:
-            self._drawn[trial_id] = config == self.draw(number, grid_index or 0)
-
-    def reported(self, trial_id: str, loss: float) -> None:
-        """Note the best loss of a trial so far; infinite where its configuration cannot be trained."""
-        if trial_id in self._drawn and not math.isnan(loss):
-            self._losses[trial_id] = loss
+def _generators(part: Any) -> Iterator[np.random.RandomState]:
+    for value in vars(part).values():
+        if isinstance(value, BaseSampler):
+            yield from _generators(value)
+        elif isinstance(found := getattr(value, "rng", None), np.random.RandomState):
+            yield found

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from ray.tune.search import Searcher
 
 from tunelight.errors import SettingsError
-from tunelight.searchers.tried import Tried, endless
 from tunelight.space import SearchSpace
+from tunelight.space.domains import spell, whole_bounds
+from tunelight.space.plain import alike
 
 # --- TrackingSearcher: a Searcher of a sweep, which is told of all of its trials ------------------
 
@@ -133,3 +136,136 @@ class GridSearcher(BlindSearcher):
         """Return the next configuration, or FINISHED."""
         values = self.tried.next()
         return Searcher.FINISHED if values is None else self._begin(values)
+
+
+# --- Tried: what a sweep has trained, so that no point of its grid is passed over, and no configuration comes twice
+
+_REDRAWN: Final = 20
+"""How often a configuration that was tried is drawn again, before the next one in order is taken."""
+_VISITED: Final = 10_000
+"""How many leaves of a finite space are visited at a time: constraints may allow few of very many."""
+
+Values = dict[str, Any]
+
+
+class Tried:
+    """The configurations that a sweep has tried, by dotted key.
+
+    In a space with finitely many of them, none is to be trained twice. A space of grid axes alone is gone through as
+    often as it is asked to be, and one without a choice trains its one configuration again and again.
+    """
+
+    def __init__(self, space: SearchSpace) -> None:
+        self._space = space
+        self._known: set[str] = set()
+        self._leaves: Iterator[Values | None] | None = None  # a generator cannot be pickled with its searcher
+        self._made: Counter[int] = Counter()
+        self._round = self._at = 0
+        self.once = is_finite(space)
+        """Whether no configuration is to be trained twice."""
+
+    def add(self, values: Mapping[str, Any]) -> None:
+        """Take a configuration that a trial has, whoever suggested it."""
+        self._known.add(alike(values))
+        if (point := self._space.grid_point(values)) is not None:
+            self._made[point] += 1
+
+    def __contains__(self, values: Mapping[str, Any]) -> bool:
+        return alike(values) in self._known
+
+    def point(self) -> int:
+        """Return the point of the grid that fewest trials have, the first of those."""
+        while self._made[self._at] > self._round:
+            self._at += 1
+            if self._at == self._space.grid_size:
+                self._at, self._round = 0, self._round + 1
+        return self._at
+
+    def fresh(self, draw: Callable[[int], Values]) -> Values | None:
+        """Return a draw that was not tried; None if none is left. ``draw`` gets the number of the attempt, from 0."""
+        values = draw(0)
+        if not self.once or values not in self:
+            return values
+        for attempt in range(1, _REDRAWN):
+            if (again := draw(attempt)) not in self:
+                return again
+        return self.next(values)
+
+    def next(self, otherwise: Values | None = None) -> Values | None:
+        """Return the first configuration, in order, that was not tried; None where all were.
+
+        ``otherwise``: what is returned where very many in a row break the space's constraints.
+        """
+        self._leaves = leaves(self._space) if self._leaves is None else self._leaves
+        for visited, values in enumerate(self._leaves):
+            if values is not None and values not in self:
+                return values
+            if visited > _VISITED and otherwise is not None:
+                return otherwise
+        return None
+
+
+def leaves(space: SearchSpace) -> Iterator[Values | None]:
+    """Yield the configurations of a finite space, the last key changing fastest; None for one that breaks a constraint.
+
+    With conditions, a value decides which keys follow: they are the leaves of a tree, visited from left to right.
+    """
+    values = {key: values_of(domain) or [] for key, domain in space.domains.items()}
+
+    def pick(path: Sequence[int], taken: list[tuple[int, int]], key: str, _: Any) -> Any:
+        """Return a key's value on the path (beyond it: the first); add its index and their number to ``taken``."""
+        at = path[len(taken)] if len(taken) < len(path) else 0
+        taken.append((at, len(values[key])))
+        return values[key][at]
+
+    for point in range(space.grid_size):
+        path: list[int] | None = []
+        while path is not None:
+            taken: list[tuple[int, int]] = []
+            leaf = space.draw(functools.partial(pick, path, taken), point)
+            while taken and taken[-1][0] + 1 == taken[-1][1]:
+                taken.pop()
+            path = [at for at, _ in taken[:-1]] + [taken[-1][0] + 1] if taken else None
+            yield leaf if space.broken(leaf) is None else None
+
+
+def all_of(space: SearchSpace, enough: int) -> tuple[set[str], bool]:
+    """Return the configurations of a finite space, as :func:`alike` writes them, and whether these are all.
+
+    No more than ``enough`` are looked for, nor 10,000 leaves visited.
+    """
+    found: set[str] = set()
+    for visited, values in enumerate(leaves(space)):
+        if visited == _VISITED or len(found) > enough:
+            return found, False
+        if values is not None:
+            found.add(alike(values))
+    return found, True
+
+
+def endless(space: SearchSpace) -> list[str]:
+    """Return the keys of a space that have no end of values."""
+    return [key for key, domain in space.domains.items() if values_of(domain) is None]
+
+
+def is_finite(space: SearchSpace) -> bool:
+    """Tell whether a space has an end of configurations, and a choice among them that is no axis of its grid."""
+    values = [values_of(domain) for domain in space.domains.values() if not isinstance(domain, Mapping)]
+    functions = any(not isinstance(domain, Mapping) and domain.is_function() for domain in space.domains.values())
+    return not functions and None not in values and any(len(one or ()) > 1 for one in values)
+
+
+def values_of(domain: Any) -> Sequence[Any] | None:
+    """Return all values of a domain; None where they have no end. Fixed ones and functions are not chosen."""
+    name, arguments = spell(domain)
+    if name in ("fixed", "sample_from"):
+        return []
+    match name, arguments:
+        case (("choice" | "ordinal" | "grid_search"), [values]):
+            return list(values)
+        case (("randint" | "qrandint" | "lograndint" | "qlograndint"), [low, high, *q]):
+            first, last = whole_bounds(low, high, *q)
+            return range(first, last + 1, *q)
+        case "quniform", [low, high, q]:
+            return [low + q * index for index in range(round((high - low) / q) + 1)]
+    return None

@@ -13,8 +13,7 @@ from typing import Any
 
 from tunelight.checkpoints import files as checkpoints
 from tunelight.checkpoints.writer import Writer
-from tunelight.compat.arguments import known_arguments
-from tunelight.errors import CheckpointError, ContextError, MetricError
+from tunelight.errors import CheckpointError, ContextError, MetricError, known_arguments
 from tunelight.messages import CheckpointInfo, Event, Output, Place
 from tunelight.session.boundary import Boundary, Progress
 from tunelight.session.exchange import Store

@@ -3,5 +3,14 @@
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.settings.checks import check_trainer_argument
 from tunelight.settings.code import check_model, check_train, fingerprint, import_path, load_object
-from tunelight.settings.objectives import Mode, check_paired, paired
-from tunelight.settings.values import NAMES, PARTS, SETTINGS, Settings, check_names, check_setting
+from tunelight.settings.values import (
+    NAMES,
+    PARTS,
+    SETTINGS,
+    Mode,
+    Settings,
+    check_names,
+    check_paired,
+    check_setting,
+    paired,
+)

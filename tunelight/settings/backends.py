@@ -57,8 +57,8 @@ class BackendInfo:
 BACKENDS: Final[dict[str, BackendInfo]] = {
     "ddp": BackendInfo("tunelight.lightning.strategies.ddp:RayStrategy"),
     "horovod": BackendInfo(
-        "tunelight.lightning.strategies.horovod:HorovodRayStrategy",
-        group="tunelight.gang.meeting.horovod:HorovodGroup",
+        "tunelight.extras.horovod.strategy:HorovodRayStrategy",
+        group="tunelight.extras.horovod.group:HorovodGroup",
         collectives="horovod",
         replaces=("horovod",),
         requires="horovod",

@@ -1,4 +1,3 @@
-# ruff: noqa: RUF009 - the calls return dataclass fields
 """Every setting of a sweep: the fields of ``Settings``, each with its default, check, JSON type and help.
 
 The keywords of SearchSpace, the keys of a YAML file and its JSON Schema, and ``--set`` of the command line follow from
@@ -11,21 +10,150 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
+from difflib import get_close_matches
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.compat.lightning import Flavour
-from tunelight.errors import ArgumentError, unknown
+from tunelight.errors import ArgumentError, SettingsError, unknown
 from tunelight.messages import Evaluation
 from tunelight.policies import FailurePolicy
 from tunelight.settings import checks
 from tunelight.settings.backends import Backend, check_backend
 from tunelight.settings.checks import check_datasets
 from tunelight.settings.code import Style, find_flavour, script_code
-from tunelight.settings.objectives import Mode, check_metric, check_mode, check_paired, paired
-from tunelight.settings.repeats import Repeats
+
+# ruff: noqa: RUF009 - the calls return dataclass fields
+
+
+# --- The objectives of a sweep: one metric with its mode, or several --------------------------------------
+
+Mode = Literal["min", "max"]
+MODES: tuple[Mode, ...] = ("min", "max")
+_NEAR = {
+    **dict.fromkeys(("minimize", "minimise", "minimum", "lower", "less"), "min"),
+    **dict.fromkeys(("maximize", "maximise", "maximum", "higher", "more", "greater"), "max"),
+}
+
+
+def paired(metric: str | Sequence[str] | None, mode: Mode | Sequence[Mode] | None) -> tuple[tuple[str, Mode], ...]:
+    """Return (metric, mode) of each objective; trials are judged by the first. Empty without a metric.
+
+    A single mode (None: "min") applies to all metrics. ``metric`` and ``mode`` are as in ``tunelight.run`` or
+    sweep.yaml.
+    """
+    metrics = (metric,) if isinstance(metric, str) else tuple(metric or ())
+    modes: Sequence[Mode] = (mode or "min",) * len(metrics) if mode is None or isinstance(mode, str) else mode
+    return tuple(zip(metrics, modes, strict=True))
+
+
+def check_metric(name: str, value: Any) -> str | list[str]:
+    """Return a metric's name, or a list of names. Raises: SettingsError."""
+    metrics = list(value) if isinstance(value, list | tuple) else [value]
+    for metric in metrics:
+        if not isinstance(metric, str) or not metric:
+            raise SettingsError(f"{name} must be text, or a list of texts, not {value!r}.")
+    if wrong := [metric for metric in metrics if metric in (*MODES, *_NEAR) and len(metrics) > 1]:
+        raise SettingsError(
+            f"{name}={value!r} names {len(metrics)} metrics, and {wrong[0]!r} looks like a mode. Say "
+            f"metric={metrics[0]!r}, mode={_NEAR.get(wrong[0], wrong[0])!r}."
+        )
+    if not metrics or len(set(metrics)) < len(metrics):
+        raise SettingsError(f"{name} must be one metric, or a list of different ones, not {value!r}.")
+    return metrics if isinstance(value, list | tuple) else metrics[0]
+
+
+def check_mode(name: str, value: Any) -> str | list[str]:
+    """Return a mode, or a list of modes. Raises: SettingsError."""
+    modes = list(value) if isinstance(value, list | tuple) else [value]
+    for mode in modes or [value]:
+        if mode not in MODES:
+            near = _NEAR.get(str(mode).lower()) or next(iter(get_close_matches(str(mode), MODES, n=1)), None)
+            hint = f" Did you mean {near!r}?" if near else ""
+            raise SettingsError(f"{name} must be 'min' (less is better) or 'max', not {mode!r}.{hint}")
+    return modes if isinstance(value, list | tuple) else modes[0]
+
+
+def check_paired(metric: Any, mode: Any) -> None:
+    """Raise SettingsError for a list of modes that has not one for each metric."""
+    if not isinstance(mode, str) and (isinstance(metric, str) or len(metric or ()) != len(mode)):
+        raise SettingsError(
+            f"mode={mode!r} has to hold 'min' or 'max' for each metric, and metric={metric!r}. Give as many modes as "
+            "metrics, in their order, or one for all."
+        )
+
+
+# --- The setting ``repeats``: how often the best configurations are trained again, with other seeds or on other folds
+
+_FORMS: Final = "3, {'top': 5, 'repeats': 3} or tl.Folds(5)"
+_KEYS: Final = ("top", "repeats", "folds")
+
+
+@dataclass(frozen=True)
+class Folds:
+    """Folds for cross-validation, as a sweep's ``repeats=``: each training of a configuration gets a fold of its own.
+
+    Training code reads its fold from ``tl.get_context()``: ``fold`` (from 0) of ``folds``. The trials of the search
+    train on fold 0; the ``top`` best configurations are then trained on the others.
+
+    Args:
+        folds: how many (2 or more).
+        top: how many configurations are trained on all of them (5).
+
+    Raises: SettingsError.
+    """
+
+    folds: int
+    top: int = 5
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "folds", checks.whole("Folds: folds", self.folds, least=2))
+        object.__setattr__(self, "top", checks.whole("Folds: top", self.top))
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """How the best configurations are trained again, once the search is over."""
+
+    repeats: int
+    """How many trainings each of them has in all, its trial of the search included."""
+    top: int = 5
+    """How many configurations."""
+    folds: bool = False
+    """Whether each training has a fold of its own."""
+
+    @classmethod
+    def of(cls, name: str, value: Any) -> Repeats:
+        """Return a user's value as Repeats. Raises: SettingsError."""
+        if isinstance(value, Repeats):
+            return value
+        if isinstance(value, Folds):
+            return cls(value.folds, value.top, folds=True)
+        if not isinstance(value, Mapping):
+            if isinstance(value, str | float | list | tuple):
+                raise SettingsError(f"{name} must be a whole number of 2 or more, as in {_FORMS}, not {value!r}.")
+            return cls(checks.whole(name, value, least=2))
+        for key in value:
+            if key not in _KEYS:
+                raise SettingsError(unknown(f"{name} has no", key, _KEYS))
+        if ("repeats" in value) == ("folds" in value):
+            raise SettingsError(
+                f"{name} must say either repeats (how often each configuration is trained in all) or folds, and is "
+                f"{dict(value)!r}. Say {_FORMS}."
+            )
+        count = "folds" if "folds" in value else "repeats"
+        return cls(
+            checks.whole(f"{name}: {count}", value[count], least=2),
+            checks.whole(f"{name}: top", value.get("top", 5), least=0 if count == "folds" else 1),
+            folds=count == "folds",
+        )
+
+    def plain(self) -> dict[str, int]:
+        """Return the setting as plain data."""
+        return {"folds" if self.folds else "repeats": self.repeats, "top": self.top}
+
 
 PARTS: tuple[str, ...] = ("model", "data", "trainer")
 """What the keys of a ``model=`` sweep's search space begin with."""

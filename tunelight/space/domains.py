@@ -15,7 +15,6 @@ from typing import Any
 
 from tunelight.errors import SpaceError, TunelightError, guess, unknown
 from tunelight.settings import load_object
-from tunelight.space.conditions import When, check_when, read_when
 from tunelight.space.plain import Objects, to_plain_config
 
 Path = tuple[str, ...]
@@ -43,15 +42,10 @@ ARGUMENTS: dict[str, Path] = {
 }
 """Arguments of each domain, by name: Ray Tune's, ``ordinal``, ``fixed``, and what a W&B sweep has beside these."""
 
-MODIFIERS = ("when", "around")
-"""Keys that may accompany a domain's name: a condition, and the center of a prior."""
-
 _OTHER_BOUNDS = (("min", "max"), ("low", "high"), ("lower", "upper"))
 _BESIDE_BOUNDS = ("type", "distribution", "name", "log", "step", "q", "scale")
 
 OPTIONAL = {"qrandint": 1, "randn": 2}
-AROUND = tuple(name for name, taken in ARGUMENTS.items() if "lower" in taken or name == "ordinal")
-"""The domains that have a scale, so that a value can be near another."""
 
 
 class DomainReader:
@@ -82,9 +76,9 @@ class DomainReader:
             here = (*path, str(key))
             if not isinstance(key, str) or not key:
                 raise self._error(here, "a key of a search space must be text.")
-            if path and key in MODIFIERS:
+            if path and key == "when":
                 raise self._error(
-                    here, f"`{key}` stands beside the name of a domain: {{uniform: [0, 1], {key}: ...}}, in Python too."
+                    here, "`when` stands beside the name of a domain: {uniform: [0, 1], when: ...}, in Python too."
                 )
             if isinstance(value, Mapping) and value:
                 self._bracketed(here, value)
@@ -113,13 +107,13 @@ class DomainReader:
             return self._tried(path, value)
         if not isinstance(value, Mapping):
             return self._fixed(path, value)
-        names = [name for name in value if name not in MODIFIERS]
+        names = [name for name in value if name != "when"]
         if len(names) != 1:
-            near = next((f" {name!r}:{near}" for name in names if (near := guess(name, MODIFIERS))), "")
+            near = next((f" {name!r}:{near}" for name in names if (near := guess(name, ["when"]))), "")
             raise self._error(
                 path,
                 "a domain is one name with its arguments, {loguniform: [1e-4, 1e-1]} (beside it may stand "
-                f"{' and '.join(MODIFIERS)}), not {dict(value)!r}.{near}",
+                f"when), not {dict(value)!r}.{near}",
             )
         (name,) = names
         if name not in ARGUMENTS:
@@ -134,7 +128,7 @@ class DomainReader:
                 self.when[".".join(path)] = read_when(value["when"])
             except SpaceError as error:
                 raise self._error(path, str(error), inside="when") from error
-        return self._near(path, name, domain, value["around"]) if "around" in value else domain
+        return domain
 
     def _plain(self, path: Path, values: Sequence[Any]) -> list[Any]:
         """Return the choices of a key as plain data, after noting those that are objects."""
@@ -158,31 +152,6 @@ class DomainReader:
                 f"itself, {{fixed: {value!r}}}.",
             )
         return Fixed(self._plain(path, [value]))
-
-    def _near(self, path: Path, name: str, domain: Any, around: Any) -> Any:
-        """Return a domain with a prior around a value of it."""
-        from tunelight.space.more_domains import near  # see _build
-
-        if name not in AROUND:
-            raise self._error(
-                path, f"{name} has no scale for `around`. These have: {', '.join(AROUND)}.", inside="around"
-            )
-        if name == "ordinal":
-            around = self.objects.plain(".".join(path), around)
-            if around not in domain.categories:
-                raise self._error(path, f"around must be one of {domain.categories}, not {around!r}.", inside="around")
-            return near(domain, around)
-        kind, wanted = (Integral, "a whole number") if "int" in name else (Real, "a number")
-        if isinstance(around, bool) or not isinstance(around, kind):
-            raise self._error(path, f"around must be {wanted}, not {around!r}.", inside="around")
-        top = domain.upper - 1 if name in ("randint", "lograndint") else domain.upper
-        if not domain.lower <= around <= top:
-            raise self._error(
-                path,
-                f"around must lie in {name}'s bounds, {domain.lower} and {top}, not {around!r}.",
-                inside="around",
-            )
-        return self._tried(path, near(domain, around))
 
     def _named(self, path: Path, name: str, given: Any) -> dict[str, Any]:
         """Return a domain's arguments by name, from a list of them or a mapping."""
@@ -215,7 +184,7 @@ class DomainReader:
 
         self._check(path, name, arguments)
         if name == "wandb_parameter":
-            from tunelight.extras.spaces.wandb_domain import OfWandb  # imports Ray
+            from tunelight.extras.wandb import OfWandb  # imports Ray
 
             return self._tried(path, OfWandb(arguments["parameter"]))
         if name in ("grid", "grid_search"):
@@ -256,7 +225,7 @@ class DomainReader:
     def _bracketed(self, path: Path, value: Mapping[Any, Any]) -> None:
         """Refuse a list without its brackets, as YAML reads {choice: 16, 32}: {"choice": 16, 32: None}."""
         first, *rest = value.items()
-        if rest and first[0] in ARGUMENTS and all(item is None and key not in MODIFIERS for key, item in rest):
+        if rest and first[0] in ARGUMENTS and all(item is None and key != "when" for key, item in rest):
             listed = ", ".join(str(item) for item in (first[1], *(key for key, _ in rest)))
             raise self._error(
                 path, f"a list stands in brackets: {{{first[0]}: [{listed}]}}, not {{{first[0]}: {listed}}}."
@@ -368,9 +337,9 @@ def _is_group(value: Any) -> bool:
         return False
     names = [key for key in value if key in ARGUMENTS]
     lists = any(isinstance(part, list | tuple) for part in value.values())
-    if len(names) == 1 and all(key in (names[0], *MODIFIERS) for key in value):
+    if len(names) == 1 and all(key in (names[0], "when") for key in value):
         return False
-    if any(isinstance(value[name], list | tuple) for name in names) or (lists and set(MODIFIERS) & set(value)):
+    if any(isinstance(value[name], list | tuple) for name in names) or (lists and "when" in value):
         return False  # a domain, with a word beside it or a name that there is not
     return not lists or any(isinstance(part, Mapping) or _is_domain(part) for part in value.values())
 
@@ -418,18 +387,115 @@ def spell(domain: Any) -> tuple[str, list[Any]]:
 
 def describe(domain: Any, when: When | None = None) -> Any:
     """Return a domain as plain data: {"loguniform": [1e-4, 1e-1]}; a fixed value as itself if possible."""
-    from tunelight.space.more_domains import prior  # see DomainReader._build
-
     name, arguments = spell(domain)
     one = ARGUMENTS.get(name) in (_VALUES, ("function",), ("value",), ("parameter",))
     told = {name: to_plain_config(arguments[0] if one else arguments)}
     if name == "fixed" and when is None and not isinstance(told[name], list | Mapping) and not _calls(told[name]):
         return told[name]
-    if (around := prior(domain)) is not None:
-        told["around"] = to_plain_config(around)
     if when is not None:
         told["when"] = {
             key: to_plain_config(wanted[0] if len(wanted) == 1 and not isinstance(wanted[0], list | tuple) else wanted)
             for key, wanted in when.items()
         }
     return told
+
+
+# --- Conditions: ``when: {model.optimizer: sgd}``, values that other keys must have for a key to be drawn
+
+_CLOSE = 1e-9
+When = Mapping[str, Sequence[Any]]
+"""Allowed values of other keys, by dotted key; each of these keys must have one of its values."""
+
+
+def read_when(given: Any) -> dict[str, list[Any]]:
+    """Return a condition, {key: value} or {key: [values]}, with a list for each key. Raises: SpaceError."""
+    if not isinstance(given, Mapping) or not given:
+        raise SpaceError(
+            f"`when` maps other keys to the values that they must have, {{model.optimizer: sgd}} or "
+            f"{{model.layers: [2, 3]}}; {given!r} does not."
+        )
+    found = {str(key): list(value) if isinstance(value, list | tuple) else [value] for key, value in given.items()}
+    if empty := [key for key, values in found.items() if not values]:
+        raise SpaceError(f"`when` names no value that {empty[0]} must have. Give one, or a list of them.")
+    return found
+
+
+def holds(when: When, values: Mapping[str, Any]) -> bool:
+    """Tell whether a condition holds; it does not if a key that it names was left out."""
+    return all(key in values and any(same(values[key], wanted) for wanted in when[key]) for key in when)
+
+
+def same(value: Any, wanted: Any) -> bool:
+    """Tell whether two values are equal (true differs from 1); objects may be given by their import path."""
+    if isinstance(value, bool) != isinstance(wanted, bool):
+        return False
+    return bool(to_plain_config(value) == to_plain_config(wanted))
+
+
+def check_when(key: str, when: When, domains: Mapping[str, Any], where: Callable[[str, str], str]) -> None:
+    """Raise SpaceError unless a key's condition names keys that stand above it, and values that they can have.
+
+    ``where`` says where a name of a key's condition stands.
+    """
+    order = list(domains)
+    for name, wanted in when.items():
+        start = f"{where(key, name)}{key}: its `when`"
+        if name not in domains:
+            others = [other for other in order if other != key]
+            raise SpaceError(unknown(f"{start}: the search space has no key", name, others, None, "It has"))
+        if order.index(name) >= order.index(key):
+            raise SpaceError(
+                f"{start} names {name}, which does not stand above it. Put {name} first: keys are drawn in their order."
+            )
+        domain = domains[name]
+        if not isinstance(domain, Mapping) and domain.is_function():
+            raise SpaceError(
+                f"{start} names {name}, which a function gives, and those are asked last. Name what it follows from."
+            )
+        for value in wanted:
+            if not _possible(domain, value):
+                raise SpaceError(f"{start} wants {name} to be {value!r}, which it never is.{_choices(domain, value)}")
+        if isinstance(domains[key], Mapping) and not isinstance(domain, Mapping) and not _fixed(domain):
+            raise SpaceError(
+                f"{start} names {name}, which is drawn, so that points of the grid would be missed. Make {name} a grid "
+                f"too, or {key} a choice."
+            )
+
+
+def _fixed(domain: Any) -> bool:
+    from tunelight.space.more_domains import Fixed  # imports Ray
+
+    return isinstance(domain, Fixed)
+
+
+def values_of(domain: Any) -> list[Any] | None:
+    """Return the values that a domain chooses from; None if it is not a list of values."""
+    return list(domain["grid_search"]) if isinstance(domain, Mapping) else getattr(domain, "categories", None)
+
+
+def _possible(domain: Any, value: Any) -> bool:
+    choices = values_of(domain)
+    if choices is not None:
+        return any(same(choice, value) for choice in choices)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not domain.lower <= value <= domain.upper:
+        return False
+    return _on_grid(domain, value)
+
+
+def _on_grid(domain: Any, value: float) -> bool:
+    """Tell whether a domain can return a number: a whole number below the upper bound, or a multiple of q."""
+    step = getattr(domain.get_sampler(), "q", None)
+    if type(domain).__name__ == "Integer" and step in (None, 1):
+        return value == int(value) and value < domain.upper
+    return step is None or abs(value / step - round(value / step)) < _CLOSE
+
+
+def _choices(domain: Any, value: Any) -> str:
+    choices = values_of(domain)
+    if choices is None:
+        step = getattr(domain.get_sampler(), "q", 1 if type(domain).__name__ == "Integer" else None)
+        steps = "" if step is None else f", in steps of {step}"
+        return f" It lies between {domain.lower} and {domain.upper}{steps}."
+    texts = [str(choice) for choice in choices]
+    near = " That is text; leave the quotes out." if isinstance(value, str) and value in texts else guess(value, texts)
+    return f"{near} It is one of: {', '.join(texts)}."

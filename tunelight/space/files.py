@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib.machinery
+import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,12 +94,41 @@ def read_value(text: str) -> Any:
         habits = list(_old_habits(yaml.compose(text, Loader)))
         value = yaml.load(text, Loader)  # noqa: S506 - it derives from PyYAML's safe loader
     except yaml.MarkedYAMLError as error:
-        raise ValueError(f"the value is not valid YAML: {_fault(error, text)[0]}") from error
+        raise ValueError(f"the value is not valid YAML: {_fault(error)[0]}") from error
     except (yaml.YAMLError, RecursionError, *_UNREADABLE) as error:
         raise ValueError(f"the value is not valid YAML: {error}") from error
     if habits:
         raise ValueError(habits[0][1])
     return value
+
+
+def read_pairs(
+    words: Sequence[str], read: Callable[[str], Any], error: type[TunelightError], form: str, by: str = ""
+) -> dict[str, Any]:
+    """Return the names and values of words NAME=VALUE; ``read`` reads a value.
+
+    Args:
+        words: the words.
+        read: reads a value from its text; raises ValueError.
+        error: what is raised.
+        form: how a word is to look, with an example.
+        by: the option that the words are given by, for the errors.
+
+    Raises: ``error`` for a word of another form, a name that is given twice, a value that cannot be read.
+    """
+    found: dict[str, Any] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        name = name.strip()
+        if not equals or not name:
+            raise error(f"{form}, not {word!r}.")
+        if name in found:
+            raise error(f"{by}{name} is given twice. Give it once.")
+        try:
+            found[name] = read(text)
+        except ValueError as reason:
+            raise error(f"{by}{word}: {reason}") from reason
+    return found
 
 
 class YamlFile:
@@ -127,7 +157,7 @@ class YamlFile:
         except SpaceError:
             raise
         except yaml.MarkedYAMLError as error:
-            what, mark = _fault(error, text)
+            what, mark = _fault(error)
             raise SpaceError(f"{path}:{_place(mark)}: this is not valid YAML: {what}.") from error
         except (yaml.YAMLError, RecursionError) as error:
             raise SpaceError(f"{path}: this is not valid YAML: {_line(error)}") from error
@@ -208,50 +238,11 @@ def read_outline(file: YamlFile) -> dict[str, Any]:
     return found
 
 
-_BRACKETS = {
-    yaml.FlowSequenceStartToken: "[",
-    yaml.FlowSequenceEndToken: "]",
-    yaml.FlowMappingStartToken: "{",
-    yaml.FlowMappingEndToken: "}",
-}
-_PAIRS = {"[": "]", "{": "}"}
-
-
-def _fault(error: yaml.MarkedYAMLError, text: str) -> tuple[str, yaml.Mark | None]:
-    """Return what is wrong with YAML, and where: PyYAML names the line at which it noticed, often the one after."""
-    if (unpaired := _unpaired(text)) is not None:
-        bracket, place = unpaired
-        if bracket in _PAIRS:
-            return f"this {bracket} is not closed. Write {_PAIRS[bracket]} where it ends", place
-        return f"this {bracket} closes nothing", place
-    mark: yaml.Mark | None = error.problem_mark or error.context_mark
-    if "quoted scalar" in str(error.context) and error.context_mark:
-        return "this quotation mark has no other one", error.context_mark
-    if str(error.context).startswith("while scanning a simple key"):
-        mark = error.context_mark
-    before = (
-        text.splitlines()[: mark.line] if mark is not None and str(error.problem).startswith("mapping values") else []
-    )
-    if before and (line := before[-1].partition(" #")[0].strip()) and not re.search(r"^[-#]|:", line):
-        return f"{line!r} has no colon", yaml.Mark("", 0, len(before) - 1, before[-1].index(line), None, 0)
+def _fault(error: yaml.MarkedYAMLError) -> tuple[str, yaml.Mark | None]:
+    """Return what is wrong with YAML, and where: of what has no end, its beginning."""
+    endless = re.search("flow|quoted|simple key", str(error.context))
+    mark = error.context_mark if endless else error.problem_mark or error.context_mark
     return " ".join(part for part in (error.context, error.problem) if part), mark
-
-
-def _unpaired(text: str) -> tuple[str, yaml.Mark] | None:
-    """Return the first bracket that another kind closes, or the last one that none does; None without one."""
-    opened: list[tuple[str, yaml.Mark]] = []
-    with contextlib.suppress(yaml.YAMLError):
-        for token in yaml.scan(text, Loader):
-            bracket = _BRACKETS.get(type(token), "")
-            if bracket in _PAIRS:
-                opened.append((bracket, token.start_mark))
-            elif bracket and bracket not in (_PAIRS[one] for one, _ in opened):
-                return bracket, token.start_mark
-            elif bracket and _PAIRS[opened[-1][0]] != bracket:
-                break
-            elif bracket:
-                opened.pop()
-    return opened[-1] if opened else None
 
 
 def _line(error: Exception) -> str:
@@ -295,3 +286,43 @@ def importable(folder: Path) -> Iterator[None]:
     finally:
         if not used:
             sys.path.remove(entry)
+
+
+# --- The search spaces that come with tunelight, found by name: ``tl.run("digits_mlp")`` ------------------
+
+_SUFFIXES = (".yaml", ".yml")
+
+
+def folder() -> Path:
+    """Return the folder of the spaces: in the installed package, or beside it in a checkout."""
+    package = Path(__file__).parents[1]
+    installed = package / "searchspaces"
+    return installed if installed.is_dir() else package.parent / "searchspaces"
+
+
+def names() -> list[str]:
+    """Return the names of the spaces that come with tunelight."""
+    return sorted(path.stem for path in folder().glob("*.yaml"))
+
+
+def find(given: str | os.PathLike[str]) -> Path:
+    """Return the file of a space: an existing path as it is, else the file of a shipped space of that name.
+
+    Raises: SpaceError for an unknown name.
+    """
+    path = Path(given)
+    if path.suffix == ".py":
+        raise SpaceError(
+            f"{path} is a Python file, and a search space is a YAML file (with `train: {path.stem}:train` in it). A "
+            f"script that calls tl.run itself is run by python: python {path}"
+        )
+    there = os.path.isfile(path)  # noqa: PTH113 - Path's own raises where a name is too long
+    if path.suffix in _SUFFIXES or len(path.parts) > 1 or there or not isinstance(given, str):
+        return path
+    if given in names():
+        return folder() / f"{given}.yaml"
+    beside = [other.name for suffix in _SUFFIXES for other in Path().glob(f"*{suffix}")]
+    raise SpaceError(
+        f"There is no search space {given!r}.{guess(given, [*names(), *beside])} With tunelight come: "
+        f"{', '.join(names())}. A file of your own is named with its ending, {given}.yaml."
+    )

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import inspect
+import itertools
 import json
+import math
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, Final
 
-from tunelight.errors import ImportPathError, SpaceError
-from tunelight.settings import import_path, load_object
+from tunelight.compat.lightning import loaded
+from tunelight.errors import ImportPathError, SettingsError, SpaceError, guess, unknown
+from tunelight.settings import PARTS, Settings, check_trainer_argument, import_path, load_object
 from tunelight.settings.checks import holder_of
 
 _EXACT: Final = (type(None), bool, int, float, str)
@@ -230,3 +234,139 @@ def _same(one: Any, other: Any) -> bool:
 
 def _copied(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _copied(value) if isinstance(value, Mapping) else value for key, value in config.items()}
+
+
+# --- What keys are: arguments of the model, the data module or the Trainer in a ``model=`` sweep; options of a script
+
+
+def split_config(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return a dotted configuration as arguments for each part: {"model": {...}, "data": ..., "trainer": ...}."""
+    parts: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
+    for key, value in config.items():
+        part, dot, name = key.partition(".")
+        if dot:
+            parts[part][name] = value
+        elif isinstance(value, Mapping):
+            parts[part].update(value)
+    return parts
+
+
+def check_part(key: str, where: str, model: Any, data: Any) -> None:
+    """Raise SpaceError unless a key is an argument of the model, data or Trainer; ``where`` begins the message."""
+    part, _, name = key.partition(".")
+    if part not in PARTS or not name:
+        near = guess(part, PARTS) if name else f" Did you mean 'model.{key}'?"
+        raise SpaceError(
+            f"{where}{key}: with model=, keys begin with model., data. or trainer., for what they are arguments "
+            f"of.{near}"
+        )
+    if part == "data" and data is None:
+        raise SpaceError(f"{where}{key}: there is no data= that could take it.")
+    # Lightning is there where the model came from a module; a driver does not import it for this.
+    trainer = getattr(loaded(), "Trainer", None)
+    given = {"model": model, "data": data, "trainer": trainer}[part]
+    taken = _parameters(given)
+    if taken is not None and name not in taken:
+        raise SpaceError(
+            unknown(
+                f"{where}{key}: {getattr(given, '__name__', part)} takes no argument", name, taken, None, "It takes"
+            )
+        )
+
+
+def check_trainer_value(name: str, value: Any, where: str, settings: Settings) -> None:
+    """Raise SettingsError for a Trainer argument that contradicts the sweep's workers."""
+    try:
+        check_trainer_argument(
+            name,
+            value,
+            workers=settings.workers,
+            gpus_per_worker=settings.gpus_per_worker,
+            resources_per_trial=settings.resources_per_trial,
+        )
+    except SettingsError as error:
+        raise SettingsError(f"{where}{error}") from error
+
+
+def _parameters(code: Any) -> list[str] | None:
+    """Return the keyword arguments of a class or function; None if it takes any, or has no signature."""
+    if code is None:
+        return None
+    try:
+        parameters = inspect.signature(code).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    return [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+
+
+# --- The points of a search space's grid: all combinations of its axes that conditions and constraints allow
+
+_MOST: Final = 100_000
+"""The largest number of combinations that are checked one by one."""
+
+Point = dict[str, Any]
+
+
+class Grid:
+    """The points of ``axes``, values by dotted key, those that are alike once; the last axis moves first.
+
+    ``kept`` returns what is left of a point, or None if it is none; without it, every combination is one. Points that
+    have become the same are one. Raises: SpaceError where there are too many combinations to go through.
+    """
+
+    def __init__(self, axes: Mapping[str, Sequence[Any]], kept: Callable[[Point], Point | None] | None = None) -> None:
+        self._axes = {key: list({alike(one): one for one in values}.values()) for key, values in axes.items()}
+        self.size = math.prod(len(values) for values in self._axes.values())
+        self._points: list[Point] | None = None
+        self._indices: dict[str, int] = {}
+        if kept is None or not axes:
+            return
+        if self.size > _MOST:
+            raise SpaceError(
+                f"The grid has {self.size:,} combinations, and {_MOST:,} are the most where conditions or constraints "
+                "leave some out. Take values from its axes, or make some of them choices."
+            )
+        points: dict[str, Point] = {}
+        for values in itertools.product(*self._axes.values()):
+            if (point := kept(dict(zip(self._axes, values, strict=True)))) is not None:
+                points.setdefault(repr(point), point)
+        self._points = list(points.values())
+        self.size = len(self._points)
+
+    def index(self, values: Mapping[str, Any]) -> int | None:
+        """Return the index of the point that a configuration has; None where it is none of the grid's."""
+        if self._points is not None:
+            if not self._indices:
+                self._indices = {alike(point): index for index, point in enumerate(self._points)}
+            return self._indices.get(alike({key: values[key] for key in self._axes if key in values}))
+        index = 0
+        for key, axis in self._axes.items():
+            told = alike(values[key]) if key in values else None
+            place = next((place for place, value in enumerate(axis) if alike(value) == told), None)
+            if place is None:
+                return None
+            index = index * len(axis) + place
+        return index
+
+    def point(self, index: int) -> Point:
+        """Return point ``index``, from 0."""
+        if self._points is not None:
+            return self._points[index]
+        point: Point = {}
+        for key, values in reversed(self._axes.items()):
+            index, position = divmod(index, len(values))
+            point[key] = values[position]
+        return point
+
+
+def alike(value: Any) -> str:
+    """Return text that equal values share: 1 and 1.0 do, 1 and True do not, nor do numbers and text."""
+    if isinstance(value, Mapping):
+        return repr(sorted((str(key), alike(one)) for key, one in value.items()))
+    if isinstance(value, list | tuple):
+        return repr([alike(one) for one in value])
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value) if isinstance(value, int) else f"{value:.0f}" if value.is_integer() else f"{value:.12g}"
+    return repr(value)

@@ -8,21 +8,17 @@ import copy
 import math
 import operator
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tunelight.compat.arguments import known_arguments
-from tunelight.errors import DataError, SettingsError, SpaceError, TrainFunctionError, guess, unknown
+from tunelight.errors import DataError, SettingsError, SpaceError, TrainFunctionError, guess, known_arguments, unknown
 from tunelight.settings import PARTS, Settings, check_names
-from tunelight.space.conditions import When, holds, same, values_of
-from tunelight.space.domains import DomainReader, describe
-from tunelight.space.files import YamlFile, importable, read_outline
-from tunelight.space.grid_points import Grid
-from tunelight.space.parts import check_part, check_trainer_value
-from tunelight.space.shipped import find
+from tunelight.space.domains import DomainReader, When, describe, holds, same, values_of
+from tunelight.space.files import YamlFile, find, importable, read_outline
+from tunelight.space.plain import Grid, check_part, check_trainer_value
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,9 +37,8 @@ class SearchSpace:
     leave out their upper bound. Mappings may be nested: {"model": {"lr": ...}} is the key ``model.lr``, and the train
     function gets the configuration as it is written here.
 
-    A description may also hold ``around``, a value of the domain that most draws are to be near, and ``when``, a
-    condition: {"uniform": [0, 0.99], "when": {"model.optimizer": "sgd"}} (of several values: a list of them). A key
-    whose condition does not hold is not in the configuration.
+    A description may also hold ``when``, a condition: {"uniform": [0, 0.99], "when": {"model.optimizer": "sgd"}} (of
+    several values: a list of them). A key whose condition does not hold is not in the configuration.
 
     Args:
         domains: a domain for each key.
@@ -439,7 +434,7 @@ def _is_of_wandb(data: Any) -> bool:
 
 def _of_wandb(file: YamlFile) -> dict[str, Any]:
     """Return a sweep configuration of W&B as an outline: ``space`` and settings, its script among them."""
-    from tunelight.extras.spaces import wandb
+    from tunelight.extras import wandb
 
     try:
         domains, settings = wandb.read(file.data, lambda *keys: file.where(keys))
@@ -498,8 +493,6 @@ _FUNCTIONS: Final[dict[str, tuple[Callable[..., Any], int, int]]] = {
 }
 """Each with the least and the most arguments that it takes."""
 
-NUMBER, TEXT, TRUTH, OTHER = "a number", "text", "true or false", "another value"
-_UNKNOWN = frozenset((NUMBER, TEXT, TRUTH, OTHER))
 _ALLOWED = (
     "There are numbers, text, true/false, keys of the space, + - * / // % **, comparisons, and, or, not, "
     f"{', '.join(_FUNCTIONS)}."
@@ -539,7 +532,7 @@ def read_constraint(text: Any, domains: Mapping[str, Any]) -> Constraint:
     try:
         tree = ast.parse(text, mode="eval").body
         reader = _Reader(text, domains)
-        kinds = reader.kinds(tree)
+        reader.read(tree)
     except SyntaxError as error:
         raise SpaceError(
             f"`require: {text}` cannot be read, from character {error.offset or 1}: {error.msg}. {_ALLOWED}"
@@ -548,10 +541,8 @@ def read_constraint(text: Any, domains: Mapping[str, Any]) -> Constraint:
         if isinstance(error, SpaceError):
             raise
         raise SpaceError(f"`require: {text}` cannot be read: {error}. {_ALLOWED}") from error
-    if not kinds <= {TRUTH} and kinds != _UNKNOWN:
-        raise SpaceError(
-            f"`require: {text}` is {_or(kinds)}, and no condition. Compare it with something: {text} <= 10."
-        )
+    if not _is_condition(tree, domains):
+        raise SpaceError(f"`require: {text}` is no condition. Compare it with something: {text} <= 10.")
     if not reader.names:
         raise SpaceError(f"`require: {text}` names no key of the space, so it says nothing of a configuration.")
     return Constraint(text, frozenset(reader.names), tree)
@@ -578,7 +569,7 @@ def _constant_of(node: ast.expr) -> tuple[Any] | None:
         return (_WORDS[node.id],)
     if isinstance(node, ast.UnaryOp) and type(node.op) in _SIGNS and isinstance(node.operand, ast.Constant):
         value = node.operand.value
-        return (_SIGNS[type(node.op)](value),) if _kind(value) == NUMBER else None
+        return (_SIGNS[type(node.op)](value),) if type(value) in (int, float) else None
     return None
 
 
@@ -606,6 +597,15 @@ def _value(node: ast.expr, values: Mapping[str, Any]) -> Any:
     raise TypeError(type(node).__name__)
 
 
+def _is_condition(tree: ast.expr, domains: Mapping[str, Any]) -> bool:
+    """Tell whether an expression is true or false: by its form, or as a key that is."""
+    if (name := _name_of(tree)) is not None:
+        return all(isinstance(choice, bool) for choice in values_of(domains.get(name)) or ())
+    return isinstance(tree, ast.Compare | ast.BoolOp) or (
+        isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.Not)
+    )
+
+
 class _Reader:
     """Walks a parsed expression: collects the keys that it names, and rejects what is not allowed or never true."""
 
@@ -618,85 +618,51 @@ class _Reader:
         part = ast.get_source_segment(self._text, node) or self._text
         return SpaceError(f"`require: {self._text}`, character {node.col_offset + 1}: {part} {message}")
 
-    def kinds(self, node: ast.expr) -> frozenset[str]:
-        """Return which kinds of value an expression can be."""
+    def read(self, node: ast.expr) -> None:
+        """Read an expression, and those in it."""
         name = _name_of(node)
         if name is not None and name in self._domains:
             self.names.add(name)
-            return _kinds_of(self._domains[name])
-        if (constant := _constant_of(node)) is not None:
-            return frozenset((_kind(constant[0]),))
+            return
+        if _constant_of(node) is not None:
+            return
         if name is not None:
-            raise self._error(node, f"is no key of the space.{guess(name, self._domains)} {self._keys()}")
+            keys = ", ".join(self._domains)
+            raise self._error(node, f"is no key of the space.{guess(name, self._domains)} The space has: {keys}.")
         match node:
             case ast.BinOp(left, op, right) if type(op) in _ARITHMETIC:
-                return self._all(NUMBER, (left, right))
-            case ast.UnaryOp(ast.Not(), operand):
-                return self._all(TRUTH, (operand,))
-            case ast.UnaryOp(op, operand) if type(op) in _SIGNS:
-                return self._all(NUMBER, (operand,))
+                parts = [left, right]
+            case ast.UnaryOp(op, operand) if type(op) in (ast.Not, *_SIGNS):
+                parts = [operand]
             case ast.BoolOp(_, parts):
-                return self._all(TRUTH, parts)
-            case ast.Call(ast.Name(function), arguments, []):
-                return self._call(node, function, arguments)
+                pass
+            case ast.Call(ast.Name(function), parts, []):
+                self._check_call(node, function, len(parts))
             case ast.Compare(left, comparisons, rights):
-                for comparison, before, after in zip(comparisons, (left, *rights), rights, strict=False):
-                    self._compare(comparison, before, after)
-                return frozenset((TRUTH,))
-        raise self._error(node, f"is nothing that a constraint can hold. {_ALLOWED}")
+                parts = [left, *rights]
+                for comparison, before, after in zip(comparisons, parts, rights, strict=False):
+                    self._check_comparison(comparison, before, after)
+            case _:
+                raise self._error(node, f"is nothing that a constraint can hold. {_ALLOWED}")
+        for part in parts:
+            self.read(part)
 
-    def _call(self, node: ast.expr, function: str, arguments: list[ast.expr]) -> frozenset[str]:
+    def _check_call(self, node: ast.expr, function: str, count: int) -> None:
         if function not in _FUNCTIONS:
             raise self._error(node, f"is no function that there is.{guess(function, _FUNCTIONS)} {_ALLOWED}")
         _, least, most = _FUNCTIONS[function]
-        if not least <= len(arguments) <= most:
+        if not least <= count <= most:
             wanted = f"{least} or more values" if most > least else "1 value"
-            raise self._error(node, f"is wrong: {function} takes {wanted}, not {len(arguments)}.")
-        return self._all(NUMBER, arguments)
+            raise self._error(node, f"is wrong: {function} takes {wanted}, not {count}.")
 
-    def _keys(self) -> str:
-        return f"The space has: {', '.join(self._domains)}."
-
-    def _all(self, wanted: str, parts: Iterable[ast.expr]) -> frozenset[str]:
-        for part in parts:
-            kinds = self.kinds(part)
-            if kinds not in (_UNKNOWN, {wanted}):
-                raise self._error(part, f"must be {wanted} here, and can be {_or(kinds - {wanted})}.")
-        return frozenset((wanted,))
-
-    def _compare(self, op: ast.cmpop, left: ast.expr, right: ast.expr) -> None:
+    def _check_comparison(self, op: ast.cmpop, left: ast.expr, right: ast.expr) -> None:
         if type(op) not in COMPARISONS:
             raise self._error(left, f"is compared in a way that there is not. {_ALLOWED}")
-        if not isinstance(op, ast.Eq | ast.NotEq):
-            self._all(NUMBER, (left, right))
-            return
-        one, other = self.kinds(left), self.kinds(right)
-        if not one & other:
-            raise self._error(left, f"is {_or(one)}, and never equal to {_or(other)}.")
         for key, constant in ((left, _constant_of(right)), (right, _constant_of(left))):
             choices = values_of(self._domains.get(_name_of(key) or ""))
-            if constant is None or choices is None or constant[0] in choices:
+            if not isinstance(op, ast.Eq | ast.NotEq) or constant is None or choices is None or constant[0] in choices:
                 continue
             texts = [str(choice) for choice in choices]
             raise self._error(
                 key, f"is never {constant[0]!r}.{guess(constant[0], texts)} It is one of: {', '.join(texts)}."
             )
-
-
-def _kinds_of(domain: Any) -> frozenset[str]:
-    choices = values_of(domain)
-    if choices is not None:
-        return frozenset(_kind(choice) for choice in choices)
-    return _UNKNOWN if domain.is_function() else frozenset((NUMBER,))
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, bool):
-        return TRUTH
-    if isinstance(value, str):
-        return TEXT
-    return NUMBER if isinstance(value, int | float) or hasattr(value, "__float__") else OTHER
-
-
-def _or(kinds: Iterable[str]) -> str:
-    return " or ".join(sorted(kinds))

@@ -10,9 +10,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from tunelight import stores
-from tunelight.compat.arguments import check_keywords, known_arguments
 from tunelight.compat.lightning import prefer
-from tunelight.errors import ImportPathError, SettingsError, SpaceError, StorageError, TunelightError
+from tunelight.errors import (
+    ImportPathError,
+    SettingsError,
+    SpaceError,
+    StorageError,
+    TunelightError,
+    check_keywords,
+    known_arguments,
+)
 from tunelight.record import RECORD_FILE, SWEEP_FILE, has_record, list_sweeps, reaching, read_sweep_file
 from tunelight.results import SweepResults
 from tunelight.settings import NAMES

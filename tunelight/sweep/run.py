@@ -20,10 +20,9 @@ from ray.tune import Callback
 from tunelight import errors, stores
 from tunelight.cluster.connect import at_once, check_ray, connected, step_of, tune_environment, waits_for
 from tunelight.cluster.local import env_of_workers
-from tunelight.compat.arguments import known_arguments
 from tunelight.compat.lightning import decide
 from tunelight.compat.ray import announced, check_version
-from tunelight.errors import PreemptedError, SweepFailedError, TunelightError, guess
+from tunelight.errors import PreemptedError, SweepFailedError, TunelightError, guess, known_arguments
 from tunelight.lightning.recipe import training_code, training_setting
 from tunelight.machine.signals import grace_s
 from tunelight.messages import RESULT_KEY, DatasetHandle, Evaluation, WorkerError
@@ -62,7 +61,7 @@ if TYPE_CHECKING:
     from tunelight.reporting import Steps
     from tunelight.schedulers.base import GangScheduler
     from tunelight.searchers import Repetitions, ResumeState, SweepSearch
-    from tunelight.settings.repeats import Folds
+    from tunelight.settings.values import Folds
 
 
 class _Unset:
@@ -359,7 +358,7 @@ def _parts(
     from tunelight.cluster.gcs_watch import GcsCallback
     from tunelight.gang.parcel import heavy
     from tunelight.record import RecordCallback
-    from tunelight.reporting import ProgressCallback, TensorBoardCallback
+    from tunelight.reporting import ProgressCallback
     from tunelight.searchers import TrackingSearcher
     from tunelight.sweep.steering import Steering
     from tunelight.trial.callbacks import SilentCallback
@@ -388,7 +387,11 @@ def _parts(
         lease=sweep.lease,
         run={**sweep.sweep_file["run"], "versions": sweep.sweep_file["versions"]},
     )
-    written: tuple[Any, ...] = (record, TensorBoardCallback(folder, record.state))
+    written: list[Any] = [record]
+    with contextlib.suppress(ImportError):  # without TensorBoard, or the second storey
+        from tunelight.extras.tensorboard import TensorBoardCallback
+
+        written.append(TensorBoardCallback(folder, record.state))
     waits = functools.partial(waits_for, sweep.reservation)
     of_script = bool(settings.progress) and not sweep.space.domains
     progress = False if of_script else settings.progress

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from ray.tune import Callback
 
 from tunelight.checkpoints.files import copy_from_trial
-from tunelight.compat.controller import add_trial, put_aside
+from tunelight.compat.ray import add_trial, put_aside
 from tunelight.errors import CheckpointError, SettingsError, StorageError, TunelightError, unknown
 from tunelight.gang.orders import OrderBook, Reason, name_in_orders
 from tunelight.machine.signals import grace_s

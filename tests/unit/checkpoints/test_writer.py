@@ -20,7 +20,7 @@ from tunelight.checkpoints.policy import FREE_S, CheckpointPolicy, Checkpoints
 from tunelight.checkpoints.writer import CheckpointWriter
 from tunelight.compat.lightning import TorchCheckpointIO
 from tunelight.errors import CheckpointError
-from tunelight.lightning.state.snapshot import frozen, write_later
+from tunelight.lightning.strategies.base import frozen, write_later
 from tunelight.messages import CheckpointInfo, Wrote
 
 

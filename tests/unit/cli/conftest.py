@@ -12,8 +12,8 @@ SPACE = """\
 space:
   model.lr: {loguniform: [1e-4, 1e-1]}
   model.hidden: {choice: [32, 64]}
-model: tunelight.digits:DigitsClassifier
-data: tunelight.digits:DigitsData
+model: tunelight.extras.digits:DigitsClassifier
+data: tunelight.extras.digits:DigitsData
 metric: val_loss
 num_samples: 3
 max_epochs: 2

@@ -21,7 +21,7 @@ from tunelight.errors import GangError, HeadLostError, StorageError, TrialError,
 from tunelight.record import leased
 
 COMMANDS = [
-    "init", "check", "run", "resume", "ls", "show", "rm", "best", "reproduce", "report", "serve", "plan",
+    "init", "check", "run", "resume", "ls", "rm", "show", "best", "reproduce", "report", "serve", "plan",
     "tune-up", "stop", "enqueue", "branch", "set", "mcp",
 ]  # fmt: skip
 
@@ -190,7 +190,7 @@ def test_export_takes_any_trial_and_format(runs):
 def test_how_to_train_the_winner_names_a_program_only_where_there_is_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("tunelight_runs").mkdir()
-    written = Writer(tmp_path / "tunelight_runs", model="tunelight.digits:DigitsClassifier")
+    written = Writer(tmp_path / "tunelight_runs", model="tunelight.extras.digits:DigitsClassifier")
     written.trial(0.9, config={"model.lr": 0.1})
     said = call("best", "digits", "--export", "best.yaml").output
     assert said.endswith("Train it with a program that calls LightningCLI(Model, Data): ... fit --config best.yaml\n")
@@ -232,7 +232,8 @@ def test_check_says_what_is_trained_again(space, repeats, said):
     ],
 )
 def test_what_only_a_sweep_s_parts_can_judge_is_told_with_its_place(space, line, message):
-    Path(space).write_text(f"space: {{model.lr: 0.1}}\nmodel: tunelight.digits:DigitsClassifier\nmetric: a\n{line}\n")
+    lines = f"space: {{model.lr: 0.1}}\nmodel: tunelight.extras.digits:DigitsClassifier\nmetric: a\n{line}\n"
+    Path(space).write_text(lines)
     told = call("check", space, code=BAD_INPUT).stderr
     last = told.splitlines()[-1]  # a slow machine says before it what it is doing
     assert last.startswith("Error: space.yaml:4:1: ")

@@ -20,8 +20,7 @@ from tests.unit.cli.conftest import SPACE
 from tunelight.cli import app
 from tunelight.cli.overrides import read_sets
 from tunelight.errors import SettingsError
-from tunelight.extras.mcp.server import make_server
-from tunelight.extras.mcp.tools import _HARMLESS, _sets
+from tunelight.extras.mcp import _HARMLESS, _sets, make_server
 from tunelight.settings import SETTINGS
 
 
@@ -206,7 +205,7 @@ def test_reading_a_sweep_runs_nothing_that_lies_in_its_folder(runs, tmp_path):
 
 def test_without_the_package_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "mcp.server.mcpserver", None)
-    monkeypatch.delitem(sys.modules, "tunelight.extras.mcp.server", raising=False)
+    monkeypatch.delitem(sys.modules, "tunelight.extras.mcp", raising=False)
     done = CliRunner().invoke(app, ["mcp", str(tmp_path)])
     assert done.exit_code == 2
     assert "pip install 'tunelight[mcp]'" in done.output

@@ -12,11 +12,10 @@ from typer.testing import CliRunner
 from tests.unit.cli.test_command import call
 from tunelight.cli import app
 from tunelight.cli.app import BAD_INPUT
+from tunelight.cli.overrides import is_script, read_domain, space_of_script, spell_after_dashes
 from tunelight.cli.starter import FILES, write_starter
-from tunelight.cli.words import is_script, space_of_script, spell_after_dashes
 from tunelight.errors import SpaceError, StorageError
 from tunelight.space import SearchSpace
-from tunelight.space.text import read_domain
 
 
 @pytest.fixture
@@ -155,7 +154,7 @@ def test_a_domain_is_read_from_text(text: str, domain: Any) -> None:
         (["lr=1", "lr=2"], "lr is given twice"),
         (["lr=logunifrom(1, 2)"], "there is no domain 'logunifrom'. Did you mean 'loguniform'?"),
         (["lr=sample_from(print)"], "there is no domain 'sample_from'"),
-        (["lr=choice([1)"], "not valid YAML: this [ is not closed"),
+        (["lr=choice([1)"], "not valid YAML: while parsing a flow sequence"),
         (["lr=loguniform(1e-4 1e-1)"], "commas stand between arguments: loguniform(1e-4, 1e-1)"),
         (["lr=range(a, b)"], "a range is range(stop)"),
         (["lr=range(3, 1)"], "a range has one value or more"),

@@ -15,8 +15,8 @@ import tunelight
 from tests import flavours
 from tunelight.compat import lightning as names
 from tunelight.compat.lightning import pl
-from tunelight.digits import DigitsClassifier
 from tunelight.errors import SettingsError
+from tunelight.extras.digits import DigitsClassifier
 
 PACKAGE = Path(tunelight.__file__).parent
 AS_A_USER = {"tunelight/cli/starter/train.py"}
@@ -111,7 +111,7 @@ def test_only_the_lightning_room_and_models_import_names_of_lightning_at_once():
     """A fork that changes its flavour imports the lightning room anew, and nothing else may have kept such a name."""
     kept = {f"tunelight.compat.lightning.{name}" for name in ("pl", *names.DOCUMENTED, *names.UNDOCUMENTED)}
     keep = {path.relative_to(PACKAGE).parts[0] for path in PACKAGE.rglob("*.py") if top_level_imports(path) & kept}
-    assert keep == {"lightning", "digits.py", "extras"}
+    assert keep == {"lightning", "extras"}
 
 
 A_FORK = """

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from tunelight.errors import GangError, ResourceError
+from tunelight.extras.horovod.group import environment
 from tunelight.extras.standalone.driver import _first_bundle
 from tunelight.gang import membership as memberships
 from tunelight.gang.meeting.group import Meeting
-from tunelight.gang.meeting.horovod import environment
 from tunelight.gang.membership import Membership
 from tunelight.gang.placement import Location, arrange, check_usable, cuda_devices, fixed_gpus, layout
 from tunelight.gang.seat import Seat

@@ -30,7 +30,7 @@ from tunelight.gang.meeting.group import Meeting
 from tunelight.gang.meeting.rendezvous import Rendezvous
 from tunelight.gang.reset import CleanState
 from tunelight.gang.worker import Compiled, GangWorker, TrialBox
-from tunelight.messages import Continue, Ended, Place
+from tunelight.messages import CACHE_VARIABLE, Continue, Ended, Place
 from tunelight.session.session import report
 from tunelight.session.task import Home
 
@@ -71,7 +71,7 @@ def end_of(box: TrialBox, limit_s: float = 60.0) -> Ended:
 
 @pytest.fixture
 def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.setattr(os, "environ", os.environ.copy())
+    monkeypatch.setattr(os, "environ", os.environ | {CACHE_VARIABLE: str(tmp_path)})
     monkeypatch.chdir(tmp_path)
     one = worker_of_one(GpuMemory())
     yield one
@@ -430,7 +430,7 @@ def mine(module: Any) -> Any:
 @pytest.fixture
 def trial(mine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[str, ...]]]:
     """Return a function that trains a trial, and returns what that left behind."""
-    monkeypatch.setattr(os, "environ", os.environ.copy())
+    monkeypatch.setattr(os, "environ", os.environ | {CACHE_VARIABLE: str(tmp_path)})
     monkeypatch.chdir(tmp_path)
     worker = worker_of_one(GpuMemory(1, mine.cuda), gpu=0)
     serials = itertools.count(1)

@@ -70,8 +70,8 @@ def test_objects_are_built_from_their_class_path_as_lightningcli_does() -> None:
     ],
 )
 def test_what_cannot_be_built_is_refused_before_ray_starts(described: Any, why: str) -> None:
-    from tunelight.digits import DigitsClassifier
     from tunelight.extras.check import check
+    from tunelight.extras.digits import DigitsClassifier
 
     space = tl.SearchSpace({"model.lr": tl.uniform(0, 1)})
     with pytest.raises(SettingsError, match=why):

@@ -36,7 +36,7 @@ from tunelight.record.lease import COMMANDS_FILE
 from tunelight.record.repeated import chosen
 from tunelight.schedulers import ASHA
 from tunelight.schedulers.base import GangScheduler
-from tunelight.settings.repeats import Repeats
+from tunelight.settings.values import Repeats
 
 # The record as a file
 

@@ -20,9 +20,8 @@ from tests.kit.recording import Lines
 from tests.kit.waiting import until
 from tunelight.record import SweepState
 from tunelight.reporting import display
-from tunelight.reporting.display import LinesView, NotebookView, TerminalView, choose_view
+from tunelight.reporting.display import AFTER_S, LinesView, NotebookView, Steps, TerminalView, choose_view
 from tunelight.reporting.progress import ProgressCallback
-from tunelight.reporting.steps import AFTER_S, Steps
 
 
 class Screen(io.StringIO):

@@ -15,8 +15,7 @@ import pytest
 from tests.kit.recording import Sweep
 from tests.kit.sweeps import record
 from tunelight.errors import StorageError
-from tunelight.extras.report.page import page
-from tunelight.extras.report.sections import PARTS
+from tunelight.extras.report.page import PARTS, page
 from tunelight.record import write_sweep_file
 from tunelight.reporting import report
 from tunelight.results import SweepResults

@@ -19,6 +19,7 @@ from tests.unit.cli.test_command import call
 from tests.unit.reporting.test_report import inlined
 from tunelight.cli import app
 from tunelight.errors import NoResultError, SettingsError
+from tunelight.extras.earlier import read_earlier
 from tunelight.extras.figures import history, learning_curves
 from tunelight.extras.figures.data import values_of
 from tunelight.extras.report.page import page
@@ -27,7 +28,6 @@ from tunelight.reporting.display import SweepView
 from tunelight.reporting.words import best_line, counts, end_line, summary
 from tunelight.results import SweepResults
 from tunelight.results.sweep import front
-from tunelight.searchers.earlier import read_earlier
 from tunelight.settings import Settings
 
 FAILED = ("ERROR", "OOM", "DIVERGED")

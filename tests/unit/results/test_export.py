@@ -17,8 +17,8 @@ from tunelight.settings.checks import plain_setting
 
 CONFIG = {"model.lr": 1e-05, "model.hidden": 64, "data.batch_size": 32, "trainer.gradient_clip_val": 0.5}
 TOLD: dict[str, Any] = {
-    "model": "tunelight.digits:DigitsClassifier",
-    "data": "tunelight.digits:DigitsData",
+    "model": "tunelight.extras.digits:DigitsClassifier",
+    "data": "tunelight.extras.digits:DigitsData",
     "max_epochs": 8,
     "workers": 2,
     "cpus_per_worker": 1,

@@ -124,9 +124,9 @@ def test_learning_curves_are_grouped_by_state_where_no_rung_is_known(sweep: Swee
 
 
 def test_many_points_are_thinned_but_keep_best_and_last(results: SweepResults, monkeypatch: Any) -> None:
-    from tunelight.extras.figures import curves
+    from tunelight.extras import figures
 
-    monkeypatch.setattr(curves, "_MOST_POINTS", 20)
+    monkeypatch.setattr(figures, "_MOST_POINTS", 20)
     made = learning_curves(results)
     group = made.data[1]
     whole = results.trials[int(group.customdata[0])].history
@@ -387,7 +387,7 @@ def test_without_scikit_learn_it_says_what_to_install(tmp_path: Path, monkeypatc
 
 
 def test_of_very_many_trials_some_are_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tunelight.extras.figures.parameters.MOST", 40)
+    monkeypatch.setattr("tunelight.extras.figures.MOST", 40)
     made = importances(searched(tmp_path, 70, 0))
     assert "40 of 70 trials" in made.layout.title.text
     assert all(said.endswith("of 40 trials") for said in made.data[0].hovertext)

@@ -27,7 +27,7 @@ from tunelight.errors import (
     StorageError,
     TrainFunctionError,
 )
-from tunelight.extras.report.sections import log_end
+from tunelight.extras.report.page import log_end
 from tunelight.results import SweepResults, TrialResult
 
 

@@ -19,9 +19,7 @@ from tests.world.world import Happened
 from tunelight.messages import Resize
 from tunelight.schedulers import ElasticASHA
 from tunelight.schedulers.elastic import Growth
-from tunelight.schedulers.ledger import TrialResources
-from tunelight.schedulers.members import Member, Members, State
-from tunelight.schedulers.speed import Pace, Speed, sizes
+from tunelight.schedulers.members import Member, Members, Pace, Speed, State, TrialResources, sizes
 
 
 def make(**settings: Any) -> ElasticASHA:

@@ -30,12 +30,11 @@ from tunelight.compat.ray import stub_trial
 from tunelight.errors import SettingsError
 from tunelight.messages import Continue
 from tunelight.schedulers import ASHA, ElasticASHA, GangPBT
-from tunelight.schedulers.base import adapted
+from tunelight.schedulers.base import Until, adapted
 from tunelight.schedulers.choose import build_scheduler
-from tunelight.schedulers.until import Until
 from tunelight.schedulers.wrapper import SweepScheduler
 from tunelight.settings import Settings
-from tunelight.settings.repeats import Repeats
+from tunelight.settings.values import Repeats
 
 TIME: dict[str, Any] = {"time_attr": "training_iteration", "metric": "loss", "mode": "min"}
 JUDGED: dict[str, Any] = {"metric": "loss", "mode": "min"}

@@ -14,7 +14,7 @@ from tunelight.errors import SettingsError
 from tunelight.messages import repetition_in
 from tunelight.record import Training
 from tunelight.searchers import Repetitions, ResumeState, SweepSearch
-from tunelight.settings.repeats import Repeats
+from tunelight.settings.values import Repeats
 
 
 class Own(Searcher):

@@ -22,12 +22,11 @@ from tunelight.record import read_sweep_file
 from tunelight.schedulers import GangPBT
 from tunelight.searchers import GridSearcher, OptunaSearcher, RandomSearcher, SweepSearch
 from tunelight.searchers.choose import build_searcher, count_trials
-from tunelight.searchers.earlier import read_earlier
+from tunelight.searchers.random import all_of
 from tunelight.searchers.sweep import SweepTrial
-from tunelight.searchers.tried import all_of
 from tunelight.settings import Settings
 from tunelight.space import SearchSpace
-from tunelight.space.grid_points import alike
+from tunelight.space.plain import alike
 from tunelight.sweep.control import SweepControl
 from tunelight.sweep.past import SavedSweep
 from tunelight.sweep.run import _prepare, claimed

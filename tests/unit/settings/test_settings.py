@@ -31,7 +31,7 @@ from tunelight.settings import (
 )
 from tunelight.settings.backends import BACKENDS, Backend, BackendInfo, check_backend
 from tunelight.settings.checks import plain_setting
-from tunelight.settings.repeats import Repeats
+from tunelight.settings.values import Repeats
 from tunelight.space.check import check_settings
 
 SPACE = tl.SearchSpace({"lr": {"uniform": [0, 1]}})
@@ -249,7 +249,7 @@ def test_a_backend_that_is_not_installed_says_how_to_get_it(monkeypatch):
 
 
 def test_the_package_hands_out_a_strategy_by_the_table_alone(monkeypatch):
-    row: Any = BackendInfo("tunelight.digits:DigitsClassifier")
+    row: Any = BackendInfo("tunelight.extras.digits:DigitsClassifier")
     monkeypatch.setitem(BACKENDS, "own", row)
     assert vars(tl).get("DigitsClassifier") is None
     assert tl.__getattr__("DigitsClassifier") is row.load_strategy()
@@ -278,7 +278,7 @@ def test_both_spellings_of_an_import_path():
     ("path", "message"),
     [
         ("digits", "no import path. Write package.module:Name"),
-        ("tunelight.digits:", "no import path"),
+        ("tunelight.extras.digits:", "no import path"),
         ("tunelite.digits:X", "no module 'tunelite'"),
         ("tunelight.setings:X", "no module 'setings' in 'tunelight'. Did you mean 'settings'"),
         (

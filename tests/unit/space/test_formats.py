@@ -14,7 +14,7 @@ import yaml
 import tunelight as tl
 from tunelight.errors import SettingsError, SpaceError
 from tunelight.extras.scripts.script import Script
-from tunelight.extras.spaces.wandb_domain import OfWandb
+from tunelight.extras.wandb import OfWandb
 from tunelight.schedulers.choose import build_scheduler
 from tunelight.searchers.choose import build_searcher, count_trials
 from tunelight.settings import Settings

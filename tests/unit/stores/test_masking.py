@@ -179,8 +179,8 @@ def test_resume_asks_for_variables_that_are_not_there_and_for_an_address_that_wa
 def test_a_script_that_goes_on_with_its_sweep_gives_its_secrets_again(tmp_path, clear):
     space = tl.SearchSpace({"model.lr": tl.uniform(0, 1)})
     common: dict[str, Any] = {
-        "model": "tunelight.digits:DigitsClassifier",
-        "data": "tunelight.digits:DigitsData",
+        "model": "tunelight.extras.digits:DigitsClassifier",
+        "data": "tunelight.extras.digits:DigitsData",
         "trainer_args": {"default_root_dir": f"s3://me:{SECRET}@bucket/x"},
         "metric": "val_loss",
         "storage": tmp_path,

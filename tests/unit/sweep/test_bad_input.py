@@ -16,7 +16,6 @@ from ray import tune
 from torch import nn
 
 import tunelight as tl
-from tunelight.digits import DigitsClassifier
 from tunelight.errors import (
     DataError,
     ImportPathError,
@@ -26,11 +25,12 @@ from tunelight.errors import (
     TrainFunctionError,
     TunelightError,
 )
+from tunelight.extras.digits import DigitsClassifier
 from tunelight.record import to_yaml
 from tunelight.resources import fitted, reserve
 from tunelight.schedulers.pbt import explore
+from tunelight.searchers.optuna import make_sampler
 from tunelight.searchers.random import GridSearcher
-from tunelight.searchers.samplers import make_sampler
 from tunelight.settings import Settings
 from tunelight.space.check import check_settings
 from tunelight.space.distributions import parameter_of
@@ -168,7 +168,9 @@ def test_a_mistyped_number_of_workers_is_told_at_once() -> None:
 @pytest.mark.parametrize("where", ["space", "trainer_args"])
 def test_a_misspelt_argument_of_the_trainer_is_told(write: Write, where: str) -> None:
     key = {"space": "  trainer.max_epohcs: 3\n", "trainer_args": "  model.lr: 0.1\ntrainer_args: {max_epohcs: 3}\n"}
-    space = tl.SearchSpace.load(write(f"space:\n{key[where]}model: tunelight.digits:DigitsClassifier\nmetric: loss\n"))
+    space = tl.SearchSpace.load(
+        write(f"space:\n{key[where]}model: tunelight.extras.digits:DigitsClassifier\nmetric: loss\n")
+    )
     with pytest.raises(TunelightError, match=r"yaml:[23]:\d+: .*Trainer takes no .*Did you mean 'max_epochs'"):
         check_settings(space, Settings(**space.settings))
 
@@ -317,7 +319,7 @@ def test_a_trainer_that_is_told_what_its_workers_are(args: dict[str, Any], more:
 def test_the_place_of_a_trainer_argument_in_a_file_is_told(tmp_path: Path) -> None:
     file = tmp_path / "space.yaml"
     file.write_text(
-        "space:\n  model.lr: 0.1\nmodel: tunelight.digits:DigitsClassifier\nmetric: loss\n"
+        "space:\n  model.lr: 0.1\nmodel: tunelight.extras.digits:DigitsClassifier\nmetric: loss\n"
         "trainer_args:\n  strategy: ddp\n"
     )
     with pytest.raises(SettingsError, match=r"space.yaml:6:3: The Trainer gets strategy='ddp'"):

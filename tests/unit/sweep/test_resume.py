@@ -22,7 +22,7 @@ from tunelight.resources import reserve
 from tunelight.schedulers import ASHA
 from tunelight.searchers import Repetitions, SweepSearch
 from tunelight.settings import Settings
-from tunelight.settings.repeats import Repeats
+from tunelight.settings.values import Repeats
 from tunelight.space import SearchSpace
 from tunelight.sweep import run as sweeps
 from tunelight.sweep.control import SweepControl

@@ -18,7 +18,7 @@ from tunelight.extras.tuneup.tune_up import TuneUp
 from tunelight.settings import Settings
 from tunelight.space.check import check_settings
 
-MODEL = "tunelight.digits:DigitsClassifier"
+MODEL = "tunelight.extras.digits:DigitsClassifier"
 CHOICES = Choices(
     gangs=[(2, 1), (1, 1), (1, 2)],
     loader_workers=[0, 1, 2, 4],
@@ -162,8 +162,8 @@ space:
   model.lr: {loguniform: [1e-4, 1e-1]}   # the rate
   data.num_workers: {choice: [0]}        # of the loader
 
-model: tunelight.digits:DigitsClassifier
-data: tunelight.digits:DigitsData
+model: tunelight.extras.digits:DigitsClassifier
+data: tunelight.extras.digits:DigitsData
 metric: val_loss
 max_epochs: 2
 workers: 1  # for now

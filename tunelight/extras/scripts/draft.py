@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
 
 from tunelight.errors import SettingsError, last_line
-from tunelight.extras.scripts.style import Option, parsers_of
+from tunelight.extras.scripts.style import Option
 from tunelight.settings.code import script_code
 
 _RATES: Final = ("lr", "wd", "learning_rate", "learningrate", "weight_decay")
@@ -213,11 +213,6 @@ def read_options(file: Path, module: str | None, args: Sequence[str], limit_s: f
         return _read(str(file), module, tuple(map(str, args)), limit_s, files, str(Path.cwd()))
     except Exception as error:  # noqa: BLE001 - nothing is known then, and the sweep goes on
         return Read(None, f"could not be read: {last_line(error) or type(error).__name__}")
-
-
-def parses(file: Path) -> bool:
-    """Tell whether a script, or a module beside it, imports a library whose options can be read."""
-    return bool(parsers_of(str(file)).keys() - {"hydra"})
 
 
 @functools.lru_cache(maxsize=64)

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -107,6 +107,24 @@ def overwritten(lines: list[dict[str, Any]]) -> str:
         if again
         else ""
     )
+
+
+def overwritten_callback(folder: Path, note: Callable[[str], object]) -> Any:
+    """Return a callback for Tune that notes once which files several trials of a sweep have written.
+
+    Runs on: driver.
+    """
+    from ray.tune import Callback
+
+    class Overwritten(Callback):  # type: ignore[misc,unused-ignore]
+        said = False
+
+        def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+            if not self.said and (text := overwritten(read(folder / FILE))):
+                self.said = True
+                note(text)
+
+    return Overwritten()
 
 
 class Watch:

@@ -20,7 +20,7 @@ import sys
 import traceback
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -226,85 +226,6 @@ def _replace_jsonargparse(module: types.ModuleType, answer: _Answer) -> None:
     module.ArgumentParser.parse_object = parse_object
 
 
-# --- click, and typer on it -------------------------------------------------------------------------------
-
-
-def _replace_click(module: types.ModuleType, answer: _Answer) -> None:
-    """Replace ``main`` of click's commands, and of typer's, which are classes of their own."""
-
-    def give(command: Any) -> None:
-        loose: list[Any] = []
-        with answer.aside():
-            found = list(parsers.of_click(command, sys.argv[1:], loose))
-        answer.options(found, strict=not loose, refused=_refused_by_click(command, sys.argv[1:]))
-
-    for name in ("Command", "BaseCommand", "TyperCommand", "TyperGroup"):
-        kind = getattr(module, name, None)
-        if isinstance(kind, type) and "main" in vars(kind):
-            _replaced(kind, "main", give)
-
-
-def _refused_by_click(command: Any, args: Sequence[str], parent: Any = None) -> str:
-    """Return what a command says against its arguments, of which options that it requires may be missing."""
-    for param in command.params:
-        if param.param_type_name == "option":
-            param.required, param.prompt = False, None
-    group = hasattr(command, "get_command") and not getattr(command, "invoke_without_command", False)
-    try:
-        with _nothing_written():
-            context = command.make_context(None, list(args), parent=parent)
-        rest = [*getattr(context, "_protected_args", ()), *context.args]
-        inner = command.get_command(context, rest[0]) if group and rest else None
-    except Exception as error:  # noqa: BLE001 - only what a command says of its usage counts
-        if group and not args:
-            return "Missing command."
-        return str(error.format_message()) if hasattr(error, "format_message") else ""
-    if inner is not None:
-        return _refused_by_click(inner, rest[1:], context)
-    return ("No such command." if rest else "Missing command.") if group else ""
-
-
-# --- tyro, absl, Fire -------------------------------------------------------------------------------------
-
-
-def _replace_tyro(module: types.ModuleType, answer: _Answer) -> None:
-    run = module._cli_impl
-
-    @functools.wraps(run)
-    def cli(*given: Any, **named: Any) -> Any:
-        if not named.get("return_parser") and _is_the_command_line(named.get("args")):
-            parser = run(*given, **{**named, "return_parser": True})
-            answer.options(parsers.of_tyro(parser, sys.argv[1:]), strict=not named.get("return_unknown_args"))
-        return run(*given, **named)
-
-    module._cli_impl = cli  # type: ignore[attr-defined]
-
-
-def _replace_absl(module: types.ModuleType, answer: _Answer) -> None:
-    def give(flags: Any) -> None:
-        with answer.aside():
-            found = list(parsers.of_absl(flags))
-        answer.options(found, strict=True)
-
-    _replaced(module.FlagValues, "__call__", give)
-
-
-def _replace_fire(module: types.ModuleType, answer: _Answer) -> None:
-    run = module.Fire
-
-    @functools.wraps(run)
-    def fire(component: Any = None, command: Any = None, *more: Any, **named: Any) -> Any:
-        if _is_the_command_line(command):
-            try:
-                found, strict = parsers.of_fire(component, sys.argv[1:])
-            except (TypeError, ValueError):
-                answer.give(why="gives Fire what declares no options")
-            answer.options(found, strict=strict)
-        return run(component, command, *more, **named)
-
-    module.Fire = fire  # type: ignore[attr-defined]
-
-
 # --- libraries that the script imports --------------------------------------------------------------------
 
 
@@ -322,12 +243,6 @@ def _replace_training(module: types.ModuleType, answer: _Answer) -> None:
 _BY_MODULE: dict[str, Callable[[types.ModuleType, _Answer], None]] = {
     "jsonargparse._core": _replace_jsonargparse,
     "jsonargparse.core": _replace_jsonargparse,
-    "click.core": _replace_click,
-    "typer._click.core": _replace_click,
-    "typer.core": _replace_click,
-    "tyro._cli": _replace_tyro,
-    "absl.flags._flagvalues": _replace_absl,
-    "fire.core": _replace_fire,
     "pytorch_lightning.trainer.trainer": _replace_training,
     "lightning.pytorch.trainer.trainer": _replace_training,
     "torch._tensor": _replace_training,

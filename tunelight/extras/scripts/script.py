@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tunelight.errors import MetricError, ScriptError, SettingsError, first_of, guess
 from tunelight.extras.scripts import process
-from tunelight.extras.scripts.draft import Read, draft_of, parses, read_options
-from tunelight.extras.scripts.files import VARIABLE
+from tunelight.extras.scripts.draft import Read, draft_of, read_options
+from tunelight.extras.scripts.files import VARIABLE, overwritten_callback
 from tunelight.extras.scripts.style import (
+    READ,
     Option,
     find_style,
     imported_by,
     option_for,
+    parsers_of,
     reports_itself,
     spell,
     spell_one,
@@ -266,11 +268,9 @@ class Script:
 
     def watched(self, folder: Path, note: Callable[[str], object]) -> Any:
         """Return the callback for Tune that looks at what trials write beside the script. Runs on: driver."""
-        from tunelight.extras.scripts.overwritten import OverwrittenCallback  # imports Ray Tune
-
         if self.unread:
             note(self.unread)
-        return OverwrittenCallback(folder, note)
+        return overwritten_callback(folder, note)
 
     @staticmethod
     def actor(settings: Settings, scheduler: GangScheduler) -> type[GangWorker | ScriptWorker] | None:
@@ -407,9 +407,9 @@ class Script:
         """Run the script to its end, with its Trainers and its process group on the gang."""
         from tunelight.compat.lightning import know_rank
         from tunelight.extras.scripts.files import files_watched
-        from tunelight.extras.scripts.group import joined_group
         from tunelight.extras.scripts.logged import logged, writers_inside
         from tunelight.extras.scripts.trainer import (
+            joined_group,
             trainers_taken_in,  # imports Lightning
             transformers_taken_in,
         )
@@ -570,8 +570,10 @@ def options_of(script: Script) -> Read:
     file = Path(script.file)
     if script.style == "hydra":
         return Read(None, "reads its arguments by Hydra, which declares no options")
-    if not parses(file):
-        return Read(None, "imports no library that reads a command line")
+    found = parsers_of(script.file)
+    if READ.isdisjoint(found):
+        by = f"reads its command line by {next(iter(found), '')}, of which no options are read"
+        return Read(None, by if found else "imports no library that reads a command line")
     return read_options(file, script.module, script.args)
 
 

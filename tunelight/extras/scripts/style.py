@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 import json
 import math
 import re
@@ -32,6 +30,8 @@ _BY_IMPORT: Final[dict[str, Style]] = {
     "transformers": "argparse",  # HfArgumentParser
 }
 """The libraries that read a command line, those first that call another one of them."""
+READ: Final = frozenset({"argparse", "jsonargparse", "simple_parsing", "transformers"})
+"""Those whose options are read; the others get --key=value."""
 
 _BIG: Final = {"inf": "1.0e+999", "-inf": "-1.0e+999"}
 """Infinity for whoever reads JSON, Python or YAML."""
@@ -67,10 +67,9 @@ class Option:
         nested: whether keys may go below it, as arguments of the class that it names.
         const: what a "flag" sets.
         spoken: how True, False and None are written, as far as its parser reads them at all.
-        lists: how a list is one word: a "literal", "csv", or with this between its values; empty where it is not.
+        lists: how a list is one word: a "literal", or with this between its values; empty where it is not.
         quoted: whether text stands in quotes, for a parser that reads literals.
         count: the fewest and the most values of a "many", or of each "again"; a most of None is no limit.
-        dashes: whether the words of a "many" may begin with a dash.
         adds: whether given values are added to its default.
         before: the subcommand that it has to precede.
     """
@@ -90,7 +89,6 @@ class Option:
     lists: str = ""
     quoted: bool = False
     count: tuple[int, int | None] | None = None
-    dashes: bool = True
     adds: bool = False
     before: str = ""
 
@@ -265,9 +263,9 @@ def _text(value: Any) -> str:
 
 
 def _joined(option: Option, text: str) -> list[str]:
-    """Join a name and a value; to click an equals sign behind a short name is the value's."""
+    """Join a name and a value."""
     name = option.name
-    if text == "--" and not option.dashes:
+    if text == "--":
         raise ValueError("its parser drops that text")
     if len(name) > 2:
         return [f"{name}={text}"]
@@ -318,7 +316,7 @@ def _many(_key: str, value: Any, option: Option) -> list[str]:
     if not values and value == option.default:
         return []
     words = _words(values, option)
-    return _joined(option, *words) if len(words) == 1 else [option.name, *_undashed(values, words, option)]
+    return _joined(option, *words) if len(words) == 1 else [option.name, *_undashed(values, words)]
 
 
 def _again(_key: str, value: Any, option: Option) -> list[str]:
@@ -328,7 +326,7 @@ def _again(_key: str, value: Any, option: Option) -> list[str]:
     if option.count is None:
         return [word for one in values for word in _joined(option, _word(one, option))]
     groups = ((_list(one), _words(_list(one), option)) for one in values)
-    return [word for group, words in groups for word in (option.name, *_undashed(group, words, option))]
+    return [word for group, words in groups for word in (option.name, *_undashed(group, words))]
 
 
 def _list(value: Any) -> list[Any]:
@@ -352,10 +350,8 @@ def _words(values: Sequence[Any], option: Option) -> list[str]:
     return [_word(one, option) for one in values]
 
 
-def _undashed(values: list[Any], words: list[str], option: Option) -> list[str]:
+def _undashed(values: list[Any], words: list[str]) -> list[str]:
     """Return the words for values that argparse takes for no options: it knows -0.001 for a number, and not -1e-3."""
-    if option.dashes:
-        return words
     return [_fixed(value, word) if word.startswith("-") else word for value, word in zip(values, words, strict=True)]
 
 
@@ -399,12 +395,6 @@ def _row(value: Any, option: Option) -> str:
     if any(isinstance(one, Mapping | list | tuple) for one in value):
         raise ValueError("it takes no list within a list")
     texts = [_word(one, option) for one in value]
-    if option.lists == "csv":
-        out = io.StringIO()
-        csv.writer(out, lineterminator="").writerow(texts)
-        if any(one != one.strip() or "\n" in one or "\r" in one for one in texts):
-            raise ValueError("it strips its values")
-        return out.getvalue()
     if not texts or any(option.lists in one or one.split() != [one] for one in texts):
         raise ValueError(f"it is split by {option.lists!r}")
     return option.lists.join(texts)

@@ -28,8 +28,8 @@ from tunelight.compat.ray import is_client, without_hints_on_deaths
 from tunelight.errors import ResourceError, StrategyError, WorkerFailedError, guess
 from tunelight.extras.standalone import job
 from tunelight.extras.standalone.cell import shown
-from tunelight.extras.standalone.disks import Files, read
 from tunelight.extras.standalone.pool import Held, pool
+from tunelight.extras.standalone.transfer import Files, read
 from tunelight.gang.gang import Gang
 from tunelight.gang.orders import DRAINED, Reason, reason_to_leave
 from tunelight.gang.parcel import Packed, arrives, unpack
@@ -37,7 +37,7 @@ from tunelight.gang.placement import current_group
 from tunelight.gang.run import ResilientRun
 from tunelight.gang.spec import GangSpec, passed_on
 from tunelight.lightning.launcher import give_back, hold
-from tunelight.lightning.workers import Workers
+from tunelight.lightning.strategies.base import Workers
 from tunelight.machine.processes import is_terminal, write
 from tunelight.messages import CheckpointInfo, Continue, Report, Terminal, Text
 from tunelight.resources import Reservation, check_devices

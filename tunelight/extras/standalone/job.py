@@ -35,7 +35,7 @@ from tunelight.compat.lightning import (
     to_uncompiled,
 )
 from tunelight.errors import TrainFunctionError
-from tunelight.extras.standalone import disks
+from tunelight.extras.standalone import transfer
 from tunelight.extras.standalone.changes import Changes, SharedParts, why_lost
 from tunelight.extras.standalone.transfer import copy_into
 from tunelight.gang.parcel import Packed, pack, pack_state, receive, unpack, unpack_view
@@ -226,7 +226,7 @@ def run_on_rank(config: dict[str, Any]) -> None:
         parts.watch(_references(trainer, brought))
     run["globals"].set()
     if "files" in config:
-        disks.write(ray.get(config.pop("files")))
+        transfer.write(ray.get(config.pop("files")))
     result = call._call_and_handle_interrupt(trainer, getattr(trainer, run["name"]), *run["args"], **run["kwargs"])
     after = [one for one in trainer.callbacks if one not in added]  # the driver does not have them
     trainer.callbacks = sorted(after, key=lambda one: brought.index(one) if one in brought else len(brought))
@@ -245,7 +245,7 @@ def run_on_rank(config: dict[str, Any]) -> None:
 def hand_in_files(config: dict[str, Any]) -> None:
     """Send the driver files that it does not have. Runs on: worker."""
     if get_session().place.rank == 0:
-        get_session().hand_in(ray.put(disks.read(config["paths"])))
+        get_session().hand_in(ray.put(transfer.read(config["paths"])))
 
 
 def hand_in_training_state(_config: dict[str, Any]) -> None:
@@ -346,13 +346,13 @@ def known_checkpoints(trainer: Any) -> list[str]:
     for one in trainer.checkpoint_callbacks:
         paths += [getattr(one, "best_model_path", ""), getattr(one, "last_model_path", "")]
         paths += list(getattr(one, "best_k_models", {}))
-    return [path for path in dict.fromkeys(paths) if path and not disks.missing([path])]
+    return [path for path in dict.fromkeys(paths) if path and not transfer.missing([path])]
 
 
 def needed_checkpoints(trainer: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
     """Return the paths of checkpoints on this node that a run may load."""
     given = inspect.signature(getattr(trainer, name)).bind(*args, **kwargs).arguments.get("ckpt_path")
-    if given is not None and not disks.missing([str(given)]):
+    if given is not None and not transfer.missing([str(given)]):
         return [str(given)]
     if given is None and name == "_fit_impl":
         return []
@@ -367,7 +367,7 @@ def recover(
     sent: Sent,
     handed_in: Mapping[int, Any],
     args: tuple[Any, ...],
-    fetch: Callable[[list[str]], disks.Files],
+    fetch: Callable[[list[str]], transfer.Files],
 ) -> Any:
     """Bring the driver's Trainer and model into the state after the run, and fetch its files; return its result."""
     model = _model(trainer, args)
@@ -392,8 +392,8 @@ def recover(
     trainer.callbacks[:] = callbacks
     _recover_loggers(trainer, left.loggers, known)
     _set_rng_states(left.rng)
-    if lacking := disks.missing(left.files):
-        disks.write(fetch(lacking))
+    if lacking := transfer.missing(left.files):
+        transfer.write(fetch(lacking))
     if left.predictions is None:
         return left.result
     others = [unpack(ray.get(handed_in[rank]).left, known) for rank in sorted(handed_in) if rank]

@@ -35,7 +35,7 @@ from tunelight.session.task import Home, Start, Task, WithObjects
 from tunelight.settings import Settings, check_names, checks
 from tunelight.space import SearchSpace
 from tunelight.space.check import check_settings
-from tunelight.space.parts import split_config
+from tunelight.space.plain import split_config
 from tunelight.stores.atomic import replacing
 from tunelight.sweep.run import build_parts
 

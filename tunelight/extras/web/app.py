@@ -37,8 +37,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from tunelight import stores
 from tunelight.errors import CommandError, SettingsError, TunelightError
 from tunelight.extras.attach import ask
-from tunelight.extras.report.page import LINKS, SCRIPTS, STYLE, asset, frame
-from tunelight.extras.report.sections import LOG, PARTS, Block, trial_blocks
+from tunelight.extras.report.page import LINKS, LOG, PARTS, SCRIPTS, STYLE, Block, asset, frame, trial_blocks
 from tunelight.extras.web.drawing import Drawing
 from tunelight.extras.web.watch import SweepList, SweepWatch, encode
 from tunelight.record import TERMINAL, read_sweep_file, read_trial, view
@@ -297,8 +296,7 @@ def _command(body: bytes) -> tuple[str, str, int | None, dict[str, Any]]:
 
 def _configuration(text: str, *, empty: bool = False) -> dict[str, Any]:
     """Read a configuration as the command line takes it: ``lr=0.01 "name=two words" sizes=[1,2]``."""
-    from tunelight.space.files import read_value
-    from tunelight.space.text import read_pairs
+    from tunelight.space.files import read_pairs, read_value
 
     try:
         words = shlex.split(text)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tunelight.errors import TunelightError
-from tunelight.extras.report.sections import parts
+from tunelight.extras.report.page import parts
 from tunelight.extras.web.watch import SweepWatch
 from tunelight.results import SweepResults
 

@@ -13,12 +13,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import ChainedScheduler, SequentialLR
 
 from tunelight.compat.lightning import ModelParallelStrategy, pl
 from tunelight.gang.parcel import Packed, pack_state, unpack_view
-from tunelight.lightning.state.rates import OF_GROUPS, OF_SCHEDULERS, each
 from tunelight.settings.checks import flatten
 
+OF_GROUPS = ("lr", "initial_lr", "max_lr", "min_lr")
+OF_SCHEDULERS = ("base_lrs", "max_lrs", "min_lrs", "_last_lr", "eta_min")
+"""Where optimizers and schedulers keep learning rates."""
 _PROPORTIONAL = ("lr", "weight_decay")
 """Options scaled with the configuration's value: a layer may have a tenth of the rate, or no decay."""
 _OF_BUILDERS = ("data", "trainer")
@@ -272,6 +275,13 @@ def _move_schedules(trainer: pl.Trainer, optimizer: Any, own: list[bool], old: A
                     setattr(scheduler, name, moved)
                 elif isinstance(value, int | float) and all(own):
                     setattr(scheduler, name, _moved(value, "lr", old, new))
+
+
+def each(scheduler: Any) -> Iterator[Any]:
+    """Yield a scheduler and those that it consists of."""
+    yield scheduler
+    for one in scheduler._schedulers if isinstance(scheduler, ChainedScheduler | SequentialLR) else ():
+        yield from each(one)
 
 
 def _moved(value: Any, name: str, old: Any, new: Any) -> Any:

@@ -1,7 +1,7 @@
 """Loggers of a trial that write files: each has one version, named by sweep, which a restarted trial continues.
 
 The version (``version_0``, ...) is kept in the trial's folder, and continues as one curve. Runs of WandbLogger and
-MLFlowLogger are those of compat/trackers.py.
+MLFlowLogger are those of extras/trackers.py.
 """
 
 from __future__ import annotations

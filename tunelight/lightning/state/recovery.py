@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,13 +27,13 @@ from tunelight.compat.lightning import (
     pl,
 )
 from tunelight.compat.torch import DTensor, distribute_tensor
+from tunelight.errors import CheckpointError, last_line
 from tunelight.lightning.exact import epoch_metrics
 from tunelight.lightning.exact.eval_shards import batches_of
 from tunelight.lightning.exact.generators import Generators, State, same
 from tunelight.lightning.exact.train_batches import TrainingBatches
 from tunelight.lightning.state import loggers
 from tunelight.lightning.state.adoption import plain_values, put_values, set_trainable, trainable
-from tunelight.lightning.state.taken_over import KEY, take_over
 from tunelight.session.session import Session
 
 _AT_EPOCH_END = frozenset({"on_train_epoch_end"})
@@ -512,3 +512,52 @@ def put(trainer: pl.Trainer, everywhere: list[Gradients]) -> None:
             total = kept[0] if len(kept) == 1 else torch.stack(kept).sum(0)
             ratio = trainer.world_size / len(everywhere)
             parameter.grad = (total if ratio == 1 else total * ratio).to(parameter.device)
+
+
+# --- What a trial takes over with another trial's checkpoint: its weights, if they fit, and its callbacks' states
+
+KEY = "tunelight"
+"""The key of Recovery's part of a Lightning checkpoint."""
+
+
+@contextlib.contextmanager
+def only_fitting_weights(checkpoint: Mapping[str, Any], config: Mapping[str, Any] | None) -> Iterator[None]:
+    """Say which values make the model another one, where a checkpoint's weights, of another trial, do not fit it.
+
+    Raises: CheckpointError.
+    """
+    try:
+        yield
+    except RuntimeError as error:  # torch's, for sizes and names
+        before = (checkpoint.get(KEY) or {}).get("config") or {}
+        now = {} if config is None else plain_values(config)
+        changed = [
+            f"{key}={now[key]!r}, not {before.get(key)!r}," for key in now if now[key] != before.get(key, now[key])
+        ]
+        if not changed:
+            raise
+        raise CheckpointError(
+            f"{' and '.join(changed)} makes another model, which the weights that it was to begin with do not fit: "
+            f"{last_line(error).rstrip('.')}. Change what leaves the weights as they are, or train it from scratch."
+        ) from error
+
+
+def take_over(trainer: pl.Trainer, checkpoint: dict[str, Any]) -> None:
+    """Let a fit train on where another trial was ended early: patience, time and best files count from there on.
+
+    Call it on every rank, before callbacks load their states, which it changes. Runs on: worker.
+    """
+    ended = checkpoint[KEY].get("ends")
+    if ended:
+        checkpoint[KEY] |= {"ends": False, "ending": None}
+    states: dict[str, Any] = checkpoint["callbacks"]
+    callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]  # Lightning's, set elsewhere
+    for one in callbacks:
+        state = states.get(one.state_key)
+        if not state:
+            continue
+        if isinstance(one, pl.callbacks.EarlyStopping):
+            state |= {"patience": one.patience, **({"wait_count": 0, "stopped_epoch": 0} if ended else {})}
+            state.pop("stopping_reason", None)
+        elif isinstance(one, pl.callbacks.ModelCheckpoint) or (isinstance(one, pl.callbacks.Timer) and ended):
+            del states[one.state_key]

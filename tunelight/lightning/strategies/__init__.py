@@ -2,5 +2,4 @@
 
 from tunelight.lightning.strategies.base import GangStrategy
 from tunelight.lightning.strategies.ddp import RayStrategy
-from tunelight.lightning.strategies.horovod import HorovodRayStrategy
 from tunelight.lightning.strategies.sharded import RayShardedStrategy

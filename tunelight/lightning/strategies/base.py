@@ -8,10 +8,16 @@ strategy makes a new one from the same arguments, which finds out by itself wher
 from __future__ import annotations
 
 import contextlib
+import copy
+import io
 import sys
+import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from numbers import Real
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, SupportsIndex
 
 import torch
@@ -20,6 +26,7 @@ from tunelight.compat.lightning import (
     FABRIC,
     HOW_TO_CHOOSE,
     Accelerator,
+    AsyncCheckpointIO,
     CheckpointIO,
     ClusterEnvironment,
     CPUAccelerator,
@@ -32,13 +39,12 @@ from tunelight.compat.lightning import (
     know_rank,
     pl,
 )
-from tunelight.errors import StrategyError
+from tunelight.errors import SettingsError, StrategyError
 from tunelight.lightning.exact.generators import capture, restore
 from tunelight.lightning.launcher import GangLauncher
 from tunelight.lightning.state.recovery import recovery_of
-from tunelight.lightning.state.snapshot import write_later
-from tunelight.lightning.workers import workers
 from tunelight.messages import Evaluation, Place
+from tunelight.policies import FailurePolicy
 from tunelight.session.session import Session, current
 from tunelight.settings import check_setting
 
@@ -438,3 +444,169 @@ class GpusOfWorkers(CUDAAccelerator):
     def get_parallel_devices(devices: Any) -> list[torch.device]:  # noqa: ARG004
         """Return one device, whose type does not choose the next Trainer's accelerator, as "cuda" and "cpu" do."""
         return [torch.device("meta")]
+
+
+# --- Workers: the gang that a strategy asks for on a driver, by the strategy's arguments ------------------
+
+IDLE_TIMEOUT_S = 300.0
+"""How long a driver's gang stays warm after its last job."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """The gang that a driver's strategy asks for.
+
+    Args:
+        number: how many workers. least: the smallest size of an elastic gang; None: it has a fixed size.
+        cpus, gpus, resources: what each worker reserves.
+        init_hook: called on each worker before the gang first meets.
+        idle_timeout_s: seconds for which idle workers are kept.
+        hosts: how many nodes the workers are spread over, evenly; None: Ray places them.
+        failures: what a job survives.
+
+    Raises: SettingsError.
+    """
+
+    number: int = 1
+    cpus: float = 1
+    gpus: float = 0
+    resources: Mapping[str, float] | None = None
+    init_hook: Callable[[], object] | None = None
+    idle_timeout_s: float = IDLE_TIMEOUT_S
+    hosts: int | None = None
+    least: int | None = None
+    failures: FailurePolicy = field(default_factory=FailurePolicy)
+
+    def __post_init__(self) -> None:
+        if self.least is not None and self.hosts is not None:
+            raise SettingsError(
+                f"num_workers=({self.least}, {self.number}) is an elastic gang, and num_hosts={self.hosts} a fixed "
+                "one. Leave num_hosts and num_slots out, or say one number."
+            )
+        for name, value in (("num_workers", self.number), ("num_hosts", self.hosts)):
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise SettingsError(f"{name} must be a whole number, 1 or more, not {value!r}.")
+        if self.init_hook is not None and not callable(self.init_hook):
+            raise SettingsError(f"init_hook must be a function without arguments, not {self.init_hook!r}.")
+
+
+NumWorkers = int | tuple[int, int] | None
+Failures = FailurePolicy | Mapping[str, Any] | int | None
+
+
+def workers(
+    num_workers: NumWorkers,
+    num_cpus_per_worker: float,
+    use_gpu: bool,
+    init_hook: Callable[[], object] | None,
+    resources_per_worker: Mapping[str, float] | None,
+    *,
+    idle_timeout_s: float,
+    failures: Failures,
+    hosts: int | None = None,
+) -> Workers:
+    """Return a driver's gang; CPU and GPU in ``resources_per_worker`` override the rest. Raises: SettingsError."""
+    custom = dict(resources_per_worker or {})
+    amounts = {"num_cpus_per_worker": num_cpus_per_worker}
+    amounts |= {f"resources_per_worker[{name!r}]": amount for name, amount in custom.items()}
+    for name, amount in amounts.items():
+        if isinstance(amount, bool) or not isinstance(amount, Real) or not amount >= 0:
+            raise SettingsError(f"{name} must be a number, 0 or more, not {amount!r}.")
+    cpus = custom.pop("CPU", num_cpus_per_worker)
+    gpus = custom.pop("GPU", 1 if use_gpu else 0)
+    if 0 < gpus < 1:
+        warnings.warn(
+            f"{gpus:g} GPU for each worker lets several share one, which NCCL cannot do: they meet by gloo, which is "
+            "slower between GPUs.",
+            stacklevel=4,
+        )
+    least, number = None, _bundles_here() or 1 if num_workers is None else num_workers
+    if isinstance(number, tuple | list):
+        least, number = check_setting("workers", number)
+    policy = FailurePolicy() if failures is None else check_setting("failures", failures)
+    return Workers(number, cpus, gpus, custom, init_hook, idle_timeout_s, hosts, least, policy)
+
+
+def _bundles_here() -> int | None:
+    """Return how many workers this process's placement group has bundles for; None outside of one."""
+    if "ray" not in sys.modules:
+        return None  # then this process is not Ray's
+    from tunelight.gang.placement import current_group  # it imports Ray
+
+    group = current_group()
+    if group is None:
+        return None
+    bundles = group.bundle_specs
+    # get_tune_resources makes equal bundles, and another one before them for a head that holds something
+    return len(bundles) - (len(bundles) > 1 and bundles[0] != bundles[1])
+
+
+# --- Copies a checkpoint to main memory, to write it while training continues -----------------------------
+
+
+def write_later(
+    checkpoint: dict[str, Any], path: str, writer: CheckpointIO, own: Iterable[torch.Tensor] = ()
+) -> Callable[[], None]:
+    """Copy ``checkpoint``, except for tensors of its own; return a function that writes it. Runs on: worker, rank 0."""
+    while isinstance(writer, AsyncCheckpointIO) and writer.checkpoint_io is not None:
+        writer = writer.checkpoint_io  # its thread would write after the function has returned
+    plain = type(writer) is TorchCheckpointIO  # which keeps the file's bytes in memory as well, twice
+    try:
+        snapshot = frozen(checkpoint, own)
+    except Exception:  # for example, a user's object that can be pickled but not copied
+        if not plain:
+            raise
+        return _bytes_later(checkpoint, path)
+
+    def write() -> None:
+        if plain:
+            torch.save(snapshot, path)
+        else:
+            writer.save_checkpoint(snapshot, path)
+
+    return write
+
+
+def _bytes_later(checkpoint: dict[str, Any], path: str) -> Callable[[], None]:
+    buffer = io.BytesIO()
+    torch.save(checkpoint, buffer)
+
+    def write() -> None:
+        with Path(path).open("wb") as stream:
+            stream.write(buffer.getbuffer())
+
+    return write
+
+
+def frozen(value: Any, own: Iterable[torch.Tensor] = ()) -> Any:
+    """Return a deep copy with its tensors in main memory; storages that tensors share are copied once.
+
+    ``own``: tensors that nothing else holds, which are not copied.
+    """
+    copies: dict[int, Any] = {id(one): one for one in own}
+    storages: dict[int, torch.UntypedStorage] = {}
+    for part in tensors_of(value):
+        if id(part) not in copies:
+            copies[id(part)] = _in_main_memory(part, storages)
+    return copy.deepcopy(value, copies)
+
+
+def tensors_of(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in nested mappings, lists and tuples."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from tensors_of(item)
+
+
+def _in_main_memory(tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> torch.Tensor:
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
+    if not plain or tensor.is_quantized or tensor.is_meta or tensor.is_conj() or tensor.is_neg():
+        return tensor.detach().to("cpu", copy=True)
+    source = tensor.untyped_storage()
+    key = source._cdata
+    if key not in storages:
+        storages[key] = source.clone() if source.device.type == "cpu" else source.cpu()
+    made = torch.empty(0, dtype=tensor.dtype)
+    return made.set_(storages[key], tensor.storage_offset(), tensor.size(), tensor.stride())

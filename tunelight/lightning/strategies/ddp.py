@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from tunelight.compat.arguments import check_keywords
 from tunelight.compat.lightning import DDPStrategy
+from tunelight.errors import check_keywords
+from tunelight.lightning.strategies.base import IDLE_TIMEOUT_S, Failures, NumWorkers
 from tunelight.lightning.strategies.training import SizeInvariantTraining
-from tunelight.lightning.workers import IDLE_TIMEOUT_S, Failures, NumWorkers
 from tunelight.messages import Evaluation
 
 

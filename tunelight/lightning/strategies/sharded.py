@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 
-from tunelight.compat.arguments import known_arguments
 from tunelight.compat.lightning import (
     ModelParallelStrategy,
     ParallelStrategy,
@@ -19,11 +18,9 @@ from tunelight.compat.lightning import (
     is_overridden,
     weights_only_for,
 )
-from tunelight.errors import SettingsError, StrategyError
-from tunelight.lightning.state.snapshot import tensors_of
-from tunelight.lightning.strategies.base import GangStrategy
+from tunelight.errors import SettingsError, StrategyError, known_arguments
+from tunelight.lightning.strategies.base import IDLE_TIMEOUT_S, Failures, GangStrategy, NumWorkers, tensors_of
 from tunelight.lightning.strategies.training import SizeInvariantTraining
-from tunelight.lightning.workers import IDLE_TIMEOUT_S, Failures, NumWorkers
 from tunelight.messages import Evaluation
 
 if TYPE_CHECKING:

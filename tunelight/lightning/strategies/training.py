@@ -27,13 +27,11 @@ from tunelight.compat.lightning import (
     has_iterable_dataset,
     is_param_in_hook_signature,
 )
-from tunelight.lightning.exact.borrowed import remember
 from tunelight.lightning.exact.eval_shards import batches_of, with_batches
-from tunelight.lightning.exact.evaluation import ExactEvaluation
+from tunelight.lightning.exact.evaluation import ExactEvaluation, remember
 from tunelight.lightning.exact.generators import draw_alike
 from tunelight.lightning.exact.train_batches import DataParts, TrainingBatches, TurnLoader, groups_in_use
-from tunelight.lightning.state.recovery import Recovery, recovery_of
-from tunelight.lightning.state.taken_over import only_fitting_weights
+from tunelight.lightning.state.recovery import Recovery, only_fitting_weights, recovery_of
 from tunelight.lightning.strategies.base import GangStrategy
 from tunelight.session.session import current
 

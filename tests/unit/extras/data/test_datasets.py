@@ -65,7 +65,7 @@ def test_an_elastic_gang_shrinks_for_it_and_does_not_grow_back():
 
 
 def test_gangs_that_a_scheduler_resizes_leave_it_too():
-    from tunelight.schedulers.ledger import Ledger
+    from tunelight.schedulers.members import Ledger
 
     ledger = Ledger()
     ledger.kept_cpus = 1

@@ -13,8 +13,7 @@ import pytest
 import torch
 
 from tunelight.errors import ScriptError
-from tunelight.extras.scripts.files import FILE, files_watched, overwritten, read
-from tunelight.extras.scripts.overwritten import OverwrittenCallback
+from tunelight.extras.scripts.files import FILE, files_watched, overwritten, overwritten_callback, read
 
 Act = Callable[[int], object]
 
@@ -193,7 +192,7 @@ def test_what_each_trial_writes_and_reads_back_is_named_once(trials: Trials) -> 
     notes: list[str] = []
     Path("notes.txt").write_text("")
     trials.train(after=best)
-    callback = OverwrittenCallback(trials.file.parent, notes.append)
+    callback = overwritten_callback(trials.file.parent, notes.append)
     callback.on_trial_complete(0, [], None)
     for _ in range(2):
         trials.train(after=best)

@@ -13,10 +13,9 @@ import pytest
 import torch
 
 from tunelight.errors import StrategyError
-from tunelight.extras.scripts.group import joined_group
 from tunelight.extras.scripts.logged import LoggedReports, Reader, _Children, _metrics, _Printed, _Summary
 from tunelight.extras.scripts.style import reports_itself, texts_of
-from tunelight.extras.scripts.trainer import taken_in, transformers_taken_in
+from tunelight.extras.scripts.trainer import joined_group, taken_in, transformers_taken_in
 
 
 class Session:

@@ -10,7 +10,6 @@ import io
 import json
 import math
 import random
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -227,97 +226,6 @@ def _truths(found: dict[str, Any]) -> dict[str, Any]:
     return {**found, "untyped": untyped.get(*[found["untyped"]] * 2), "choice": choice.get(*[found["choice"]] * 2)}
 
 
-def test_click() -> None:
-    import click
-
-    @click.command()
-    @click.option("--int", type=int, default=3)
-    @click.option("-f", type=float)
-    @click.option("--text", default="x")
-    @click.option("--bool", type=bool)
-    @click.option("--size", nargs=2, type=float)
-    @click.option("--again", multiple=True)
-    @click.option("--pairs", multiple=True, nargs=2, type=int)
-    @click.option("--warm/--cold", default=True)
-    @click.option("--fast", is_flag=True)
-    @click.option("--upper", "case", flag_value="upper", default=None)
-    @click.option("--lower", "case", flag_value="lower")
-    @click.option("-v", "--verbose", count=True)
-    @click.option("--choice", type=click.Choice(["True", "False"]))
-    def main(**_: Any) -> None: ...
-
-    kinds = kinds_of(
-        "int=int, f=float, text=str, bool=bool, size=list float, again=list str, warm=bool, pairs=list list "
-        "int, fast=bool, verbose=int"
-    )
-
-    def read(words: list[str]) -> dict[str, Any]:
-        return main.make_context("main", words).params
-
-    check(kinds, read, parsers.of_click(main, [], []))
-    options = tuple(map(Option.of, parsers.of_click(main, [], [])))
-    assert read(spell("argparse", {"case": "lower"}, options))["case"] == "lower"
-    assert read(spell("argparse", {"case": "upper", "choice": True}, options))["case"] == "upper"
-
-
-class Optimizer(enum.StrEnum):
-    a = "adam"
-    s = "sgd"
-
-
-def test_typer() -> None:
-    import typer
-
-    app = typer.Typer(add_completion=False)
-
-    @app.command()
-    def main(  # noqa: PLR0917 - options of a command
-        whole: int = 3,
-        real: float = 0.1,
-        text: str = "x",
-        opt: Optimizer = Optimizer.a,
-        warm: bool = True,
-        fast: bool = typer.Option(False, "--fast"),
-        maybe: int | None = None,
-        tags: list[str] = [],  # noqa: B006 - typer copies it
-        pair: tuple[int, float] = (1, 2.0),
-        verbose: int = typer.Option(0, "-v", count=True),
-    ) -> None: ...
-
-    command = typer.main.get_command(app)
-    kinds = kinds_of(
-        "whole=int, real=float, text=str, warm=bool, fast=bool, maybe=none int, tags=list str, pair=list int, "
-        "verbose=int"
-    )
-    check(kinds, lambda words: command.make_context("main", words).params, parsers.of_click(command, [], []))
-
-
-def test_absl() -> None:
-    from absl import flags
-
-    found = flags.FlagValues()  # type: ignore[no-untyped-call] # absl's
-    flags.DEFINE_integer("int", 3, "", flag_values=found)
-    flags.DEFINE_float("real", 0.1, "", flag_values=found)
-    flags.DEFINE_string("text", "x", "", flag_values=found, short_name="t")
-    flags.DEFINE_bool("truth", True, "", flag_values=found)
-    flags.DEFINE_list("rows", ["32"], "", flag_values=found)
-    flags.DEFINE_spaceseplist("words", None, "", flag_values=found)
-    flags.DEFINE_multi_integer("many", [1], "", flag_values=found)
-    flags.DEFINE_multi_string("texts", None, "", flag_values=found)
-    kinds = kinds_of(
-        "int=int, real=float, text=str, truth=bool, rows=list str, words=list str, many=list int, texts=list str"
-    )
-
-    def read(words: list[str]) -> Mapping[str, Any]:
-        found.unparse_flags()
-        for name in found:
-            found[name].unparse()
-        found(["script", *words])
-        return found.flag_values_dict()
-
-    check(kinds, read, parsers.of_absl(found))
-
-
 @dataclass
 class Config:
     whole: int = 3
@@ -336,15 +244,6 @@ KINDS = kinds_of(
     "whole=int, real=float, text=str, warm=bool, fast=bool, widths=list int, names=list str, pair=list "
     "float, maybe=none float, maybe_text=none str"
 )
-
-
-def test_tyro() -> None:
-    tyro = pytest.importorskip("tyro")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        parser = tyro.extras.get_parser(Config)
-    read = lambda words: vars(tyro.cli(Config, args=words, console_outputs=False))  # noqa: E731
-    check(KINDS, read, parsers.of_tyro(parser, []))
 
 
 def test_simple_parsing() -> None:

@@ -16,7 +16,7 @@ from tunelight.errors import SettingsError
 from tunelight.extras.standalone import driver
 from tunelight.extras.standalone.tune import TrialReporter
 from tunelight.gang.spec import GangSpec
-from tunelight.lightning.workers import Workers
+from tunelight.lightning.strategies.base import Workers
 
 
 def reports(config: dict[str, Any]) -> None:

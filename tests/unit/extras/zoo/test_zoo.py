@@ -15,8 +15,8 @@ import torch
 from PIL import Image
 from pyarrow import parquet
 
-from tunelight.digits import DigitsCNN, load_digits
 from tunelight.errors import CheckpointError, TunelightError
+from tunelight.extras.digits import DigitsCNN, load_digits
 from tunelight.extras.zoo import (
     Cifar10Data,
     DigitsFineTuner,

@@ -18,9 +18,9 @@ import pytest
 import torch.distributed as dist
 
 from tunelight.errors import GangError
+from tunelight.extras.horovod.group import named
 from tunelight.gang.meeting import rendezvous, torch_group
 from tunelight.gang.meeting.group import Meeting, gather, try_pairs
-from tunelight.gang.meeting.horovod import named
 from tunelight.gang.meeting.rendezvous import Rendezvous, StoreChannel, interface_variables, torchrun_variables
 from tunelight.gang.meeting.torch_group import TorchGroup
 from tunelight.machine.network import interface_name, listening

@@ -20,7 +20,6 @@ from tests import flavours
 from tests.kit.training import QUIET
 from tunelight.compat.lightning import pl, sized_len
 from tunelight.errors import SettingsError, StrategyError
-from tunelight.lightning.exact.borrowed import remember, remember_attributes, remember_logged
 from tunelight.lightning.exact.eval_shards import (
     BatchShare,
     StreamShare,
@@ -29,7 +28,7 @@ from tunelight.lightning.exact.eval_shards import (
     length_to_report,
     share_of,
 )
-from tunelight.lightning.exact.evaluation import _neutral
+from tunelight.lightning.exact.evaluation import _neutral, remember, remember_attributes, remember_logged
 from tunelight.lightning.strategies.ddp import RayStrategy
 from tunelight.settings.backends import BACKENDS
 

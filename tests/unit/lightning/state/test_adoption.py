@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.kit.training import QUIET
 from tunelight.compat.lightning import pl
+from tunelight.extras.horovod.strategy import _scale as scale
 from tunelight.lightning.state.adoption import TrainerExchange, plain_values, put_values
-from tunelight.lightning.state.rates import scale
 
 
 class Net(pl.LightningModule):

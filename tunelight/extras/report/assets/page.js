@@ -193,7 +193,7 @@ window.tunelight = (() => {
   window.addEventListener("beforeprint", () => { printing = true; repaint(); });
   window.addEventListener("afterprint", () => { printing = false; repaint(); });
 
-  // -- blocks: see tunelight/extras/report/sections.py
+  // -- blocks: see tunelight/extras/report/page.py
 
   function inline(value) {
     if (value === null || typeof value !== "object") return compact(value);

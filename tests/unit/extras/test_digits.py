@@ -7,8 +7,8 @@ import sys
 import pytest
 import torch
 
-from tunelight.digits import SIZES, DigitsClassifier, DigitsCNN, DigitsData, DigitsMissingError, load_digits
 from tunelight.errors import TunelightError
+from tunelight.extras.digits import SIZES, DigitsClassifier, DigitsCNN, DigitsData, DigitsMissingError, load_digits
 
 
 def test_images_are_scaled_and_split_without_a_remainder() -> None:

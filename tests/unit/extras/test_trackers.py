@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tunelight.compat import trackers
+from tunelight.extras import trackers
 
 
 @pytest.fixture

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 from torch.optim import Optimizer
 
-from tunelight.compat.arguments import known_arguments
 from tunelight.compat.lightning import LightningOptimizer, TrainerFn, _optimizers_to_device
-from tunelight.errors import SettingsError, StrategyError
-from tunelight.lightning.state.rates import each, scale
-from tunelight.lightning.strategies.base import GangStrategy
+from tunelight.errors import SettingsError, StrategyError, known_arguments
+from tunelight.lightning.state.adoption import OF_GROUPS, OF_SCHEDULERS, each
+from tunelight.lightning.strategies.base import IDLE_TIMEOUT_S, Failures, GangStrategy, NumWorkers
 from tunelight.lightning.strategies.training import SizeInvariantTraining
-from tunelight.lightning.workers import IDLE_TIMEOUT_S, Failures, NumWorkers
 from tunelight.messages import Evaluation
 from tunelight.settings.backends import BACKENDS
 
@@ -177,7 +175,7 @@ class HorovodRayStrategy(SizeInvariantTraining, HorovodCollectives):
         if trainer.state.fn == TrainerFn.FITTING:
             self.setup_optimizers(trainer)
             if self._scale_lr:
-                scale(trainer, self._session.context.wanted if self._session is not None else self.world_size)
+                _scale(trainer, self._session.context.wanted if self._session is not None else self.world_size)
             self.count_turns()
             self._passes = trainer.accumulate_grad_batches * self.turns
             self._hooked = set()
@@ -317,6 +315,23 @@ def _size(num_workers: NumWorkers, num_hosts: int | None, num_slots: int | None)
             f"{product}. Leave one spelling out."
         )
     return product
+
+
+def _scale(trainer: pl.Trainer, factor: float) -> None:
+    """Multiply the learning rates of a Trainer's optimizers, and the initial and final ones of its schedulers."""
+    for optimizer in trainer.optimizers:
+        for group in optimizer.param_groups:
+            for name in OF_GROUPS:
+                if name in group:
+                    group[name] *= factor
+    for config in trainer.lr_scheduler_configs:
+        for scheduler in each(config.scheduler):
+            for name in OF_SCHEDULERS:
+                value = getattr(scheduler, name, None)
+                if isinstance(value, list):
+                    setattr(scheduler, name, [rate * factor for rate in value])
+                elif isinstance(value, int | float):
+                    setattr(scheduler, name, value * factor)
 
 
 def _follow(scheduler: Any, optimizers: Iterable[Optimizer]) -> None:

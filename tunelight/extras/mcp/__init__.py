@@ -1,1 +1,0 @@
-"""`tunelight mcp`: what an agent can ask of sweeps."""

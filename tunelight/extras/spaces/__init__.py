@@ -1,1 +1,0 @@
-"""Search spaces of other programs."""
