@@ -96,7 +96,7 @@ def dry_run(checked: Checked) -> DryRun:
     A ``model=`` sweep trains and validates one batch (Lightning's ``fast_dev_run``); a train function runs until its
     first report. No checkpoint is written. Runs on: driver; starts Ray or uses a running one.
     """
-    from tunelight.schedulers.base import Until  # imports Ray Tune
+    from tunelight.extras.reproduce import Until  # imports Ray Tune
 
     settings, config = checked.settings, checked.samples[0]
     overrides = {name: getattr(settings, name) for name in NAMES if name not in _NOT_TRIED}

@@ -10,7 +10,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import TrialScheduler
+
 from tunelight.errors import ImportPathError, NoResultError, SettingsError, unknown
+from tunelight.messages import Continue
 from tunelight.record import (
     INTERRUPTED,
     STOPPED_BY_COMMAND,
@@ -20,6 +24,7 @@ from tunelight.record import (
     write_sweep_file,
 )
 from tunelight.results import SweepResults, TrialResult
+from tunelight.schedulers.base import GangScheduler
 from tunelight.space.plain import Objects
 from tunelight.sweep.past import CODE, changed_code
 from tunelight.sweep.resume import beside, resume
@@ -95,8 +100,6 @@ def reproduce(
     Raises: NoResultError for an unknown trial or one without reports; SettingsError for one that has weights of
         another, a branch or one of a population; what ``resume`` raises. Runs on: driver.
     """
-    from tunelight.schedulers.base import Until  # imports Ray Tune
-
     first = sweep if isinstance(sweep, SweepResults) else SweepResults.load(sweep)
     chosen, ignore = first.trial(trial), tuple(ignore)
     # Settings that are overridden are left out, so that they are not compared with the old ones.
@@ -208,3 +211,25 @@ def _notes(was: Mapping[str, Any], now: Mapping[str, Any], trial: TrialResult) -
     if isinstance(was.get("workers"), list):
         notes.append("its gang was elastic: reports that a smaller one made are the same to rounding only")
     return notes
+
+
+class Until(GangScheduler):
+    """Stop every trial at its report ``number`` (from 1); ``new``: whether new trials may begin (True)."""
+
+    def __init__(self, number: int, *, new: bool = True) -> None:
+        super().__init__()
+        self._number, self._new = number, new
+
+    def admits(self) -> bool:
+        """Tell whether a new trial may begin, beside those of an earlier run."""
+        return self._new
+
+    def initial_decision(self) -> Continue:
+        """Let a trial run without answers to the report at which it ends."""
+        return Continue(until=self._number)
+
+    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+        """Stop the trial at the report."""
+        done = result.get("training_iteration", 0) >= self._number
+        self.explain(trial.trial_id, f"was to end at report {self._number}" if done else None)
+        return TrialScheduler.STOP if done else TrialScheduler.CONTINUE

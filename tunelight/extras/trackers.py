@@ -181,10 +181,12 @@ _SEAMS: Final[dict[str, tuple[tuple[str, str, Callable[..., Any]], ...]]] = {
 class _Seams(MetaPathFinder):
     """Wraps the calls that make runs as soon as a tracker has been imported."""
 
+    of_tunelight = True
+
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if fullname not in _SEAMS:
             return None
-        others = (getattr(finder, "find_spec", None) for finder in sys.meta_path if finder is not self)
+        others = (getattr(finder, "find_spec", None) for finder in sys.meta_path if not hasattr(finder, "of_tunelight"))
         spec = next((spec for find in others if find and (spec := find(fullname, path, target))), None)
         if spec is not None and spec.loader is not None:
             run = spec.loader.exec_module
@@ -218,7 +220,7 @@ def install(locks: Path) -> None:
     """Wrap the calls of trackers in this process, once; their processes on a machine share ``locks``."""
     global _locks  # noqa: PLW0603 - of this process
     _locks = locks
-    if not any(isinstance(finder, _Seams) for finder in sys.meta_path):
+    if not any(hasattr(finder, "of_tunelight") for finder in sys.meta_path):
         sys.meta_path.insert(0, _Seams())
     for name in _SEAMS.keys() & sys.modules.keys():
         _wrap(sys.modules[name])

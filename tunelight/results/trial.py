@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import json
 import math
 import os
 import pickle
@@ -20,16 +19,11 @@ from tunelight.checkpoints import files as checkpoints
 from tunelight.compat.lightning import prefer
 from tunelight.errors import CheckpointError, ImportPathError, TrainFunctionError
 from tunelight.record import Standing, SweepState, Training, TrialState, repeated, repeats_of, to_repeat
-from tunelight.settings import SETTINGS, check_setting, load_object, paired
-from tunelight.settings.checks import holder_of, plain_setting
+from tunelight.settings import load_object, paired
+from tunelight.settings.checks import holder_of
 from tunelight.space.plain import references
 
 _PREFIX: Final = "model."
-_CARRIED: Final = (
-    *("metric", "mode", "backend", "cpus_per_worker", "resources_per_trial", "evaluation", "failures", "checkpoints"),
-    *("datasets", "data_cpus", "cache", "runtime_env", "address"),
-)
-"""Settings that the command of a trial names where they are not the defaults, beside its workers and its seed."""
 
 
 class TrialResult:
@@ -125,12 +119,11 @@ class TrialResult:
         It is ``tunelight train``, which joins the ranks whatever the script's defaults are, and runs in the sweep's
         working directory.
         """
-        if (call := self._settings.get("call")) is None:
+        if self._settings.get("call") is None:
             return None
-        from tunelight.extras.scripts.script import Script
+        from tunelight.extras.scripts.script import train_command
 
-        words: list[str] = Script.of(call).train(self.plain_config, self._shown(call), self._options())
-        return words
+        return train_command(self.plain_config, self._settings, self.seed or 0)
 
     @property
     def plain_command(self) -> list[str] | None:
@@ -139,40 +132,11 @@ class TrialResult:
         None if no script was tuned, or none is known to do the same: for other backends than DDP, workers that share a
         GPU, and scripts that use W&B, whose configuration such a command does not give.
         """
-        call, told = self._settings.get("call"), self._settings
-        gpus = told.get("gpus_per_worker") or 0
-        if call is None or told.get("backend") not in (None, "ddp") or gpus not in (0, 1):
+        if self._settings.get("call") is None:
             return None
-        from tunelight.extras.scripts.script import Script
+        from tunelight.extras.scripts.script import launch_command
 
-        script, shown = Script.of(call), self._shown(call)
-        words: list[str] | None = script.launch(
-            self.plain_config, shown, self._workers, self.seed or 0, gpus=bool(gpus)
-        )
-        return words
-
-    @property
-    def _workers(self) -> int:
-        workers = self._settings.get("workers") or 1
-        return int(workers[-1] if isinstance(workers, list) else workers)
-
-    def _shown(self, call: Mapping[str, Any]) -> str:
-        """Return the path of its script, as seen from the sweep's working directory."""
-        shown, cwd = Path(call["file"]), (self._settings.get("run") or {}).get("cwd")
-        return str(shown.relative_to(cwd)) if cwd and shown.is_relative_to(cwd) else str(shown)
-
-    def _options(self) -> list[str]:
-        """Return the options of ``tunelight train`` that say how it was trained."""
-        told, gpus = self._settings, self._settings.get("gpus_per_worker")
-        options = [] if told.get("resources_per_trial") else ["--workers", str(self._workers)]
-        options += [*(["--gpus", f"{gpus:g}"] if gpus else []), "--seed", str(self.seed or 0)]
-        for name in _CARRIED:
-            usual = "ddp" if name == "evaluation" else check_setting(name, SETTINGS[name].default)
-            if name in told and told[name] != plain_setting(usual):
-                value = told[name]
-                text = value if isinstance(value, str) and value.isidentifier() else json.dumps(value)
-                options += ["--set", f"{name}={text}"]
-        return options
+        return launch_command(self.plain_config, self._settings, self.seed or 0)
 
     @property
     def failed(self) -> bool:

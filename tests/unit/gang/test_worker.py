@@ -72,6 +72,7 @@ def end_of(box: TrialBox, limit_s: float = 60.0) -> Ended:
 @pytest.fixture
 def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(os, "environ", os.environ | {CACHE_VARIABLE: str(tmp_path)})
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])  # where a trial looks for trackers
     monkeypatch.chdir(tmp_path)
     one = worker_of_one(GpuMemory())
     yield one
@@ -431,6 +432,7 @@ def mine(module: Any) -> Any:
 def trial(mine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[str, ...]]]:
     """Return a function that trains a trial, and returns what that left behind."""
     monkeypatch.setattr(os, "environ", os.environ | {CACHE_VARIABLE: str(tmp_path)})
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])  # where a trial looks for trackers
     monkeypatch.chdir(tmp_path)
     worker = worker_of_one(GpuMemory(1, mine.cuda), gpu=0)
     serials = itertools.count(1)

@@ -28,9 +28,10 @@ from tests.world import simulate
 from tests.world.result import Simulation
 from tunelight.compat.ray import stub_trial
 from tunelight.errors import SettingsError
+from tunelight.extras.reproduce import Until
 from tunelight.messages import Continue
 from tunelight.schedulers import ASHA, ElasticASHA, GangPBT
-from tunelight.schedulers.base import Until, adapted
+from tunelight.schedulers.base import adapted
 from tunelight.schedulers.choose import build_scheduler
 from tunelight.schedulers.wrapper import SweepScheduler
 from tunelight.settings import Settings

@@ -130,10 +130,7 @@ def test_a_condition_that_never_holds_is_refused(domain: dict[str, Any], never: 
     tl.SearchSpace({"a": domain, "b": {"uniform": [0, 1], "when": {"a": holds}}})
 
 
-def test_a_prior_lies_around_a_value_that_is_drawn_and_a_baseline_gives_numbers_where_they_are() -> None:
-    tl.SearchSpace({"n": {"randint": [1, 4], "around": 3}})
-    with pytest.raises(SpaceError, match="1 and 3, not 4"):
-        tl.SearchSpace({"n": {"randint": [1, 4], "around": 4}})
+def test_a_baseline_gives_numbers_where_they_are() -> None:
     space = tl.SearchSpace({"lr": {"loguniform": [1e-4, 1e-1]}})
     space.check_baselines([{"lr": 5.0}])  # a value outside of the space may be known to be good
     with pytest.raises(SettingsError, match=r"baselines\[0\] holds lr='abc', which must be a number"):
@@ -168,9 +165,8 @@ def test_a_mistyped_number_of_workers_is_told_at_once() -> None:
 @pytest.mark.parametrize("where", ["space", "trainer_args"])
 def test_a_misspelt_argument_of_the_trainer_is_told(write: Write, where: str) -> None:
     key = {"space": "  trainer.max_epohcs: 3\n", "trainer_args": "  model.lr: 0.1\ntrainer_args: {max_epohcs: 3}\n"}
-    space = tl.SearchSpace.load(
-        write(f"space:\n{key[where]}model: tunelight.extras.digits:DigitsClassifier\nmetric: loss\n")
-    )
+    lines = f"space:\n{key[where]}model: tunelight.extras.digits:DigitsClassifier\nmetric: loss\n"
+    space = tl.SearchSpace.load(write(lines))
     with pytest.raises(TunelightError, match=r"yaml:[23]:\d+: .*Trainer takes no .*Did you mean 'max_epochs'"):
         check_settings(space, Settings(**space.settings))
 
@@ -241,7 +237,7 @@ def train(config: dict[str, Any]) -> None:
         ({"scheduler": tl.ASHA}, SettingsError, r"scheduler=ASHA is a class. Make an object of it: scheduler=ASHA\(\)"),
         ({"scheduler": tune.schedulers.ASHAScheduler}, SettingsError, "AsyncHyperBandScheduler is a class"),
         ({"scheduler": 3}, SettingsError, "scheduler must be a name"),
-        ({"scheduler": optuna.pruners.MedianPruner()}, SettingsError, "such as scheduler='asha' or"),
+        ({"scheduler": optuna.pruners.MedianPruner()}, SettingsError, "scheduler must be a name"),
         ({"scheduler": "pbt"}, SettingsError, "hyperparam_mutations.*scheduler='gang_pbt'"),
         ({"scheduler": "pb2"}, SettingsError, "'pb2'.*scheduler='gang_pbt'"),
         ({"scheduler": "pbt_replay"}, SettingsError, "policy_file.*'gang_pbt'"),
@@ -253,7 +249,7 @@ def train(config: dict[str, Any]) -> None:
         ({"searcher": "optuna"}, SettingsError, "There is no searcher 'optuna'. There are: random, grid, auto, tpe"),
         ({"searcher": tl.OptunaSearcher}, SettingsError, r"searcher=OptunaSearcher is a class. Make an object"),
         ({"searcher": optuna.samplers.TPESampler}, SettingsError, r"searcher=TPESampler is a class. Make an object"),
-        ({"searcher": optuna.create_study()}, SettingsError, "searcher=study.sampler"),
+        ({"searcher": optuna.create_study()}, SettingsError, "or an Optuna sampler, not"),
         ({"workers": 2, "resources_per_trial": {"extra_cpu": 3}}, SettingsError, "hold 2 together"),
         ({"resources_per_trial": {"cpu": 1, "gpu": 1}}, SettingsError, "the head trains nothing"),
         ({"datasets": {"train": "nowhere"}}, DataError, "there is no such file or folder"),

@@ -30,8 +30,8 @@ from tunelight.extras.scripts.style import (
     texts_of,
 )
 from tunelight.session.session import Session, get_session
-from tunelight.settings import Settings
-from tunelight.settings.checks import flatten
+from tunelight.settings import SETTINGS, Settings, check_setting
+from tunelight.settings.checks import flatten, plain_setting
 from tunelight.settings.code import Style, script_file
 
 if TYPE_CHECKING:
@@ -453,6 +453,47 @@ class Script:
             "validates or ends an epoch, by an evaluation of transformers' Trainer, by tunelight.report(metrics), or "
             f"by what is logged as {metric!r} with W&B, MLflow or TensorBoard, or printed as '{metric}: 0.4'."
         )
+
+
+_CARRIED: Final = (
+    *("metric", "mode", "backend", "cpus_per_worker", "resources_per_trial", "evaluation", "failures", "checkpoints"),
+    *("datasets", "data_cpus", "cache", "runtime_env", "address"),
+)
+"""Settings that the command of a trial names where they are not the defaults, beside its workers and its seed."""
+
+
+def train_command(config: Mapping[str, Any], recorded: Mapping[str, Any], seed: int) -> list[str]:
+    """Return tunelight's command that trains a configuration as a trial of a recorded sweep did."""
+    options = [] if recorded.get("resources_per_trial") else ["--workers", str(_workers(recorded))]
+    gpus = recorded.get("gpus_per_worker")
+    options += [*(["--gpus", f"{gpus:g}"] if gpus else []), "--seed", str(seed)]
+    for name in _CARRIED:
+        usual = "ddp" if name == "evaluation" else check_setting(name, SETTINGS[name].default)
+        if name in recorded and recorded[name] != plain_setting(usual):
+            value = recorded[name]
+            text = value if isinstance(value, str) and value.isidentifier() else json.dumps(value)
+            options += ["--set", f"{name}={text}"]
+    return Script.of(recorded["call"]).train(config, _shown(recorded), options)
+
+
+def launch_command(config: Mapping[str, Any], recorded: Mapping[str, Any], seed: int) -> list[str] | None:
+    """Return the command that does it without tunelight; None if none is known to do the same."""
+    gpus = recorded.get("gpus_per_worker") or 0
+    if recorded.get("backend") not in (None, "ddp") or gpus not in (0, 1):
+        return None
+    script, workers = Script.of(recorded["call"]), _workers(recorded)
+    return script.launch(config, _shown(recorded), workers, seed, gpus=bool(gpus))
+
+
+def _workers(recorded: Mapping[str, Any]) -> int:
+    workers = recorded.get("workers") or 1
+    return int(workers[-1] if isinstance(workers, list) else workers)
+
+
+def _shown(recorded: Mapping[str, Any]) -> str:
+    """Return the path of a sweep's script, as seen from its working directory."""
+    shown, cwd = Path(recorded["call"]["file"]), (recorded.get("run") or {}).get("cwd")
+    return str(shown.relative_to(cwd)) if cwd and shown.is_relative_to(cwd) else str(shown)
 
 
 def _set_variables(session: Session, imported: set[str], config: Mapping[str, Any]) -> None:
