@@ -16,7 +16,7 @@ import os
 import secrets
 import shutil
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatch
@@ -24,13 +24,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tunelight.errors import CheckpointError
-from tunelight.messages import CheckpointInfo, Report
+from tunelight.messages import CheckpointInfo
 from tunelight.stores import delete, delete_local, files_of, shown, store_of, sync_file, write_atomically
 
 FOLDER = "checkpoints"
 POINTER = "pointer.json"
-UNHEARD = "unheard.json"
-"""Beside a pointer: the reports up to its checkpoint that Tune had yet to hear when the trial was paused."""
 ACKED = "heard.json"
 """The file that says which report the driver received last."""
 ADOPTED = "adopted.json"
@@ -57,8 +55,7 @@ def where(number: int, between: int) -> str:
 
 def is_own(name: str) -> bool:
     """Tell whether this module writes, and uploads, the file with this path relative to the folder of a trial."""
-    beside = (f"checkpoint_*/{POINTER}", f"checkpoint_*/{UNHEARD}")
-    return name in (ACKED, ADOPTED) or name.startswith(f"{FOLDER}/") or any(fnmatch(name, one) for one in beside)
+    return name in (ACKED, ADOPTED) or name.startswith(f"{FOLDER}/") or fnmatch(name, f"checkpoint_*/{POINTER}")
 
 
 def temp_path(info: CheckpointInfo, start: str) -> Path:
@@ -284,26 +281,9 @@ def discard(path: Path) -> None:
     delete(path)
 
 
-def write_pointer(folder: str | os.PathLike[str], info: CheckpointInfo | None, unheard: Sequence[Report] = ()) -> None:
-    """Write a file into ``folder`` that names a checkpoint (None: the trial has none).
-
-    ``unheard``: the reports up to the checkpoint that Tune has yet to hear.
-    """
+def write_pointer(folder: str | os.PathLike[str], info: CheckpointInfo | None) -> None:
+    """Write a file into ``folder`` that names a checkpoint (None: the trial has none)."""
     write_json(Path(folder, POINTER), None if info is None else info.asdict())
-    if unheard:
-        write_json(Path(folder, UNHEARD), [asdict(report) for report in unheard])
-
-
-def read_unheard(folder: str | os.PathLike[str]) -> list[Report]:
-    """Return the reports that were written beside a pointer, in order."""
-    try:
-        reports = json.loads(Path(folder, UNHEARD).read_bytes())
-        return [
-            Report(**{**report, "checkpoint": _info(report["checkpoint"]), "notes": tuple(report["notes"])})
-            for report in reports
-        ]
-    except (OSError, ValueError, TypeError, KeyError):
-        return []
 
 
 def read_pointer(folder: str | os.PathLike[str]) -> CheckpointInfo | None:

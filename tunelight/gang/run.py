@@ -103,7 +103,6 @@ class ResilientRun:
         self._sleep, self._clock = sleep, clock
         self._phase: Training | Leaving | Failed | Over = Training()
         self._queue: deque[Report | Text] = deque()
-        self._unheard: tuple[Report, ...] = ()
         self._met_at: float | None = None
         self._read: CheckpointInfo | None = None
 
@@ -125,7 +124,7 @@ class ResilientRun:
         self._orders, self._stops = orders, False
         self.gang, self.started, self._leave = gang, True, leave or (lambda: None)
         self._phase, self._failures, self._met_at = Training(), FailureTally(self._policy), None
-        self._queue, self._unheard = deque(self._unheard), ()
+        self._queue = deque()
         self.base = self.resume
         if self.seconds is None and self.resume is not None:
             self.seconds = self.resume.seconds
@@ -152,19 +151,10 @@ class ResilientRun:
         """The checkpoint that the running start continues from, and that a rank may still have to read."""
         return self._read if self.training else None
 
-    def resume_from(
-        self, checkpoint: CheckpointInfo | None, number: int | None = None, unheard: Iterable[Report] = ()
-    ) -> None:
-        """Continue from a checkpoint at the next start.
-
-        Args:
-            checkpoint: where training continues.
-            number: the last report that was passed on, where it is another one now.
-            unheard: reports up to the checkpoint, to pass on first.
-        """
+    def resume_from(self, checkpoint: CheckpointInfo | None, number: int | None = None) -> None:
+        """Continue from a checkpoint at the next start; ``number``: the last report that was passed on, if another."""
         self.next = replace(self.next, resume=checkpoint)
         self.number = self.number if number is None else number
-        self._unheard = tuple(unheard)
 
     @property
     def waits(self) -> bool:
@@ -178,18 +168,12 @@ class ResilientRun:
         """
         if self.waits or not self.started or not isinstance(self._phase, Training):
             return False
-        arrived = next((event for event in self._arrived() if not isinstance(event, Wrote | Slow)), None)
+        arrived = next(
+            (event for event in (*self._queue, *self.gang.arrived) if not isinstance(event, Wrote | Slow)), None
+        )
         if isinstance(arrived, Report):
             return arrived.number > self.number
         return isinstance(arrived, Ended) and self.gang.ends_well(limit_s)
-
-    def unheard(self, upto: int) -> tuple[Report, ...]:
-        """Return the reports to number ``upto`` that have arrived and are yet to be passed on."""
-        reports = (event for event in self._arrived() if isinstance(event, Report))
-        return tuple(report for report in reports if self.number < report.number <= upto)
-
-    def _arrived(self) -> tuple[Event, ...]:
-        return (*self._queue, *self.gang.arrived)
 
     def answer(self, decision: Decision) -> None:
         """Send a decision to the ranks."""

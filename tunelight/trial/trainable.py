@@ -179,17 +179,17 @@ class GangTrainable(Trainable):
         trial, run, gang = self._trial, self._trial.run, self._gang
         # Under plain Tune a checkpoint may be written at any time.
         self._pausing = not self.spec.real_checkpoints or self.spec.start is not None
-        info, unheard = run.resume, tuple[Report, ...]()
+        info = run.resume
         if trial.of_last_report is None and gang.running and run.number:
-            saved = gang.save().checkpoint
+            saved = gang.save().checkpoint  # the ranks wait at that report: no scheduler pauses elsewhere
             if saved is not None:
                 trial.saved(saved)
             else:  # the trial ended first; its last report may have written one in the background
                 saved = next((info for info in checkpoints.find(trial.folder) if info.number == run.number), None)
-            if saved is not None:  # ranks that need no answer may be ahead of Tune
-                info, unheard = trial.kept.add(saved), run.unheard(saved.number)
-                run.resume_from(info, unheard=unheard)
-        checkpoints.write_pointer(checkpoint_dir, info, unheard)
+            if saved is not None:
+                info = trial.kept.add(saved)
+                run.resume_from(info)
+        checkpoints.write_pointer(checkpoint_dir, info)
         if info is not None and self.spec.real_checkpoints:
             checkpoints.copy_into(info, checkpoint_dir)
             trial.passed = info.number

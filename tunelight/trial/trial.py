@@ -15,7 +15,7 @@ from tunelight.compat.lightning import VARIABLE as LIGHTNING_VARIABLE
 from tunelight.errors import CheckpointError, TrialError
 from tunelight.gang.run import ResilientRun
 from tunelight.gang.spec import GangSpec
-from tunelight.messages import Adopt, CheckpointInfo, DatasetHandle, Report, WorkerError
+from tunelight.messages import Adopt, CheckpointInfo, DatasetHandle, WorkerError
 from tunelight.policies import Divergence
 from tunelight.resources import Reservation
 from tunelight.session.task import Home, Start, Task
@@ -178,17 +178,13 @@ class Trial:
         """
         left = None if pointer is None else checkpoints.import_from_tune(pointer, self.folder)
         self.passed = None if left is None else left.number
-        resume, unheard = None, list[Report]()
+        resume = None
         if pointer is not None and left is not None:
             own = Path(left.path).is_relative_to(self.folder)
             upto = (checkpoints.read_acked(self.folder) or 0) if own else 0  # its folder may be ahead of Tune's pointer
             resume = self._after_adoption(self._tell(checkpoints.resume_point(self.folder, upto, left)), upto)
-            unheard = [one for one in checkpoints.read_unheard(pointer) if one.number > max(number, upto)]
             number = resume.number if resume else left.number
-        if resume is not None and unheard:
-            self.run.resume_from(resume, unheard[0].number - 1, (one for one in unheard if one.number <= number))
-        else:
-            self.run.resume_from(resume, number)
+        self.run.resume_from(resume, number)
         self.kept.discard_after(number, self.folder)
         if resume is None and number and self.spec.soft_errors:  # its reports up to here are not passed on again
             self.say(f"was paused at report {number}, and no checkpoint is left: it starts from scratch")

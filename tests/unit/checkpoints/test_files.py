@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.kit.recording import written_checkpoint
 from tunelight.checkpoints import files as checkpoints
-from tunelight.messages import CheckpointInfo, Report
+from tunelight.messages import CheckpointInfo
 
 
 def write(trial: Path, number: int, value: float | None = None, text: str = "weights") -> CheckpointInfo:
@@ -98,17 +95,3 @@ def test_a_real_copy_beside_the_pointer_comes_first_and_a_moved_folder_still_fin
     (tmp_path / "a").rename(tmp_path / "b")
     (moved,) = checkpoints.find(tmp_path / "b")
     assert Path(moved.path).is_relative_to(tmp_path / "b")
-
-
-def test_reports_beside_a_pointer_are_read_as_they_were_written(tmp_path: Path) -> None:
-    info = CheckpointInfo("somewhere/report-000002.ckpt", 2, step=5, fit=0)
-    metrics = {"loss": math.nan, "shares": np.array([0.25, 0.75]), "name": "né"}
-    reports = [Report(1, {"loss": 0.5}, notes=("slow",)), Report(2, metrics, epoch=1, step=7, checkpoint=info)]
-    checkpoints.write_pointer(tmp_path, info, reports)
-    first, second = checkpoints.read_unheard(tmp_path)
-    assert first == reports[0]
-    assert second == replace(reports[1], metrics=second.metrics)
-    assert math.isnan(second.metrics.pop("loss"))
-    assert second.metrics == {"shares": [0.25, 0.75], "name": "né"}
-    (tmp_path / checkpoints.UNHEARD).write_text("[{")
-    assert checkpoints.read_unheard(tmp_path) == [] == checkpoints.read_unheard(tmp_path / "none")

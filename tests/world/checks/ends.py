@@ -24,7 +24,7 @@ def _end(ended: Ended, trial: TrialState) -> Iterator[str]:
     epochs = trial.history[-1]["epochs"] if trial.history else 0
     if trial.state != "DIVERGED" and any(math.isnan(report["loss"]) for report in trial.history):
         yield f"trial {trial.id} has reported NaN, and is {trial.state}"
-    if trial.branch is not None and trial.branch.number == EPOCHS:  # its parent had trained to its end
+    if trial.branch is not None and _trained_to(ended.trials[trial.branch.parent], trial.branch.number) == EPOCHS:
         if trial.state != "STOPPED" and "at which it began" not in str(trial.error):
             yield f"the branch {trial.id} has nothing to train, and is {trial.state}: {trial.error}"
     elif trial.failed:
@@ -38,3 +38,8 @@ def _end(ended: Ended, trial: TrialState) -> Iterator[str]:
         yield f"trial {trial.id} is {trial.state}: {trial.error}"
     elif trial.state == "STOPPED" and not trial.why and ended.world.settings["scheduler"] == "fifo":
         yield f"nobody is said to have stopped trial {trial.id}"
+
+
+def _trained_to(trial: TrialState, number: int) -> int:
+    """Return after which epoch a report was made; 0 without it."""
+    return next((report["epochs"] for report in trial.history if report["training_iteration"] == number), 0)
