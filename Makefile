@@ -33,7 +33,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # Two parts at once would share this machine's cores, and the benchmarks would measure each other.
 .NOTPARALLEL:
-.PHONY: differential help setup horovod demo test test-more apart test-full unit browser gpu lint format bench bench-short matrix matrix-short audit sbom docs site reference dist wheel-test clean distclean
+.PHONY: differential world help setup horovod demo test test-more apart test-full unit browser gpu lint format bench bench-short matrix matrix-short audit sbom docs site reference dist wheel-test clean distclean
 
 help:
 	@echo "make demo       set up, then run the digits sweep (20 trials of 2 workers) and write best.yaml"
@@ -47,6 +47,7 @@ help:
 	@echo "make gpu        what needs a GPU: tests and benchmarks; without one their short modes on CPUs"
 	@echo "make differential  N=500 random programs, each trained by Lightning's DDP and by tunelight"
 	@echo "                (SEED=; EACH=2: in how many ways; LIGHTNING=lightning: with that package)"
+	@echo "make world      sweeps on virtual time to which everything happens (FOR=3600: seconds; SEED=)"
 	@echo "make lint       ruff and mypy"
 	@echo "make format     let ruff rewrite what it can"
 	@echo "make horovod    install Horovod into .venv, built from source the first time (a C++ compiler, some minutes)"
@@ -126,6 +127,12 @@ EACH ?= 2
 LIGHTNING ?= pytorch_lightning
 differential: horovod
 	$(BIN)/python -m tests.differential --number $(N) --seed $(SEED) --each $(EACH) --lightning $(LIGHTNING) --shrink
+
+# Sweeps on virtual time to which everything happens, on two cores.
+FOR ?= 60
+world: setup
+	printf '%s\n' 0 500000 | xargs -P 2 -I FROM sh -c \
+		'$(BIN)/python -m tests.world --seconds $(FOR) --seed $$(($(SEED) % 100000 * 1000000 + FROM)) 2>/dev/null'
 
 lint: setup
 	$(BIN)/ruff check .

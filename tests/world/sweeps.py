@@ -31,6 +31,10 @@ SETTLES_S = 30.0
 """How long what it leaves behind may take to be gone."""
 
 
+_LATER = ("No space left", "was taken over by")
+"""What a driver says that ends, where the sweep goes on later."""
+
+
 class World:
     """One sweep's world.
 
@@ -119,7 +123,7 @@ class World:
                 process.kill("exit code 75")
             except Exception as error:  # noqa: BLE001 - looked at afterwards
                 others = any(one.alive and one.threads for one in self.drivers if one is not process)
-                if not others and not second and "No space left" not in str(error):
+                if not others and not second and not any(text in str(error) for text in _LATER):
                     self.error = error
                 process.kill(f"{type(error).__name__}: {error}")
             else:

@@ -47,6 +47,8 @@ class CheckpointWriter:
         away: True if this rank is on another node than rank 0.
         start: names this start of the trial, the same on all ranks; part of the names of temporary files.
         refused: tells the other ranks, or asks rank 0, whether the storage has refused its part of a file, too.
+        whole: called with the count of functions that have written here; returns on rank 0 once, if that was into a
+            folder, every rank has written its part.
         resume: the checkpoint that this start continues from; other ranks may still have to read it.
         clock: returns seconds; the clock of ``policy``.
     """
@@ -63,8 +65,10 @@ class CheckpointWriter:
         start: str = "",
         resume: str | None = None,
         refused: Callable[[str], bool] = lambda _: True,
+        whole: Callable[[int, bool], None] = lambda *_: None,
     ) -> None:
-        self._lead, self._refused_by_lead = lead, refused
+        self._lead, self._refused_by_lead, self._whole = lead, refused, whole
+        self._written = 0
         self._start, self._resume = start, resume
         self._away = away
         self._policy = policy
@@ -151,6 +155,7 @@ class CheckpointWriter:
         with suppress(OSError):  # writing into it raises the same error
             temp.parent.mkdir(parents=True, exist_ok=True)
         self._temp, self._later, self._in_hooks = str(temp), None, False
+        self._written += callable(checkpoint)
         try:
             if callable(checkpoint):
                 checkpoint(str(temp))
@@ -164,6 +169,8 @@ class CheckpointWriter:
         finally:
             self._temp = None
             later, self._later = self._later, None
+        if callable(checkpoint):
+            self._whole(self._written, temp.is_dir())
         if self._away and store_of(temp) and temp.is_dir():  # a file is rank 0's, on a disk that the nodes share
             delete_local(temp)
             raise CheckpointError(

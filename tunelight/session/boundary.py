@@ -161,6 +161,7 @@ class Boundary:
             start=f"{start.token}-{start.serial}",
             resume=None if start.resume is None else start.resume.path,
             refused=self._agreement.refused,
+            whole=self._agreement.whole,
         )
         """Writes checkpoints."""
         self._graphs = compiled_graphs()
@@ -491,6 +492,8 @@ def _plain(name: str, value: Any, note: Callable[[str], None]) -> Any:
 
 ANSWER_LIMIT_S = 3600.0
 """How long a report waits for a decision. Synchronous schedulers may take their time; none takes an hour."""
+PART_LIMIT_S = 600.0
+"""How long rank 0 waits for the other ranks' parts of a folder once it has written its own."""
 MEET_LIMIT_S = 5.0
 """How long rank 0 waits for the others at the end of a training step at which all are to leave; twice."""
 _ENDED, _WRITE, _SKIP, _READY = "ended", "write", "skip", "ready"
@@ -539,6 +542,23 @@ class Agreement:
             self._broadcast(turn, _SKIP)
             return True
         return await_message(self._channel, [turn], MEET_LIMIT_S, lambda: self._mailbox.aborted) is not None
+
+    def whole(self, count: int, folder: bool) -> None:
+        """Return once every rank has written its part of a ``folder``, on rank 0; ``count``: of checkpoints here.
+
+        Raises: GangError if one does not; TrialStopped after an abort.
+        """
+        for rank in range(1, self._place.world_size if folder and self._place.rank == 0 else 0):
+            turn = f"part {count}/{rank}"
+            if await_message(self._channel, [turn], PART_LIMIT_S, lambda: self._mailbox.aborted) is None:
+                raise GangError(
+                    f"Rank {rank} has not written its part of a folder within {PART_LIMIT_S:.0f} s after "
+                    "rank 0: every rank has to pass checkpoint=."
+                )
+        if self._place.rank > 0:
+            self._broadcast(f"part {count}/{self._place.rank}", _READY)
+            if count > 1:
+                self._channel.delete(f"part {count - 1}/{self._place.rank}")
 
     def agree(self, key: str, value: str, number: int, *, end: str = "", past: str = "") -> str:
         """Return rank 0's ``value`` of ``key``, after report ``number``. Raises: TrialStopped after an abort.

@@ -342,6 +342,26 @@ def test_callbacks_that_hold_a_session_can_be_copied(tmp_path: Path) -> None:
     assert copy.deepcopy({"callback": [one]}) == {"callback": [one]}
 
 
+def test_a_folder_is_a_checkpoint_once_every_rank_has_written_its_part(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, until=None)
+
+    def report(rank: int) -> None:
+        def write(path: str) -> None:
+            Path(path).mkdir(exist_ok=True)
+            time.sleep(0.2 * rank)
+            Path(path, f"part-{rank}").write_text("weights")
+
+        for loss in (2.0, 1.0):
+            ranks.sessions[rank].context.report({"loss": loss}, checkpoint=write)
+
+    assert ranks.each(report) == [None, None]
+    found = checkpoints.find(tmp_path)
+    assert len(found) == 2
+    for info in found:
+        assert sorted(path.name for path in Path(info.path).iterdir()) == ["part-0", "part-1"]
+        assert checkpoints.is_valid(info)
+
+
 @pytest.mark.parametrize("failing", [{0}, {1}, {0, 1}])
 def test_a_rank_whose_part_of_a_checkpoint_is_refused_alone_fails(
     tmp_path: Path, failing: set[int], monkeypatch: pytest.MonkeyPatch

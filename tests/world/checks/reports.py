@@ -18,7 +18,7 @@ def wrong(ended: Ended) -> Iterator[str]:
         for one in ended.trials.values()
     }
     for trial in ended.trials.values():
-        yield from _of(trial, states, ended.world.settings["seed"])
+        yield from _of(ended, trial, states)
 
     stopped: set[str] = set()
     for line in ended.lines:
@@ -28,25 +28,27 @@ def wrong(ended: Ended) -> Iterator[str]:
             stopped.add(line["trial"])
 
 
-def _of(trial: TrialState, states: Mapping[str, Mapping[int, int]], seed: int) -> Iterator[str]:
+def _of(ended: Ended, trial: TrialState, states: Mapping[str, Mapping[int, int]]) -> Iterator[str]:
     numbers = [report["training_iteration"] for report in trial.history]
     first = trial.branch.number if trial.branch is not None else 0
     if numbers != list(range(first + 1, first + len(numbers) + 1)):
         yield f"the reports of {trial.id} are {numbers}"
         return
-    state: Any = begun(trial_seed(seed, trial.id)) if trial.branch is None else states[trial.branch.parent].get(first)
+    state: Any = (
+        begun(trial_seed(ended.world.settings["seed"], trial.id))
+        if trial.branch is None
+        else states[trial.branch.parent].get(first)
+    )
     taken = {change["training_iteration"]: change["parent"] for change in trial.changes}
     for report in trial.history:
         number = report["training_iteration"]
         begins = [state]
-        if number > first + 1 and number - 1 in taken:  # at which of the other's reports is not known after a fault
+        if number > first + 1 and number - 1 in taken:
             begins += states[taken[number - 1]].values()
-        if (
-            found := next((one for begin in begins if (one := _trained(begin, report)) == report["state"]), None)
-        ) is None:
+        if all(_trained(begin, report) != report["state"] for begin in begins) and not ended.may_go_back(trial):
             yield f"report {number} of {trial.id} is not that of the undisturbed run"
             return
-        state = found
+        state = report["state"]
         if report["loss"] != loss_of(report["used"], state, report["epochs"]) and not math.isnan(report["loss"]):
             yield f"report {number} of {trial.id} has another loss than its training"
         if report["used"] != trial.config_at(number)["lr"]:
