@@ -120,7 +120,7 @@ def look_at_workers(trials: int) -> list[str]:
         left += outlived([*children, *alive({sample.pid for curve in ranks for sample in curve})])
     print(
         f"workers: {len(results)} trials of {RANKS} workers in {seconds:.0f} s; ASHA stopped "
-        f"{results.num_stopped} of them, {results.num_errors} failed.\n"
+        f"{results.counts['STOPPED']} of them, {results.counts['ERROR']} failed.\n"
     )
     every, count = 20 if judged else 1, min((len(curve) for curve in ranks), default=0)
     shown = sorted({0, *range(every - 1, count, every), count - 1}) if count else []
@@ -324,7 +324,7 @@ def forkservers() -> list[psutil.Process]:
 
 def failures(results: Any) -> list[str]:
     """Return how many trials failed, and why the first did; nothing where none did."""
-    return [f"{results.num_errors} trials failed: {results.errors[0].error}"] if results.num_errors else []
+    return [f"{results.counts['ERROR']} trials failed: {results.errors[0].error}"] if results.counts["ERROR"] else []
 
 
 def settle(look: Callable[[], list[str]]) -> list[str]:

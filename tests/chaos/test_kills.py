@@ -52,7 +52,7 @@ def train(config):
 if __name__ == "__main__":
     results = tl.run({"x": tl.uniform(0, 1)}, train, metric="loss", num_samples=8, workers=2, scheduler="fifo",
                      storage=sys.argv[1], name="s", callbacks=[], address="local")
-    print("RESULTS", len(results.trials), results.num_interrupted, results.best.value is not None, flush=True)
+    print("RESULTS", len(results.trials), results.counts["INTERRUPTED"], results.best.value is not None, flush=True)
     if len(sys.argv) > 2:
         time.sleep(60)
 """

@@ -42,7 +42,7 @@ if __name__ == "__main__":
     results = tl.run({"x": tl.uniform(0, 1)}, train, metric="loss", num_samples=4, workers=1, max_concurrent=1,
                      scheduler={"name": "asha", "max_t": 8, "reduction_factor": 2}, storage=storage, name="s",
                      resume=True, seed=3, address=address)
-    print("DONE", results.num_interrupted, flush=True)
+    print("DONE", results.counts["INTERRUPTED"], flush=True)
 """
 
 

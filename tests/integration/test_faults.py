@@ -79,7 +79,7 @@ def test_divergence_and_memory_are_infeasible_and_the_sweep_goes_on(ray4: Any, t
     configs = [{"bad": bad} for bad in bads]
     results = run({"bad": tl.choice(bads)}, infeasible, tmp_path, configs, max_concurrent=1, failures=2)
     assert [trial.state for trial in results.trials] == ["DIVERGED", "DIVERGED", "OOM", "OOM", "FINISHED"]
-    assert (results.num_diverged, results.num_oom, results.num_errors, results.errors) == (2, 2, 0, [])
+    assert (results.counts["DIVERGED"], results.counts["OOM"], results.counts["ERROR"], results.errors) == (2, 2, 0, [])
     assert [len(trial.history) for trial in results.trials] == [2, 1, 1, 1, 4]
     assert "loss is nan at report 2" in str(results.trials[0].error)
     assert "rank 1 " in str(results.trials[2].error)

@@ -87,8 +87,6 @@ def test_a_program_checks_plans_runs_watches_stops_and_exports(tmp_path: Path) -
             with anyio.fail_after(90):
                 while (await ask("show", sweep="second"))["state"] != "finished":
                     await anyio.sleep(0.5)
-            compared = await ask("compare", sweeps=["first", "second"])
-            assert compared["settings"]["max_epochs"] == {"first": 200, "second": 2}
             with anyio.fail_after(60):
                 while any(is_running(pid) for pid in pids):
                     await anyio.sleep(0.2)

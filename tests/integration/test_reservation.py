@@ -59,7 +59,7 @@ def test_three_cpus_hold_one_gang_at_once_and_nothing_deadlocks(ray4: Any, tmp_p
             results = run({"x": tl.uniform(0, 1)}, where, tmp_path, 12)
     finally:
         ray4.util.remove_placement_group(blocker)
-    assert results.num_finished == 12, [trial.error for trial in results.errors][:1]
+    assert results.counts["FINISHED"] == 12, [trial.error for trial in results.errors][:1]
     assert sampler.most == 1
     for trial in results.trials:
         names = [(trial.path / f"rank-{rank}.txt").read_text().split("_") for rank in range(2)]

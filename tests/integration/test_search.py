@@ -26,8 +26,8 @@ def test_tpe_under_asha_on_gangs_leaves_a_study_with_the_records_counts(ray4: An
     )  # fmt: skip
     assert not results.errors, results.errors[0].error
     study = results.to_study()
-    assert results.num_stopped
-    assert counts(study) == {"COMPLETE": results.num_finished, "PRUNED": results.num_stopped}
+    assert results.counts["STOPPED"]
+    assert counts(study) == {"COMPLETE": results.counts["FINISHED"], "PRUNED": results.counts["STOPPED"]}
     for trial, told in zip(results.trials, study.trials, strict=True):
         assert told.user_attrs["trial"] == trial.id
         assert told.params == trial.config

@@ -122,5 +122,5 @@ def test_a_time_budget_ends_the_sweep_and_keeps_what_was_reported(ray4: Any, tmp
         {"x": tl.uniform(0, 1)}, slow, metric="loss", num_samples=2, workers=1, scheduler="fifo", time_budget=12,
         storage=tmp_path, name="s", progress=False,
     )  # fmt: skip
-    assert results.num_interrupted == 2
+    assert results.counts["INTERRUPTED"] == 2
     assert results.best.history

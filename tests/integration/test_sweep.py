@@ -26,7 +26,7 @@ def test_a_fifo_sweep_trains_every_trial_to_its_end_and_is_read_back_and_exporte
     best = min((report["loss"], trial.id) for trial in results.trials for report in trial.history)
     assert (results.best.value, results.best.id) == best
     assert results.best_config == results.best.config
-    assert results.num_stopped == 0
+    assert results.counts["STOPPED"] == 0
 
     for name, read in (("best.yaml", yaml.safe_load), ("best.json", json.loads)):
         results.export_best(tmp_path / name)

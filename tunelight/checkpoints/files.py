@@ -365,20 +365,6 @@ def read_acked(trial_dir: str | os.PathLike[str]) -> int | None:
     return None
 
 
-def cannot_go_on(trial_id: str, number: int, lost: CheckpointInfo | None) -> CheckpointError:
-    """Return the error for a paused trial that cannot continue."""
-    paused = f"Trial {trial_id} was paused at report {number}"
-    if lost is None:
-        return CheckpointError(
-            f"{paused} without a checkpoint, so it cannot continue. Use tunelight.TuneReportCheckpointCallback, or a "
-            "scheduler that does not pause."
-        )
-    return CheckpointError(
-        f"{paused}, but the checkpoint {lost.path} is torn or gone, and so is what was before it. Whatever deletes "
-        "files in a sweep's folder while it runs has to leave those of trials that are not over."
-    )
-
-
 def pinned(trial_dir: str | os.PathLike[str]) -> set[str]:
     """Return the paths of checkpoints that pointers in a trial's folder name."""
     _bring(Path(trial_dir), f"checkpoint_*/{POINTER}")

@@ -34,7 +34,7 @@ from tunelight.settings.checks import flatten
 from tunelight.space.files import YamlFile
 from tunelight.stores.masking import masked
 
-_READING: Final = ("list", "show", "compare")
+_READING: Final = ("list", "show")
 _ENDING: Final = ("stop",)
 _INSTRUCTIONS: Final = (
     "Hyperparameter sweeps of tunelight. `check` and `plan` a space, `run` it (it returns once the sweep has begun), "
@@ -78,7 +78,7 @@ def make_server(folder: Path, storage: str) -> SweepServer:
     """Return the server for spaces below ``folder`` and sweeps in ``storage``."""
     server, tools = SweepServer("tunelight", instructions=_INSTRUCTIONS, log_level="WARNING"), Tools(folder, storage)
     for tool in (
-        *(tools.check, tools.plan, tools.run, tools.list_, tools.show, tools.compare, tools.stop),
+        *(tools.check, tools.plan, tools.run, tools.list_, tools.show, tools.stop),
         *(tools.enqueue, tools.branch, tools.set_, tools.best, tools.report),
     ):
         name = tool.__name__.rstrip("_")
@@ -244,29 +244,6 @@ class Tools:
         return brief({**about, "top": best, "since": size}, items=_MOST_TRIALS)
 
     @_alone
-    def compare(self, sweeps: list[str]) -> str:
-        """Compare sweeps of one metric: best values, and the settings and best configurations where they differ."""
-        if len(set(sweeps)) < 2:
-            names = first_of([found.folder.name for found in list_sweeps(self._storage)], _MOST_ITEMS)
-            raise SettingsError(f"compare takes two sweeps or more. There are: {names}.")
-        found = [self._results(name) for name in sweeps]
-        if len({(each.metric, each.mode) for each in found}) > 1:
-            listed = "; ".join(f"{each.name} by {each.metric} ({each.mode})" for each in found)
-            raise SettingsError(f"Only sweeps of one metric and mode can be compared: {listed}.")
-        configs = {each.name: flatten(each.best.plain_config) if each.top(1) else {} for each in found}
-        settings = {
-            each.name: {
-                key: value
-                for key, value in each._settings.items()
-                if key in SETTINGS and not isinstance(value, Mapping)
-            }
-            for each in found
-        }
-        return brief({
-            "sweeps": [self._about(each) for each in found],
-            "settings": _differing(settings), "best_configs": _differing(configs),
-        }, items=_MOST_TRIALS)  # fmt: skip
-
     def stop(self, sweep: str, trial: str | None = None) -> str:
         """Stop a trial of a running sweep, or without one the sweep, which can be resumed."""
         return self._ask(sweep, "stop", trial)
@@ -440,13 +417,6 @@ def _changed(results: SweepResults, since: int) -> dict[str, Any]:
             notes.append(line.get("text") or line.get("said"))
     shown = {key: trials[key] for key in list(trials)[-_MOST_TRIALS // 2 :]}
     return {"trials": len(trials), "latest": shown, "notes": notes[-3:]}
-
-
-def _differing(values: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the keys whose values differ, each with the values by sweep."""
-    keys = dict.fromkeys(key for each in values.values() for key in each)
-    by_key = {key: {name: each.get(key) for name, each in values.items()} for key in keys}
-    return {key: each for key, each in by_key.items() if len({repr(value) for value in each.values()}) > 1}
 
 
 def _sets(settings: Mapping[str, Any] | None, space: Any = None) -> list[str]:

@@ -226,34 +226,9 @@ class SweepResults:
         return [trial for trial in self.every_trial if trial.state == storage.ERROR]
 
     @property
-    def num_stopped(self) -> int:
-        """How many trials the scheduler stopped early."""
-        return self._state.counts[storage.STOPPED]
-
-    @property
-    def num_finished(self) -> int:
-        """How many trials ended by themselves."""
-        return self._state.counts[storage.FINISHED]
-
-    @property
-    def num_errors(self) -> int:
-        """How many trials failed."""
-        return self._state.counts[storage.ERROR]
-
-    @property
-    def num_diverged(self) -> int:
-        """How many trials were ended because their metric became NaN, infinite or exploded."""
-        return self._state.counts[storage.DIVERGED]
-
-    @property
-    def num_oom(self) -> int:
-        """How many trials ran out of memory."""
-        return self._state.counts[storage.OOM]
-
-    @property
-    def num_interrupted(self) -> int:
-        """How many trials were cut off with their sweep (Ctrl-C, time budget)."""
-        return self._state.counts[storage.INTERRUPTED]
+    def counts(self) -> dict[str, int]:
+        """How many trials are in each state, as ``counts["FINISHED"]``."""
+        return dict(self._state.counts)
 
     def __len__(self) -> int:
         return len(self.trials)

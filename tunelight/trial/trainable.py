@@ -181,14 +181,15 @@ class GangTrainable(Trainable):
         self._pausing = not self.spec.real_checkpoints or self.spec.start is not None
         info = run.resume
         if trial.of_last_report is None and gang.running and run.number:
-            saved = gang.save().checkpoint  # the ranks wait at that report: no scheduler pauses elsewhere
+            saved = gang.save().checkpoint
             if saved is not None:
                 trial.saved(saved)
             else:  # the trial ended first; its last report may have written one in the background
                 saved = next((info for info in checkpoints.find(trial.folder) if info.number == run.number), None)
             if saved is not None:
-                info = trial.kept.add(saved)
-                run.resume_from(info)
+                run.resume_from(info := trial.kept.add(saved))
+            if info is not None and info.number > run.number:  # what Tune has not heard of is reported again
+                info, _ = checkpoints.resume_point(trial.folder, run.number)
         checkpoints.write_pointer(checkpoint_dir, info)
         if info is not None and self.spec.real_checkpoints:
             checkpoints.copy_into(info, checkpoint_dir)

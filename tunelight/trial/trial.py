@@ -189,7 +189,10 @@ class Trial:
         if resume is None and number and self.spec.soft_errors:  # its reports up to here are not passed on again
             self.say(f"was paused at report {number}, and no checkpoint is left: it starts from scratch")
         elif resume is None and number:
-            self.unable = checkpoints.cannot_go_on(self.id, number, left)
+            self.unable = CheckpointError(
+                f"Trial {self.id} was paused at report {number}, and no checkpoint of it is left. Report with one, or "
+                "take a scheduler that does not pause; delete no files in a sweep's folder while it runs."
+            )
 
     def recover(self) -> None:
         """Find the checkpoint to resume from, if the trial has trained before and Tune does not know."""

@@ -71,7 +71,12 @@ def test_counts_are_by_how_trials_ended(written):
     for state in ("FINISHED", "STOPPED", "STOPPED", "ERROR", "INTERRUPTED"):
         written.trial(0.5, state=state, error=ERROR if state == "ERROR" else None)
     found = written.load()
-    assert (found.num_finished, found.num_stopped, found.num_errors, found.num_interrupted) == (1, 2, 1, 1)
+    assert (found.counts["FINISHED"], found.counts["STOPPED"], found.counts["ERROR"], found.counts["INTERRUPTED"]) == (
+        1,
+        2,
+        1,
+        1,
+    )
 
 
 def test_errors_are_the_trials_that_failed_with_rank_and_traceback(three):
@@ -358,7 +363,7 @@ def test_diverged_and_oom_are_counted_and_no_errors(written: Writer) -> None:
     written.trial(0.6, state="DIVERGED", error={"type_name": "FloatingPointError", "message": "loss is nan"})
     written.trial(state="OOM", error={**ERROR, "type_name": "MemoryError"})
     results = written.load()
-    assert (results.num_diverged, results.num_oom, results.num_errors, results.errors) == (1, 1, 0, [])
+    assert (results.counts["DIVERGED"], results.counts["OOM"], results.counts["ERROR"], results.errors) == (1, 1, 0, [])
     assert list(results.dataframe()["state"]) == ["FINISHED", "DIVERGED", "OOM"]
     assert "1 finished, 1 diverged, 1 oom" in results.summary()
     assert results.trials[1].error == "FloatingPointError: loss is nan"

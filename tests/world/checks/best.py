@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 
 from tests.world.checks import Ended
+from tests.world.ranks import saved_in
 from tunelight.checkpoints import files
 
 
@@ -27,7 +27,7 @@ def wrong(ended: Ended) -> Iterator[str]:
     if best.metrics["loss"] != least[0]:
         yield f"the best loss is {least}, and results.best says {best.metrics['loss']}"
     elif best.checkpoint is not None and best.checkpoint.name == files.file_name(least[2]):
-        if json.loads(best.checkpoint.read_text())["state"] != losses[least]["state"]:
+        if saved_in(best.checkpoint)["state"] != losses[least]["state"]:
             yield f"the checkpoint {best.checkpoint.name} of the best trial is another training than its report"
     elif not ended.stopped and not any("disk" in text for text in ended.world.faults):
         yield f"the best trial {best.id} has the checkpoint {best.checkpoint}, not that of report {least[2]}"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from tests.world.checks import Ended
+from tests.world.ranks import saved_in
 from tunelight.checkpoints import files
 
 
@@ -17,5 +17,5 @@ def wrong(ended: Ended) -> Iterator[str]:
             name, state = Path(info.path).name, reports.get(info.number)
             if not files.is_valid(info):
                 yield f"{trial.id}: {name} is not what its checksum says"
-            elif not info.between and state not in (None, json.loads(Path(info.path).read_text())["state"]):
+            elif not info.between and state not in (None, saved_in(Path(info.path))["state"]):
                 yield f"{trial.id}: {name} is another training than report {info.number}"
