@@ -101,7 +101,7 @@ def test_asha_decides_as_the_rule_in_any_order(seed: int) -> None:
             result |= (
                 {"training_iteration": at[trial]} if unit == "epochs" else {"epoch": event}
             )  # which counts nothing
-            wanted = rule.goes_on(dealt.setdefault(trial, asha.bracket_of(trial)), trial, at[trial], value)
+            wanted = rule.goes_on(dealt.setdefault(trial, asha._bracket_of[trial]), trial, at[trial], value)
             got = asha.on_trial_result(TUNE, trials[trial], result)
             assert (got == "CONTINUE") is wanted, (event, trial, at[trial], value)
             told = trials[trial].temporary_state.ray_actor.told

@@ -19,7 +19,6 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,7 +54,7 @@ def where(number: int, between: int) -> str:
 
 def is_own(name: str) -> bool:
     """Tell whether this module writes, and uploads, the file with this path relative to the folder of a trial."""
-    return name in (ACKED, ADOPTED) or name.startswith(f"{FOLDER}/") or fnmatch(name, f"checkpoint_*/{POINTER}")
+    return name in (ACKED, ADOPTED) or name.startswith(f"{FOLDER}/") or name.endswith(f"/{POINTER}")
 
 
 def temp_path(info: CheckpointInfo, start: str) -> Path:

@@ -47,8 +47,7 @@ class CheckpointWriter:
         away: True if this rank is on another node than rank 0.
         start: names this start of the trial, the same on all ranks; part of the names of temporary files.
         refused: tells the other ranks, or asks rank 0, whether the storage has refused its part of a file, too.
-        whole: called with the count of functions that have written here; returns on rank 0 once, if that was into a
-            folder, every rank has written its part.
+        whole: called once a function has written, with how many have; on rank 0 it waits for all parts of a folder.
         resume: the checkpoint that this start continues from; other ranks may still have to read it.
         clock: returns seconds; the clock of ``policy``.
     """

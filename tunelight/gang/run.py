@@ -168,9 +168,7 @@ class ResilientRun:
         """
         if self.waits or not self.started or not isinstance(self._phase, Training):
             return False
-        arrived = next(
-            (event for event in (*self._queue, *self.gang.arrived) if not isinstance(event, Wrote | Slow)), None
-        )
+        arrived = next((one for one in (*self._queue, *self.gang.arrived) if not isinstance(one, Wrote | Slow)), None)
         if isinstance(arrived, Report):
             return arrived.number > self.number
         return isinstance(arrived, Ended) and self.gang.ends_well(limit_s)

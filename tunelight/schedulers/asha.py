@@ -120,10 +120,6 @@ class ASHA(GangScheduler):
         """Return the rungs of a bracket, ascending, in units of ``time_attr``."""
         return [rung.milestone for rung in self._brackets[bracket]]
 
-    def bracket_of(self, trial_id: str) -> int:
-        """Return the bracket of a trial. Raises: KeyError for one that was never added."""
-        return self._bracket_of[trial_id]
-
     def initial_decision(self) -> Continue:
         """Return the first report of a new trial that needs an answer."""
         return Continue(until=1 if self.time_attr != TRAINING_ITERATION else self._bound(self._brackets[0], 0))

@@ -493,7 +493,7 @@ def _plain(name: str, value: Any, note: Callable[[str], None]) -> Any:
 ANSWER_LIMIT_S = 3600.0
 """How long a report waits for a decision. Synchronous schedulers may take their time; none takes an hour."""
 PART_LIMIT_S = 600.0
-"""How long rank 0 waits for the other ranks' parts of a folder once it has written its own."""
+"""How long rank 0 waits for the others' parts of a folder."""
 MEET_LIMIT_S = 5.0
 """How long rank 0 waits for the others at the end of a training step at which all are to leave; twice."""
 _ENDED, _WRITE, _SKIP, _READY = "ended", "write", "skip", "ready"
@@ -551,10 +551,8 @@ class Agreement:
         for rank in range(1, self._place.world_size if folder and self._place.rank == 0 else 0):
             turn = f"part {count}/{rank}"
             if await_message(self._channel, [turn], PART_LIMIT_S, lambda: self._mailbox.aborted) is None:
-                raise GangError(
-                    f"Rank {rank} has not written its part of a folder within {PART_LIMIT_S:.0f} s after "
-                    "rank 0: every rank has to pass checkpoint=."
-                )
+                late = f"Rank {rank} has not written its part of a folder within {PART_LIMIT_S:.0f} s after rank 0"
+                raise GangError(f"{late}: every rank has to pass checkpoint=.")
         if self._place.rank > 0:
             self._broadcast(f"part {count}/{self._place.rank}", _READY)
             if count > 1:

@@ -177,7 +177,6 @@ class GangTrainable(Trainable):
         the trial here: Tune calls this before a pause, when other trials need the gang's additional workers.
         """
         trial, run, gang = self._trial, self._trial.run, self._gang
-        # Under plain Tune a checkpoint may be written at any time.
         self._pausing = not self.spec.real_checkpoints or self.spec.start is not None
         info = run.resume
         if trial.of_last_report is None and gang.running and run.number:

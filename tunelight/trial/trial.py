@@ -173,8 +173,8 @@ class Trial:
     def load(self, pointer: str | os.PathLike[str] | None, number: int) -> None:
         """Resume from the checkpoint that Tune's checkpoint points to, or from a later one in the trial's folder.
 
-        ``number``: the report at which Tune has paused it. Without a checkpoint it starts from scratch; under a plain
-        Tuner, where its code may write none at all, ``unable`` says so.
+        ``number``: the report at which Tune has paused it. Without a checkpoint it starts from scratch, or,
+        under a plain Tuner, ``unable`` says so.
         """
         left = None if pointer is None else checkpoints.import_from_tune(pointer, self.folder)
         self.passed = None if left is None else left.number

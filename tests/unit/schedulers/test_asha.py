@@ -105,7 +105,7 @@ def test_brackets_start_later_and_share_the_trials_by_weight():
     assert [asha.milestones(s) for s in range(3)] == [[1, 4, 16], [4, 16], [16]]
     for i in range(232):
         add(asha, str(i))
-    dealt = [asha.bracket_of(str(i)) for i in range(232)]
+    dealt = [asha._bracket_of[str(i)] for i in range(232)]
     weights = [4**3 / 4, 4**2 / 3, 4**1 / 2]  # the same budget each: eta^m / (m + 1)
     for bracket, weight in enumerate(weights):
         assert dealt.count(bracket) == pytest.approx(232 * weight / sum(weights), abs=1)
@@ -167,7 +167,7 @@ def test_a_gang_is_told_how_far_it_may_run(settings, until):
 def test_a_later_bracket_runs_on_from_its_first_report():
     asha = make_asha(brackets=2)
     trials = [add(asha, str(i), FakeHandle()) for i in range(8)]
-    late = next(t for t in trials if asha.bracket_of(t.trial_id) == 1)
+    late = next(t for t in trials if asha._bracket_of[t.trial_id] == 1)
     report(asha, late, 1, 0.5)
     assert late.temporary_state.ray_actor.decisions == [Continue(until=4)]
 
