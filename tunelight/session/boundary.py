@@ -555,8 +555,7 @@ class Agreement:
                 raise GangError(f"{late}: every rank has to pass checkpoint=.")
         if self._place.rank > 0:
             self._broadcast(f"part {count}/{self._place.rank}", _READY)
-            if count > 1:
-                self._channel.delete(f"part {count - 1}/{self._place.rank}")
+            self._channel.delete(f"part {count - 1}/{self._place.rank}")
 
     def agree(self, key: str, value: str, number: int, *, end: str = "", past: str = "") -> str:
         """Return rank 0's ``value`` of ``key``, after report ``number``. Raises: TrialStopped after an abort.

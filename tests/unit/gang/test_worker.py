@@ -463,6 +463,20 @@ def test_a_clean_up_that_fails_costs_the_worker_and_not_the_trial(trial: Any, mo
     assert left.startswith("a clean-up that failed: TypeError")
 
 
+def test_a_failure_is_told_where_the_runs_of_trackers_cannot_be_ended(
+    trial: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(config: Any) -> None:
+        raise ValueError("no such lr")
+
+    def end_runs(_: Any, *, failed: bool) -> tuple[str, ...]:
+        raise OSError("no way to the tracker")
+
+    monkeypatch.setattr(GangWorker, "_end_runs", end_runs)
+    (left,) = trial(fails)
+    assert left == "an end that failed: OSError: no way to the tracker"
+
+
 @pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="needs torch 2.9")
 def test_precision_that_a_trial_sets_by_torchs_newer_settings_is_put_back(trial: Any) -> None:
     def trains(config: Any) -> None:
