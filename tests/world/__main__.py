@@ -133,7 +133,7 @@ def _shrink(seed: int, kind: str | None) -> int:
         less = [other for other in planned if other is not one]
         if _check(wrong := apart(Sweep(seed, kind, less)).wrong) == _check(first):
             planned, first = less, wrong
-    kept = {"was": "TODO: say what was wrong", "seed": seed, "kind": kind, "faults": planned}
+    kept = {"was": "", "seed": seed, "kind": kind, "faults": planned}
     path = FOUND / f"seed_{seed}.json"
     path.write_text(json.dumps(kept, indent=1) + "\n")
     sys.stdout.write(f"{first}Wrote {path}: give it a name, and its sentence.\n")

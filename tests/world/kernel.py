@@ -292,6 +292,10 @@ class Kernel:
             error, thread.pending = thread.pending, None
             raise error
 
+    def cut_s(self, *processes: Process | None) -> float:
+        """Return for how long nothing passes between processes, because the node of one is cut off."""
+        return max([0.0, *(float(one.node.cut_until) - self.now for one in processes if one is not None)])
+
     def sleep(self, seconds: float) -> None:
         """Wait so many seconds."""
         Wait(self).wait(max(seconds, _TICK_S))

@@ -47,8 +47,8 @@ class Store:
         import torch.distributed as dist
 
         if self._kernel.here is not self._server:
-            cut_s = max(self._kernel.here.node.cut_until, self._server.node.cut_until) - self._kernel.now
-            self._kernel.sleep(max(0.0, cut_s) + self._kernel.rng.uniform(0.0001, 0.001))
+            cut_s = self._kernel.cut_s(self._kernel.here, self._server)
+            self._kernel.sleep(cut_s + self._kernel.rng.uniform(0.0001, 0.001))
         if not self._server.alive:
             raise dist.DistNetworkError("Connection reset by peer")
 

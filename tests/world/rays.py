@@ -129,10 +129,6 @@ class Group:
     def __hash__(self) -> int:
         return hash(self._hex)
 
-    @property
-    def bundle_count(self) -> int:
-        return len(self.bundle_specs)
-
     def ready(self) -> Ref:
         return self._ready
 
@@ -254,15 +250,13 @@ class Actor:
         kernel, sender = self.rays.kernel, self.rays.kernel.here
         ref = Ref(sender)
         sent = copied((args, kwargs))
-        arrives = max(self._arrivals.get(sender, 0.0) + 1e-9, kernel.now + self._latency_s(sender))
+        arrives = max(
+            self._arrivals.get(sender, 0.0) + 1e-9,
+            kernel.now + kernel.cut_s(self.process, sender) + self.rays.latency_s(),
+        )
         self._arrivals[sender] = arrives
         kernel.after(arrives - kernel.now, lambda: self._arrive(method, sent, ref))
         return ref
-
-    def _latency_s(self, other: Process | None) -> float:
-        """Return how long a message takes between its process and another."""
-        ends = [one.node.cut_until for one in (self.process, other) if one is not None]
-        return max(0.0, max(ends, default=0.0) - self.rays.kernel.now) + self.rays.latency_s()
 
     def _arrive(self, method: str, sent: Any, ref: Ref) -> None:
         if self.dead is not None:
@@ -309,7 +303,7 @@ class Actor:
             if ref.owner is None or ref.owner.alive:
                 ref.end(value, error)
 
-        self.rays.kernel.after(self._latency_s(ref.owner), arrive)
+        self.rays.kernel.after(self.rays.kernel.cut_s(self.process, ref.owner) + self.rays.latency_s(), arrive)
 
     def die(self, why: str) -> None:
         """End it, if it has not ended."""

@@ -57,19 +57,18 @@ class World:
         self.settings: dict[str, Any] = {}
         self.done: list[tuple[str, Any]] = []
 
-    @property
-    def driven(self) -> bool:
-        """Whether a driver lives."""
-        return any(driver.alive and driver.threads for driver in self.drivers)
+    def driven(self, *, but: Process | None = None) -> bool:
+        """Tell whether a driver lives, other than this one."""
+        return any(driver.alive and driver.threads for driver in self.drivers if driver is not but)
 
     def owners(self) -> list[Owner]:
-        """Return those that the sweep has had."""
+        """Return the sweep's owners, in order."""
         owners = Owners(self.folder / "sweep")
         return [owners.read(generation) for generation in range(1, owners.newest() + 1)]
 
     def resume(self) -> None:
         """Start another driver, which goes on with the sweep, unless one does."""
-        if self.results is None and self.error is None and not self.driven:
+        if self.results is None and self.error is None and not self.driven():
             if self.rays.nodes_alive():
                 self.drive()
             else:
@@ -122,8 +121,7 @@ class World:
             except PreemptedError:
                 process.kill("exit code 75")
             except Exception as error:  # noqa: BLE001 - looked at afterwards
-                others = any(one.alive and one.threads for one in self.drivers if one is not process)
-                if not others and not second and not any(text in str(error) for text in _LATER):
+                if not self.driven(but=process) and not second and not any(text in str(error) for text in _LATER):
                     self.error = error
                 process.kill(f"{type(error).__name__}: {error}")
             else:

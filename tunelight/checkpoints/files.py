@@ -19,6 +19,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Literal
 
@@ -54,7 +55,7 @@ def where(number: int, between: int) -> str:
 
 def is_own(name: str) -> bool:
     """Tell whether this module writes, and uploads, the file with this path relative to the folder of a trial."""
-    return name in (ACKED, ADOPTED) or name.startswith(f"{FOLDER}/") or name.endswith(f"/{POINTER}")
+    return name in (ACKED, ADOPTED) or name.startswith(f"{FOLDER}/") or fnmatch(name, f"checkpoint_*/{POINTER}")
 
 
 def temp_path(info: CheckpointInfo, start: str) -> Path:
@@ -396,14 +397,9 @@ def _companion(path: Path) -> Path:
 
 def _read(path: Path) -> CheckpointInfo | None:
     try:
-        return _info(json.loads(path.read_bytes()))
-    except (OSError, ValueError, TypeError, AttributeError):
+        return CheckpointInfo(**json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError, AttributeError):  # also of a trial without one
         return None
-
-
-def _info(data: dict[str, Any] | None) -> CheckpointInfo | None:
-    """Return the checkpoint that plain data describe."""
-    return None if data is None else CheckpointInfo(**data)
 
 
 def _measure(path: Path) -> tuple[int, str]:

@@ -310,11 +310,12 @@ class GangWorker:
         self._left, self._stop_reason = (), None
         try:
             with self._output(task, start, post):
-                done = self._train(task, start, box)
-                late = self._end_runs(failed=done.error is not None or box.mailbox.aborted is not None)
-                if done.error is not None:
-                    post(done)  # first, so that peers end soon; ``leave`` waits for the clean-up
-                ended = done
+                ended = self._train(task, start, box)
+                try:
+                    late = self._end_runs(failed=ended.error is not None or box.mailbox.aborted is not None)
+                finally:
+                    if ended.error is not None:
+                        post(ended)  # first, so that peers end soon; ``leave`` waits for the clean-up
                 parted = self._clean_up(task, late)
             if task.terminal is None:
                 first = self._place is None or self._place.local_rank == 0  # of this node's, the last to need it

@@ -548,14 +548,15 @@ class Agreement:
 
         Raises: GangError if one does not; TrialStopped after an abort.
         """
-        for rank in range(1, self._place.world_size if folder and self._place.rank == 0 else 0):
+        if self._place.rank > 0:
+            self._broadcast(f"part {count}/{self._place.rank}", _READY)
+            self._channel.delete(f"part {count - 1}/{self._place.rank}")
+            return
+        for rank in range(1, self._place.world_size) if folder else ():
             turn = f"part {count}/{rank}"
             if await_message(self._channel, [turn], PART_LIMIT_S, lambda: self._mailbox.aborted) is None:
                 late = f"Rank {rank} has not written its part of a folder within {PART_LIMIT_S:.0f} s after rank 0"
                 raise GangError(f"{late}: every rank has to pass checkpoint=.")
-        if self._place.rank > 0:
-            self._broadcast(f"part {count}/{self._place.rank}", _READY)
-            self._channel.delete(f"part {count - 1}/{self._place.rank}")
 
     def agree(self, key: str, value: str, number: int, *, end: str = "", past: str = "") -> str:
         """Return rank 0's ``value`` of ``key``, after report ``number``. Raises: TrialStopped after an abort.

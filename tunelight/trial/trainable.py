@@ -307,7 +307,7 @@ class GangTrainable(Trainable):
             error = head_error(GangError(message))
             if not stopped or not self.spec.soft_errors:
                 raise TrialError(error)
-            return {DONE: True, TRAINING_ITERATION: 0, RESULT_KEY: {"error": {**error.asdict(), "state": "STOPPED"}}}
+            return self._over(error, "STOPPED")
         return {RESULT_DUPLICATE: True, DONE: True}
 
     def _failed(self, error: WorkerError) -> dict[str, Any]:
@@ -322,11 +322,12 @@ class GangTrainable(Trainable):
                 raise TrialError(error)  # Tune may retry on other nodes
         if not self.spec.soft_errors:
             raise TrialError(error)
-        return {
-            DONE: True,
-            TRAINING_ITERATION: self._trial.run.number,
-            RESULT_KEY: {**self._extras(None), "error": {**masked_error(error.asdict()), "state": classify(error)}},
-        }
+        return self._over(error, classify(error))
+
+    def _over(self, error: WorkerError, state: str) -> dict[str, Any]:
+        """Return the result that ends a trial in a state, with what is told of it."""
+        told = {**self._extras(None), "error": {**masked_error(error.asdict()), "state": state}}
+        return {DONE: True, TRAINING_ITERATION: self._trial.run.number, RESULT_KEY: told}
 
     def _extras(self, report: Report | None) -> dict[str, Any]:
         """Return the part of a result that tunelight's callbacks on the driver read."""

@@ -437,14 +437,16 @@ def trial(mine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     worker = worker_of_one(GpuMemory(1, mine.cuda), gpu=0)
     serials = itertools.count(1)
 
-    def run(train: Callable[..., object], *, job: bool = False) -> tuple[str, ...]:
+    def run(train: Callable[..., object], *, job: bool = False, told: str = "") -> tuple[str, ...]:
         def trains(config: Any) -> None:
             train(config)
             report({"loss": 1.0})
 
         box = begin(worker, trains, next(serials), tmp_path, job=job)
         worker._thread.join(60)
-        assert (end_of(box).error is not None) is (train.__name__ == "fails")
+        error = end_of(box).error
+        assert (error is not None) is (train.__name__ == "fails")
+        assert error is None or told in error.message
         return tuple(worker._left)
 
     yield run
@@ -473,7 +475,7 @@ def test_a_failure_is_told_where_the_runs_of_trackers_cannot_be_ended(
         raise OSError("no way to the tracker")
 
     monkeypatch.setattr(GangWorker, "_end_runs", end_runs)
-    (left,) = trial(fails)
+    (left,) = trial(fails, told="no such lr")
     assert left == "an end that failed: OSError: no way to the tracker"
 
 

@@ -1,4 +1,4 @@
-"""OptunaSearcher: what it suggests, also near priors, what its study is told, and what comes back from a record."""
+"""OptunaSearcher: what it suggests, what its study is told, and what comes back from a record."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import pkgutil
 from collections.abc import Iterator
@@ -37,7 +36,7 @@ class Ended:
         """
         return trial.branch is None and bool(trial.changes)
 
-    @functools.cached_property
+    @property
     def stopped(self) -> bool:
         """Whether a person may have stopped the sweep before its end."""
         return self.tried("stop_sweep") > 0

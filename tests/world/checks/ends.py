@@ -1,4 +1,4 @@
-"""Each trial comes to a good end, or to the one that its training code brought about, and the user is told so."""
+"""Each trial finishes or is stopped, unless its training code failed: then its error says how."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each run of a sweep ends once. (That a driver returns results of a sweep that it has lost is told by the world.)"""
+"""Each run of a sweep ends once; `World.drive` checks that no driver returns results of a sweep that it has lost."""
 
 from __future__ import annotations
 
