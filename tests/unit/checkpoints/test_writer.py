@@ -16,7 +16,7 @@ import torch
 
 from tests.kit.recording import Clock
 from tunelight.checkpoints import files as checkpoints
-from tunelight.checkpoints.policy import FREE_S, CheckpointPolicy, Checkpoints
+from tunelight.checkpoints.policy import FREE_S, CheckpointPolicy
 from tunelight.checkpoints.writer import CheckpointWriter
 from tunelight.compat.lightning import TorchCheckpointIO
 from tunelight.errors import CheckpointError
@@ -89,14 +89,6 @@ def test_what_checkpoints_cost_stays_under_their_share_of_the_time() -> None:
             written += 1
     assert policy.blocked_s <= FREE_S + 0.05 * now
     assert written == pytest.approx(0.05 * now / 2.0, abs=2)  # and the share is used
-
-
-def test_every_s_is_the_least_time_between_two() -> None:
-    policy = CheckpointPolicy(0.0, Checkpoints(every_s=60.0))
-    assert policy.due(5.0)
-    policy.wrote(5.0, 0.01)
-    assert not policy.due(64.0)
-    assert policy.due(65.0)
 
 
 # -- in the background
@@ -279,16 +271,6 @@ def test_a_frozen_checkpoint_does_not_change_with_training_and_what_is_shared_is
     pointers = {one.untyped_storage().data_ptr() for one in (held["a"], held["b"], held["c"][0])}
     assert len(pointers) == 1
     assert pointers != {weight.untyped_storage().data_ptr()}
-
-
-@pytest.mark.gpu
-def test_what_lies_on_a_gpu_is_held_in_main_memory() -> None:
-    weight = torch.arange(6.0, device="cuda").reshape(2, 3)
-    held = frozen({"w": weight, "row": weight[1]})
-    weight.zero_()
-    assert held["w"].device.type == held["row"].device.type == "cpu"
-    assert held["row"].tolist() == [3, 4, 5]
-    assert held["w"].untyped_storage().data_ptr() == held["row"].untyped_storage().data_ptr()
 
 
 class Uncopyable:

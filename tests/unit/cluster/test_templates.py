@@ -33,20 +33,6 @@ def test_versions_are_those_of_this_checkout(path: Path) -> None:
     assert not [(name, version) for name, version in named if known[name] != version]
 
 
-# --- Ray's cluster launcher
-
-
-@pytest.mark.parametrize("name", ["aws.yaml", "machines.yaml"])
-def test_rays_launcher_takes_it(name: str) -> None:
-    from ray.autoscaler._private.util import prepare_config, validate_config
-
-    told = yaml.safe_load((CLUSTER / name).read_text())
-    config = prepare_config(told)
-    validate_config(config)
-    assert config["provider"]["type"] == told["provider"]["type"]
-    assert "--autoscaling-config" in config["head_start_ray_commands"][-1]
-
-
 # --- KubeRay
 
 

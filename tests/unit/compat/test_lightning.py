@@ -14,7 +14,6 @@ import pytest
 import tunelight
 from tests import flavours
 from tunelight.compat import lightning as names
-from tunelight.compat.lightning import pl
 from tunelight.errors import SettingsError
 from tunelight.extras.digits import DigitsClassifier
 
@@ -61,11 +60,6 @@ def test_type_checkers_see_the_names_that_the_table_has():
         package, _, rest = place.partition(".")
         places[name] = f"{packages[package]}.{rest}"
     assert seen == places
-
-
-def test_every_name_is_used():
-    text = "".join(path.read_text() for path in PACKAGE.rglob("*.py") if path.name != "lightning.py")
-    assert [name for name in [*names.DOCUMENTED, *names.UNDOCUMENTED] if name not in text] == []
 
 
 # --- the two flavours ---------------------------------------------------------------------------------------
@@ -179,41 +173,3 @@ for name in {imported!r}:
 from tunelight.compat import lightning
 assert lightning.flavour() == {chosen!r}, lightning.flavour()
 """)
-
-
-# --- what is called of the undocumented ones -----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("which", [0, 1])
-def test_hooks_and_loops_are_called_as_lightning_calls_them(which):
-    call = both("call")[which]
-    called = {
-        "_call_and_handle_interrupt": ["trainer", "trainer_fn", "args", "kwargs"],
-        "_call_callback_hooks": ["trainer", "hook_name", "args", "monitoring_callbacks", "kwargs"],
-        "_call_lightning_datamodule_hook": ["trainer", "hook_name", "args", "kwargs"],
-        "_call_lightning_module_hook": ["trainer", "hook_name", "args", "pl_module", "kwargs"],
-    }
-    assert {name: list(inspect.signature(getattr(call, name)).parameters) for name in called} == called
-    assert {"launch", "kill", "is_interactive_compatible"} <= set(dir(both("_Launcher")[which]))
-    assert {"state_dict", "load_state_dict", "on_save_checkpoint", "restarting"} <= set(dir(both("_Loop")[which]))
-
-
-def test_a_trainer_has_the_protected_attributes_that_are_read():
-    trainer: Any = pl.Trainer(logger=False, enable_checkpointing=False, accelerator="cpu", barebones=False)
-    accelerators = {
-        "use_distributed_sampler",
-        "precision_plugin",
-        "_devices_flag",
-        "_num_nodes_flag",
-        "_parallel_devices",
-    }
-    assert [name for name in accelerators if not hasattr(trainer._accelerator_connector, name)] == []
-    logged = {"_callback_metrics", "_logged_metrics", "_progress_bar_metrics", "_first_loop_iter", "_current_fx"}
-    assert [name for name in logged if not hasattr(trainer._logger_connector, name)] == []
-    fit, epoch = trainer.fit_loop, trainer.fit_loop.epoch_loop
-    assert [name for name in ("_combined_loader", "_should_accumulate", "_restarting") if not hasattr(fit, name)] == []
-    steps = ("_results", "_batches_that_stepped", "_num_ready_batches_reached")
-    assert [name for name in steps if not hasattr(epoch, name)] == []
-    assert {"_results", "_active_loop"} <= set(dir(type(trainer)))
-    assert {"_current_fx_name", "_trainer", "_compiler_ctx"} <= vars(DigitsClassifier()).keys()
-    assert hasattr(pl.LightningModule, "_on_before_batch_transfer")

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any
 
 import cloudpickle
 import numpy as np
@@ -193,16 +193,6 @@ def test_what_is_more_than_a_tensor_travels_as_it_is():
     assert (weight.is_meta, weight.shape) == (True, (MANY, MANY))
 
 
-def test_lambdas_and_local_classes_travel_by_value():
-    class Local(nn.Module):
-        def forward(self, given):
-            return shift(given)
-
-    weights = torch.ones(MANY)
-    shift: Any = lambda given: given + weights  # noqa: E731 - a lambda is what this tests
-    assert torch.equal(sent(Local())(torch.ones(1)), weights + 1)
-
-
 def test_a_module_that_is_missing_is_named():
     with pytest.raises(ModuleNotFoundError, match="only_there"):
         unpack(Packed(b"conly_there\nThing\n.", [], []))
@@ -295,19 +285,6 @@ def test_modules_that_cloudpickle_sends_by_value_are_sent_so():
         ray.cloudpickle.unregister_pickle_by_value(module)
         del sys.modules[module.__name__]
     assert unpack(packed)() == 42
-
-
-def test_a_check_leaves_the_classes_that_it_packs_as_they_are() -> None:
-    class Net:
-        shared: ClassVar[list[int]] = []
-
-        def forward(self) -> int:
-            return 1
-
-    before = Net.forward, Net.shared
-    check_picklable(lambda _: Net(), "train")
-    assert Net.forward is before[0]
-    assert Net.shared is before[1]
 
 
 # --- what training code finds in __main__ on a worker: the driver's script, as it would in a plain Python process

@@ -133,12 +133,6 @@ def test_slowness_does_not_count(own: Callable[[int, int, int], float], given: A
     assert windows(SlowWatch(limit), own, number=9, **given) == []
 
 
-def test_few_steps_are_not_compared() -> None:
-    watch = SlowWatch(0.25)
-    assert not any(watch.hear(rank, [(0.2 + rank, 2.0)], 2, 1.0 + time) for time in range(19) for rank in (0, 1))
-    assert watch._began == 1.0
-
-
 class Twin:
     """A gang whose ranks have places."""
 

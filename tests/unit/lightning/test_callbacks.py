@@ -68,13 +68,6 @@ def test_an_unknown_hook_gets_a_guess() -> None:
         TuneReportCallback(on="validaton_end")
 
 
-def test_sanity_checking_is_never_reported(reports: list[Any]) -> None:
-    one = trainer(a=1)
-    one.sanity_checking = True
-    TuneReportCallback().on_validation_end(one, None)  # type: ignore[arg-type]
-    assert reports == []
-
-
 def test_every_n_leaves_reports_out(reports: list[Any]) -> None:
     callback = TuneReportCallback(every_n=3)
     for _ in range(7):
@@ -89,12 +82,13 @@ def test_a_name_that_was_not_logged_lists_those_that_were(reports: list[Any]) ->
         TuneReportCallback("val_los").on_validation_end(trainer(val_loss=1, val_acc=2), None)  # type: ignore[arg-type]
 
 
-def test_a_callback_survives_pickling_with_its_hooks(reports: list[Any]) -> None:
+def test_a_callback_survives_pickling_with_its_hooks_and_two_of_a_trainer_keep_states_apart(reports: list[Any]) -> None:
     callback = pickle.loads(pickle.dumps(TuneReportCallback("a", on=["on_train_end", "validation_end"])))
     callback.on_train_epoch_end(trainer(a=1), None)
     callback.on_validation_end(trainer(a=1), None)
     callback.on_train_end(trainer(a=1), None)
     assert [report.number for report in reports] == [1, 2]
+    assert callback.state_key != TuneReportCallback("b").state_key
 
 
 class AsRank:
@@ -135,7 +129,3 @@ def test_metrics_that_are_rank_0_s_share_are_noted_also_those_of_training(report
     names = dict.fromkeys(("val_loss", "val_acc", "loss_epoch", "loss_step", "lead"), 1.0)
     TuneReportCallback().on_validation_end(in_gang(val, train, **names), None)  # type: ignore[arg-type]
     assert [note.split()[0] for note in rank.notes] == ["loss_epoch", "val_loss"]
-
-
-def test_two_callbacks_of_one_trainer_keep_states_apart() -> None:
-    assert TuneReportCallback("a").state_key != TuneReportCallback("b").state_key

@@ -51,16 +51,6 @@ def test_fewer_workers_play_every_part_once_a_step(
         assert mine.sampler.rank == worker  # it is as it was
 
 
-@given(worlds, worlds)
-def test_every_part_counts_the_same_in_the_mean_gradient(whole: int, workers: int) -> None:
-    workers = min(workers, whole)
-    each = [DataParts(whole, workers, worker) for worker in range(workers)]
-    assert sorted(part for parts in each for part in parts.played) == list(range(whole))
-    share = workers / whole  # what `backward` weights a turn by, before the workers' gradients are averaged
-    assert sum(share * len(parts.played) for parts in each) / workers == pytest.approx(1)
-    assert sum(parts.players(turn) for turn in range(each[0].turns) for parts in each[:1]) == whole
-
-
 @given(sizes, worlds, worlds, batch_sizes, st.data())
 def test_an_epoch_goes_on_where_it_was(size: int, whole: int, workers: int, batch: int, data: Any) -> None:
     workers = min(workers, whole)

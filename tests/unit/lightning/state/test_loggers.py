@@ -91,14 +91,6 @@ def take(logger: Any, session: Session) -> Any:
     return logger
 
 
-def test_a_shared_folders_run_is_gone_on_with(tmp_path: Path) -> None:
-    for resume in (False, True):
-        session = session_of(tmp_path / "sweep" / "trial_0", resume=resume)
-        write(take(CSVLogger(tmp_path / "all", "digits"), session), range(3 * resume, 3 + 3 * resume))
-    text = (tmp_path / "all" / "digits" / "sweep-0" / "metrics.csv").read_text()
-    assert [int(row["step"]) for row in csv.DictReader(text.splitlines())] == list(range(6))
-
-
 def test_each_fit_of_a_trial_has_a_run_of_its_own_in_a_shared_folder(tmp_path: Path) -> None:
     """Lightning would delete the rows of the first fold."""
     for resume in (False, True):  # a trial that starts again goes on with the same ones
@@ -112,16 +104,6 @@ def test_each_fit_of_a_trial_has_a_run_of_its_own_in_a_shared_folder(tmp_path: P
         "sweep-0-2": "1.0,1",
         "sweep-0-3": "2.0,2",
     }
-
-
-def test_all_ranks_know_the_same_runs_of_two_loggers_in_a_shared_folder(tmp_path: Path) -> None:
-    versions = []
-    for rank in (1, 0):
-        both = [CSVLogger(tmp_path / "all", "digits") for _ in range(2)]
-        trainer: Any = SimpleNamespace(loggers=both, callbacks=[], is_global_zero=rank == 0)
-        loggers.go_on(trainer, session_of(tmp_path / "sweep" / "trial_0", rank=rank))
-        versions.append([logger.version for logger in both])
-    assert versions == [["sweep-0", "sweep-0-2"]] * 2
 
 
 def test_rows_that_were_counted_are_not_read_again(tmp_path: Path) -> None:
@@ -141,11 +123,6 @@ def test_rows_that_were_counted_are_not_read_again(tmp_path: Path) -> None:
 def test_a_version_that_was_given_stays(tmp_path: Path) -> None:
     logger = take(CSVLogger(tmp_path / "all", version="mine"), session_of(tmp_path / "sweep" / "trial_0"))
     assert logger.version == "mine"
-
-
-def test_a_trainer_that_is_no_trial_counts_its_versions(tmp_path: Path) -> None:
-    logger = take(CSVLogger(tmp_path / "all"), session_of(tmp_path / "sweep" / "trial_0", job=True))
-    assert logger.version == 0
 
 
 class Module:
@@ -196,13 +173,3 @@ def test_trials_that_share_a_folder_for_checkpoints_each_have_one_in_it(tmp_path
         assert own.dirpath == session.context.trial_dir
         folders.append(Path(str(shared.dirpath)).relative_to(tmp_path / "all"))
     assert [str(folder) for folder in folders] == ["sweep-00000", "sweep-00001", "sweep-00001"]
-
-
-def test_a_folder_that_lightning_has_named_in_a_run_before_is_no_given_one(tmp_path: Path) -> None:
-    session = session_of(tmp_path / "sweep" / "trial_00000")
-    one = pl.callbacks.ModelCheckpoint()
-    trainer: Any = SimpleNamespace(callbacks=[one])
-    loggers.keep_checkpoints_apart(trainer, session.context)
-    one.dirpath = str(tmp_path / "logs" / "version_0")  # as Lightning's set-up of a validation
-    loggers.keep_checkpoints_apart(trainer, session.context)
-    assert one.dirpath == str(tmp_path / "logs" / "version_0")

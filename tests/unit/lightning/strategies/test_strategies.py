@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import pickle
 import threading
 from importlib import import_module
@@ -83,31 +82,15 @@ def test_cpus_and_gpus_among_the_resources_win() -> None:
     with pytest.warns(UserWarning, match="NCCL cannot"):
         workers = tl.RayStrategy(2, 4, True, None, {"CPU": 0.5, "GPU": 0.5, "big": 1}).workers
     assert (workers.cpus, workers.gpus, workers.resources) == (0.5, 0.5, {"big": 1})
+    strategy = tl.RayStrategy(3, 2, use_gpu=True, resources_per_worker={"GPU": 0})
+    assert (strategy.num_workers, strategy.num_cpus_per_worker, strategy.use_gpu) == (3, 2, False)
+    assert (strategy.num_gpus_per_worker, tl.RayStrategy(use_gpu=True).num_gpus_per_worker) == (0, 1)
 
 
 def test_without_horovod_its_strategy_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "horovod.torch", None)
     with pytest.raises(StrategyError, match="make horovod"):
         tl.HorovodRayStrategy()
-
-
-@ALL
-@pytest.mark.parametrize(
-    ("given", "cpus", "gpus"),
-    [
-        ({}, 2, 0),
-        ({"use_gpu": True}, 2, 1),
-        ({"resources_per_worker": {"CPU": 3, "big": 1}}, 3, 0),
-        ({"resources_per_worker": {"GPU": 2}}, 2, 2),
-        ({"use_gpu": True, "resources_per_worker": {"GPU": 0}}, 2, 0),
-    ],
-)
-def test_a_strategy_tells_the_size_and_resources_that_it_reserves(kind: Any, given: Any, cpus: int, gpus: int) -> None:
-    strategy = kind(3, 2, **given)
-    assert (strategy.num_workers, strategy.num_cpus_per_worker) == (3, cpus)
-    assert (strategy.num_gpus_per_worker, strategy.use_gpu) == (gpus, gpus > 0)
-    told = tl.get_tune_resources(strategy.num_workers, strategy.num_cpus_per_worker, strategy.use_gpu)
-    assert len(told.bundles) == 3
 
 
 def points() -> DataLoader[Any]:
@@ -164,10 +147,6 @@ class Renamed(tl.RayStrategy):
 def test_a_subclass_is_copied_by_the_arguments_of_its_own(copied: Any) -> None:
     other = copied(Renamed(3, hook=print))
     assert (type(other), other.num_workers, other.workers.init_hook) == (Renamed, 3, print)
-
-
-def test_the_signature_of_a_strategy_is_that_of_its_init() -> None:
-    assert list(inspect.signature(Renamed).parameters) == ["size", "hook"]
 
 
 @ALL
@@ -277,13 +256,6 @@ def test_a_rank_s_trainer_counts_the_devices_of_the_gang(
     assert trainer.world_size == sum(layout)
 
 
-def test_a_rank_s_own_gpu_is_among_the_devices_at_its_local_rank(join: Any) -> None:
-    join(gpu=1, layout=(1, 1))
-    assert tl.RayStrategy().parallel_devices == [torch.device("cuda", 1)]
-    join(gpu=1, layout=(2, 2))
-    assert tl.RayStrategy().parallel_devices == [torch.device("cuda", 0), torch.device("cuda", 1)]
-
-
 @ALL
 def test_a_driver_s_strategy_goes_to_a_rank_with_what_its_trainer_set(kind: Any, join: Any) -> None:
     strategy = kind(num_workers=2, failures=7)
@@ -339,43 +311,12 @@ def test_a_collective_s_limit_reaches_the_process_group(seconds: float | None) -
     assert limit.total_seconds() == (seconds or COLLECTIVE_LIMIT_S)
 
 
-class RefusingAtStart(pl.LightningModule):
-    """Raises before its first step, where Lightning has begun to fetch batches already."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(2, 1)
-
-    def on_validation_start(self) -> None:
-        raise AssertionError("mine")
-
-    on_test_start = on_predict_start = on_validation_start
-
-    def validation_step(self, batch: Any, batch_idx: int) -> None: ...
-
-    test_step = predict_step = validation_step
-
-
-@pytest.mark.parametrize("stage", ["validate", "test", "predict"])
-def test_an_error_of_a_start_hook_is_not_masked_while_cleaning_up(stage: str, join: Any) -> None:
-    one = no_trainer(enable_checkpointing=True, callbacks=[])
-    one.strategy._launcher = GangLauncher(join(size=1, rank=0))
-    with pytest.raises(AssertionError, match="mine"):
-        getattr(one, stage)(RefusingAtStart(), DataLoader(torch.zeros(4, 2)))  # type: ignore[arg-type]  # a sized sequence
-
-
 # --- sharding -----------------------------------------------------------------------------------------------
 
 
 def test_an_elastic_gang_cannot_share_a_model_by_tensor_parallelism() -> None:
     with pytest.raises(SettingsError, match=r"tensor_parallel_size=2 needs a fixed one"):
         tl.RayShardedStrategy(num_workers=(2, 4), tensor_parallel_size=2)
-
-
-@ALL
-def test_an_elastic_gang_says_its_least_and_wanted_size(kind: Any) -> None:
-    asked = kind(num_workers=(1, 4), failures=5).workers
-    assert (asked.least, asked.number, asked.failures.max_failures) == (1, 4, 5)
 
 
 # --- the accelerator of a driver's Trainer, and a precision by it
