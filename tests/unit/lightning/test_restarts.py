@@ -60,12 +60,10 @@ def loader() -> Any:
     return DataLoader(ROWS, 4)
 
 
-def trainer(
-    epochs: int = 3, report: Any = None, callbacks: Any = (), *, unused: bool = False, **given: Any
-) -> pl.Trainer:
+def trainer(epochs: int = 3, report: Any = None, callbacks: Any = (), **given: Any) -> pl.Trainer:
     options: dict[str, Any] = {"max_epochs": epochs, "num_sanity_val_steps": 0, **QUIET}
     report = tl.TuneReportCheckpointCallback() if report is None else report
-    options["strategy"] = tl.RayStrategy(find_unused_parameters=unused)
+    options["strategy"] = tl.RayStrategy()
     return pl.Trainer(callbacks=[*callbacks, report], **options | given)
 
 
@@ -121,26 +119,6 @@ def trial(tmp_path: Path) -> Iterator[Trial]:
 # -- what an epoch gathers
 
 
-@pytest.mark.parametrize("limit", [{"max_epochs": 4}, {"max_epochs": -1, "max_steps": 16}], ids=str)
-def test_a_fit_goes_on_behind_all_that_the_epoch_does_at_its_end(trial: Trial, limit: Any) -> None:
-    nets: list[Gathering] = []
-
-    def train() -> None:
-        nets.append(Gathering())
-        trainer(**limit).fit(nets[-1], loader(), loader())
-
-    whole = trial(train)
-    assert whole.error is None
-    again = trial(train, whole.checkpoints[2])
-    assert again.error is None
-    assert nets[1].epochs == [2, 3]
-    assert again.numbers == [3, 4]
-    assert [report.epoch for report in again.reports] == [2, 3]
-    for name in ("val_loss", "train_loss"):
-        assert again.values(name) == whole.values(name)[2:]
-    assert torch.equal(nets[0].head.weight, nets[1].head.weight)
-
-
 @pytest.mark.parametrize("on", ["validation_end", "train_epoch_end"])
 def test_metrics_of_the_module_s_on_train_epoch_end_are_those_of_the_same_epoch(trial: Trial, on: str) -> None:
     seen: list[float] = []
@@ -167,7 +145,7 @@ def test_within_an_epoch_a_validation_reports_at_once_and_the_last_one_at_the_ep
             super().on_train_epoch_end()
             order.append(f"end after {tl.get_context().number}")
 
-    run = trial(lambda: trainer(1, val_check_interval=2).fit(Noting(), loader(), loader()))
+    run = trial(lambda: trainer(1, val_check_interval=2, num_sanity_val_steps=1).fit(Noting(), loader(), loader()))
     assert run.error is None
     assert order == [f"batch {index} after {number}" for index, number in enumerate((0, 0, 1, 1))] + ["end after 1"]
     assert run.numbers == [1, 2]
@@ -185,21 +163,10 @@ def test_a_trial_that_is_stopped_has_ended_its_epoch(trial: Trial) -> None:
 # -- which fit goes on
 
 
-def two(nets: list[Net], stages: tuple[int, ...] = (0, 1), **given: Any) -> None:
+def fits(nets: list[Net], stages: tuple[int, ...] = (0, 1), **given: Any) -> None:
     for stage in stages:
         nets.append(Net(stage))
         trainer(2).fit(nets[-1], loader(), loader(), **given)
-
-
-def test_fits_before_the_one_that_goes_on_are_repeated_without_reports(trial: Trial) -> None:
-    nets: list[Net] = []
-    whole = trial(lambda: two(nets))
-    again = trial(lambda: two(nets), whole.checkpoints[3])
-    assert (whole.error, again.error) == (None, None)
-    assert [net.epochs for net in nets] == [[0, 1], [0, 1], [0, 1], [1]]
-    assert again.numbers == [4]
-    assert again.values("val_loss") == whole.values("val_loss")[3:]
-    assert again.checkpoints.keys() == {1, 2, 3, 4}
 
 
 def test_what_is_reported_before_the_first_fit_is_not_reported_again(trial: Trial) -> None:
@@ -216,7 +183,7 @@ def test_a_fit_is_known_where_training_code_leaves_out_those_before_it(trial: Tr
 
     def train() -> None:
         path = tl.get_checkpoint_path()
-        two(nets, (1,) if path else (0, 1), ckpt_path=path)
+        fits(nets, (1,) if path else (0, 1), ckpt_path=path)
 
     again = trial(train, trial(train).checkpoints[3])
     assert again.error is None
@@ -224,25 +191,19 @@ def test_a_fit_is_known_where_training_code_leaves_out_those_before_it(trial: Tr
     assert again.numbers == [4]
 
 
-def alike(nets: list[Net], number: int, **given: Any) -> None:
-    for _ in range(number):
-        nets.append(Net())
-        trainer(2).fit(nets[-1], loader(), loader(), **given)
-
-
 def test_equal_fits_are_known_by_their_order_or_by_the_checkpoint_that_is_passed_to_them(trial: Trial) -> None:
     nets: list[Net] = []
-    whole = trial(lambda: alike(nets, 2))
-    again = trial(lambda: alike(nets, 2), whole.checkpoints[3])
+    whole = trial(lambda: fits(nets, (0, 0)))
+    again = trial(lambda: fits(nets, (0, 0)), whole.checkpoints[3])
     assert [net.epochs for net in nets[2:]] == [[0, 1], [1]]
-    passed = trial(lambda: alike(nets, 1, ckpt_path=tl.get_checkpoint_path()), whole.checkpoints[3])
+    passed = trial(lambda: fits(nets, (0,), ckpt_path=tl.get_checkpoint_path()), whole.checkpoints[3])
     assert nets[-1].epochs == [1]
     assert again.numbers == passed.numbers == [4]
 
 
 def test_a_train_function_that_never_comes_to_the_fit_that_goes_on_is_an_error(trial: Trial) -> None:
-    whole = trial(lambda: alike([], 2))
-    again = trial(lambda: alike([], 1), whole.checkpoints[3])
+    whole = trial(lambda: fits([], (0, 0)))
+    again = trial(lambda: fits([], (0,)), whole.checkpoints[3])
     assert isinstance(again.error, CheckpointError)
     assert "fit number 2" in str(again.error)
     assert "ckpt_path=tunelight.get_checkpoint_path()" in str(again.error)
@@ -369,27 +330,6 @@ def test_what_a_trainer_inside_a_fit_reports_has_no_checkpoint(trial: Trial) -> 
     assert any("Give the outer Trainer" in note for report in whole.reports for note in report.notes)
 
 
-@pytest.mark.parametrize("guarded", [False, True])
-def test_a_search_for_a_learning_rate_before_the_fit_is_no_fit(trial: Trial, guarded: bool) -> None:
-    tuner = import_module(f"{pl.__name__}.tuner")
-    nets: list[Net] = []
-
-    def train() -> None:
-        nets.append(Net())
-        one = trainer()
-        if not (guarded and tl.get_checkpoint_path()):
-            tuner.Tuner(one).lr_find(nets[-1], loader(), loader(), num_training=4, min_lr=1e-3, max_lr=1e-1)
-        one.fit(nets[-1], loader(), loader())
-
-    whole = trial(train)
-    assert whole.error is None
-    again = trial(train, whole.checkpoints[2])
-    assert (whole.error, again.error) == (None, None)
-    assert nets[-1].epochs[-1:] == [2]
-    assert whole.numbers == [1, 2, 3]
-    assert again.numbers == [3]
-
-
 def test_a_rate_that_was_found_at_the_fit_s_start_is_not_searched_again(trial: Trial) -> None:
     nets: list[Net] = []
 
@@ -402,32 +342,6 @@ def test_a_rate_that_was_found_at_the_fit_s_start_is_not_searched_again(trial: T
     again = trial(train, whole.checkpoints[1])
     assert (whole.error, again.error) == (None, None)
     assert again.values("val_loss") == whole.values("val_loss")[1:]
-
-
-# -- what is frozen
-
-
-class FreezesItself(Net):
-    def on_train_epoch_start(self) -> None:
-        super().on_train_epoch_start()
-        if self.current_epoch == 1:
-            self.backbone.requires_grad_(False)
-
-
-def test_what_is_frozen_is_so_after_a_restart(trial: Trial) -> None:
-    nets: list[Net] = []
-
-    def train() -> None:
-        nets.append(FreezesItself())
-        trainer(4, unused=True).fit(nets[-1], loader(), loader())
-
-    whole = trial(train)
-    assert whole.error is None
-    again = trial(train, whole.checkpoints[3])
-    assert again.error is None
-    assert not nets[1].backbone.weight.requires_grad
-    assert torch.equal(nets[0].backbone.weight, nets[1].backbone.weight)
-    assert again.values("val_loss") == whole.values("val_loss")[3:]
 
 
 # -- what a report is not
@@ -468,92 +382,19 @@ def test_parts_of_a_sweep_may_have_a_model_checkpoint(trial: Trial, tmp_path: Pa
 # --- from behind the last epoch of a fit, or behind the fit
 
 
-class Ending(Net):
-    """Notes the hooks around training."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.hooks: list[str] = []
-
-    def on_train_start(self) -> None:
-        self.hooks.append("start")
-
-    def on_train_end(self) -> None:
-        self.hooks.append("end")
-
-
-@pytest.mark.parametrize("limit", [{"epochs": 2}, {"epochs": -1, "max_steps": 8}], ids=str)
-def test_a_fit_that_goes_on_behind_its_last_epoch_ends_as_any_other(trial: Trial, limit: Any) -> None:
-    nets: list[Ending] = []
-    metrics: list[dict[str, Any]] = []
-
-    def train() -> None:
-        nets.append(Ending())
-        average = pl.callbacks.StochasticWeightAveraging(0.02, swa_epoch_start=1)
-        one = trainer(**limit, callbacks=[average] if limit["epochs"] == 2 else [])
-        one.fit(nets[-1], loader(), loader())
-        metrics.append({name: value.item() for name, value in one.callback_metrics.items()})
-        assert one.logged_metrics.keys() == one.callback_metrics.keys()
-
-    whole = trial(train)
-    again = trial(train, whole.checkpoints[2])
-    assert (whole.error, again.error) == (None, None)
-    assert again.numbers == []
-    assert nets[1].epochs == []
-    assert nets[0].hooks == nets[1].hooks == ["start", "end"]
-    assert metrics[0] == metrics[1] != {}
-    assert torch.equal(nets[0].head.weight, nets[1].head.weight)
-
-
-def test_a_fit_that_goes_on_behind_a_report_of_its_end_makes_no_second_one(trial: Trial) -> None:
-    nets: list[Ending] = []
-
-    def train() -> None:
-        nets.append(Ending())
-        trainer(2, tl.TuneReportCheckpointCallback(on="train_end")).fit(nets[-1], loader(), loader())
-
-    whole = trial(train)
-    again = trial(train, whole.checkpoints[1])
-    assert (whole.error, again.error) == (None, None)
-    assert (whole.numbers, again.numbers) == ([1], [])
-    assert nets[1].hooks == ["start", "end"]
-
-
 def test_a_report_at_the_fit_s_end_is_not_made_again_behind_it(trial: Trial) -> None:
-    def train() -> None:
-        one = trainer(1, tl.TuneReportCallback("val_loss", on="fit_end"))
+    def train(*, behind: bool) -> None:
+        kinds = tl.TuneReportCheckpointCallback, tl.TuneReportCallback
+        one = trainer(1, kinds[behind]("val_loss", on="fit_end" if behind else "train_end"))
         one.fit(Net(), loader(), loader())
-        tl.report({"score": 1.0}, checkpoint=one.save_checkpoint)
+        if behind:
+            tl.report({"score": 1.0}, checkpoint=one.save_checkpoint)
 
-    whole = trial(train)
-    again = trial(train, whole.checkpoints[2])
-    assert (whole.error, again.error) == (None, None)
-    assert (whole.numbers, again.numbers) == ([1, 2], [])
-
-
-def test_random_numbers_and_metrics_of_a_fit_are_there_after_a_restart_from_behind_a_test(trial: Trial) -> None:
-    metrics: list[dict[str, float]] = []
-    drawn: list[float] = []
-
-    class Tested(Net):
-        def test_step(self, batch: Any, index: int) -> None:
-            self.log("test_loss", 0.5, sync_dist=True)
-
-    def train() -> None:
-        net, one = Tested(), trainer(1)
-        one.validate(net, loader(), verbose=False)
-        one.fit(net, loader(), loader())
-        metrics.append({name: value.item() for name, value in one.callback_metrics.items()})
-        one.test(net, loader(), verbose=False)
-        drawn.append(torch.rand(()).item())
-        tl.report({"score": 1.0}, checkpoint=one.save_checkpoint)
-
-    whole = trial(train)
-    again = trial(train, whole.checkpoints[2])
-    assert (whole.error, again.error) == (None, None)
-    assert (whole.numbers, again.numbers) == ([1, 2], []), "only fits report"
-    assert metrics[0] == metrics[1] != {}
-    assert drawn[0] == drawn[1]
+    for behind, numbers in ((False, [1]), (True, [1, 2])):
+        whole = trial(partial(train, behind=behind))
+        again = trial(partial(train, behind=behind), whole.checkpoints[numbers[-1]])
+        assert (whole.error, again.error) == (None, None)
+        assert (whole.numbers, again.numbers) == (numbers, [])
 
 
 # --- what a trial's fits keep
@@ -609,23 +450,6 @@ def test_the_best_and_the_last_report_are_written_whatever_that_costs(
     ended = trial(train, metric="loss")
     assert ended.error is None
     assert list(ended.checkpoints) == kept
-
-
-@pytest.mark.filterwarnings("ignore:It is recommended to use")  # as above
-def test_a_trainer_of_one_process_goes_on_from_the_trial_s_checkpoint(trial: Trial) -> None:
-    nets: list[Net] = []
-
-    def train() -> None:
-        nets.append(Net())
-        trainer(4, strategy="auto", devices=1).fit(nets[-1], loader(), loader())
-
-    whole = trial(train)
-    assert whole.error is None
-    again = trial(train, whole.checkpoints[2])
-    assert again.error is None
-    assert [net.epochs for net in nets] == [[0, 1, 2, 3], [2, 3]]
-    assert again.numbers == [3, 4]
-    assert again.values("val_loss") == whole.values("val_loss")[2:]
 
 
 def test_training_that_does_not_load_the_trial_s_checkpoint_fails(trial: Trial, tmp_path: Path) -> None:
