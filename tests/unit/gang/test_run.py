@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import pickle
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from ray.exceptions import RayTaskError
 
 from tests.kit.recording import Clock
 from tunelight.errors import GangError, TrialError
 from tunelight.extras.standalone.driver import _listen
 from tunelight.gang import orders
-from tunelight.gang.orders import DRAINED, LOOK_S, NODES_S, DrainWatch, OrderBook, Orders, Reason, moved_away, orders_of
-from tunelight.gang.run import ResilientRun, drained
+from tunelight.gang.orders import DRAINED, LOOK_S, NODES_S, DrainWatch, OrderBook, Orders, Reason, orders_of
+from tunelight.gang.run import ResilientRun
 from tunelight.gang.spec import GangSpec
 from tunelight.messages import (
     CheckpointInfo,
@@ -29,9 +27,7 @@ from tunelight.messages import (
     Report,
     Saved,
     Stop,
-    Text,
     WorkerError,
-    Wrote,
 )
 from tunelight.policies import COOLDOWN_S, FailurePolicy
 from tunelight.resources import Reservation
@@ -53,14 +49,13 @@ def report(number: int, saved: bool = True) -> Report:
 
 
 class ScriptedGang:
-    """Every start plays the next list of events; ``late`` is what a failure finds on its way."""
+    """Every start plays the next list of events."""
 
-    def __init__(self, *starts: Sequence[Event], late: Sequence[Event] = (), size: int = 2, wanted: int = 2) -> None:
+    def __init__(self, *starts: Sequence[Event], size: int = 2, wanted: int = 2) -> None:
         self.spec = GangSpec(Reservation(size, least=1, most=wanted))
         self.size, self.arrived = size, 0
         self.trials = self._serial = 0
         self.seats: list[int | None] = []
-        self.late: list[Event] = list(late)
         self.starts: list[Start] = []
         self.answers: list[Any] = []
         self.broken = self.hurried = 0
@@ -105,7 +100,7 @@ class ScriptedGang:
 
     def fail(self, first: WorkerError) -> tuple[WorkerError, list[Event]]:
         self._events.clear()
-        return first, self.late
+        return first, []
 
     def finish(self, reason: str = "") -> list[Event]:
         late = list(self._events)
@@ -147,30 +142,9 @@ def numbers(run: ResilientRun) -> list[int]:
     return found
 
 
-def test_a_lost_worker_costs_no_report_and_none_comes_twice() -> None:
-    gang = ScriptedGang(
-        [report(1), report(2, saved=False), Ended(1, error=error())], [report(2), report(3), Ended(0), Ended(1)]
-    )
-    run, _, said = play(gang)
-    assert numbers(run) == [1, 2, 3]
-    assert [(start.number, start.resume) for start in gang.starts] == [(0, None), (1, info(1))]
-    assert said == ["failed on rank 1 (ActorDiedError: gone); going on from report 1"]
-
-
-def test_the_last_report_comes_before_the_error_that_ends_the_trial() -> None:
-    gang = ScriptedGang([Ended(1, error=error())], late=[report(1)])
-    run, *_ = play(gang, FailurePolicy(0))
-    first = run.next_event()
-    assert isinstance(first, Report)
-    with pytest.raises(TrialError, match="gone"):
-        run.next_event()
-    assert not run.running
-
-
 def test_a_restarted_rank_runs_unasked_to_where_it_was() -> None:
     gang: Any = ScriptedGang([report(1), report(2, saved=False), Ended(1, error=error())], [Ended(0)])
-    said: list[str] = []
-    run = ResilientRun(TASK, replace(START, until=1), FailurePolicy(), say=said.append)
+    run = ResilientRun(TASK, replace(START, until=1), FailurePolicy(), say=lambda _: None)
     run.start(gang)
     run.next_event()
     run.answer(Continue(until=2))
@@ -318,29 +292,6 @@ def test_only_the_answer_to_the_order_to_leave_makes_a_run_leave() -> None:
     assert run.resume == info(2)  # a checkpoint counts, whoever asked for it
 
 
-def test_what_comes_while_a_run_changes_its_size_is_passed_on_and_its_checkpoint_kept() -> None:
-    ended: list[Event] = [Text("epoch 2"), Wrote(info(2)), Ended(0), Ended(1)]
-    gang = ScriptedGang([Saved(info(1), 1), *ended], [report(3), Ended(0)])
-    kept: list[int] = []
-    run, *_ = play(gang, keep=lambda one: kept.append(one.number))
-    run.resize(1)
-    run.resize_if_due()
-    assert run.next_event() == Text("epoch 2")
-    assert gang.starts[1].resume == info(2)
-    assert numbers(run) == [3]
-    assert kept == [1, 2, 3]
-
-
-def test_a_report_that_is_read_after_a_restart_does_not_take_the_trial_back() -> None:
-    failed = Ended(1, error=error())
-    gang = ScriptedGang([failed], [report(3), failed], [Ended(0)], late=[report(1), report(2)])
-    run, *_ = play(gang)
-    run.next_event()
-    gang.late = []
-    assert numbers(run) == [2, 3]
-    assert [start.resume for start in gang.starts] == [None, info(2), info(3)]
-
-
 def test_what_a_start_that_failed_has_handed_in_is_no_part_of_the_result() -> None:
     lost: list[Event] = [Output(1, "b1 b3", 1), Ended(0, error=error(rank=0))]
     gang = ScriptedGang(lost, [Output(1, "late", 1), Output(0, "b0 b1 b2 b3", 2), Ended(0)])
@@ -446,19 +397,6 @@ class Notice:
         return self.said.pop(0) if len(self.said) > 1 else self.why
 
 
-def test_a_drained_trial_ends_at_its_next_boundary_with_a_checkpoint_to_go_on_from_elsewhere():
-    gang = ScriptedGang([report(1), Saved(info(2), 1), report(2)])
-    run, _, _ = play(gang, leave=Notice())
-    seen: list[Any] = [run.next_event(), run.next_event()]
-    with pytest.raises(TrialError) as caught:
-        run.next_event()
-    assert [event.number for event in seen] == [1, 2]  # nothing is lost on the way
-    assert gang.answers == [Stop("moved", save=True)]
-    assert (caught.value.error.type_name, caught.value.error.cause) == (DRAINED, "preempted")
-    assert run.resume == info(2)
-    assert len(gang.starts) == 1
-
-
 def test_what_stays_because_it_writes_no_checkpoint_leaves_once_everything_ends():
     gang = ScriptedGang([report(1, saved=False), Saved(None, 1), report(2, saved=False), report(3, saved=False)])
     notice = Notice()
@@ -472,34 +410,8 @@ def test_what_stays_because_it_writes_no_checkpoint_leaves_once_everything_ends(
         numbers(run)
 
 
-def test_training_whose_checkpoint_the_storage_refused_tries_again_to_leave():
-    gang = ScriptedGang([report(1), Saved(None, 1, refused=True), report(2, saved=False), Saved(info(3), 2), report(3)])
-    run, clock, said = play(gang, leave=Notice())
-    run.next_event()
-    run.next_event()
-    clock.sleep(COOLDOWN_S)
-    run.next_event()
-    with pytest.raises(TrialError) as caught:
-        run.next_event()
-    assert caught.value.error.type_name == DRAINED
-    assert gang.answers == [Stop("moved", save=True)] * 2
-    assert run.resume == info(3)
-    assert "could not be written" in said[0]
-
-
 def test_nothing_starts_on_a_warm_gang_whose_node_is_drained():
     gang = ScriptedGang([report(1), Ended(0)])
     with pytest.raises(TrialError, match="Ray drains"):
         play(gang, leave=lambda: Reason("Ray drains host#abcdef"))
     assert gang.starts == []
-
-
-def test_tune_starts_it_anew_and_counts_no_failure():
-    from ray.tune.experiment import Trial
-
-    trial = Trial("x", stub=True)
-    notice = drained(Reason("Ray drains host#abcdef"))
-    for error, failures in ((moved_away(notice), 0), (TrialError(notice), 1)):
-        raised = RayTaskError("step", "traceback", error, proctitle="head", pid=1, ip="10.0.0.1")
-        trial._handle_ray_task_error(pickle.loads(pickle.dumps(raised)))  # it comes from another process
-        assert trial.run_metadata.num_failures == failures

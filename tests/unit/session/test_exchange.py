@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,29 +11,27 @@ import pytest
 from tests.kit.fakes import MemoryControl
 from tests.unit.session.test_session import Ranks
 from tunelight.errors import DataError, TrialStopped
-from tunelight.messages import Adopt, Adopted, Continue, Offer, Offered, Place, Report, Save, Stop
+from tunelight.messages import Adopt, Adopted, Continue, Offer, Offered, Place
 from tunelight.session.exchange import Exchange
-from tunelight.session.mailbox import Mailbox, from_message, to_message
+from tunelight.session.mailbox import Mailbox
 from tunelight.session.session import Lockstep
 from tunelight.session.shared import MadeByRankZero
 
 
 class Weights:
-    """A training that is a number; ``refuses`` says why it cannot take another."""
+    """A training that is a number."""
 
-    def __init__(self, value: int, refuses: str | None = None) -> None:
-        self.value, self.refuses = value, refuses
-
-    def give(self) -> int:
-        return self.value
+    def __init__(self, value: int) -> None:
+        self.value = value
 
     def agree(self, yes: bool) -> bool:
         return yes
 
-    def take(self, state: int, before: Any, config: Any) -> str | None:
-        if self.refuses is None:
-            self.value = state
-        return self.refuses
+    def give(self) -> int:
+        return self.value
+
+    def take(self, state: int, before: Any, config: Any) -> None:
+        self.value = state
 
 
 class Lost:
@@ -47,31 +44,6 @@ class Lost:
         raise KeyError(reference)
 
 
-class Gang(Ranks):
-    """Two ranks of one trial that train a number each."""
-
-    def __init__(self, folder: Path, values: tuple[int, int] = (1, 1), refuses: str | None = None) -> None:
-        super().__init__(folder, trial_id="00001", config={"lr": 0.1})
-        for made, value in zip(self.sessions, values, strict=True):
-            made.exchange.training = Weights(value, refuses)
-
-    @property
-    def values(self) -> list[int]:
-        return [made.exchange.training.value for made in self.sessions]  # type: ignore[union-attr]
-
-    def answer(self, decision: Any) -> None:
-        for box in self.mailboxes if isinstance(decision, Adopt) else self.mailboxes[:1]:
-            box.put(decision)
-
-    def answers(self) -> list[Any]:
-        return [event for event in self.events if not isinstance(event, Report)]
-
-
-def test_a_word_stands_for_each_decision() -> None:
-    decisions: list[Any] = [Continue(), Save(), Offer(), Stop("asha"), Adopt(None, {}, serial=4)]
-    assert [from_message(to_message(decision)) for decision in decisions] == decisions
-
-
 def test_a_rank_takes_the_order_to_adopt_that_rank_0_means_and_no_earlier_one() -> None:
     box = Mailbox()
     for serial in (3, 5, 6):
@@ -81,42 +53,22 @@ def test_a_rank_takes_the_order_to_adopt_that_rank_0_means_and_no_earlier_one() 
     ]
 
 
-@pytest.mark.parametrize("trains", [True, False])
-def test_an_offer_is_the_state_of_rank_0_if_there_is_a_trainer_and_the_report_waits_on(
-    tmp_path: Path, trains: bool
-) -> None:
-    gang = Gang(tmp_path, (7, 8))
-    for made in gang.sessions if not trains else ():
-        made.exchange.training = None
-    gang.answer(Offer())
-    gang.answer(Continue(until=2))
-    gang.report({"loss": 1.0})
-    assert gang.answers() == [Offered(7 if trains else None)]
-
-
 def test_all_ranks_adopt_at_the_same_report_and_run_on_as_far_as_the_order_says(tmp_path: Path) -> None:
-    gang = Gang(tmp_path)
+    gang = Ranks(tmp_path, trial_id="00001", config={"lr": 0.1})
+    trained = [Weights(1), Weights(1)]
+    for made, weights in zip(gang.sessions, trained, strict=True):
+        made.exchange.training = weights
     order = Adopt(9, {"lr": 0.3}, until=3)
     gang.mailboxes[0].put(order)
     threading.Timer(0.2, gang.mailboxes[1].put, [order]).start()  # it may come after rank 0's word
     gang.report({"loss": 1.0})
-    assert gang.values == [9, 9]
+    assert [weights.value for weights in trained] == [9, 9]
     assert [made.context.config for made in gang.sessions] == [{"lr": 0.3}] * 2
-    assert [answer.why for answer in gang.answers()] == [None]
+    assert [event.why for event in gang.events if isinstance(event, Adopted)] == [None]
     gang.report({"loss": 1.0})
-    threading.Timer(0.2, gang.answer, [Continue(until=4)]).start()
+    threading.Timer(0.2, gang.mailboxes[0].put, [Continue(until=4)]).start()
     gang.report({"loss": 1.0})
     assert gang.sessions[0].context.number == 3
-
-
-def test_who_refuses_keeps_state_and_configuration(tmp_path: Path) -> None:
-    gang = Gang(tmp_path, refuses="the models differ")
-    gang.answer(Adopt(9, {"lr": 0.3}, until=2))
-    threading.Timer(0.2, gang.answer, [Continue(until=2)]).start()  # it waits for what the head says to that
-    gang.report({"loss": 1.0})
-    assert gang.values == [1, 1]
-    assert gang.sessions[0].context.config == {"lr": 0.1}
-    assert gang.answers()[0].why == "the models differ"
 
 
 def test_what_is_gone_is_not_adopted_and_a_full_store_costs_the_offer_and_not_the_training() -> None:
@@ -133,19 +85,6 @@ def test_what_is_gone_is_not_adopted_and_a_full_store_costs_the_offer_and_not_th
 
 def locksteps(size: int, channel: MemoryControl, aborted: str | None = None, limit_s: float = 60.0) -> list[Lockstep]:
     return [Lockstep(Place(rank, size, rank, size, 0, ""), channel, lambda: aborted, limit_s) for rank in range(size)]
-
-
-def test_every_rank_learns_what_the_others_do_and_nothing_is_left_but_the_last() -> None:
-    channel = MemoryControl()
-    both = locksteps(2, channel)
-
-    def run(one: Lockstep) -> list[Any]:
-        return [one.compare(f"act {number}") for number in range(3)]
-
-    with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(run, both))
-    assert found == [[[f"act {number}"] * 2 for number in range(3)]] * 2
-    assert set(channel.words) == {"act/0/0/3", "act/0/1/3"}
 
 
 def test_of_ranks_whose_acts_differ_each_hears_of_the_others_and_a_new_count_sees_none_of_them() -> None:

@@ -21,7 +21,7 @@ from tests.kit.recording import written_checkpoint
 from tunelight.checkpoints import files as checkpoints
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.errors import ContextError, GangError, MetricError, TrialStopped
-from tunelight.messages import CheckpointInfo, Continue, Hurry, Place, Report, Save, Saved, Stop, Wrote
+from tunelight.messages import CheckpointInfo, Continue, Hurry, Place, Report, Save, Saved, Stop
 from tunelight.session import boundary, session
 from tunelight.session.mailbox import Mailbox
 
@@ -94,27 +94,6 @@ def test_reports_below_until_need_no_answer_and_the_next_one_waits_and_each_goes
     assert sent == [(1, 0.5), (2, 0.4), (3, 0.3), (4, 0.2)]
 
 
-def test_a_save_writes_a_checkpoint_on_all_ranks_and_waits_on(tmp_path: Path) -> None:
-    ranks = Ranks(tmp_path, metric="loss")
-    called: list[str] = []
-
-    def write(path: str) -> None:
-        called.append(path)
-        Path(path).write_text("weights")
-
-    for one in ranks.sessions:
-        one.boundary.writer = write
-    ranks.mailboxes[0].put(Save())
-    ranks.mailboxes[0].put(Stop("paused"))
-    raised = ranks.report({"loss": 0.25})
-    assert [type(error) for error in raised] == [TrialStopped, TrialStopped]
-    assert len(called) == 2
-    saved = next(event for event in ranks.events if isinstance(event, Saved))
-    assert saved.checkpoint is not None
-    assert saved.checkpoint.value == 0.25
-    assert checkpoints.find(tmp_path) == [saved.checkpoint]
-
-
 @pytest.mark.parametrize(("writes", "fits", "refused"), [(1, 0, True), (0, 0, False), (0, 1, True)])
 def test_a_save_says_whether_the_storage_refused_it_or_training_cannot_write(
     tmp_path: Path, writes: int, fits: int, refused: bool
@@ -147,31 +126,6 @@ class Waited:
         writing = self.ranks.sessions[0].writing
         if writing.writes(path):
             writing.defer(lambda: write(path))
-
-
-def test_a_report_does_not_wait_for_its_checkpoint_and_a_save_of_it_writes_no_other(tmp_path: Path) -> None:
-    ranks = Ranks(tmp_path)
-    write = Waited(ranks)
-    ranks.mailboxes[0].put(Save())
-    ranks.mailboxes[0].put(Continue(until=3))
-    assert ranks.report({"loss": 1}, checkpoint=write) == [None, None]
-    assert write.called == 2
-    (report,) = [event for event in ranks.events if isinstance(event, Report)]
-    (wrote,) = [event for event in ranks.events if isinstance(event, Wrote)]
-    assert report.checkpoint is None
-    assert wrote.checkpoint is not None
-    assert Saved(wrote.checkpoint) in ranks.events
-
-
-def test_what_a_job_writes_by_itself_is_no_answer_to_anybody(tmp_path: Path) -> None:
-    ranks = Ranks(tmp_path, size=1, until=None, job=True)
-    (one,) = ranks.sessions
-    one.boundary.writer = write
-    one.boundary.reach(epoch=0, step=8)
-    (wrote,) = ranks.events
-    assert isinstance(wrote, Wrote)
-    assert wrote.checkpoint is not None
-    assert wrote.checkpoint.step == 8
 
 
 @pytest.mark.parametrize(("policy", "kept"), [({"every_s": 3600.0}, [1]), ({"every": 2}, [2, 4])])
@@ -231,41 +185,6 @@ def test_a_checkpoint_file_is_moved_into_the_trial_and_described_and_belongs_to_
     assert Path(info.path).read_text() == "weights"
     assert (info.number, info.epoch, info.size, info.fit) == (1, 3, 7, -1)
     assert not mine.exists()
-
-
-@pytest.mark.parametrize("asked", [False, True])
-def test_the_fit_that_wrote_a_checkpoint_gets_it_or_the_one_that_is_given_it(tmp_path: Path, asked: bool) -> None:
-    ranks = Ranks(tmp_path, size=1, resume=CheckpointInfo("x.ckpt", 3, fit=1))
-    (one,) = ranks.sessions
-    given = []
-    for _ in range(2):
-        one.boundary.begin_fit(asked=asked)
-        given.append(one.checkpoint_for_fit())
-    assert given == (["x.ckpt", None] if asked else [None, "x.ckpt"])
-
-
-def test_what_was_reported_after_a_fit_is_not_reported_again_when_the_trial_goes_on_behind_it(tmp_path: Path) -> None:
-    ranks = Ranks(tmp_path, size=1, until=None)
-    (one,) = ranks.sessions
-    one.boundary.begin_fit()
-    one.boundary.writer = lambda path: Path(path).write_text("of the fit")
-    ranks.report({"loss": 3})
-    one.boundary.end_fit()
-    ranks.report({"loss": 2})
-    ranks.mailboxes[0].put(Save(1))  # as a scheduler that pauses there
-    ranks.mailboxes[0].put(Continue(None))
-    ranks.report({"loss": 1})
-    one.writing.settle()
-    (info,) = checkpoints.find(tmp_path)
-    assert (info.number, info.fit, info.after) == (3, 0, 2)
-    ranks = Ranks(tmp_path, size=1, until=None, resume=info)
-    (one,) = ranks.sessions
-    one.boundary.begin_fit()
-    assert one.checkpoint_for_fit() == info.path
-    one.boundary.end_fit()
-    for loss in (2, 1, 0):
-        ranks.report({"loss": loss})
-    assert [(event.number, event.metrics["loss"]) for event in ranks.events] == [(4, 0)]
 
 
 class _Phase(str, Enum):  # noqa: UP042 - whose str() is "_Phase.VAL"
@@ -340,26 +259,6 @@ def test_callbacks_that_hold_a_session_can_be_copied(tmp_path: Path) -> None:
     """Tests and training code copy ``trainer.callbacks``, some of which are tunelight's."""
     one = Ranks(tmp_path, size=1).sessions[0]
     assert copy.deepcopy({"callback": [one]}) == {"callback": [one]}
-
-
-def test_a_folder_is_a_checkpoint_once_every_rank_has_written_its_part(tmp_path: Path) -> None:
-    ranks = Ranks(tmp_path, until=None)
-
-    def report(rank: int) -> None:
-        def write(path: str) -> None:
-            Path(path).mkdir(exist_ok=True)
-            time.sleep(0.2 * rank)
-            Path(path, f"part-{rank}").write_text("weights")
-
-        for loss in (2.0, 1.0):
-            ranks.sessions[rank].context.report({"loss": loss}, checkpoint=write)
-
-    assert ranks.each(report) == [None, None]
-    found = checkpoints.find(tmp_path)
-    assert len(found) == 2
-    for info in found:
-        assert sorted(path.name for path in Path(info.path).iterdir()) == ["part-0", "part-1"]
-        assert checkpoints.is_valid(info)
 
 
 @pytest.mark.parametrize("failing", [{0}, {1}, {0, 1}])
@@ -472,15 +371,6 @@ def test_without_an_order_the_end_of_a_step_costs_no_message(tmp_path: Path) -> 
     assert [type(error) for error in ranks.report({"loss": 1.0}, checkpoint=write)] == [TrialStopped] * 2
 
 
-def test_a_rank_that_hears_late_leaves_with_the_others(tmp_path: Path) -> None:
-    ranks = Ranks(tmp_path, 2, until=None)
-    ordered(ranks, 1, 0)
-    first, second = (one.boundary for one in ranks.sessions)
-    first.end_step(write, epoch=0, step=5)  # it calls for step 6
-    second.end_step(write, epoch=0, step=5)
-    assert step(ranks, 6) == [TrialStopped] * 2
-
-
 @pytest.mark.parametrize("apart", ["by steps", "by batches"])
 def test_ranks_that_are_apart_go_on_and_leave_at_the_next_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apart: str
@@ -582,17 +472,6 @@ def test_a_checkpoint_between_two_reports_leaves_training_as_it_was(tmp_path: Pa
     assert [one.boundary.writer for one in ranks.sessions] == [None] * size
     ranks.report({"loss": 0.4}, checkpoint=write)
     assert [event.number for event in ranks.events if isinstance(event, Report)] == [1, 2]
-
-
-def test_where_a_report_comes_first_it_writes_the_checkpoint_and_nobody_hurries_any_more(tmp_path: Path) -> None:
-    ranks = asked_to_save(tmp_path, 2)
-    ranks.report({"loss": 0.5}, checkpoint=write)
-    (saved,) = [event.checkpoint for event in ranks.events if isinstance(event, Saved)]
-    assert saved is not None
-    assert (saved.number, saved.between) == (1, 0)
-    assert [step(ranks, number) for number in (1, 2, 3)] == [[None, None]] * 3
-    assert not any(one.boundary.hurried for one in ranks.sessions)
-    assert sum(isinstance(event, Saved) for event in ranks.events) == 1
 
 
 def test_a_checkpoint_that_is_asked_for_is_no_reason_for_training_code_to_leave_but_an_order_behind_it_is(
