@@ -71,15 +71,28 @@ def seen(trial: tl.TrialResult) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in sorted(trial.path.glob("seen-*.json"))]
 
 
-def test_a_rank_with_a_gpu_of_its_own_learns_what_a_plain_process_does(
-    sweep: Sweep, device: Device, plain: Plain
+GANGS = [
+    pytest.param(1, "ddp", 1, id="a GPU of its own"),
+    pytest.param(2, "ddp", 0.5, id="halves of a GPU"),
+    pytest.param(1, "sharded", 1, id="sharded parameters"),
+    pytest.param(2, "ddp", 1, id="two GPUs", marks=pytest.mark.multi),
+    pytest.param(2, "sharded", 1, id="two GPUs, sharded", marks=pytest.mark.multi),
+]
+
+
+@pytest.mark.parametrize(("workers", "backend", "share"), GANGS)
+def test_a_gang_learns_what_a_plain_process_does(  # noqa: PLR0917 - a gang each
+    sweep: Sweep, device: Device, plain: Plain, workers: int, backend: str, share: float
 ) -> None:
-    configs = configs_of(device)[:-1]
-    results = sweep(space(device), in_a_trial, configs)
-    plain.check(results, configs, rel=1e-5)
+    alone = (workers, backend) == (1, "ddp")
+    configs = configs_of(device)[: -1 if alone else 2]
+    results = sweep(space(device), in_a_trial, configs, workers=workers, backend=backend, **device.each(share))
+    plain.check(results, configs, rel=1e-5 if alone else 1e-4)
+    group = "nccl" if device.is_gpu and share == 1 else "gloo"
     for trial in results.trials:
-        (one,) = seen(trial)
-        assert (one["device"], one["group"]) == (device.kind, "nccl" if device.is_gpu else "gloo")
+        ranks = seen(trial)
+        assert [(one["device"], one["group"]) for one in ranks] == [(device.kind, group)] * workers
+        assert (ranks[0]["parameters"] == ["DTensor"]) is (backend == "sharded")
 
 
 def test_so_does_a_compiled_model(sweep: Sweep, device: Device, plain: Plain) -> None:
@@ -100,35 +113,6 @@ def test_later_trials_compile_kernels_for_other_shapes(sweep: Sweep, mode: str) 
     results = sweep({"width": tl.choice([256, 320, 384]), "mode": tl.choice([mode])}, compiling, configs)
     assert [trial.state for trial in results.trials] == ["FINISHED"] * 4, results.trials[1].error
     assert len({notes_of(trial, "compiled")[0]["pid"] for trial in results.trials}) == 1
-
-
-def test_two_ranks_on_halves_of_a_gpu_learn_what_one_on_the_whole_does(
-    sweep: Sweep, device: Device, plain: Plain
-) -> None:
-    configs = configs_of(device)[:2]
-    results = sweep(space(device), in_a_trial, configs, workers=2, **device.each(0.5))
-    plain.check(results, configs, rel=1e-4)
-    for trial in results.trials:
-        assert [(one["device"], one["group"]) for one in seen(trial)] == [(device.kind, "gloo")] * 2
-
-
-def test_sharded_parameters_learn_the_same(sweep: Sweep, device: Device, plain: Plain) -> None:
-    configs = configs_of(device)[:2]
-    results = sweep(space(device), in_a_trial, configs, backend="sharded")
-    plain.check(results, configs, rel=1e-4)
-    for trial in results.trials:
-        (one,) = seen(trial)
-        assert (one["device"], one["parameters"]) == (device.kind, ["DTensor"])
-
-
-@pytest.mark.multi
-@pytest.mark.parametrize("backend", ["ddp", "sharded"])
-def test_two_ranks_on_two_gpus_learn_what_one_does(sweep: Sweep, device: Device, plain: Plain, backend: str) -> None:
-    configs = configs_of(device)[:2]
-    results = sweep(space(device), in_a_trial, configs, workers=2, backend=backend)
-    plain.check(results, configs, rel=1e-4)
-    for trial in results.trials:
-        assert [(one["device"], one["group"]) for one in seen(trial)] == [("cuda", "nccl")] * 2
 
 
 @pytest.mark.multi

@@ -102,13 +102,6 @@ def test_one_benchmark_is_measured_alone_and_other_rows_keep_their_dates(folder)
     assert page.read_text().endswith("\nMore.\n")
 
 
-def test_arguments_after_two_dashes_measure_a_part(folder):
-    script(folder, "one", "[headline(name, 1.0) for name in sys.argv[1:] or ['a', 'b']]")
-    for words in ([], ["--", "b", "c"]):
-        assert bench.main(["--folder", str(folder), "--only", "one", *words]) == 0
-    assert [one.what for one in rows_of(folder)] == ["a", "b", "c"]
-
-
 def test_a_short_run_has_figures_only_in_a_folder_of_its_own(folder, monkeypatch):
     script(folder, "one", "headline(sys.argv[1], 1.0)")
     monkeypatch.setattr(bench, "FOLDER", folder / "kept")

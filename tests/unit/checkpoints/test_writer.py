@@ -323,17 +323,3 @@ def test_an_error_of_the_code_that_is_none_of_the_write_is_raised(tmp_path: Path
     with pytest.raises(FileNotFoundError):  # a folder that it was to make
         one.writer.write(one.info(1), lambda path: Path(path, "weights").write_text("weights"))
     assert one.notes == []
-
-
-def test_what_hooks_raise_before_a_strategy_writes_is_raised_whatever_it_looks_like(tmp_path: Path) -> None:
-    one = One(tmp_path)
-
-    def save(path: str, *, writes: bool) -> None:
-        one.writer.calls_hooks()
-        assert not writes or one.writer.writes(path)
-        full(Path(path))
-
-    with pytest.raises(OSError, match="No space left"):
-        one.writer.write(one.info(1), lambda path: save(path, writes=False))
-    assert one.writer.write(one.info(1), lambda path: save(path, writes=True)) is None
-    assert len(one.notes) == 1

@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 ROOT = Path(__file__).parents[3]
 CLUSTER = ROOT / "cluster"
 PINNED = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
-RAY = PINNED["ray"]
 
 
 @pytest.mark.parametrize(
@@ -31,35 +29,6 @@ def test_versions_are_those_of_this_checkout(path: Path) -> None:
     known = {**PINNED, "tunelight": tunelight.__version__}
     named = re.findall(r"(tunelight|ray|torch|pytorch-lightning)(?:\[\w+\])?(?:==|:)(\d[\d.]*\d)", path.read_text())
     assert not [(name, version) for name, version in named if known[name] != version]
-
-
-# --- KubeRay
-
-
-def documents(name: str) -> dict[str, dict[str, Any]]:
-    return {each["kind"]: each for each in yaml.safe_load_all((CLUSTER / name).read_text()) if each}
-
-
-def cluster_of(name: str) -> dict[str, Any]:
-    kinds = documents(name)
-    return dict(kinds["RayJob"]["spec"]["rayClusterSpec"] if "RayJob" in kinds else kinds["RayCluster"]["spec"])
-
-
-def test_the_job_and_the_cluster_are_made_alike_and_the_jobs_command_is_one_that_tunelight_has() -> None:
-    assert cluster_of("kuberay-job.yaml") == cluster_of("kuberay-cluster.yaml")
-    assert cluster_of("kuberay-job.yaml")["rayVersion"] == RAY
-    from typer.testing import CliRunner
-
-    from tunelight.cli import app
-
-    job = documents("kuberay-job.yaml")["RayJob"]["spec"]
-    program, *words = job["entrypoint"].split()
-    assert program == "tunelight"
-    told = CliRunner().invoke(app, [*words, "--help"])
-    assert told.exit_code == 0
-    for word in words:
-        assert not word.startswith("--") or word in told.output
-    assert isinstance(yaml.safe_load(job["runtimeEnvYAML"])["env_vars"], dict)
 
 
 # --- Slurm: srun and ray are played by scripts that write down how they were called

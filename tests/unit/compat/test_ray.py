@@ -132,20 +132,6 @@ def test_variables_of_the_environment():
 # --- Ray Data -----------------------------------------------------------------------------------------------
 
 
-def test_names_of_ray_data():
-    pytest.importorskip("pyarrow")
-    from ray.data import Dataset
-    from ray.data.dataset import MaterializedDataset
-
-    actor = object()
-    assert names.split_coordinator(SimpleNamespace(_coord_actor=actor)) is actor
-    context: Any = SimpleNamespace()
-    names.start_at_pass(context, 3)
-    assert context._execution_idx == 3
-    assert issubclass(MaterializedDataset, Dataset)
-    assert names.is_materialized(object()) is False
-
-
 class Blocks:
     """Stands in for a dataset: keeps what it is shuffled by."""
 
@@ -181,14 +167,3 @@ def _orders(seed: Any, passes: int) -> list[tuple[int, ...]]:
         generator.seed(seed)
         found.append(tuple(generator.sample(range(100), 100)))
     return found
-
-
-def test_ray_data_takes_what_its_batches_are_made_with():
-    pytest.importorskip("pyarrow")
-    from ray.data import DataIterator
-
-    if names.arrow_to_tensors() is None:
-        read = getattr(DataIterator, "_iter_batches", DataIterator.iter_batches)
-        assert {"_collate_fn", "_finalize_fn", "batch_format"} <= {*parameters(read)}
-    else:
-        assert {"collate_fn", "device"} <= {*parameters(DataIterator.iter_torch_batches)}

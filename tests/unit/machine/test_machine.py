@@ -79,9 +79,6 @@ def test_a_gang_of_unlike_workers_never_meets(monkeypatch: pytest.MonkeyPatch) -
 # --- whether a process runs, on any system ----------------------------------------------------------------
 
 
-PACKAGE = Path(__file__).parents[3] / "tunelight"
-
-
 def test_a_process_runs_until_it_has_ended_and_another_user_s_runs_too(monkeypatch):
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         assert is_running(child.pid)
@@ -111,25 +108,6 @@ print(before, during, has_children())
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30).stdout
     known = "False" if sys.platform == "linux" else "True"  # other systems do not say
     assert said.split() == [known, "True", known]
-
-
-def test_only_what_has_another_way_on_macos_reads_what_linux_alone_has():
-    linux_only = ("/proc", "/dev/shm", "memfd_create", "sched_", "io_counters", "cpu_affinity", "ru_maxrss", "prctl")
-    found = {
-        (path.relative_to(PACKAGE).as_posix(), name)
-        for path in PACKAGE.rglob("*.py")
-        for line in path.read_text().splitlines()
-        for name in linux_only
-        if name in line.partition("#")[0]
-    }
-    assert found == {
-        ("extras/data/cached.py", "/proc"),
-        ("extras/data/cached.py", "memfd_create"),
-        ("machine/processes.py", "/proc"),
-        ("extras/forks/server.py", "/proc"),  # workers are started one by one on macOS
-        ("extras/forks/server.py", "sched_"),
-        ("extras/forks/setup_worker.py", "sched_"),
-    }
 
 
 # --- a tunelight on the import path that nobody has installed ---------------------------------------------

@@ -408,20 +408,6 @@ def test_rank_0_does_not_take_a_rank_for_there_that_has_gone_on(
     assert not any(isinstance(event, Saved) for event in ranks.events)
 
 
-def test_after_a_checkpoint_that_the_storage_refused_they_train_on_and_can_be_told_again(tmp_path: Path) -> None:
-    def refuse(path: str) -> None:
-        raise OSError(28, "No space left on device")
-
-    ranks = Ranks(tmp_path, 2, until=None)
-    ordered(ranks, 1, 0)
-    for number in (1, 2):
-        step(ranks, number, refuse)
-    assert [(event.refused, event.checkpoint) for event in ranks.events if isinstance(event, Saved)] == [(True, None)]
-    assert ranks.report({"loss": 1.0}) == [None, None]
-    ordered(ranks, 1, 0)
-    assert [step(ranks, number) for number in (3, 4)] == [[None, None], [TrialStopped] * 2]
-
-
 def test_a_loop_of_ones_own_is_told_and_its_next_report_writes_a_checkpoint(tmp_path: Path) -> None:
     ranks = Ranks(tmp_path, 2, until=None, checkpoints=Checkpoints(every_s=1000))
     ranks.report({"loss": 1.0}, checkpoint=write)

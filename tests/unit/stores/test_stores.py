@@ -88,21 +88,6 @@ def there(folder: Path) -> Store:
     return store
 
 
-def test_what_is_written_is_read_on_another_machine(storage, machine):
-    store = there(storage())
-    store.write(storage() / "s" / "a.json", b"1")
-    machine("second")
-    assert store.read(storage() / "s" / "a.json") == b"1"
-    assert store.listed(storage(), "*/a.json") == [storage() / "s" / "a.json"]
-    assert store.stat(storage() / "s") == (1, 0.0)
-    store.bring(storage() / "s", "*.json")
-    assert (storage() / "s" / "a.json").read_bytes() == b"1"
-    stores.delete(storage() / "s")
-    machine("first")
-    assert store.stat(storage() / "s" / "a.json") is None
-    assert not store.has_any(storage() / "s")
-
-
 def test_small_files_are_brought_as_they_are_in_the_store(storage, machine):
     store = there(storage())
     store.write(storage() / "s" / "a.json", b"1")
@@ -279,32 +264,7 @@ def test_checkpoints_are_pruned_in_the_store_but_for_those_that_are_pointed_at(s
     assert checkpoints.pinned(trial) == {known[2].path}
 
 
-def test_a_trial_hears_what_its_driver_heard_and_takes_over_anothers_checkpoint(storage, machine):
-    checkpoint(storage() / "s" / "t", 4, text="parent's")
-    checkpoints.write_acked(3, storage() / "s" / "u")
-    machine("second")
-    assert checkpoints.read_acked(storage() / "s" / "u") == 3
-    assert checkpoints.read_acked(storage() / "s" / "t") is None
-    taken = checkpoints.copy_from_trial(storage() / "s" / "t", storage() / "s" / "u", 2)
-    assert taken is not None
-    machine("third")
-    assert (
-        checkpoints.fetch_local(storage() / "s" / "u" / checkpoints.FOLDER / Path(taken.path).name).read_text()
-        == "parent's"
-    )
-
-
 # --- atomic writes: all of a file or none of it, and nothing left behind ----------------------------------
-
-
-def test_what_is_written_replaces_what_was_there(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_text("old, and longer")
-    for sync in (False, True):
-        for data, left in (("né", "né".encode()), (b"\0", b"\0"), (memoryview(b"ab"), b"ab")):
-            write_atomically(path, data, sync=sync)
-            assert path.read_bytes() == left
-            assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:

@@ -200,11 +200,3 @@ def test_a_training_without_a_trainer_offers_nothing_and_one_that_has_not_begun_
     assert head.offer() == ()
     head.step()
     assert head.offer() == ()
-
-
-def test_a_torn_checkpoint_is_not_adopted(make: Make, heads: Heads) -> None:
-    _, child = pair(make)
-    for info in checkpoints.find(heads.folder("a")):
-        Path(info.path).write_text("torn")
-    child.decide(Adopt(None, {"lr": 2.0, "start": 0.0}, "a", str(heads.folder("a")), until=2))
-    assert child.step()["loss"] == 2.0

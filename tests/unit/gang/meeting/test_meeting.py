@@ -269,19 +269,6 @@ def test_a_group_of_nccl_s_is_left_without_its_peers_and_without_waiting(
     assert group.settle()
 
 
-def test_a_process_whose_group_cannot_be_ended_meets_no_other(
-    group: TorchGroup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails() -> None:
-        raise RuntimeError("NCCL error")
-
-    monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
-    monkeypatch.setattr(torch_group, "abort_process_group", fails)
-    group.leave()
-    assert not group.settle()
-    dist.destroy_process_group()
-
-
 # --- what a gang's ranks tell libraries that are used to torchrun -----------------------------------------
 
 

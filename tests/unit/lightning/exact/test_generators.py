@@ -150,13 +150,6 @@ def test_a_smaller_gang_has_the_shares_of_all_where_they_are_reduced(sync: bool,
     assert held(one) == (value, 8 if sync else 4)
 
 
-@pytest.mark.parametrize(("sync", "expected"), [(True, (0.0, 0)), (False, (4.0, 4))])
-def test_a_new_rank_reduces_what_the_others_reduce(sync: bool, expected: tuple[float, int]) -> None:
-    one = trainer()
-    epoch_metrics.put(one, epoch_metrics.shared_out(ranks(sync), 3, 4), pytest.fail)
-    assert held(one) == expected
-
-
 class Unmergeable(torchmetrics.MeanMetric):
     """Cannot take over what another has gathered."""
 

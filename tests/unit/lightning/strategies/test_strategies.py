@@ -26,9 +26,8 @@ from tunelight.gang.meeting.torch_group import TorchGroup
 from tunelight.lightning.launcher import GangLauncher
 from tunelight.messages import Place
 
-ALL = pytest.mark.parametrize(
-    "kind", [tl.RayStrategy, pytest.param(tl.HorovodRayStrategy, marks=needs_horovod), tl.RayShardedStrategy]
-)
+HOROVOD, SHARDED = tl.HorovodRayStrategy, tl.RayShardedStrategy
+ALL = pytest.mark.parametrize("kind", [tl.RayStrategy, pytest.param(HOROVOD, marks=needs_horovod), SHARDED])
 
 
 # --- on a driver --------------------------------------------------------------------------------------------
@@ -55,27 +54,28 @@ def test_wrong_arguments_are_errors_at_once(kind: Any, given: Any, message: str)
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("kind", "given", "message"),
     [
-        ({"num_workers": 3, "num_hosts": 2, "num_slots": 2}, "num_workers=3, but num_hosts=2 with num_slots=2"),
-        ({"compression": "zip"}, "compression must be one of none, fp16, not 'zip'"),
-        ({"num_workers": (1, 4), "num_hosts": 2, "num_slots": 2}, "an elastic gang, and num_hosts=2 a fixed one"),
+        (
+            HOROVOD,
+            {"num_workers": 3, "num_hosts": 2, "num_slots": 2},
+            "=3, but num_hosts=2 with num_slots=2",
+        ),
+        (HOROVOD, {"compression": "zip"}, "compression must be one of none, fp16, not 'zip'"),
+        (HOROVOD, {"num_workers": (1, 4), "num_hosts": 2, "num_slots": 2}, "elastic gang, and num_hosts=2 a fixed one"),
+        (SHARDED, {"num_workers": 3, "tensor_parallel_size": 2}, "=2 does not divide the gang's 3 workers"),
+        (SHARDED, {"num_workers": (2, 4), "tensor_parallel_size": 2}, "tensor_parallel_size=2 needs a fixed one"),
     ],
 )
-def test_horovod_s_own_wrong_arguments(given: Any, message: str) -> None:
+def test_wrong_arguments_of_one_kind(kind: Any, given: Any, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
-        tl.HorovodRayStrategy(**given)
+        kind(**given)
 
 
 @needs_horovod
 def test_hosts_times_slots_is_the_number_of_workers() -> None:
     strategy = tl.HorovodRayStrategy(num_hosts=2, num_slots=3)
     assert (strategy.workers.number, strategy.workers.hosts, strategy.world_size) == (6, 2, 6)
-
-
-def test_a_tensor_parallel_size_has_to_divide_the_gang() -> None:
-    with pytest.raises(SettingsError, match="tensor_parallel_size=2 does not divide the gang's 3 workers"):
-        tl.RayShardedStrategy(3, tensor_parallel_size=2)
 
 
 def test_cpus_and_gpus_among_the_resources_win() -> None:
@@ -278,17 +278,6 @@ def test_a_driver_s_strategy_goes_to_a_rank_with_what_its_trainer_set(kind: Any,
 
 
 @ALL
-def test_a_strategy_that_was_made_outside_joins_the_gang_that_it_is_sent_to(kind: Any, join: Any) -> None:
-    """As one in the closure of a train function."""
-    sent = cloudpickle.dumps(kind(num_workers=2))
-    join(kind.backend)
-    strategy = cloudpickle.loads(sent)
-    assert (strategy.joined, strategy.num_workers, strategy.use_gpu) == (True, 2, False)
-    join(kind.backend, gpu=0)
-    assert cloudpickle.loads(sent).use_gpu
-
-
-@ALL
 def test_a_rank_s_strategy_tells_its_gang_s_size_whatever_it_was_asked_for(kind: Any, join: Any) -> None:
     join(kind.backend, gpu=0)
     strategy = kind(num_cpus_per_worker=2)
@@ -309,14 +298,6 @@ def test_a_collective_s_limit_reaches_the_process_group(seconds: float | None) -
     finally:
         group.leave()
     assert limit.total_seconds() == (seconds or COLLECTIVE_LIMIT_S)
-
-
-# --- sharding -----------------------------------------------------------------------------------------------
-
-
-def test_an_elastic_gang_cannot_share_a_model_by_tensor_parallelism() -> None:
-    with pytest.raises(SettingsError, match=r"tensor_parallel_size=2 needs a fixed one"):
-        tl.RayShardedStrategy(num_workers=(2, 4), tensor_parallel_size=2)
 
 
 # --- the accelerator of a driver's Trainer, and a precision by it
