@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit.fakes import MemoryControl
+from tests.kit.fakes import MemoryControl, MemoryStore
 from tests.unit.session.test_session import Ranks
 from tunelight.errors import DataError, TrialStopped
 from tunelight.messages import Adopt, Adopted, Continue, Offer, Offered, Place
@@ -30,8 +30,9 @@ class Weights:
     def give(self) -> int:
         return self.value
 
-    def take(self, state: int, before: Any, config: Any) -> None:
+    def take(self, state: int, before: Any, config: Any) -> str | None:
         self.value = state
+        return None
 
 
 class Lost:
@@ -78,6 +79,17 @@ def test_what_is_gone_is_not_adopted_and_a_full_store_costs_the_offer_and_not_th
     assert "nothing was offered" in str(exchange.adopt(Adopt(None, {}), {}).why)
     assert exchange.training.value == 1
     assert exchange.offer(Offer(7), lead=True) == Offered(None, why="MemoryError: no room", answers=7)
+
+
+def test_who_refuses_keeps_its_configuration() -> None:
+    class Refusing(Weights):
+        def take(self, state: int, before: Any, config: Any) -> str:
+            return "the models differ"
+
+    exchange, config = Exchange(MemoryStore()), {"lr": 0.1}
+    exchange.training = Refusing(1)
+    assert exchange.adopt(Adopt(9, {"lr": 0.3}), config).why == "the models differ"
+    assert config == {"lr": 0.1}
 
 
 # --- lockstep: ranks see what the others do at the same place of their own order ----------------------
