@@ -26,7 +26,7 @@ slow = pytest.mark.slow
     ],
 )
 def test_a_shipped_space_trains(ray4: Any, name: str, tmp_path: Path) -> None:
-    """Three configurations, two epochs each; MNIST and CIFAR-10 by files of a few images in their own formats."""
+    """Two epochs, and one more; MNIST and CIFAR-10 by files of a few images in their own formats."""
     space = tl.SearchSpace.of(name)
     if name == "mnist_mlp":
         space = space.fixed({"data.root": str(mnist(tmp_path))})
@@ -34,14 +34,17 @@ def test_a_shipped_space_trains(ray4: Any, name: str, tmp_path: Path) -> None:
         small = {"model.hidden": 48, "model.layers": 1, "model.heads": 4, "model.mlp": 48, "data.batch_size": 4}
         space = space.fixed({"data.root": str(cifar(tmp_path, binary=True)), **small})
     results = tl.run(
-        space, num_samples=3, max_epochs=2, workers=2, scheduler="fifo", storage=tmp_path / "runs", seed=3,
+        space, num_samples=2, max_epochs=2, workers=2, scheduler="fifo", storage=tmp_path / "runs", seed=3,
         baselines=[] if name == "cifar10_vit" else space.settings.get("baselines", []), progress=False,
     )  # fmt: skip
-    assert [trial.state for trial in results.trials] == ["FINISHED"] * 3, results.errors
+    assert [trial.state for trial in results.trials] == ["FINISHED"] * 2, results.errors
     assert all(len(trial.history) == 2 for trial in results.trials)
     for trial in results.trials:
         assert space.broken(space.dotted(trial.config)) is None
     if name == "finetune_lr":
         assert all(("model.lr" in trial.config) != trial.config["model.frozen"] for trial in results.trials)
-    again = tl.resume(results.folder, num_samples=4, progress=False)
-    assert [trial.config for trial in again.trials][:3] == [trial.config for trial in results.trials]
+    longer = tl.resume(results.folder, max_epochs=3, progress=False)
+    assert [trial.config for trial in longer.trials] == [trial.config for trial in results.trials]
+    for trial, before in zip(longer.trials, results.trials, strict=True):
+        assert trial.history[:2] == before.history  # it goes on from its checkpoint
+        assert [report["epoch"] for report in trial.history] == [0, 1, 2]

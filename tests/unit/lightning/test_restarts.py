@@ -496,3 +496,24 @@ def test_a_branch_of_a_trial_that_was_stopped_early_trains_on_and_has_a_best_of_
     assert all(Path(one.best_model_path).parent == Path(one.dirpath) for one in kept)
     assert len({one.best_model_path for one in kept}) == 3
     assert all(Path(one.best_model_path).exists() for one in kept)
+
+
+def test_a_branch_trains_on_with_its_own_rate_and_one_of_another_model_says_which_value_makes_it_so(
+    trial: Trial,
+) -> None:
+    rates: list[float] = []
+
+    def train() -> None:
+        config = tl.get_context().config
+        net = Net(lr=config["lr"])
+        net.head = torch.nn.Linear(4, config["out"])
+        made = trainer(2)
+        made.fit(net, loader(), loader())
+        rates.append(made.optimizers[0].param_groups[0]["lr"])
+
+    config = {"lr": 0.1, "out": 1}
+    parent = trial(train, config=config)
+    assert trial(train, parent.checkpoints[1], trial_id="00001", config=config | {"lr": 0.01}).numbers == [2]
+    assert rates == [0.1, 0.01]
+    misfit = trial(train, parent.checkpoints[1], trial_id="00002", config=config | {"out": 2})
+    assert "out=2, not 1, makes another model, which the weights that it was to begin with" in str(misfit.error)

@@ -240,6 +240,22 @@ def test_a_baseline_that_was_cut_off_before_its_turn_is_tried_when_the_sweep_goe
         driver.run(num_samples=3, resume=True, baselines=[*baselines, {"x": 0.75}])
 
 
+def test_more_epochs_train_those_on_that_finished_and_fewer_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir()
+    sweep = Sweep(tmp_path / "s", max_epochs=2)
+    sweep.end_by_itself(sweep.run(0.5, 0.4, x=0.5))
+    sweep.complete(sweep.run(0.9, x=0.6))  # stopped early
+    sweep.end()
+    sweep.callback.record.close()
+    settings = Settings(train=train, metric="loss", name="s", storage=tmp_path)
+    with open_saved_sweep(settings) as past:
+        assert past is not None
+        assert [trial.id for trial in past.again(3)] == ["00000"]
+        assert past.again(2) == []
+        with pytest.raises(SettingsError, match="max_epochs=1 is less than the 2 that trials of"):
+            past.check(SPACE, replace(settings, max_epochs=1), {})
+
+
 # --- repetitions: scheduler and searcher never learn of them
 
 
