@@ -1,4 +1,4 @@
-"""Things are really killed here: a worker, and a sweep by Ctrl-C."""
+"""Drivers really get signals here: Ctrl-C, once and twice, and SIGTERM with all that they started."""
 
 from __future__ import annotations
 
@@ -13,32 +13,8 @@ from typing import Any
 import pytest
 
 import tunelight as tl
-from tests.kit.sweeps import run
-from tests.kit.training import plain
 from tests.kit.waiting import until
 from tests.processes import family, over
-
-
-def suicidal(config: dict[str, Any]) -> None:
-    import torch
-    import torch.distributed as dist
-
-    if config["die"] and tl.get_context().rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    dist.all_reduce(torch.ones(1))
-    plain(config)
-
-
-def test_a_killed_worker_is_its_trials_error_and_the_others_train(ray4: Any, tmp_path: Path) -> None:
-    configs = [{"lr": 0.01, "die": die} for die in (False, True, False)]
-    space = {"lr": tl.uniform(0, 1), "die": tl.choice([True, False])}
-    results = run(space, suicidal, tmp_path, configs, max_concurrent=1, failures=0)
-    assert [trial.state for trial in results.trials] == ["FINISHED", "ERROR", "FINISHED"]
-    (failed,) = results.errors
-    assert str(failed.error).startswith("rank 1 on ")
-    assert "died" in str(failed.error)
-    assert failed.seconds < 5
-
 
 SCRIPT = """
 import sys, time

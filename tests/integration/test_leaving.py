@@ -1,4 +1,4 @@
-"""Trials leave their workers in the midst of an epoch, with a checkpoint, and go on as if nothing had been."""
+"""A sweep that gets SIGTERM: its trials leave in the midst of an epoch, with a checkpoint, and go on from there."""
 
 from __future__ import annotations
 
@@ -9,11 +9,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from ray.tune import Callback
 
 import tunelight as tl
-from tests.integration.leaving import EPOCHS, SPACE, settings
+from tests.kit.sweeps import run
+from tests.kit.training import Line, LineData
 from tunelight.errors import PreemptedError
+
+EPOCHS = 2
+
+
+class Slow(Line):
+    """Each of its 32 steps an epoch takes a while."""
+
+    def training_step(self, batch: Any, number: int) -> torch.Tensor:
+        time.sleep(0.06)
+        loss = super().training_step(batch, number)
+        self.log("train_loss", loss, on_epoch=True, on_step=False, sync_dist=True)
+        return loss
 
 
 class Signalled(Callback):
@@ -31,40 +45,43 @@ class Signalled(Callback):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def told(results: tl.SweepResults) -> list[Any]:
-    """Return what must not depend on whether a trial has left in between."""
+def sweep(folder: Path, backend: str = "ddp", **more: Any) -> tl.SweepResults:
+    """Run a sweep of one trial."""
+    space = {"model.lr": tl.loguniform(0.001, 0.1), "data.batch_size": 1}
+    return run(
+        space, None, folder, 1, model=Slow, data=LineData, max_epochs=EPOCHS, metric="val_loss", backend=backend,
+        trainer_args={"accelerator": "cpu"}, **more,
+    )  # fmt: skip
+
+
+def told(results: tl.SweepResults) -> list[dict[str, Any]]:
+    """Return what must not depend on whether the trial has left in between."""
+    (trial,) = results.trials
+    assert trial.state == "FINISHED"
     kept = ("val_loss", "train_loss", "training_iteration", "epoch")
-    return [(trial.state, [{name: report.get(name) for name in kept} for report in trial.history]) for trial in results]
+    return [{name: report[name] for name in kept} for report in trial.history]
 
 
 @pytest.fixture(scope="module")
-def undisturbed(ray4: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    """Return what two trials come to that nothing disturbs."""
-    return told(tl.run(SPACE, **settings(tmp_path_factory.mktemp("whole"), "s", num_samples=2)))
+def undisturbed(ray4: Any, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Return what the trial comes to that nothing disturbs."""
+    return told(sweep(tmp_path_factory.mktemp("whole")))
 
 
-def starts(results: tl.SweepResults, trial: int) -> list[str]:
-    """Return from which checkpoints a trial went on."""
-    notes = results.record.trials[f"{trial:05d}"].notes
-    return [text for _, text in notes if text.startswith("goes on from")]
-
-
-@pytest.mark.parametrize("backend", ["ddp", "horovod", "sharded"])
+@pytest.mark.parametrize(
+    "backend", ["ddp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("horovod", "sharded"))]
+)
 def test_after_sigterm_a_sweep_ends_with_exit_code_75_and_goes_on_from_the_step_that_it_was_at(
-    ray4: Any, tmp_path: Path, undisturbed: list[Any], backend: str
+    ray4: Any, tmp_path: Path, undisturbed: list[dict[str, Any]], backend: str
 ) -> None:
     with pytest.raises(PreemptedError) as caught:
-        tl.run(SPACE, **settings(tmp_path, "s", backend=backend, callbacks=[Signalled(1.0)]))
+        sweep(tmp_path, backend, callbacks=[Signalled(1.0)])
     assert caught.value.code == 75
     (left,) = caught.value.results.trials
     assert left.state == "INTERRUPTED"
     (found,) = (left.path / "checkpoints").glob("report-000000.step-*.json")
-    results = tl.run(SPACE, **settings(tmp_path, "s", backend=backend, callbacks=[], resume=True))
-    assert [trial.state for trial in results] == ["FINISHED"]
-    assert any("report 0, step" in text for text in starts(results, 0)), found
-    if backend == "ddp":
-        assert told(results) == undisturbed[:1]
-    else:
-        assert [report["training_iteration"] for report in results.trials[0].history] == [1, EPOCHS]
-        close = pytest.approx([report["val_loss"] for report in undisturbed[0][1]], rel=1e-4)
-        assert [report["val_loss"] for report in results.trials[0].history] == close
+    results = sweep(tmp_path, backend, callbacks=[], resume=True)
+    notes = [text for _, text in results.record.trials["00000"].notes]
+    assert any(text.startswith("goes on from") and "report 0, step" in text for text in notes), found
+    for mine, theirs in zip(told(results), undisturbed, strict=True):
+        assert mine == (theirs if backend == "ddp" else pytest.approx(theirs, rel=1e-4))

@@ -9,8 +9,8 @@ import pytest
 
 import tunelight as tl
 from tests.integration.test_growth import groups
-from tests.kit.training import states
 from tunelight.extras.digits import DigitsClassifier, DigitsData
+from tunelight.record import read_lines
 
 EPOCHS = 9
 SPACE = {"model.lr": tl.loguniform(1e-3, 3e-2), "model.hidden": tl.choice([64, 128])}
@@ -44,7 +44,8 @@ def test_a_sweep_finds_a_good_model_and_leaves_nothing(ray4: Any, tmp_path: Path
         assert [report["epoch"] for report in trial.history] == list(range(len(trial.history)))
     assert results.best.value is not None
     assert results.best.value >= 0.95
-    walks = {trial.id: states(results, trial.id) for trial in results.trials}
+    moves = [line for line in read_lines(results.folder) if line["kind"] == "state"]
+    walks = {one.id: [line["state"] for line in moves if line["trial"] == one.id] for one in results.trials}
     resumed = [walk for walk in walks.values() if "PAUSED" in walk[: len(walk) - 1 - walk[::-1].index("RUNNING")]]
     assert bool(resumed) is (name in PAUSE), walks
     assert not [group for group in groups(ray4) if group.startswith("tunelight")]

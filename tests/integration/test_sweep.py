@@ -11,7 +11,7 @@ import yaml
 
 import tunelight as tl
 from tests.kit.sweeps import run
-from tests.kit.training import Line, LineData, plain, saving
+from tests.kit.training import plain
 from tunelight.errors import StorageError
 
 SPACE = {"lr": tl.loguniform(1e-3, 1e-1)}
@@ -34,21 +34,3 @@ def test_a_fifo_sweep_trains_every_trial_to_its_end_and_is_read_back_and_exporte
     assert tl.SweepResults.load(tmp_path / "s").best.history == results.best.history
     with pytest.raises(StorageError, match="name="):
         run(SPACE, plain, tmp_path, 3)
-
-
-def test_a_failed_trial_is_tried_again_from_its_last_checkpoint(ray4: Any, tmp_path: Path) -> None:
-    def fragile(config: dict[str, Any]) -> None:
-        context = tl.get_context()
-        if tl.get_checkpoint_path() is None:
-            from tests.kit.training import trainer
-
-            trainer(2, tl.TuneReportCheckpointCallback({"loss": "val_loss"})).fit(Line(), datamodule=LineData())
-            raise OSError("the network went away")
-        assert context.number == 2
-        saving({"lr": 0.01})
-
-    results = run(SPACE, fragile, tmp_path, 1, failures=tl.FailurePolicy(1, retry_exceptions=True))
-    (trial,) = results.trials
-    assert trial.state == "FINISHED"
-    assert [report["training_iteration"] for report in trial.history] == [1, 2, 3, 4]
-    assert (trial.path / "starts.txt").read_text().count("report-000002.ckpt") == 2

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -100,17 +98,3 @@ def trainer(epochs: int = 3, report: Any = None, **kwargs: Any) -> pl.Trainer:
 def plain(config: dict[str, Any]) -> None:
     """Train three epochs and report each."""
     trainer().fit(Line(config["lr"]), datamodule=LineData())
-
-
-def saving(config: dict[str, Any]) -> None:
-    """Train with a checkpoint at every report; note in a file what each start went on from."""
-    with Path(tl.get_context().trial_dir, "starts.txt").open("a") as log:
-        print(tl.get_context().rank, Path(tl.get_checkpoint_path() or "-").name, file=log)
-    report = tl.TuneReportCheckpointCallback({"loss": "val_loss"})
-    trainer(config.get("epochs", 4), report).fit(Line(config["lr"]), datamodule=LineData())
-
-
-def states(results: tl.SweepResults, trial: str) -> list[str]:
-    """Return the states that a sweep's record gives a trial, in order."""
-    lines = [json.loads(line) for line in (results.folder / "record.jsonl").read_text().splitlines()]
-    return [line["state"] for line in lines if line["kind"] == "state" and line["trial"] == trial]
