@@ -6,8 +6,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import tunelight as tl
 from tests.kit.sweeps import run
 from tests.kit.training import Line, LineData, trainer
@@ -34,27 +32,18 @@ def sweep(tmp_path: Path, name: str, bads: list[str]) -> tl.SweepResults:
     return run(space, fragile, tmp_path, configs, max_concurrent=1, name=name)
 
 
-@pytest.fixture(scope="module")
-def undisturbed(ray4: Any, tmp_path_factory: pytest.TempPathFactory) -> tl.SweepResults:
-    """The trials on a gang on which nothing ever failed; the one after the bad one on a fresh gang."""
-    return sweep(tmp_path_factory.mktemp("undisturbed"), "u", ["", "", "", "", ""])
-
-
-@pytest.mark.parametrize("bad", ["start", "collective"])
-def test_the_trial_fails_with_rank_1s_traceback_and_the_next_is_as_on_a_fresh_gang(
-    ray4: Any, tmp_path: Path, undisturbed: tl.SweepResults, bad: str
-) -> None:
-    results = sweep(tmp_path, bad, ["", "", "", bad, ""])
-    (failed,) = results.errors
-    assert failed.index == 3
-    assert failed.error is not None
-    assert "rank 1 " in failed.error.splitlines()[0]
-    assert "ZeroDivisionError" in failed.error
-    assert "in fragile" in failed.error
-    assert failed.seconds < 5
-    assert "[1] ZeroDivisionError" in (failed.path / "log.txt").read_text()
-    assert [trial.state for trial in results.trials] == ["FINISHED"] * 3 + ["ERROR", "FINISHED"]
-    for index in (0, 1, 2, 4):
+def test_a_trial_fails_with_rank_1s_traceback_and_the_next_is_as_on_a_fresh_gang(ray4: Any, tmp_path: Path) -> None:
+    bads = ["", "start", "", "collective", ""]
+    undisturbed, results = sweep(tmp_path, "undisturbed", [""] * 5), sweep(tmp_path, "failing", bads)
+    assert [trial.state for trial in results.trials] == ["ERROR" if bad else "FINISHED" for bad in bads]
+    for failed in results.errors:
+        assert failed.error is not None
+        assert "rank 1 " in failed.error.splitlines()[0]
+        assert "ZeroDivisionError" in failed.error
+        assert "in fragile" in failed.error
+        assert failed.seconds < 5
+        assert "[1] ZeroDivisionError" in (failed.path / "log.txt").read_text()
+    for index in (0, 2, 4):
         mine, theirs = ([r["loss"] for r in s.trials[index].history] for s in (results, undisturbed))
         assert mine == theirs
 

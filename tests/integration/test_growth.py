@@ -1,17 +1,14 @@
-"""Elastic gangs on real workers: they shrink, grow by a reservation of their own, and leave nothing of it behind."""
+"""Reservations on a real Ray: gangs grow by one of their own and leave nothing of it behind, and some have to wait."""
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from tests.integration.test_gang import spec
 from tests.kit.waiting import until
+from tunelight.cluster.connect import waits_for
 from tunelight.gang.gang import Gang
-from tunelight.gang.seat import sweep_seats
 from tunelight.resources import Reservation
 
 
@@ -40,21 +37,17 @@ def test_what_a_gang_was_given_stays_warm_when_it_shrinks(ray4: Any) -> None:
         assert {location.pid for location in gang.locations} == pids
 
 
-@pytest.mark.slow
-def test_what_a_killed_head_had_reserved_is_swept(ray4: Any) -> None:
-    class Head:
-        def grow(self, one: Any) -> bool:
-            self.gang = Gang.form(one, None)
-            until(self.gang.ready, 60)
-            return True
+def test_a_trial_whose_resources_others_hold_says_so(ray4: Any) -> None:
+    from ray.util.placement_group import placement_group, remove_placement_group
 
-    head: Any = ray4.remote(num_cpus=0)(Head).remote()
-    assert ray4.get(head.grow.remote(replace(spec(), reservation=Reservation(1, least=1, most=2))), timeout=90)
-    sweep_seats()
-    assert len(groups(ray4)) == 1
-    ray4.kill(head)
-    end = time.monotonic() + 30
-    while groups(ray4):
-        assert time.monotonic() < end
-        sweep_seats()
-        time.sleep(0.1)
+    reservation = Reservation(2)
+    assert not waits_for(reservation)
+    groups = [placement_group([{"CPU": 3}])]
+    try:
+        assert groups[0].wait(30)
+        groups.append(placement_group(reservation.bundles))
+        until(lambda: waits_for(reservation), 20)
+        assert "it needs 2 CPUs, and 1 of 4 are free. Others hold the rest." in waits_for(reservation)
+    finally:
+        for group in groups:
+            remove_placement_group(group)

@@ -8,10 +8,7 @@ from typing import Any
 import pytest
 import ray
 import torch
-from torch.utils.data import DataLoader, Dataset
 
-import __main__
-import tunelight as tl
 from tests.integration.test_parity import Boring, loader, trainer
 from tunelight import errors
 from tunelight.gang.parcel import Packed, pack, unpack
@@ -115,23 +112,3 @@ def test_a_model_reads_what_is_in_the_object_store(ray4: Any) -> None:
     model.reference = ray.put([1, 2])
     trainer("ddp").fit(model, loader())
     assert model.read == [1, 2]
-
-
-class Rows(Dataset[Any]):
-    def __len__(self) -> int:
-        return 8
-
-    def __getitem__(self, index: int) -> Any:
-        return index, torch.ones(8)
-
-
-@pytest.mark.usefixtures("warm_gangs")
-@pytest.mark.parametrize("context", ["spawn", pytest.param("forkserver", marks=pytest.mark.slow)])
-def test_a_loader_whose_processes_are_not_forked_knows_a_dataset_of_the_script(
-    monkeypatch: pytest.MonkeyPatch, context: str
-) -> None:
-    monkeypatch.setattr(Rows, "__module__", "__main__")
-    monkeypatch.setattr(__main__, "Rows", Rows, raising=False)
-    one = trainer(tl.RayStrategy(num_workers=1))
-    one.fit(Boring(), DataLoader(Rows(), batch_size=4, num_workers=1, multiprocessing_context=context))
-    assert "loss" in one.callback_metrics

@@ -83,8 +83,8 @@ def tuned(model: Any = Net, data: Any = Data, fixed: dict[str, Any] | None = Non
     return tl.tune_up(space, model=model, data=data, **{**few, "budget": 30.0, **settings, **more})
 
 
-def test_settings_are_measured_alone_and_with_as_many_trials_as_the_sweep_has(ray4):
-    result = tuned()
+def test_settings_are_measured_alone_and_together_and_a_slow_loader_is_named_and_gets_workers(ray4):
+    result = tuned(fixed={"data.read_s": 2e-3}, try_loader_workers=[0, 2])
     assert {setting.gang for setting in result.measured} == {(1, 1), (2, 1)}
     assert not result.failed
     assert result.global_batch == 16
@@ -94,25 +94,18 @@ def test_settings_are_measured_alone_and_with_as_many_trials_as_the_sweep_has(ra
     assert {setting.workers: at_once for setting, (at_once, _) in result.together.items()} == {1: 4, 2: 2}
     assert result.together[result.best][1] == max(speed for _, speed in result.together.values())
     assert result.asdict()["settings"]["workers"] == result.best.workers
-
-
-def test_a_slow_loader_is_named_and_gets_workers(ray4):
-    result = tuned(fixed={"data.read_s": 2e-3}, try_workers=[1], try_loader_workers=[0, 2])
-    alone = next(figures for setting, figures in result.measured.items() if setting.loader_workers == 0)
+    alone = next(figures for one, figures in result.measured.items() if (one.workers, one.loader_workers) == (1, 0))
     assert alone.data_share > 0.8
     assert result.fastest.loader_workers == 2
     assert result.settings(result.fastest)["space"]["data.num_workers"] == 2
 
 
-def test_what_cannot_be_varied_is_named_with_the_argument_to_add(ray4):
-    result = tuned(data=Fixed, workers=2)
+def test_what_cannot_be_varied_and_what_takes_no_part_is_named(ray4):
+    stop = {"class_path": f"{pl.__name__}.callbacks.EarlyStopping", "init_args": {"monitor": "val_loss"}}
+    limits = {"callbacks": [stop], "max_steps": 1, "fast_dev_run": True}  # of a whole training
+    result = tuned(data=Fixed, workers=2, trainer_args=limits)
     assert {setting.workers for setting in result.measured} == {2}
     assert "the DataLoader's workers were not varied: give data an argument num_workers" in result.notes
     assert "workers and pieces were not varied: give data an argument batch_size" in result.notes
     assert result.global_batch == 16
-
-
-def test_callbacks_and_limits_of_a_whole_training_take_no_part(ray4):
-    stop = {"class_path": f"{pl.__name__}.callbacks.EarlyStopping", "init_args": {"monitor": "val_loss"}}
-    result = tuned(try_workers=[1], trainer_args={"callbacks": [stop], "max_steps": 1, "fast_dev_run": True})
     assert "callbacks that take no part in a step were left out: EarlyStopping" in result.notes

@@ -118,25 +118,6 @@ def test_a_plain_trial_after_a_messy_stopped_one_is_as_on_a_fresh_gang(
     assert (first["children"], first["trainers"], first["mine"], first["deterministic"]) == (0, 0, "", False)
 
 
-def compiling(config: dict[str, Any]) -> None:
-    """Let one of the processes in which inductor compiles do something, as the first kernel of a shape does."""
-    import os
-
-    from torch._inductor.async_compile import AsyncCompile
-
-    pool: Any = AsyncCompile.process_pool()
-    by = pool.submit(os.getppid).result(timeout=60)
-    tl.report({"loss": config["x"], "pid": os.getpid(), "pool": pool.process.pid, "by": by})
-
-
-def test_the_processes_in_which_inductor_compiles_stay_from_trial_to_trial(ray4: Any, tmp_path: Path) -> None:
-    results = run({"x": tl.uniform(0, 1)}, compiling, tmp_path, 3, workers=1, max_concurrent=1)
-    assert [trial.state for trial in results.trials] == ["FINISHED"] * 3, results.trials[1].error
-    seen = [(one.history[0]["pid"], one.history[0]["pool"]) for one in results.trials]
-    assert len(set(seen)) == 1
-    assert all(one.history[0]["by"] == seen[0][1] for one in results.trials)
-
-
 def _comparable(trial: tl.TrialResult) -> list[dict[str, Any]]:
     return [{key: value for key, value in report.items() if key != "timestamp"} for report in trial.history]
 
