@@ -15,7 +15,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,6 @@ def main() -> None:
     parser.add_argument("--program", type=Path, nargs="*", help="files of programs, instead of drawing some")
     parser.add_argument("--folder", type=Path, help="where programs and outcomes go")
     parser.add_argument("--lightning", default="pytorch_lightning", help="the package of Lightning")
-    parser.add_argument("--compare", action="store_true", help="only compare the outcomes that are in the folder")
     parser.add_argument("--shrink", action="store_true", help="reduce each program that differs")
     arguments = parser.parse_args()
     os.environ["TUNELIGHT_LIGHTNING"] = arguments.lightning
@@ -56,7 +55,7 @@ def main() -> None:
     plan = {way: list(programs) for way in arguments.ways.split(",")}
     if arguments.each:
         plan = drawn(programs, list(plan), arguments.each)
-    found = compared(plan, folder) if arguments.compare else run(plan, folder, arguments.lightning)
+    found = run(plan, folder, arguments.lightning)
     left = unexplained(programs, found)
     report(programs, found, left, folder)
     for program in programs if arguments.shrink else ():
@@ -104,15 +103,10 @@ def run(plan: Plan, folder: Path, package: str) -> Differences:
             _train(undisturbed, [one for one in some if not (one / undisturbed).exists()], folder)
         if undisturbed != way:
             _train(way, some, folder)
-    return compared(plan, folder)
-
-
-def compared(plan: Plan, folder: Path) -> Differences:
-    """Return the differences of the programs that were trained in a folder."""
     found: Differences = {}
     for way, programs in plan.items():
         for program in programs:
-            here = folder / grammar.digest(program)
+            here = folders[grammar.digest(program)]
             ways = found.setdefault(here.name, {})
             if (here / way).exists():
                 ways[way] = differing(here, way)
@@ -218,37 +212,24 @@ def unexplained(programs: Sequence[grammar.Program], found: Differences) -> Diff
 
 
 def report(programs: Sequence[grammar.Program], found: Differences, left: Differences, folder: Path) -> None:
-    """Print differences by kind, those that are explained, and how much of the grammar was reached.
-
-    ``left``: the differences in ``found`` that are not explained.
-    """
+    """Print the differences that are ``left`` of those found, which are explained, and how often each way was taken."""
     meant: Counter[str] = Counter()
     for program in programs:
         for way, lines in found[grammar.digest(program)].items():
             known = [explained(way, line, program) for line in lines]
             meant.update({f"docs/{one.page}: {one.reason}" for one in known if one is not None})
-    kinds: dict[str, set[str]] = defaultdict(set)
     for digest, ways in left.items():
         print(f"\n{digest}: {(folder / digest / f'program_{digest}.py').read_text().splitlines()[0][3:-3]}")
         for way, lines in ways.items():
-            for line in lines:
-                kinds[f"{way} {compare.kind(line)}"].add(digest)
             for line in lines[:6]:
                 print(f"  {way} {line}")
             if len(lines) > 6:
                 print(f"  {way}: {len(lines) - 6} more")
-    counted = Counter({kind: len(digests) for kind, digests in kinds.items()})
-    print("\nKinds of differences, by programs:")
-    for kind, count in counted.most_common(40):
-        print(f"  {count:4} {kind}")
     print("\nExplained differences, by programs and ways:")
     for reason, count in meant.most_common():
         print(f"  {count:4} {reason}")
     trained = Counter(way for ways in found.values() for way in ways)
     print("\nPrograms by way: " + ", ".join(f"{way} {count}" for way, count in trained.most_common()))
-    reached = set().union(*(grammar.reached(program) for program in programs)) if programs else set()
-    every = grammar.every_choice()
-    print(f"Choices of the grammar that were reached: {len(reached & every)} of {len(every)}.")
     print(f"{len(programs)} programs, {len(left)} with differences that are not explained.")
     print(f"Programs and outcomes: {folder}")
 

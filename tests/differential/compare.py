@@ -98,9 +98,3 @@ def _plain(value: Any) -> Any:
 def _short(value: Any) -> str:
     said = " ".join(repr(value).split())
     return said if len(said) < 160 else f"{said[:150]} ..."
-
-
-def kind(difference: str) -> str:
-    """Return a difference without its numbers and names, so that equal kinds are counted together."""
-    place = difference.partition(":")[0]
-    return re.sub(r"\d+", "N", place)

@@ -255,12 +255,6 @@ def reached(program: Program) -> set[str]:
     return found
 
 
-def every_choice() -> set[str]:
-    """Return all choices beyond the plainest, as :func:`reached` names them."""
-    plain = {f"{feature}={choice}" for feature, choices in FEATURES.items() for choice in choices[1:]}
-    return plain | {f"log.{part}={choice}" for part, choices in LOG.items() for choice in choices}
-
-
 def smaller(program: Program) -> list[Program]:
     """Return the valid programs that are one step plainer: one feature, one call or one part of a call."""
     logs = program["logs"]

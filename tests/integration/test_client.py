@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,90 +16,53 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-START_LIMIT_S = 90.0
 DRIVE_LIMIT_S = 400.0
-"""Both are several times what two cores need; a loaded machine takes its time."""
-
-pytestmark = [pytest.mark.timeout(START_LIMIT_S + DRIVE_LIMIT_S + 60), pytest.mark.slow]
+"""Several times what two cores need; a loaded machine takes its time."""
 
 
-def process(role: str, port: int, folder: Path, **pipes: Any) -> subprocess.Popen[str]:
+@contextlib.contextmanager
+def process(role: str, port: int, folder: Path) -> Iterator[Any]:
+    """Run a process of tests.integration.client in a session of its own, which ends with it; its errors are beside."""
     command = [sys.executable, "-m", "tests.integration.client", role, str(port), str(folder)]
-    return subprocess.Popen(command, cwd=ROOT, text=True, start_new_session=True, **pipes)
+    with (
+        (folder / f"{role}.txt").open("w") as errors,
+        subprocess.Popen(
+            command, cwd=ROOT, text=True, start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=errors,
+        ) as started,
+    ):  # fmt: skip
+        try:
+            yield started
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(started.pid, signal.SIGKILL)
 
 
-def end(started: subprocess.Popen[str]) -> None:
-    """End a process, and what it started in its session."""
-    if started.poll() is None:
-        os.killpg(started.pid, signal.SIGKILL)
-        started.wait(10)
-
-
-@pytest.fixture(scope="module")
-def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """Start a cluster of its own with a Ray Client server; return the server's port."""
+@pytest.mark.slow
+@pytest.mark.timeout(DRIVE_LIMIT_S + 150)
+def test_a_driver_that_is_connected_from_outside_has_fits_on_the_cluster_and_no_sweep(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    folder = tmp_path_factory.mktemp("head")
-    with (folder / "errors.txt").open("w") as errors:
-        started = process("head", port, folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
-        assert started.stdin is not None
-        assert started.stdout is not None
-        watch = threading.Timer(START_LIMIT_S, end, args=(started,))
-        watch.start()
-        try:
-            lines = iter(started.stdout.readline, "")
-            assert any(line.strip() == "ready" for line in lines), (folder / "errors.txt").read_text()[-2000:]
-            watch.cancel()
-            yield port
-            started.stdin.close()  # it then shuts its Ray down
-            started.wait(30)
-        finally:
-            watch.cancel()
-            watch.join()
-            end(started)
-            started.stdin.close()
-            started.stdout.close()
-
-
-@pytest.fixture(scope="module")
-def found(head: int, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Run a driver that is connected by Ray Client; return what it found."""
-    driver = process("drive", head, tmp_path_factory.mktemp("drive"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    try:
-        said, _ = driver.communicate(timeout=DRIVE_LIMIT_S)
-    except subprocess.TimeoutExpired:
-        end(driver)
-        said = driver.communicate()[0]
-    finally:
-        end(driver)
-    assert driver.returncode == 0, said[-4000:]
-    told: dict[str, Any] = json.loads(said.splitlines()[-1])
-    assert told["connected"]
-    return told
-
-
-@pytest.mark.parametrize("backend", ["ddp", "horovod", "sharded"])
-def test_a_fit_through_the_client_brings_everything_back_and_ends_its_workers(backend: str, found: Any) -> None:
-    told = found[backend]
-    assert told["right"] > 0.8
-    assert told["right"] == pytest.approx(told["tested"])
-    assert told["workers"] == 2
-    assert told["predictions equal the driver's"]
-    assert told["checkpoint"]
-    assert told["states"] == 4  # two layers, each with weights and a bias
-    assert (told["alive"], told["idle"]) == (0, 0)
-    assert found["placement groups"] == 0
-
-
-def test_ctrl_c_through_the_client_ends_a_fit_within_seconds(found: dict[str, Any]) -> None:
-    assert found["interrupted"]["error"] == "SystemExit"  # Lightning's own way out
+    with process("head", port, tmp_path) as head:
+        assert any(line == "ready\n" for line in head.stdout), (tmp_path / "head.txt").read_text()[-2000:]
+        with process("drive", port, tmp_path) as driver:
+            said, _ = driver.communicate(timeout=DRIVE_LIMIT_S)
+        assert driver.returncode == 0, (tmp_path / "drive.txt").read_text()[-4000:]
+        head.stdin.close()  # it then shuts its Ray down
+        head.wait(30)
+    found = json.loads(said.splitlines()[-1])
+    assert found["connected"]
+    for backend in ("ddp", "horovod", "sharded"):
+        told = found[backend]
+        assert told["right"] > 0.8
+        assert told["right"] == pytest.approx(told["tested"])
+        assert told["workers"] == 2
+        assert told["predictions equal the driver's"]
+        assert told["checkpoint"]
+        assert told["states"] == 4  # two layers, each with weights and a bias
+        assert (told["alive"], told["idle"]) == (0, 0)
+    assert found["interrupted"]["error"] == "SystemExit"  # after Ctrl-C: Lightning's own way out
     assert found["interrupted"]["seconds"] < 12
-
-
-def test_a_gang_that_the_cluster_cannot_hold_is_refused_through_the_client(found: dict[str, Any]) -> None:
+    assert found["placement groups"] == 0
     assert "together 9 CPU (there are 4)" in found["too many"]
-
-
-def test_a_sweep_through_the_client_is_refused_with_the_command_to_use(found: dict[str, Any]) -> None:
     assert "ray job submit -- python your_script.py" in found["sweep"]

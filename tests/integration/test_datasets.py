@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import tunelight as tl
 from tests.conftest import share_holdings
-from tests.integration.feeding import digits, seen, to_batch, write_digits
+from tests.integration.feeding import digits, seen, write_digits
 from tunelight import messages
 from tunelight.cli import app
 from tunelight.errors import DataError, ResourceError
@@ -167,24 +167,3 @@ def test_a_streamed_dataset_comes_in_the_same_order_again(ray4: Any, tmp_path: P
     assert orders[0] == orders[1]
     assert orders[0][0] != orders[0][1]
     assert runs[0].best.value == runs[1].best.value
-
-
-@pytest.mark.slow
-def test_a_driver_without_a_sweep_feeds_a_gang(ray4: Any, tmp_path: Path, parquet: dict[str, Any]) -> None:
-    import ray
-
-    from tunelight.compat.lightning import pl
-    from tunelight.extras.digits import DigitsClassifier
-
-    def pair(rows: Any) -> Any:
-        return to_batch(rows)[:2]
-
-    train, val = (ray.data.read_parquet(parquet[part]["parquet"]) for part in ("train", "val"))
-    model = DigitsClassifier(lr=0.01)
-    with tl.RayStrategy(num_workers=2) as strategy:
-        made = pl.Trainer(
-            max_epochs=3, strategy=strategy, logger=False, enable_checkpointing=False, enable_progress_bar=False,
-            default_root_dir=tmp_path,
-        )  # fmt: skip
-        made.fit(model, datamodule=tl.RayDataModule(train, val, batch_size=32, collate_fn=pair))
-    assert float(made.callback_metrics["val_acc"]) > 0.8

@@ -72,11 +72,9 @@ def collective(config: dict[str, Any]) -> None:
 
     import tunelight as tl
 
-    me = tl.get_context()
-    total = torch.tensor([float(me.rank + 1)])
+    total = torch.tensor([float(tl.get_context().rank + 1)])
     dist.all_reduce(total)
-    where = f"{me.rank}/{me.world_size} local {me.local_rank} seed {me.seed}"
-    tl.report({"loss": float(torch.rand(1)), "sum": total, "where": where})
+    tl.report({"loss": 0.0, "sum": total})
 
 
 def fails_inside(config: dict[str, Any]) -> None:

@@ -15,10 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import torch
-from ray import tune
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, post_localSGD_hook
 from torch.utils.data import DataLoader, TensorDataset
@@ -171,27 +169,6 @@ def test_ranks_resources_hooks_seeds_and_flags_reach_the_workers(backend: str, t
     assert "PARITY_HOOK" not in os.environ
 
 
-class Drawing(Boring):
-    """Keeps what the ranks have drawn, and the learning rate's factor that Lightning users take."""
-
-    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        numbers: Any = self.all_gather(torch.rand(()))
-        self.drawn = numbers.tolist()
-        self.factor = self.trainer.num_devices * self.trainer.num_nodes
-        return super().training_step(batch, batch_idx)
-
-
-@pytest.mark.usefixtures("seeded")
-@BACKENDS
-def test_ranks_draw_numbers_of_their_own_unless_the_code_seeds_them(backend: str) -> None:
-    model = Drawing()
-    trainer(backend).fit(model, loader())
-    assert len(set(model.drawn)) == model.factor == 2
-    pl.seed_everything(7, verbose=False)
-    trainer(backend).fit(model, loader())
-    assert len(set(model.drawn)) == 1
-
-
 class Prepared(pl.LightningDataModule):
     """Notes which process prepares and sets up."""
 
@@ -218,30 +195,6 @@ def test_data_is_prepared_once_on_a_worker_before_any_rank_sets_up(backend: str,
     ranks = told.heard()
     assert lines(tmp_path, "prepared") == [str(ranks[0])]
     assert lines(tmp_path, "set up") == sorted(map(str, ranks))
-
-
-class Watching(pl.Callback):
-    """Notes the processes of DataLoaders at the end of each epoch."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        children = sorted(child.pid for child in psutil.Process().children() if child.status() != "zombie")
-        note(self.folder, f"children of {trainer.global_rank}", json.dumps(children))
-
-
-@BACKENDS
-def test_dataloader_workers_live_as_long_as_their_fit(backend: str, tmp_path: Path) -> None:
-    """Issue 94: they were killed. Persistent ones stay over the epochs, and end with the fit."""
-    persistent: Any = {"num_workers": 2, "persistent_workers": True}
-    one = trainer(backend, max_epochs=2, callbacks=[Watching(tmp_path)])
-    one.fit(Boring(), loader(16, **persistent), loader(16, **persistent))
-    for rank in (0, 1):
-        first, second = map(json.loads, lines(tmp_path, f"children of {rank}"))
-        assert first == second
-        assert len(first) == 4
-        assert not [pid for pid in first if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
 
 
 # --- what Lightning's own tests check of its DDP strategy ---------------------------------------------------
@@ -379,61 +332,3 @@ def test_after_an_exception_the_driver_s_model_is_as_it_was_and_its_cpus_are_fre
     assert one.interrupted
     held = sum(gang.gang.spec.workers * gang.gang.spec.reservation.cpus_per_worker for gang in warm_gangs._idle)
     assert free_cpus(4 - held) == 4 - held
-
-
-class Ends(pl.Callback):
-    """Notes how a run ends on its workers."""
-
-    def __init__(self, folder: str) -> None:
-        self.folder = Path(folder)
-
-    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        note(self.folder, "ends", type(exception).__name__)
-
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        note(self.folder, "ends", "on_train_end")
-
-
-def sweep(trainable: Any, folder: Path, resources: Any, **settings: Any) -> Any:
-    """Run one trial of a train function under plain Ray Tune, whose Trainer's gang takes the trial's bundles."""
-    return tune.run(
-        trainable,
-        config={"folder": str(folder)},
-        metric="loss",
-        mode="min",
-        resources_per_trial=resources,
-        storage_path=str(folder),
-        verbose=0,
-        **settings,
-    )
-
-
-@pytest.fixture
-def alone(warm_gangs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave all CPUs to Tune, which prints as it did for users of old."""
-    monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "0")
-    warm_gangs.close()
-
-
-def misfit(config: dict[str, Any]) -> None:
-    """Note the error of each backend, and fail with the last."""
-    for backend, kind in KINDS.items():
-        try:
-            trainer(kind(2)).fit(Boring(), loader())
-        except errors.ResourceError as error:
-            note(Path(config["folder"]), "misfit", f"{backend}: {error}")
-            if backend == list(KINDS)[-1]:
-                raise
-
-
-def test_a_trial_that_reserved_too_little_is_an_error_at_once(ray4: Any, alone: None, tmp_path: Path) -> None:
-    """Issues 32, 131, 133 and 216: two workers, and a trial that reserved one bundle."""
-    began = time.monotonic()
-    wrong = tl.get_tune_resources(num_workers=1)
-    (trial,) = sweep(misfit, tmp_path, wrong, raise_on_failed_trial=False).trials
-    assert time.monotonic() - began < 60
-    assert trial.status == "ERROR"
-    said = lines(tmp_path, "misfit")
-    assert [line.split(":")[0] for line in said] == list(KINDS)
-    assert all("get_tune_resources(num_workers=2" in line for line in said)
-    assert free_cpus(4) == 4

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,7 @@ from tests.kit.training import Line
 from tests.kit.waiting import until
 from tunelight import stores
 from tunelight.cli.app import app
-from tunelight.errors import CommandError, StorageError
-from tunelight.record import driver_of, record_of
+from tunelight.record import record_of
 
 ROOT = Path(__file__).parents[2]
 URL = "s3://bucket/sweeps"
@@ -131,50 +129,3 @@ def test_another_machine_goes_on_from_the_store_alone(
     shown = CliRunner().invoke(app, ["show", f"{URL}/s"])
     assert shown.exit_code == 0, shown.output
     assert "00002" in shown.output
-
-
-@pytest.mark.slow  # beside the Ray that other tests share, its driver finds no room to start
-@pytest.mark.timeout(240)
-def test_a_sweep_in_a_store_is_steered_on_its_drivers_machine(
-    bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "first"), "PYTHONPATH": str(ROOT)}
-    said = tmp_path / "driver.txt"
-    with said.open("w") as output:
-        driver = subprocess.Popen(
-            [sys.executable, "-m", "tests.browser.live_sweep", URL], cwd=ROOT, env=environment, text=True,
-            stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
-    try:
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "second"))
-        begun: list[str] = []
-        end = time.monotonic() + 150
-        while "RUNNING" not in begun:
-            assert time.monotonic() < end, said.read_text()
-            assert driver.poll() is None, said.read_text()
-            time.sleep(0.2)
-            with contextlib.suppress(StorageError):
-                begun = [trial.state for trial in tl.SweepResults.load(f"{URL}/live").trials]
-        sweep = tl.attach("live", URL)
-        found = driver_of(stores.working(URL) / "live")
-        assert found is not None
-        assert found.alive
-        with pytest.raises(CommandError, match="tell it to stop on that machine"):
-            sweep.stop(0)
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "first"))
-        sweep = tl.attach("live", URL)
-        began = time.monotonic()
-        assert sweep.stop(0) == "stopped by command"
-        assert sweep.enqueue({"lr": 0.0123}).startswith("enqueued")
-        with pytest.raises(CommandError, match="'rl', which is not in the search space"):
-            sweep.enqueue({"rl": 1})
-        assert sweep.stop() == "the sweep is stopped by command; resume it to go on"
-        sys.stdout.write(f"four answers in {time.monotonic() - began:.1f} s\n")
-        assert driver.wait(60) == 0, said.read_text()
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(driver.pid, signal.SIGKILL)
-        driver.wait()
-    results = tl.SweepResults.load(f"{URL}/live")
-    assert results.trials[0].state == "STOPPED"
-    assert results.ended == "stopped"

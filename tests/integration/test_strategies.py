@@ -19,6 +19,7 @@ from tests.kit.training import QUIET
 from tunelight import errors
 from tunelight.compat.lightning import pl
 from tunelight.extras.standalone import driver as drivers
+from tunelight.extras.standalone import transfer
 
 pytestmark = pytest.mark.usefixtures("warm_gangs")
 
@@ -128,21 +129,6 @@ def test_optimizer_states_of_no_fit_are_an_error() -> None:
         strategy.optimizer_states()
 
 
-def test_trainers_share_warm_workers(warm_gangs: Any) -> None:
-    trainer().fit(Small(), data())
-    pids = {location.pid for held in warm_gangs._idle for location in held.gang.locations}
-    trainer().fit(Small(), data())
-    assert {location.pid for held in warm_gangs._idle for location in held.gang.locations} == pids
-
-
-def test_slots_of_one_host_share_its_bundle() -> None:
-    strategy = tl.HorovodRayStrategy(num_hosts=1, num_slots=2)
-    with strategy:
-        one = trainer(strategy)
-        one.fit(Small(), data())
-        assert one.world_size == 2
-
-
 def test_a_strategy_of_another_trainer_is_refused() -> None:
     strategy = tl.RayStrategy(num_workers=2)
     first = trainer(strategy)
@@ -156,7 +142,7 @@ def test_checkpoints_reach_nodes_with_other_disks_and_come_back(
 ) -> None:
     """The file is gone from its path when a worker looks, as it would be on another node."""
     monkeypatch.setattr(drivers, "_elsewhere", lambda gang: True)
-    from tunelight.extras.standalone.transfer import read
+    read = transfer.read
 
     def take(paths: Any) -> Any:
         found = read(paths)
@@ -170,6 +156,36 @@ def test_checkpoints_reach_nodes_with_other_disks_and_come_back(
     one.save_checkpoint(tmp_path / "there.ckpt")
     trainer(max_epochs=2).fit(Small(), data(), ckpt_path=tmp_path / "there.ckpt", weights_only=True)
     assert (tmp_path / "there.ckpt").exists()
+
+
+def test_a_checkpoint_on_rank_0_s_disk_alone_is_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    listen = drivers._listen
+    moved: list[Path] = []
+
+    def without_the_file(gang: Any, reporter: Any) -> Any:
+        """Hide the checkpoints from this disk from the end of the run on, and what rank 0 has read of them after it."""
+        if moved:
+            handed_in = listen(gang, reporter)
+            moved[0].with_suffix(".ckpt").unlink()
+            return handed_in
+        handed_in = listen(gang, reporter)
+        (found,) = tmp_path.glob("*.ckpt")
+        moved.append(found.rename(found.with_suffix(".hidden")))
+        return handed_in
+
+    missing = transfer.missing
+
+    def until_rank_0_reads(paths: list[str]) -> list[str]:
+        lacking = missing(paths)
+        if moved and moved[0].exists():
+            moved[0].rename(moved[0].with_suffix(".ckpt"))
+        return lacking
+
+    monkeypatch.setattr(drivers, "_listen", without_the_file)
+    monkeypatch.setattr(transfer, "missing", until_rank_0_reads)
+    best = pl.callbacks.ModelCheckpoint(dirpath=tmp_path)
+    trainer(callbacks=[best], enable_checkpointing=True).fit(Small(), data())
+    assert Path(best.best_model_path).exists()
 
 
 @BACKENDS
@@ -306,15 +322,12 @@ def test_what_a_tuner_finds_is_set_on_the_driver(tmp_path: Path) -> None:
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.SGD(self.parameters(), lr=self.lr)
 
-    model, numbers = Learning(), Loading()
+    model = Learning()
     one = trainer(default_root_dir=tmp_path, max_epochs=9, callbacks=[pl.callbacks.Timer()])
-    tuner = flavours.module("tuner").Tuner(one)
-    found = tuner.lr_find(model, data(64, 4), num_training=30)
+    found = flavours.module("tuner").Tuner(one).lr_find(model, data(64, 4), num_training=30)
     assert found is not None
     assert model.lr == found.suggestion() != 0.5
     assert model.hparams["lr"] == model.lr
-    with pytest.raises(ValueError, match="not supported with distributed strategies"):
-        tuner.scale_batch_size(model, datamodule=numbers)
     assert [type(callback).__name__ for callback in one.callbacks] == ["Timer"]  # type: ignore[attr-defined]  # Lightning's
 
 
