@@ -106,8 +106,7 @@ def test_a_script_is_tuned_as_it_is(name: str, sweep: Any, tmp_path: Path, monke
     "name",
     [
         "argparse_trainer",
-        "torchrun_loop",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("lightning_cli", "hydra_app", "accelerate_loop")),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in SCRIPTS if name != "argparse_trainer"),
     ],
 )
 def test_the_commands_of_the_winner_train_as_its_trial_did(
