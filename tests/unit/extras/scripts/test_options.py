@@ -117,11 +117,7 @@ def test_lightning_cli_s_options_are_those_of_its_subcommand(write: Write) -> No
     made(file, {"model.lr": 1}, "fit", "--config=some.yaml")
 
 
-def test_the_subcommand_among_args_tells_which_options_there_are(write: Write) -> None:
-    assert set(by_dest(read_options(write(SUBCOMMANDS), None, ["train"]))) == {"root", "lr"}
-
-
-def test_a_module_is_read_too(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_is_read_too(write: Write, tmp_path: Path) -> None:
     (tmp_path / "tunelight_trains").mkdir()
     file = write(ARGPARSE, "tunelight_trains/__main__.py")
     assert "opt" in by_dest(read_options(file, "tunelight_trains", []))
@@ -173,36 +169,6 @@ def test_a_script_is_run_once_until_it_changes(write: Write) -> None:
     assert Path("runs").read_text() == "xx"
 
 
-def test_arguments_of_the_script_s_own_making_are_not_its_command_line(write: Write) -> None:
-    file = write(
-        "import argparse\nq = argparse.ArgumentParser()\nq.add_argument('--x')\nassert q.parse_args(['--x=1']).x\n"
-        "p = argparse.ArgumentParser()\np.add_argument('--lr')\np.parse_args()"
-    )
-    assert set(by_dest(read_options(file, None, ["--lr=1"]))) == {"lr"}
-
-
-def test_a_key_that_is_no_option_is_refused_with_the_nearest(write: Write) -> None:
-    with pytest.raises(SettingsError) as error:
-        made(write(ARGPARSE), {"learning_rat3": 1}, "folder")
-    assert str(error.value) == (
-        "train.py has no option for the key 'learning_rat3' of the search space. Did you mean 'learning_rate'? It has: "
-        "learning_rate, opt, fast, no_shuffle, warm, layers, gpu, out."
-    )
-
-
-@pytest.mark.parametrize("key", ["learning_rate", "learning-rate", "learn", "shuffle", "no_shuffle"])
-def test_a_key_may_be_an_option_s_name_its_value_s_or_its_beginning(write: Write, key: str) -> None:
-    assert made(write(ARGPARSE), {key: True}, "folder").options
-
-
-def test_a_key_that_args_names_is_the_script_s_own_affair(write: Write) -> None:
-    made(write(ARGPARSE), {"anything": tl.choice(["a"])}, "${anything}")
-
-
-def test_a_parser_that_takes_unknown_options_refuses_no_key(write: Write) -> None:
-    made(write(ARGPARSE.replace("p.parse_args()", "p.parse_known_args()")), {"anything": 1}, "folder")
-
-
 FIRST = (
     "import argparse\nfirst = argparse.ArgumentParser(add_help=False)\nfirst.add_argument('--config')\n"
     "given, rest = first.parse_known_args()\n"
@@ -241,99 +207,89 @@ def test_hf_argument_parser_refuses_the_rest_unless_it_returns_it(write: Write, 
     assert read_options(write(source), None, []).strict is strict
 
 
-def test_a_configuration_given_in_the_script_refuses_nothing(write: Write) -> None:
-    source = (
-        "import jsonargparse\np = jsonargparse.ArgumentParser()\np.add_argument('--lr', type=float, required=True)\n"
-        "p.parse_object({'lr': 1})"
-    )
-    assert made(write(source), {"other": 1}).options[0].dest == "lr"
-
-
-def test_what_a_default_configuration_file_may_hold_is_not_required(write: Write) -> None:
-    source = (
-        "import jsonargparse\np = jsonargparse.ArgumentParser(default_config_files=['some.yaml'])\n"
-        "p.add_argument('--lr', type=float, required=True)\np.add_argument('--wd', type=float)\np.parse_args()"
-    )
-    file = write(source)
-    made(file, {"wd": 1})
-    with pytest.raises(SettingsError, match="requires --lr"):
-        made(write(source.replace("default_config_files=['some.yaml']", "")), {"wd": 1})
-
-
-@pytest.mark.parametrize("domain", [tl.choice(["adam", "lion"]), {"grid": ["adam", "lion"]}, "lion"])
-def test_a_value_that_is_no_choice_is_refused(write: Write, domain: Any) -> None:
-    with pytest.raises(SettingsError, match=r"train.py does not take 'lion' for --opt.* It takes: adam, sgd"):
-        made(write(ARGPARSE), {"opt": domain}, "folder")
-
-
-def test_numbers_are_choices_by_their_value(write: Write) -> None:
-    file = write(
-        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--x', type=float, choices=[1.0, 2.5])\n"
-        "p.add_argument('--n', type=int, choices=range(3))\np.parse_args()"
-    )
-    made(file, {"x": tl.choice([1, 2.5]), "n": tl.choice([0, 2])})
-    with pytest.raises(SettingsError, match="does not take 3 for --n"):
-        made(file, {"n": tl.choice([0, 3])})
-
-
-def test_a_required_option_must_be_given_by_the_space_or_by_args(write: Write) -> None:
-    file = write(
-        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--learning-rate')\n"
-        "p.add_argument('--n', type=int, required=True)\np.parse_args()"
-    )
-    made(file, {"n": 1})
-    made(file, {"learning_rate": 1}, "--n=1")
-    made(file, {"learning_rate": 1}, "--n", "1")
-    with pytest.raises(SettingsError, match=r"requires --n, .*Add the key 'n' to the search space, or args="):
-        made(file, {"learning_rate": 1})
-
-
-def test_other_styles_are_not_read(write: Write) -> None:
-    assert made(write(ARGPARSE), {"x.y": 1}, style="hydra").options == ()
-
-
-# --- what else a parser says before a sweep starts --------------------------------------------------------
-
+HEAD = "import argparse\np = argparse.ArgumentParser()\n"
+OWN = "q = argparse.ArgumentParser()\nq.add_argument('--x')\nassert q.parse_args(['--x=1']).x\n"
+NUMBERS = f"{HEAD}p.add_argument('--x', type=float, choices=[1.0])\np.add_argument('--n', type=int, choices=range(3))\n"
+NEEDED = f"{HEAD}p.add_argument('--learning-rate')\np.add_argument('--n', type=int, required=True)\n"
+JSON = (
+    "import jsonargparse\np = jsonargparse.ArgumentParser()\np.add_argument('--a', type=int, required=True)\n"
+    "p.add_argument('--b', type=int)\n"
+)
+LINKED = f"{JSON}p.link_arguments('a', 'b')\n"
+DEFAULTS = JSON.replace("()", "(default_config_files=['some.yaml'])")
 SIMPLE = """\
-import argparse, dataclasses
+import dataclasses
 from simple_parsing import ArgumentParser
 @dataclasses.dataclass
 class Options:
     data: str
     lr: float = 1e-3
-    amp: bool = False
 p = ArgumentParser()
-p.add_argument("--epochs", type=int, default=1)
 p.add_arguments(Options, dest="options")
-p.parse_args()
 """
-
-
-def test_simple_parsing_is_read_too(write: Write) -> None:
-    file = write(SIMPLE)
-    assert [one.required for one in read_options(file, None, []).options or () if one.key == "data"] == [True]
-    made(file, {"lr": tl.uniform(0, 1), "data": "here"})
-    with pytest.raises(SettingsError, match=r"no option for the key 'lrr'.* Did you mean 'lr'"):
-        made(file, {"lrr": 0.1, "data": "here"})
-    with pytest.raises(SettingsError, match=r"requires --data, which neither"):
-        made(file, {"lr": 0.1})
-    made(file, {"lr": 0.1}, "--data=here")
+PARSE = "p.parse_args()"
 
 
 @pytest.mark.parametrize(
-    ("source", "args", "said"),
+    ("source", "space", "args"),
     [
-        (ARGPARSE, (), r"train.py refuses its arguments \(none\): the following arguments are required: data"),
-        (ARGPARSE, ("folder", "--learning-rate=fast"), "argument -l/--learning-rate: invalid float value: 'fast'"),
-        (ARGPARSE, ("folder", "--rate=1"), "unrecognized arguments: --rate=1"),
-        (SUBCOMMANDS.replace("add_subparsers()", "add_subparsers(required=True, dest='what')"), (), "required: what"),
+        *((ARGPARSE, {key: True}, ("folder",)) for key in ("learning_rate", "learning-rate", "learn")),
+        *((ARGPARSE, {key: True}, ("folder",)) for key in ("shuffle", "no_shuffle")),
+        (ARGPARSE, {"anything": tl.choice(["a"])}, ("${anything}",)),
+        (ARGPARSE.replace("parse_args()", "parse_known_args()"), {"anything": 1}, ("folder",)),
+        (HEAD + OWN + "p.add_argument('--lr')\np.parse_args()", {"lr": 1}, ()),
+        (JSON + "p.parse_object({'a': 1})", {"other": 1}, ()),
+        (NUMBERS + PARSE, {"x": tl.choice([1, 1.0]), "n": tl.choice([0, 2])}, ()),
+        (NEEDED + PARSE, {"n": 1}, ()),
+        (NEEDED + PARSE, {"learning_rate": 1}, ("--n=1",)),
+        (NEEDED + PARSE, {"learning_rate": 1}, ("--n", "1")),
+        (LINKED + PARSE, {"a": 1}, ()),
+        (DEFAULTS + PARSE, {"b": 1}, ()),
+        (SIMPLE + PARSE, {"lr": tl.uniform(0, 1), "data": "here"}, ()),
+        (SIMPLE + PARSE, {"lr": 0.1}, ("--data=here",)),
     ],
 )
-def test_what_a_parser_refuses_of_args_is_said_before(
-    write: Write, source: str, args: tuple[str, ...], said: str
+def test_a_space_fits_a_parser_by_names_beginnings_args_and_values(
+    write: Write, source: str, space: dict[str, Any], args: tuple[str, ...]
+) -> None:
+    assert made(write(source), space, *args).options
+
+
+@pytest.mark.parametrize(
+    ("source", "space", "args", "said"),
+    [
+        (
+            ARGPARSE,
+            {"learning_rat3": 1},
+            ("folder",),
+            r"has no option for the key 'learning_rat3' of.* Did you mean 'learning_rate'\? It has: learning_rate",
+        ),
+        (LINKED + PARSE, {"a": 1, "b": 1}, (), "no option for the key 'b'"),
+        (SIMPLE + PARSE, {"lrr": 0.1, "data": "here"}, (), "no option for the key 'lrr'.* Did you mean 'lr'"),
+        (SIMPLE + PARSE, {"lr": 0.1}, (), "requires --data, which neither"),
+        (NEEDED + PARSE, {"learning_rate": 1}, (), "requires --n, .*Add the key 'n' to the search space, or args="),
+        (JSON + PARSE, {"b": 1}, (), "requires --a"),
+        *(
+            (ARGPARSE, {"opt": domain}, ("folder",), "does not take 'lion' for --opt.* It takes: adam, sgd")
+            for domain in (tl.choice(["adam", "lion"]), {"grid": ["adam", "lion"]}, "lion")
+        ),
+        (NUMBERS + PARSE, {"n": tl.choice([0, 3])}, (), "does not take 3 for --n"),
+        (ARGPARSE, {"fast": 1}, (), r"refuses its arguments \(none\): the following arguments are required: data"),
+        (ARGPARSE, {"fast": 1}, ("folder", "--learning-rate=fast"), "-rate: invalid float value: 'fast'"),
+        (ARGPARSE, {"fast": 1}, ("folder", "--rate=1"), "unrecognized arguments: --rate=1"),
+        (
+            SUBCOMMANDS.replace("add_subparsers()", "add_subparsers(required=True, dest='what')"),
+            {"root": 1},
+            (),
+            "required: what",
+        ),
+    ],
+)
+def test_a_space_and_arguments_that_do_not_fit_are_refused_before(
+    write: Write, source: str, space: dict[str, Any], args: tuple[str, ...], said: str
 ) -> None:
     with pytest.raises(SettingsError, match=said):
-        made(write(source), {"anything": 1}, *args)
+        made(write(source), space, *args)
 
 
 def test_values_that_an_option_cannot_have_are_refused_before(write: Write) -> None:
@@ -362,46 +318,22 @@ def test_options_of_the_program_precede_its_subcommand(write: Write) -> None:
     assert Script.of(script.recorded(["lr", "root"])).command({"lr": 1, "root": "x"})[0] == "--root=x"
 
 
-def test_a_key_whose_words_are_no_options_is_not_checked(write: Write) -> None:
-    file = write(
-        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--cfg-options', nargs='+')\np.parse_args()"
-    )
+def test_words_that_args_gather_are_no_keys_and_other_styles_are_not_read(write: Write) -> None:
+    file = write(f"{HEAD}p.add_argument('--cfg-options', nargs='+')\n{PARSE}")
     script = made(file, {"optimizer.lr": 0.5}, "--cfg-options", "${args_no_hyphens}")
     assert script.command({"optimizer.lr": 0.5}) == ["--cfg-options", "optimizer.lr=0.5"]
+    assert made(file, {"x.y": 1}, style="hydra").options == ()
 
 
-def test_a_type_that_is_tried_leaves_no_files(write: Write, tmp_path: Path) -> None:
-    file = write(
-        "import argparse, os\np = argparse.ArgumentParser()\n"
-        "p.add_argument('--out', type=lambda one: os.makedirs(one))\n"
-        "p.add_argument('--log', type=argparse.FileType('w'))\n"
+def test_a_type_that_is_tried_leaves_no_files_and_empties_none(write: Write, tmp_path: Path) -> None:
+    types = (
+        f"{HEAD}p.add_argument('--out', type=lambda one: __import__('os').makedirs(one))\n"
+        "p.add_argument('--log', type=argparse.FileType('w'))\np.add_argument('--lr')\n"
     )
-    two = "_, rest = p.parse_known_args()\nargparse.ArgumentParser().parse_args(rest)"
-    for name, end in (("one.py", "p.parse_args()"), ("two.py", two)):
-        made(write(file.read_text() + end, name), {"log": "x"})
-    assert {one.name for one in tmp_path.iterdir()} == {"train.py", "one.py", "two.py"}
-
-
-EMPTIES = """\
-import argparse
-p = argparse.ArgumentParser()
-p.add_argument("--log", type=argparse.FileType("w"))
-p.add_argument("--lr")
-p.parse_args()
-"""
-
-
-def test_a_file_that_args_name_is_not_emptied(write: Write, tmp_path: Path) -> None:
     (tmp_path / "kept.txt").write_text("kept")
-    made(write(EMPTIES), {"lr": "x"}, "--log", "kept.txt")
+    two = "_, rest = p.parse_known_args()\nargparse.ArgumentParser().parse_args(rest)"
+    for name, end in (("one.py", PARSE), ("two.py", two)):
+        made(write(types + end, name), {"log": "x"})
+    made(tmp_path / "one.py", {"lr": 1}, "--log", "kept.txt")
+    assert {one.name for one in tmp_path.iterdir()} == {"kept.txt", "one.py", "two.py"}
     assert (tmp_path / "kept.txt").read_text() == "kept"
-
-
-def test_the_target_of_a_link_is_no_option(write: Write) -> None:
-    file = write(
-        "import jsonargparse\np = jsonargparse.ArgumentParser()\np.add_argument('--a', type=int)\n"
-        "p.add_argument('--b', type=int)\np.link_arguments('a', 'b')\np.parse_args()"
-    )
-    made(file, {"a": 1})
-    with pytest.raises(SettingsError, match="no option for the key 'b'"):
-        made(file, {"b": 1})
