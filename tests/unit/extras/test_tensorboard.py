@@ -7,7 +7,6 @@ import math
 import pickle
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -17,7 +16,6 @@ from tensorboard.plugins.hparams import metadata
 
 from tests.kit.recording import Lines
 from tunelight.extras.tensorboard import TensorBoardCallback
-from tunelight.record import SweepState, apply
 
 
 class Sweep(Lines):
@@ -53,63 +51,41 @@ def sweep(tmp_path):
     made.callback.close()
 
 
-def test_each_numeric_metric_is_a_scalar_of_its_own_name(sweep):
-    sweep.start("00000")
-    sweep.report("00000", 1, loss=0.5, acc=0.25, val={"f1": 2}, label="x", ok=True, series=[1, 2], _private=1)
-    sweep.report("00000", 2, loss=0.25, acc=0.75)
-    sweep.end("00000")
-    assert sweep.scalars("00000", "loss") == [(1, 0.5), (2, 0.25)]
-    assert sweep.scalars("00000", "acc") == [(1, 0.25), (2, 0.75)]
-    assert sweep.scalars("00000", "val/f1") == [(1, 2.0)]
-    assert set(sweep.read("00000").Tags()["scalars"]) == {"loss", "loss/best", "acc", "val/f1", "ok"}
-    assert [event.wall_time for event in sweep.read("00000").Scalars("acc")] == [1_000_001.0, 1_000_002.0]
-
-
-def test_the_best_value_so_far_is_a_scalar_beside_the_metric(sweep):
+def test_each_number_is_a_scalar_of_its_own_name_and_the_best_so_far_one_beside_the_metric(sweep):
     sweep.start("a")
-    for n, loss in enumerate((math.nan, 0.5, 0.75, 0.25), start=1):
+    sweep.report("a", 1, loss=math.nan, acc=0.25, val={"f1": 2}, label="x", ok=True, series=[1, 2], _private=1)
+    for n, loss in enumerate((0.5, 0.75, 0.25), start=2):
         sweep.report("a", n, loss=loss)
     sweep.end("a")
+    assert set(sweep.read("a").Tags()["scalars"]) == {"loss", "loss/best", "acc", "val/f1", "ok"}
+    assert sweep.scalars("a", "val/f1") == [(1, 2.0)]
+    assert sweep.scalars("a", "loss")[1:] == [(2, 0.5), (3, 0.75), (4, 0.25)]
     assert sweep.scalars("a", "loss/best") == [(2, 0.5), (3, 0.5), (4, 0.25)]
-    assert [step for step, _ in sweep.scalars("a", "loss")] == [1, 2, 3, 4]
+    assert [event.wall_time for event in sweep.read("a").Scalars("loss")][:2] == [1_000_001.0, 1_000_002.0]
+    sweep.start("b")
+    sweep.report("b", 1, **{"loss": 0.5, "loss/best": 7.0})  # the user's own
+    sweep.end("b")
+    assert sweep.scalars("b", "loss/best") == [(1, 7.0)]
 
 
-def test_a_metric_called_best_of_another_is_not_overwritten(sweep):
-    sweep.start("a")
-    sweep.report("a", 1, **{"loss": 0.5, "loss/best": 7.0})
-    sweep.end("a")
-    assert sweep.scalars("a", "loss/best") == [(1, 7.0)]
-
-
-def test_a_sweep_without_a_metric_writes_what_was_reported(tmp_path):
+def test_a_trial_that_runs_can_be_read_with_its_configuration_of_every_type_and_no_thread_is_started(tmp_path):
     sweep = Sweep(tmp_path, metric=None)
-    sweep.start("a")
-    sweep.report("a", 1, acc=0.5)
-    sweep.end("a")
-    assert sweep.read("a").Tags()["scalars"] == ["acc"]
-
-
-def test_a_configuration_survives_with_every_type(sweep):
     config = {
         "lr": 0.125, "hidden": 64, "norm": True, "act": "relu", "drop": None, "layers": [1, 2],
         "nan": math.nan, "model": {"depth": 3, "empty": {}}, "huge": 10**400, "_private": 1,
     }  # fmt: skip
+    before = threading.active_count()
     sweep.start("a", config)
+    sweep.report("a", 1, acc=0.5)
+    assert threading.active_count() == before
     assert sweep.hparams("a") == {
         "lr": 0.125, "hidden": 64.0, "norm": True, "act": "relu", "drop": "None", "layers": "[1, 2]",
         "nan": "nan", "model.depth": 3.0, "model.empty": "{}", "huge": str(10**400),
     }  # fmt: skip
-
-
-def test_a_trial_that_runs_can_be_read_already_and_no_thread_is_started(sweep):
-    before = threading.active_count()
-    sweep.start("a", {"lr": 0.5})
-    assert threading.active_count() == before
-    sweep.report("a", 1, loss=0.5)
-    sweep.now += 2
-    sweep.report("a", 2, loss=0.25)
-    assert sweep.hparams("a") == {"lr": 0.5}
-    assert sweep.scalars("a", "loss") == [(1, 0.5), (2, 0.25)]
+    assert sweep.scalars("a", "acc") == [(1, 0.5)]
+    assert sweep.read("a").Tags()["scalars"] == ["acc"]  # and no best of no metric
+    assert pickle.loads(pickle.dumps(TensorBoardCallback(tmp_path, sweep.state)))
+    sweep.callback.close()
 
 
 def table_of(folder: Path) -> dict[str, tuple[dict[str, Any], dict[str, float], int]]:
@@ -156,14 +132,14 @@ def test_the_hparams_tab_lists_every_trial_with_its_best_value(sweep):
     assert table["trial_e"] == ({"opt": "sgd"}, {}, 0)
 
 
-def test_how_a_trial_ended_is_told_as_text(sweep):
+def test_how_a_trial_ended_is_told_as_text_also_where_tune_saw_it_fail(sweep):
     error = {"rank": 1, "type_name": "ValueError", "message": "no <b>", "traceback": "Traceback\n  line"}
     for trial, state in (("a", "STOPPED"), ("b", "ERROR")):
         sweep.start(trial)
         sweep.report(trial, 1, loss=0.5)
         how = {"error": error} if state == "ERROR" else {"why": "place 2 of 2"}
         sweep.line("state", trial=trial, state=state, **how)
-        sweep.hear("on_trial_complete", trial)
+        sweep.hear("on_trial_error" if state == "ERROR" else "on_trial_complete", trial)
     said = {trial: sweep.read(trial).Tensors("state") for trial in "ab"}
     assert [event.tensor_proto.string_val[0].decode() for event in said["a"]] == ["STOPPED\n\n    place 2 of 2"]
     assert said["b"][0].tensor_proto.string_val[0].decode().splitlines() == [
@@ -171,13 +147,7 @@ def test_how_a_trial_ended_is_told_as_text(sweep):
     ]  # fmt: skip
     assert said["b"][0].step == 1
     assert sweep.read("a").SummaryMetadata("state").plugin_data.plugin_name == "text"
-
-
-def test_a_failure_that_tune_saw_ends_the_file(sweep):
-    sweep.start("a")
-    sweep.line("state", trial="a", state="ERROR", error={})
-    sweep.hear("on_trial_error", "a")
-    content = sweep.read("a").SummaryMetadata(metadata.SESSION_END_INFO_TAG).plugin_data.content
+    content = sweep.read("b").SummaryMetadata(metadata.SESSION_END_INFO_TAG).plugin_data.content
     assert metadata.parse_session_end_info_plugin_data(content).status == 2
 
 
@@ -226,28 +196,16 @@ def test_a_sweep_taken_up_again_writes_only_what_is_new(sweep):
     assert sweep.scalars("a", "loss") == [(1, 0.5), (2, 0.25)]
 
 
-def test_it_never_raises_and_warns_once(tmp_path, caplog):
+def test_it_never_raises_warns_once_and_leaves_out_whom_the_live_view_does_not_know(tmp_path, caplog):
     (tmp_path / "file").write_text("no folder")
     sweep = Sweep(tmp_path / "file")
     with caplog.at_level(logging.WARNING, logger="tunelight"):
+        sweep.hear("on_trial_start", "unknown")
+        sweep.hear("on_trial_complete", "unknown")
+        assert not caplog.records
         sweep.start("a")
         sweep.report("a", 1, loss=0.5)
         sweep.end("a")
         sweep.callback.on_experiment_end([])
     assert len(caplog.records) == 1
     assert "TensorBoardCallback failed; the sweep goes on" in caplog.text
-
-
-def test_a_trial_that_the_live_view_does_not_know_is_left_out(sweep):
-    sweep.hear("on_trial_start", "unknown")
-    sweep.hear("on_trial_complete", "unknown")
-    assert list(sweep.folder.iterdir()) == []
-
-
-def test_it_can_be_pickled_beside_its_files(tmp_path):
-    state = SweepState()
-    apply(state, {"kind": "trial", "time": 0.0, "trial": "a", "index": 0, "config": {}, "folder": "trial_a"})
-    callback = TensorBoardCallback(tmp_path, state)
-    callback.on_trial_start(1, [], SimpleNamespace(trial_id="a"))
-    pickle.loads(pickle.dumps(callback)).close()
-    callback.close()

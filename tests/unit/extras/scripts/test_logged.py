@@ -140,52 +140,61 @@ def read(metric: str, lines: Iterable[str]) -> tuple[list[float], list[float]]:
     return at_once, made
 
 
-@pytest.mark.parametrize(
-    ("lines", "reported"),
-    [
-        (
-            ["Epoch[1] - Train metrics:", "\tAccuracy: 0.9", "Epoch[1] - Test metrics:", "\tAccuracy: 0.5"] * 2,
-            [0.5, 0.5],
-        ),
-        (["Train accuracy: 0.9", "Val accuracy: 0.5"] * 2, [0.5, 0.5]),
-        (["Train accuracy: 0.9", "accuracy: 0.5", "Train accuracy: 0.8"], [0.5]),
-        (["Train accuracy: 0.7", "Train accuracy: 0.9"], [0.7, 0.9]),
-        (["Train/val accuracy: 0.7"], [0.7]),
-    ],
-)
-def test_values_of_training_count_where_none_of_a_validation_follows(lines: list[str], reported: list[float]) -> None:
-    assert read("accuracy", lines)[1] == reported
-
-
 BATCHES = [
     [f"{what}\t[{batch}/5]\tAcc@1  9.9 ( {10 * epoch + batch})" for batch in range(5)]
     for epoch in range(3)
     for what in (f"Epoch: [{epoch}]", "Test:")
 ]
+VALIDATIONS = [
+    f"{kind}: [{at}/1] loss: {3 * epoch + number}"
+    for epoch in range(3)
+    for number, kind in enumerate(("Test", "Test (EMA)"), start=1)
+    for at in (0, 1)
+]
 
 
-def test_a_line_that_sums_a_validation_up_counts_and_its_batches_do_not() -> None:
-    lines = [line for part in BATCHES for line in (*part, *([" * Acc@1 50.5"] if "Test" in part[0] else []))]
-    assert read("Acc@1", lines) == ([50.5] * 3, [50.5] * 3)
-
-
-def test_without_such_a_line_the_last_batch_of_each_validation_counts() -> None:
-    at_once, made = read("Acc@1", [line for part in BATCHES for line in part])
-    assert made == [4.0, 14.0, 24.0]  # the mean, behind the batch's own
-    assert at_once == made[:2]
-
-
-def test_of_two_counters_without_a_word_the_second_is_of_batches() -> None:
-    lines = [f"[{epoch}/3][{batch}/4] Loss_G: {epoch}.{batch}" for epoch in range(3) for batch in range(4)]
-    assert read("Loss_G", lines)[1] == [0.3, 1.3, 2.3]
-
-
-def test_of_two_validations_in_an_epoch_the_first_one_counts_to_the_end() -> None:
-    kinds = {"Test": 1, "Test (EMA)": 2}
-    lines = [
-        f"{kind}: [{at}/1] loss: {3 * epoch + kinds[kind]}" for epoch in range(3) for kind in kinds for at in (0, 1)
-    ]
-    assert read("loss", lines)[1] == [1.0, 4.0, 7.0]
+@pytest.mark.parametrize(
+    ("metric", "lines", "at_once", "reported"),
+    [
+        # Values of training count where none of a validation follows.
+        (
+            "accuracy",
+            ["Epoch[1] - Train metrics:", "\tAccuracy: 0.9", "Epoch[1] - Test metrics:", "\tAccuracy: 0.5"] * 2,
+            *([0.5, 0.5], [0.5, 0.5]),
+        ),
+        ("accuracy", ["Train accuracy: 0.9", "Val accuracy: 0.5"] * 2, [0.5, 0.5], [0.5, 0.5]),
+        ("accuracy", ["Train accuracy: 0.9", "accuracy: 0.5", "Train accuracy: 0.8"], [0.5], [0.5]),
+        ("accuracy", ["Train accuracy: 0.7", "Train accuracy: 0.9"], [0.7], [0.7, 0.9]),
+        ("accuracy", ["Train/val accuracy: 0.7"], [0.7], [0.7]),
+        # A line that sums a validation up counts; without one, the last batch of each by its mean, behind its own.
+        (
+            "Acc@1",
+            [line for part in BATCHES for line in (*part, *([" * Acc@1 50.5"] if "Test" in part[0] else []))],
+            *([50.5] * 3, [50.5] * 3),
+        ),
+        ("Acc@1", [line for part in BATCHES for line in part], [4.0, 14.0], [4.0, 14.0, 24.0]),
+        # Of two counters without a word the second is of batches; of two validations the first one counts to the end.
+        (
+            "Loss_G",
+            [f"[{epoch}/3][{batch}/4] Loss_G: {epoch}.{batch}" for epoch in range(3) for batch in range(4)],
+            *([0.3, 1.3], [0.3, 1.3, 2.3]),
+        ),
+        ("loss", VALIDATIONS, [1.0, 4.0, 7.0], [1.0, 4.0, 7.0]),
+        # Of lines that repeat their epoch the last counts, of epochs that do not each at once but for the first.
+        (
+            "loss",
+            [f"epoch {epoch} loss {epoch}.{batch}" for epoch in (1, 2, 3) for batch in range(3)],
+            *([1.2, 2.2], [1.2, 2.2, 3.2]),
+        ),
+        ("loss", ["epoch 1 loss 1"], [], [1.0]),
+        ("loss", ["epoch 1 loss 1", "epoch 2 loss 2"], [1.0, 2.0], [1.0, 2.0]),
+        ("loss", ["new best loss: 3", "new best loss: 2"], [], [3.0, 2.0]),
+    ],
+)
+def test_which_of_the_printed_values_are_an_epoch_s_and_when_they_are_told(
+    metric: str, lines: list[str], at_once: list[float], reported: list[float]
+) -> None:
+    assert read(metric, lines) == (at_once, reported)
 
 
 def test_a_progress_bar_is_as_its_last_state() -> None:
@@ -198,21 +207,6 @@ def test_a_progress_bar_is_as_its_last_state() -> None:
         print(file=printed)
     printed._reader.end()
     assert [one["loss"] for one in session.made] == [0.10, 1.10, 2.10]
-
-
-def test_of_lines_that_repeat_their_epoch_the_last_counts() -> None:
-    lines = [f"epoch {epoch} loss {epoch}.{batch}" for epoch in (1, 2, 3) for batch in range(3)]
-    assert read("loss", lines) == ([1.2, 2.2], [1.2, 2.2, 3.2])
-
-
-def test_the_first_epoch_is_told_once_the_next_has_begun_and_later_ones_at_once_where_none_repeats() -> None:
-    lines = [f"epoch {epoch} loss {epoch}" for epoch in (1, 2, 3)]
-    assert [read("loss", lines[:count])[0] for count in (1, 2, 3)] == [[], [1.0, 2.0], [1.0, 2.0, 3.0]]
-    assert read("loss", lines[:1])[1] == [1.0]
-
-
-def test_where_nothing_but_the_best_is_printed_it_counts_in_the_end() -> None:
-    assert read("loss", ["new best loss: 3", "new best loss: 2"]) == ([], [3.0, 2.0])
 
 
 def test_what_is_printed_and_logged_counts_once() -> None:
@@ -285,16 +279,6 @@ def test_a_trainer_without_the_metric_leaves_it_to_a_script_that_names_it(writte
     reports.end()
     assert session.made == ([{"cv_loss": 0.5}] if written else [])
     assert "val_loss" in reports.names
-
-
-def test_a_trainer_with_the_metric_reports_and_what_is_printed_does_not_count() -> None:
-    session: Any = Session("val_loss")
-    reports = LoggedReports(session, written=True)
-    reports.hold()
-    reports.read(0.5)  # printed by a hook, before the trainer reports the same
-    assert reports.left_to_trainer(["val_loss"])
-    reports.end()
-    assert not session.made
 
 
 def test_what_is_printed_counts_until_a_library_has_logged_the_metric() -> None:
