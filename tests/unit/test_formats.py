@@ -90,6 +90,8 @@ def test_it_is_resumed_where_it_was_cut_off(folder, monkeypatch):
     (resumed,) = sweep.start.resumed
     assert (resumed.trial_id, resumed.number) == ("00003", 1)
     assert (sweep.total, sweep.start.searched, sweep.baselines) == (5, 4, [])
+    recorded = read_sweep_file(folder)
+    assert (sweep.space.describe(), list(sweep.space.require)) == (recorded["space"], recorded["require"])
     assert sweep.settings.max_epochs == 6
     assert (resumed.folder / "checkpoints" / "report-000001.ckpt").is_file()
 

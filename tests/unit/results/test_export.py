@@ -11,7 +11,7 @@ import torch
 import yaml
 
 from tests.kit.recording import Writer
-from tunelight.errors import CheckpointError, SettingsError, StorageError
+from tunelight.errors import CheckpointError, SettingsError
 from tunelight.policies import FailurePolicy
 from tunelight.settings.checks import plain_setting
 
@@ -85,15 +85,10 @@ def test_the_strategy_asks_for_what_trials_had(tmp_path, told, name, arguments):
     assert data["trainer"].get("accelerator") == (None if told.get("gpus_per_worker") else "cpu")
 
 
-def test_a_strategy_of_the_sweep_s_own_stays(tmp_path):
-    found = sweep(tmp_path, trainer_args={"strategy": "ddp"})
-    assert yaml.safe_load(found.export_best(tmp_path / "b.yaml").read_text())["trainer"]["strategy"] == "ddp"
-
-
-def test_nested_configurations_are_the_same(tmp_path):
-    found = sweep(tmp_path, {"model": {"lr": 0.1}, "data": {"batch_size": 8}})
-    data = yaml.safe_load(found.export_best(tmp_path / "b.yaml", "lightning-cli").read_text())
-    assert (data["model"], data["data"]) == ({"lr": 0.1}, {"batch_size": 8})
+def test_a_strategy_of_the_sweep_s_own_stays_and_a_nested_configuration_is_the_same(tmp_path):
+    found = sweep(tmp_path, {"model": {"lr": 0.1}, "data": {"batch_size": 8}}, trainer_args={"strategy": "ddp"})
+    data = yaml.safe_load(found.export_best(tmp_path / "b.yaml").read_text())
+    assert (data["model"], data["data"], data["trainer"]["strategy"]) == ({"lr": 0.1}, {"batch_size": 8}, "ddp")
 
 
 SCRIPT = {"model": None, "data": None, "script": "train.py", "call": {"file": "train.py", "args": ["fit"]}}
@@ -202,10 +197,6 @@ def test_the_plain_command_joins_its_ranks(tmp_path, call, plain):
     assert ("${trial_dir}" in shlex.join(trial.command)) is ("--out" in plain)
 
 
-def test_with_one_worker_it_needs_no_launcher(tmp_path):
-    assert shlex.join(of_script(tmp_path, workers=1).plain_command) == "python train.py --lr=0.1"
-
-
 def test_a_script_that_uses_wandb_gets_its_configuration_as_keys(tmp_path):
     config = {"lr": 0.1, "net": {"act": "a,b", "sizes": [1, 2]}}
     trial = of_script(tmp_path, config, {"imported": ["wandb"], "args": ["--epochs", "3"], "style": "fire"})
@@ -213,11 +204,6 @@ def test_a_script_that_uses_wandb_gets_its_configuration_as_keys(tmp_path):
     words = trial.command[: trial.command.index("--workers")]
     assert words == ["tunelight", "train", "train.py", "lr=0.1", 'net={"act": "a,b", "sizes": [1, 2]}']
     assert trial.command[-4:] == ["--set=style=fire", "--", "--epochs", "3"]
-
-
-def test_a_masked_secret_is_pointed_out(tmp_path):
-    trial = of_script(tmp_path, call={"args": ["--store=s3://me:***@host"]})
-    assert "A secret was masked" in trial.export(tmp_path / "best.sh").read_text()
 
 
 def test_a_configuration_that_changed_on_the_way_says_so(tmp_path):
@@ -234,11 +220,6 @@ def test_a_configuration_that_changed_on_the_way_says_so(tmp_path):
     path = written.load().export_best(tmp_path / "b.yaml", "lightning-cli")
     assert "changed on the way" in path.read_text()
     assert yaml.safe_load(path.read_text())["model"]["lr"] == 0.3
-
-
-def test_a_suffix_that_does_not_fit_the_format_is_an_error(tmp_path):
-    with pytest.raises(StorageError, match=r"'lightning-cli' ends in .yaml or .yml"):
-        sweep(tmp_path).export_best(tmp_path / "best.json", "lightning-cli")
 
 
 # Checkpoints
@@ -279,11 +260,6 @@ def test_a_checkpoint_that_would_run_code_is_not_opened(tmp_path):
         with_checkpoint(tmp_path, {"state_dict": {}, "object": Writer}).export_best(
             tmp_path / "b.yaml", checkpoint=True
         )
-
-
-def test_without_a_checkpoint_there_is_nothing_to_copy(tmp_path):
-    with pytest.raises(CheckpointError, match="has no checkpoint to copy"):
-        sweep(tmp_path).export_best(tmp_path / "b.yaml", checkpoint=True)
 
 
 # The best few
@@ -331,3 +307,17 @@ def test_an_object_that_no_module_has_is_refused(tmp_path, reference):
     results = sweep(tmp_path, {"model.cell": "GRU"}, space_objects={"model.cell": [["GRU", reference]]})
     with pytest.raises(SettingsError, match=r"model.cell is 'GRU', an object that cannot be imported"):
         results.export_best(tmp_path / "best.yaml", "lightning-cli")
+
+
+def test_with_one_worker_it_needs_no_launcher(tmp_path):
+    assert shlex.join(of_script(tmp_path, workers=1).plain_command) == "python train.py --lr=0.1"
+
+
+def test_a_masked_secret_is_pointed_out(tmp_path):
+    trial = of_script(tmp_path, call={"args": ["--store=s3://me:***@host"]})
+    assert "A secret was masked" in trial.export(tmp_path / "best.sh").read_text()
+
+
+def test_without_a_checkpoint_there_is_nothing_to_copy(tmp_path):
+    with pytest.raises(CheckpointError, match="has no checkpoint to copy"):
+        sweep(tmp_path).export_best(tmp_path / "b.yaml", checkpoint=True)

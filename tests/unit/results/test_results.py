@@ -44,45 +44,19 @@ def three(written):
     return written.load()
 
 
-def test_best_is_by_the_best_report_not_the_last(three):
-    assert three.best.id == "00000"
-    assert three.best.value == 0.2
-    assert three.best.metrics == {
-        "loss": 0.2,
-        "acc": 0.8,
-        "epoch": 1,
-        "training_iteration": 2,
-        "timestamp": 2.0,
-    }
-    assert three.best_config == {"lr": 1.0}
-
-
 def test_results_are_the_trials_in_order_of_creation_with_every_report(three):
     assert len(three) == 3
     assert [trial.index for trial in three] == [0, 1, 2]
     assert [trial.seed for trial in three.trials] == [0, 1, 2]
     assert three.trials[1].path == three.folder / "trial_00001"
+    assert [trial.error for trial in three] == [None, None, "rank 1 on a: ValueError: no such lr\n\nTraceback"]
+    assert three.errors == [three.trials[2]]
+    table = three.dataframe()
+    assert [list(table[f"{which}_loss"]) for which in ("best", "last")] == [[0.2, 0.4, 0.8], [0.6, 0.4, 0.8]]
+    assert list(table["epochs"]) == [3, 2, 1]
     assert [(report["training_iteration"], report["loss"]) for report in three.best.history] == [
         *((1, 0.9), (2, 0.2), (3, 0.6))
     ]
-
-
-def test_counts_are_by_how_trials_ended(written):
-    for state in ("FINISHED", "STOPPED", "STOPPED", "ERROR", "INTERRUPTED"):
-        written.trial(0.5, state=state, error=ERROR if state == "ERROR" else None)
-    found = written.load()
-    assert (found.counts["FINISHED"], found.counts["STOPPED"], found.counts["ERROR"], found.counts["INTERRUPTED"]) == (
-        1,
-        2,
-        1,
-        1,
-    )
-
-
-def test_errors_are_the_trials_that_failed_with_rank_and_traceback(three):
-    (failed,) = three.errors
-    assert failed.error == "rank 1 on a: ValueError: no such lr\n\nTraceback"
-    assert three.trials[0].error is None
 
 
 def test_nothing_reported_is_an_error_that_shows_the_first_failure(written):
@@ -94,14 +68,6 @@ def test_nothing_reported_is_an_error_that_shows_the_first_failure(written):
     assert "nothing reported" in repr(found)
 
 
-def test_a_running_sweep_can_be_read(written):
-    written.trial(0.5, state="RUNNING")
-    found = written.load()
-    assert found.trials[0].state == "RUNNING"
-    assert found.trials[0].seconds == 1  # from its start to the last line
-    assert found.best.value == 0.5
-
-
 def test_a_sweep_without_its_yaml_is_read_from_the_record(written):
     written.trial(0.5)
     (written.folder / "sweep.yaml").unlink()
@@ -110,23 +76,6 @@ def test_a_sweep_without_its_yaml_is_read_from_the_record(written):
 
 
 # The table
-
-
-def test_dataframe_has_one_row_a_trial(three):
-    table = three.dataframe()
-    assert list(table.columns) == [
-        "trial_id",
-        "state",
-        "best_loss",
-        "last_loss",
-        "epochs",
-        "reports",
-        "seconds",
-        "config.lr",
-    ]
-    assert list(table["best_loss"]) == [0.2, 0.4, 0.8]
-    assert list(table["last_loss"]) == [0.6, 0.4, 0.8]
-    assert list(table["epochs"]) == [3, 2, 1]
 
 
 def test_dataframe_flattens_nested_configurations_and_takes_trials_without_reports(written):
@@ -158,13 +107,6 @@ def test_export_holds_the_configuration_and_where_it_came_from(three, tmp_path):
         "sweep": {"name": "digits", "folder": str(three.folder)},
         "checkpoint": None,
     }
-
-
-def test_export_prefers_the_versions_that_the_sweep_ran_on(tmp_path):
-    written = Writer(tmp_path, versions={"python": "3.11.0", "torch": "2.6"})
-    written.trial(0.5)
-    data = yaml.safe_load(written.load().export_best(tmp_path / "b.yaml").read_text())
-    assert data["versions"] == {"python": "3.11.0", "torch": "2.6"}
 
 
 # Checkpoints and models
@@ -479,3 +421,10 @@ def test_several_metrics_are_several_directions(tmp_path: Path) -> None:
     study = SweepResults(sweep.folder, SweepResults.load(sweep.folder).record, told).to_study()
     assert [direction.name for direction in study.directions] == ["MINIMIZE", "MAXIMIZE"]
     assert study.trials[0].values == [0.5, 3.0]
+
+
+def test_export_prefers_the_versions_that_the_sweep_ran_on(tmp_path):
+    written = Writer(tmp_path, versions={"python": "3.11.0", "torch": "2.6"})
+    written.trial(0.5)
+    data = yaml.safe_load(written.load().export_best(tmp_path / "b.yaml").read_text())
+    assert data["versions"] == {"python": "3.11.0", "torch": "2.6"}

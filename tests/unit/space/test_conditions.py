@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import enum
 import json
@@ -49,19 +48,6 @@ def draws(space: tl.SearchSpace, count: int = 50) -> list[dict[str, Any]]:
 # --- conditions -------------------------------------------------------------------------------------------
 
 
-def test_drawing_asks_for_what_counts_in_order_and_for_nothing_fixed():
-    asked = []
-
-    def choose(key: str, domain: Any) -> Any:
-        asked.append(key)
-        return domain.sample(random_state=rng(1))
-
-    space = tl.SearchSpace({"g": tl.grid([7, 8]), "k": 3, "f": tune.sample_from(lambda config: config["lr"]), **SGD})
-    values = space.draw(lambda key, domain: "adam" if key == "opt" else choose(key, domain), grid_index=1)
-    assert asked == ["lr"]
-    assert values == {"g": 8, "k": 3, "f": values["lr"], "opt": "adam", "lr": values["lr"]}
-
-
 @pytest.mark.parametrize(
     ("domains", "message"),
     [
@@ -104,7 +90,7 @@ def test_what_is_described_is_read_back_with_its_conditions():
     again = tl.SearchSpace(space.describe())
     assert again.describe() == space.describe() == told
     assert again.when == space.when
-    assert draws(again) == draws(space)
+    assert draws(again) == draws(space) == draws(pickle.loads(pickle.dumps(space)))
     kept = tl.SearchSpace({"a": tune.choice([[1, 2], 3]), "b": {"fixed": "choice(1)", "when": {"a": [[1, 2]]}}})
     assert tl.SearchSpace(kept.describe()).when == kept.when == {"b": {"a": [[1, 2]]}}
 
@@ -196,14 +182,6 @@ def test_a_space_of_which_nothing_is_left_is_refused_before_anything_runs():
     check_settings(tl.SearchSpace({"a": tune.uniform(0, 1)}, require="a > 0.99"), settings)
 
 
-def test_a_space_with_all_of_it_can_be_copied_and_pickled():
-    space = tl.SearchSpace(SGD, require="lr < 1e-2")
-    for again in (copy.deepcopy(space), pickle.loads(pickle.dumps(space))):
-        assert draws(again) == draws(space)
-        assert repr(again) == repr(space)
-    assert "require=['lr < 1e-2']" in repr(space)
-
-
 def test_a_searcher_of_rays_is_not_given_what_it_cannot_know():
     from ray.tune.search import Searcher
 
@@ -215,17 +193,6 @@ def test_a_searcher_of_rays_is_not_given_what_it_cannot_know():
         with pytest.raises(SettingsError, match="Theirs knows neither conditions nor constraints"):
             build_searcher(space, settings)
     build_searcher(tl.SearchSpace({"a": tune.uniform(0, 1), "b": 3}), settings)
-
-
-def test_a_sweep_that_goes_on_finds_its_conditions_and_constraints(tmp_path):
-    from tunelight.record import read_sweep_file, write_sweep_file
-    from tunelight.sweep.resume import _space
-
-    space = tl.SearchSpace({**SGD, "z": 3}, require=["lr < 1e-2", "momentum > 0.1"])
-    write_sweep_file(tmp_path, {"space": space.describe(), "require": space.require})
-    again = _space(tmp_path, read_sweep_file(tmp_path))
-    assert (again.describe(), again.require) == (space.describe(), space.require)
-    assert draws(again) == draws(space)
 
 
 # --- fixed, ordinal -------------------------------------------------------------------------------
@@ -254,6 +221,8 @@ def test_a_baseline_holds_what_counts_and_need_not_repeat_what_is_fixed():
         ({"opt": "adam", "momentum": 0.5, "lr": 1e-2}, "holds momentum, which only counts when {'opt': .'sgd'.}"),
         ({"opt": "adam", "lr": 1e-2, "model": {"k": 4}}, "holds model.k=4, and the space keeps it fixed at 3"),
         ({"opt": "adam", "lr": 0.1}, "breaks `require: lr < 0.05`"),
+        ({"opt": "adam", "lr": 1e-2, "model.k": 3}, r"holds 'model.k'.*written as \{'model': \{'k'"),
+        ({"opt": "adam", "lrr": 1e-2}, "holds 'lrr'.*Did you mean 'lr'"),
     ]:
         with pytest.raises(SettingsError, match=rf"baselines\[0\] {message}"):
             space.check_baselines([config])
@@ -305,13 +274,6 @@ def test_a_searcher_that_is_used_without_a_sweep_suggests_the_objects() -> None:
     assert searcher.suggest("00000")["opt"] in Opt
 
 
-def test_another_process_imports_and_rebuilds_what_the_record_refers_to() -> None:
-    given = space()
-    recorded = json.loads(json.dumps(given.objects.described()))
-    plain = given.plain().sample(rng())
-    assert Objects.recalled(recorded).restored(plain) == given.objects.restored(plain)
-
-
 def test_an_object_that_no_reference_leads_to_is_told_apart_and_stays_its_text() -> None:
     first, second = (lambda x: x), (lambda x: -x)
     given = tl.SearchSpace({"act": tl.choice([first, second])})
@@ -333,9 +295,9 @@ def test_a_record_of_others_makes_nothing_but_dataclasses_and_members() -> None:
 def test_conditions_and_functions_know_the_objects() -> None:
     given = tl.SearchSpace(
         {
+            "sgd": tl.sample_from(lambda config: config["opt"] is Opt.SGD),  # which is drawn below
             "opt": {"ordinal": [Opt.SGD, Opt.ADAM]},
             "momentum": {"uniform": [0, 1], "when": {"opt": Opt.SGD}},
-            "sgd": tl.sample_from(lambda config: config["opt"] is Opt.SGD),
         }
     )
     for number in range(8):

@@ -195,9 +195,3 @@ def test_a_shipped_space_is_a_whole_sweep_whose_models_can_be_built(name):
             if name != "digits_gan":
                 assert model(torch.zeros(2, channels, size, size)).shape == (2, 10)
         assert len(model.configure_optimizers().param_groups) >= 1
-
-
-def test_the_readme_lists_every_space_and_every_domain():
-    text = (folder() / "README.md").read_text()
-    assert all(f"`{name}`" in text for name in SHIPPED)
-    assert all(f"`{name}`" in text or f"{{{name}:" in text for name in ARGUMENTS)

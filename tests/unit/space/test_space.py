@@ -14,6 +14,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from ray import tune
+from ray.tune.search.sample import Categorical
 
 import tunelight as tl
 from tunelight.errors import ImportPathError, SettingsError, SpaceError
@@ -139,26 +140,7 @@ def test_a_grid_is_walked_through_once():
     assert list(points[0]) == ["a", "b", "c"]
     assert tl.SearchSpace({"a": tl.grid([16, 32, 32, 64]), "b": tl.grid([1, 1.0, True])}).grid_size == 6
     assert tl.SearchSpace(ALL | {"l": tune.choice([1])}).grid_size == 1
-
-
-def test_a_grid_domain_of_ray_is_a_grid():
-    from ray.tune.search.sample import Categorical
-
     assert tl.SearchSpace({"a": Categorical([1, 2]).grid()}).grid_size == 2
-
-
-def test_functions_see_what_was_drawn():
-    space = tl.SearchSpace({"y": tune.sample_from(twice), "x": tune.randint(1, 9), "z": {"sample_from": lambda: 5}})
-    config = space.sample(rng())
-    assert list(config) == ["y", "x", "z"]
-    assert (config["y"], config["z"]) == (2 * config["x"], 5)
-
-
-def test_the_train_function_gets_what_was_written():
-    nested = tl.SearchSpace({"model": {"lr": tune.choice([1]), "opt.eps": tune.choice([2])}, "n": tune.choice([3])})
-    assert list(nested.domains) == ["model.lr", "model.opt.eps", "n"]
-    assert nested.sample(rng()) == {"model": {"lr": 1, "opt.eps": 2}, "n": 3}
-    assert tl.SearchSpace({"model.lr": tune.choice([1])}).sample(rng()) == {"model.lr": 1}
 
 
 # --- describing -------------------------------------------------------------------------------------------
@@ -287,20 +269,4 @@ def test_keys_name_their_part(load, key, message):
         space.check_parts(model, None)
 
 
-def test_keys_that_fit_are_silent():
-    keys = ("model.lr", "data.size", "trainer.gradient_clip_val")
-    tl.SearchSpace({key: tune.uniform(0, 1) for key in keys}).check_parts(model, lambda **_: None)
-
-
 # --- baselines --------------------------------------------------------------------------------------------
-
-
-def test_a_baseline_is_written_like_the_space():
-    space = tl.SearchSpace({"model": {"lr": tune.uniform(0, 1)}, "n": tune.choice([{"a": 1}])})
-    space.check_baselines([{"model": {"lr": 0.5}, "n": {"a": 1}}, {"model": {"lr": 0.1}, "n": 2}])
-    with pytest.raises(SettingsError, match=r"baselines\[0\] holds 'model.lr'.*written as \{'model': \{'lr'"):
-        space.check_baselines([{"model.lr": 0.5}])
-    with pytest.raises(SettingsError, match=r"baselines\[1\] holds 'model.lrr'.*Did you mean 'model.lr'"):
-        space.check_baselines([{"model": {"lr": 0.1}, "n": 2}, {"model": {"lrr": 0.5}}])
-    with pytest.raises(SettingsError, match=r"baselines\[0\] says nothing of model.lr: a baseline is a whole"):
-        space.check_baselines([{"n": 2}])

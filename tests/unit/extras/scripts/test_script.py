@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,21 +54,6 @@ def test_a_value_may_name_the_trial_s_folder(tmp_path: Path, monkeypatch: pytest
     assert "${trial_dir}" not in text
     space = tl.SearchSpace({"lr": tl.uniform(0, 1)}, script=__file__, args=["--out", "${trial_dir}"])
     assert script_of(space, Settings(**space.settings)).command({"lr": 1}) == ["--out", ".", "--lr=1"]
-
-
-def test_what_is_recorded_spells_the_same_commands() -> None:
-    options = (
-        Option(("--lr", "-l"), "lr"),
-        Option(("--amp", "--no-amp"), "amp", "both", negatives=("--no-amp",), default=True, help="much text"),
-        Option(("--other",), "other"),
-        Option(("--devices",), "devices"),
-    )
-    script = Script("train.py", args=("fit",), options=options, imported=("torch", "lightning"), devices="devices")
-    recorded = json.loads(json.dumps(script.recorded(["lr", "amp"])))
-    assert [one["names"] for one in recorded["options"]] == [["--lr", "-l"], ["--amp", "--no-amp"], ["--devices"]]
-    assert (recorded["imported"], recorded["devices"]) == (["lightning"], "devices")
-    for config in ({"lr": 0.1, "amp": False}, {"lr": 1, "amp": True}):
-        assert Script.of(recorded).command(config) == script.command(config)
 
 
 def read_script(folder: Path, source: str, space: dict[str, Any], **settings: Any) -> Script:
@@ -153,19 +137,6 @@ def loaded(folder: Path, text: str) -> tl.SearchSpace:
     (folder / "train.py").write_text("import wandb\n")
     (folder / "sweep.yaml").write_text(text)
     return tl.SearchSpace.load(folder / "sweep.yaml")
-
-
-def test_a_sweep_file_of_wandb_is_read_with_its_program(tmp_path: Path) -> None:
-    space = loaded(tmp_path, WANDB)
-    assert space.describe() == {"lr": {"uniform": [0.0, 1.0]}}
-    assert space.settings == {
-        "metric": "loss",
-        "mode": "min",
-        "scheduler": "fifo",
-        "script": str(tmp_path / "train.py"),
-        "args": ("${args}",),
-        "style": "wandb",
-    }
 
 
 @pytest.mark.parametrize(
@@ -260,21 +231,6 @@ def test_the_modules_beside_a_script_tell_it_too(tmp_path: Path) -> None:
     assert find_style(str(tmp_path / "train.py")) == ("hydra", "main.py imports hydra")
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "words"),
-    [
-        ("shuffle", False, ["--no-shuffle"]),
-        ("shuffle", True, []),
-        ("no_shuffle", True, ["--no-shuffle"]),
-        ("no_shuffle", False, []),
-    ],
-)
-def test_an_option_that_switches_off_is_known_by_its_value_and_by_its_name(
-    key: str, value: bool, words: list[str]
-) -> None:
-    assert spell("argparse", {key: value}, (Option(("--no-shuffle",), "shuffle", "off"),)) == words
-
-
 @pytest.mark.parametrize("default", [True, False])
 def test_of_two_switches_for_a_value_the_one_that_sets_it_is_written(default: bool) -> None:
     on = Option(("--augment",), "augment", "flag", default=default)
@@ -282,3 +238,6 @@ def test_of_two_switches_for_a_value_the_one_that_sets_it_is_written(default: bo
     for options in ((on, off), (off, on)):
         for value, word in ((True, "--augment"), (False, "--no-augment")):
             assert spell("argparse", {"augment": value}, options) in ([word], [] if value is default else [word])
+    alone = (Option(("--no-shuffle",), "shuffle", "off"),)  # known by its value and by its name
+    written = [spell("argparse", {key: value}, alone) for key in ("shuffle", "no_shuffle") for value in (True, False)]
+    assert written == [[], ["--no-shuffle"], ["--no-shuffle"], []]
