@@ -150,15 +150,6 @@ def test_a_click_among_reports_lands_where_it_was_aimed(page: SweepPage) -> None
     page.until(lambda: page.page.evaluate(keys) == ["new", "second", "first", "third"], "the order")
 
 
-def test_columns_that_are_left_out_stay_so(page: SweepPage) -> None:
-    page.page.click("#columns summary")
-    page.page.locator("#columns label", has_text="opt").locator("input").uncheck()
-    assert not page.page.locator("#list th", has_text="opt").is_visible()
-    page.page.reload()
-    page.page.wait_for_selector("#list tbody tr")
-    assert not page.page.locator("#list th", has_text="opt").is_visible()
-
-
 def test_curves_have_ticks_and_grid_lines_and_show_a_value_under_the_pointer(
     page: SweepPage, sweep: SweepResults
 ) -> None:
@@ -201,14 +192,6 @@ def test_each_figure_is_drawn(page: SweepPage) -> None:
         figure = page.draw(name)
         assert figure.locator(mark.get(name, ".scatterlayer .point")).count() > 0, name
         assert len(page.text(f"#{name} h2")) > 10, name
-
-
-def test_a_click_on_a_point_of_a_figure_leads_to_its_trial(page: SweepPage) -> None:
-    page.draw("slices").locator(".scatterlayer .point").first.hover(force=True)
-    page.until(lambda: page.page.locator("#slices .plot.leads").count(), "the pointer")
-    page.page.mouse.down()
-    page.page.mouse.up()
-    page.page.wait_for_selector("#trial h2")
 
 
 def test_a_brush_on_the_parallel_coordinates_leaves_the_other_rows_out(page: SweepPage, sweep: SweepResults) -> None:

@@ -31,15 +31,6 @@ def draw_all(window: Window) -> None:
         )
 
 
-def test_nothing_but_the_file_is_asked_for(chromium: Any, results: SweepResults, tmp_path: Path) -> None:
-    window = opened(chromium, report(results, tmp_path))
-    draw_all(window)
-    assert [url for url in window.asked if not url.startswith(("file:", "data:", "blob:"))] == []
-    assert window.said == []
-    assert not window.page.locator("#wheel").count()
-    window.page.context.close()
-
-
 def test_an_address_that_names_a_trial_opens_it(chromium: Any, results: SweepResults, tmp_path: Path) -> None:
     window = Window(chromium.new_context(), f"file://{report(results, tmp_path)}#trial-3")
     assert "Trial 3 failed" in window.text("#trial")
@@ -51,26 +42,6 @@ def test_an_address_that_names_a_trial_opens_it(chromium: Any, results: SweepRes
     window.until(lambda: window.page.evaluate("window.scrollY") > 500, "the events")
     assert window.said == []
     window.page.context.close()
-
-
-def test_of_many_trials_those_without_details_show_their_configuration(chromium: Any, tmp_path: Path) -> None:
-    many = record(tmp_path / "many", trials=130)
-    window = opened(chromium, report(many, tmp_path))
-    left_out = next(trial for trial in reversed(many.top(130)) if not trial.failed)
-    window.page.evaluate(f"window.location.hash = 'trial-{left_out.index}'")
-    window.until(lambda: "tunelight show SWEEP TRIAL" in window.text("#trial"), "the sentence")
-    assert "model.lr" in window.text("#trial")
-    window.page.context.close()
-
-
-def test_without_scripts_it_says_so_and_shows_the_best(chromium: Any, results: SweepResults, tmp_path: Path) -> None:
-    page = chromium.new_context(java_script_enabled=False).new_page()
-    page.goto(f"file://{report(results, tmp_path)}")
-    shown = page.locator("noscript").inner_text()
-    assert "need JavaScript" in shown
-    assert "best configuration" in shown
-    assert page.locator("noscript table").last.locator("tr").count() == 21
-    page.context.close()
 
 
 def test_what_is_printed_has_every_figure_on_white(chromium: Any, results: SweepResults, tmp_path: Path) -> None:

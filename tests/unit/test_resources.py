@@ -31,6 +31,8 @@ def test_tune_resources_for_plain_tune() -> None:
     assert factory.bundles == [{"CPU": 3.0, "GPU": 1.0, "tpu_slice": 1.0}] * 2
     with pytest.raises(SettingsError, match="1 or more"):
         get_tune_resources(0)
+    with pytest.raises(SettingsError, match=r"resources_per_worker\['GPU'\] must be 0, 1 or a part of one, not 2"):
+        get_tune_resources(resources_per_worker={"GPU": 2})
 
 
 @pytest.mark.parametrize(
@@ -84,10 +86,3 @@ def test_a_gang_that_a_scheduler_resizes_reserves_what_it_starts_with() -> None:
 def test_a_start_that_the_gang_cannot_have_is_refused(workers: Any, start: int) -> None:
     with pytest.raises(SettingsError, match=r"cannot start with \d\. Give workers=\(least, most\)"):
         reserve(workers=workers).starting(start)
-
-
-def test_nor_for_plain_tune() -> None:
-    with pytest.raises(SettingsError, match=r"resources_per_worker\['GPU'\] must be 0, 1 or a part of one, not 2"):
-        get_tune_resources(resources_per_worker={"GPU": 2})
-    with pytest.raises(SettingsError, match="cannot train on neuron_cores"):
-        get_tune_resources(resources_per_worker={"neuron_cores": 2})

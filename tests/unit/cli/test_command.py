@@ -251,8 +251,6 @@ def test_check_counts_the_cpus_that_ray_would(space, monkeypatch):
     ("line", "message"),
     [
         ("model.lr=[1", "not valid YAML"),
-        ("metrik=val_acc", "Did you mean 'metric'?"),
-        ("workers=0", "workers must be a whole number"),
         ("model.depth=3", "takes no argument 'depth'"),
         ("optimizer.lr=3", "The search space has no key 'optimizer.lr'"),
         ("model.lr={loguniform: [1e-3, 1]}", "fixes a key to one value"),
@@ -282,10 +280,8 @@ def test_a_setting_that_is_given_twice_is_an_error(space):
     [
         (["resume", "nothing"], "There is no sweep"),
         (["extend", "nothing"], "No such command 'extend'. Use: tunelight resume SWEEP --num-samples N"),
-        (["reproduce", "nothing", "3"], "There is no sweep"),
         ([*PLAN, "4"], "cluster"),
         ([*PLAN, "1x8", "--set", "metric=a"], "A plan does not"),
-        (["show", "nothing", "--follow"], "There is no sweep"),
         (["show", "nothing", "3", "--follow"], "--follow shows the sweep as it goes on"),
         (["show", "nothing", "--columns", "lr"], "Give --follow, too"),
         (["report", "nothing", "--format", "png"], "Give --figures all"),
@@ -301,7 +297,10 @@ def test_plan_takes_a_script_with_what_is_searched_and_its_arguments(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("import argparse")
     words = ["plan", str(script), "lr=loguniform(1e-4, 0.1)", *PLAN[2:], "1x8", "-n", "8", "--max-epochs", "4"]
-    assert json.loads(call(*words, "--json", "--", "--epochs", "4").stdout)["num_samples"] == 8
+    found = json.loads(call(*words, "--json", "--", "--epochs", "4").stdout)
+    assert found["num_samples"] == 8
+    assert found["verdict"] in " ".join(call(*words).output.split())
+    call(*words, "--deadline", "1s", code=FAILED)
     assert "nothing to search" in call("plan", str(script), *PLAN[2:], "1x8", code=BAD_INPUT).stderr
 
 
@@ -331,19 +330,6 @@ def test_report_writes_figures_instead(runs):
     assert not (runs / "report.html").exists()
 
 
-def test_report_writes_a_study_instead(runs, tmp_path):
-    import optuna
-
-    address = f"sqlite:///{tmp_path}/studies.db"
-    assert call("report", "last", "--study", address).output == f"Wrote 1 study to {address}\n"
-    written = optuna.load_study(study_name="digits", storage=address)
-    assert [trial.user_attrs["trial"] for trial in written.trials] == ["00000", "00001", "00002"]
-    assert not (runs / "report.html").exists()
-    found = json.loads(call("report", "last", "--study", str(tmp_path / "s.journal"), "--json").stdout)
-    assert found == {"study": str(tmp_path / "s.journal"), "sweeps": ["digits"]}
-    assert (tmp_path / "s.journal").exists()
-
-
 def test_a_report_is_of_one_sweep(runs):
     assert "A report is of one sweep" in call("report", runs, runs, code=2).output
 
@@ -355,11 +341,3 @@ def test_json_holds_no_nan(tmp_path, monkeypatch):
     written.record.close()
     about = json.loads(call("show", "digits", "0", "--json").stdout, parse_constant=pytest.fail)
     assert about["history"][0]["loss"] is None
-
-
-def test_plan_prints_what_a_sweep_would_take(space):
-    words = [*PLAN, "1x8", "-n", "8"]
-    found = json.loads(call(*words, "--json").stdout)
-    assert found["num_samples"] == 8
-    assert found["verdict"] in " ".join(call(*words).output.split())
-    call(*words, "--deadline", "1s", code=FAILED)

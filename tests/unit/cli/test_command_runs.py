@@ -97,20 +97,18 @@ def test_run_hands_on_what_was_given_and_nothing_else(tmp_path, monkeypatch):
     seen = taking(monkeypatch, "tunelight.sweep.run.run", swept(tmp_path / "runs", 0.5))
     call("run", FILE, "-n", 5, "--workers", "1,4", "--set", "metric=val_acc", "--set", "model.lr=0.5", "-q")
     call("run", FILE)
-    assert seen[0][1] == {"num_samples": 5, "workers": (1, 4), "metric": "val_acc", "progress": False}
+    call("run", FILE, "--scheduler", "{name: asha, grace_period: 2}", "--searcher", "tpe", "--metric", "acc")
+    call("run", FILE, "--gpus", "0.5", "--storage", "s3://bucket/runs", "--mode", "max")
+    call("run", FILE, "--gpus", "1")
     assert seen[0][0][0].describe()["model.lr"] == 0.5
-    assert seen[1][1] == {}
-
-
-def test_what_most_sweeps_set_has_an_option_of_its_own(tmp_path, monkeypatch):
-    seen = taking(monkeypatch, "tunelight.sweep.run.run", swept(tmp_path / "runs", 0.5))
-    scheduler = "{name: asha, grace_period: 2}"
-    call("run", FILE, "--scheduler", scheduler, "--searcher", "tpe", "--metric", "acc", "--mode", "max", "--gpus", "1")
-    call("run", FILE, "--gpus", "0.5", "--storage", "s3://bucket/runs")
-    asked = {"scheduler": {"name": "asha", "grace_period": 2}, "searcher": "tpe", "metric": "acc", "mode": "max"}
-    assert seen[0][1] == {**asked, "gpus_per_worker": 1}
-    assert isinstance(seen[0][1]["gpus_per_worker"], int)
-    assert seen[1][1] == {"gpus_per_worker": 0.5, "storage": "s3://bucket/runs"}
+    assert [given for _, given in seen] == [
+        {"num_samples": 5, "workers": (1, 4), "metric": "val_acc", "progress": False},
+        {},
+        {"scheduler": {"name": "asha", "grace_period": 2}, "searcher": "tpe", "metric": "acc"},
+        {"gpus_per_worker": 0.5, "storage": "s3://bucket/runs", "mode": "max"},
+        {"gpus_per_worker": 1},
+    ]
+    assert isinstance(seen[4][1]["gpus_per_worker"], int)
 
 
 @pytest.mark.parametrize(

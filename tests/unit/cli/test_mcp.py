@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import sys
 import time
 from pathlib import Path
@@ -180,26 +179,6 @@ OUTSIDE: list[dict[str, Any]] = [
 def test_nothing_that_names_code_or_a_place_is_passed_on(settings):
     with pytest.raises(SettingsError):
         _sets(settings, OF_SPACE)
-
-
-class Poison:
-    def __reduce__(self):
-        return open, (str(Path(__file__).parent / "poisoned"), "w")
-
-
-def test_reading_a_sweep_runs_nothing_that_lies_in_its_folder(runs, tmp_path):
-    for name in ("objects.pkl", "space.pkl", "trial_00000/checkpoint.pkl"):
-        path = runs / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(pickle.dumps(Poison()))
-    for name in ("sitecustomize.py", "json.py", "model.py"):
-        (runs / name).write_text("raise SystemExit('code of the folder ran')")
-    calls = [("list", {}), ("show", {}), ("show", {"trial": "best"}), ("best", {"export": "best.yaml"}), ("report", {})]
-    answers = call(tmp_path, *calls)
-    assert not any(error for error, _ in answers), answers
-    assert (tmp_path / "best.yaml").exists()
-    assert (tmp_path / f"{runs.name}.html").exists()
-    assert not (Path(__file__).parent / "poisoned").exists()
 
 
 def test_without_the_package_the_extra_is_named(tmp_path, monkeypatch):

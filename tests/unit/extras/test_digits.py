@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tunelight.errors import TunelightError
-from tunelight.extras.digits import SIZES, DigitsClassifier, DigitsCNN, DigitsData, DigitsMissingError, load_digits
+from tunelight.extras.digits import SIZES, DigitsData, DigitsMissingError, load_digits
 
 
 def test_images_are_scaled_and_split_without_a_remainder() -> None:
@@ -35,12 +35,3 @@ def test_missing_scikit_learn_says_what_to_install(monkeypatch: pytest.MonkeyPat
         load_digits.__wrapped__(0)
     assert isinstance(caught.value, TunelightError)
     assert isinstance(caught.value, ImportError)
-
-
-@pytest.mark.parametrize("model", [DigitsClassifier(hidden=8), DigitsCNN(channels=2, dropout=0.1)])
-def test_models_map_a_batch_to_ten_logits(model: DigitsClassifier | DigitsCNN) -> None:
-    x = load_digits(0)[0].tensors[0][:5]
-    assert model(x).shape == (5, 10)
-    digits = model.predict_step((x, torch.zeros(5, dtype=torch.int64)), 0)
-    assert digits.shape == (5,)
-    assert set(digits.tolist()) <= set(range(10))

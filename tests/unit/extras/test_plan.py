@@ -59,13 +59,6 @@ def test_it_takes_what_tunes_own_controller_took_on_virtual_time_within_15_perce
     assert minutes(planned(**told)) == pytest.approx(simulated, rel=0.15)
 
 
-def test_a_gang_that_never_fits_is_said_in_words():
-    plan = planned(workers=17)
-    assert (plan.feasible, plan.at_once) == (False, 0)
-    assert plan.verdict.startswith("Not feasible")
-    assert plan.verdict in str(plan)
-
-
 def test_a_plan_is_a_table_for_a_person_and_a_dict_for_a_program():
     state = random.getstate()
     plan = planned(deadline="2h", price_per_gpu_hour=1.0)
@@ -99,6 +92,7 @@ def test_what_the_space_says_holds_unless_it_is_said_again():
         ({"price_per_gpu_hour": float("inf")}, "price_per_gpu_hour must be a number"),
         ({"scheduler": "ashes"}, "no scheduler 'ashes'"),
         ({"metric": "loss"}, "does not depend on 'metric'"),
+        ({"max_epochs": None, "scheduler": "fifo"}, "max_epochs="),
     ],
 )
 def test_nonsense_is_refused(wrong: dict[str, Any], said: str):
@@ -130,13 +124,10 @@ def test_a_grid_ends_with_its_last_configuration(settings: dict[str, Any], trial
     assert tl.plan(axes, cluster="1x2", seconds_per_epoch=1, max_epochs=2).num_samples == 6
 
 
-def test_a_deadline_is_met_or_missed():
+def test_a_deadline_is_met_or_missed_and_a_gang_that_never_fits_is_said_in_words():
     assert planned(deadline="2h").verdict.startswith("Meets the deadline")
-    missed = planned(deadline=60)
-    assert not missed.feasible
+    missed, never = planned(deadline=60), planned(workers=17)
+    assert (missed.feasible, never.feasible, never.at_once) == (False, False, 0)
     assert missed.verdict.startswith("Misses the deadline")
-
-
-def test_epochs_that_nobody_names_are_asked_for():
-    with pytest.raises(SettingsError, match="max_epochs="):
-        tl.plan(SPACE, cluster="1x2", seconds_per_epoch=1, scheduler="fifo")
+    assert never.verdict.startswith("Not feasible")
+    assert never.verdict in str(never)

@@ -5,7 +5,6 @@ tests/integration/test_trackers.py asks W&B and MLflow themselves.
 
 from __future__ import annotations
 
-import importlib
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -134,15 +133,3 @@ def test_what_the_user_passes_or_sets_stays(
 def test_other_ranks_have_no_run_unless_they_name_their_group(init: Callable[..., dict[str, Any]]) -> None:
     assert init(rank=1) == {"mode": "disabled"}
     assert init(rank=1, group="ranks") == {"group": "ranks"}
-
-
-def test_a_tracker_is_wrapped_when_it_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "wandb.py").write_text("run = None\ndef init(project=None):\n    return project\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "wandb", raising=False)
-    monkeypatch.setattr(sys, "meta_path", [trackers._Seams(), *sys.meta_path])
-    wandb: Any = importlib.import_module("wandb")
-    monkeypatch.setitem(sys.modules, "wandb", wandb)
-    assert wandb.init.of_tunelight
-    assert wandb.init("p") == "p"
-    monkeypatch.delitem(sys.modules, "wandb")

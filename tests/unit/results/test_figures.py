@@ -213,14 +213,6 @@ def test_a_picture_of_an_unknown_kind_is_guessed_at(results: SweepResults, tmp_p
 # --- figures of how results depend on hyperparameters: each mark is a trial, and what is left out is said
 
 
-def test_figures_of_keys_say_which_are_not_set_and_who_reported_nothing(sweep: Sweep, tmp_path: Path) -> None:
-    for number, value in enumerate([0.5, 0.4, 0.3, math.nan]):
-        sweep.run(value, x=number, **({"z": 0.1 * number} if number % 2 else {}))
-    sweep.callback.close()
-    said = slices(SweepResults.load(tmp_path)).layout.title.text
-    assert "not set: z in 2 of 3 trials; without 1 of 4 trials, which reported no number" in said
-
-
 def test_slices_leave_out_who_lacks_the_key(results: SweepResults) -> None:
     made = slices(results)
     titles = [one.title.text for one in made.select_xaxes()]
@@ -232,28 +224,6 @@ def test_slices_leave_out_who_lacks_the_key(results: SweepResults) -> None:
     assert list(drawn["opt"][0].x) == [results.trials[index].config["opt"] for index in drawn["opt"][1]]
     assert set(drawn["momentum"][1]) == {trial.index for trial in results.trials if "momentum" in trial.config}
     assert [one.type for one in made.select_xaxes()] == [None, "log", None, "category"]
-
-
-def sphere(folder: Path) -> SweepResults:
-    """Record trials whose loss is decided by x, and a little by z, which only those have that have kind=b."""
-    sweep = Sweep(folder)
-    for number in range(60):
-        x, y, kind = (number * 37 % 60) / 60, (number * 17 % 60) / 60, "ab"[number % 2]
-        z = (number * 23 % 60) / 60
-        sweep.run(
-            10 * (x - 0.5) ** 2 + (z if kind == "b" else 0.0), x=x, y=y, kind=kind, **({"z": z} if kind == "b" else {})
-        )
-    sweep.callback.close()
-    return SweepResults.load(folder)
-
-
-@pytest.mark.parametrize("evaluator", ["pedanova", "fanova"])
-def test_importances_name_the_key_that_decides(tmp_path: Path, evaluator: Any) -> None:
-    bar = importances(sphere(tmp_path), evaluator=evaluator).data[0]
-    found = dict(zip(bar.y, bar.x, strict=True))
-    assert max(found, key=found.__getitem__) == "x"
-    assert "z*" in found
-    assert found["z*"] > found["y"]
 
 
 def test_importances_of_another_evaluator_are_refused(results: SweepResults) -> None:
@@ -272,13 +242,6 @@ def test_a_key_is_drawn_on_the_scale_that_it_was_searched_on(sweep: Sweep, tmp_p
     made = slices(results)
     assert [made.layout[name].type for name in ("xaxis", "xaxis2", "xaxis3")] == ["log", "log", None]
     assert is_wide([0.001, 0.002, 0.004, 0.9])  # whose values alone would ask for another scale
-
-
-def test_many_points_are_drawn_by_webgl(results: SweepResults, monkeypatch: Any) -> None:
-    monkeypatch.setattr("tunelight.extras.figures.data.GL_FROM", 50)
-    made = slices(results)
-    assert {one.type for one in made.data} == {"scattergl"}
-    assert len(points_of(made)) == 4
 
 
 # --- importances: which evaluator is taken, at which epoch trials are compared, and what a key without effect is given

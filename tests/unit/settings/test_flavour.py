@@ -11,7 +11,6 @@ import pytest
 
 from tunelight.compat import lightning
 from tunelight.errors import SettingsError, TrainFunctionError
-from tunelight.settings import Settings
 from tunelight.settings.code import find_flavour
 
 PL, OTHER = "pytorch_lightning", "lightning.pytorch"
@@ -58,14 +57,6 @@ def ways(name: str) -> list[Any]:
 def test_code_that_names_a_package_is_written_with_it(name):
     assert [find_flavour({"train": train}) for train in ways(name)] == [name] * 8
     assert find_flavour({"train": defined("def train(c): L.Trainer()", L=package("lightning"))}) == OTHER
-
-
-@pytest.mark.parametrize("name", [PL, OTHER])
-def test_a_model_s_classes_decide(name):
-    used = package(name)
-    model = type("Mine", (used.Trainer,), {"__module__": "__main__"})
-    assert find_flavour({"model": model, "data": None}) == name
-    assert Settings(model=model).lightning == name
 
 
 def test_code_that_says_nothing_gets_what_is_imported(monkeypatch):

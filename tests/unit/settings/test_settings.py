@@ -5,12 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from dataclasses import replace
 from datetime import timedelta
 from importlib.util import find_spec
 from typing import Any, get_args
 
-import cloudpickle
 import numpy as np
 import pytest
 from ray import tune
@@ -105,28 +103,21 @@ def test_a_wrong_value_says_what_was_wanted(given, message):
 
 @pytest.mark.parametrize(
     ("given", "seconds"),
-    [(90, 90), (0.5, 0.5), ("90s", 90), ("30m", 1800), ("2h", 7200), ("1h 30m", 5400), ("1.5h", 5400),
+    [(90, 90), (0.5, 0.5), ("90s", 90), ("30m", 1800), ("2h", 7200), ("1h 30m", 5400),
      ("1d", 86400), (timedelta(minutes=1), 60), (None, None)],
 )  # fmt: skip
 def test_a_time_budget_in_seconds(given, seconds):
     assert Settings(time_budget=given).budget_s == seconds
 
 
-def test_checkpoints_in_every_spelling():
+def test_checkpoints_callbacks_and_numbers_in_every_spelling():
+    callbacks = Settings(callbacks=[tune.Callback, tune.Callback(), "ray.tune:Callback"]).callbacks
+    assert all(isinstance(callback, tune.Callback) for callback in callbacks)
+    numbers = Settings(num_samples=np.int64(3), cpus_per_worker=np.float32(0.5))  # type: ignore[arg-type]
+    assert (type(numbers.num_samples), type(numbers.cpus_per_worker)) == (int, float)
     assert Settings(checkpoints={"keep": 3}).checkpoints == Checkpoints(keep=3, every=1)  # type: ignore[arg-type]
     assert Settings(checkpoints=None).checkpoints is None
     assert Settings(checkpoints=False).checkpoints is None  # type: ignore[arg-type]
-
-
-def test_numpy_numbers_are_numbers():
-    settings = Settings(num_samples=np.int64(3), cpus_per_worker=np.float32(0.5))  # type: ignore[arg-type]
-    assert type(settings.num_samples) is int
-    assert type(settings.cpus_per_worker) is float
-
-
-def test_settings_can_be_replaced_and_pickled():
-    settings = replace(Settings(callbacks=[tune.Callback()], time_budget="2h"), seed=3)
-    assert cloudpickle.loads(cloudpickle.dumps(replace(settings, callbacks=()))).seed == 3
 
 
 def test_a_lightning_callback_is_sent_to_the_trainer():
@@ -135,11 +126,6 @@ def test_a_lightning_callback_is_sent_to_the_trainer():
     for given in (lightning, lightning()):
         with pytest.raises(SettingsError, match=r"Mine, a Lightning callback.*Trainer.*trainer_args"):
             Settings(callbacks=[given])
-
-
-def test_callbacks_by_class_object_and_path():
-    given = [tune.Callback, tune.Callback(), "ray.tune:Callback"]
-    assert all(isinstance(callback, tune.Callback) for callback in Settings(callbacks=given).callbacks)
 
 
 # --- settings against each other --------------------------------------------------------------------------
@@ -157,12 +143,6 @@ def test_callbacks_by_class_object_and_path():
 def test_what_contradicts_says_how(given, message):
     with pytest.raises(SettingsError, match=message):
         check_settings(SPACE, Settings(**given))
-
-
-def test_the_record_says_what_workers_with_gpus_have():
-    with_gpus = Settings(metric="loss", cpus_per_worker=4, gpus_per_worker=0.5).recorded
-    assert (with_gpus["cpus_per_worker"], with_gpus["gpus_per_worker"]) == (4, 0.5)
-    assert "cpus_per_worker" not in Settings(metric="loss", cpus_per_worker=4).recorded
 
 
 # --- repeats
@@ -190,10 +170,8 @@ def test_each_form_is_taken_and_kept_as_plain_data_that_is_taken_again(given: An
     ("value", "says"),
     [
         (1, "repeats must be a whole number of 2 or more, not 1"),
-        (0, "of 2 or more, not 0"),
         (True, "of 2 or more, not True"),
         ("3", r"as in 3, \{'top': 5, 'repeats': 3\} or tl.Folds\(5\), not '3'"),
-        (2.0, "not 2.0"),
         ({"top": 0, "repeats": 2}, "repeats: top must be a whole number of 1 or more, not 0"),
         ({"top": 5}, "must say either repeats .* or folds"),
         ({"repeats": 2, "folds": 2}, "must say either"),
@@ -204,12 +182,8 @@ def test_each_form_is_taken_and_kept_as_plain_data_that_is_taken_again(given: An
 def test_what_is_no_number_of_repeats_is_refused(value: Any, says: str) -> None:
     with pytest.raises(SettingsError, match=says):
         Settings(repeats=value)
-
-
-@pytest.mark.parametrize(("arguments", "says"), [((1,), "Folds: folds must be .* 2 or more"), ((5, 0), "Folds: top")])
-def test_folds_are_checked_where_they_are_made(arguments: Any, says: str) -> None:
-    with pytest.raises(SettingsError, match=says):
-        tl.Folds(*arguments)
+    with pytest.raises(SettingsError, match=r"Folds: folds must be .* 2 or more"):
+        tl.Folds(1)
 
 
 # --- the table of backends
@@ -237,22 +211,12 @@ def test_a_backend_names_the_group_that_connects_its_ranks(name):
     assert [method for method in methods if not inspect.ismethod(getattr(group, method, None))] == []
 
 
-def test_torchs_own_collectives_are_those_of_ddp():
-    assert BackendInfo.of_collectives("nccl") is BackendInfo.of_collectives("gloo") is BACKENDS["ddp"]
-
-
 def test_a_backend_that_is_not_installed_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr(backends, "find_spec", lambda _: None)
     assert check_backend("backend", "ddp") == "ddp"
+    assert BackendInfo.of_collectives("nccl") is BackendInfo.of_collectives("gloo") is BACKENDS["ddp"]
     with pytest.raises(SettingsError, match=r"backend='horovod': Horovod is not installed.*make horovod"):
         check_backend("backend", "horovod")
-
-
-def test_the_package_hands_out_a_strategy_by_the_table_alone(monkeypatch):
-    row: Any = BackendInfo("tunelight.extras.digits:DigitsClassifier")
-    monkeypatch.setitem(BACKENDS, "own", row)
-    assert vars(tl).get("DigitsClassifier") is None
-    assert tl.__getattr__("DigitsClassifier") is row.load_strategy()
 
 
 # --- the code that a sweep trains
@@ -354,3 +318,9 @@ def test_anything_that_one_argument_fills_is_a_train_function(given):
 def test_a_model_that_cannot_be_built_on_workers(model, data, message):
     with pytest.raises(TrainFunctionError, match=message):
         check_model(model, data)
+
+
+def test_the_record_says_what_workers_with_gpus_have():
+    with_gpus = Settings(metric="loss", cpus_per_worker=4, gpus_per_worker=0.5).recorded
+    assert (with_gpus["cpus_per_worker"], with_gpus["gpus_per_worker"]) == (4, 0.5)
+    assert "cpus_per_worker" not in Settings(metric="loss", cpus_per_worker=4).recorded

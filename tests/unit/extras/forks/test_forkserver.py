@@ -156,19 +156,6 @@ def test_a_server_that_is_lost_costs_only_time(server, tmp_path, stopped, monkey
     assert not result.exists(), "the fork must not begin: its launcher has started the worker itself"
 
 
-def test_servers_end_with_the_raylet_and_take_their_folder_along(server, tmp_path, monkeypatch):
-    raylet = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    monkeypatch.setenv("RAY_RAYLET_PID", str(raylet.pid))
-    try:
-        launched(server, tmp_path)
-        both_servers(server.folder)
-    finally:
-        raylet.kill()
-        raylet.wait()
-    until(lambda: not servers(server.folder), 10)
-    until(lambda: not Path(server.folder).exists(), 5)
-
-
 def test_a_folder_that_others_may_write_to_is_not_used_and_a_python_with_options_of_its_own_not_forked(
     server, tmp_path
 ):
@@ -216,13 +203,6 @@ def setup(server, tmp_path) -> Callable[..., Any]:
         return json.loads((tmp_path / "one.json").read_text())
 
     return run
-
-
-def test_a_worker_is_set_up_without_rays_script_and_with_the_variables_of_its_job(setup, tmp_path):
-    found = setup(env_vars={"RAY_MINE": "7"})
-    assert found["imported"] == ["json.tool", "mark"]
-    assert found["argv"][1:] == [str(tmp_path / "one.json"), "0", "0"]
-    assert found["env"]["RAY_MINE"] == "7"
 
 
 @pytest.mark.parametrize(
