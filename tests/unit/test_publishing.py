@@ -72,19 +72,16 @@ def test_the_notes_of_this_version_are_its_section_of_the_changelog(section):
 # --- conda's recipe ---------------------------------------------------------------------------------------
 
 
-def test_the_recipe_for_conda_has_the_dependencies_of_pyproject():
+def test_the_recipe_for_conda_has_the_dependencies_of_pyproject_and_an_sdist_s_checksum(tmp_path):
     assert recipe.RECIPE.read_text() == recipe.recipe(PYPROJECT), "write it anew: make reference"
     run = yaml.safe_load(recipe.RECIPE.read_text())["requirements"]["run"]
     assert "pytorch >=2.4,<2.14" in recipe.packages(["torch>=2.4,<2.14"])
-    assert len(run) >= 2 + len(PROJECT["dependencies"])
-
-
-def test_the_recipe_of_an_sdist_has_its_checksum(tmp_path):
     sdist = tmp_path / "tunelight.tar.gz"
     sdist.write_bytes(b"")
     source = yaml.safe_load(recipe.recipe(PYPROJECT, sdist))["source"]
-    assert source["sha256"] == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    assert source["sha256"].startswith("e3b0c44298fc1c149afbf4c8996fb924")
     assert source["url"].endswith("/tunelight/tunelight-${{ version }}.tar.gz")
+    assert len(run) >= 2 + len(PROJECT["dependencies"])
 
 
 # --- workflows --------------------------------------------------------------------------------------------
@@ -136,7 +133,7 @@ URLS = "[project.urls]\n" + "".join(
 )
 
 
-def test_a_release_whose_files_name_other_versions_is_stopped(check, tmp_path):
+def test_a_release_whose_files_name_other_versions_or_no_published_package_is_stopped(check, tmp_path):
     for name in ("pyproject.toml", "CITATION.cff", "CHANGELOG.md"):
         (tmp_path / name).write_text(docs.read(name))
     if "urls" not in PROJECT:
@@ -149,11 +146,7 @@ def test_a_release_whose_files_name_other_versions_is_stopped(check, tmp_path):
     )  # fmt: skip
     (tmp_path / "CHANGELOG.md").write_text(f"## [Unreleased]\n\n## [{PROJECT['version']}]\n")
     assert check(f"v{PROJECT['version']}", tmp_path).endswith("but CHANGELOG.md names none with a date")
-
-
-def test_a_release_whose_description_is_that_of_an_unpublished_package_is_stopped(check, tmp_path):
-    for name in ("CITATION.cff", "CHANGELOG.md"):
-        (tmp_path / name).write_text(docs.read(name))
+    (tmp_path / "CHANGELOG.md").write_text(CHANGELOG)
     (tmp_path / "pyproject.toml").write_text(f"[project]\nversion = '{PROJECT['version']}'\n")
     (tmp_path / "README.md").write_text("It is not on PyPI yet.")
     assert check(f"v{PROJECT['version']}", tmp_path).splitlines() == [

@@ -98,17 +98,7 @@ def init(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[.
     for name in ("WANDB_X_TRANSACTION_LOG_FLUSH_INTERVAL", "MLFLOW_EXPERIMENT_NAME"):
         monkeypatch.setenv(name, "x")
 
-    def wandb_init(
-        project: Any = None,
-        *,
-        id: Any = None,  # noqa: A002 - as wandb's
-        name: Any = None,
-        tags: Any = None,
-        group: Any = None,
-        mode: Any = None,
-        resume: Any = None,
-        settings: Any = None,
-    ) -> dict[str, Any]:
+    def wandb_init(project=None, *, id=None, name=None, tags=None, group=None, mode=None, resume=None, settings=None):  # noqa: A002 - as wandb's
         given = {"id": id, "name": name, "tags": tags, "group": group, "mode": mode, "resume": resume}
         return {key: value for key, value in given.items() if value is not None}
 

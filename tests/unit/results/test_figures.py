@@ -163,27 +163,6 @@ def test_values_that_span_decades_are_drawn_on_a_log_axis(sweep: Sweep, tmp_path
     assert learning_curves(SweepResults.load(tmp_path)).layout.yaxis.type == "linear"
 
 
-@pytest.mark.parametrize(
-    ("by", "epoch", "said"),
-    [
-        ("training_iteration", True, "epoch 2"),
-        ("training_iteration", False, "report 2"),
-        ("samples", True, "samples 2"),
-    ],
-)
-def test_a_rung_is_named_with_its_place_and_the_number_of_trials(
-    tmp_path: Path, by: str, epoch: bool, said: str
-) -> None:
-    sweep = Sweep(tmp_path, rungs={"by": by, "at": [2, 4]})
-    for reports in (1, 2, 3):
-        trial = sweep.run()
-        for number in range(1, reports + 1):
-            sweep.report(trial, number, 1.0, samples=number, epoch=number - 1 if epoch else None)
-    names = [one.name for one in learning_curves(SweepResults.load(tmp_path)).data]
-    assert names[:2] == ["reached no rung: 1 trial", f"highest rung reached: 1 of 2 ({said}): 2 trials"]
-    sweep.callback.close()
-
-
 def test_a_picture_without_kaleido_says_what_to_install(
     results: SweepResults, tmp_path: Path, monkeypatch: Any
 ) -> None:

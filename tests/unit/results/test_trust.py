@@ -84,23 +84,6 @@ def test_a_class_that_this_process_can_import_anyway_needs_no_trust(tmp_path):
         written.load().best.load_model()
 
 
-def test_reading_in_python_runs_none_of_it(theirs, marker, tmp_path, monkeypatch):
-    from tunelight.extras.figures import FIGURES
-    from tunelight.extras.report.page import page
-
-    monkeypatch.delitem(sys.modules, MODULE, raising=False)
-    found = tl.SweepResults.load(theirs.folder)
-    found.dataframe()
-    found.summary()
-    page(found)
-    for draw in FIGURES.values():
-        draw(found)
-    for name in ("a.yaml", "b.json"):
-        found.export_best(tmp_path / name)
-    assert not marker.exists()
-    assert MODULE not in sys.modules
-
-
 @pytest.mark.parametrize(
     "words",
     [

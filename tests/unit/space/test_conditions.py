@@ -52,7 +52,6 @@ def draws(space: tl.SearchSpace, count: int = 50) -> list[dict[str, Any]]:
     ("domains", "message"),
     [
         ({"a": 1, "b": {"fixed": 1, "when": {"c": 1}}}, "b: its `when`: the search space has no key 'c'.* has: a"),
-        ({"opt": 1, "b": {"fixed": 1, "when": {"op": 1}}}, "Did you mean 'opt'"),
         ({"b": {"fixed": 1, "when": {"a": 1}}, "a": 1}, "b: its `when` names a, which does not stand above it"),
         ({"a": {"fixed": 1, "when": {"a": 1}}}, "a: its `when` names a, which does not stand above it"),
         ({"a": tune.choice(["sgd"]), "b": {"fixed": 1, "when": {"a": "sdg"}}}, "never is. Did you mean 'sgd'.*: sgd"),
@@ -60,7 +59,6 @@ def draws(space: tl.SearchSpace, count: int = 50) -> list[dict[str, Any]]:
         ({"a": tune.sample_from(lambda _: 2), "b": {"fixed": 1, "when": {"a": 2}}}, "which a function gives"),
         ({"a": tune.choice([1]), "b": {"grid": [1], "when": {"a": 1}}}, "points of the grid would be missed"),
         ({"a": {"fixed": 1, "when": "a"}}, "a: `when` maps other keys"),
-        ({"a": {"fixed": 1, "when": {}}}, "a: `when` maps other keys"),
         ({"o": 1, "a": {"domain": tune.uniform(0, 1), "when": {"o": 1}}}, "a.when: `when` stands beside the name of"),
     ],
 )
@@ -103,7 +101,6 @@ def test_what_is_described_is_read_back_with_its_conditions():
     [
         ("model.hidden - 2 * model.layers == 60", True),
         ("1 < model.layers <= 2", True),
-        ("1 < model.layers < 2", False),
         ("not model.act == 'tanh'", True),
         ("model.act != 'relu' or model.bias", True),
         ("model.bias == true and model.bias == True", True),
@@ -139,21 +136,15 @@ def test_the_language_of_constraints(text, met):
             r"character 1: model.hiden is no key of the space. Did you mean 'model.hidden'.*has: m",
         ),
         ("model.layers < hidden", "character 16: hidden is no key"),
-        ("model.layers * 3", "is no condition"),
         ("model.act", "is no condition"),
         ("model.act == 3", "model.act is never 3"),
         ("model.act == 'rleu'", "model.act is never 'rleu'. Did you mean 'relu'. It is one of: relu, tanh"),
-        ("'rleu' == model.act", "Did you mean 'relu'"),
-        ("model.hidden == 48", "model.hidden is never 48"),
         ("model.layers < ", "cannot be read, from character"),
-        ("model.layers = 3", "cannot be read"),
         ("sqrt(model.layers) < 2", "no function that there is"),
         ("mx(model.layers, 2) < 2", "Did you mean 'max'"),
         ("log(model.layers, 2) < 2", "log takes 1 value, not 2"),
         ("max(*model.layers, 1) < 2", "nothing that a constraint can hold"),
         ("__import__('os').system('true') == 0", "nothing that a constraint can hold"),
-        ("(lambda: model.layers)() < 3", "nothing that a constraint can hold"),
-        ("[x for x in (1,)] == 3", "nothing that a constraint can hold"),
         ("model.layers.__class__ == 3", "no key of the space"),
         ("model.act in ('relu',)", "compared in a way that there is not"),
         ("3 < 4", "names no key"),
@@ -314,12 +305,6 @@ def test_baselines_may_be_objects_and_what_is_enqueued_must_be_a_choice() -> Non
         given.plain().check_baselines([{"opt": "Opt.RMS"}])
 
 
-def test_numbers_of_numpy_become_numbers() -> None:
-    given = tl.SearchSpace({"n": tl.choice(list(np.arange(1, 3))), "x": tl.choice([np.float32(0.5)])})
-    assert {type(value) for value in given.sample(rng()).values()} == {int, float}
-    assert not given.objects
-
-
 def test_a_population_moves_from_object_to_object_in_a_plain_tuner_and_by_text_in_a_sweep() -> None:
     from tunelight.schedulers.pbt import explore, mutations_of
 
@@ -337,11 +322,8 @@ def test_a_population_moves_from_object_to_object_in_a_plain_tuner_and_by_text_i
         {"fixed": [tl.uniform(0, 1)]},
     ],
 )
-def test_a_domain_inside_of_a_value_is_refused_where_it_is_written(domain: Any) -> None:
+def test_a_domain_inside_of_a_value_is_refused_where_it_is_written_and_at_once_by_a_choice(domain: Any) -> None:
     with pytest.raises(SpaceError, match=r"holds a domain, uniform of \[0, 1\].*'when'"):
         tl.SearchSpace({"x": domain})
-
-
-def test_a_choice_refuses_a_domain_at_once() -> None:
     with pytest.raises(SpaceError, match=r"tl.choice: choice holds a domain"):
         tl.choice([tl.uniform(0, 1), 3])

@@ -147,27 +147,6 @@ def test_what_cannot_be_pickled_is_named():
         tl.cached(load)(size=(number for number in range(3)))  # type: ignore[arg-type]
 
 
-@pytest.mark.slow
-def test_what_was_loaded_stays_when_the_process_that_did_so_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
-    program = """if True:
-        import sys
-        import tunelight as tl
-        from tests.unit.extras.data import test_cached as here
-        tl.cached(here.load)(1000)
-        print(here.calls, flush=True)
-        sys.stdin.read()"""
-    command = [sys.executable, "-c", program]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "[1000]\n"
-        tl.cached(load)(1000)
-        other.communicate(timeout=60)
-    done = subprocess.run(command, input="", capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == "[]\n"
-    assert calls == []
-
-
 def half(value: Any, file: Any) -> None:
     file.write(b"half")
     raise MemoryError("no memory")

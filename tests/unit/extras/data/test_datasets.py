@@ -227,12 +227,9 @@ def test_a_pass_is_an_epoch_and_only_a_leap_opens_the_shard_anew(monkeypatch: py
     assert other.asked[0]["local_shuffle_seed"] == seeds[0]
 
 
-def test_a_column_that_is_missing_is_named():
+def test_columns_that_are_missing_or_make_no_tensors_are_told_with_their_types():
     with pytest.raises(DataError, match=r"no column 'lable'\. Did you mean 'label'.*image, label"):
         Reading(4, ("image", "lable"), None, 1).collate({"image": [1], "label": [2]})
-
-
-def test_columns_that_make_no_tensors_are_told_with_their_types():
     import pyarrow as pa
 
     def collate(rows: dict[str, Any], columns: tuple[str, ...] | None = None) -> Any:
@@ -301,13 +298,10 @@ def test_batches_are_dealt_in_turns_and_only_ones_own_are_made():
     assert len(first) == 3
 
 
-def test_its_length_is_known_where_the_rows_are():
+def test_its_length_is_known_where_the_rows_are_and_an_empty_shard_is_an_error():
     assert len(loader(10)[0]) == 3
     assert len(loader(10, drop_last=True)[0]) == 2
     with pytest.raises(TypeError, match="no length"):
         len(loader(10, known=False)[0])
-
-
-def test_an_empty_shard_is_an_error():
     with pytest.raises(DataError, match="shard of rank 0 is empty in epoch 0"):
         list(loader(0)[0])

@@ -15,7 +15,6 @@ import pytest
 from tunelight.errors import GangError
 from tunelight.extras.forks import setup_worker
 from tunelight.extras.scripts import worker
-from tunelight.session.task import Home
 
 
 class Error(Exception):
@@ -70,24 +69,6 @@ def test_the_actor_ends_with_its_process_also_where_that_sends_what_is_no_answer
         with pytest.raises(pickle.UnpicklingError):
             process._read()
     assert ended == [1]
-
-
-def test_each_process_begins_with_the_imports_of_all_trials_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[list[str]] = []
-    imports = iter([{"first": "1"}, {}, {"second": "2", "first": "1"}])
-
-    class Process(SimpleNamespace):
-        def __init__(self, modules: dict[str, str]) -> None:
-            begun.append([*modules])
-            nothing = lambda *_: None  # noqa: E731 - what it does besides
-            super().__init__(begin=nothing, wait=nothing, call=nothing, end=lambda: next(imports))
-
-    monkeypatch.setattr(worker, "_Process", Process)
-    rank = object.__new__(worker.ScriptWorker)
-    vars(rank).update(_home=Home(), _assigned=None, _hook=None, _modules={}, _process=None)
-    for _ in range(4):
-        rank.renew()
-    assert begun == [[], ["first"], ["first"], ["first", "second"]]
 
 
 def test_no_process_is_forked_with_an_older_version_of_what_it_imports(

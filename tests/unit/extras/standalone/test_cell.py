@@ -100,13 +100,9 @@ class Closed(Tee):
 
 
 @pytest.mark.parametrize("stream", [Tee(), None, Closed()])
-def test_any_object_may_stand_for_a_stream(stream: Any) -> None:
+def test_any_object_may_stand_for_a_stream_and_gets_what_ranks_print(stream: Any, monkeypatch: Any) -> None:
     assert not is_terminal(stream)
     assert not choose_view(Console(file=stream)).animated
-
-
-@pytest.mark.parametrize("stream", [Tee(), None])
-def test_what_ranks_print_reaches_any_object_that_writes(stream: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout", stream)
     with quiet(0), cells.shown() as show:
         show(Text("[0] a line\n", False))

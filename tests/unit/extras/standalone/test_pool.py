@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
@@ -116,51 +113,3 @@ def test_closing_the_pool_ends_what_idles_alone(pool: Pool) -> None:
     pool.give_back(idle, 60)
     pool.close()
     assert (idle.closed, busy.closed) == (True, False)
-
-
-Write = Callable[[str, str], None]
-
-
-@pytest.fixture
-def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
-    """Return a function that writes a module of the user and imports it, or reloads it."""
-    names: list[str] = []
-
-    def one(name: str, code: str) -> None:
-        names.append(name)
-        (tmp_path / f"{name}.py").write_text(code)
-        importlib.invalidate_caches()
-        importlib.reload(sys.modules[name]) if name in sys.modules else importlib.import_module(name)
-
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    yield one
-    for name in set(names):
-        del sys.modules[name]
-
-
-def test_a_gang_that_has_imported_code_which_was_edited_since_is_replaced(pool: Pool, write: Write) -> None:
-    write("edited", "VERSION = 1")
-    first = take(pool)
-    pool.give_back(first, 60)
-    assert take(pool) is first
-    write("imported_by_a_job", "VERSION = 1")
-    pool.give_back(first, 60)
-    assert take(pool) is first
-    for name in ("edited", "imported_by_a_job"):
-        pool.give_back(first, 60)
-        write(name, "VERSION = 'two'")
-        said: list[str] = []
-        second = take(pool, say=said.append)
-        assert second is not first
-        assert first.closed
-        assert f"{name}.py has changed" in said[0]
-        first = second
-
-
-def test_a_gang_stays_for_what_runs_no_code_of_the_user(pool: Pool, write: Write) -> None:
-    write("edited", "VERSION = 1")
-    first = take(pool)
-    pool.give_back(first, 60)
-    write("edited", "VERSION = 'two'")
-    assert take(pool, runs_code=False) is first

@@ -44,6 +44,9 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
     log.parent.mkdir()
     log.write_text("".join(f"line {number}\n" for number in range(20_000)) + "postgres://me:hidden@host/x\n")
     (folder / "secret.txt").write_text("secret")
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "log.txt").write_text("secret")
+    (folder / "digits" / "trial_00001").symlink_to(outside)
     return folder
 
 
@@ -83,14 +86,11 @@ def test_a_browser_keeps_the_token_as_a_cookie_and_drops_it_from_the_address(ser
     assert served.ask(f"//evil.example/?token={served.token}", token=None).headers.get("location", "/")[:2] != "//"
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:8642", "127.0.0.1.evil.example", "", "[::1"])
-def test_a_name_of_somebody_elses_that_points_here_is_refused(served: Served, host: str) -> None:
-    assert served.ask("/", Host=host).status in (400, 421)
-
-
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:9999", "[::1]:80", "192.0.2.7"])
-def test_this_machine_by_its_own_names_or_behind_a_tunnel_is_answered(served: Served, host: str) -> None:
-    assert served.ask("/", Host=host).status == 200
+def test_this_machine_answers_to_its_own_names_or_behind_a_tunnel_and_not_to_somebody_else_s(served: Served) -> None:
+    for host in ("evil.example", "evil.example:8642", "127.0.0.1.evil.example", "", "[::1"):
+        assert served.ask("/", Host=host).status in (400, 421), host
+    for host in ("localhost", "127.0.0.1:9999", "[::1]:80", "192.0.2.7"):
+        assert served.ask("/", Host=host).status == 200, host
 
 
 ACT = json.dumps({"sweep": "digits", "do": "stop"}).encode()
@@ -104,7 +104,7 @@ def act(served: Served, **headers: Any) -> Any:
     return served.ask("/api/act", method="POST", body=ACT, token=None, Cookie=cookie, **given)
 
 
-def test_a_page_of_another_site_a_form_or_a_link_cannot_act(served: Served) -> None:
+def test_a_page_of_another_site_a_form_or_a_link_cannot_act_and_the_server_s_own_is_told_why(served: Served) -> None:
     evil = f"http://127.0.0.1:{served.port}.evil.example"
     for origin in ("http://evil.example", "null", "http://127.0.0.1:1", evil, None):
         assert act(served, Origin=origin).status == 403, origin
@@ -112,9 +112,6 @@ def test_a_page_of_another_site_a_form_or_a_link_cannot_act(served: Served) -> N
         assert act(served, Content_Type=kind).status == 415
     assert served.ask("/api/act?sweep=digits&do=stop").status == 405
     assert served.ask("/api/act", method="DELETE").status == 405
-
-
-def test_a_page_of_the_server_is_told_why_a_command_is_refused(served: Served) -> None:
     said = "No process runs the sweep digits, so it cannot be told to stop."
     assert json.loads(act(served).text) == {"ok": False, "said": said}
 
@@ -126,13 +123,11 @@ def test_a_page_of_the_server_is_told_why_a_command_is_refused(served: Served) -
         (b"[]", 400),
         (b"[" * 60_000, 400),
         (b'{"sweep": "digits", "do": "explode"}', 400),
-        (b'{"sweep": "digits", "do": ["stop"]}', 400),
         (b'{"sweep": "digits", "do": "stop", "trial": "../1"}', 400),
         (b'{"sweep": "digits", "do": "stop", "trial": 99}', 404),
         (b'{"sweep": "../digits", "do": "stop"}', 404),
         (b'{"sweep": "digits", "do": "stop", "arguments": {"x": 1}}', 400),
         (b'{"sweep": "digits", "do": "enqueue", "arguments": {"config": "lr"}}', 400),
-        (b'{"sweep": "digits", "do": "enqueue", "arguments": {"config": "lr=[1"}}', 400),
         (b'{"sweep": "digits", "do": "enqueue", "arguments": {"config": "lr=\'1"}}', 400),
         (b'{"sweep": "digits", "do": "enqueue", "arguments": {"config": "' + b"x" * 70_000 + b'"}}', 413),
     ],
@@ -166,16 +161,7 @@ def test_no_parameter_leads_out_of_the_folder(served: Served, name: str) -> None
         assert found.status in (400, 404), path
         assert "root:" not in found.text
         assert "secret" not in found.text.replace("secret.txt", "")
-
-
-def test_a_log_that_lies_elsewhere_is_not_shown(tmp_path: Path) -> None:
-    record(tmp_path / "runs" / "digits", trials=2)
-    (tmp_path / "outside").mkdir()
-    (tmp_path / "outside" / "log.txt").write_text("secret")
-    folder = tmp_path / "runs" / "digits" / "trial_00000"
-    folder.symlink_to(tmp_path / "outside")
-    with serving(tmp_path / "runs") as found:
-        text = found.ask("/api/sweep/digits/trial/0/log").text
+    text = served.ask("/api/sweep/digits/trial/1/log").text  # of a folder that is a link
     assert "secret" not in text
     assert "outside of the sweep's" in text
 
