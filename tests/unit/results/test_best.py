@@ -130,37 +130,6 @@ def test_the_front_is_what_no_other_point_dominates(points: list[tuple[int, int,
 
 
 @pytest.fixture
-def results(tmp_path: Path) -> tl.SweepResults:
-    write_sweep_file(tmp_path, {"metric": ["loss", "acc"], "mode": ["min", "max"]})
-    sweep = Sweep(tmp_path)
-    reports: list[list[tuple[Any, Any]]] = [
-        [(1.0, 0.9)], [(0.5, 0.5), (0.75, 1.0)], [(0.75, 0.4)], [(0.25, None)], [(float("nan"), 1.0)], [], [(0.1, 0.1)],
-    ]  # fmt: skip
-    for curve in reports:
-        trial = sweep.run(x=1)
-        for number, (loss, acc) in enumerate(curve, start=1):
-            sweep.report(trial, number, loss, **({} if acc is None else {"acc": acc}))
-        sweep.end_by_itself(trial)
-    sweep.end()
-    return tl.SweepResults.load(tmp_path)
-
-
-def test_trials_count_with_their_best_report_by_the_first_metric(results):
-    assert results.objectives == (("loss", "min"), ("acc", "max"))
-    assert [trial.id for trial in results.pareto()] == ["00000", "00001", "00006"]
-    assert [trial.id for trial in results.pareto("acc")] == ["00000"]
-    assert (results.metric, results.mode, results.best.id) == ("loss", "min", "00006")
-
-
-def test_a_metric_that_is_none_of_the_sweeps_is_named(results):
-    with pytest.raises(SettingsError, match=r"not judged by 'acd'\. Did you mean 'acc'\? It is by: loss, acc"):
-        results.pareto("acd")
-
-
-# Several metrics wherever a sweep is shown
-
-
-@pytest.fixture
 def two(tmp_path: Path) -> tl.SweepResults:
     """Return a sweep that was judged by loss and latency, recorded as tl.run records it."""
     folder = tmp_path / "two"
@@ -192,6 +161,20 @@ def test_table_report_and_command_line_show_each_metric(two: tl.SweepResults) ->
     about = json.loads(call("show", str(two.folder), "--json").output)
     assert about["objectives"] == [["loss", "min"], ["latency", "max"]]
     assert about["pareto"] == ["00000", "00001"]
+    assert two.objectives == (("loss", "min"), ("latency", "max"))
+    assert [trial.id for trial in two.pareto("latency")] == ["00001"]
+    with pytest.raises(SettingsError, match=r"not judged by 'latenci'\. Did you mean 'latency'\? It is by: loss, lat"):
+        two.pareto("latenci")
+
+
+def test_a_trial_without_one_of_the_metrics_is_not_on_their_front(tmp_path: Path) -> None:
+    write_sweep_file(tmp_path, {"metric": ["loss", "acc"], "mode": ["min", "max"]})
+    sweep = Sweep(tmp_path)
+    for loss, more in ((1.0, {"acc": 0.9}), (0.25, {}), (float("nan"), {"acc": 1.0}), (0.1, {"acc": 0.1})):
+        sweep.report(sweep.run(x=1), 1, loss, **more)
+    sweep.run(x=1)
+    sweep.end()
+    assert [trial.id for trial in tl.SweepResults.load(tmp_path).pareto()] == ["00000", "00003"]
 
 
 def test_the_live_table_and_the_last_line_hold_each_metric(tmp_path: Path) -> None:

@@ -117,16 +117,6 @@ def test_a_format_that_cannot_describe_the_training_is_refused_by_name(tmp_path,
         sweep(tmp_path, config, **told).export_best(tmp_path / ("b.sh" if form == "shell" else "b.yaml"), form)
 
 
-def test_every_other_pair_of_a_format_and_a_kind_of_sweep_is_written(tmp_path):
-    for kind, told in (("model", {}), ("function", FUNCTION), ("script", SCRIPT)):
-        (tmp_path / kind).mkdir()
-        found = sweep(tmp_path / kind, MODEL_KEY, **told)
-        for form in ("yaml", "json"):
-            path = found.export_best(tmp_path / f"{kind}.{form}", form)
-            assert yaml.safe_load(path.read_text())["config"] == MODEL_KEY
-    assert "exec tunelight train train.py" in found.export_best(tmp_path / "best.sh").read_text()
-
-
 # Commands
 
 

@@ -112,11 +112,18 @@ def test_export_holds_the_configuration_and_where_it_came_from(three, tmp_path):
 # Checkpoints and models
 
 
-@pytest.mark.parametrize(("there", "found"), [(True, 0), (False, 2)])
-def test_checkpoint_is_the_best_that_is_kept(written, there, found):
+@pytest.mark.parametrize(
+    ("values", "there", "found"),
+    [
+        ((0.2, 0.4, 0.3), True, 0),
+        ((0.2, 0.4, 0.3), False, 2),
+        ((None, None, None), True, 2),
+        ((math.nan,) * 3, True, 2),
+    ],
+)
+def test_checkpoint_is_the_best_that_is_kept_or_the_last_where_none_was_judged(written, values, there, found):
     trial = written.trial(0.2, 0.4, 0.3)
-    values = enumerate((0.2, 0.4, 0.3), 1)
-    paths = [written.checkpoint(trial, number, value, there or number > 1) for number, value in values]
+    paths = [written.checkpoint(trial, number, value, there or number > 1) for number, value in enumerate(values, 1)]
     assert written.load().best.checkpoint == paths[found]
 
 
@@ -132,14 +139,6 @@ def test_where_the_best_report_has_no_checkpoint_model_and_export_say_which_they
     with pytest.warns(UserWarning, match=said):
         exported = json.loads(best.export(tmp_path / "best.json", checkpoint=True).read_text())
     assert exported["checkpoint_of_report"] == 3
-
-
-@pytest.mark.parametrize("value", [None, math.nan])
-def test_checkpoint_is_the_last_where_none_was_judged(written, value):
-    trial = written.trial(0.5, 0.4)
-    written.checkpoint(trial, 1, value)
-    last = written.checkpoint(trial, 2, value)
-    assert written.load().best.checkpoint == last
 
 
 class Fake:
@@ -165,20 +164,16 @@ def saved(written: Writer, data: Any, **config: Any) -> TrialResult:
     return written.load().best
 
 
-def test_model_is_the_recorded_one_and_gets_the_trials_arguments(tmp_path):
-    written = Writer(tmp_path, model=f"{__name__}:Fake")
-    trial = saved(written, {"state_dict": {}}, **{"model.lr": 0.1, "model.hidden": 3, "data.batch": 8})
-    assert trial.load_model().arguments == {"lr": 0.1, "hidden": 3}
-
-
-def test_model_of_a_train_function_gets_what_its_constructor_takes(written):
-    trial = saved(written, {"state_dict": {}}, lr=0.1, batch=8)
-    assert trial.load_model(Fake, hidden=5).arguments == {"lr": 0.1, "hidden": 5}
-
-
-def test_saved_hyperparameters_are_left_to_lightning(written):
-    trial = saved(written, {"state_dict": {}, "hyper_parameters": {"lr": 0.2}}, lr=0.1)
-    assert trial.load_model(Fake).arguments["lr"] == "the checkpoint's"
+def test_a_model_gets_the_trial_s_arguments_as_far_as_its_constructor_takes_them(tmp_path):
+    for name in "abc":
+        (tmp_path / name).mkdir()
+    config = {"model.lr": 0.1, "model.hidden": 3, "data.batch": 8}
+    recorded = saved(Writer(tmp_path / "a", model=f"{__name__}:Fake"), {"state_dict": {}}, **config)
+    assert recorded.load_model().arguments == {"lr": 0.1, "hidden": 3}
+    of_a_function = saved(Writer(tmp_path / "b"), {"state_dict": {}}, lr=0.1, batch=8)
+    assert of_a_function.load_model(Fake, hidden=5).arguments == {"lr": 0.1, "hidden": 5}
+    by_lightning = saved(Writer(tmp_path / "c"), {"state_dict": {}, "hyper_parameters": {"lr": 0.2}}, lr=0.1)
+    assert by_lightning.load_model(Fake).arguments["lr"] == "the checkpoint's"
 
 
 @pytest.mark.parametrize(
@@ -370,30 +365,24 @@ def test_a_journal_and_a_database_hold_the_study_and_a_later_call_replaces_it(
     assert len(again.trials) == 6
 
 
-def test_another_study_of_that_name_is_left_alone(ended: SweepResults, tmp_path: Path) -> None:
-    address = f"sqlite:///{tmp_path}/studies.db"
-    optuna.create_study(study_name="digits", storage=address)
+def test_what_is_there_is_left_alone_and_what_cannot_be_written_an_error_without_its_password(
+    ended: SweepResults, tmp_path: Path
+) -> None:
+    optuna.create_study(study_name="digits", storage=f"sqlite:///{tmp_path}/studies.db")
     with pytest.raises(SettingsError, match="holds a study 'digits' already"):
-        ended.to_study(address)
-
-
-def test_a_storage_that_cannot_be_written_is_an_error_without_its_password(ended: SweepResults, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
+        ended.to_study(f"sqlite:///{tmp_path}/studies.db")
+    file = tmp_path / "best.yaml"
+    for text in ("a: 1\n", '{"a": 1}'):
+        file.write_text(text)
+        with pytest.raises(SettingsError, match="is no journal of Optuna's"):
+            ended.to_study(file)
+        assert file.read_text() == text
     with pytest.raises(StorageError, match="cannot be written"):
-        ended.to_study(tmp_path / "file" / "study.journal")
+        ended.to_study(file / "study.journal")
     for address in ("postgresql://me:hunter2@localhost:1/studies", "nothing://me:hunter2@x", "sqlite:////no/such/x.db"):
         with pytest.raises(StorageError) as refused:
             ended.to_study(address)
         assert "hunter2" not in str(refused.value)
-
-
-@pytest.mark.parametrize("text", ["a: 1\n", '{"a": 1}'])
-def test_a_file_that_is_no_journal_is_left_alone(ended: SweepResults, tmp_path: Path, text: str) -> None:
-    file = tmp_path / "best.yaml"
-    file.write_text(text)
-    with pytest.raises(SettingsError, match="is no journal of Optuna's"):
-        ended.to_study(file)
-    assert file.read_text() == text
 
 
 def test_a_journal_whose_last_line_is_cut_off_is_written_anew(ended: SweepResults, tmp_path: Path) -> None:
