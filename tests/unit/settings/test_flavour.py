@@ -129,15 +129,6 @@ def test_code_that_uses_the_other_package_than_this_process_says_what_to_do(monk
         find_flavour({"train": mixed()})
 
 
-@pytest.mark.parametrize(("chosen", "flavour"), [("lightning", OTHER), ("pytorch_lightning", PL)])
-def test_the_variable_decides_where_both_are_used(monkeypatch, chosen, flavour):
-    monkeypatch.setenv(lightning.VARIABLE, chosen)
-    assert find_flavour({"train": mixed()}) == flavour
-    assert find_flavour({"train": lambda config: None}) == flavour
-    with pytest.raises(SettingsError, match=rf"train uses .*, and this process works with {flavour}"):
-        find_flavour({"train": ways(PL if flavour == OTHER else OTHER)[0]})
-
-
 def test_a_package_that_is_not_installed(monkeypatch):
     monkeypatch.delitem(sys.modules, "lightning", raising=False)
     monkeypatch.setattr(lightning, "find_spec", lambda name: None)
