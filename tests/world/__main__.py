@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import functools
 import gc
 import itertools
 import json
@@ -105,7 +106,7 @@ def _ready() -> None:
     load()
     for kind in KINDS:  # once, for what is imported and cached on the way
         with tempfile.TemporaryDirectory() as folder:
-            run(0, kind, Path(folder), lambda _: None, lambda _: ())
+            run(0, kind, Path(folder))
     gc.collect()
     gc.freeze()
     gc.disable()  # a fork ends before its garbage matters
@@ -184,7 +185,8 @@ def _run(sweep: Sweep, *, replay: bool) -> Outcome:
     folder = Path(tempfile.gettempdir(), "tunelight-world", f"{os.getppid()}-{sweep.seed}")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    world = run(sweep.seed, kind, folder, lambda world: faults.disturb(world, planned), checks.wrong)
+    disturb = functools.partial(faults.disturb, planned=planned)
+    world = run(sweep.seed, kind, folder, disturb=disturb, judge=checks.wrong, look=checks.now)
     if replay:
         sys.stdout.writelines(f"{at:10.3f} {text}\n" for at, text in world.kernel.logged)
     wrong = ""

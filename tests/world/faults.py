@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
@@ -63,6 +64,14 @@ def kill_process(world: Any, rng: random.Random) -> str | None:
         return None
     process.kill("SIGKILL")
     return f"kill {process}"
+
+
+def crash_process(world: Any, rng: random.Random) -> str | None:
+    """Kill a process right before one of its next changes on a disk or in a store."""
+    if (process := _pick(world, rng, rng.choice(["worker", "head", "driver"]))) is None:
+        return None
+    process.dies_in = rng.randrange(1, 20)
+    return f"kill {process} before its change {process.dies_in}"
 
 
 def stop_process(world: Any, rng: random.Random) -> str | None:
@@ -128,6 +137,7 @@ def lose_cluster(world: Any, rng: random.Random) -> str:
     for node in world.rays.nodes_alive():
         world.rays.lose(node)
     world.rays.kept.clear()
+    shutil.rmtree(world.folder / "cache", ignore_errors=True)  # what its nodes had of a store
 
     def again() -> None:
         while sum(node.cpus for node in world.rays.nodes_alive()) < sum(world.nodes):
@@ -168,6 +178,32 @@ def fill_disk(world: Any, rng: random.Random) -> str:
     return f"the disk of {node.name} is full for {seconds} s"
 
 
+def refuse_requests(world: Any, rng: random.Random) -> str | None:
+    """Let the store refuse all requests for a while."""
+    if not world.stored:
+        return None
+    seconds = rng.choice([1.0, 10.0, 60.0])
+    world.bucket.fails_until = world.kernel.now + seconds
+    return f"the store refuses all for {seconds} s"
+
+
+def lose_answers(world: Any, rng: random.Random) -> str | None:
+    """Let answers of the store get lost, which has done what it was asked for."""
+    if not world.stored:
+        return None
+    seconds = rng.choice([1.0, 10.0, 60.0])
+    world.bucket.loses_until = world.kernel.now + seconds
+    return f"answers of the store get lost for {seconds} s"
+
+
+def slow_store(world: Any, rng: random.Random) -> str | None:
+    if not world.stored:
+        return None
+    world.bucket.slow = rng.choice([10.0, 100.0, 1000.0])
+    world.kernel.after(rng.uniform(1, 20), lambda: setattr(world.bucket, "slow", 1.0))
+    return f"the store is {world.bucket.slow:.0f} times as slow"
+
+
 # --- training code and people ------------------------------------------------------------------------------------
 
 
@@ -192,7 +228,8 @@ def command(world: Any, rng: random.Random) -> str | None:
 FAULTS: dict[str, Fault] = {
     one.__name__: one
     for one in (
-        kill_process, stop_process, end_driver, second_driver, lose_node, drain_node,
-        lose_cluster, add_node, slow_messages, cut_node, jump_clock, fill_disk, break_training, command,
+        kill_process, crash_process, stop_process, end_driver, second_driver, lose_node, drain_node,
+        lose_cluster, add_node, slow_messages, cut_node, jump_clock, fill_disk, refuse_requests, lose_answers,
+        slow_store, break_training, command,
     )
 }  # fmt: skip

@@ -57,6 +57,8 @@ class Process:
         self.at_exit: list[Callable[[str], object]] = []
         self.handlers: dict[int, Any] = {}
         """What it does at a signal."""
+        self.dies_in: int | None = None
+        """At which of its next changes on a disk it is killed."""
         self._ready: list[Callable[[], None]] = []
 
     def __repr__(self) -> str:
@@ -72,6 +74,13 @@ class Process:
             call(why)
         if self.kernel.current is not None and self.kernel.current.process is self:
             raise Killed
+
+    def changes(self) -> None:
+        """Be about to change something on a disk, or in a store."""
+        if self.dies_in is not None:
+            self.dies_in -= 1
+            if self.dies_in <= 0:
+                self.kill("SIGKILL, before it changes a file")
 
     def signal(self, number: int) -> None:
         """Send a signal: its handler runs, and what that raises is raised where the main thread waits."""
@@ -240,6 +249,9 @@ class Kernel:
         self._queue: list[tuple[float, float, int, Timer]] = []
         self._serial = itertools.count()
         self.processes: list[Process] = []
+        self.bucket: Any = None
+        self.locks: dict[str, Lock] = {}
+        """Those of files."""
         self.ports: dict[int, Any] = {}
         """What listens."""
         self.broken: dict[str, list[tuple[str, str]]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import math
@@ -14,6 +15,7 @@ from typing import Any
 
 from tests.world import kernel as kernels
 from tests.world.kernel import Kernel, Process, Wait
+from tunelight.checkpoints.files import fetch_local
 from tunelight.gang import worker as workers
 from tunelight.gang.meeting.rendezvous import StoreChannel
 from tunelight.gang.placement import Assigned, Location
@@ -271,7 +273,7 @@ def part_of(state: int, lr: float, step: int, part: int) -> int:
 
 def loss_of(lr: float, state: int, number: int) -> float:
     """Return the metric of report ``number``: it falls, faster for a better lr, with some noise of the state's."""
-    return abs(lr - 0.3) + 1.0 / (number + 1) + (state % 1000) / 1e5
+    return abs(lr - 0.3) + 1.0 / (number + 1) + (state % 1000) / 3e3
 
 
 class Training:
@@ -287,7 +289,7 @@ class Training:
         self.state = begun(context.seed)
         self._rounds = 0
         if context.resume is not None:
-            self.load(saved_in(Path(context.resume.path)))
+            self.load(saved_in(fetch_local(context.resume.path)))
 
     def load(self, saved: Mapping[str, int]) -> None:
         """Stand where another training stood."""
@@ -379,6 +381,8 @@ def saved_in(path: Path) -> dict[str, int]:
 
 def _written(kernel: Kernel, path: str, text: str) -> None:
     kernel.sleep(kernel.rng.uniform(0.01, 1.0))
+    if kernel.here.node.full:
+        raise OSError(errno.ENOSPC, "No space left on device", path)
     Path(path).write_text(text)
 
 

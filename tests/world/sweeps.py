@@ -21,8 +21,10 @@ import tunelight as tl
 from tests.world.kernel import BEGAN, Kernel, Process, StuckError, virtual
 from tests.world.ranks import sessions_by_process, train, worker_of
 from tests.world.rays import Rays, Ref, forget
+from tests.world.stores import URL, Bucket, stored
 from tunelight.errors import PreemptedError, TunelightError
 from tunelight.record.lease import Owner, Owners
+from tunelight.stores import working
 
 EPOCHS = 8
 LIMIT_S = 900.0
@@ -31,8 +33,12 @@ SETTLES_S = 30.0
 """How long what it leaves behind may take to be gone."""
 
 
-_LATER = ("No space left", "was taken over by")
+_LATER = ("No space left", "was taken over by", "503 Slow Down", "connection was reset")
 """What a driver says that ends, where the sweep goes on later."""
+_SILENT = ("stop", "cut", "store", "disk", "lose")
+"""What of the faults may keep a driver from showing that it is alive."""
+_LOOKS_S = 2.0
+"""How often is looked whether all that must hold at any time does."""
 
 
 class World:
@@ -46,6 +52,7 @@ class World:
 
     def __init__(self, seed: int, folder: Path, nodes: tuple[float, ...] = (4.0, 4.0)) -> None:
         self.kernel = Kernel(seed)
+        self.kernel.bucket = self.bucket = Bucket(self.kernel)
         self.rays = Rays(self.kernel, nodes)
         self.nodes, self.folder = nodes, folder
         self.faults: list[str] = []
@@ -54,16 +61,26 @@ class World:
         self.where = ""
         self.wrong: list[str] = []
         self.drivers: list[Process] = []
-        self.settings: dict[str, Any] = {}
+        self.settings: dict[str, Any] = {"storage": str(folder)}
         self.done: list[tuple[str, Any]] = []
 
     def driven(self, *, but: Process | None = None) -> bool:
         """Tell whether a driver lives, other than this one."""
         return any(driver.alive and driver.threads for driver in self.drivers if driver is not but)
 
+    @property
+    def stored(self) -> bool:
+        """Whether the sweep lies in the bucket."""
+        return bool(self.settings["storage"] == URL)
+
+    @property
+    def sweep(self) -> Path:
+        """The sweep's folder, or the working folder of a store's."""
+        return working(self.settings["storage"]) / "sweep"
+
     def owners(self) -> list[Owner]:
         """Return the sweep's owners, in order."""
-        owners = Owners(self.folder / "sweep")
+        owners = Owners(self.sweep)
         return [owners.read(generation) for generation in range(1, owners.newest() + 1)]
 
     def resume(self) -> None:
@@ -85,7 +102,7 @@ class World:
 
         def tell() -> None:
             with contextlib.suppress(TunelightError, OSError):
-                sweep = tl.attach("sweep", str(self.folder))
+                sweep = tl.attach("sweep", self.settings["storage"])
                 answers: dict[str, Callable[[], str]] = {
                     "stop_trial": lambda: sweep.stop(given),
                     "stop_sweep": sweep.stop,
@@ -109,20 +126,22 @@ class World:
         process.locals["job"] = f"job{len(self.drivers) + 1}"
         node.processes.append(process)
         self.drivers.append(process)
-        began = (self.folder / "sweep" / "sweep.yaml").exists()
+        began = len(self.drivers) > 1
 
         def drive() -> None:
             try:
                 results = tl.run(
                     {"lr": tl.uniform(0.0, 1.0), "epochs": tl.choice([EPOCHS])},
-                    train=train, metric="loss", mode="min", storage=str(self.folder), name="sweep",
-                    progress=False, resume=began, **self.settings,
+                    train=train, metric="loss", mode="min", name="sweep", progress=False,
+                    resume=began, **self.settings,
                 )  # fmt: skip
             except PreemptedError:
                 process.kill("exit code 75")
             except Exception as error:  # noqa: BLE001 - looked at afterwards
                 if not self.driven(but=process) and not second and not any(text in str(error) for text in _LATER):
                     self.error = error
+                if "was taken over by" in str(error) and not any(word in " ".join(self.faults) for word in _SILENT):
+                    self.wrong.append(f"owners: {process} has lost the sweep, and had never been silent")
                 process.kill(f"{type(error).__name__}: {error}")
             else:
                 self.results = results
@@ -241,6 +260,7 @@ def _patched(world: World) -> contextlib.ExitStack:
     stack.enter_context(mock.patch.object(usage, "record_library_usage"))
     stack.enter_context(mock.patch.object(usage, "record_extra_usage_tag"))
     stack.enter_context(sessions_by_process(kernel))
+    stack.enter_context(stored(kernel, world.folder / "cache"))
     stack.enter_context(virtual(kernel, iter(_modules())))
     return stack
 
@@ -249,30 +269,69 @@ def _of_storage(kernel: Kernel) -> list[tuple[Any, str, Any]]:
     """Return what stands for the disks of nodes, and for the clock of the storage that they share."""
     from tunelight.record import lease
 
-    def fsync(_: int) -> None:
-        if kernel.current is not None:
-            kernel.sleep(kernel.rng.uniform(0.0001, 0.02))
-            if kernel.here.node.full:
+    disk = Disk(kernel)
+    return [
+        (os, "fsync", disk.crashing(disk.fsync)),
+        (os, "write", disk.crashing(disk.write)),
+        *((os, name, disk.crashing(getattr(os, name))) for name in ("replace", "link", "unlink", "mkdir")),
+        (lease, "create_atomically", disk.dated(lease.create_atomically)),
+        (lease, "write_atomically", disk.dated(lease.write_atomically)),
+        (lease.Owners, "_probed", lambda _: disk.now()),
+        (lease, "os", Proxy(os, getpid=lambda: kernel.here.pid, utime=disk.touch)),
+    ]
+
+
+class Disk:
+    """The disks of nodes: slow at times, full at others, and a process may end before it changes anything there."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._write = os.write
+
+    def now(self) -> float:
+        """Return the time that files get."""
+        return BEGAN + self._kernel.now
+
+    @property
+    def _full(self) -> bool:
+        return self._kernel.current is not None and bool(self._kernel.here.node.full)
+
+    def fsync(self, _: int) -> None:
+        if self._kernel.current is not None:
+            slow = self._kernel.rng.random() < 0.1
+            self._kernel.sleep(self._kernel.rng.uniform(0.1, 1.0) if slow else self._kernel.rng.uniform(0.0001, 0.02))
+            if self._full:
                 raise OSError(errno.ENOSPC, "No space left on device")
 
-    def touch(path: Any) -> None:
-        os.utime(path, (BEGAN + kernel.now,) * 2)  # the clock of the storage
+    def write(self, file: int, data: bytes) -> int:
+        if not self._full:
+            return self._write(file, data)
+        if self._kernel.rng.random() < 0.5:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return self._write(file, data[: len(data) // 2])  # as far as there is room
 
-    def dated(write: Callable[..., Any]) -> Callable[..., Any]:
+    def touch(self, path: Any) -> None:
+        os.utime(path, (self.now(), self.now()))
+
+    def dated(self, write: Callable[..., Any]) -> Callable[..., Any]:
+        """Let a function that writes a file give it the storage's time."""
+
         def call(path: Path, *given: Any, **more: Any) -> Any:
             done = write(path, *given, **more)
-            touch(path)
+            self.touch(path)
             return done
 
         return call
 
-    return [
-        (os, "fsync", fsync),
-        (lease, "create_atomically", dated(lease.create_atomically)),
-        (lease, "write_atomically", dated(lease.write_atomically)),
-        (lease.Owners, "_probed", lambda _: BEGAN + kernel.now),
-        (lease, "os", Proxy(os, getpid=lambda: kernel.here.pid, utime=touch)),
-    ]
+    def crashing(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Let a process that is to be killed end before it changes anything."""
+
+        def change(*given: Any, **more: Any) -> Any:
+            if self._kernel.current is not None:
+                self._kernel.here.changes()
+            return call(*given, **more)
+
+        return change
 
 
 class Proxy:
@@ -319,6 +378,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "num_samples": 4,
     },
     "repeats": {"scheduler": "fifo", "num_samples": 4, "repeats": {"top": 2, "repeats": 2}},
+    "stored": {"scheduler": {"name": "asha", "max_t": EPOCHS, "grace_period": 1}, "storage": URL},
 }
 """Sweeps, by their settings."""
 
@@ -327,22 +387,30 @@ def run(
     seed: int,
     kind: str,
     folder: Path,
-    disturb: Callable[[World], None],
-    judge: Callable[[World], Iterable[str]],
+    *,
+    disturb: Callable[[World], None] = lambda _: None,
+    judge: Callable[[World], Iterable[str]] = lambda _: (),
+    look: Callable[[World], Iterable[str]] = lambda _: (),
 ) -> World:
     """Run one sweep in a world of its own, whose files are in a folder; return the world at its end.
 
     It is over once a driver has returned results. What happens within ``SETTLES_S`` after that belongs to it, too. Then
-    ``judge`` says what is wrong.
+    ``judge`` says what is wrong, and ``look``, every ``_LOOKS_S``, what is wrong then.
     """
     world = World(seed, folder)
     random.seed(seed)
     forget()
     with _patched(world):
         failures = tl.FailurePolicy(max_failures=100, give_up_after=0)  # what a sweep survives is not counted here
-        world.settings = {"num_samples": 8, "workers": 2, "seed": seed, "failures": failures, **KINDS[kind]}
+        world.settings |= {"num_samples": 8, "workers": 2, "seed": seed, "failures": failures, **KINDS[kind]}
         world.drive()
         disturb(world)
+
+        def again() -> None:
+            world.wrong += look(world)
+            world.kernel.after(_LOOKS_S, again)
+
+        again()
         try:
             world.kernel.run(lambda: world.results is not None or world.error is not None, LIMIT_S)
             world.kernel.run(lambda: not any(one.alive and one.stopped for one in world.kernel.processes), LIMIT_S)
@@ -350,6 +418,8 @@ def run(
         except StuckError as error:
             world.error = error
             world.where = world.kernel.threads_text(world.rays.nodes_all)
+        if world.stored:
+            world.bucket.copied_to(world.folder)
         world.wrong += judge(world)
         world.kernel.close()
     return world

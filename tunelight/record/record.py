@@ -23,7 +23,7 @@ from tunelight.errors import StorageError
 from tunelight.record.folder import encode, write_text
 from tunelight.record.lease import RECORD_FILE, record_of, why
 from tunelight.record.outcomes import TERMINAL
-from tunelight.record.remote import refresh
+from tunelight.record.remote import refresh, written_at_last
 from tunelight.record.state import SweepState, apply
 from tunelight.stores import shown, sync_file
 from tunelight.stores.masking import printable
@@ -85,8 +85,8 @@ class Record:
             self._synced = now
         return _loaded(body.encode("ascii"))
 
-    def _write(self) -> None:
-        """Write what is pending, a line with one system call."""
+    def _write(self) -> bool:
+        """Write what is pending, a line with one system call; return whether nothing is left."""
         try:
             if self._file is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -95,6 +95,7 @@ class Record:
                 self._pending = self._pending[os.write(self._file, self._pending) :]
         except OSError as error:
             self.complain(error)
+        return not self._pending
 
     def _sync(self) -> None:
         if self._file is not None:
@@ -115,8 +116,11 @@ class Record:
             )
 
     def close(self) -> None:
-        """Write what is pending, sync it to disk, and close the file. May be called more than once."""
-        self._write()
+        """Write what is pending, sync it to disk, and close the file. May be called more than once.
+
+        Where there is no room, it waits for some.
+        """
+        written_at_last(self._write, self.path)
         self._sync()
         if self._file is not None:
             file, self._file = self._file, None

@@ -104,7 +104,7 @@ class RecordCallback(Callback):
         """Ids of the trials in Tune's list that were looked at."""
         self._running: dict[str, Any] = {}
         self._announced, self._asked = announced, 0.0
-        self._closed = False
+        self.closed = False
         self._take_up(again or {})
         facts = {**sweep, "ends": self._budget_end}
         if scheduler is not None and (rungs := scheduler.milestones()):
@@ -360,9 +360,9 @@ class RecordCallback(Callback):
 
     def close(self, reason: str | None = None) -> None:
         """End the record, also where Tune failed before it could. May be called more than once."""
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
         if self._lease is not None and not self._lease.held():
             return
         cut = [trial for trial in self.state.trials.values() if trial.state not in TERMINAL]

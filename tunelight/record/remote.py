@@ -32,6 +32,8 @@ EVERY_S: Final = 5.0
 """How often changed files are uploaded; less often if that takes more than ``_SHARE`` of the time."""
 _RECORD_S: Final = 0.5
 """How often the record is uploaded if it has grown; less often if that takes more than ``_SHARE`` of the time."""
+END_S: Final = 300.0
+"""How long the end of a sweep waits for a store, or a disk, that takes nothing."""
 _TICK_S: Final = 0.2
 _SHARE: Final = 0.1
 _LOOK_S: Final = 1.0
@@ -148,6 +150,17 @@ class StoreMirror:
             soon.wait(_TICK_S)
 
 
+def written_at_last(write: Callable[[], bool], path: Path) -> bool:
+    """Call what writes the end of a sweep until it says that it has, for ``END_S`` at most; return whether it has."""
+    end, said = time.monotonic() + END_S, False
+    while not (done := write()) and time.monotonic() < end:
+        if not said:
+            _log.warning("Waiting up to %.0f s until %s takes the end of the sweep.", END_S, shown(path))
+        said = True
+        time.sleep(_RECORD_S)
+    return done
+
+
 @contextlib.contextmanager
 def mirrored(folder: Path, lease: Lease) -> Iterator[Callable[[], None]]:
     """Upload the driver's files while the context lasts, and the rest at its end; does nothing without a store.
@@ -176,5 +189,9 @@ def mirrored(folder: Path, lease: Lease) -> Iterator[Callable[[], None]]:
         soon.set()
         thread.join(60.0)
         lease.writing = thread.is_alive()
-        if folder.exists() and not mirror.upload() and lease.held():
+        if (
+            folder.exists()
+            and not written_at_last(lambda: mirror.upload() or not lease.held(), folder)
+            and lease.held()
+        ):
             _log.error("%s lacks the end of the record, which is in %s only.", shown(folder), folder)

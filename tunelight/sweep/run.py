@@ -199,7 +199,7 @@ def run(
         if control.signals.received is not signal.SIGTERM:
             raise
         raise PreemptedError(None) from None
-    if control.signals.received is signal.SIGTERM and results.ended == "interrupted":
+    if control.signals.received is signal.SIGTERM and results.ended in ("interrupted", None):  # None: the disk is full
         raise PreemptedError(results)
     return results
 
@@ -324,23 +324,28 @@ def _tune(
         longest=scheduler.longest,
     )
     parts = _parts(sweep, search, control, watch, datasets, steps=steps)
+    settling = SettlingCallback(search.is_finished, lambda: control.signals.received is not None)
     with tune_environment(settings.verbose), parts as (wrapped, callbacks):
-        tune.run(
-            make_trainable(spec, f"{default_name(settings)}-{secrets.token_hex(3)}"),  # two sweeps may run at once
-            name=folder.name,
-            storage_path=str(folder.parent.absolute()),
-            storage_filesystem=for_tune(folder.parent),
-            **judged_by(scheduler, settings),
-            search_alg=search,
-            scheduler=wrapped,
-            reuse_actors=settings.reuse_gangs is not False,
-            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False, num_to_keep=2),
-            max_failures=settings.failures.max_failures,
-            time_budget_s=settings.budget_s,
-            raise_on_failed_trial=False,
-            callbacks=[*callbacks, SettlingCallback(search.is_finished, lambda: control.signals.received is not None)],
-            verbose=2 if settings.verbose > 1 else 0,
-        )
+        try:
+            tune.run(
+                make_trainable(spec, f"{default_name(settings)}-{secrets.token_hex(3)}"),  # two sweeps may run at once
+                name=folder.name,
+                storage_path=str(folder.parent.absolute()),
+                storage_filesystem=for_tune(folder.parent),
+                **judged_by(scheduler, settings),
+                search_alg=search,
+                scheduler=wrapped,
+                reuse_actors=settings.reuse_gangs is not False,
+                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False, num_to_keep=2),
+                max_failures=settings.failures.max_failures,
+                time_budget_s=settings.budget_s,
+                raise_on_failed_trial=False,
+                callbacks=[*callbacks, settling],
+                verbose=2 if settings.verbose > 1 else 0,
+            )
+        except ValueError:  # Tune's own snapshot is not where it reads it back: its storage took nothing at the end
+            if not callbacks[0].closed:
+                raise
     sweep_seats()  # of heads that were killed
 
 

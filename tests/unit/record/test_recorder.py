@@ -242,6 +242,7 @@ def test_failing_writes_are_said_once_and_go_on_later_where_they_broke_off(sweep
 
 def test_lines_that_never_could_be_written_are_said_at_close(tmp_path, monkeypatch, caplog):
     record = Record.open(tmp_path)
+    monkeypatch.setattr("tunelight.record.remote.END_S", 0.0)
     monkeypatch.setattr(os, "write", lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "bad")))
     record.append("note", text="lost")
     record.close()

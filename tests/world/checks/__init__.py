@@ -10,16 +10,25 @@ from typing import Any
 from tunelight.extras.attach import RecordFollower
 from tunelight.record.state import SweepState, TrialState
 
+NOW = ("owners",)
+"""The checks that also hold at any time: each has a function ``now``."""
+
 
 class Ended:
     """A sweep that has ended. ``lines`` and ``state`` are those of its record."""
 
     def __init__(self, world: Any) -> None:
         self.world, self.results = world, world.results
-        follower = RecordFollower(world.folder / "sweep")
+        self.folder = world.folder / ("bucket/sweeps" if world.stored else "") / "sweep"
+        follower = RecordFollower(self.folder)
         self.lines: list[dict[str, Any]] = follower.look()
         self.state: SweepState = follower.state
         self.trials = follower.state.trials
+
+    @property
+    def storage_failed(self) -> bool:
+        """Whether a checkpoint may not have been written, because a disk was full or a store did not answer."""
+        return any(word in text for text in self.world.faults for word in ("disk", "store"))
 
     def did(self, *commands: str) -> list[Any]:
         """Return what was given with such commands that the driver has carried out."""
@@ -40,6 +49,13 @@ class Ended:
     def stopped(self) -> bool:
         """Whether a person may have stopped the sweep before its end."""
         return self.tried("stop_sweep") > 0
+
+
+def now(world: Any) -> Iterator[str]:
+    """Yield what does not hold while the sweep runs."""
+    for name in NOW:
+        check = importlib.import_module(f"{__name__}.{name}")
+        yield from (f"{name}: {text}" for text in check.now(world))
 
 
 def wrong(world: Any) -> Iterator[str]:

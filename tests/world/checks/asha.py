@@ -22,8 +22,8 @@ def wrong(ended: Ended) -> Iterator[str]:
             continue
         number, loss = line["training_iteration"], line["metrics"]["loss"]
         stops, known = False, math.isfinite(loss)
-        if number in RUNGS and known:
-            key = (loss, len(filed[number]))
+        if number in RUNGS:
+            key = (loss if known else math.inf, len(filed[number]))
             filed[number].append(key)
             stops = sorted(filed[number]).index(key) >= max(1, len(filed[number]) // ETA)
         by_a_person = "command" in str(line.get("why"))

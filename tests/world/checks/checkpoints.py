@@ -13,7 +13,10 @@ from tunelight.checkpoints import files
 def wrong(ended: Ended) -> Iterator[str]:
     for trial in (one for one in ended.trials.values() if not ended.may_go_back(one)):
         reports = {report["training_iteration"]: report["state"] for report in trial.history}
-        for info in files.find(ended.world.folder / "sweep" / trial.folder):
+        for companion in sorted((ended.folder / trial.folder / files.FOLDER).glob("report-*.json")):
+            if not companion.with_suffix(".ckpt").exists():
+                yield f"{trial.id}: {companion.name} tells of a checkpoint that is not there"
+        for info in files.find(ended.folder / trial.folder):
             name, state = Path(info.path).name, reports.get(info.number)
             if not files.is_valid(info):
                 yield f"{trial.id}: {name} is not what its checksum says"
