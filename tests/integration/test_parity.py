@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -19,10 +18,9 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, post_localSGD_hook
-from torch.utils.data import DataLoader, TensorDataset
 
 import tunelight as tl
-from tests.kit.training import QUIET
+from tests.integration.test_strategies import Small, data, trainer
 from tunelight import errors
 from tunelight.compat.lightning import pl
 
@@ -36,51 +34,9 @@ KINDS: dict[str, Any] = {"ddp": tl.RayStrategy, "horovod": tl.HorovodRayStrategy
 BACKENDS = pytest.mark.parametrize("backend", KINDS)
 
 
-def loader(size: int = 32, batch_size: int = 4, **settings: Any) -> DataLoader[Any]:
-    points = torch.randn(size, 8, generator=torch.Generator().manual_seed(size))
-    return DataLoader(TensorDataset(points), batch_size, **settings)
-
-
-class Boring(pl.LightningModule):
-    """Lightning's BoringModel, smaller: one layer from 8 numbers to 2, which learns that both are 1."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(8, 2)
-
-    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        loss: torch.Tensor = (self.layer(batch[-1]) - 1).square().mean()
-        self.log("loss", loss, on_step=False, on_epoch=True, sync_dist=True)
-        return loss
-
-    validation_step = test_step = training_step
-
-    def predict_step(self, batch: Any, batch_idx: int) -> Any:
-        return self.layer(batch[-1])
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
 def strategy(backend: str, num_workers: int = 2, **settings: Any) -> Any:
     """Return a strategy whose workers hold half a CPU each: gangs of all backends stay warm on the session's four."""
     return KINDS[backend](num_workers, **{"num_cpus_per_worker": 0.5, **settings})
-
-
-def trainer(backend: Any, **settings: Any) -> pl.Trainer:
-    """Return a quiet Trainer for an epoch on two workers; ``backend`` may be a strategy too."""
-    return pl.Trainer(
-        strategy=strategy(backend) if backend in KINDS else backend, **{**QUIET, "max_epochs": 1, **settings}
-    )
-
-
-def weights(model: nn.Module) -> list[torch.Tensor]:
-    """Return a copy of a model's weights."""
-    return [value.detach().clone() for value in model.parameters()]
-
-
-def same(some: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
-    return all(torch.allclose(one, other, atol=1e-6) for one, other in zip(some, others, strict=True))
 
 
 class Tell(pl.Callback):
@@ -149,14 +105,14 @@ def test_ranks_resources_hooks_seeds_and_flags_reach_the_workers(backend: str, t
     settings = {"num_cpus_per_worker": 2, "resources_per_worker": {"CPU": 0.5}, "init_hook": partial(hook, tmp_path)}
     told = Tell(tmp_path, surroundings)
     with KINDS[backend](2, **settings) as ours:
-        trainer(ours, callbacks=[told]).fit(Boring(), loader())
+        trainer(ours, callbacks=[told]).fit(Small(), data())
         first = told.heard()
         pl.seed_everything(1234, workers=True, verbose=False)
-        trainer(ours, callbacks=[told], deterministic=True).fit(Boring(), loader())
+        trainer(ours, callbacks=[told], deterministic=True).fit(Small(), data())
         second = told.heard()
         torch.use_deterministic_algorithms(False)
         os.environ.pop("CUBLAS_WORKSPACE_CONFIG")
-        trainer(ours, callbacks=[told]).fit(Boring(), loader())
+        trainer(ours, callbacks=[told]).fit(Small(), data())
         third = told.heard()
     assert [rank["rank"] for rank in first] == [[rank, rank, rank, 0, 2] for rank in (0, 1)]
     assert [(rank["cpus"], rank["MASTER_ADDR"]) for rank in first] == [(0.5, "127.0.0.1")] * 2
@@ -184,14 +140,14 @@ class Prepared(pl.LightningDataModule):
         note(self.folder, "set up", os.getpid())
 
     def train_dataloader(self) -> Any:
-        return loader()
+        return data()
 
 
 @BACKENDS
 def test_data_is_prepared_once_on_a_worker_before_any_rank_sets_up(backend: str, tmp_path: Path) -> None:
     """Issue 130."""
     told = Tell(tmp_path, lambda one, module: os.getpid())
-    trainer(backend, callbacks=[told]).fit(Boring(), datamodule=Prepared(tmp_path))
+    trainer(strategy(backend), callbacks=[told]).fit(Small(), datamodule=Prepared(tmp_path))
     ranks = told.heard()
     assert lines(tmp_path, "prepared") == [str(ranks[0])]
     assert lines(tmp_path, "set up") == sorted(map(str, ranks))
@@ -200,7 +156,7 @@ def test_data_is_prepared_once_on_a_worker_before_any_rank_sets_up(backend: str,
 # --- what Lightning's own tests check of its DDP strategy ---------------------------------------------------
 
 
-class Sharing(Boring):
+class Sharing(Small):
     """Shards its optimizer's states over the ranks."""
 
     def configure_optimizers(self) -> Any:
@@ -208,13 +164,13 @@ class Sharing(Boring):
 
 
 def test_a_checkpoint_of_an_optimizer_that_is_sharded_over_the_ranks_is_whole(tmp_path: Path) -> None:
-    model, one = Sharing(), trainer("ddp")
-    one.fit(model, loader())
+    model, one = Sharing(), trainer(strategy("ddp"))
+    one.fit(model, data())
     one.save_checkpoint(tmp_path / "whole.ckpt")
-    assert same(weights(Boring.load_from_checkpoint(tmp_path / "whole.ckpt")), weights(model))
+    assert torch.equal(Small.load_from_checkpoint(tmp_path / "whole.ckpt").layer.weight, model.layer.weight)
     (state,) = torch.load(tmp_path / "whole.ckpt", weights_only=True)["optimizer_states"]
     assert sorted(state["state"]) == [0, 1]  # weight and bias, each of which one rank has
-    trainer("ddp", max_epochs=2).fit(Sharing(), loader(), ckpt_path=tmp_path / "whole.ckpt")
+    trainer(strategy("ddp"), max_epochs=2).fit(Sharing(), data(), ckpt_path=tmp_path / "whole.ckpt")
 
 
 def _averaging() -> Any:
@@ -232,10 +188,10 @@ def test_hooks_of_ddp_s_communication_reach_the_workers(tmp_path: Path) -> None:
     told = Tell(tmp_path, _hook)
     compressed = strategy("ddp", ddp_comm_hook=default_hooks.fp16_compress_hook)
     for ours, averager in ((compressed, "NoneType"), (_averaging(), "PeriodicModelAverager")):
-        trainer(ours, callbacks=[told]).fit(Boring(), loader())
+        trainer(ours, callbacks=[told]).fit(Small(), data())
         assert told.heard() == [averager] * 2
     with pytest.raises(ValueError, match="model averaging cannot work with a distributed optimizer"):
-        trainer(_averaging()).fit(Sharing(), loader())
+        trainer(_averaging()).fit(Sharing(), data())
 
 
 def noting(folder: Path, graph: Any, _inputs: Any) -> Any:
@@ -244,29 +200,32 @@ def noting(folder: Path, graph: Any, _inputs: Any) -> Any:
     return graph.forward
 
 
-class Silent(Boring):
-    """Logs nothing: torch 2.13 cannot compile Lightning's log, nor in one process."""
+class Silent(Small):
+    """Logs nothing: torch 2.13 cannot compile Lightning's log, nor in one process. Its optimizer has no state."""
 
     def log(self, *given: Any, **more: Any) -> None:
         pass
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
 def test_a_compiled_model_is_compiled_on_the_workers(tmp_path: Path) -> None:
     plain, model = Silent(), Silent()
     plain.load_state_dict(model.state_dict())
-    one, again = trainer("ddp"), trainer("ddp", max_epochs=2)
+    one, again = trainer(strategy("ddp")), trainer(strategy("ddp"), max_epochs=2)
     compiled: Any = torch.compile(model, backend=partial(noting, tmp_path))
     for _ in range(2):  # and again, with what the first run left
-        one.fit(compiled, loader(32, 16))
+        one.fit(compiled, data(32, 16))
         one.fit_loop.max_epochs = 2
-    again.fit(plain, loader(32, 16))
-    assert same(weights(model), weights(plain))
+    again.fit(plain, data(32, 16))
+    assert torch.allclose(model.layer.weight, plain.layer.weight, atol=1e-6)
     processes = set(lines(tmp_path, "compiled"))
     assert len(processes) == 2
     assert str(os.getpid()) not in processes
 
 
-class Unused(Boring):
+class Unused(Small):
     """Has a layer that no loss depends on."""
 
     def __init__(self) -> None:
@@ -274,7 +233,7 @@ class Unused(Boring):
         self.unused = nn.Linear(3, 3)
 
 
-class Leaving(Boring):
+class Leaving(Small):
     """Ends its process's program where it is set up."""
 
     def setup(self, stage: str) -> None:
@@ -284,51 +243,12 @@ class Leaving(Boring):
 def test_mistakes_are_errors_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     advice = r"strategy=tl\.RayStrategy\(find_unused_parameters=True\)"
     with pytest.raises(RuntimeError, match=advice):
-        trainer("ddp").fit(Unused(), loader())
+        trainer(strategy("ddp")).fit(Unused(), data())
     with pytest.raises(errors.WorkerFailedError, match=r"rank [01] on .*: SystemExit: 3"):
-        trainer("ddp").fit(Leaving(), loader())
+        trainer(strategy("ddp")).fit(Leaving(), data())
     for backend in ("glo", "cpu:glo,cuda:nccl"):
         with pytest.raises(errors.StrategyError, match=r"no process_group_backend='glo'.* Did you mean 'gloo'\?"):
-            trainer(strategy("ddp", process_group_backend=backend)).fit(Boring(), loader())
+            trainer(strategy("ddp", process_group_backend=backend)).fit(Small(), data())
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(errors.ResourceError, match=r"0\.5 CPU \+ 1 GPU.*2 GPU \(there are 0\)"):
-        trainer(strategy("ddp", use_gpu=True), accelerator="auto").fit(Boring(), loader())
-
-
-# --- what a stop, an exception and a wrong reservation leave behind -------------------------------------------
-
-
-def free_cpus(expected: float, seconds: float = 5.0) -> float:
-    """Return how many CPUs are free, once it is as many as expected: Ray counts a little later."""
-    import ray
-
-    end = time.monotonic() + seconds
-    while (free := ray.available_resources().get("CPU", 0.0)) != expected and time.monotonic() < end:
-        time.sleep(0.05)
-    return float(free)
-
-
-class Failing(Boring):
-    """Raises on one rank in its third step."""
-
-    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        if batch_idx == 2 and self.global_rank == 1:
-            raise ZeroDivisionError("on purpose")
-        return super().training_step(batch, batch_idx)
-
-
-@BACKENDS
-def test_after_an_exception_the_driver_s_model_is_as_it_was_and_its_cpus_are_free(
-    backend: str, warm_gangs: Any
-) -> None:
-    """Issues 83 and 62."""
-    model = Failing()
-    before = weights(model)
-    with strategy(backend) as ours:
-        one = trainer(ours)
-        with pytest.raises(ZeroDivisionError):
-            one.fit(model, loader())
-    assert same(before, weights(model))
-    assert one.interrupted
-    held = sum(gang.gang.spec.workers * gang.gang.spec.reservation.cpus_per_worker for gang in warm_gangs._idle)
-    assert free_cpus(4 - held) == 4 - held
+        trainer(strategy("ddp", use_gpu=True), accelerator="auto").fit(Small(), data())

@@ -33,7 +33,7 @@ class Small(pl.LightningModule):
         self.fail_on = fail_on
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        if self.fail_on == self.global_rank:
+        if self.fail_on == self.global_rank and batch_idx == 1:
             raise ZeroDivisionError("on purpose")
         loss: torch.Tensor = self.layer(batch[0]).square().mean()
         self.log("loss", loss, on_step=False, on_epoch=True, sync_dist=True)
@@ -68,10 +68,12 @@ BACKENDS = pytest.mark.parametrize(
 def test_an_error_names_rank_node_and_type_and_the_next_fit_works(kind: Any) -> None:
     one = trainer(kind(num_workers=2))
     model = Small(fail_on=1)
+    before = model.layer.weight.detach().clone()
     with pytest.raises(ZeroDivisionError, match=r"rank 1 on .*: ZeroDivisionError: on purpose\n[\s\S]*training_step"):
         one.fit(model, data())
+    assert one.interrupted
+    assert torch.equal(before, model.layer.weight)
     model.fail_on = None
-    before = model.layer.weight.detach().clone()
     one.fit(model, data())
     assert not torch.equal(before, model.layer.weight)
 

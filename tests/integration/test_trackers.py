@@ -21,22 +21,16 @@ STATUS = {"FINISHED": "FINISHED", "STOPPED": "KILLED", "ERROR": "FAILED"}
 KILLED = "s-00006"
 
 
-def tracked(folder: Path, way: str) -> dict[str, Any]:
+@pytest.mark.apart
+@pytest.mark.timeout(300)
+def test_each_trial_has_one_run_with_its_outcome_and_its_last_value(tmp_path: Path) -> None:
     environment = flavours.as_a_user() | {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, Path(__file__).with_name("tracked.py"), folder, way], capture_output=True, text=True,
+        [sys.executable, Path(__file__).with_name("tracked.py"), tmp_path], capture_output=True, text=True,
         timeout=280, check=False, env=environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1].removeprefix("RESULT "))
-    return found
-
-
-@pytest.mark.apart
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("way", ["loggers", pytest.param("calls", marks=pytest.mark.slow)])
-def test_each_trial_has_one_run_with_its_outcome_and_its_last_value(tmp_path: Path, way: str) -> None:
-    found = tracked(tmp_path, way)
     names = [f"s-{number:05}" for number in range(8)]
     assert found["trials"] == {name: [state, last] for name, state, last in zip(names, STATES, LAST, strict=True)}
     assert found["processes"] == 3, "one gang of two, and the one in the place of the killed rank"

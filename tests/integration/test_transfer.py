@@ -9,7 +9,7 @@ import pytest
 import ray
 import torch
 
-from tests.integration.test_parity import Boring, loader, trainer
+from tests.integration.test_strategies import Small, data, trainer
 from tunelight import errors
 from tunelight.gang.parcel import Packed, pack, unpack
 
@@ -86,23 +86,23 @@ class Proxy:
 
 @pytest.mark.usefixtures("warm_gangs")
 def test_what_cannot_be_unpickled_is_named_before_training_and_costs_no_metric_after_it() -> None:
-    class Wrapping(Boring):
+    class Wrapping(Small):
         def on_train_start(self) -> None:
             self.proxy = Proxy([1])
 
-    one = trainer("ddp")
+    one = trainer()
     with pytest.warns(UserWarning, match=r"model\.proxy \(RecursionError"):
-        one.fit(model := Wrapping(), loader())
+        one.fit(model := Wrapping(), data())
     assert one.state.finished
     assert "loss" in one.callback_metrics
     model.layer.proxy = Proxy([1])  # type: ignore[assignment]  # what a user might do
     with pytest.raises(errors.TrainFunctionError, match=r"model\.layer\.proxy cannot be sent to the workers"):
-        one.fit(model, loader())
+        one.fit(model, data())
 
 
 @pytest.mark.usefixtures("warm_gangs")
 def test_a_model_reads_what_is_in_the_object_store(ray4: Any) -> None:
-    class Reading(Boring):
+    class Reading(Small):
         reference: Any
 
         def on_train_start(self) -> None:
@@ -110,5 +110,5 @@ def test_a_model_reads_what_is_in_the_object_store(ray4: Any) -> None:
 
     model = Reading()
     model.reference = ray.put([1, 2])
-    trainer("ddp").fit(model, loader())
+    trainer().fit(model, data())
     assert model.read == [1, 2]

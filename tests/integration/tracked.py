@@ -1,8 +1,7 @@
 """A program: eight trials on one gang of two workers log to experiment trackers, which are asked for their runs.
 
-Two trials are stopped, one fails, and one loses its rank 0 and is resumed. Usage: tracked.py FOLDER WAY; a way is
-`loggers` (Lightning's for W&B, offline, and MLflow with a database, in one Trainer) or `calls` (wandb.init and
-mlflow.start_run on rank 0). It prints a line of JSON.
+By Lightning's loggers for W&B, offline, and MLflow with a database, in one Trainer. Two trials are stopped, one fails,
+and one loses its rank 0 and is resumed. Usage: tracked.py FOLDER. It prints a line of JSON.
 """
 
 from __future__ import annotations
@@ -66,45 +65,16 @@ class Net(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
-def fit(config: dict[str, Any], loggers: list[Any]) -> None:
+def train(config: dict[str, Any]) -> None:
+    """Train one trial, which knows nothing of its runs."""
+    sys.stdout.write(f"process {os.getpid()}\n")
+    folder = config["folder"]
+    loggers = [WandbLogger(project="p", save_dir=folder), MLFlowLogger(tracking_uri=f"sqlite:///{folder}/runs.db")]
     data = DataLoader(TensorDataset(torch.ones(8, 1)), batch_size=4)
     pl.Trainer(
         max_epochs=EPOCHS, strategy=tl.RayStrategy(), logger=loggers, callbacks=[tl.TuneReportCheckpointCallback()],
         enable_model_summary=False, enable_checkpointing=False, enable_progress_bar=False, log_every_n_steps=1,
     ).fit(Net(config), data, data)  # fmt: skip
-
-
-def train(config: dict[str, Any]) -> None:
-    """Train one trial, which knows nothing of its runs."""
-    sys.stdout.write(f"process {os.getpid()}\n")
-    way, folder = config["way"], config["folder"]
-    context, store = tl.get_context(), f"sqlite:///{folder}/runs.db"
-    if way == "loggers":
-        fit(config, [WandbLogger(project="p", save_dir=folder), MLFlowLogger(tracking_uri=store)])
-    else:
-        import mlflow  # type: ignore[import-not-found,unused-ignore]
-        import wandb  # type: ignore[import-not-found,unused-ignore]
-
-        run = wandb.init(project="p", dir=folder)  # on all ranks: the second gets a disabled run
-        if context.rank == 0:
-            mlflow.set_tracking_uri(store)
-            mlflow.start_run()
-
-        def log(loss: float, step: int) -> None:
-            run.log({"loss": loss})
-            mlflow.log_metric("loss", loss, step=step)
-
-        calls(config, log)
-
-
-def calls(config: dict[str, Any], log: Any) -> None:
-    context = tl.get_context()
-    tl.get_checkpoint_path()  # its state is the number of its report
-    for epoch in range(context.number, EPOCHS):
-        misbehave(config, epoch)
-        if context.rank == 0:
-            log(value(config, epoch), epoch)
-        tl.report({"loss": value(config, epoch)}, checkpoint=lambda path: Path(path).write_text("weights"))
 
 
 # --- what the trackers have ---------------------------------------------------------------------------------
@@ -172,10 +142,10 @@ def of_mlflow(folder: Path) -> dict[str, Any]:
 READERS = {"W&B": of_wandb, "MLflow": of_mlflow}
 
 
-def sweep(way: str, folder: Path) -> dict[str, Any]:
-    configs = [{"way": way, "folder": str(folder), "score": score} for score in SCORES.values()]
+def sweep(folder: Path) -> dict[str, Any]:
+    configs = [{"folder": str(folder), "score": score} for score in SCORES.values()]
     results = tl.run(
-        {"way": way, "folder": str(folder), "score": tl.uniform(0, 100)}, train, metric="loss", mode="min",
+        {"folder": str(folder), "score": tl.uniform(0, 100)}, train, metric="loss", mode="min",
         num_samples=8, baselines=configs, workers=2, max_concurrent=1, storage=folder, name="s", progress=False,
         scheduler={"name": "asha", "max_t": EPOCHS, "grace_period": 1, "reduction_factor": 2},
         checkpoints=tl.Checkpoints(share=1.0),
@@ -184,11 +154,10 @@ def sweep(way: str, folder: Path) -> dict[str, Any]:
     processes = {line.split()[-1] for text in logs for line in text.splitlines() if "process " in line}
     ended = [(trial.state, trial.history[-1]["loss"]) for trial in results]
     return {
-        "way": way, "trials": dict(zip((f"s-{trial.id}" for trial in results), ended, strict=True)),
+        "trials": dict(zip((f"s-{trial.id}" for trial in results), ended, strict=True)),
         "processes": len(processes), "runs": {name: read(folder) for name, read in READERS.items()},
     }  # fmt: skip
 
 
 if __name__ == "__main__":
-    place = Path(sys.argv[1])
-    sys.stdout.write(f"RESULT {json.dumps(sweep(sys.argv[2], place))}\n")
+    sys.stdout.write(f"RESULT {json.dumps(sweep(Path(sys.argv[1])))}\n")
