@@ -165,7 +165,7 @@ tl.report({"val_loss": state.runs + changed, "pid": os.getpid(), "left": left, "
 """
 
 
-@pytest.mark.parametrize("reuse", [None, False, True])
+@pytest.mark.parametrize("reuse", [None, True])
 def test_each_trial_of_a_script_has_a_process_of_its_own_unless_the_user_wants_less(
     sweep: Any, tmp_path: Path, reuse: bool | None
 ) -> None:
