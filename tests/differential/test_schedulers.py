@@ -11,7 +11,7 @@ import pytest
 from ray import tune
 from ray.tune.experiment import Trial
 
-from tunelight.messages import Adopt, Stop
+from tunelight.messages import Adopt, Continue, Stop
 from tunelight.schedulers import ASHA, ElasticASHA, GangPBT
 
 TUNE: Any = None
@@ -25,6 +25,13 @@ class Rule:
         self.mode, self.eta, self.milestones, self.max_t = mode, eta, milestones, max_t
         self.came: list[tuple[int, float, str, float]] = []
         """In order: bracket, rung, trial, loss."""
+
+    def next_question(self, bracket: int, trial: str, at: float) -> int | None:
+        """Return the next report that needs an answer."""
+        came = {milestone for of, milestone, name, _ in self.came if (of, name) == (bracket, trial)}
+        if ahead := [milestone for milestone in self.milestones[bracket] if milestone not in came]:
+            return math.ceil(ahead[0])
+        return None if self.max_t is None or at > self.max_t else math.floor(self.max_t) + 1
 
     def goes_on(self, bracket: int, trial: str, at: float, value: Any) -> bool:
         if not isinstance(value, int | float):
@@ -106,6 +113,9 @@ def test_asha_decides_as_the_rule_in_any_order(seed: int) -> None:
             assert (got == "CONTINUE") is wanted, (event, trial, at[trial], value)
             told = trials[trial].temporary_state.ray_actor.told
             assert any(isinstance(one, Stop) for one in told) is not wanted
+            if wanted:
+                asks = rule.next_question(dealt[trial], trial, at[trial]) if unit == "epochs" else 1
+                assert [asha.initial_decision(), *told][-1] == Continue(until=asks)
             if not wanted:
                 stopped += 1
                 del trials[trial]
