@@ -386,11 +386,14 @@ class Members:
         self.rule = Population(interval, quantile, self.settings["max_t"] or math.inf)
         self.trials: dict[str, Any] = {}
         self.at: dict[str, int] = {}
+        self.until: dict[str, int | None] = {}
+        """How far each gang may run without an answer."""
         self.adoptions = 0
 
     def add(self) -> None:
         name = f"{len(self.at):05d}"
         self.trials[name], self.at[name] = member(name), 0
+        self.until[name] = self.pbt.initial_decision().until
         self.pbt.on_trial_add(TUNE, self.trials[name])
         self.rule.add(name)
 
@@ -419,6 +422,8 @@ class Members:
         assert len(adopted) <= (did in ("adopts", "may adopt")), (name, did)
         assert adopted or did != "adopts", (name, parents)
         assert (actor.offers > offers) is (did == "offers"), (name, did)
+        self.until[name] = [self.until[name], *(one.until for one in actor.told)][-1]
+        assert self.at[name] >= self.rule.max_t or self.until[name] == self.rule.due[name], (name, did)
         if did == "offers":
             self.rule.offers(name, self.at[name])
         for one in adopted:

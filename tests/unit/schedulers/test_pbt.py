@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import math
 import random
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -110,24 +108,6 @@ def test_the_worst_adopts_the_best_and_both_go_on() -> None:
     assert population.changes == [("00003", 2, adopt.config, "00000", 2)]
 
 
-def test_it_is_asked_at_its_interval_only() -> None:
-    population = Population()
-    assert population.pbt.initial_decision() == Continue(until=2)
-    population.report(0, 1, 0.5)
-    assert population.trials[0].temporary_state.ray_actor.told == [Continue(until=2)]
-    population.report(0, 2, 0.5)
-    population.report(0, 3, 0.5)
-    assert population.trials[0].temporary_state.ray_actor.told[1:] == [Continue(until=4)]
-    assert population.offers()[0] == 1
-
-
-def test_a_report_without_the_metric_compares_nobody_and_the_gang_still_hears_how_far_it_may_run() -> None:
-    population = Population()
-    population.round(2, [0.1, 0.2, 0.3, None])
-    assert population.pbt.num_exploits == 0
-    assert population.trials[3].temporary_state.ray_actor.told == [Continue(until=4)]
-
-
 def test_a_trial_without_an_actor_or_with_a_dead_one_ends_nothing() -> None:
     population = Population()
 
@@ -140,37 +120,6 @@ def test_a_trial_without_an_actor_or_with_a_dead_one_ends_nothing() -> None:
     population.trials[0].temporary_state.ray_actor = Dead()
     population.round(2, [0.1, 0.2, 0.3, 0.4])
     assert population.changes[0][3] == "00000"
-
-
-def test_a_change_that_could_not_be_made_is_taken_back() -> None:
-    population = Population()
-    before = copy.deepcopy(population.trials[3].config)
-    population.round(2, [0.1, 0.2, 0.3, 0.4])
-    population.report(3, 3, 0.4, **{"_tunelight/adopted": "none"})
-    assert population.trials[3].config == before
-    assert population.changes[-1] == ("00003", 2, before, None, None)
-    assert population.pbt.num_exploits == 0
-
-
-# --- the same again -----------------------------------------------------------------------------------------
-
-
-def run_random(population: Population, seed: int, steps: int = 300, start: int = 0) -> list[Any]:
-    rng = random.Random(seed)
-    at = dict.fromkeys(range(len(population.trials)), 0)
-    for _ in range(steps):
-        index = rng.randrange(len(at))
-        at[index] += 1
-        loss = rng.choice([rng.random(), rng.random(), math.nan])
-        population.report(index, at[index], loss)
-    return population.changes
-
-
-def test_the_same_reports_give_the_same_decisions_and_another_seed_others() -> None:
-    first, again, other = (run_random(Population(8, seed=seed), 1) for seed in (5, 5, 6))
-    assert first == again
-    assert len(first) > 5
-    assert first != other
 
 
 @pytest.mark.parametrize(
@@ -197,73 +146,15 @@ def test_it_says_what_it_needs_before_a_trial_starts() -> None:
         GangPBT("loss", "min").on_trial_add(None, trial)  # type: ignore[arg-type]
 
 
-# --- what the tests of Ray Tune's population-based training check; see docs/migration.md
-
-SCORES = [0.0, 50.0, 100.0, 150.0, 200.0]
-CONFIG: dict[str, Any] = {"rate": 2.0, "size": 10, "kind": 3, "fixed": 7, "part": {"rate": 3.0}}
-MUTATIONS: dict[str, Any] = {"rate": lambda: 100.0, "size": lambda: 10, "kind": [100], "part": {"rate": lambda: 50.0}}
-
-
-def scored(**settings: Any) -> Population:
-    """Return five members that have all been compared once, at report 10; more is better."""
-    given: dict[str, Any] = {
-        "mode": "max", "perturbation_interval": 10, "hyperparam_mutations": MUTATIONS, "max_lead": 100_000,
-    }  # fmt: skip
-    population = Population(5, **(given | settings))
-    for trial in population.trials:
-        trial.config = {**CONFIG, "part": dict(CONFIG["part"])}
-    population.round(10, SCORES)  # the worst first, so that nobody has anything to learn yet
-    assert population.pbt.num_exploits == 0
-    return population
-
-
-@pytest.mark.parametrize(
-    ("resample", "rates", "sizes", "parts"),
-    [(0.0, {2.4, 1.6}, {8, 12}, {3.0 * 1.2, 3.0 * 0.8}), (1.0, {100.0}, {10}, {50.0})],
-)
-def test_a_member_that_takes_over_gets_the_others_configuration_mutated(
-    resample: float, rates: set[float], sizes: set[int], parts: set[float]
-) -> None:
-    population = scored(resample_probability=resample)
-    population.report(0, 20, -100.0)
-    config = population.trials[0].config
-    assert config["rate"] in rates
-    assert config["size"] in sizes
-    assert config["kind"] == 100
-    assert config["part"]["rate"] in parts
-    assert config["fixed"] == 7
-    assert (type(config["rate"]), type(config["size"])) == (float, int)
-    (adopt,) = population.adopted(0)
-    assert adopt.config == config
-    assert population.trials[4].config["rate"] == 2.0, "the other's own is left alone"
-
-
 def test_a_population_with_functions_can_be_sent_to_another_process() -> None:
     cloudpickle.loads(cloudpickle.dumps(GangPBT("loss", "min", hyperparam_mutations={"lr": lambda: 0.1})))
 
 
-@pytest.mark.parametrize("told", [True, False], ids=["ended when it was added", "ended unheard"])
-def test_a_trial_that_has_ended_keeps_nobody_waiting(told: bool) -> None:
-    population = scored(max_lead=20)
-    late: Any = Trial("made", stub=True, trial_id="late", config=dict(CONFIG))
-    late.temporary_state.ray_actor = Handle("late")
-    late.status = Trial.TERMINATED if told else Trial.PENDING
-    population.controller.trials.append(late)
-    population.pbt.on_trial_add(population.controller, late)
-    late.status = Trial.TERMINATED
-    for index in range(5):
-        population.report(index, 40, 1.0)
-        population.trials[index].status = Trial.PAUSED
-    assert population.chosen() is not None
-
-
 def test_at_most_one_copy_of_each_member_is_held_however_long_it_trains() -> None:
-    population = scored(perturbation_interval=1)
-    rng = np.random.RandomState(0)
-    for number in range(11, 60):
-        population.round(number, list(rng.uniform(0, 1, 5)))
-        held = population.pbt._offers
-        assert set(held) <= {trial.trial_id for trial in population.trials}
+    population, rng = Population(5, perturbation_interval=1), random.Random(0)
+    for number in range(1, 50):
+        population.round(number, [rng.random() for _ in population.trials])
+        assert set(population.pbt._offers) <= {trial.trial_id for trial in population.trials}
     population.pbt.on_trial_complete(population.controller, population.trials[0], {})
     assert population.trials[0].trial_id not in population.pbt._offers
 
@@ -271,26 +162,22 @@ def test_at_most_one_copy_of_each_member_is_held_however_long_it_trains() -> Non
 # --- turns: a population larger than the cluster shares it
 
 
-NONE = {"_tunelight/adopted": "none"}
-
-
-def test_a_population_that_fits_never_pauses() -> None:
+def test_a_population_that_fits_never_pauses_and_a_larger_one_takes_turns_with_who_had_less_first() -> None:
     population = Population(4, cpus=8)
     population.trials[3].status = Trial.PENDING  # its gang is starting
     assert population.round(2, [0.1, 0.2, 0.3, 0.4])[:3] == [CONTINUE] * 3
-
-
-def test_a_larger_one_takes_turns_and_who_had_less_comes_first() -> None:
     population = Population(4, cpus=4)
     population.trials[2].status = population.trials[3].status = Trial.PENDING
     assert population.report(0, 1, 0.1) == CONTINUE
     assert population.report(0, 2, 0.1) == PAUSE
+    assert population.pbt.reason("00000") == "others wait for their turn"
     told = population.trials[0].temporary_state.ray_actor.told
     assert Continue(until=4) not in told  # it is not to run ahead while it is put to rest
     population.trials[0].status = Trial.PAUSED
     assert population.chosen() is population.trials[2]
     population.trials[2].status = population.trials[3].status = Trial.RUNNING
     assert population.chosen() is population.trials[0]
+    assert population.pbt.reason("00000") is None
     population.trials[0].status = Trial.RUNNING
     assert population.chosen() is None
 
@@ -319,8 +206,9 @@ def test_a_change_that_fails_as_a_turn_ends_is_taken_back_before_the_pause() -> 
     before = copy.deepcopy(population.trials[1].config)
     population.report(1, 2, 0.9)
     assert population.trials[1].config != before
-    assert population.report(1, 3, 0.8, **NONE) == PAUSE
+    assert population.report(1, 3, 0.8, **{"_tunelight/adopted": "none"}) == PAUSE
     assert population.trials[1].config == before
+    assert population.pbt.num_exploits == 0
     assert population.changes[-1] == ("00001", 2, before, None, None)
 
 
@@ -349,17 +237,22 @@ def test_a_member_far_behind_does_not_give_way_to_one_ahead() -> None:
 def test_nobody_runs_far_ahead_of_who_has_not_begun_also_where_there_is_room() -> None:
     population = Population(2, cpus=100)
     assert [population.report(0, number, 0.1) for number in range(1, 7)] == [CONTINUE] * 5 + [PAUSE]
+    assert population.pbt.reason("00000") == "too far ahead of the slowest"
     population.trials[0].status = Trial.PAUSED
     assert population.chosen() is None
     population.report(1, 2, 0.1)
     assert population.chosen() is population.trials[0]
 
 
-def test_who_waits_for_one_that_ended_waits_no_more() -> None:
+@pytest.mark.parametrize("told", [True, False], ids=["ended in error", "ended unheard"])
+def test_a_trial_that_has_ended_keeps_nobody_waiting(told: bool) -> None:
     population = Population(2, cpus=100)
     population.report(0, 6, 0.1)
-    population.trials[0].status = Trial.PAUSED
-    population.pbt.on_trial_error(population.controller, population.trials[1])
+    population.trials[0].status, population.trials[1].status = Trial.PAUSED, Trial.TERMINATED
+    if told:
+        population.trials[1].status = Trial.PENDING
+        population.pbt.on_trial_error(population.controller, population.trials[1])
+        population.controller.trials.pop()
     assert population.chosen() is population.trials[0]
 
 
@@ -380,22 +273,6 @@ def test_turns_are_fair_over_a_whole_sweep() -> None:
         else:
             running.append(index)
         assert max(at.values()) - min(at.values()) <= 2 * 2
-
-
-def test_a_population_says_why_a_member_pauses():
-    population = Population(max_lead=3)
-    for number in range(1, 4):
-        population.report(0, number, 0.5)
-    assert population.pbt.reason("00000") is None
-    population.report(0, 4, 0.5)
-    assert population.pbt.reason("00000") == "too far ahead of the slowest"
-    crowded = Population(cpus=2)
-    crowded.trials[1].status = "PENDING"
-    for number in (1, 2):
-        crowded.report(0, number, 0.5)
-    assert crowded.pbt.reason("00000") == "others wait for their turn"
-    crowded.pbt.on_trial_remove(crowded.controller, crowded.trials[0])
-    assert crowded.pbt.reason("00000") is None
 
 
 # --- what is mutated, and how ---------------------------------------------------------------------------
@@ -427,22 +304,39 @@ def test_values_stay_within_their_domains_and_keep_their_kind() -> None:
     assert kinds == {"a", "b", "c"}
 
 
-def test_the_domain_alone_decides_whether_a_number_stays_whole() -> None:
-    rng = np.random.RandomState(0)
-    domains = {"lr": tune.loguniform(1e-2, 10.0), "q": tune.quniform(0, 8, 0.5), "n": tune.randint(1, 100)}
-    seen = [explore({"lr": 1, "q": 2, "n": 2.0}, domains, rng, 0.0, (1.2, 0.8)) for _ in range(50)]
-    assert {one["lr"] for one in seen} == {1.2, 0.8}
-    assert {one["q"] for one in seen} == {2.5, 1.5}
-    assert {(one["n"], type(one["n"])) for one in seen} == {(1, int), (3, int)}
+@pytest.mark.parametrize(
+    ("value", "mutation", "resample", "expected"),
+    [
+        # A number is multiplied or drawn anew; its domain, or the number itself, says whether it stays whole.
+        (1, tune.loguniform(1e-2, 10.0), 0.0, {1.2, 0.8}),
+        (2, tune.quniform(0, 8, 0.5), 0.0, {2.5, 1.5}),
+        (2.0, tune.randint(1, 100), 0.0, {1, 3}),
+        (100, lambda: 10, 0.0, {80, 120}),
+        (100.0, lambda: 10, 0.0, {80.0, 120.0}),
+        (100.0, lambda: 10, 1.0, {10}),
+        (100.0, tune.uniform(90.0, 110.0), 0.0, {90.0, 110.0}),  # Ray's leaves the domain's bounds
+        # A value of a list moves to a neighbour.
+        (4, [3, 4, 8, 10], 0.0, {3, 8}),
+        (3, [3, 4, 8, 10], 0.0, {4}),  # at an end Ray's may also stay where it is
+        (4, tune.choice([3, 4, 8, 10]), 0.0, {3, 8}),  # Ray's takes choice for continuous
+        (7, [3, 4, 8, 10], 0.0, {3, 4, 8, 10}),  # not in the list: drawn anew
+        (4, [3, 4, 8, 10], 1.0, {3, 4, 8, 10}),
+        (1, [1], 0.0, {1}),
+    ],
+)
+def test_a_value_is_multiplied_moved_or_drawn_anew(value: Any, mutation: Any, resample: float, expected: Any) -> None:
+    rng, mutations = np.random.RandomState(0), mutations_of({"v": mutation})
+    found = {explore({"v": value}, mutations, rng, resample, (1.2, 0.8))["v"] for _ in range(100)}
+    assert found == expected
+    assert {type(one) for one in found} == {type(one) for one in expected}
 
 
 def test_what_a_configuration_lacks_is_not_added_and_its_parent_is_left_alone() -> None:
-    parent = {"model.lr": 0.1}
-    mutated = explore(
-        parent, {"model.lr": tune.uniform(0, 1), "wd": tune.uniform(0, 1)}, np.random.RandomState(0), 1, (2,)
-    )
-    assert mutated.keys() == {"model.lr"}
-    assert parent == {"model.lr": 0.1}
+    parent = {"model": {"lr": 0.1}}
+    mutations = mutations_of({"model": {"lr": tune.uniform(0, 1)}, "wd": tune.uniform(0, 1)})
+    mutated = explore(parent, mutations, np.random.RandomState(0), 1, (2,))
+    assert (mutated.keys(), mutated["model"].keys()) == ({"model"}, {"lr"})
+    assert parent == {"model": {"lr": 0.1}} != mutated
 
 
 def test_by_default_the_real_numbers_that_training_can_follow_are_mutated() -> None:
@@ -474,20 +368,15 @@ def test_an_object_that_the_space_lacks_is_no_mutation() -> None:
 @pytest.mark.parametrize(
     "given",
     [
-        {"model": {"lr": [0.1, 0.01]}},
         {"model": {"lr": (0.1, 0.01), "deep": {"wd": [0.0, 0.5]}}},
-        {"model": {"lr": {"choice": [0.1, 0.01]}}},
-        {"model": {"lr": [0.1, 0.01], "opt": {"choice": ["sgd", "adam"]}}},
+        {"model": {"lr": {"choice": [0.1, 0.01]}, "opt": {"choice": ["sgd", "adam"]}}},
         {"model.lr": [0.1, 0.01]},
     ],
     ids=str,
 )
 def test_lists_may_stand_in_a_group_as_in_rays_own(given: dict[str, Any]) -> None:
-    mutations = mutations_of(given)
-    assert mutations["model.lr"].categories == [0.1, 0.01]
     config: dict[str, Any] = {"model": {"lr": 0.1, "opt": "sgd", "deep": {"wd": 0.0}}}
-    mutated = explore(config, mutations, np.random.RandomState(0), 0.0, (1.2, 0.8))
-    assert mutated["model"]["lr"] == 0.01
+    assert explore(config, mutations_of(given), np.random.RandomState(0), 0.0, (1.2, 0.8))["model"]["lr"] == 0.01
 
 
 @pytest.mark.parametrize(
@@ -509,41 +398,3 @@ def test_what_is_no_choice_of_values_is_refused_before_anything_runs(given: Any,
     """A plain value would have overwritten the trial's own, with nobody having asked for it."""
     with pytest.raises(TunelightError, match=says):
         GangPBT("loss", "min", hyperparam_mutations=given)
-
-
-# --- what the tests of Ray Tune's population-based training check; see docs/migration.md
-
-
-def explored(value: Any, mutation: Any, resample: float) -> set[Any]:
-    rng = np.random.RandomState(0)
-    mutations = mutations_of({"v": mutation})
-    return {explore({"v": value}, mutations, rng, resample, (1.2, 0.8))["v"] for _ in range(100)}
-
-
-@pytest.mark.parametrize(
-    ("value", "resample", "expected"),
-    [
-        (4, 0.0, {3, 8}),
-        (3, 0.0, {4}),  # at an end Ray's may also stay where it is
-        (10, 0.0, {8}),
-        (7, 0.0, {3, 4, 8, 10}),  # not in the list: drawn anew
-        (4, 1.0, {3, 4, 8, 10}),
-    ],
-)
-def test_a_value_of_a_list_moves_to_a_neighbour(value: int, resample: float, expected: set[int]) -> None:
-    assert explored(value, [3, 4, 8, 10], resample) == expected
-    assert explored(value, tune.choice([3, 4, 8, 10]), resample) == expected  # Ray's takes choice for continuous
-
-
-def test_a_number_is_multiplied_or_drawn_anew_and_keeps_its_kind() -> None:
-    draws = iter(range(10**6))
-    function: Callable[[], Any] = lambda: (10, 100)[next(draws) % 2]  # noqa: E731 - what a user would write
-    assert explored(100, function, 0.0) == {80, 120}
-    assert {type(value) for value in explored(100, function, 0.0)} == {int}
-    assert explored(100.0, function, 0.0) == {80.0, 120.0}
-    assert explored(100.0, function, 1.0) == {10, 100}
-    assert explored(100.0, tune.uniform(90.0, 110.0), 0.0) == {90.0, 110.0}  # Ray's leaves the domain's bounds
-
-
-def test_a_list_of_one_value_leaves_it_as_it_is() -> None:
-    assert explored(1, [1], 0.0) == explored(1, [1], 1.0) == {1}

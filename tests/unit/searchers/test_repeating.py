@@ -1,4 +1,4 @@
-"""SweepSearch makes repetitions once the search is over, and goes on with them in a resumed sweep."""
+"""SweepSearch makes repetitions once the search is over; the world checks them in sweeps that are resumed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from ray.tune.search import Searcher
 
 from tunelight.errors import SettingsError
 from tunelight.messages import repetition_in
-from tunelight.record import Training
-from tunelight.searchers import Repetitions, ResumeState, SweepSearch
+from tunelight.searchers import Repetitions, SweepSearch
 from tunelight.settings.values import Repeats
 
 
@@ -33,10 +32,8 @@ class Own(Searcher):
         self.learned.append(trial_id)
 
 
-def search(num_samples: int = 3, *, start: ResumeState | None = None, top: int = 2, n: int = 2, **more: Any) -> Any:
-    start = start or ResumeState()
-    repeats = Repetitions(Repeats(n, top=top), "loss", "min", start.past)
-    made = SweepSearch(Own(), num_samples, start=start, repeats=repeats, **more)
+def search(num_samples: int = 3, *, top: int = 2, **more: Any) -> Any:
+    made = SweepSearch(Own(), num_samples, repeats=Repetitions(Repeats(2, top=top), "loss", "min"), **more)
     made.add_configurations(SimpleNamespace(spec={"run": "train"}))
     return made
 
@@ -47,14 +44,10 @@ def _trainable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ray.tune.experiment.trial.validate_trainable", lambda _: None)
 
 
-def end(made: Any, trial: Trial, loss: float, *, reports: int = 3, stopped: bool = False, state: str = "") -> None:
-    for number in range(1, reports + 1):
-        result: dict[str, Any] = {
-            "training_iteration": number,
-            "timestamp": number,
-            "loss": loss + 1 - number / reports,
-        }
-        if number < reports or not stopped:
+def end(made: Any, trial: Trial, loss: float, *, stopped: bool = False, state: str = "") -> None:
+    for number in (1, 2, 3):
+        result: dict[str, Any] = {"training_iteration": number, "timestamp": number, "loss": loss + 1 - number / 3}
+        if number < 3 or not stopped:
             made.on_trial_result(trial.trial_id, result)
     if state:
         result |= {"_tunelight/error/state": state}
@@ -62,42 +55,24 @@ def end(made: Any, trial: Trial, loss: float, *, reports: int = 3, stopped: bool
     made.on_trial_complete(trial.trial_id, {**result, "done": True}, error=bool(state))
 
 
-def searched(made: Any, *losses: float) -> None:
-    trials = [made.next_trial() for _ in losses]
-    assert made.next_trial() is None
-    for trial, loss in zip(trials, losses, strict=True):
+def test_the_searcher_does_not_learn_of_repetitions_which_come_beyond_num_samples_for_none_that_failed() -> None:
+    made = search(4)
+    first = [made.next_trial() for _ in range(4)]
+    end(made, first[0], 0.05, state="DIVERGED")
+    for trial, loss in zip(first[1:], (0.3, 0.1, 0.2), strict=True):
+        assert made.next_trial() is None
         end(made, trial, loss)
-
-
-def test_repetitions_come_once_all_trials_have_ended_beyond_their_number() -> None:
-    made = search()
-    first = [made.next_trial() for _ in range(3)]
-    end(made, first[0], 0.3)
-    end(made, first[1], 0.1)
-    assert made.next_trial() is None
-    assert not made.is_finished()
-    end(made, first[2], 0.2)
+    first[2].config["x"] = "changed"
     again = [made.next_trial(), made.next_trial()]
     assert made.next_trial() is None
-    assert not made.is_finished()
-    assert [trial.config for trial in again] == [{"x": 2.0}, {"x": 3.0}]
-    assert [trial.trial_id for trial in again] == ["00003", "00004"]
-    assert [made.repetition_of(trial.trial_id) for trial in again] == [("00001", 1), ("00002", 1)]
-    assert [repetition_in(str(trial)) for trial in [*first, *again]] == [0, 0, 0, 1, 1]
-    assert made.total_samples == 3
-    for trial in again:
-        end(made, trial, 0.2)
+    assert [trial.config for trial in again] == [{"x": 3.0}, {"x": 4.0}]
+    assert [made.repetition_of(trial.trial_id) for trial in again] == [("00002", 1), ("00003", 1)]
+    assert [repetition_in(str(trial)) for trial in [*first, *again]] == [0, 0, 0, 0, 1, 1]
+    assert made.total_samples == 4
+    end(made, again[0], 0.2, state="ERROR")  # it is not replaced
+    end(made, again[1], 0.2)
     assert made.is_finished()
-    assert made.searcher.asked == 3
-    assert made.searcher.learned == ["00000", "00001", "00002"]
-
-
-def test_a_configuration_is_copied_for_its_repetition() -> None:
-    made = search(1, top=1)
-    trial = made.next_trial()
-    end(made, trial, 0.1)
-    trial.config["x"] = "changed"
-    assert made.next_trial().config == {"x": 1.0}
+    assert (made.searcher.asked, made.searcher.learned) == (4, ["00000", "00001", "00002", "00003"])
 
 
 @pytest.mark.parametrize(("stopped", "ends"), [(True, 3), (False, math.inf)])
@@ -110,21 +85,11 @@ def test_repetitions_end_where_the_furthest_trials_did(stopped: bool, ends: floa
     assert made.ends_at(again.trial_id) == ends
 
 
-@pytest.mark.parametrize("state", ["ERROR", "OOM", "DIVERGED"])
-def test_a_failed_trial_is_not_repeated_and_a_failed_repetition_not_replaced(state: str) -> None:
-    made = search(2)
-    trials = [made.next_trial(), made.next_trial()]
-    end(made, trials[0], 0.1, state=state)
-    end(made, trials[1], 0.2)
-    again = made.next_trial()
-    assert made.repetition_of(again.trial_id) == ("00001", 1)
-    end(made, again, 0.2, state=state)
-    assert made.is_finished()
-
-
-def test_more_trials_are_made_before_more_repetitions() -> None:
-    made = search(2)
-    searched(made, 0.2, 0.3)
+def test_more_trials_are_made_before_more_repetitions_and_none_that_the_scheduler_does_not_admit() -> None:
+    open_ = [True]
+    made = search(2, admit=lambda: open_[0])
+    for trial, loss in [(made.next_trial(), 0.2), (made.next_trial(), 0.3)]:
+        end(made, trial, loss)
     again = made.next_trial()
     with pytest.raises(SettingsError, match="2 or more"):
         made.extend(1)
@@ -133,27 +98,8 @@ def test_more_trials_are_made_before_more_repetitions() -> None:
     assert made.repetition_of(new.trial_id) is None
     end(made, again, 0.2)
     end(made, new, 0.1)
-    assert made.repetition_of(made.next_trial().trial_id) == (new.trial_id, 1)
-
-
-def test_nothing_is_repeated_that_the_scheduler_does_not_admit() -> None:
-    open_ = [True]
-    made = search(1, admit=lambda: open_[0])
-    searched(made, 0.1)
     open_[0] = False
     assert made.next_trial() is None
     assert made.is_finished()
-
-
-def test_a_resumed_sweep_makes_the_repetitions_that_are_missing() -> None:
-    past = [
-        (Training("00000", 0, state="FINISHED", reports=3, value=0.1), {"x": 1.0}),
-        (Training("00001", 1, state="FINISHED", reports=3, value=0.2), {"x": 2.0}),
-        (Training("00002", 2, "00000", 1, "FINISHED", 3, 0.1), {"x": 1.0}),
-    ]
-    made = search(2, start=ResumeState(created=3, repetitions=1, past=tuple(past)))
-    again = made.next_trial()
-    assert (again.trial_id, made.repetition_of(again.trial_id)) == ("00003", ("00001", 1))
-    end(made, again, 0.2)
-    assert made.is_finished()
-    assert made.searcher.asked == 0
+    open_[0] = True
+    assert made.repetition_of(made.next_trial().trial_id) == (new.trial_id, 1)
