@@ -16,11 +16,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tests.kit.recording import Lines
+from tests.kit.recording import ERROR, Lines
 from tests.kit.waiting import until
-from tunelight.record import SweepState
 from tunelight.reporting import display
-from tunelight.reporting.display import AFTER_S, LinesView, NotebookView, Steps, TerminalView, choose_view
+from tunelight.reporting.display import LinesView, NotebookView, Steps, TerminalView, choose_view
 from tunelight.reporting.progress import ProgressCallback
 
 
@@ -35,21 +34,12 @@ class Screen(io.StringIO):
         return self.tty
 
 
-class Step:
-    """A step that is shown until there is something else to show."""
-
-    def __init__(self) -> None:
-        self.ends: list[None] = []
-
-    def end(self) -> None:
-        self.ends.append(None)
-
-
 class Sweep(Lines):
     """A sweep that never ran, and what is shown of it."""
 
-    def __init__(self, tty: bool = False, height: int = 40, **settings: Any) -> None:
+    def __init__(self, tty: bool = False, height: int = 40, notes: Any = (), **settings: Any) -> None:
         super().__init__()
+        self.state.notes += notes
         self.screen = Screen(tty)
         console = Console(file=self.screen, force_terminal=tty, width=100, height=height, color_system=None)
         settings = {"total": 20, "console": console, **settings}
@@ -66,17 +56,12 @@ class Sweep(Lines):
         return text
 
 
-WORKER_ERROR = {
-    "rank": 1,
-    "node": "n",
-    "type_name": "ValueError",
-    "message": "bad\n  shape",
-    "traceback": "Traceback",
-}
+WORKER_ERROR = {**ERROR, "message": "bad\n  shape"}
 
 
 def test_without_a_terminal_each_end_is_one_line():
-    sweep = Sweep()
+    sweep = Sweep(total=None)
+    sweep.callback.setup(total_num_samples=20)  # which Tune knows
     sweep.start("00003")
     sweep.report("00003", 1, loss=0.0987)
     sweep.end("00003")
@@ -91,31 +76,25 @@ def test_without_a_terminal_each_end_is_one_line():
     ]
 
 
-@pytest.mark.parametrize(("state", "verb"), [("ERROR", "failed"), ("OOM", "ran out of memory")])
-def test_a_failed_trial_says_which_rank_and_why(state, verb):
+def test_a_failed_trial_says_once_which_rank_and_why_and_not_too_much():
     sweep = Sweep()
-    sweep.start("00000")
-    sweep.end("00000", state, WORKER_ERROR)
-    assert sweep.read().splitlines() == [
-        f"trial 00000 {verb}: rank 1: ValueError: bad shape (traceback: trial_00000/log.txt)",
-        f"trial 00000 {verb} before its first report  1/20 done",
-    ]
-
-
-def test_a_failure_that_tune_saw_is_said_once_and_shortened():
-    sweep = Sweep()
-    sweep.start("00000")
+    for done, (state, verb) in enumerate((("ERROR", "failed"), ("OOM", "ran out of memory")), start=1):
+        sweep.start("00000")
+        sweep.end("00000", state, WORKER_ERROR)
+        assert sweep.read().splitlines() == [
+            f"trial 00000 {verb}: rank 1: ValueError: bad shape (traceback: trial_00000/log.txt)",
+            f"trial 00000 {verb} before its first report  {done}/20 done",
+        ]
     error = {"type_name": "TuneError", "message": "x" * 1000, "traceback": ""}
-    sweep.line("state", trial="00000", state="ERROR", error=error)
-    sweep.hear("on_trial_error", "00000")
-    sweep.hear("on_trial_complete", "00000")
-    first, second = sweep.read().splitlines()
-    assert first == f"trial 00000 failed: TuneError: {'x' * 300}..."
-    assert "1/20 done" in second
+    sweep.start("00001")
+    sweep.line("state", trial="00001", state="ERROR", error=error)
+    sweep.hear("on_trial_error", "00001")  # by Tune, and then its end
+    sweep.hear("on_trial_complete", "00001")
+    assert sweep.read().splitlines()[0] == f"trial 00001 failed: TuneError: {'x' * 300}..."
 
 
-def test_each_warning_is_said_once():
-    sweep = Sweep()
+def test_each_warning_is_said_once_and_none_of_an_earlier_run():
+    sweep = Sweep(notes=[(None, "old")])
     sweep.start("00000")
     sweep.start("00001")
     for trial in ("00000", "00001"):
@@ -129,15 +108,7 @@ def test_each_warning_is_said_once():
     ]
 
 
-def test_notes_of_an_earlier_run_are_not_said_again():
-    state = SweepState(notes=[(None, "old")])
-    screen = Screen(tty=False)
-    callback = ProgressCallback(state, console=Console(file=screen))
-    callback.on_trial_result(1, [], SimpleNamespace(trial_id="a"), {})
-    assert screen.getvalue() == ""
-
-
-def test_the_table_shows_each_trial_and_the_best_so_far():
+def test_the_table_shows_each_trial_and_the_best_so_far_and_fewer_rows_in_a_low_terminal():
     sweep = Sweep(tty=True)
     sweep.start("00000", {"lr": 0.0123456789, "hidden": 64, "model": {"act": "relu"}})
     sweep.report("00000", 1, loss=0.123456)
@@ -152,27 +123,20 @@ def test_the_table_shows_each_trial_and_the_best_so_far():
     assert "digits  0/20 done, 1 starting, 1 running  3 workers in use  1m 05s" in text
     assert "best loss=0.1235 by trial 00000 at epoch 1: lr=0.01235, hidden=64, model.act=relu" in text
     assert "│ 00001   │ STARTING │       - │     - │    - │" in text
-
-
-def test_a_low_terminal_gets_fewer_rows():
-    sweep = Sweep(tty=True, height=12)
+    low = Sweep(tty=True, height=12)
     for i in range(30):
-        sweep.start(f"{i:05d}")
-    sweep.step()
-    assert sweep.read().count("STARTING") == 4
-
-
-def count_draws(sweep: Sweep, monkeypatch: Any) -> list[float]:
-    drawn: list[float] = []
-    monkeypatch.setattr(display, "choose_view", lambda console: SimpleNamespace(
-        animated=True, draw=lambda make: drawn.append(sweep.now), say=lambda *a: None, close=lambda: None
-    ))  # fmt: skip
-    return drawn
+        low.start(f"{i:05d}")
+    low.step()
+    assert low.read().count("STARTING") == 4
 
 
 def test_it_redraws_at_most_four_times_a_second_and_once_when_only_time_passes(monkeypatch):
+    drawn: list[float] = []
+    view = SimpleNamespace(
+        animated=True, draw=lambda make: drawn.append(sweep.now), say=lambda *a: None, close=lambda: None
+    )
+    monkeypatch.setattr(display, "choose_view", lambda console: view)
     sweep = Sweep()
-    drawn = count_draws(sweep, monkeypatch)
     sweep.start("00000")
     sweep.report("00000", 0, loss=0.5)
     assert drawn == []  # a report alone draws nothing
@@ -237,12 +201,9 @@ def test_at_the_end_it_says_in_one_paragraph_how_it_went():
     )
     sweep.callback.close()
     assert sweep.read() == ""
-
-
-def test_a_sweep_that_reported_nothing_says_so():
-    sweep = Sweep()
-    sweep.callback.close()
-    assert sweep.read() == "Sweep digits ended after 0s: 0 trials. No trial reported the metric 'loss'\n"
+    empty = Sweep()
+    empty.callback.close()
+    assert empty.read() == "Sweep digits ended after 0s: 0 trials. No trial reported the metric 'loss'\n"
 
 
 def test_it_starts_no_thread_and_the_terminal_is_given_back():
@@ -266,14 +227,6 @@ def test_with_progress_false_nothing_is_shown():
     sweep.end("00000", "ERROR", WORKER_ERROR)
     sweep.callback.on_experiment_end([])
     assert sweep.read() == ""
-
-
-def test_tune_may_say_how_many_trials_there_will_be():
-    sweep = Sweep(total=None)
-    sweep.callback.setup(total_num_samples=7)
-    sweep.start("00000")
-    sweep.end("00000")
-    assert sweep.read().endswith("1/7 done\n")
 
 
 def test_what_the_first_trial_waits_for_is_shown_once(monkeypatch):
@@ -401,42 +354,36 @@ def test_the_view_fits_where_the_program_runs(notebook, monkeypatch):
 
 @pytest.mark.parametrize("tty", [True, False])
 def test_the_step_before_the_sweep_is_shown_until_there_is_something_else(tty):
-    step = Step()
-    sweep = Sweep(tty, steps=step)
+    ends: list[None] = []
+    sweep = Sweep(tty, steps=SimpleNamespace(end=lambda: ends.append(None)))
     sweep.callback.on_step_end(1, [])
-    assert not step.ends
+    assert not ends
     assert not sweep.screen.getvalue()
     sweep.start("00000")
     sweep.callback.on_step_end(1, [])
-    assert len(step.ends) == tty  # there is a table now, and no line yet
+    assert len(ends) == tty  # there is a table now, and no line yet
     sweep.report("00000", 1, loss=0.5)
     sweep.end("00000")
     sweep.callback.close()
-    assert len(step.ends) == 1
+    assert len(ends) == 1
 
 
 # --- steps that a program shows while it has nothing else to show -----------------------------------------
 
 
-def test_a_step_that_takes_its_time_is_a_line():
+def test_a_step_that_takes_its_time_is_a_line_and_a_short_one_and_a_quiet_program_show_nothing():
     stream = Screen(tty=False)
     with Steps(console=Console(file=stream), after_s=0.01) as steps:
         steps("Starting Ray [of 2 nodes]")
         until(stream.getvalue, 5)
         steps("Starting 2 workers")
         until(lambda: "workers" in stream.getvalue(), 5)
-    assert stream.getvalue() == "Starting Ray [of 2 nodes] ...\nStarting 2 workers ...\n"
-
-
-def test_a_short_step_and_a_quiet_program_show_nothing():
-    stream = Screen(tty=False)
     with Steps(console=Console(file=stream), after_s=0.05) as steps:
         steps("Checking the sweep")
     with Steps(shown=False, console=Console(file=stream), after_s=0) as steps:
         steps("Starting Ray")
         time.sleep(0.1)
-    assert not stream.getvalue()
-    assert AFTER_S == 0.5
+    assert stream.getvalue() == "Starting Ray [of 2 nodes] ...\nStarting 2 workers ...\n"
 
 
 def test_in_a_terminal_it_is_drawn_and_vanishes():
