@@ -72,39 +72,25 @@ def test_values_that_json_has_no_word_for_are_recorded(tmp_path):
     assert storage.to_json_types(cycle)["self"]
 
 
-def test_corrupt_last_line_is_dropped_as_torn(sweep):
+def test_a_corrupt_last_line_is_dropped_as_torn_and_one_in_the_middle_named(sweep):
     sweep.run()
     path = sweep.folder / "record.jsonl"
-    path.write_bytes(path.read_bytes()[:-20] + b"\0" * 19 + b"\n")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20] + b"\0" * 19 + b"\n")
     assert read_record(sweep.folder).trials["00000"].state == "PENDING"
-
-
-def test_corrupt_line_in_the_middle_is_named(sweep):
-    sweep.run()
-    path = sweep.folder / "record.jsonl"
-    path.write_bytes(path.read_bytes().replace(b"PENDING", b"XENDING").replace(b'"index":0', b'"index":9'))
+    path.write_bytes(whole.replace(b'"index":0', b'"index":9'))
     with pytest.raises(StorageError, match=r"record\.jsonl, line 2: corrupt"):
         read_record(sweep.folder)
 
 
-def test_line_that_does_not_fit_is_named(tmp_path):
-    record = Record.open(tmp_path)
-    record.append("state", trial="nobody", state="RUNNING")
-    record.close()
-    with pytest.raises(StorageError, match=r"line 1: it does not fit"):
-        read_record(tmp_path)
-
-
-def test_unknown_kind_of_a_later_version_changes_nothing(tmp_path):
+def test_an_unknown_kind_of_a_later_version_changes_nothing_and_a_line_that_does_not_fit_is_named(tmp_path):
     record = Record.open(tmp_path)
     record.append("resize", trial="00000", workers=3)
-    record.close()
     assert read_record(tmp_path).trials == {}
-
-
-def test_folder_without_record_names_the_sweeps_inside(sweep):
-    with pytest.raises(StorageError, match=rf"Sweeps in it: .*{sweep.folder.name}"):
-        read_record(sweep.folder.parent)
+    record.append("state", trial="nobody", state="RUNNING")
+    record.close()
+    with pytest.raises(StorageError, match=r"line 2: it does not fit"):
+        read_record(tmp_path)
 
 
 def test_repair_keeps_whole_lines_and_the_damaged_file(sweep):
@@ -127,7 +113,7 @@ def test_repair_keeps_whole_lines_and_the_damaged_file(sweep):
 GANG = {"gang": "g1", "nodes": ["a#1", "b#2"], "warm": True, "began": 1000.0, "ready": 1001.0}
 
 
-def test_a_gang_is_recorded_each_time_that_it_is_told(sweep: Sweep) -> None:
+def test_a_gang_is_recorded_each_time_that_it_is_told_also_by_a_trial_that_failed_before_a_report(sweep: Sweep) -> None:
     trial = sweep.run()
     sweep.report(trial, 1, 0.5, own={"gang": GANG})
     sweep.report(trial, 2, 0.5, own={"gang": None})
@@ -135,13 +121,10 @@ def test_a_gang_is_recorded_each_time_that_it_is_told(sweep: Sweep) -> None:
     read = read_record(sweep.folder)
     assert read.trials["00000"].gangs == [GANG, {**GANG, "nodes": ["a#1"]}]
     assert read == sweep.state
-
-
-def test_a_trial_that_failed_before_a_report_still_tells_of_its_gang(sweep: Sweep) -> None:
-    trial = sweep.run()
+    failed = sweep.run()
     result = {"_tunelight": {"error": {"message": "no"}, "gang": GANG}, "done": True, "training_iteration": 0}
-    sweep.call("on_trial_result", trial=trial, result=result)
-    assert sweep.state.trials["00000"].gangs == [GANG]
+    sweep.call("on_trial_result", trial=failed, result=result)
+    assert sweep.state.trials["00001"].gangs == [GANG]
 
 
 def test_moves_notes_and_events_are_told_with_their_time(sweep: Sweep) -> None:
@@ -220,10 +203,8 @@ def test_a_line_that_is_being_written_is_read_when_it_is_whole_and_what_is_no_co
     assert reader.news() == []
     path.write_text(f'not json\n[1]\n{{"do": 3}}\n{line}\n')
     assert [one.id for one in reader.news()] == ["a"]
-
-
-def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / COMMANDS_FILE).mkdir()
+    path.unlink()
+    path.mkdir()
     with pytest.raises(StorageError, match="The sweep was told nothing"):
         send(tmp_path, "stop")
 
@@ -282,20 +263,10 @@ def trial(number: int, value: float | None, state: str = "FINISHED", reports: in
     return Training(f"{number:05d}", number, None, 0, state, reports, value)
 
 
-class Made:
-    """Trainings of a sweep, to which repetitions are added."""
-
-    def __init__(self, *first: Training) -> None:
-        self.all = list(first)
-
-    def again(self, first: int, value: float | None, state: str = "FINISHED", reports: int = 9) -> Training:
-        repetition = 1 + sum(one.repeats == f"{first:05d}" for one in self.all)
-        one = Training(f"{len(self.all):05d}", len(self.all), f"{first:05d}", repetition, state, reports, value)
-        self.all.append(one)
-        return one
-
-    def next(self, repeats: Repeats = THREE, mode: str = "min") -> list[tuple[int, int]]:
-        return [(int(first), number) for first, number in plan(self.all, repeats, mode)]
+def again(made: list[Training], first: int, value: float | None, state: str = "FINISHED") -> None:
+    """Add a repetition of a trial."""
+    repetition = 1 + sum(one.repeats == f"{first:05d}" for one in made)
+    made.append(Training(f"{len(made):05d}", len(made), f"{first:05d}", repetition, state, 9, value))
 
 
 @pytest.mark.parametrize(
@@ -312,51 +283,38 @@ def test_those_that_came_furthest_are_chosen_by_their_value(found: list[Training
     assert [one.index for one in chosen(found, 3, "min")] == ids
 
 
-def test_each_configuration_is_trained_a_second_time_before_any_is_a_third_time() -> None:
-    made = Made(trial(0, 0.30), trial(1, 0.31), trial(2, 0.29))
-    assert made.next() == [(2, 1), (0, 1), (1, 1), (2, 2), (0, 2), (1, 2)]
-    for number in (2, 0, 1):
-        made.again(number, 0.3 + number / 1000, "RUNNING")
-    assert made.next() == [(2, 2), (0, 2), (1, 2)]
-    for number in (0, 1, 2):
-        made.again(number, 0.3)
-    assert made.next() == []
-
-
-def test_a_trial_that_was_stopped_early_does_not_count_and_is_made_up_for_in_a_last_round() -> None:
-    made = Made(trial(0, 0.30), trial(1, 0.20, "STOPPED", 3))
-    for _ in range(2):
-        made.again(0, 0.30)
-        made.again(1, 0.31)
-    assert made.next() == [(1, 3)]
-    made.again(1, 0.33)
-    assert made.next() == []
-    first, second = standings(made.all, THREE, "min")
+def test_each_configuration_is_trained_a_second_time_before_any_is_a_third_time_and_a_short_one_made_up_for() -> None:
+    made = [trial(0, 0.30), trial(1, 0.20, "STOPPED", 3)]
+    wanted = [("00000", 1), ("00001", 1), ("00000", 2), ("00001", 2), ("00001", 3)]
+    assert plan(made, THREE, "min") == wanted
+    for number, value in ((0, 0.30), (1, 0.31), (0, 0.30), (1, 0.31)):
+        again(made, number, value)
+    assert plan(made, THREE, "min") == wanted[-1:]
+    again(made, 1, 0.33)
+    assert plan(made, THREE, "min") == []
+    first, second = standings(made, THREE, "min")
     assert (first.trial, first.n) == ("00000", 3)
-    assert second.trials == ("00003", "00005", "00006")
+    assert second.trials == ("00003", "00005", "00006")  # the first was stopped early, and does not count
     assert (first.mean, second.mean) == pytest.approx((0.30, 0.95 / 3))
 
 
 def test_a_repetition_that_failed_is_one_training_less_and_one_that_diverged_is_infinitely_bad() -> None:
-    made = Made(trial(0, 0.10), trial(1, 0.20), trial(2, 0.05))
-    made.again(0, 0.5, "ERROR")
-    made.again(0, 0.12)
-    made.again(1, 0.21)
-    made.again(2, 0.06, "DIVERGED")
-    best, second, third = standings(made.all, THREE, "min")
+    made = [trial(0, 0.10), trial(1, 0.20), trial(2, 0.05)]
+    for number, value, state in ((0, 0.5, "ERROR"), (0, 0.12, ""), (1, 0.21, ""), (2, 0.06, "DIVERGED")):
+        again(made, number, value, state or "FINISHED")
+    best, second, third = standings(made, THREE, "min")
     assert (best.trial, best.values, best.failed) == ("00000", (0.10, 0.12), ("00003",))
     assert second.trial == "00001"
     assert (third.trial, third.mean, third.spread) == ("00002", math.inf, None)
 
 
 def test_folds_are_compared_as_if_none_were_missing() -> None:
-    hard = [0.0, 0.3, 0.0]
-    made = Made(trial(0, 0.10), trial(1, 0.12))
+    hard, made = [0.0, 0.3, 0.0], [trial(0, 0.10), trial(1, 0.12)]
     for number, fold in itertools.product((0, 1), (1, 2)):
         failed = number == 1 and fold == 1
-        made.again(number, 0.10 + 0.02 * number + hard[fold], "ERROR" if failed else "FINISHED")
-    plain = standings(made.all, Repeats(3), "min")
-    folded = standings(made.all, Repeats(3, folds=True), "min")
+        again(made, number, 0.10 + 0.02 * number + hard[fold], "ERROR" if failed else "FINISHED")
+    plain = standings(made, Repeats(3), "min")
+    folded = standings(made, Repeats(3, folds=True), "min")
     assert plain[0].trial == "00001"  # it missed the hard fold
     assert folded[0].trial == "00000"
     assert folded[1].mean - folded[0].mean == pytest.approx(0.02)

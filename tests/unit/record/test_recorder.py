@@ -7,6 +7,7 @@ import json
 import math
 import os
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,17 +16,15 @@ import numpy as np
 import pytest
 from ray import tune
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import FIFOScheduler
 
 import tunelight as tl
 from tests.kit.recording import Clock, Sweep, lines
 from tunelight import record as storage
 from tunelight.checkpoints import files as checkpoints
-from tunelight.errors import StorageError
-from tunelight.record import Record, RecordCallback, read_lines, read_record
+from tunelight.record import RecordCallback, read_lines, read_record
 from tunelight.results import SweepResults
 from tunelight.schedulers import GangPBT
-from tunelight.schedulers.base import GangScheduler, SweepFacts, adapted
+from tunelight.schedulers.base import GangScheduler, SweepFacts
 from tunelight.sweep.replay import replay_scheduler
 
 # What Tune's callbacks become
@@ -68,33 +67,19 @@ def test_a_trial_is_finished_by_itself_and_stopped_by_its_scheduler_where_it_tra
     assert sweep.state.trials["00001"].decision == "STOP"
 
 
-def test_resumed_trial_with_nothing_left_to_do_adds_no_report(sweep):
-    trial = sweep.run(0.5)
-    result = {"done": True, "training_iteration": 1, "_tunelight": {"error": None}, "time_total_s": 1.0}
-    sweep.callback.on_trial_result(iteration=1, trials=sweep.trials, trial=trial, result=result)
-    trial.last_result = result
-    sweep.complete(trial)
-    assert sweep.states() == ["FINISHED"]
-    assert len(sweep.state.trials["00000"].history) == 1
-
-
-def test_failure_that_tune_sees_is_an_error_once(sweep):
-    trial = sweep.run()
-    trial.get_error = lambda: "Failure # 1\nRayActorError: The actor died\n"
-    for _ in range(2):
-        sweep.call("on_trial_error", trial=trial)
-    error = sweep.state.trials["00000"].error
-    assert error["message"] == "RayActorError: The actor died"
-    assert sweep.state.counts["ERROR"] == 1
-
-
-def test_failure_is_told_by_its_own_error_where_the_storage_has_that_of_an_earlier_one(sweep, tmp_path):
-    trial = sweep.run()
-    trial.get_error = lambda: "Failure # 1\nRayActorError: leaves its workers\n"
-    trial.error_file = str(tmp_path / "error.txt")
+def test_failure_that_tune_sees_is_told_once_by_its_own_error_or_as_one_that_cannot_be_read(sweep, tmp_path):
+    seen, in_file, unread = sweep.run(), sweep.run(), sweep.run()
+    seen.get_error = lambda: "Failure # 1\nRayActorError: The actor died\n"
+    in_file.get_error = lambda: "Failure # 1\nRayActorError: leaves its workers\n"  # the storage has an earlier one's
+    in_file.error_file = str(tmp_path / "error.txt")
     (tmp_path / "error.txt").write_text("Failure # 1\nRayActorError: leaves its workers\nFailure # 2\nOSError: no\n")
-    sweep.call("on_trial_error", trial=trial)
-    assert sweep.state.trials["00000"].error["message"] == "OSError: no"
+    unread.get_error = lambda: 1 / 0
+    for trial in (seen, seen, in_file, unread):
+        sweep.call("on_trial_error", trial=trial)
+    errors = [trial.error["message"] for trial in sweep.state.trials.values()]
+    assert errors[:2] == ["RayActorError: The actor died", "OSError: no"]
+    assert "division by zero" in errors[2]
+    assert sweep.state.counts["ERROR"] == 3
 
 
 def test_new_trial_is_recorded_though_tune_moves_another_behind_it(sweep):
@@ -110,13 +95,6 @@ def test_new_trial_is_recorded_though_tune_moves_another_behind_it(sweep):
     assert list(sweep.state.trials) == [first.trial_id, second.trial_id, new.trial_id]
 
 
-def test_error_text_that_cannot_be_read_does_not_raise(sweep):
-    trial = sweep.run()
-    trial.get_error = lambda: 1 / 0
-    sweep.call("on_trial_error", trial=trial)
-    assert "division by zero" in sweep.state.trials["00000"].error["message"]
-
-
 def test_recovered_trial_waits_then_runs_again_without_error(sweep):
     trial = sweep.run()
     sweep.call("on_trial_recover", trial=trial)
@@ -130,18 +108,6 @@ def test_recovered_trial_waits_then_runs_again_without_error(sweep):
     assert checkpoints.read_acked(sweep.folder / sweep.state.trials["00000"].folder) == 1
 
 
-def test_pause_is_seen_at_the_end_of_the_step_and_left_out_of_the_seconds(sweep):
-    trial = sweep.run()
-    sweep.clock.now += 2
-    sweep.pause(trial)
-    assert sweep.states() == ["PAUSED"]
-    sweep.clock.now += 100
-    sweep.start(trial)
-    sweep.clock.now += 3
-    sweep.complete(trial)
-    assert sweep.state.trials["00000"].seconds == 5
-
-
 def test_what_is_unfinished_at_the_end_was_interrupted(sweep):
     running, waiting, stopped = sweep.add(), sweep.add(), sweep.add()
     for trial in (running, stopped):
@@ -153,28 +119,24 @@ def test_what_is_unfinished_at_the_end_was_interrupted(sweep):
     assert read_record(sweep.folder).ended == "interrupted"
 
 
-@pytest.mark.parametrize(("budget_s", "ended"), [(50.0, "time budget"), (None, "interrupted"), (500.0, "interrupted")])
-def test_an_end_by_time_budget_is_told_from_an_interruption(tmp_path, budget_s, ended):
-    sweep = Sweep(tmp_path, budget_s=budget_s)
-    sweep.run(lr=0.1)
+@pytest.mark.parametrize(
+    ("settings", "ended"),
+    [
+        ({"budget_s": 50.0}, "time budget"),
+        ({"budget_s": 500.0}, "interrupted"),
+        ({"complete": lambda: False}, "interrupted"),  # it ends between two trials
+    ],
+)
+def test_the_reason_of_an_end_is_recorded_once(tmp_path, settings, ended):
+    sweep = Sweep(tmp_path, **settings)
+    trial = sweep.run(0.5, lr=0.1)
     sweep.clock.now += 100
-    sweep.end()
-    assert read_record(tmp_path).ended == ended
-
-
-def test_a_sweep_that_ends_between_two_trials_has_not_finished(tmp_path):
-    sweep = Sweep(tmp_path, complete=lambda: False)
-    trial = sweep.run(0.5)
-    sweep.end_by_itself(trial)
-    sweep.end()
-    assert sweep.state.ended == "interrupted"
-
-
-def test_the_reason_of_the_end_is_recorded_once(sweep):
+    if "complete" in settings:
+        sweep.end_by_itself(trial)
     sweep.end()
     sweep.callback.close("something else")
-    assert read_record(sweep.folder).ended == "finished"
-    assert sum(b'"kind":"end"' in line for line in lines(sweep.folder)) == 1
+    assert read_record(tmp_path).ended == ended
+    assert sum(b'"kind":"end"' in line for line in lines(tmp_path)) == 1
 
 
 def test_checkpoints_are_relative_inside_the_sweep_and_recorded_once(sweep):
@@ -238,50 +200,30 @@ def test_failing_writes_are_said_once_and_go_on_later_where_they_broke_off(sweep
     budget[0] = 10**9
     sweep.report(trial, 3, 0.3)
     assert read_record(sweep.folder) == sweep.state
-
-
-def test_lines_that_never_could_be_written_are_said_at_close(tmp_path, monkeypatch, caplog):
-    record = Record.open(tmp_path)
     monkeypatch.setattr("tunelight.record.remote.END_S", 0.0)
-    monkeypatch.setattr(os, "write", lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "bad")))
-    record.append("note", text="lost")
-    record.close()
+    budget[0] = 0
+    sweep.callback.note("lost")
+    sweep.callback.close()
     assert "lacks its last" in caplog.text
 
 
-def test_record_that_cannot_be_opened_is_a_storage_error(tmp_path):
-    (tmp_path / "record.jsonl").mkdir()
-    with pytest.raises(StorageError, match=r"record\.jsonl"):
-        RecordCallback(tmp_path, metric="loss")
-
-
-def test_report_that_a_trial_makes_again_is_recorded_once(sweep):
-    trial = sweep.run()
-    for number in (1, 2, 2, 1, 3):
-        sweep.report(trial, number, float(number))
-    history = sweep.state.trials["00000"].history
-    assert [report["training_iteration"] for report in history] == [1, 2, 3]
-
-
-def test_seconds_between_two_drivers_are_nobodys(sweep):
-    trial = sweep.run()
-    sweep.clock.now += 5
+def test_seconds_of_a_pause_and_those_between_two_drivers_are_nobodys_and_what_waited_waits_on(sweep):
+    trial, other = sweep.run(), sweep.run(1.0)
+    sweep.clock.now += 2
+    sweep.pause(trial)
+    assert sweep.states() == ["PAUSED", "RUNNING"]
+    sweep.clock.now += 100
+    sweep.start(trial)
+    sweep.clock.now += 3
     sweep.report(trial, 1, 1.0)
-    sweep.callback.record.close()  # the driver dies
-    clock = Clock()
-    clock.now = sweep.clock.now + 1000
-    again = RecordCallback(sweep.folder, again={"00000": False}, clock=clock, metric="loss", mode="min")
-    assert (again.state.trials["00000"].state, again.state.trials["00000"].seconds) == ("PENDING", 5)
+    sweep.callback.record.close()  # the driver dies before it says that it paused the other one
+    clock = Clock(sweep.clock.now + 1000)
+    waits = {trial.trial_id: False, other.trial_id: True}
+    again = RecordCallback(sweep.folder, again=waits, clock=clock, metric="loss", mode="min")
+    assert [one.state for one in again.state.trials.values()] == ["PENDING", "PAUSED"]
+    assert again.state.trials["00000"].seconds == 5
     again.close()
-
-
-def test_a_trial_that_was_paused_waits_on_under_the_next_driver(sweep):
-    sweep.run(1.0)
-    sweep.callback.record.close()  # the driver dies before it says that it paused the trial
-    again = RecordCallback(sweep.folder, again={"00000": True}, metric="loss", mode="min")
-    assert again.state.trials["00000"].state == "PAUSED"
-    again.close()
-    assert again.state.trials["00000"].state == "INTERRUPTED"
+    assert [one.state for one in again.state.trials.values()] == ["INTERRUPTED"] * 2
 
 
 # When a trial begins to train
@@ -289,13 +231,7 @@ def test_a_trial_that_was_paused_waits_on_under_the_next_driver(sweep):
 
 def test_a_trial_is_starting_until_its_head_announces_that_its_workers_have_met(tmp_path):
     told: list[str] = []
-
-    def announced():
-        taken = told.copy()
-        told.clear()
-        return taken
-
-    sweep = Sweep(tmp_path, announced=announced)
+    sweep = Sweep(tmp_path, announced=lambda: [told.pop() for _ in list(told)])
     first, second = sweep.add(), sweep.add()
     sweep.start(first)
     sweep.start(second)
@@ -309,17 +245,12 @@ def test_a_trial_is_starting_until_its_head_announces_that_its_workers_have_met(
     assert not sweep.state.trials["00000"].starting  # it is paused
     replayed = read_record(tmp_path)
     assert [trial.training for trial in replayed.trials.values()] == [False, True]
-    sweep.callback.close()
-
-
-def test_an_announcement_of_an_earlier_start_is_not_taken_for_a_later_one(tmp_path):
-    sweep = Sweep(tmp_path, announced=lambda: ["00000/0"])
-    trial = sweep.run(0.5)
-    sweep.pause(trial)
-    sweep.start(trial)
+    sweep.pause(second)
+    sweep.start(second)
     sweep.clock.now += 10
+    told += ["00001/0"]  # of its earlier start
     sweep.step()
-    assert sweep.state.trials["00000"].starting
+    assert sweep.state.trials["00001"].starting
     sweep.callback.close()
 
 
@@ -341,63 +272,43 @@ class Told(GangScheduler):
 
 
 @pytest.fixture
-def scheduler() -> Told:
-    return Told()
-
-
-@pytest.fixture
-def judged(tmp_path: Path, scheduler: Told) -> Any:
-    made = Sweep(tmp_path, scheduler=scheduler)
+def judged(tmp_path: Path) -> Iterator[Any]:
+    made: Any = Sweep(tmp_path, scheduler=(told := Told()))
+    made.reasons = told.reasons
     yield made
     made.callback.close()
 
 
-def written(judged: Sweep, kind: str) -> list[dict[str, Any]]:
-    return [line for line in map(json.loads, lines(judged.folder)) if line["kind"] == kind]
+def written(judged: Sweep, kind: str) -> list[Any]:
+    return [line.get("why", "") for line in map(json.loads, lines(judged.folder)) if line["kind"] == kind]
 
 
-@pytest.mark.parametrize("end", [PLACE, None], ids=["of its end", "of its pause"])
-def test_a_trial_that_is_ended_while_it_is_paused_has_the_last_reason(
-    judged: Sweep, scheduler: Told, end: str | None
+def test_a_stop_and_a_pause_are_recorded_with_their_reasons_and_one_that_ends_while_it_is_paused_with_the_last(
+    judged: Any,
 ) -> None:
-    trial = judged.run(0.5)
-    pause = "place 2 of 2 at rung 1; the best goes on"
-    scheduler.reasons["00000"] = pause
-    judged.pause(trial)
-    scheduler.reasons = {} if end is None else {"00000": end}
-    judged.complete(trial)
-    read = read_record(judged.folder).trials["00000"]
-    assert (read.state, read.why) == ("STOPPED", end or pause)
-
-
-def test_a_stop_is_recorded_with_the_scheduler_s_reason(judged: Sweep, scheduler: Told) -> None:
-    trial = judged.run(0.5)
-    scheduler.reasons["00000"] = PLACE
-    judged.report(trial, 2, 0.5, done=True)
-    judged.complete(trial)
-    assert [line.get("why") for line in written(judged, "report")] == [None, PLACE]
-    assert "why" not in written(judged, "report")[0]
-    read = read_record(judged.folder).trials["00000"]
-    assert (read.state, read.why) == ("STOPPED", PLACE)
+    stopped, goes_on, ended, kept = (judged.run(0.5) for _ in range(4))
+    judged.reasons.update(dict.fromkeys(("00000", "00001", "00002", "00003"), PLACE))
+    judged.report(stopped, 2, 0.5, done=True)
+    judged.complete(stopped)
+    for trial in (goes_on, ended, kept):
+        judged.pause(trial)
+    assert [trial.why for trial in read_record(judged.folder).trials.values()] == [PLACE] * 4
+    judged.reasons.clear()
+    judged.start(goes_on)
+    judged.reasons["00002"] = "place 9 of 20"
+    judged.complete(ended)
+    judged.complete(kept)
+    assert written(judged, "report") == ["", "", "", "", PLACE]
+    assert written(judged, "state") == [*[""] * 5, PLACE, PLACE, PLACE, "", "place 9 of 20", ""]
+    assert [trial.why for trial in read_record(judged.folder).trials.values()] == [PLACE, None, "place 9 of 20", PLACE]
     assert SweepResults.load(judged.folder).trial("00000").stop_reason == PLACE
 
 
-def test_a_pause_is_recorded_with_its_reason_until_the_trial_goes_on(judged: Sweep, scheduler: Told) -> None:
-    trial = judged.run(0.5)
-    scheduler.reasons["00000"] = PLACE
-    judged.pause(trial)
-    assert read_record(judged.folder).trials["00000"].why == PLACE
-    scheduler.reasons.clear()
-    judged.start(trial)
-    assert read_record(judged.folder).trials["00000"].why is None
-    assert [line.get("why") for line in written(judged, "state")] == [None, PLACE, None]
-
-
 def test_a_stop_at_a_report_made_again_has_its_place_a_failure_no_reason_and_a_person_s_stop_its_own(
-    judged: Sweep, scheduler: Told
+    judged: Any,
 ) -> None:
     again, failed, commanded = judged.run(0.5), judged.run(), judged.run()
-    scheduler.reasons = {"00000": PLACE, "00001": PLACE}
+    judged.reasons.update({"00000": PLACE, "00001": PLACE})
     judged.report(again, 1, 0.5, done=True)
     error = {"type_name": "Divergence", "message": "loss is nan", "state": "DIVERGED"}
     judged.report(failed, 1, 0.5, done=True, own={"error": error})
@@ -405,17 +316,6 @@ def test_a_stop_at_a_report_made_again_has_its_place_a_failure_no_reason_and_a_p
     read = read_record(judged.folder).trials
     assert [trial.why for trial in read.values()] == [PLACE, None, "by command"]
     assert read["00001"].state == "DIVERGED"
-
-
-@pytest.mark.parametrize("plain", [None, adapted(FIFOScheduler())])
-def test_a_scheduler_that_gives_no_reasons_leaves_none(tmp_path: Path, plain: Any) -> None:
-    judged = Sweep(tmp_path, scheduler=plain)
-    trial = judged.run()
-    judged.report(trial, 1, 0.5, done=True)
-    judged.complete(trial)
-    judged.end()
-    assert b'"why"' not in (tmp_path / "record.jsonl").read_bytes()
-    assert SweepResults.load(tmp_path).trial("00000").stop_reason is None
 
 
 # --- what a population's changes leave: whose configuration held when, and the same scheduler again -----
@@ -432,6 +332,8 @@ def test_the_best_configuration_is_the_one_that_the_best_report_was_trained_unde
     sweep.report(second, 1, 0.9)
     sweep.callback.change("00001", 1, {"lr": 0.12}, "00000", 1)
     sweep.report(second, 2, 0.2)
+    sweep.callback.change("00001", 2, {"lr": 0.13}, "00000", 2)
+    sweep.callback.change("00001", 2, {"lr": 0.12}, None, None)  # it could not be made
     sweep.callback.change("00001", 2, {"lr": 0.14}, "00000", 2)
     sweep.report(second, 3, 0.3)
     sweep.end()
@@ -446,16 +348,6 @@ def test_the_best_configuration_is_the_one_that_the_best_report_was_trained_unde
     state = read_record(tmp_path).trials["00001"]
     assert [state.config_at(number)["lr"] for number in (1, 2, 3)] == [0.9, 0.12, 0.14]
     assert state.config == {"lr": 0.14}
-
-
-def test_a_change_that_could_not_be_made_is_as_if_it_had_not_been(sweep: Sweep, tmp_path: Path) -> None:
-    trial = sweep.run(0.5, lr=0.1)
-    sweep.callback.change("00000", 1, {"lr": 0.12}, "00001", 1)
-    sweep.callback.change("00000", 1, {"lr": 0.1}, None, None)
-    sweep.report(trial, 2, 0.2)
-    sweep.end()
-    result = tl.SweepResults.load(tmp_path).trials[0]
-    assert (result.config, result.changes) == ({"lr": 0.1}, [])
 
 
 def pbt() -> GangPBT:
