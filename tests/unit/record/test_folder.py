@@ -29,13 +29,10 @@ from tunelight.stores import store_of
 # The folder
 
 
-def test_unnamed_sweeps_get_readable_names_that_differ(tmp_path):
+def test_unnamed_sweeps_get_readable_names_and_existing_ones_are_not_overwritten(tmp_path):
     names = [create_sweep_folder(tmp_path, default="<train>").name for _ in range(3)]
     assert re.fullmatch(r"train-\d{8}-\d{6}", names[0])
     assert len(set(names)) == 3
-
-
-def test_existing_sweep_is_not_overwritten_and_a_free_name_is_offered(tmp_path):
     runs = tmp_path / "runs" / "digits"  # which is made
     folder = create_sweep_folder(runs, "s")
     create_sweep_folder(runs, "s-2")
@@ -43,38 +40,27 @@ def test_existing_sweep_is_not_overwritten_and_a_free_name_is_offered(tmp_path):
         create_sweep_folder(runs, "s")
     with leased(folder), pytest.raises(StorageError, match="exists already, and runs now, and is not"):
         create_sweep_folder(runs, "s")
-
-
-def test_storage_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match=r"cannot be written.*storage="):
         create_sweep_folder(tmp_path / "file", "s")
-
-
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/abs", "a\\b"])
-def test_name_must_be_one_folder_name(tmp_path, name):
-    with pytest.raises(SettingsError, match="one folder name"):
-        create_sweep_folder(tmp_path, name)
+    for name in ("", ".", "..", "a/b", "/abs", "a\\b"):
+        with pytest.raises(SettingsError, match="one folder name"):
+            create_sweep_folder(tmp_path, name)
 
 
 # sweep.yaml
 
 
-def test_sweep_file_reads_back_numbers_as_numbers(tmp_path):
+def test_a_sweep_s_file_reads_back_numbers_as_numbers_or_is_empty_or_an_error(tmp_path):
+    assert storage.read_sweep_file(tmp_path) == {}
     told = {"lr": 1e-05, "tiny": np.float64(3e-30), "big": 1e22, "text": "1e-4", "bad": math.inf, "n": 3}
     storage.write_sweep_file(tmp_path, told)
     assert storage.read_sweep_file(tmp_path) == {**told, "tiny": 3e-30}
     assert "1.0e-05" in (tmp_path / "sweep.yaml").read_text()
-
-
-def test_missing_sweep_file_is_empty_and_a_broken_one_an_error(tmp_path):
-    assert storage.read_sweep_file(tmp_path) == {}
-    (tmp_path / "sweep.yaml").write_text("a: [1")
-    with pytest.raises(StorageError, match=r"sweep\.yaml cannot be read"):
-        storage.read_sweep_file(tmp_path)
-    (tmp_path / "sweep.yaml").write_text("- 1")
-    with pytest.raises(StorageError, match="must hold a mapping"):
-        storage.read_sweep_file(tmp_path)
+    for text, says in (("a: [1", r"sweep\.yaml cannot be read"), ("- 1", "must hold a mapping")):
+        (tmp_path / "sweep.yaml").write_text(text)
+        with pytest.raises(StorageError, match=says):
+            storage.read_sweep_file(tmp_path)
 
 
 def test_atomic_write_leaves_the_old_file_and_no_draft_when_it_fails(tmp_path, monkeypatch):
@@ -157,20 +143,26 @@ def test_what_a_link_in_a_sweep_points_to_is_not_deleted(folder, tmp_path):
     assert (data / "train.bin").read_text() == "dear"
 
 
-def test_a_link_to_a_sweep_is_refused(folder, tmp_path):
-    link = tmp_path / "link"
-    link.symlink_to(folder)
-    with pytest.raises(StorageError, match=r"is a link to .*digits. Give that folder"):
-        delete_sweep(link)
+def test_what_is_no_sweep_alone_is_not_deleted(folder, tmp_path):
+    (link := tmp_path / "link").symlink_to(folder)
     assert find_sweep(folder) == folder
-
-
-def test_a_folder_with_another_program_s_record_is_no_sweep(tmp_path):
-    (tmp_path / "record.jsonl").write_text('{"kind": "sweep", "artist": "Nina Simone"}\n')
-    (tmp_path / "thesis.tex").touch()
-    with pytest.raises(StorageError, match=r"is no sweep of tunelight: .* Nothing is deleted"):
-        delete_sweep(tmp_path)
-    assert (tmp_path / "thesis.tex").exists()
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "record.jsonl").write_text('{"kind": "sweep", "artist": "Nina Simone"}\n')
+    (other / "thesis.tex").touch()
+    inner = folder / "inner"
+    inner.mkdir()
+    Writer(inner).load()
+    (inner / "digits").rename(folder / "second")
+    for path, says in (
+        (link, r"is a link to .*digits. Give that folder"),
+        (other, r"is no sweep of tunelight: .* Nothing is deleted"),
+        (folder, "holds other sweeps: second"),
+    ):
+        before = sorted(path.rglob("*"))
+        with pytest.raises(StorageError, match=says):
+            delete_sweep(path)
+        assert sorted(path.rglob("*")) == before
 
 
 def test_a_damaged_sweep_and_one_that_never_began_can_be_deleted(folder, tmp_path):
@@ -180,16 +172,6 @@ def test_a_damaged_sweep_and_one_that_never_began_can_be_deleted(folder, tmp_pat
     new = create_sweep_folder(tmp_path, "new")
     write_sweep_file(new, {"space": {}, "metric": "loss", "mode": "min"})
     check_deletable(new)
-
-
-def test_a_sweep_that_holds_others_is_refused(folder):
-    inner = folder / "inner"
-    inner.mkdir()
-    Writer(inner).load()
-    (inner / "digits").rename(folder / "second")
-    with pytest.raises(StorageError, match="holds other sweeps: second"):
-        delete_sweep(folder)
-    assert len(list_sweeps(folder.parent)) == 1
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +33,17 @@ with leased(sys.argv[1]):
 """
 
 
-def hold(folder: Path) -> subprocess.Popen[str]:
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == "held\n"
-    return holder
+@contextlib.contextmanager
+def held_by_a_process(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Let another process own a sweep, until it is killed or this context ends."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], stdin=pipe, stdout=pipe, text=True) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "held\n"
+            yield holder
+        finally:
+            holder.kill()
 
 
 def silent(folder: Path, generation: int, seconds: float) -> None:
@@ -55,25 +61,24 @@ def elsewhere(folder: Path, generation: int = 1, **fields: Any) -> Owner:
 # --- on one machine ---------------------------------------------------------------------------------------
 
 
-def test_second_driver_is_refused_with_the_firsts_host_and_pid(tmp_path):
-    holder = hold(tmp_path)
-    try:
+def test_a_second_driver_is_refused_until_the_first_is_killed_also_while_nobody_has_asked_how_that_ended(
+    tmp_path, monkeypatch
+):
+    with held_by_a_process(tmp_path) as holder:
         with pytest.raises(StorageError, match=rf"process {holder.pid} on {socket.gethostname()}"), leased(tmp_path):
             pass
-    finally:
+        with monkeypatch.context() as patch:
+            patch.setattr("tunelight.record.lease.born", lambda _: None)  # as where /proc is mounted with hidepid
+            patch.setattr("tunelight.record.lease.BEAT_S", 0.01)
+            assert getattr(driver_of(tmp_path), "alive", False)
+            with pytest.raises(StorageError, match="gives signs of life"):
+                claim(Owners(tmp_path))
         holder.kill()
-        holder.communicate(timeout=10)
-
-
-def test_a_killed_driver_is_succeeded_at_once_also_while_nobody_has_asked_how_it_ended(tmp_path):
-    holder = hold(tmp_path)
-    holder.kill()
-    until(lambda: born(holder.pid) == 0, 10)
-    assert holder.returncode is None, "it is a zombie"
-    with leased(tmp_path) as lease:
-        assert lease.generation == 2
-        assert record_of(tmp_path).name == "record.jsonl", "a process that is gone writes no more"
-    holder.communicate(timeout=10)
+        until(lambda: born(holder.pid) == 0, 10)
+        assert holder.returncode is None, "it is a zombie"
+        with leased(tmp_path) as lease:
+            assert lease.generation == 2
+            assert record_of(tmp_path).name == "record.jsonl", "a process that is gone writes no more"
 
 
 def test_another_process_with_the_id_of_a_dead_driver_is_not_it(tmp_path):
@@ -89,19 +94,6 @@ def test_lease_ends_also_with_an_error(tmp_path):
     assert driver_of(tmp_path) is None
     with leased(tmp_path) as lease:
         assert lease.generation == 2
-
-
-def test_of_two_that_begin_at_once_one_wins_and_the_other_says_who(tmp_path, monkeypatch):
-    create = Owners.create
-
-    def slow(owners: Owners, owner: Owner) -> bool:
-        monkeypatch.setattr(Owners, "create", create)
-        claim(owners)
-        return create(owners, owner)
-
-    monkeypatch.setattr(Owners, "create", slow)
-    with pytest.raises(StorageError, match=f"is run by another driver already: process {os.getpid()} on"):
-        claim(Owners(tmp_path))
 
 
 def test_folder_that_cannot_be_written_is_an_error(tmp_path):
@@ -180,17 +172,6 @@ def test_a_driver_that_slept_writes_nothing_that_readers_take_once_it_has_a_succ
     second.close()
 
 
-def test_a_successor_that_died_before_it_had_a_record_leaves_the_one_before(tmp_path, machine):
-    (tmp_path / "record.jsonl").write_bytes(b"a line\n")
-    elsewhere(tmp_path)
-    elsewhere(tmp_path, 2, record="record.2.jsonl")
-    silent(tmp_path, 2, STALE_S + 1)
-    assert record_of(tmp_path).name == "record.jsonl"
-    with leased(tmp_path):
-        assert record_of(tmp_path).name == "record.3.jsonl"
-        assert record_of(tmp_path).read_bytes() == b"a line\n"
-
-
 def test_a_beat_shows_life_until_there_is_a_successor(tmp_path, monkeypatch):
     monkeypatch.setattr("tunelight.record.lease.BEAT_S", 0.01)
     with overtaken(tmp_path) as lease:
@@ -204,20 +185,18 @@ def test_a_beat_shows_life_until_there_is_a_successor(tmp_path, monkeypatch):
         assert path.stat().st_mtime == 0
 
 
-def test_a_name_of_a_record_that_leads_elsewhere_is_not_followed(tmp_path):
+def test_an_owner_s_file_that_is_torn_or_names_a_record_that_is_not_there_or_elsewhere_hides_none(tmp_path):
+    (tmp_path / "record.jsonl").write_bytes(b"old\n")
     elsewhere(tmp_path, record="../../etc/record.jsonl")
     assert record_of(tmp_path) == tmp_path / "record.jsonl"
-
-
-def test_a_torn_file_of_the_last_owner_hides_no_record(tmp_path):
-    (tmp_path / "record.jsonl").write_bytes(b"old\n")
-    (tmp_path / "record.2.jsonl").write_bytes(b"old\nnew\n")
-    elsewhere(tmp_path)
-    elsewhere(tmp_path, 2, record="record.2.jsonl", over=True)
+    elsewhere(tmp_path, 2, record="record.2.jsonl")  # it died before it had one
+    assert record_of(tmp_path).name == "record.jsonl"
+    (tmp_path / "record.2.jsonl").write_bytes(b"old\nnew\nto")
     (tmp_path / "owners" / "3.json").touch()
     silent(tmp_path, 3, STALE_S + 1)
     assert record_of(tmp_path).name == "record.2.jsonl"
     with leased(tmp_path):
+        assert record_of(tmp_path).name == "record.4.jsonl"
         assert record_of(tmp_path).read_bytes() == b"old\nnew\n"
 
 
@@ -255,21 +234,7 @@ def test_a_process_that_could_not_give_its_sweep_up_can_take_it_again(tmp_path, 
                     pytest.fail("it began")
         with leased(tmp_path):
             assert record_of(tmp_path).read_bytes() == b"old\n"
-
-
-def test_a_driver_whose_process_is_hidden_is_told_by_its_signs_of_life(tmp_path, monkeypatch):
-    holder = hold(tmp_path)
-    try:
-        monkeypatch.setattr("tunelight.record.lease.born", lambda _: None)  # as where /proc is mounted with hidepid
-        found = driver_of(tmp_path)
-        assert found is not None
-        assert found.alive
-        monkeypatch.setattr("tunelight.record.lease.BEAT_S", 0.01)
-        with pytest.raises(StorageError, match="gives signs of life"):
-            claim(Owners(tmp_path))
-    finally:
-        holder.kill()
-        holder.communicate(timeout=10)
+    assert record_of(tmp_path).name != "record.jsonl", "the one elsewhere may still write that"
 
 
 def test_a_copy_of_a_running_sweep_is_nobodys(tmp_path):

@@ -66,18 +66,14 @@ def report(record: Record, number: int) -> None:
                   timestamp=0.0, workers=1)  # fmt: skip
 
 
-def test_a_sweep_is_claimed_in_the_store(storage, machine):
-    create_sweep_folder(storage(), "s")
+def test_a_sweep_is_claimed_in_the_store_and_of_a_deleted_one_nothing_is_left(storage, machine):
+    begun(create_sweep_folder(storage(), "s")).close()
     machine("second")
     with pytest.raises(StorageError, match="exists already"):
         create_sweep_folder(storage(), "s")
-
-
-def test_a_claim_forgets_what_this_machine_held_of_a_deleted_sweep(storage):
-    begun(create_sweep_folder(storage(), "s")).close()
+    machine("first")
     there(storage()).delete(storage() / "s")
-    folder = create_sweep_folder(storage(), "s")
-    assert read_record(folder).trials == {}
+    assert read_record(create_sweep_folder(storage(), "s")).trials == {}
 
 
 def test_a_mirrored_sweep_is_read_followed_and_listed_elsewhere(storage, machine):

@@ -11,7 +11,7 @@ import pytest
 
 from tests.kit.recording import Sweep
 from tests.kit.sweeps import record
-from tunelight.record import SweepState, apply, read_record, view
+from tunelight.record import SweepState, read_record, view
 from tunelight.record.view import Curve, Seen, plain
 
 
@@ -34,19 +34,10 @@ def test_results_come_first_then_hyperparameters_then_what_a_trial_took(tmp_path
     assert (shown["trial"], shown["state"], shown["epochs"]) == (0, "FINISHED", 16)
 
 
-def test_a_hyperparameter_that_never_varies_comes_last_and_one_that_most_values_have_first() -> None:
-    state = SweepState()
-    sweep_line(state)
+def test_a_hyperparameter_that_never_varies_comes_last_and_one_that_most_values_have_first(sweep: Sweep) -> None:
     for number in range(3):
-        line(
-            state,
-            "trial",
-            f"{number}",
-            index=number,
-            folder=f"t{number}",
-            config={"a": 1, "b": number % 2, "c": number},
-        )
-    seen = Seen(state.trials.values())
+        sweep.run(a=1, b=number % 2, c=number)
+    seen = Seen(sweep.state.trials.values())
     assert seen.keys == ["b", "c", "a"]
     assert seen.by_variety == ["c", "b", "a"]
 
@@ -122,11 +113,3 @@ def test_a_curve_has_at_most_its_points_and_always_the_last() -> None:
 def test_a_curve_leaves_out_what_is_no_number() -> None:
     reports = [{"training_iteration": n, "loss": value} for n, value in enumerate((1.0, None, float("inf"), 0.5), 1)]
     assert view.curve_of(reports, "loss").points() == ([1.0, 4.0], [1.0, 0.5])
-
-
-def line(state: SweepState, kind: str, trial: str | None = None, **fields: Any) -> None:
-    apply(state, {"kind": kind, "time": 1.0, **({"trial": trial} if trial else {}), **fields})
-
-
-def sweep_line(state: SweepState) -> None:
-    line(state, "sweep", sweep={"name": "digits", "metric": "loss", "mode": "min"})
