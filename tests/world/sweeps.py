@@ -377,7 +377,11 @@ KINDS: dict[str, dict[str, Any]] = {
         },
         "num_samples": 4,
     },
-    "repeats": {"scheduler": "fifo", "num_samples": 4, "repeats": {"top": 2, "repeats": 2}},
+    "repeats": {
+        "scheduler": {"name": "asha", "max_t": EPOCHS, "grace_period": 1},
+        "num_samples": 4,
+        "repeats": {"top": 2, "repeats": 2},
+    },
     "stored": {"scheduler": {"name": "asha", "max_t": EPOCHS, "grace_period": 1}, "storage": URL},
 }
 """Sweeps, by their settings."""

@@ -1,4 +1,4 @@
-"""ASHA's decisions are those of its rule, in the order of the record."""
+"""ASHA's decisions are those of its rule, in the order of the record; branches and repetitions compete with nobody."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ def wrong(ended: Ended) -> Iterator[str]:
         return
     filed: defaultdict[int, list[tuple[float, int]]] = defaultdict(list)
     for line in ended.lines:
-        if line["kind"] != "report" or ended.trials[line["trial"]].branch is not None:
+        if line["kind"] != "report":
             continue
+        trial = ended.trials[line["trial"]]
         number, loss = line["training_iteration"], line["metrics"]["loss"]
         stops, known = False, math.isfinite(loss)
-        if number in RUNGS:
+        competes = trial.branch is None and trial.id not in ended.state.repetitions
+        if number in RUNGS and competes:
             key = (loss if known else math.inf, len(filed[number]))
             filed[number].append(key)
             stops = sorted(filed[number]).index(key) >= max(1, len(filed[number]) // ETA)
