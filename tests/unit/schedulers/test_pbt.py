@@ -155,8 +155,10 @@ def test_at_most_one_copy_of_each_member_is_held_however_long_it_trains() -> Non
     for number in range(1, 50):
         population.round(number, [rng.random() for _ in population.trials])
         assert set(population.pbt._offers) <= {trial.trial_id for trial in population.trials}
+    population.report(0, 50, -1.0)
+    assert "00000" in population.pbt._offers
     population.pbt.on_trial_complete(population.controller, population.trials[0], {})
-    assert population.trials[0].trial_id not in population.pbt._offers
+    assert "00000" not in population.pbt._offers
 
 
 # --- turns: a population larger than the cluster shares it

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from tests.kit.recording import written_checkpoint as written
+from tests.unit.sweep.test_replay import Noting
 from tests.unit.sweep.test_steering import Driver
 from tunelight.checkpoints import files as checkpoints
 from tunelight.compat.ray import stub_trial
 from tunelight.messages import name_of_trial, root_in
 from tunelight.record import Branch, read_lines, read_record
 from tunelight.schedulers import ASHA
-from tunelight.searchers import RandomSearcher, ResumedTrial, SweepSearch, TrackingSearcher
+from tunelight.searchers import RandomSearcher, ResumedTrial, SweepSearch
 from tunelight.searchers.sweep import ResumeState
 from tunelight.sweep.replay import replay_scheduler, replay_searcher
 
@@ -111,33 +112,10 @@ def test_what_cannot_be_branched_is_refused(driver: Driver, trial: str, argument
 # --- the search --------------------------------------------------------------------------------------------
 
 
-class Told(TrackingSearcher):
-    """Notes which trials it hears of."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.heard: list[str] = []
-
-    def suggest(self, trial_id: str) -> dict[str, Any]:
-        return {"lr": 0.1}
-
-    def take(self, trial_id: str, config: Any, *, asked: bool = False) -> None:
-        self.heard.append(trial_id)
-
-    def on_trial_result(self, trial_id: str, result: Any) -> None:
-        self.heard.append(trial_id)
-
-    def end(self, trial_id: str, state: str, result: Any = None) -> None:
-        self.heard.append(trial_id)
-
-    def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
-        raise AssertionError
-
-
 def test_the_searcher_does_not_learn_of_a_branch_which_is_none_of_num_samples_and_keeps_its_seed_in_its_name(
     tmp_path: Path,
 ) -> None:
-    searcher = Told()
+    searcher = Noting()
     search = SweepSearch(searcher, 1, longest=9)
     search._make = stub_trial  # type: ignore[method-assign]
     search.next_trial()
@@ -147,7 +125,7 @@ def test_the_searcher_does_not_learn_of_a_branch_which_is_none_of_num_samples_an
     assert (search.ends_at("00000"), search.ends_at("00001")) == (None, 9)
     search.on_trial_result("00001", {"training_iteration": 4})
     search.on_trial_complete("00001", {"training_iteration": 4})
-    assert searcher.heard == []
+    assert searcher.taken == searcher.ends == []
     assert search.total_samples == 2
     assert root_in(name_of_trial("00009", root="00003")) == "00003"
     assert root_in(name_of_trial("00009", 2)) is None
@@ -156,48 +134,38 @@ def test_the_searcher_does_not_learn_of_a_branch_which_is_none_of_num_samples_an
 # --- the record --------------------------------------------------------------------------------------------
 
 
-def lineage(driver: Driver) -> None:
-    """Record a branch of trial 00000 at its first report, which reports as number 2."""
-    branch = Branch("00000", "00000", 1)
-    driver.sweep.callback._branch_of = lambda trial: branch if trial == "00002" else None
+def lineage(driver: Driver) -> Any:
+    """Return a branch of trial 00000 at its first report, which has begun."""
+    driver.sweep.callback._branch_of = lambda trial: Branch("00000", "00000", 1) if trial == "00002" else None
     trial = driver.sweep.add(model={"lr": 0.3})
     driver.sweep.start(trial)
-    driver.sweep.report(trial, 2, 0.4)
+    return trial
 
 
 def test_the_record_has_its_lineage_and_counts_its_reports_on_of_which_a_replayed_scheduler_does_not_learn(
     driver: Driver, tmp_path: Path
 ) -> None:
-    lineage(driver)
+    driver.sweep.report(lineage(driver), 2, 0.4)
     state = read_record(tmp_path).trials["00002"]
-    assert state.branch == Branch("00000", "00000", 1)
+    assert (state.branch, state.number) == (Branch("00000", "00000", 1), 2)
     assert [report["training_iteration"] for report in state.history] == [2]
-    assert state.number == 2
-    assert state.changes == [
-        {
-            "training_iteration": 1, "parent": "00000", "parent_iteration": 1,
-            "config": {"model": {"lr": 0.3}}, "before": {"model": {"lr": 0.1}},
-        }
-    ]  # fmt: skip
+    (change,) = state.changes
+    assert (change["training_iteration"], change["parent"], change["parent_iteration"]) == (1, "00000", 1)
     assert (state.config_at(1), state.config_at(2)) == ({"model": {"lr": 0.1}}, {"model": {"lr": 0.3}})
     asha = ASHA(metric="loss", mode="min", max_t=9, reduction_factor=2)
     replay_scheduler(read_lines(tmp_path), asha)
-    filed = [set(rung.filed) for rung in asha._brackets[0]]
-    assert filed[:2] == [{"00000"}, set()]
+    assert [set(rung.filed) for rung in asha._brackets[0]][:2] == [{"00000"}, set()]
 
 
 def test_a_branch_that_has_nothing_left_to_train_is_an_error(driver: Driver) -> None:
-    driver.sweep.callback._branch_of = lambda trial: Branch("00000", "00000", 1) if trial == "00002" else None
-    trial = driver.sweep.add(model={"lr": 0.3})
-    driver.sweep.start(trial)
-    driver.sweep.complete(trial)
-    state = driver.sweep.state.trials[trial.trial_id]
+    driver.sweep.complete(lineage(driver))
+    state = driver.sweep.state.trials["00002"]
     assert state.state == "ERROR"
     assert "its training ends (max_epochs, max_steps) with report 1, at which it began" in str(state.error)
 
 
 def test_a_resumed_sweep_goes_on_with_its_branches_beside_its_search(driver: Driver, tmp_path: Path) -> None:
-    lineage(driver)
+    driver.sweep.report(lineage(driver), 2, 0.4)
     lines, searcher = read_lines(tmp_path), RandomSearcher(driver.space, seed=1)
     start = replay_searcher(lines, searcher, driver.space, foreign=False, again=["00002"])
     assert (start.created, start.branches, start.searched) == (3, 1, 2)

@@ -117,20 +117,14 @@ class Pausing(GangScheduler):
         self.heard.append(("remove", trial.trial_id))
 
 
-def record_pauses(folder: Path) -> None:
-    """Record three trials that are paused: one goes on, one is ended as it waits, one waits on."""
-    sweep = Sweep(folder)
-    for number in range(3):
-        trial = sweep.run(1.0, lr=float(number))
-        sweep.callback._set(trial.trial_id, "PAUSED")
-    sweep.start(sweep.trials[0])
-    sweep.report(sweep.trials[0], 2, 0.5)
-    sweep.callback._set("00001", "STOPPED")
-    sweep.callback.record.close()
-
-
 def test_trials_that_were_paused_are_told_from_those_that_went_on(tmp_path):
-    record_pauses(tmp_path)
+    sweep = Sweep(tmp_path)
+    for number in range(3):
+        sweep.pause(sweep.run(1.0, lr=float(number)))
+    sweep.start(sweep.trials[0])  # it goes on
+    sweep.report(sweep.trials[0], 2, 0.5)
+    sweep.callback.stop("00001")  # it is ended as it waits
+    sweep.callback.record.close()
     again = Pausing()
     assert replay_scheduler(read_lines(tmp_path), again) == {"00002"}
     assert again.heard == [
@@ -189,11 +183,11 @@ class Blind(Searcher):
     def __init__(self) -> None:
         super().__init__(metric="loss", mode="min")
         self.heard: list[Any] = []
-        self.drawn = 0
+        self.next = 0.25
 
     def suggest(self, trial_id: str) -> dict[str, Any]:
-        self.drawn += 1
-        return {"lr": 0.25 if self.drawn == 1 else float(np.random.default_rng().random())}
+        suggested, self.next = self.next, float(np.random.default_rng().random())
+        return {"lr": suggested}
 
     def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
         self.heard.append((trial_id, None if result is None else result["loss"], error))
@@ -280,17 +274,22 @@ def test_paused_trials_leave_room_for_others_and_a_search_says_when_none_is_to_c
 
 
 class Noting(TrackingSearcher):
-    """Notes how trials ended."""
+    """Notes which trials it takes, and how they ended."""
 
     def __init__(self) -> None:
         super().__init__(metric="loss", mode="min")
+        self.taken: list[str] = []
         self.ends: list[Any] = []
 
-    def take(self, trial_id, config, *, asked=False): ...
+    def suggest(self, trial_id: str) -> dict[str, Any]:
+        return {"lr": 0.1}
 
-    def on_trial_result(self, trial_id, result): ...
+    def take(self, trial_id: str, config: Any, *, asked: bool = False) -> None:
+        self.taken.append(trial_id)
 
-    def end(self, trial_id, state, result=None):
+    def on_trial_result(self, trial_id: str, result: Any) -> None: ...
+
+    def end(self, trial_id: str, state: str, result: Any = None) -> None:
         self.ends.append((trial_id, state, None if result is None else result["loss"]))
 
 
@@ -339,15 +338,3 @@ def test_elastic_asha_promotes_a_trial_that_was_paused_under_the_last_driver(tmp
     chosen = [scheduler.choose_trial_to_run(controller) for _ in range(3)]
     assert trials["00000"] in chosen
     assert all(one is None or one in trials.values() for one in chosen)
-
-
-def test_a_trial_that_went_on_and_then_left_its_workers_is_not_paused(tmp_path):
-    sweep = Sweep(tmp_path)
-    trial = sweep.run(1.0, lr=0.5)
-    sweep.callback._set(trial.trial_id, "PAUSED")
-    sweep.start(trial)
-    sweep.call("on_trial_recover", trial=trial)  # after SIGTERM, or with its node
-    sweep.callback.record.close()
-    again = Pausing()
-    assert replay_scheduler(read_lines(tmp_path), again) == set()
-    assert again.heard == [("add", "00000"), ("00000", 1, 2), ("add", "00000")]

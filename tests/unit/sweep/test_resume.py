@@ -17,9 +17,8 @@ from tests.kit.recording import Sweep, Writer
 from tests.unit.sweep.test_reproduce import StoppedBeforeRayError, stop_before_ray
 from tunelight.errors import ImportPathError, SettingsError, SpaceError, StorageError
 from tunelight.extras.reproduce import reproduce
-from tunelight.record import Record, read_lines, read_sweep_file, write_sweep_file
+from tunelight.record import Record, read_sweep_file, write_sweep_file
 from tunelight.resources import reserve
-from tunelight.schedulers import ASHA
 from tunelight.searchers import Repetitions, SweepSearch
 from tunelight.settings import Settings
 from tunelight.settings.values import Repeats
@@ -27,7 +26,6 @@ from tunelight.space import SearchSpace
 from tunelight.sweep import run as sweeps
 from tunelight.sweep.control import SweepControl
 from tunelight.sweep.past import open_saved_sweep, sweep_file_of
-from tunelight.sweep.replay import replay_scheduler
 from tunelight.sweep.run import claimed
 
 
@@ -41,6 +39,11 @@ def no_ray():
     assert not ray.is_initialized()
 
 
+PLAIN: dict[str, Any] = {
+    "space": {"x": {"uniform": [0, 1]}}, "metric": "loss", "mode": "min", "seed": 1, "num_samples": 1,
+}  # fmt: skip
+
+
 def folder_of(tmp_path: Path, **told: Any) -> Path:
     """Return the folder of a sweep with one unfinished trial."""
     folder = tmp_path / "s"
@@ -48,8 +51,7 @@ def folder_of(tmp_path: Path, **told: Any) -> Path:
     sweep = Sweep(folder)
     sweep.start(sweep.add(x=0.5))
     sweep.callback.record.close()
-    plain = {"space": {"x": {"uniform": [0, 1]}}, "metric": "loss", "mode": "min", "seed": 1, "num_samples": 1}
-    write_sweep_file(folder, plain | told)
+    write_sweep_file(folder, PLAIN | told)
     return folder
 
 
@@ -141,8 +143,7 @@ def test_what_differs_is_refused_and_nothing_changed_by_that(tmp_path):
 
 def test_how_trials_are_evaluated_is_kept_and_another_way_is_refused(tmp_path):
     ended(tmp_path, 1.0)
-    plain = {"space": {"x": {"uniform": [0, 1]}}, "metric": "loss", "mode": "min", "seed": 1, "num_samples": 1}
-    write_sweep_file(tmp_path / "s", {**plain, "evaluation": "exact"})
+    write_sweep_file(tmp_path / "s", {**PLAIN, "evaluation": "exact"})
     with pytest.raises(SettingsError, match="evaluation was 'exact' and is 'ddp'"):
         run(tmp_path, num_samples=1, evaluation="ddp")
     assert len(run(tmp_path, num_samples=1).trials) == 1
@@ -334,19 +335,6 @@ def test_a_resumed_sweep_that_had_no_repeats_gets_them_and_the_number_of_folds_c
         reopened(replace(folded, repeats=Repeats(5, folds=True)))
     with pytest.raises(SettingsError, match="the number of folds was 3 and is none"):
         reopened(replace(folded, repeats=None))
-
-
-def test_a_replayed_scheduler_never_hears_of_repetitions(tmp_path: Path) -> None:
-    recorded(tmp_path, repetitions=2, repeats=2)
-    lines = read_lines(tmp_path / "s")
-    asha = ASHA(metric="loss", mode="min", max_t=9)
-    replay_scheduler(lines, asha)
-    first = ASHA(metric="loss", mode="min", max_t=9)
-    replay_scheduler([line for line in lines if line.get("trial") not in ("00002", "00003")], first)
-    assert [[rung.filed for rung in rungs] for rungs in asha._brackets] == [
-        [rung.filed for rung in rungs] for rungs in first._brackets
-    ]
-    assert sum(len(rung.filed) for rungs in asha._brackets for rung in rungs) == 2
 
 
 def test_a_repetition_is_reproduced_on_its_fold_for_as_long_as_it_trained_and_not_repeated(

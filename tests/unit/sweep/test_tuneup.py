@@ -189,14 +189,7 @@ def test_the_result_is_written_into_the_space_and_comments_stay(tmp_path):
     path.write_text(SPACE)
     made().write(path)
     text = path.read_text()
-    for comment in (
-        "# A space of a person's.",
-        "# the rate",
-        "# of the loader",
-        "# for now",
-        "# a comment",
-        "# and another",
-    ):
+    for comment in ("# A space of a person's.", "# the rate", "# of the loader", "# for now", "# a comment", "# and a"):
         assert comment in text
     space = tl.SearchSpace.load(path)
     assert space.settings["workers"] == 2
