@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,7 +56,7 @@ def counts(study: optuna.Study) -> dict[str, int]:
 class Unpruned:
     """Trials of a sweep, told to its search as Tune does."""
 
-    def __init__(self, searcher: Any, num_samples: int = 9, **more: Any) -> None:
+    def __init__(self, searcher: Any, num_samples: int = 10, **more: Any) -> None:
         self.search = SweepSearch(searcher, num_samples, **more)
         self.search._make = self._make  # type: ignore[method-assign]
 
@@ -146,8 +145,8 @@ def test_points_of_a_grid_are_walked_through_and_are_parameters():
     twice = tl.sample_from(lambda config: 2 * config["depth"])
     one = searcher("tpe", SearchSpace({"depth": tl.grid_search([1, 2, 3]), "lr": tl.uniform(0, 1), "twice": twice}))
     assert [one.suggest(f"{n:05d}")["depth"] for n in range(6)] == [1, 2, 3, 1, 2, 3]
-    assert [trial.params["depth"] for trial in one.study.trials] == [1, 2, 3, 1, 2, 3]
-    assert [trial.user_attrs["twice"] for trial in one.study.trials] == [2, 4, 6, 2, 4, 6]
+    told = [(trial.params["depth"], trial.user_attrs["twice"]) for trial in one.study.trials]
+    assert told == [(1, 2), (2, 4), (3, 6)] * 2
 
 
 def test_a_sampler_that_raises_does_not_end_the_sweep(caplog):
@@ -216,17 +215,18 @@ def test_when_suggestions_keep_breaking_a_constraint_one_is_drawn_at_random(capl
 def test_ends_are_told_as_they_are(tmp_path):
     one = searcher()
     sweep = Unpruned(one)
-    ids = [sweep.begin() for _ in range(8)]
+    ids = [sweep.begin() for _ in range(9)]
     last = {}
     for trial_id in ids:
         last[trial_id] = report(1, 1.0)
         sweep.go_on(trial_id, last[trial_id])
-    finished, stopped, waited, failed, lost, diverged, oom, live = ids
+    finished, stopped, stopped_later, waited, failed, lost, diverged, oom, live = ids
     best, worse = report(2, 0.25), report(3, 0.5)
-    for result in (best, worse):
+    for result in (best, report(2, 0.75), worse):  # one is made again: it counts once
         sweep.go_on(finished, result)
     sweep.end(finished, worse)
     sweep.end(stopped, report(2, 0.75))  # the scheduler's STOP: not told as a report before
+    sweep.search.on_trial_complete(stopped_later, last[stopped_later])  # at another's report: not done
     sweep.search._live[waited].status = Trial.PAUSED
     sweep.end(waited, None)
     for trial_id, state in ((failed, "ERROR"), (diverged, "DIVERGED"), (oom, "OOM")):
@@ -238,7 +238,8 @@ def test_ends_are_told_as_they_are(tmp_path):
     assert (told[finished].state, told[finished].value) == (TrialState.COMPLETE, 0.25)
     assert told[finished].intermediate_values == {1: 1.0, 2: 0.25, 3: 0.5}
     assert (told[stopped].state, told[stopped].intermediate_values) == (TrialState.PRUNED, {1: 1.0, 2: 0.75})
-    assert (told[waited].state, told[waited].intermediate_values) == (TrialState.PRUNED, {1: 1.0})
+    for trial_id in (stopped_later, waited):
+        assert (told[trial_id].state, told[trial_id].intermediate_values) == (TrialState.PRUNED, {1: 1.0})
     assert told[failed].state == told[lost].state == TrialState.FAIL
     for trial_id in (diverged, oom):
         assert (told[trial_id].state, told[trial_id].value) == (TrialState.COMPLETE, math.inf)
@@ -248,15 +249,6 @@ def test_ends_are_told_as_they_are(tmp_path):
     assert one.study.best_trial.user_attrs["trial"] == finished
     one.close({live: "INTERRUPTED"})
     assert (one.study.trials[-1].state, one.study.trials[-1].user_attrs["state"]) == (TrialState.FAIL, "INTERRUPTED")
-
-
-def test_a_trial_that_the_scheduler_stops_at_anothers_report_is_pruned():
-    one = searcher()
-    sweep = Unpruned(one)
-    first = sweep.begin()
-    sweep.go_on(first, report(1, 1.0))
-    sweep.search.on_trial_complete(first, report(1, 1.0))  # not done: it did not come to its end by itself
-    assert one.study.trials[0].state == TrialState.PRUNED
 
 
 def test_baselines_are_trials_of_the_study_also_where_they_lie_outside_of_the_space():
@@ -270,15 +262,6 @@ def test_baselines_are_trials_of_the_study_also_where_they_lie_outside_of_the_sp
     assert third.params.keys() == {"x", "y"}
     sweep.end("00000", report(1, 0.5))
     assert one.study.trials[0].state == TrialState.PRUNED
-
-
-def test_a_report_that_is_made_again_counts_once():
-    one = searcher("tpe", FLAT)
-    one.suggest("00000")
-    for result in (report(1, 1.0), report(2, 0.5), report(2, 0.75), report(3, 0.25)):
-        one.on_trial_result("00000", result)
-    one.end("00000", "STOPPED")
-    assert one.study.trials[0].intermediate_values == {1: 1.0, 2: 0.5, 3: 0.25}
 
 
 def test_several_metrics_are_all_told_as_of_the_best_report_by_the_first():
@@ -325,46 +308,28 @@ def test_without_a_space_or_metric_it_says_what_is_missing():
         OptunaSearcher(space=FLAT).suggest("00000")
 
 
-def recorded(folder: Path) -> Sweep:
-    """Record a driver that died: one trial was told to stop and one ran on, and the line of another is lost."""
-    sweep = Sweep(folder)
-    for number in range(3):
-        trial = sweep.add(x=0.25 * number, y=0.5)
-        sweep.start(trial)
+def test_a_killed_driver_s_study_is_rebuilt_without_lost_lines_and_by_force_in_another_space(tmp_path):
+    sweep = Sweep(tmp_path)
+    for number in range(3):  # the first was told to stop when the driver died
+        trial = sweep.run(x=0.25 * number, y=0.5)
         sweep.report(trial, 1, 1.0 + number, done=number == 0)
     sweep.callback.record.close()
-    return sweep
-
-
-def test_a_trial_that_was_told_to_stop_when_the_driver_died_was_stopped(tmp_path):
-    recorded(tmp_path)
+    lines, again = read_lines(tmp_path), ["00001", "00002"]
     one = searcher("tpe", FLAT)
-    start = replay_searcher(read_lines(tmp_path), one, FLAT, foreign=False, again=["00001", "00002"])
+    start = replay_searcher(lines, one, FLAT, foreign=False, again=again)
     assert counts(one.study) == {"PRUNED": 1, "RUNNING": 2}
     assert one.study.trials[0].intermediate_values == {1: 1.0}
-    assert start.known == {"00001", "00002"}
+    assert start.known == set(again)
 
-
-def test_a_lost_line_leaves_the_other_trials_and_suggestions_as_they_were(tmp_path):
-    recorded(tmp_path)
-    lines = [line for line in read_lines(tmp_path) if line.get("trial") != "00001"]
     one = searcher("tpe", FLAT)
-    start = replay_searcher(lines, one, FLAT, foreign=False, again=["00002"])
-    assert start.created == 3
+    lost = [line for line in lines if line.get("trial") != "00001"]
+    assert replay_searcher(lost, one, FLAT, foreign=False, again=["00002"]).created == 3
     assert [trial.user_attrs["trial"] for trial in one.study.trials] == ["00000", "00002"]
     assert one.suggest("00003") == searcher("tpe", FLAT).suggest("00003")  # chance still: too few have ended
 
-
-def test_a_sweep_that_goes_on_by_force_in_another_space_keeps_what_fits(tmp_path):
-    recorded(tmp_path)
     space = tl.SearchSpace({"x": tl.uniform(0, 0.4), "z": tl.uniform(0, 1)})
     one = searcher("tpe", space)
-    replay_searcher(read_lines(tmp_path), one, space, foreign=False, again=["00001", "00002"])
+    replay_searcher(lines, one, space, foreign=False, again=again)
     assert [trial.params for trial in one.study.trials] == [{"x": 0.0}, {"x": 0.25}, {}]
     assert one.study.trials[2].user_attrs["x"] == 0.5
     assert one.suggest("00003").keys() == {"x", "z"}
-
-
-@pytest.fixture(autouse=True)
-def _no_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)

@@ -73,6 +73,10 @@ def train(config: dict[str, Any]) -> None:
 def test_a_searcher_is_found_by_name_by_sampler_and_by_what_is_searched_for(given, more, kind):
     built = build(given, **more)
     assert isinstance(built if kind is RandomSearcher else built.study.sampler, kind)
+    if "n_startup_trials" in str(given):
+        assert built.study.sampler._n_startup_trials == 5
+    if "mode" in more:
+        assert [direction.name for direction in built.study.directions] == ["MINIMIZE", "MAXIMIZE"]
 
 
 @pytest.mark.parametrize(
@@ -83,12 +87,6 @@ def test_auto_models_no_keys_together_that_are_not_always_parameters(key):
     assert isinstance(build("auto", space, scheduler="fifo").study.sampler, optuna.samplers.TPESampler)
     whole = SearchSpace({"kind": tl.choice(["a", "b"]), "width": 3})
     assert isinstance(build("auto", whole, scheduler="fifo").study.sampler, optuna.samplers.GPSampler)
-
-
-def test_a_sampler_takes_its_arguments_from_the_settings():
-    assert build({"name": "tpe", "n_startup_trials": 5}).study.sampler._n_startup_trials == 5
-    study = build("nsgaii", metric=["loss", "acc"], mode=["min", "max"]).study
-    assert [direction.name for direction in study.directions] == ["MINIMIZE", "MAXIMIZE"]
 
 
 def test_one_searcher_serves_two_sweeps_without_one_knowing_of_the_other():
@@ -238,41 +236,21 @@ def walked(grid: GridSearcher) -> list[Any]:
     return [config for number in range(1000) if (config := grid.suggest(str(number))) != Searcher.FINISHED]
 
 
-def test_a_grid_is_every_configuration_once_in_order():
+def test_a_grid_is_every_configuration_once_in_order_with_the_axes_of_the_space():
     space = SearchSpace({"a": tl.choice([1, 2]), "b": tl.randint(0, 3), "c": tl.quniform(0, 1, 0.5)})
     found = [tuple(config.values()) for config in walked(GridSearcher(space))]
     assert found == list(itertools.product([1, 2], [0, 1, 2], [0, 0.5, 1]))
-    for name in ("grid", {"name": "grid"}):
-        settings = Settings(**{**GIVEN, "searcher": name, "num_samples": 3})
-        assert count_trials(SearchSpace({"a": tl.grid_search([1, 2])}), settings) == 2
-
-
-def test_the_grid_axes_of_a_space_are_part_of_the_grid():
     last = tl.sample_from(lambda config: config["c"])
     space = SearchSpace({"a": tl.choice([1, 2]), "b": tl.grid_search([3, 4]), "c": tl.qrandint(0, 4, 2), "d": last})
     found = [tuple(config.values()) for config in walked(GridSearcher(space))]
-    assert len(found) == 12
-    assert set(found) == {(a, b, c, c) for a, b, c in itertools.product([1, 2], [3, 4], [0, 2, 4])}
-
-
-class Conditional(SearchSpace):
-    """``b`` is there with the second ``a`` only, and 2 is never run with it."""
-
-    def draw(self, choose: Any, grid_index: int = 0) -> dict[str, Any]:
-        values = {"a": choose("a", self.domains["a"])}
-        if values["a"] == "two":
-            values["b"] = choose("b", self.domains["b"])
-        return values
-
-    def broken(self, values: Any) -> str | None:
-        return "b != 2" if values.get("b") == 2 else None
-
-
-CONDITIONAL = Conditional({"a": tl.choice(["one", "two", "three"]), "b": tl.randint(0, 4)})
+    assert sorted(found) == [(a, b, c, c) for a, b, c in itertools.product([1, 2], [3, 4], [0, 2, 4])]
+    settings = Settings(**{**GIVEN, "searcher": {"name": "grid"}, "num_samples": 3})
+    assert count_trials(SearchSpace({"a": tl.grid_search([1, 2])}), settings) == 2
 
 
 def test_keys_that_depend_on_others_are_walked_where_they_are():
-    assert walked(GridSearcher(CONDITIONAL)) == [
+    described = {"a": {"choice": ["one", "two", "three"]}, "b": {"randint": [0, 4], "when": {"a": "two"}}}
+    assert walked(GridSearcher(SearchSpace(described, require=["b != 2"]))) == [
         {"a": "one"}, {"a": "two", "b": 0}, {"a": "two", "b": 1}, {"a": "two", "b": 3}, {"a": "three"},
     ]  # fmt: skip
 
@@ -338,11 +316,9 @@ def test_a_warm_start_judges_by_the_metrics_of_the_new_sweep(tmp_path):
 
 @pytest.mark.parametrize("kind", ["tpe", "cmaes", "nsgaii", "nsgaiii"])
 def test_every_sampler_that_learns_takes_a_warm_start(tmp_path, kind):
-    space = SearchSpace({"x": tl.uniform(0, 1), "z": tl.randint(0, 9)})
-    one = build(kind, space, warm_start=earlier(tmp_path / "a"))
+    one = build(kind, SearchSpace({"x": tl.uniform(0, 1), "z": tl.randint(0, 9)}), warm_start=earlier(tmp_path / "a"))
     for number in range(6):
-        config = one.suggest(f"{number:05d}")
-        one.end(f"{number:05d}", "FINISHED", report(1, config["x"]))
+        one.end(f"{number:05d}", "FINISHED", report(1, one.suggest(f"{number:05d}")["x"]))
     assert counts(one.study)["COMPLETE"] >= 8
 
 
@@ -356,15 +332,9 @@ def test_a_sweep_may_be_resumed_under_another_searcher_but_not_with_other_metric
 # --- what is kept of a trial --------------------------------------------------------------------------------
 
 
-def trial_of_a_sweep(search: SweepSearch) -> Any:
-    trial = SweepTrial("none", stub=True, trial_id="00000", placement_group_factory=None)
-    search._live["00000"] = trial
-    return trial
-
-
-def test_a_trial_that_is_over_keeps_no_object_of_ray_s_and_no_statistics():
+def test_a_trial_that_is_over_keeps_no_object_of_ray_s_and_no_statistics_and_still_says_that_it_is_done():
     search = SweepSearch(RandomSearcher(FLAT, 1), 1)
-    trial = trial_of_a_sweep(search)
+    search._live["00000"] = trial = SweepTrial("none", stub=True, trial_id="00000", placement_group_factory=None)
     for number in (1, 2):
         trial.update_last_result({"loss": 1 / number, "training_iteration": number, "done": number == 2})
     trial._default_result_or_future = ray.ObjectRef.nil()
@@ -372,16 +342,12 @@ def test_a_trial_that_is_over_keeps_no_object_of_ray_s_and_no_statistics():
     assert trial._default_result_or_future is None
     assert trial.last_result["loss"] == 0.5
     assert trial.metric_analysis == {}
-
-
-def test_a_trial_that_went_on_and_had_nothing_left_still_says_that_it_is_done():
-    """Tune marks it in the result that stands for a report, and the record reads it there, after the search."""
-    search = SweepSearch(RandomSearcher(FLAT, 1), 1)
-    trial = trial_of_a_sweep(search)
-    trial._default_result_or_future = {"training_iteration": 3}
-    trial.last_result.update(done=True)
-    search.on_trial_complete("00000", result=dict(trial.last_result))
-    assert trial.last_result["done"]
+    # One that went on and had nothing left: Tune marks it in the result that stands for a report.
+    search._live["00001"] = again = SweepTrial("none", stub=True, trial_id="00001", placement_group_factory=None)
+    again._default_result_or_future = {"training_iteration": 3}
+    again.last_result.update(done=True)
+    search.on_trial_complete("00001", result=dict(again.last_result))
+    assert again.last_result["done"]
 
 
 # --- which earlier sweeps a warm start stands for, and what the record says of them ---------------------
@@ -389,12 +355,10 @@ def test_a_trial_that_went_on_and_had_nothing_left_still_says_that_it_is_done():
 
 def recorded(storage: Path, name: str, configs: Any = None, count: int = 6) -> Path:
     """Record a sweep whose trials get better and better."""
-    folder = storage / name
-    folder.mkdir(parents=True)
+    (folder := storage / name).mkdir(parents=True)
     made = Sweep(folder)
     for number in range(count):
-        trial = made.add(**(configs(number) if configs else {"x": (number + 1) / 10}))
-        made.start(trial)
+        trial = made.run(**(configs(number) if configs else {"x": (number + 1) / 10}))
         made.report(trial, 1, 1.0 - number / 10, done=True)
         made.end_by_itself(trial)
     made.end()
@@ -412,19 +376,14 @@ def test_a_folder_of_sweeps_stands_for_those_that_reported_the_metric(tmp_path: 
     assert (sorted(sweeps), len(trials)) == ([first, second], 12)
     assert read_earlier([runs, first], [("loss", "min")], but=second)[1] == [first]
     searcher = build("tpe", warm_start=[runs])
-    assert sorted(searcher.sweeps) == [first, second]
+    told = {**GIVEN, "train": train, "storage": tmp_path, "name": "new", "searcher": "tpe", "warm_start": runs}
+    with claimed(_prepare(FLAT, Settings(**told), None, SweepControl()), None) as sweep:
+        assert sorted(read_sweep_file(sweep.folder)["warm_start"]) == [str(first), str(second)]
     assert searcher.notes == ["warm start: 12 of 12 trials of earlier sweeps (2 sweeps) are known to the searcher"]
     auto = build("auto", warm_start=[runs], scheduler="fifo")
     assert isinstance(auto.study.sampler, optuna.samplers.TPESampler)  # GP needs trials that have all keys
     with pytest.raises(SettingsError, match=r"no sweep in .*runs has a trial that reported this sweep's metric acc"):
         read_earlier([runs], [("acc", "min")])
-
-
-def test_a_sweep_records_which_sweeps_it_began_with(tmp_path: Path) -> None:
-    first = recorded(tmp_path, "first")
-    told = {**GIVEN, "train": train, "storage": tmp_path, "name": "second", "searcher": "tpe", "warm_start": tmp_path}
-    with claimed(_prepare(FLAT, Settings(**told), None, SweepControl()), None) as sweep:
-        assert read_sweep_file(sweep.folder)["warm_start"] == [str(first)]
 
 
 def test_a_key_that_was_fixed_counts_at_its_value(tmp_path: Path) -> None:
