@@ -12,9 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from ray.tune.search import Searcher
 
 import tunelight as tl
 from tunelight.errors import SettingsError, SpaceError
+from tunelight.searchers import TrackingSearcher
+from tunelight.searchers.choose import build_searcher
+from tunelight.settings import Settings
 
 WORDS = ["sgd", "adam", "on", "null", "é"]
 Spec = dict[str, Any]
@@ -200,6 +204,30 @@ def test_what_is_drawn_from_a_file_is_what_its_text_says(tmp_path: Path, seed: i
     other = np.random.RandomState(3), np.random.RandomState(3)
     if not constraints:
         assert [space.sample(other[0]) for _ in range(5)] == [again.sample(other[1]) for _ in range(5)]
+
+
+@pytest.mark.parametrize("name", ["random", "tpe"])
+@pytest.mark.parametrize("seed", range(30))
+def test_what_a_searcher_suggests_is_a_configuration_of_the_space_and_the_same_for_a_seed(name: str, seed: int) -> None:
+    rng = random.Random(f"searchers {seed}")
+    spec, constraints = written(rng)
+    space, given = tl.SearchSpace(spec, require=constraints), Settings(searcher=name, metric="loss", seed=seed)
+    try:
+        one, other = build_searcher(space, given), build_searcher(space, given)
+        for number in range(14):
+            trial = f"{number:05d}"
+            config: Any = one.suggest(trial)
+            assert other.suggest(trial) == config
+            if config == Searcher.FINISHED:  # each of finitely many configurations has been tried
+                return
+            assert valid(spec, constraints, config), config
+            for searcher in (one, other):
+                result = {"loss": number % 5, "training_iteration": 1, "timestamp": 1.0}
+                searcher.on_trial_result(trial, result)
+                if number % 3 and isinstance(searcher, TrackingSearcher):
+                    searcher.end(trial, ("FINISHED", "STOPPED", "DIVERGED", "ERROR")[number % 4], result)
+    except SpaceError:  # hardly any point meets the constraints
+        assert constraints
 
 
 @pytest.mark.parametrize("seed", range(80))

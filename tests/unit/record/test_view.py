@@ -86,18 +86,6 @@ def test_the_head_has_the_best_configuration_with_its_report_and_counts_rungs(tm
     json.dumps(head, allow_nan=False)
 
 
-@pytest.mark.parametrize("mode", ["min", "max"])
-def test_of_many_trials_the_best_curves_are_shown(mode: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(view, "MOST_CURVES", 2)
-    sweep = Sweep(tmp_path, mode=mode)
-    for number in range(5):
-        trial = sweep.run(float(number), lr=number)
-        sweep.end_by_itself(trial)
-    shown, reported = view.with_curves(sweep.state)
-    assert {trial.index for trial in shown} == ({0, 1} if mode == "min" else {3, 4})
-    assert reported == 5
-
-
 def test_a_curve_has_at_most_its_points_and_always_the_last() -> None:
     curve = Curve()
     for number in range(1, 5001):

@@ -131,12 +131,12 @@ def test_the_table_shows_each_trial_and_the_best_so_far_and_fewer_rows_in_a_low_
 
 
 def test_it_redraws_at_most_four_times_a_second_and_once_when_only_time_passes(monkeypatch):
+    sweep = Sweep()
     drawn: list[float] = []
     view = SimpleNamespace(
         animated=True, draw=lambda make: drawn.append(sweep.now), say=lambda *a: None, close=lambda: None
     )
     monkeypatch.setattr(display, "choose_view", lambda console: view)
-    sweep = Sweep()
     sweep.start("00000")
     sweep.report("00000", 0, loss=0.5)
     assert drawn == []  # a report alone draws nothing

@@ -58,7 +58,7 @@ class Page(HTMLParser):
         return {str(name).removeprefix("data-"): value for name, value in found.items()}
 
 
-def data_in(source: str) -> dict[str, Any]:
+def inlined(source: str) -> dict[str, Any]:
     """Return the data that a report holds, by name."""
     return Page(source).data
 
@@ -114,7 +114,7 @@ def test_it_is_one_file_that_fetches_nothing(results: SweepResults, tmp_path: Pa
 def test_it_holds_the_state_of_the_live_page_with_every_section_and_every_trial(
     results: SweepResults, source: str
 ) -> None:
-    data = data_in(source)
+    data = inlined(source)
     assert [name for name in data if name.startswith("part-")] == [f"part-{name}" for name in PARTS]
     drawn = {name for name in PARTS if (data[f"part-{name}"] or {}).get("figure", {}).get("data")}
     assert drawn == {"history", "importances", "slices"}
@@ -184,7 +184,7 @@ def told(path: Path) -> SweepResults:
 
 
 def test_a_trial_has_curve_configuration_placement_log_error_and_notes(tmp_path: Path) -> None:
-    data = data_in(page(told(tmp_path / "s")))
+    data = inlined(page(told(tmp_path / "s")))
     blocks = data["trial-0"]
     assert blocks[0] == {"head": "Trial 0 failed"}
     assert data["trial-1"][0]["head"] == "Trial 1 stopped (by command)"
@@ -243,7 +243,7 @@ def test_what_is_not_known_is_not_written_as_if_it_were(tmp_path: Path, make: An
     if several:
         write_sweep_file(tmp_path, {"metric": ["loss", "latency"], "mode": ["min", "min"]})
     make(sweep)
-    data = data_in(page(SweepResults.load(tmp_path)))
+    data = inlined(page(SweepResults.load(tmp_path)))
     figures = [section.pop("figure", None) for section in data.values() if isinstance(section, dict)]
     assert figures
     said = "\n".join(strings(data))

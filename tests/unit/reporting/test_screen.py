@@ -150,7 +150,7 @@ def test_without_colours_no_colour_is_written_and_ascii_in_a_terminal_of_ascii(s
     console = Console(file=stream, width=80, force_terminal=True, color_system="truecolor")
     console.print(SweepView(sweep.state, list(sweep.state.trials.values()), NOW, 20, events=4))
     stream.flush()
-    text = stream.buffer.getvalue().decode("ascii")  # type: ignore[attr-defined]
+    text = stream.buffer.getvalue().decode("ascii")
     assert "0.9 #+-_ 0.3" in text
     assert "\x1b[3" not in text.replace("\x1b[3m", "")  # italics are no colour
 

@@ -24,7 +24,7 @@ from tests.kit.recording import Sweep, written_checkpoint
 from tunelight.compat.ray import flattened
 from tunelight.messages import RESULT_KEY
 from tunelight.record import RecordCallback, read_lines, read_record, repair
-from tunelight.schedulers import ASHA, ElasticASHA
+from tunelight.schedulers import ASHA
 from tunelight.schedulers.base import GangScheduler, adapted
 from tunelight.searchers import (
     RandomSearcher,
@@ -227,13 +227,19 @@ def test_another_optuna_is_told_whole_trials_now_and_those_that_go_on_when_they_
     assert [trial.value for trial in again._ot_study.trials][-1] == 0.5
 
 
+def made_search(num_samples: int, searcher: Searcher | None = None, **more: Any) -> SweepSearch:
+    """Return a search whose trials have no trainable."""
+    search = SweepSearch(searcher or RandomSearcher(LR, 1), num_samples, **more)
+    search._make = lambda trial_id, config: Trial("x", stub=True, trial_id=trial_id, config=config)  # type: ignore[method-assign]
+    return search
+
+
 def test_trials_that_go_on_come_first_paused_as_they_were_and_new_ones_after(tmp_path):
     again = (
         ResumedTrial("00000", {"lr": 0.5}, 1, tmp_path, paused=True),
         ResumedTrial("00001", {"lr": 0.25}, 1, tmp_path),
     )
-    search = SweepSearch(RandomSearcher(LR, 1), 3, start=ResumeState(created=2, resumed=again))
-    search._make = lambda trial_id, config: Trial("x", stub=True, trial_id=trial_id, config=config)  # type: ignore[method-assign]
+    search = made_search(3, start=ResumeState(created=2, resumed=again))
     assert not search.is_finished()
     found: list[Any] = [search.next_trial() for _ in range(4)]
     assert [(trial.trial_id, trial.status) for trial in found[:3]] == [
@@ -245,11 +251,7 @@ def test_trials_that_go_on_come_first_paused_as_they_were_and_new_ones_after(tmp
 
 
 def test_paused_trials_leave_room_for_others_and_a_search_says_when_none_is_to_come(tmp_path):
-    def make(trial_id: str, config: Any) -> Trial:
-        return Trial("recorded", stub=True, trial_id=trial_id)
-
-    search = SweepSearch(RandomSearcher(LR, 1), 3, max_concurrent=1)
-    search._make = make  # type: ignore[method-assign]
+    search = made_search(2, max_concurrent=1)
     first: Any = search.next_trial()
     assert search.next_trial() is None
     first.status = Trial.PAUSED
@@ -257,10 +259,8 @@ def test_paused_trials_leave_room_for_others_and_a_search_says_when_none_is_to_c
     assert search.next_trial() is None
     assert not search.is_finished()
     admitted = [True]
-    again = (ResumedTrial("00000", {"lr": 0.5}, 1, tmp_path),)
-    start = ResumeState(created=1, resumed=again)
-    search = SweepSearch(RandomSearcher(LR, 1), 2, start=start, admit=lambda: admitted[0])
-    search._make = make  # type: ignore[method-assign]
+    start = ResumeState(created=1, resumed=(ResumedTrial("00000", {"lr": 0.5}, 1, tmp_path),))
+    search = made_search(2, start=start, admit=lambda: admitted[0])
     said = []
     for _ in range(3):
         said.append(search.all_made)
@@ -293,48 +293,20 @@ class Noting(TrackingSearcher):
         self.ends.append((trial_id, state, None if result is None else result["loss"]))
 
 
-def resumed_search(folder: Path) -> tuple[Noting, SweepSearch, list[Any]]:
-    """Return the search of a resumed sweep with two trials: one that has just reported, one that is paused."""
-    sweep = Sweep(folder)
-    for loss in (0.5, 0.7):
-        trial = sweep.add(lr=loss)
-        sweep.start(trial)
-        sweep.report(trial, 3, loss)
-    sweep.callback._set("00001", "PAUSED")
-    sweep.callback.record.close()
-    searcher, ids = Noting(), ("00000", "00001")
-    start = replay_searcher(read_lines(folder), searcher, LR, foreign=False, again=ids)
-    again = tuple(ResumedTrial(one, {"lr": 0.5}, 3, folder, paused=one == "00001") for one in ids)
-    search = SweepSearch(searcher, 2, start=replace(start, resumed=again))
-    search._make = lambda trial_id, config: Trial("recorded", stub=True, trial_id=trial_id)  # type: ignore[method-assign]
-    return searcher, search, [search.next_trial(), search.next_trial()]
-
-
 def test_resumed_trials_with_nothing_left_or_that_end_while_they_are_paused_end_with_their_last_report(tmp_path):
-    searcher, search, (trial, _) = resumed_search(tmp_path)
+    sweep, searcher, ids = Sweep(tmp_path), Noting(), ("00000", "00001")
+    for loss in (0.5, 0.7):
+        sweep.report(sweep.run(lr=loss), 3, loss)
+    sweep.pause(sweep.trials[1])
+    sweep.callback.record.close()
+    start = replay_searcher(read_lines(tmp_path), searcher, LR, foreign=False, again=ids)
+    again = tuple(ResumedTrial(one, {"lr": 0.5}, 3, tmp_path, paused=one == "00001") for one in ids)
+    search = made_search(2, searcher, start=replace(start, resumed=again))
+    trial, paused = search.next_trial(), search.next_trial()
+    assert trial is not None
+    assert paused is not None
     trial.status = Trial.RUNNING
     trial.last_result.update(done=True)  # as Tune does where the head has no further report
     search.on_trial_complete("00000", flattened(trial.last_result))
     search.on_trial_complete("00001")  # Tune has no result for it
     assert searcher.ends == [("00000", "FINISHED", 0.5), ("00001", "STOPPED", 0.7)]
-
-
-def test_elastic_asha_promotes_a_trial_that_was_paused_under_the_last_driver(tmp_path):
-    sweep = Sweep(tmp_path)
-    losses = {sweep.add(lr=loss).trial_id: loss for loss in (0.1, 0.2, 0.3)}
-    for trial in sweep.trials:
-        sweep.start(trial)
-        sweep.report(trial, 1, losses[trial.trial_id])
-        sweep.callback._set(trial.trial_id, "PAUSED")
-    sweep.callback.record.close()  # the driver dies
-    scheduler = ElasticASHA(metric="loss", mode="min", max_t=9, reduction_factor=3)
-    paused = replay_scheduler(read_lines(tmp_path), scheduler)
-    controller: Any = SimpleNamespace(stop_trial=lambda trial: None)
-    trials = {}
-    for trial_id in sorted(paused):
-        trials[trial_id] = Trial("x", stub=True, trial_id=trial_id)
-        trials[trial_id].status = Trial.PAUSED
-        scheduler.on_trial_add(controller, trials[trial_id])
-    chosen = [scheduler.choose_trial_to_run(controller) for _ in range(3)]
-    assert trials["00000"] in chosen
-    assert all(one is None or one in trials.values() for one in chosen)
