@@ -7,8 +7,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.kit.recording import Sweep
 from tests.kit.sweeps import record
 from tunelight.record import SweepState, read_record, view

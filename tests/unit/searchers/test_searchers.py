@@ -259,7 +259,7 @@ def test_keys_that_depend_on_others_are_walked_where_they_are():
 def test_a_step_whose_multiples_round_over_a_bound_stays_within_it(name):
     # 137 * 0.1 is 13.700000000000001, and 13.7 / 0.1 is 136.99999999999997
     searcher: Any = build(name, SearchSpace({"x": {"quniform": [13.5, 13.7, 0.1]}}), num_samples=30)
-    found = set()
+    found: set[float] = set()
     while (config := searcher.suggest(f"{len(found):05d}")) != Searcher.FINISHED:
         found.add(config["x"])
     assert (min(found) >= 13.5, max(found)) == (True, 13.7)
