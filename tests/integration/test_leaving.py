@@ -16,6 +16,7 @@ import tunelight as tl
 from tests.kit.sweeps import run
 from tests.kit.training import Line, LineData
 from tunelight.errors import PreemptedError
+from tunelight.record import read_lines
 
 EPOCHS = 2
 
@@ -64,8 +65,11 @@ def told(results: tl.SweepResults) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def undisturbed(ray4: Any, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """Return what the trial comes to that nothing disturbs."""
-    return told(sweep(tmp_path_factory.mktemp("whole")))
+    """Return what the trial comes to that nothing disturbs; while it comes to its first report it is known to train."""
+    results = sweep(tmp_path_factory.mktemp("whole"))
+    kinds = [line["kind"] for line in read_lines(results.folder)]
+    assert kinds.index("training") < kinds.index("report")
+    return told(results)
 
 
 @pytest.mark.parametrize(
