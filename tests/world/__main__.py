@@ -33,6 +33,7 @@ from typing import Any, NamedTuple
 
 HANGS_S = 60.0
 """How long a sweep may take here; more is no matter of virtual time."""
+MEMORY = "/dev/shm"
 FOUND = Path(__file__).parent / "found"
 
 
@@ -182,7 +183,8 @@ def _run(sweep: Sweep, *, replay: bool) -> Outcome:
 
     kind = sweep.kind or _kind(sweep.seed)
     planned = faults.plan(sweep.seed) if sweep.planned is None else sweep.planned
-    folder = Path(tempfile.gettempdir(), "tunelight-world", f"{os.getppid()}-{sweep.seed}")
+    folder = Path(MEMORY if os.access(MEMORY, os.W_OK) else tempfile.gettempdir(), "tunelight-world")
+    folder /= f"{os.getppid()}-{sweep.seed}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     disturb = functools.partial(faults.disturb, planned=planned)

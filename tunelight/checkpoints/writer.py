@@ -194,7 +194,8 @@ class CheckpointWriter:
         if not files:
             return cause.errno in _OF_STORAGE
         inside = any(file.is_relative_to(temp.parent) for file in files)
-        return inside and (cause.errno not in _MISTAKEN or not temp.parent.is_dir())
+        gone = not temp.parent.is_dir() or not (self._lead or temp.exists())  # rank 0 deletes what was refused
+        return inside and (cause.errno not in _MISTAKEN or gone)
 
     def _refused(self, error: Exception, temp: Path, note: Callable[[str], None]) -> None:
         """Warn once if the storage failed; raise other errors."""
