@@ -32,18 +32,13 @@ Make = Callable[..., GangTrainable]
 RETRY = FailurePolicy(1, retry_exceptions=True)
 
 
-def three(config: dict[str, Any]) -> None:
+def reporting(config: dict[str, Any]) -> None:
     import tunelight as tl
 
-    for number in (1, 2, 3):
-        tl.report({"loss": 1.0 / number})
-
-
-def failing(config: dict[str, Any]) -> None:
-    import tunelight as tl
-
-    tl.report({"loss": 1.0})
-    raise ValueError("no more")
+    for loss in config.get("losses", (1.0, 1 / 2, 1 / 3)):
+        tl.report({"loss": loss})
+    if "error" in config:
+        raise config["error"]
 
 
 def saving(config: dict[str, Any]) -> None:
@@ -58,8 +53,8 @@ def saving(config: dict[str, Any]) -> None:
         tl.report({"loss": 1.0 / (context.number + 1), "resumed": tl.get_checkpoint_path() or ""})
 
 
-def noting(config: dict[str, Any]) -> None:
-    """Report until it is stopped, and note for what reason."""
+def ahead(config: dict[str, Any]) -> None:
+    """Write a checkpoint at each of many reports, the best one last; note for what ``reason`` it is stopped."""
     from pathlib import Path
 
     import tunelight as tl
@@ -68,10 +63,11 @@ def noting(config: dict[str, Any]) -> None:
     context = tl.get_context()
     tl.get_checkpoint_path()  # its state is the number of its report
     try:
-        while context.number < 9:
-            tl.report({"loss": 1.0}, checkpoint=lambda path: Path(path).write_text("weights"))
+        while context.number < config["reports"]:
+            tl.report({"loss": 1.0 / (context.number + 1)}, checkpoint=lambda path: Path(path).write_text("weights"))
     except TrialStopped as stop:
-        Path(config["reason"]).write_text(str(stop))
+        if "reason" in config:
+            Path(config["reason"]).write_text(str(stop))
         raise
 
 
@@ -126,7 +122,7 @@ def save(one: GangTrainable, folder: Path) -> Path:
 
 def test_each_step_is_one_report_from_a_gang_that_the_first_one_starts_and_the_last_is_the_end(make: Make) -> None:
     before = FakeGang.formed
-    one = make(three)
+    one = make(reporting)
     assert FakeGang.formed == before
     results = [one.step() for _ in range(4)]
     assert FakeGang.formed == before + 1
@@ -143,7 +139,7 @@ def test_each_step_is_one_report_from_a_gang_that_the_first_one_starts_and_the_l
 def test_the_first_report_of_each_trial_tells_on_whom_it_trains_and_whether_that_is_warm(
     make: Make, heads: Heads
 ) -> None:
-    one: Any = make(three)
+    one: Any = make(reporting)
     began = time.time()
     told = [one.step()[RESULT_KEY]["gang"] for _ in range(2)]
     heads.reset(one, {"lr": 0.2})
@@ -168,7 +164,7 @@ def test_a_gang_that_can_never_be_had_ends_the_trial_alone(
         self.met = False
         raise GangError("no answer, as of a port that a firewall blocks", "exception")
 
-    one = make(three, soft_errors=True)
+    one = make(reporting, soft_errors=True)
     with monkeypatch.context() as now:
         now.setattr(FakeGang, "heal", blocked)
         assert "firewall" in one.step()[RESULT_KEY]["error"]["message"]
@@ -179,7 +175,12 @@ def test_a_gang_that_can_never_be_had_ends_the_trial_alone(
 def test_a_failed_trial_is_tried_again_as_often_as_the_policy_says_and_ends_as_a_result_without_metrics(
     make: Make,
 ) -> None:
-    one = make(failing, soft_errors=True, failures=FailurePolicy(2, retry_exceptions=True, backoff_s=0))
+    one = make(
+        reporting,
+        {"losses": [1.0], "error": ValueError("no more")},
+        soft_errors=True,
+        failures=FailurePolicy(2, retry_exceptions=True, backoff_s=0),
+    )
     results = [one.step() for _ in range(2)]
     assert [bool(r[RESULT_KEY]["error"]) for r in results] == [False, True]
     assert [text.count("going on from the beginning") for text in results[1][RESULT_KEY]["notes"]] == [1, 1]
@@ -190,39 +191,28 @@ def test_a_failed_trial_is_tried_again_as_often_as_the_policy_says_and_ends_as_a
 
 def test_training_code_knows_a_pause_from_a_stop(make: Make, heads: Heads, folder: Path, tmp_path: Path) -> None:
     reason = tmp_path / "reason"
-    one = make(noting, {"reason": str(reason)}, real_checkpoints=False)
+    config = {"reports": 9, "reason": str(reason)}
+    one = make(ahead, config, real_checkpoints=False)
     one.step()
     one.save_checkpoint(str(folder))  # Tune goes on after all
     one.step()
-    heads.reset(one, {"reason": str(reason)})
+    heads.reset(one, config)
     assert reason.read_text() == "stopped"
     one.step()
     one.save_checkpoint(str(folder))
-    heads.reset(one, {"reason": str(reason)})
+    heads.reset(one, config)
     assert reason.read_text() == "paused"
 
 
 def test_a_pause_without_a_way_to_write_a_checkpoint_is_an_error_on_resume(
     make: Make, heads: Heads, folder: Path
 ) -> None:
-    one = make(three)
+    one = make(reporting)
     one.step()
     one.save_checkpoint(str(folder))
     heads.reset(one, {})
     with pytest.raises(CheckpointError, match="no checkpoint of it is left"):
         heads.restore(one, folder)
-
-
-def ahead(config: dict[str, Any]) -> None:
-    """Write a checkpoint at each of many reports, the best one last."""
-    from pathlib import Path
-
-    import tunelight as tl
-
-    context = tl.get_context()
-    tl.get_checkpoint_path()  # its state is the number of its report
-    while context.number < config["reports"]:
-        tl.report({"loss": 1.0 / (context.number + 1)}, checkpoint=lambda path: Path(path).write_text("weights"))
 
 
 def wait_for_checkpoint(trial_dir: Path, number: int) -> None:
@@ -258,13 +248,6 @@ def test_a_trial_whose_head_was_lost_reports_again_what_its_driver_never_heard(
     assert result["resumed"].rpartition("/")[2] == ("report-000001.ckpt" if heard else "")
 
 
-def astray(config: dict[str, Any]) -> None:
-    import tunelight as tl
-
-    for loss in config["losses"]:
-        tl.report({"loss": loss})
-
-
 NAN = float("nan")
 
 
@@ -273,7 +256,7 @@ def test_a_metric_that_is_or_becomes_nan_ends_the_trial_as_diverged_with_its_rep
     make: Make, heads: Heads, good: int
 ) -> None:
     """Also at the first report, before any scheduler is asked."""
-    one = make(astray, {"losses": [0.5] * good + [NAN, 0.1]}, soft_errors=True, metric="loss")
+    one = make(reporting, {"losses": [0.5] * good + [NAN, 0.1]}, soft_errors=True, metric="loss")
     assert not any("done" in one.step() for _ in range(good))
     last = one.step()
     assert last["done"] is True
@@ -286,7 +269,7 @@ def test_a_metric_that_is_or_becomes_nan_ends_the_trial_as_diverged_with_its_rep
 
 
 def test_plain_tune_judges_nan_itself(make: Make) -> None:
-    one = make(astray, {"losses": [0.5, NAN, 0.1]}, metric="loss")
+    one = make(reporting, {"losses": [0.5, NAN, 0.1]}, metric="loss")
     assert ["done" in one.step() for _ in range(4)] == [False, False, False, True]
 
 
@@ -441,7 +424,7 @@ def test_the_checkpoint_that_a_start_continues_from_stays_while_a_rank_may_read_
 def test_plain_tune_saves_each_report_that_has_a_checkpoint_also_one_that_is_being_written_and_none_twice(
     make: Make,
 ) -> None:
-    assert SHOULD_CHECKPOINT not in make(three).step()
+    assert SHOULD_CHECKPOINT not in make(reporting).step()
     one: Any = make(background)
     saved = []
     for number in range(4):
@@ -500,7 +483,7 @@ def test_a_gang_is_asked_for_a_size_that_it_can_have_and_only_an_elastic_one(
     resized: Any, make: Make, asked: int, possible: int
 ) -> None:
     one: Any
-    for one, wanted in ((resized(three), possible), (make(three), None)):
+    for one, wanted in ((resized(reporting), possible), (make(reporting), None)):
         one.step()
         one.decide(Resize(asked))
         assert one._gang.wanted == wanted
@@ -509,7 +492,7 @@ def test_a_gang_is_asked_for_a_size_that_it_can_have_and_only_an_elastic_one(
 def test_each_trial_starts_at_the_starting_size_and_its_gang_gives_back_what_it_has_grown_by(
     resized: Any, heads: Heads
 ) -> None:
-    one = resized(three)
+    one = resized(reporting)
     one.step()
     assert one._gang.wanted == 2
     one.decide(Resize(8))
@@ -525,7 +508,7 @@ def test_each_trial_starts_at_the_starting_size_and_its_gang_gives_back_what_it_
 
 
 def test_a_stop_ends_a_grown_trial_at_once_for_others_want_what_it_holds(resized: Any) -> None:
-    one = resized(three)
+    one = resized(reporting)
     one.step()
     one.decide(Resize(4))
     gang = grown(one)
