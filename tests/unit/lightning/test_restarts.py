@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import errno
-import random
 from collections.abc import Callable, Iterator
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -263,60 +261,6 @@ class Within(pl.Callback):
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.run()
-
-
-class Draws(Net):
-    """Notes a random number of each epoch."""
-
-    def __init__(self, draws: list[float]) -> None:
-        super().__init__()
-        self.draws = draws
-
-    def on_train_epoch_end(self) -> None:
-        self.draws.append(random.random())
-
-
-@pytest.mark.parametrize("how", ["fit", "validate", "find a rate"])
-@pytest.mark.parametrize("before", [False, True])
-def test_a_trainer_inside_a_fit_is_no_fit_of_the_trial(
-    trial: Trial, monkeypatch: pytest.MonkeyPatch, how: str, before: bool
-) -> None:
-    monkeypatch.setenv("PL_GLOBAL_SEED", "1")  # as in a worker
-    monkeypatch.setenv("PL_SEED_WORKERS", "0")
-    nets: list[Net] = []
-    probes: list[Net] = []
-    draws: list[list[float]] = []
-
-    def probe() -> None:
-        probes.append(Net(stage=7))
-        inner = trainer(2, pl.Callback(), limit_val_batches=1)
-        if how == "fit":
-            inner.fit(probes[-1], loader(), loader())
-        elif how == "validate":
-            inner.validate(probes[-1], loader(), verbose=False)
-        else:
-            import_module(f"{pl.__name__}.tuner").Tuner(inner).lr_find(probes[-1], loader(), loader(), num_training=5)
-
-    def train() -> None:
-        if before:  # another fit of the trial, with one of its own inside
-            trainer(1, pl.Callback(), [Within(probe)]).fit(Net(stage=9), loader(), loader())
-        draws.append([])
-        nets.append(Draws(draws[-1]))
-        trainer(4, callbacks=[Within(probe)]).fit(nets[-1], loader(), loader())
-        tl.report({"val_loss": 0.0})
-
-    whole = trial(train)
-    assert whole.error is None
-    assert {info.fit for info in whole.checkpoints.values()} == {before}
-    again = trial(train, whole.checkpoints[2])
-    assert again.error is None
-    assert nets[1].epochs == [2, 3]
-    assert again.numbers == [3, 4, 5]
-    assert again.values("val_loss") == whole.values("val_loss")[2:]
-    assert draws[1] == draws[0][2:]
-    assert len(set(draws[0])) == 4
-    if how == "fit":
-        assert {tuple(one.epochs) for one in probes} == {(0, 1)}
 
 
 def test_what_a_trainer_inside_a_fit_reports_has_no_checkpoint(trial: Trial) -> None:
