@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from tests.kit.recording import written_checkpoint
 from tunelight.checkpoints import files as checkpoints
@@ -14,17 +11,6 @@ from tunelight.messages import CheckpointInfo
 
 def write(trial: Path, number: int, value: float | None = None, text: str = "weights") -> CheckpointInfo:
     return written_checkpoint(trial, number, value=value, text=text)
-
-
-@pytest.mark.parametrize(
-    ("mode", "values"), [("min", [0.5, 0.1, 0.3, 0.4, float("nan")]), ("max", [0.5, 0.9, 0.3, 0.2, 0.1])]
-)
-def test_the_best_and_the_last_two_are_kept(tmp_path: Path, mode: Any, values: list[float]) -> None:
-    infos = [write(tmp_path, n, value) for n, value in enumerate(values, start=1)]
-    left = checkpoints.prune(infos, keep=1, mode=mode)
-    assert [info.number for info in left] == [2, 4, 5]
-    assert checkpoints.find(tmp_path)[0].number == 2
-    assert len(list((tmp_path / checkpoints.FOLDER).iterdir())) == 6
 
 
 def test_a_corrupt_file_is_passed_over_and_without_a_whole_one_there_is_none(tmp_path: Path) -> None:

@@ -102,24 +102,6 @@ def test_an_autoscaler_is_known_by_the_keys_of_its_version(monkeypatch, status, 
     assert names.has_autoscaler() is may_grow
 
 
-def test_the_node_of_a_process_has_a_session_folder(monkeypatch):
-    from ray._private import worker
-    from ray._private.node import Node
-
-    assert parameters(Node.get_session_dir_path) == ["self"]
-    monkeypatch.setattr(worker, "_global_node", SimpleNamespace(get_session_dir_path=lambda: "/tmp/session"))
-    assert names.session_folder() == "/tmp/session"
-
-
-def test_ray_takes_what_a_local_one_is_started_with():
-    import ray
-    from ray._private import worker
-
-    documented = inspect.getdoc(ray.init) or ""
-    assert all(name in documented for name in names.LOCAL_RAY)
-    assert Path(worker.__file__).read_text().count('kwargs.pop("_system_config"') == 1
-
-
 def test_variables_of_the_environment():
     from ray._private.runtime_env import constants
     from ray.tune.constants import TUNE_ENV_VARS

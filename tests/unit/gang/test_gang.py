@@ -26,7 +26,6 @@ from tunelight.gang.worker import TrialBox
 from tunelight.messages import Continue, Ended, Event, Report, Saved
 from tunelight.policies import FailurePolicy
 from tunelight.resources import Reservation
-from tunelight.trial.trainable import GangLog
 
 
 def two_seats(monkeypatch: pytest.MonkeyPatch) -> Gang:
@@ -182,32 +181,6 @@ def test_rank_0_hurries_once_the_others_have_heard_however_late_they_answer(two:
     polls.asked[3].answer = [Report(2, {"loss": 1.0})]
     gang.next_event()
     assert [call.rank for call in polls.asked[4:]] == [0, 0], "told to hurry, and asked for the next events"
-
-
-# --- what a head tells of the workers that its trial holds ------------------------------------------------
-
-
-def gang_of(*pids: int, met_at: float, trials: int = 1) -> Any:
-    places = [Location("abcdef0123", "10.0.0.1", pid, "host") for pid in pids]
-    return SimpleNamespace(size=len(pids), locations=places, met_at=met_at, warm=trials > 1, name="g1")
-
-
-def test_it_is_told_once_who_trains_and_again_when_a_worker_is_replaced_or_the_size_changes() -> None:
-    log = GangLog(clock=lambda: 100.0)
-    assert log.news(gang_of(met_at=0.0)) is None
-    log.begin()
-    assert log.news(gang_of(1, 2, met_at=106.0)) == {
-        "gang": "g1",
-        "nodes": ("host#abcdef", "host#abcdef"),
-        "warm": False,
-        "began": 100.0,
-        "ready": 106.0,
-    }
-    assert log.news(gang_of(1, 2, met_at=106.0)) is None
-    for pids in ((1, 3), (1, 3, 4)):
-        news = log.news(gang_of(*pids, met_at=150.0))
-        assert news is not None
-        assert (len(news["nodes"]), news["began"], news["ready"]) == (len(pids), 150.0, 150.0)
 
 
 # --- reports that need no answer are sent together, and nothing that someone waits for is held back -------

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from tunelight.errors import TrainFunctionError
-from tunelight.gang.parcel import Code, Packed, check_picklable, heavy, pack, unpack, unpack_view
+from tunelight.gang.parcel import Code, Packed, check_picklable, heavy, pack, unpack
 
 MB = 2**20
 FEW, MANY = 100, 5000  # numbers of a tensor whose memory stays inside the pickle, and of one whose memory does not
@@ -98,14 +98,6 @@ def test_what_is_packed_is_pickled_out_of_band_itself_unless_it_is_small():
     packed = pack([torch.arange(FEW), np.arange(FEW)])
     assert (packed.storages, packed.buffers) == ([], [])
     assert [part.sum() for part in unpack(packed)] == [4950, 4950]
-
-
-def test_a_view_of_the_store_is_no_copy_either():
-    stored = as_stored(pack(torch.arange(MANY)))
-    tensor, place = unpack_view(stored), stored.storages[0].ctypes.data
-    assert tensor.data_ptr() == place
-    del stored  # the view keeps the memory
-    assert torch.equal(tensor, torch.arange(MANY))
 
 
 # --- the same again ---------------------------------------------------------------------------------------

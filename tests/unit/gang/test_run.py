@@ -49,13 +49,14 @@ def report(number: int, saved: bool = True) -> Report:
 
 
 class ScriptedGang:
-    """Every start plays the next list of events."""
+    """Every start plays the next list of events; ``late`` is what a failure finds on its way."""
 
-    def __init__(self, *starts: Sequence[Event], size: int = 2, wanted: int = 2) -> None:
+    def __init__(self, *starts: Sequence[Event], late: Sequence[Event] = (), size: int = 2, wanted: int = 2) -> None:
         self.spec = GangSpec(Reservation(size, least=1, most=wanted))
         self.size, self.arrived = size, 0
         self.trials = self._serial = 0
         self.seats: list[int | None] = []
+        self.late: list[Event] = list(late)
         self.starts: list[Start] = []
         self.answers: list[Any] = []
         self.broken = self.hurried = 0
@@ -100,7 +101,7 @@ class ScriptedGang:
 
     def fail(self, first: WorkerError) -> tuple[WorkerError, list[Event]]:
         self._events.clear()
-        return first, []
+        return first, self.late
 
     def finish(self, reason: str = "") -> list[Event]:
         late = list(self._events)
@@ -290,6 +291,16 @@ def test_only_the_answer_to_the_order_to_leave_makes_a_run_leave() -> None:
     assert numbers(run) == [1, 2]
     assert len(gang.starts) == 1
     assert run.resume == info(2)  # a checkpoint counts, whoever asked for it
+
+
+def test_a_report_that_is_read_after_a_restart_does_not_take_the_trial_back() -> None:
+    failed = Ended(1, error=error())
+    gang = ScriptedGang([failed], [report(3), failed], [Ended(0)], late=[report(1), report(2)])
+    run, *_ = play(gang)
+    run.next_event()
+    gang.late = []
+    assert numbers(run) == [2, 3]
+    assert [start.resume for start in gang.starts] == [None, info(2), info(3)]
 
 
 def test_what_a_start_that_failed_has_handed_in_is_no_part_of_the_result() -> None:

@@ -79,30 +79,19 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     one.leave()
 
 
-@pytest.fixture
-def abort_until(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], threading.Event]:
-    """Return a function that makes the group NCCL's, whose abort is waited for so long; it lasts until an event."""
-
-    def until(limit_s: float) -> threading.Event:
-        event = threading.Event()
-
-        def abort() -> None:
-            assert event.wait(60)
-            dist.destroy_process_group()
-
-        monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
-        monkeypatch.setattr(torch_group, "abort_process_group", abort)
-        monkeypatch.setattr(torch_group, "_ABORT_LIMIT_S", limit_s)
-        return event
-
-    return until
-
-
 def test_the_error_of_a_rank_is_told_before_nccl_has_ended_its_connections(
-    worker: Any, tmp_path: Path, abort_until: Callable[[float], threading.Event]
+    worker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They may end only once the head, by this error, has ended the other ranks of the node."""
-    told = abort_until(60)
+    told = threading.Event()
+
+    def abort() -> None:
+        assert told.wait(60)
+        dist.destroy_process_group()
+
+    monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
+    monkeypatch.setattr(torch_group, "abort_process_group", abort)
+    monkeypatch.setattr(torch_group, "_ABORT_LIMIT_S", 60)
 
     def train(config: Any) -> None:
         raise RuntimeError("CUDA out of memory")
@@ -132,22 +121,6 @@ def test_a_trial_begins_with_its_own_rank_and_train_objects_may_have_any_attribu
             tl.report({"loss": 1.0})
 
     assert end_of(begin(worker, Train(), 1, tmp_path)).error is None
-
-
-def test_a_worker_whose_connections_do_not_end_is_not_used_again(
-    worker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, abort_until: Callable[[float], threading.Event]
-) -> None:
-    end = abort_until(0.05)
-
-    def train(config: Any) -> None:
-        raise ValueError("shapes do not fit")
-
-    assert end_of(begin(worker, train, 1, tmp_path)).error is not None
-    try:
-        assert worker.leave() == ("connections to other ranks that did not end",)
-    finally:
-        end.set()
-        monkeypatch.setattr(torch_group, "_ABORT_LIMIT_S", 60)
 
 
 @pytest.mark.parametrize("strategy", ["auto", "the gang's"])
@@ -508,17 +481,6 @@ def test_an_error_that_is_kept_keeps_no_tensor_of_the_code_that_raised_it(trial:
 
     assert trial(fails) == ()
     assert mine.cuda.memory_allocated(0) == 0
-
-
-def test_what_a_trial_holds_until_it_has_been_cleaned_up_goes_before_the_next(trial: Any, mine: Any) -> None:
-    mine.STREAMS = []
-
-    def trains(config: Any) -> None:
-        of_user().STREAMS.append(weakref.ref(sys.stdout))
-
-    for _ in range(3):
-        assert trial(trains) == ()
-    assert [one() is not None for one in mine.STREAMS[:2]] == [False, False]
 
 
 def test_a_global_that_each_trial_replaces_counts_once_although_it_is_a_cycle(trial: Any, mine: Any) -> None:

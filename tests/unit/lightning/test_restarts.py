@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import random
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +169,17 @@ def fits(nets: list[Net], stages: tuple[int, ...] = (0, 1), **given: Any) -> Non
         trainer(2).fit(nets[-1], loader(), loader(), **given)
 
 
+def test_fits_before_the_one_that_goes_on_are_repeated_without_reports(trial: Trial) -> None:
+    nets: list[Net] = []
+    whole = trial(lambda: fits(nets))
+    again = trial(lambda: fits(nets), whole.checkpoints[3])
+    assert (whole.error, again.error) == (None, None)
+    assert [net.epochs for net in nets] == [[0, 1], [0, 1], [0, 1], [1]]
+    assert again.numbers == [4]
+    assert again.values("val_loss") == whole.values("val_loss")[3:]
+    assert again.checkpoints.keys() == {1, 2, 3, 4}
+
+
 def test_what_is_reported_before_the_first_fit_is_not_reported_again(trial: Trial) -> None:
     def train() -> None:
         tl.report({"val_loss": 9.0})
@@ -253,21 +266,41 @@ def test_what_hooks_draw_at_an_epoch_s_start_is_drawn_again(trial: Trial, reload
     assert torch.equal(nets[0].head.weight, nets[1].head.weight)
 
 
-class Within(pl.Callback):
-    """Runs another Trainer at the start of each epoch, as an online probe does."""
+@pytest.mark.parametrize("how", ["fit", "find a rate"])
+def test_a_trainer_inside_a_fit_is_no_fit_of_the_trial(trial: Trial, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    monkeypatch.setenv("PL_GLOBAL_SEED", "1")  # as in a worker
+    monkeypatch.setenv("PL_SEED_WORKERS", "0")
+    draws: list[list[float]] = []
 
-    def __init__(self, run: Callable[[], object]) -> None:
-        self.run = run
+    class Probing(Net):
+        def on_train_epoch_start(self) -> None:
+            super().on_train_epoch_start()
+            inner, probe = trainer(2, pl.Callback(), limit_val_batches=1), Net(stage=7)
+            if how == "fit":
+                inner.fit(probe, loader(), loader())
+            else:
+                import_module(f"{pl.__name__}.tuner").Tuner(inner).lr_find(probe, loader(), loader(), num_training=5)
 
-    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.run()
+        def on_train_epoch_end(self) -> None:
+            draws[-1].append(random.random())
+
+    def train() -> None:
+        draws.append([])
+        trainer(4).fit(Probing(), loader(), loader())
+
+    whole = trial(train)
+    again = trial(train, whole.checkpoints[2])
+    assert (whole.error, again.error, again.numbers) == (None, None, [3, 4])
+    assert again.values("val_loss") == whole.values("val_loss")[2:]
+    assert draws[1] == draws[0][2:]
 
 
 def test_what_a_trainer_inside_a_fit_reports_has_no_checkpoint(trial: Trial) -> None:
-    def probe() -> None:
-        trainer(1).fit(Net(stage=7), loader(), loader())
+    class Probing(Net):
+        def on_train_epoch_start(self) -> None:
+            trainer(1).fit(Net(stage=7), loader(), loader())
 
-    whole = trial(lambda: trainer(2, callbacks=[Within(probe)]).fit(Net(), loader(), loader()))
+    whole = trial(lambda: trainer(2).fit(Probing(), loader(), loader()))
     assert whole.error is None
     assert whole.numbers == [1, 2, 3, 4]
     assert whole.checkpoints.keys() == {2, 4}

@@ -204,17 +204,6 @@ def test_training_code_knows_a_pause_from_a_stop(make: Make, heads: Heads, folde
     assert reason.read_text() == "paused"
 
 
-def test_a_pause_without_a_way_to_write_a_checkpoint_is_an_error_on_resume(
-    make: Make, heads: Heads, folder: Path
-) -> None:
-    one = make(reporting)
-    one.step()
-    one.save_checkpoint(str(folder))
-    heads.reset(one, {})
-    with pytest.raises(CheckpointError, match="no checkpoint of it is left"):
-        heads.restore(one, folder)
-
-
 def wait_for_checkpoint(trial_dir: Path, number: int) -> None:
     """Wait until the checkpoint of a report, which a thread writes, is whole."""
     until(lambda: number in [one.number for one in checkpoints.find(trial_dir)], 10)

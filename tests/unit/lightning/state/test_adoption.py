@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from tests.kit.training import QUIET
 from tunelight.compat.lightning import pl
 from tunelight.extras.horovod.strategy import _scale as scale
-from tunelight.lightning.state.adoption import TrainerExchange, plain_values, put_values
+from tunelight.lightning.state.adoption import TrainerExchange, put_values
 
 
 class Net(pl.LightningModule):
@@ -158,14 +158,6 @@ def test_what_the_module_adds_to_a_checkpoint_comes_along() -> None:
     parent.lightning_module.average = 3.0  # type: ignore[assignment]
     TrainerExchange(child).take(TrainerExchange(parent).give(), {}, {})
     assert child.lightning_module.average == 3.0
-
-
-def test_a_checkpoint_holds_plain_values_only() -> None:
-    import numpy as np
-
-    config = {"model": {"lr": np.float64(0.1), "kind": "a"}, "made": object(), "n": 3}
-    assert plain_values(config) == {"model.lr": 0.1, "model.kind": "a", "n": 3}
-    assert type(plain_values(config)["model.lr"]) is float
 
 
 class Two(pl.LightningModule):

@@ -100,15 +100,6 @@ def test_what_changed_comes_into_the_driver_s_own_objects(here: Side) -> None:
     assert here.callbacks[0].own is model.own
 
 
-def test_weights_that_are_not_the_model_s_come_back_in_place(here: Side) -> None:
-    there, weight = here.sent(), here.callbacks[0].average.weight
-    with torch.no_grad():
-        there.callbacks[0].average.weight.fill_(3)
-    here.take(there)
-    assert here.callbacks[0].average.weight is weight
-    assert weight.unique().tolist() == [3]
-
-
 def test_what_is_frozen_and_what_is_gone(here: Side) -> None:
     there = here.sent()
     there.model.layer.bias.requires_grad_(False)
@@ -151,16 +142,6 @@ def test_what_would_not_unpickle_is_said_and_the_rest_comes(here: Side) -> None:
         here.take(there)
     assert here.model.array.sum() == 3
     assert not hasattr(here.model, "proxy")
-
-
-def test_a_lazy_layer_of_a_callback_s_own_is_made() -> None:
-    here = Side(Net(), [Averaging(Net())])
-    here.callbacks[0].lazy = nn.LazyLinear(2)
-    here = Side(here.model, here.callbacks)
-    there = here.sent()
-    there.callbacks[0].lazy(torch.zeros(1, 3))
-    here.take(there)
-    assert torch.equal(here.callbacks[0].lazy.weight, there.callbacks[0].lazy.weight)
 
 
 def test_what_torch_and_lightning_put_into_a_module_stays_on_its_side(here: Side) -> None:
@@ -217,16 +198,6 @@ def test_what_a_callback_leaves_out_stays_on_its_side(kind: Any) -> None:
     assert here.callbacks[0].lock.acquire(blocking=False)
 
 
-def test_a_model_that_refers_to_itself_ends(here: Side) -> None:
-    here.model.own.model = here.model
-    here.model.own.lines.append(here.model.own.lines)
-    here = Side(here.model, [])
-    there = here.sent()
-    there.model.own.name = "mine"
-    here.take(there)
-    assert (here.model.own.model is here.model, here.model.own.name) == (True, "mine")
-
-
 # --- weights into a model ---------------------------------------------------------------------------------
 
 
@@ -263,12 +234,6 @@ def test_weights_come_back(model, trained):
     assert model.weight is parameter
     assert model.weight.dtype == trained.weight.dtype
     assert torch.equal(model.weight, trained.weight)
-
-
-def test_a_layer_that_stayed_lazy_is_nothing_to_warn_of():
-    model = nn.LazyLinear(3)
-    copy_into(model, came_back(nn.LazyLinear(3)))
-    assert model.has_uninitialized_params()
 
 
 def test_what_was_none_is_made():

@@ -106,25 +106,6 @@ def test_each_fit_of_a_trial_has_a_run_of_its_own_in_a_shared_folder(tmp_path: P
     }
 
 
-def test_rows_that_were_counted_are_not_read_again(tmp_path: Path) -> None:
-    trainer, logger = start(tmp_path, resume=False)
-    write(logger, range(100))
-    assert loggers.rows(trainer) == {0: 100}
-    file = Path(logger.log_dir, "metrics.csv")
-    head, *lines = file.read_bytes().splitlines(keepends=True)
-    file.write_bytes(head + b" " * len(b"".join(lines)))
-    write(logger, range(100, 103))
-    assert loggers.rows(trainer) == {0: 103}
-    file.write_bytes(head + b"".join(lines))
-    write(logger, range(3), name="another")  # for which Lightning writes all of them anew
-    assert loggers.rows(trainer) == {0: 103}
-
-
-def test_a_version_that_was_given_stays(tmp_path: Path) -> None:
-    logger = take(CSVLogger(tmp_path / "all", version="mine"), session_of(tmp_path / "sweep" / "trial_0"))
-    assert logger.version == "mine"
-
-
 class Module:
     def __init__(self, own: bool) -> None:
         self._log_hyperparams = own

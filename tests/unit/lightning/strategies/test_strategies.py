@@ -72,12 +72,6 @@ def test_wrong_arguments_of_one_kind(kind: Any, given: Any, message: str) -> Non
         kind(**given)
 
 
-@needs_horovod
-def test_hosts_times_slots_is_the_number_of_workers() -> None:
-    strategy = tl.HorovodRayStrategy(num_hosts=2, num_slots=3)
-    assert (strategy.workers.number, strategy.workers.hosts, strategy.world_size) == (6, 2, 6)
-
-
 def test_cpus_and_gpus_among_the_resources_win() -> None:
     with pytest.warns(UserWarning, match="NCCL cannot"):
         workers = tl.RayStrategy(2, 4, True, None, {"CPU": 0.5, "GPU": 0.5, "big": 1}).workers
