@@ -143,6 +143,16 @@ def numbers(run: ResilientRun) -> list[int]:
     return found
 
 
+def test_the_last_report_comes_before_the_error_that_ends_the_trial() -> None:
+    gang = ScriptedGang([Ended(1, error=error())], late=[report(1)])
+    run, *_ = play(gang, FailurePolicy(0))
+    first = run.next_event()
+    assert isinstance(first, Report)
+    with pytest.raises(TrialError, match="gone"):
+        run.next_event()
+    assert not run.running
+
+
 def test_a_restarted_rank_runs_unasked_to_where_it_was() -> None:
     gang: Any = ScriptedGang([report(1), report(2, saved=False), Ended(1, error=error())], [Ended(0)])
     run = ResilientRun(TASK, replace(START, until=1), FailurePolicy(), say=lambda _: None)

@@ -63,15 +63,13 @@ def own(tmp_path: Path) -> CheckpointInfo:
     return CheckpointInfo(str(trained(tmp_path / "own.ckpt", 2)), number=2, fit=0)
 
 
-@pytest.mark.parametrize("job", [False, True])
-def test_a_trial_that_starts_again_goes_on_from_its_own_checkpoint_not_from_the_user_s(
-    fit: Fit, users: Path, own: CheckpointInfo, job: bool
+def test_a_trial_that_starts_again_goes_on_from_its_own_checkpoint_and_says_that_it_passes_over_the_user_s(
+    fit: Fit, users: Path, own: CheckpointInfo
 ) -> None:
-    assert fit(None, users, job=job) == [1, 2]
-    assert fit(own, users, job=job) == [2]
-
-
-def test_a_trial_that_passes_over_the_user_s_checkpoint_says_so(fit: Fit, users: Path, own: CheckpointInfo) -> None:
+    for job in (False, True):
+        assert fit(None, users, job=job) == [1, 2]
+        assert fit(own, users, job=job) == [2]
+    assert fit(own, users, fit=1) == [1, 2], "a fit that wrote none takes the user's"
     notes: list[str] = []
     fit(own, users, notes=notes)
     assert len(notes) == 1
@@ -82,10 +80,6 @@ def test_a_trial_that_passes_over_the_user_s_checkpoint_says_so(fit: Fit, users:
     fit(own, None, notes=notes)
     fit(None, users, notes=notes)
     assert notes == []
-
-
-def test_a_fit_that_wrote_no_checkpoint_of_its_own_takes_the_user_s(fit: Fit, users: Path, own: CheckpointInfo) -> None:
-    assert fit(own, users, fit=1) == [1, 2]
 
 
 class Heard(pl.Callback):

@@ -90,13 +90,6 @@ def test_what_was_adopted_is_the_childs_own_memory() -> None:
     assert all((part == old).all() for part, old in zip(given.storages, before, strict=True))
 
 
-def test_a_model_that_has_other_parameters_frozen_is_left_to_a_restart() -> None:
-    parent, child = fitted(Net()), fitted(Net())
-    child.lightning_module.get_parameter("first.weight").requires_grad_(False)
-    refused = TrainerExchange(child).take(TrainerExchange(parent).give(), BEFORE, BEFORE)
-    assert refused == "the models differ in what is frozen"
-
-
 def test_mutated_values_reach_every_group_in_its_ratio_and_hparams_and_attributes() -> None:
     parent, child = fitted(Net(lr=0.5, momentum=0.5)), fitted(Net())
     config = {"model.lr": 0.3, "momentum": 0.8}
@@ -120,19 +113,18 @@ def test_a_schedule_stays_where_it_was_and_goes_on_from_the_new_rate() -> None:
     assert options(child, "lr")[0] == 0.05
 
 
-def test_another_model_is_refused_and_nothing_is_changed() -> None:
-    parent, child = fitted(Net(width=5)), fitted(Net())
+def test_another_model_and_a_value_that_nothing_takes_in_place_are_refused_and_nothing_is_changed() -> None:
+    parent, other, child = fitted(Net()), fitted(Net(width=5)), fitted(Net())
     before = copy.deepcopy(child.lightning_module.state_dict())
-    why = TrainerExchange(child).take(TrainerExchange(parent).give(), BEFORE, BEFORE)
+    why = TrainerExchange(child).take(TrainerExchange(other).give(), BEFORE, BEFORE)
     assert "first.weight is (4, 2) here and (5, 2) there" in str(why)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in child.lightning_module.state_dict().items())
-
-
-def test_a_value_that_nothing_takes_in_place_is_refused() -> None:
-    parent, child = fitted(Net()), fitted(Net())
     for key in ("dropout", "data.lr", "width"):
         why = TrainerExchange(child).take(TrainerExchange(parent).give(), {**BEFORE, key: 1}, {**BEFORE, key: 2})
         assert key in str(why)
+    child.lightning_module.get_parameter("first.weight").requires_grad_(False)
+    why = TrainerExchange(child).take(TrainerExchange(parent).give(), BEFORE, BEFORE)
+    assert why == "the models differ in what is frozen"
+    assert all(torch.equal(tensor, before[name]) for name, tensor in child.lightning_module.state_dict().items())
 
 
 def test_a_module_with_on_adopt_takes_what_is_not_built_once() -> None:
