@@ -94,31 +94,18 @@ def test_what_checkpoints_cost_stays_under_their_share_of_the_time() -> None:
 # -- in the background
 
 
-def test_training_goes_on_while_a_checkpoint_is_written_and_the_head_hears_of_it_then(tmp_path: Path) -> None:
-    one, gate = One(tmp_path), threading.Event()
-    assert one.write(1, after(gate)) is None
-    assert one.posted == []
-    assert checkpoints.find(tmp_path) == []  # there is a draft, or nothing yet
-    gate.set()
-    one.writer.settle()
-    (event,) = one.posted
-    assert event.checkpoint is not None
-    assert checkpoints.is_valid(event.checkpoint)
-    assert checkpoints.find(tmp_path) == [event.checkpoint]
-    assert one.writer.written(1) == event.checkpoint
-    assert one.writer.written(2) is None
-
-
 def test_the_next_one_waits_for_the_one_before_unless_a_hanging_storage_makes_that_dear(tmp_path: Path) -> None:
     one, gate = One(tmp_path / "a"), threading.Event()
-    one.write(1, after(gate))
+    assert one.write(1, after(gate)) is None
+    assert (one.posted, checkpoints.find(tmp_path / "a")) == ([], []), "training goes on meanwhile"
     timer = threading.Timer(0.1, gate.set)
     timer.start()
     assert one.writer.admit()
     assert [event.checkpoint and event.checkpoint.number for event in one.posted] == [1]
     one.write(2, weights)
     one.writer.settle()
-    assert [event.checkpoint and event.checkpoint.number for event in one.posted] == [1, 2]
+    assert [event.checkpoint for event in one.posted] == checkpoints.find(tmp_path / "a")
+    assert [one.writer.written(number) for number in (1, 2)] == [None, checkpoints.find(tmp_path / "a")[1]]
     timer.join()
     one, gate = One(tmp_path / "b", blocked_s=FREE_S - 0.05), threading.Event()
     one.write(1, after(gate))

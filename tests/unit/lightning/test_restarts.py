@@ -293,6 +293,7 @@ def test_a_trainer_inside_a_fit_is_no_fit_of_the_trial(trial: Trial, monkeypatch
     assert (whole.error, again.error, again.numbers) == (None, None, [3, 4])
     assert again.values("val_loss") == whole.values("val_loss")[2:]
     assert draws[1] == draws[0][2:]
+    assert len(set(draws[0])) == 4, "the outer fit draws on"
 
 
 def test_what_a_trainer_inside_a_fit_reports_has_no_checkpoint(trial: Trial) -> None:

@@ -234,14 +234,6 @@ def test_a_group_is_kept_from_trial_to_trial_and_one_that_the_trial_destroys_is_
     assert world() is None
 
 
-def test_a_group_that_a_failed_trial_left_is_freed(group: TorchGroup) -> None:
-    world = weakref.ref(dist.group.WORLD)
-    group.leave()
-    assert world() is not None
-    group.tidy()
-    assert world() is None
-
-
 @pytest.mark.parametrize("backend", ["nccl", "cpu:gloo,cuda:nccl"])
 def test_a_group_of_nccl_s_is_left_without_its_peers_and_without_waiting(
     group: TorchGroup, monkeypatch: pytest.MonkeyPatch, backend: str

@@ -14,30 +14,13 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import tunelight as tl
 from tests import flavours
 from tests.kit import tasks
-from tests.kit.training import QUIET
+from tests.kit.training import QUIET, TwoLayers
 from tunelight.compat.lightning import Callback, pl
 from tunelight.session import session
 
 X = torch.randn(32, 4, generator=torch.Generator().manual_seed(0))
 Y = X.sum(1, keepdim=True)
 ROWS = TensorDataset(X, Y)
-
-
-class Model(pl.LightningModule):
-    def __init__(self, lr: float = 0.1) -> None:
-        super().__init__()
-        torch.manual_seed(1)
-        self.net = torch.nn.Linear(4, 1)
-        self.lr = lr
-
-    def loss(self, batch: Any) -> torch.Tensor:
-        return torch.nn.functional.mse_loss(self.net(batch[0]), batch[1])
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        return self.loss(batch)
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.SGD(self.parameters(), lr=self.lr)
 
 
 class Stream(IterableDataset[Any]):
@@ -102,7 +85,7 @@ def same(
     ids=str,
 )
 def test_turns_are_one_batch_to_the_trainer(fit: Fit, given: Any) -> None:
-    same(fit, Model, sized, 4, **given)
+    same(fit, TwoLayers, sized, 4, **given)
 
 
 class Sharpness(torch.optim.SGD):
@@ -123,7 +106,7 @@ class Sharpness(torch.optim.SGD):
 
 
 def test_an_optimizer_that_runs_a_step_twice_has_the_same_batch_twice(fit: Fit) -> None:
-    class Twice(Model):
+    class Twice(TwoLayers):
         def configure_optimizers(self) -> Any:
             return Sharpness(self.parameters(), lr=self.lr)
 
@@ -136,7 +119,7 @@ def test_a_scaled_loss_is_scaled_back_once_a_step(fit: Fit, scale: float) -> Non
     models, scales = [], []
     for turns in (1, 4):
         scaler = torch.amp.GradScaler("cpu", init_scale=scale)
-        models.append(Model())
+        models.append(TwoLayers(lr=0.01))
         plugin = flavours.module("plugins").MixedPrecision("16-mixed", "cpu", scaler)
         fit(models[-1], sized(8 // turns), turns, plugins=[plugin], max_epochs=6)
         scales.append(scaler.get_scale())
@@ -149,7 +132,7 @@ def test_a_scaled_loss_is_scaled_back_once_a_step(fit: Fit, scale: float) -> Non
     "given", [{}, {"max_epochs": 3}, {"limit_train_batches": 2, "max_epochs": 2}, {"max_steps": 3}]
 )
 def test_turns_of_a_stream_are_one_batch_though_the_next_one_is_drawn(fit: Fit, turns: int, given: Any) -> None:
-    same(fit, Model, lambda batch: DataLoader(Stream(), batch), turns, **given)
+    same(fit, TwoLayers, lambda batch: DataLoader(Stream(), batch), turns, **given)
 
 
 @pytest.mark.parametrize("mode", ["max_size", "max_size_cycle", "min_size"])
@@ -157,7 +140,7 @@ def test_turns_of_a_stream_are_one_batch_though_the_next_one_is_drawn(fit: Fit, 
 def test_several_loaders_of_different_lengths(fit: Fit, mode: str, stream: bool) -> None:
     combined = flavours.module("utilities.combined_loader").CombinedLoader
 
-    class Two(Model):
+    class Two(TwoLayers):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             losses = [self.loss(one) for one in batch.values() if one is not None]
             return torch.stack(losses).mean()
@@ -187,7 +170,7 @@ class Heard(Callback):
 @pytest.mark.parametrize("turns", [2, 4, 8])
 @pytest.mark.parametrize("sync", [False, True])
 def test_the_loss_of_a_step_is_the_whole_batch_s(fit: Fit, turns: int, sync: bool) -> None:
-    class Logs(Model):
+    class Logs(TwoLayers):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             loss = self.loss(batch)
             self.log("loss", loss, on_step=True, on_epoch=True, sync_dist=sync)
@@ -203,7 +186,7 @@ def test_the_loss_of_a_step_is_the_whole_batch_s(fit: Fit, turns: int, sync: boo
 @pytest.mark.filterwarnings("ignore:It is recommended to use .self.log")
 @pytest.mark.parametrize("turns", [2, 4])
 def test_hooks_that_log_see_the_gradients_of_the_step_and_leave_the_epoch_s_mean(fit: Fit, turns: int) -> None:
-    class Logs(Model):
+    class Logs(TwoLayers):
         called = 0
 
         def training_step(self, batch: Any, batch_idx: int) -> Any:
@@ -228,7 +211,7 @@ def test_hooks_that_log_see_the_gradients_of_the_step_and_leave_the_epoch_s_mean
 
 
 def test_a_sum_that_is_logged_now_and_then_counts_once_for_each_turn_that_logs_it(fit: Fit) -> None:
-    class Sums(Model):
+    class Sums(TwoLayers):
         def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
             self.log("start", torch.tensor(1.0), on_step=True, on_epoch=False, reduce_fx="sum")
 
@@ -243,7 +226,7 @@ def test_a_sum_that_is_logged_now_and_then_counts_once_for_each_turn_that_logs_i
 
 
 def test_a_turn_without_a_loss_is_left_out_in_a_gang_of_one(fit: Fit) -> None:
-    class Skips(Model):
+    class Skips(TwoLayers):
         calls = 0
 
         def training_step(self, batch: Any, batch_idx: int) -> Any:

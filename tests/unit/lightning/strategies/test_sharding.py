@@ -29,11 +29,8 @@ def test_elements_of_containers_are_blocks_the_deepest_first() -> None:
     assert blocks(model, 100) == [inner[0], other[0]]
     assert blocks(model, 115) == [inner, other[0]]
     assert blocks(model, 1000) == []
-
-
-def test_a_module_that_a_list_has_several_times_is_one_block() -> None:
     layer = nn.Sequential(nn.Linear(10, 10), nn.ReLU())
-    assert blocks(nn.ModuleList([layer] * 3), 100) == [layer[0]]
+    assert blocks(nn.ModuleList([layer] * 3), 100) == [layer[0]], "a module that a list has several times is one"
 
 
 @pytest.fixture

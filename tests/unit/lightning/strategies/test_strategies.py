@@ -12,12 +12,11 @@ from typing import Any
 import cloudpickle
 import pytest
 import torch
-from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import tunelight as tl
 from tests import flavours
-from tests.kit.training import QUIET
+from tests.kit.training import QUIET, TwoLayers
 from tests.marks import needs_horovod
 from tunelight.compat.lightning import CUDAAccelerator, Precision, TorchCheckpointIO, pl
 from tunelight.errors import SettingsError, StrategyError, TrainFunctionError
@@ -88,7 +87,7 @@ def test_without_horovod_its_strategy_says_how_to_get_it(monkeypatch: pytest.Mon
 
 
 def points() -> DataLoader[Any]:
-    return DataLoader(TensorDataset(torch.zeros(4, 2)))
+    return DataLoader(TensorDataset(torch.zeros(4, 4), torch.zeros(4, 1)))
 
 
 COPIES = pytest.mark.parametrize(
@@ -148,25 +147,13 @@ def test_the_copy_of_a_trainer_says_that_a_new_one_is_needed(kind: Any) -> None:
     """Without its launcher it would train in this process alone."""
     trainer = copy.deepcopy(no_trainer(strategy=kind(num_workers=2), max_epochs=1))
     with pytest.raises(StrategyError, match=r"belongs to no Trainer.*Make a new Trainer"):
-        trainer.fit(Small(), points())
-
-
-class Small(pl.LightningModule):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(2, 1)
-
-    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        return torch.as_tensor(self.layer(batch[0]).sum())
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
+        trainer.fit(TwoLayers(), points())
 
 
 def test_a_compiled_model_whose_backend_cannot_be_sent_says_compile() -> None:
-    lock, model = threading.Lock(), Small()
+    lock, model = threading.Lock(), TwoLayers()
     compiled: Any = torch.compile(model, backend=lambda graph, _inputs: (graph.forward, lock)[0])
-    with pytest.raises(TrainFunctionError, match=r"What torch\.compile was told for Small.*self\.net\.compile\(\)"):
+    with pytest.raises(TrainFunctionError, match=r"What torch\.compile was told for TwoLayers.*self\.net\.compile\(\)"):
         no_trainer(strategy=tl.RayStrategy(num_workers=2), max_epochs=1).fit(compiled, points())
     assert "training_step" not in vars(model)  # Lightning's compiled ones are gone again
 
@@ -254,7 +241,7 @@ def test_a_rank_s_trainer_counts_the_devices_of_the_gang(
 def test_a_driver_s_strategy_goes_to_a_rank_with_what_its_trainer_set(kind: Any, join: Any) -> None:
     strategy = kind(num_workers=2, failures=7)
     trainer = no_trainer(strategy=strategy, precision="bf16-true")
-    trainer.strategy.connect(model := Small())
+    trainer.strategy.connect(model := TwoLayers())
     sent = cloudpickle.dumps((trainer, model, strategy.for_ranks()))
     join(kind.backend, gpu=0)
     there, module, state = cloudpickle.loads(sent)
