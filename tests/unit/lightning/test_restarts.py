@@ -322,6 +322,27 @@ def test_a_rate_that_was_found_at_the_fit_s_start_is_not_searched_again(trial: T
     assert again.values("val_loss") == whole.values("val_loss")[1:]
 
 
+def test_what_is_frozen_is_so_after_a_restart(trial: Trial) -> None:
+    class FreezesItself(Net):
+        def on_train_epoch_start(self) -> None:
+            super().on_train_epoch_start()
+            if self.current_epoch == 1:
+                self.backbone.requires_grad_(False)
+
+    nets: list[Net] = []
+
+    def train() -> None:
+        nets.append(FreezesItself())
+        trainer(4, strategy=tl.RayStrategy(find_unused_parameters=True)).fit(nets[-1], loader(), loader())
+
+    whole = trial(train)
+    again = trial(train, whole.checkpoints[3])
+    assert (whole.error, again.error) == (None, None)
+    assert not nets[1].backbone.weight.requires_grad
+    assert torch.equal(nets[0].backbone.weight, nets[1].backbone.weight)
+    assert again.values("val_loss") == whole.values("val_loss")[3:]
+
+
 # -- what a report is not
 
 
@@ -373,6 +394,31 @@ def test_a_report_at_the_fit_s_end_is_not_made_again_behind_it(trial: Trial) -> 
         again = trial(partial(train, behind=behind), whole.checkpoints[numbers[-1]])
         assert (whole.error, again.error) == (None, None)
         assert (whole.numbers, again.numbers) == (numbers, [])
+
+
+def test_random_numbers_and_metrics_of_a_fit_are_there_after_a_restart_from_behind_a_test(trial: Trial) -> None:
+    metrics: list[dict[str, float]] = []
+    drawn: list[float] = []
+
+    class Tested(Net):
+        def test_step(self, batch: Any, index: int) -> None:
+            self.log("test_loss", 0.5, sync_dist=True)
+
+    def train() -> None:
+        net, one = Tested(), trainer(1)
+        one.validate(net, loader(), verbose=False)
+        one.fit(net, loader(), loader())
+        metrics.append({name: value.item() for name, value in one.callback_metrics.items()})
+        one.test(net, loader(), verbose=False)
+        drawn.append(torch.rand(()).item())
+        tl.report({"score": 1.0}, checkpoint=one.save_checkpoint)
+
+    whole = trial(train)
+    again = trial(train, whole.checkpoints[2])
+    assert (whole.error, again.error) == (None, None)
+    assert (whole.numbers, again.numbers) == ([1, 2], []), "only fits report"
+    assert metrics[0] == metrics[1] != {}
+    assert drawn[0] == drawn[1]
 
 
 # --- what a trial's fits keep
