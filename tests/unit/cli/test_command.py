@@ -244,19 +244,6 @@ def test_check_counts_the_cpus_that_ray_would(space, monkeypatch):
     assert "can never hold it" in said
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("model.lr=[1", "not valid YAML"),
-        ("model.depth=3", "takes no argument 'depth'"),
-        ("optimizer.lr=3", "The search space has no key 'optimizer.lr'"),
-        ("model.lr={loguniform: [1e-3, 1]}", "fixes a key to one value"),
-    ],
-)
-def test_a_wrong_set_is_told(space, line, message):
-    assert message in call("check", space, "--set", line, code=BAD_INPUT).stderr
-
-
 def test_set_fixes_keys_changes_settings_and_adds_arguments_of_the_trainer(space):
     words = ["model.lr=1e-3", "trainer.gradient_clip_val=0.5", "mode=max", "metric=val_acc"]
     found = json.loads(call("check", space, "--json", *(part for word in words for part in ("--set", word))).stdout)
@@ -267,15 +254,21 @@ def test_set_fixes_keys_changes_settings_and_adds_arguments_of_the_trainer(space
         assert sample["trainer.gradient_clip_val"] == 0.5
 
 
-def test_a_setting_that_is_given_twice_is_an_error(space):
-    done = call("run", space, "--num-samples", "2", "--set", "num_samples=3", code=BAD_INPUT)
-    assert "--set and by --num-samples" in done.stderr
+WRONG_SETS = {
+    "model.lr=[1": "not valid YAML",
+    "model.depth=3": "takes no argument 'depth'",
+    "optimizer.lr=3": "The search space has no key 'optimizer.lr'",
+    "model.lr={loguniform: [1e-3, 1]}": "fixes a key to one value",
+}
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        *((["check", "space.yaml", "--set", line], message) for line, message in WRONG_SETS.items()),
+        (["run", "space.yaml", "--num-samples", "2", "--set", "num_samples=3"], "--set and by --num-samples"),
         (["resume", "nothing"], "There is no sweep"),
+        (["report", "one", "another"], "A report is of one sweep"),
         (["extend", "nothing"], "No such command 'extend'. Use: tunelight resume SWEEP --num-samples N"),
         ([*PLAN, "4"], "cluster"),
         ([*PLAN, "1x8", "--set", "metric=a"], "A plan does not"),
@@ -325,10 +318,6 @@ def test_report_writes_figures_instead(runs):
     ):  # fmt: skip
         assert message in call("report", "last", "--figures", *words, code=BAD_INPUT).stderr
     assert not (runs / "report.html").exists()
-
-
-def test_a_report_is_of_one_sweep(runs):
-    assert "A report is of one sweep" in call("report", runs, runs, code=2).output
 
 
 def test_json_holds_no_nan(tmp_path, monkeypatch):

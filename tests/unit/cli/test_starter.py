@@ -91,14 +91,8 @@ def test_a_script_gets_a_space_with_domains_around_its_defaults(tmp_path, monkey
         "metric": "val_acc", "mode": "max", "workers": 1,
     }  # fmt: skip
     assert space.settings["script"].endswith("train.py")
-
-
-def test_a_space_that_is_there_is_kept(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text(SCRIPT)
-    (tmp_path / "space.yaml").write_text("mine")
     assert "nothing is overwritten" in call("init", "--script", "train.py", code=BAD_INPUT).stderr
-    assert (tmp_path / "space.yaml").read_text() == "mine"
+    assert (tmp_path / "space.yaml").read_text() == text
 
 
 @pytest.mark.parametrize(

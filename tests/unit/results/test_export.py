@@ -246,6 +246,9 @@ def test_the_command_to_judge_the_copy_is_in_the_file(tmp_path, monkeypatch):
 
 
 def test_a_checkpoint_that_would_run_code_is_not_opened(tmp_path):
+    (tmp_path / "none").mkdir()
+    with pytest.raises(CheckpointError, match="has no checkpoint to copy"):
+        sweep(tmp_path / "none").export_best(tmp_path / "b.yaml", checkpoint=True)
     with pytest.raises(CheckpointError, match="opening it would run code"):
         with_checkpoint(tmp_path, {"state_dict": {}, "object": Writer}).export_best(
             tmp_path / "b.yaml", checkpoint=True
@@ -278,15 +281,11 @@ OBJECTS: dict[str, Any] = {
 OBJECT_CONFIG = {key: pairs[0][0] for key, pairs in OBJECTS.items()}
 
 
-def test_a_file_of_yaml_has_texts_and_references(tmp_path):
-    path = sweep(tmp_path, OBJECT_CONFIG, space_objects=OBJECTS).export_best(tmp_path / "best.yaml", "yaml")
-    told = yaml.safe_load(path.read_text())
+def test_objects_are_texts_and_references_in_yaml_and_named_in_lightning_cli_s_words(tmp_path):
+    results = sweep(tmp_path, OBJECT_CONFIG, space_objects=OBJECTS)
+    told = yaml.safe_load(results.export_best(tmp_path / "best.yaml", "yaml").read_text())
     assert told["config"] == OBJECT_CONFIG
     assert told["objects"] == {key: pairs[0][1] for key, pairs in OBJECTS.items()}
-
-
-def test_objects_are_named_in_lightning_cli_s_words(tmp_path):
-    results = sweep(tmp_path, OBJECT_CONFIG, space_objects=OBJECTS)
     cli = yaml.safe_load(results.export_best(tmp_path / "cli.yaml", "lightning-cli").read_text())
     assert cli["model"] == {"cell": "torch.nn.GRU", "kind": "A", "aug": {"p": 0.5}}
     assert cli["data"] == {"sizes": [1, 2]}
@@ -306,8 +305,3 @@ def test_with_one_worker_it_needs_no_launcher(tmp_path):
 def test_a_masked_secret_is_pointed_out(tmp_path):
     trial = of_script(tmp_path, call={"args": ["--store=s3://me:***@host"]})
     assert "A secret was masked" in trial.export(tmp_path / "best.sh").read_text()
-
-
-def test_without_a_checkpoint_there_is_nothing_to_copy(tmp_path):
-    with pytest.raises(CheckpointError, match="has no checkpoint to copy"):
-        sweep(tmp_path).export_best(tmp_path / "b.yaml", checkpoint=True)

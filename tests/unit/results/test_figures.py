@@ -151,18 +151,6 @@ def test_an_axis_is_logarithmic_only_for_what_is_far_apart(values: Any, wide: bo
     assert is_wide(values) is wide
 
 
-def test_values_that_span_decades_are_drawn_on_a_log_axis(sweep: Sweep, tmp_path: Path) -> None:
-    for best in (1e-3, 1e-2, 1.0):
-        trial = sweep.run()
-        for number, value in enumerate([5.0, best], start=1):
-            sweep.report(trial, number, value)
-    results = SweepResults.load(tmp_path)
-    for made in (history(results), learning_curves(results)):
-        assert (made.layout.yaxis.type, made.layout.yaxis.dtick) == ("log", 1)
-    sweep.report(trial, 3, 0.0)
-    assert learning_curves(SweepResults.load(tmp_path)).layout.yaxis.type == "linear"
-
-
 def test_a_picture_without_kaleido_says_what_to_install(
     results: SweepResults, tmp_path: Path, monkeypatch: Any
 ) -> None:
@@ -184,9 +172,13 @@ def test_a_browser_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: A
     over.set()
 
 
-def test_a_picture_of_an_unknown_kind_is_guessed_at(results: SweepResults, tmp_path: Path) -> None:
+def test_an_unknown_kind_of_picture_metric_or_evaluator_is_guessed_at(results: SweepResults, tmp_path: Path) -> None:
     with pytest.raises(ReportError, match=r"has '.pgn'. Did you mean 'png'\?"):
         write_image(history(results), tmp_path / "a.pgn")
+    with pytest.raises(MetricError, match=r"'los'\. Did you mean 'loss'\? Reported were: loss, seconds_an_epoch"):
+        history(results, metric="los")
+    with pytest.raises(SettingsError, match=r"'fanov'\. Did you mean 'fanova'\? There are: fanova, pedanova"):
+        importances(results, evaluator="fanov")  # type: ignore[arg-type]
 
 
 # --- figures of how results depend on hyperparameters: each mark is a trial, and what is left out is said
@@ -203,13 +195,6 @@ def test_slices_leave_out_who_lacks_the_key(results: SweepResults) -> None:
     assert list(drawn["opt"][0].x) == [results.trials[index].config["opt"] for index in drawn["opt"][1]]
     assert set(drawn["momentum"][1]) == {trial.index for trial in results.trials if "momentum" in trial.config}
     assert [one.type for one in made.select_xaxes()] == [None, "log", None, "category"]
-
-
-def test_importances_of_another_evaluator_are_refused(results: SweepResults) -> None:
-    with pytest.raises(
-        SettingsError, match=r"no evaluator 'fanov'\. Did you mean 'fanova'\? There are: fanova, pedanova"
-    ):
-        importances(results, evaluator="fanov")  # type: ignore[arg-type]
 
 
 def test_a_key_is_drawn_on_the_scale_that_it_was_searched_on(sweep: Sweep, tmp_path: Path) -> None:
@@ -311,8 +296,3 @@ def test_history_of_what_is_to_be_large_rises(tmp_path: Path) -> None:
         sweep.run(value)
     assert list(trace(history(SweepResults.load(tmp_path)), "best so far").y) == [0.5, 0.5, 0.75]
     sweep.callback.close()
-
-
-def test_an_unknown_metric_is_guessed_at(results: SweepResults) -> None:
-    with pytest.raises(MetricError, match=r"'los'\. Did you mean 'loss'\? Reported were: loss, seconds_an_epoch"):
-        history(results, metric="los")

@@ -189,20 +189,12 @@ def test_what_is_no_number_of_repeats_is_refused(value: Any, says: str) -> None:
 # --- the table of backends
 
 
-def test_type_checkers_know_the_names_of_the_table():
-    assert get_args(Backend) == tuple(BACKENDS)
-
-
 @pytest.mark.parametrize("name", BACKENDS)
-def test_a_backend_names_its_strategy_which_the_package_hands_out(name):
+def test_a_backend_names_its_strategy_and_the_group_that_connects_its_ranks(name):
+    required = BACKENDS[name].requires
     strategy = BACKENDS[name].load_strategy()
     assert strategy.backend == name
     assert getattr(tl, BACKENDS[name].strategy_name) is strategy
-
-
-@pytest.mark.parametrize("name", BACKENDS)
-def test_a_backend_names_the_group_that_connects_its_ranks(name):
-    required = BACKENDS[name].requires
     if required is not None and find_spec(required) is None:
         pytest.skip(BACKENDS[name].how_to_get)
     group = group_for(BACKENDS[name].collectives or "gloo")
@@ -214,6 +206,7 @@ def test_a_backend_names_the_group_that_connects_its_ranks(name):
 def test_a_backend_that_is_not_installed_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr(backends, "find_spec", lambda _: None)
     assert check_backend("backend", "ddp") == "ddp"
+    assert get_args(Backend) == tuple(BACKENDS)  # for type checkers
     assert BackendInfo.of_collectives("nccl") is BackendInfo.of_collectives("gloo") is BACKENDS["ddp"]
     with pytest.raises(SettingsError, match=r"backend='horovod': Horovod is not installed.*make horovod"):
         check_backend("backend", "horovod")

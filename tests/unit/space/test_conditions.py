@@ -260,11 +260,6 @@ def test_a_configuration_has_the_objects_and_its_plain_form_their_texts() -> Non
     assert given.objects.restored(plain) == config
 
 
-def test_a_searcher_that_is_used_without_a_sweep_suggests_the_objects() -> None:
-    searcher: Any = tl.OptunaSearcher("tpe", space=space(), metric="loss", mode="min")
-    assert searcher.suggest("00000")["opt"] in Opt
-
-
 def test_an_object_that_no_reference_leads_to_is_told_apart_and_stays_its_text() -> None:
     first, second = (lambda x: x), (lambda x: -x)
     given = tl.SearchSpace({"act": tl.choice([first, second])})

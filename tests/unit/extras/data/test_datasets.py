@@ -100,6 +100,13 @@ def test_files_are_looked_at_before_ray_starts(tmp_path: Path):
         check_sources(source, 2)
     with pytest.raises(DataError, match="there is no such file or folder"):
         check_sources({"val": {"parquet": str(tmp_path / "x")}}, 2)
+    (tmp_path / "types").mkdir()
+    for number, values in enumerate(([1, 2], [0.5, 2.5])):
+        write(tmp_path / "types" / f"{number}.parquet", a=values)  # type: ignore[arg-type]
+    check_sources({"train": {"parquet": str(tmp_path / "types")}}, 2)
+    write(tmp_path / "types" / "2.parquet", a=["x"])  # type: ignore[list-item]
+    with pytest.raises(DataError, match=r"unequal types: a is int64 in .*0\.parquet, and string in .*2\.parquet"):
+        check_sources({"train": {"parquet": str(tmp_path / "types")}}, 2)
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -133,15 +140,6 @@ def test_a_path_that_a_node_cannot_read_is_told_with_that_node(
     with nullcontext() if there else pytest.raises(DataError, match=r"only the driver's node can read: node busy \("):
         _check_reach("train", [str(tmp_path), "s3://bucket/x"])
     assert asked == [("b" * 56, str(tmp_path))]
-
-
-def test_columns_of_types_that_do_not_go_together_are_told(tmp_path: Path):
-    write(tmp_path / "0.parquet", a=[1, 2])
-    write(tmp_path / "1.parquet", a=[0.5, 2.5])  # type: ignore[list-item]
-    check_sources({"train": {"parquet": str(tmp_path)}}, 2)
-    write(tmp_path / "2.parquet", a=["x"])  # type: ignore[list-item]
-    with pytest.raises(DataError, match=r"unequal types: a is int64 in .*0\.parquet, and string in .*2\.parquet"):
-        check_sources({"train": {"parquet": str(tmp_path)}}, 2)
 
 
 def test_a_path_that_ray_data_does_not_take_is_told(monkeypatch: pytest.MonkeyPatch):

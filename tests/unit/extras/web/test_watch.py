@@ -202,6 +202,17 @@ def test_a_second_sweep_of_the_folder_finds_the_server_and_a_later_one_has_its_a
     end(first.pid)
     assert server.running(folder_of_one) is None
     assert server.start(folder_of_one) == first.address
+    again = server.running(folder_of_one)
+    assert again is not None
+    end(again.pid)
+    with socket.socket() as other:  # where its port is taken meanwhile it has another, and the same token
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):  # another program was quicker
+            other.bind(("127.0.0.1", first.port))
+            other.listen()
+        elsewhere = server.start(folder_of_one)
+    assert elsewhere != first.address
+    assert elsewhere.partition("token=")[2] == first.token
 
 
 def test_a_server_that_cannot_start_says_why_and_the_sweep_goes_on(
@@ -248,18 +259,3 @@ def test_an_address_that_cannot_be_listened_on_is_an_error() -> None:
         for host, port in (("127.0.0.1", taken.getsockname()[1]), ("no.such.host.invalid", None), ("192.0.2.1", None)):
             with pytest.raises(SettingsError, match=r"cannot listen|is not known"):
                 server._listen(host, port)
-
-
-def test_where_its_port_is_taken_meanwhile_it_has_another_and_the_same_token(folder_of_one: Path) -> None:
-    address = server.start(folder_of_one)
-    first = server.running(folder_of_one)
-    assert first is not None
-    end(first.pid)
-    with socket.socket() as other:
-        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        with contextlib.suppress(OSError):  # another program was quicker
-            other.bind(("127.0.0.1", first.port))
-            other.listen()
-        again = server.start(folder_of_one)
-    assert again != address
-    assert again.partition("token=")[2] == first.token
