@@ -162,7 +162,6 @@ def test_curves_have_ticks_and_grid_lines_and_show_a_value_under_the_pointer(
     said = re.search(r"trial (\d+), epoch 6: ([0-9.]+)", page.point_at_a_curve())
     assert said is not None
     assert float(said[2]) == pytest.approx(sweep.trials[int(said[1])].history[5]["loss"], rel=1e-4)
-    page.picture("hover")
 
 
 def test_a_click_on_a_curve_leads_to_its_trial_and_back(page: SweepPage) -> None:
@@ -211,7 +210,6 @@ def test_a_brush_on_the_parallel_coordinates_leaves_the_other_rows_out(page: Swe
     best = [trial.index for trial in sorted(sweep.trials, key=lambda trial: trial.value or 9)]
     assert 0 < len(kept) < 30
     assert kept == best[: len(kept)]
-    page.picture("brushed")
     page.page.mouse.dblclick(across, axis["y"] + 0.2 * axis["height"])
     page.until(lambda: len(page.column("trial")) == 30, "all of them")
 
@@ -236,7 +234,6 @@ def test_no_page_is_wider_than_its_screen(chromium: Any, address: str, size: str
     assert page.page.evaluate(outside, SIZES[size]["width"]) == []
     page.fits()
     page.page.evaluate("window.scrollTo(0, 0)")
-    page.picture(f"sweep-{size}-{scheme}")
     assert page.said == []
     context.close()
 

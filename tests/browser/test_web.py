@@ -68,11 +68,6 @@ class Window:
         wide, room = self.page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
         assert wide <= room
 
-    def picture(self, name: str) -> None:
-        """Keep a picture where TUNELIGHT_PICTURES names a folder."""
-        if folder := os.environ.get("TUNELIGHT_PICTURES"):
-            Path(folder, f"{name}.png").write_bytes(self.page.screenshot(full_page=True))
-
 
 @contextlib.contextmanager
 def driver(storage: Path, *more: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
@@ -120,7 +115,6 @@ def test_a_person_watches_steers_and_resumes_a_sweep(chromium: Any, tmp_path: Pa
         window.until(lambda: "cut off" in window.text("#cards"), "the death to be seen")
         assert "tunelight resume live" in window.text("#standing")
         assert not window.page.is_visible("#wheel")
-        window.picture("sweep-cut-off")
     with driver(storage, "--resume") as (_, again):
         assert again == address  # and the page that is open goes on with it
         window.until(lambda: "running" in window.text("#cards"), "the sweep to go on")
@@ -131,7 +125,6 @@ def test_a_person_watches_steers_and_resumes_a_sweep(chromium: Any, tmp_path: Pa
         window.until(lambda: "running" not in window.text("#cards"), "the sweep to end")
         window.page.click("nav a")
         window.until(lambda: window.page.locator("#list tbody tr").count() == 2, "both sweeps")
-        window.picture("sweeps")
     assert window.said == []
     assert all(url.startswith((address.split("/sweep")[0], "data:")) for url in window.asked)
     results = SweepResults.load(storage / "live")
@@ -148,7 +141,6 @@ def see_trials_arrive(window: Window) -> None:
     window.until(lambda: int(window.cells("0")[EPOCHS]) >= epochs + 3, "three more reports")
     window.until(lambda: window.page.evaluate(POINTS) > points, "the curves to grow")
     window.fits()
-    window.picture("sweep-running")
 
 
 def stop_a_trial_on_its_page(window: Window) -> None:
@@ -161,7 +153,6 @@ def stop_a_trial_on_its_page(window: Window) -> None:
     assert "accuracy; best" in window.text("#trial")
     assert "tunelight reproduce" in window.text("#trial")
     window.fits()
-    window.picture("trial-running")
     window.page.fill("[data-form=branch] [name=config]", "lr=0.0321")
     window.page.click("[data-form=branch] button")
     window.until(lambda: "begins with the state of trial 00000 after report" in window.text("#answer"), "the branch")

@@ -112,23 +112,6 @@ def test_wrong_calls_are_answered_with_the_valid_choice(recorded):
         assert "Traceback" not in text
 
 
-def test_check_and_plan_run_a_space_s_code_in_a_process_of_its_own(space, tmp_path, capfd):
-    Path("loud.py").write_text("print('{ not the protocol')\ndef train(config): pass\n")
-    Path("space.yaml").write_text("space: {lr: {uniform: [0, 1]}}\ntrain: loud:train\nmetric: loss\nnum_samples: 3\n")
-    answers = call(
-        tmp_path,
-        ("check", {"space": space}),
-        ("check", {"space": space, "settings": {"metrik": "loss"}}),
-        ("plan", {"space": space, "cluster": "2x2", "seconds_per_epoch": 3, "settings": {"max_epochs": 4}}),
-    )
-    (_, checked), (misspelt, said), (_, planned) = answers
-    assert json.loads(checked)["num_samples"] == 3
-    assert misspelt
-    assert "Did you mean 'metric'?" in said
-    assert json.loads(planned), answers
-    assert "not the protocol" not in capfd.readouterr().out
-
-
 OF_SPACE = {
     "lr": {"loguniform": [1e-4, 0.1]},
     "model": {"net": {"choice": ["resnet18.a1_in1k", "x/y.ckpt"]}, "sizes": {"choice": [[1, 2], [3]]}},

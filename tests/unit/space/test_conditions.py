@@ -258,6 +258,8 @@ def test_a_configuration_has_the_objects_and_its_plain_form_their_texts() -> Non
     assert plain["opt"] == f"Opt.{config['opt'].name}"
     assert given.plain_configs([config]) == (plain,)
     assert given.objects.restored(plain) == config
+    alone: Any = tl.OptunaSearcher("tpe", space=space(), metric="loss", mode="min")  # without a sweep
+    assert alone.suggest("00000")["opt"] in Opt
 
 
 def test_an_object_that_no_reference_leads_to_is_told_apart_and_stays_its_text() -> None:

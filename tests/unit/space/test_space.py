@@ -258,6 +258,3 @@ def test_keys_name_their_part(load, key, message):
     space = load(f"space:\n  {key}: {{uniform: [0, 1]}}")
     with pytest.raises(SpaceError, match=rf"space\.yaml:2:3: {key}: .*{message}"):
         space.check_parts(model, None)
-
-
-# --- baselines --------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import gzip
 import io
 import pickle
 import struct
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from PIL import Image
 from pyarrow import parquet
 
 from tunelight.errors import CheckpointError, TunelightError
-from tunelight.extras.digits import DigitsCNN, load_digits
+from tunelight.extras.digits import DigitsCNN, DigitsMissingError, load_digits
 from tunelight.extras.zoo import (
     Cifar10Data,
     DigitsFineTuner,
@@ -203,6 +204,14 @@ def test_missing_images_say_what_and_where_to_get_it(tmp_path):
     (tmp_path / "train.parquet").write_bytes(b"nothing")
     with pytest.raises(ImagesMissingError, match=r"or test\*.parquet"):
         Cifar10Data(tmp_path)
+
+
+def test_missing_scikit_learn_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(DigitsMissingError, match=r"pip install 'tunelight\[demo\]'") as caught:
+        load_digits.__wrapped__(0)
+    assert isinstance(caught.value, TunelightError)
+    assert isinstance(caught.value, ImportError)
 
 
 def test_damaged_images_are_told(tmp_path):
