@@ -8,6 +8,7 @@ import math
 import random
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -44,47 +45,32 @@ def loads(figure: Any) -> dict[str, Any]:
     return found
 
 
-def nobody(sweep: Sweep) -> None:
-    """Leave the sweep without a trial."""
-
-
-def one_that_waits(sweep: Sweep) -> None:
+def hardly_anything(sweep: Sweep) -> Iterator[None]:
+    """Pause where a sweep has nobody, one that waits, NaN alone, one report, two alike, and values of all kinds."""
+    yield
     sweep.add(lr=0.1)
     sweep.step()
-
-
-def one_of_nan(sweep: Sweep) -> None:
+    yield
     sweep.run(math.nan, math.inf, lr=0.1)
-
-
-def one_report(sweep: Sweep) -> None:
-    trial = sweep.run(lr=0.1)
-    sweep.clock.now += 1
-    sweep.report(trial, 1, 0.5)
-
-
-def two_alike(sweep: Sweep) -> None:
+    yield
+    sweep.run(0.5, lr=0.1)
+    yield
     for _ in range(2):
         trial = sweep.run(lr=0.1, nested={"a": [1, 2]})
         sweep.report(trial, 1, 0.5, epoch=None)
-
-
-def odd_values(sweep: Sweep) -> None:
-    """Configurations of all kinds, none alike; one key is a number in some and text in others."""
+    yield
     odd: list[Any] = [None, True, 3, 0.5, "x", [1], {"deep": 1}, 10**400, math.nan]
-    for number, value in enumerate(odd):
-        trial = sweep.run(odd=value, **({"sometimes": number / 10} if number % 2 else {}))
-        sweep.clock.now += 1
-        sweep.report(trial, 1, float(number))
+    for number, value in enumerate(odd):  # one key is a number in some and text in others
+        sweep.run(float(number), odd=value, **({"sometimes": number / 10} if number % 2 else {}))
+    yield
 
 
 @pytest.mark.parametrize("name", FIGURES)
-@pytest.mark.parametrize("make", [nobody, one_that_waits, one_of_nan, one_report, two_alike, odd_values])
-def test_each_figure_draws_also_what_is_hardly_there(sweep: Sweep, tmp_path: Path, name: str, make: Any) -> None:
-    make(sweep)
-    made = FIGURES[name](SweepResults.load(tmp_path))
-    loads(made)
-    assert made.data or made.layout.annotations[0].text
+def test_each_figure_draws_also_what_is_hardly_there(sweep: Sweep, tmp_path: Path, name: str) -> None:
+    for _ in hardly_anything(sweep):
+        made = FIGURES[name](SweepResults.load(tmp_path))
+        loads(made)
+        assert made.data or made.layout.annotations[0].text
 
 
 def test_history_draws_every_trial_and_the_best_so_far(results: SweepResults) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import tunelight as tl
 from tunelight.errors import SettingsError, SpaceError
-from tunelight.extras.scripts.script import Script, _hydra_folders, _set_variables, script_of
+from tunelight.extras.scripts.script import Script, _set_variables, script_of
 from tunelight.extras.scripts.style import Option, find_style, spell
 from tunelight.settings import Settings
 
@@ -60,22 +60,6 @@ def read_script(folder: Path, source: str, space: dict[str, Any], **settings: An
     (folder / "train.py").write_text(source)
     given = Settings(script=str(folder / "train.py"), metric="loss", **settings)
     return script_of(tl.SearchSpace(space), given)
-
-
-@pytest.mark.parametrize(
-    ("style", "args", "words"),
-    [
-        ("hydra", (), ["a=1"]),
-        ("argparse", (), []),
-        ("wandb", ("${args}",), []),
-        ("wandb", ("${args_no_hyphens}",), ["a=1"]),
-    ],
-)
-def test_hydra_s_folder_is_an_argument_where_hydra_reads_them(style: Any, args: tuple[str, ...], words: Any) -> None:
-    script = Script("train.py", args=args, style=style, imported=("hydra",))
-    assert script._reads_overrides is bool(words)
-    assert _hydra_folders(words, "runs/3") == ["hydra.run.dir='runs/3'"]
-    assert _hydra_folders(["++hydra.run.dir=x"], "runs/3") == _hydra_folders(["hydra.sweep.dir=x"], "runs/3") == []
 
 
 ARGPARSE = "import argparse\np = argparse.ArgumentParser()\n"
