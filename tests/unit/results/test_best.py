@@ -170,7 +170,8 @@ def test_table_report_and_command_line_show_each_metric(two: tl.SweepResults) ->
 def test_a_trial_without_one_of_the_metrics_is_not_on_their_front(tmp_path: Path) -> None:
     write_sweep_file(tmp_path, {"metric": ["loss", "acc"], "mode": ["min", "max"]})
     sweep = Sweep(tmp_path)
-    for loss, more in ((1.0, {"acc": 0.9}), (0.25, {}), (float("nan"), {"acc": 1.0}), (0.1, {"acc": 0.1})):
+    reports: list[dict[str, Any]] = [{"acc": 0.9}, {}, {"acc": 1.0}, {"acc": 0.1}]
+    for loss, more in zip((1.0, 0.25, float("nan"), 0.1), reports, strict=True):
         sweep.report(sweep.run(x=1), 1, loss, **more)
     sweep.run(x=1)
     sweep.end()

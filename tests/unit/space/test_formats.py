@@ -31,10 +31,7 @@ metric: {goal: maximize, name: val_acc}
 run_cap: 30
 early_terminate: {type: hyperband, min_iter: 3}
 parameters:
-  optimizer: {values: [adam, sgd]}
-  lr: {distribution: log_uniform_values, min: 1e-5, max: 1e-1}
   layers: {min: 1, max: 4}
-  dropout: {min: 0.1, max: 0.5}
   batch: {distribution: q_log_uniform_values, q: 8, min: 32, max: 256}
   epochs: {value: 5}
 """
@@ -46,10 +43,7 @@ def test_a_sweep_of_wandb_becomes_a_space_with_its_settings(tmp_path):
     (tmp_path / "train.py").touch()
     space = tl.SearchSpace.load(path)
     assert space.describe() == {
-        "optimizer": {"choice": ["adam", "sgd"]},
-        "lr": {"loguniform": [1e-5, 1e-1]},
         "layers": {"randint": [1, 5]},
-        "dropout": {"uniform": [0.1, 0.5]},
         "batch": {"wandb_parameter": {"distribution": "q_log_uniform_values", "min": 32, "max": 256, "q": 8}},
         "epochs": 5,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -43,17 +44,10 @@ class Display:
     def __init__(self) -> None:
         self.outputs: list[str] = []
 
-    def __call__(self, shown: dict[str, Any], **_: Any) -> Handle:
+    def __call__(self, shown: dict[str, Any], **_: Any) -> Any:
+        index = len(self.outputs)
         self.outputs.append(shown["text/plain"])
-        return Handle(self.outputs, len(self.outputs) - 1)
-
-
-class Handle:
-    def __init__(self, outputs: list[str], index: int) -> None:
-        self._outputs, self._index = outputs, index
-
-    def update(self, shown: dict[str, Any], **_: Any) -> None:
-        self._outputs[self._index] = shown["text/plain"]
+        return SimpleNamespace(update=lambda shown, **_: self.outputs.__setitem__(index, shown["text/plain"]))
 
 
 def test_a_bar_is_drawn_in_place_and_lines_are_written(capsys: pytest.CaptureFixture[str]) -> None:
