@@ -131,6 +131,14 @@ def test_optimizer_states_of_no_fit_are_an_error() -> None:
         strategy.optimizer_states()
 
 
+def test_slots_of_one_host_share_its_bundle() -> None:
+    strategy = tl.HorovodRayStrategy(num_hosts=1, num_slots=2)
+    with strategy:
+        one = trainer(strategy)
+        one.fit(Small(), data())
+        assert one.world_size == 2
+
+
 def test_a_strategy_of_another_trainer_is_refused() -> None:
     strategy = tl.RayStrategy(num_workers=2)
     first = trainer(strategy)
