@@ -170,12 +170,13 @@ def test_what_a_borrowed_step_logs_is_taken_back() -> None:
     logged(results, "mean", 9.0)
     logged(results, "sum", 9.0, torch.sum)
     logged(results, "max", 9.0, torch.max)
+    logged(results, "min", 9.0, torch.min)
     logged(results, "own", 9.0, sync=False)
     back()
     metrics = {metric.meta.name: metric for metric in results.values()}
     assert metrics["before"].compute() == 3
     assert metrics["sum"].compute() == 0
-    assert metrics["max"].compute() == float("-inf")
+    assert (metrics["max"].compute(), metrics["min"].compute()) == (float("-inf"), float("inf"))
     assert metrics["own"].compute() == 9  # a mean of nothing would be NaN
     assert (metrics["mean"].value, metrics["mean"].cumulated_batch_size) == (0, 0)
     assert not any(metric.has_reset for metric in metrics.values())  # all ranks reduce the same keys

@@ -169,29 +169,15 @@ class Heard(Callback):
 @pytest.mark.filterwarnings("ignore:It is recommended to use .self.log")
 @pytest.mark.parametrize("turns", [2, 4, 8])
 @pytest.mark.parametrize("sync", [False, True])
-def test_the_loss_of_a_step_is_the_whole_batch_s(fit: Fit, turns: int, sync: bool) -> None:
-    class Logs(TwoLayers):
-        def training_step(self, batch: Any, batch_idx: int) -> Any:
-            loss = self.loss(batch)
-            self.log("loss", loss, on_step=True, on_epoch=True, sync_dist=sync)
-            return loss
-
-    whole, split = Heard("loss_step"), Heard("loss_step")
-    first = fit(Logs(lr=0.0), sized(8), callbacks=[whole])
-    second = fit(Logs(lr=0.0), sized(8 // turns), turns, callbacks=[split])
-    assert split.values == [pytest.approx(each, rel=1e-5) for each in whole.values]
-    assert float(second.callback_metrics["loss_epoch"]) == pytest.approx(float(first.callback_metrics["loss_epoch"]))
-
-
-@pytest.mark.filterwarnings("ignore:It is recommended to use .self.log")
-@pytest.mark.parametrize("turns", [2, 4])
-def test_hooks_that_log_see_the_gradients_of_the_step_and_leave_the_epoch_s_mean(fit: Fit, turns: int) -> None:
+def test_what_is_logged_of_a_step_and_an_epoch_is_the_whole_batch_s_also_by_hooks(
+    fit: Fit, turns: int, sync: bool
+) -> None:
     class Logs(TwoLayers):
         called = 0
 
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             loss = self.loss(batch)
-            self.log("loss", loss, on_step=False, on_epoch=True)
+            self.log("loss", loss, on_step=True, on_epoch=True, sync_dist=sync)
             return loss
 
         def on_before_backward(self, loss: torch.Tensor) -> None:
@@ -202,10 +188,11 @@ def test_hooks_that_log_see_the_gradients_of_the_step_and_leave_the_epoch_s_mean
             norm = torch.cat([one.grad.flatten() for one in self.parameters() if one.grad is not None]).norm()
             self.log("norm", norm, on_step=False, on_epoch=True)
 
-    models = Logs(), Logs()
-    first = fit(models[0], sized(8))
-    second = fit(models[1], sized(8 // turns), turns)
-    for name in ("loss", "norm"):
+    heard, models = [Heard("loss_step"), Heard("loss_step")], [Logs(lr=0.0), Logs(lr=0.0)]
+    first = fit(models[0], sized(8), callbacks=[heard[0]])
+    second = fit(models[1], sized(8 // turns), turns, callbacks=[heard[1]])
+    assert heard[1].values == [pytest.approx(each, rel=1e-5) for each in heard[0].values]
+    for name in ("loss_epoch", "norm"):
         assert float(second.callback_metrics[name]) == pytest.approx(float(first.callback_metrics[name]), rel=1e-4)
     assert models[0].called == models[1].called == 4
 
