@@ -106,6 +106,17 @@ def test_what_a_kept_one_cannot_give_is_an_error(ray):
     assert len(ray.started) == 1
 
 
+def test_a_second_run_starts_on_it_and_one_with_objects_of_the_user_s_stays_however_that_is(ray, monkeypatch):
+    monkeypatch.setattr(local, "KEEP_S", 0.05)
+    mine = local.start(None, 0)
+    mine.rest()
+    assert local.kept() is mine
+    local.start(None, 1, as_it_is=True, stays=True).rest()
+    time.sleep(0.15)
+    assert local.start(None, 1) is mine
+    assert len(ray.started) == 1
+
+
 def test_a_block_keeps_it_ready_and_ends_it(ray, monkeypatch):
     monkeypatch.setattr(local, "KEEP_S", 0.01)
     with tl.ready():
