@@ -58,42 +58,33 @@ def sweep(tmp_path: Path) -> Iterator[Watched]:
 def test_numbers_and_addresses_do_not_make_another_error() -> None:
     said = signature(failure("tensor at 0x1 of 2 GB"))
     assert said == signature(failure("tensor at 0x9b1c of 1e-3 GB", rank=1, node="m"))
-    others: list[dict[str, Any]] = [{"line": 8}, {"type_name": "ValueError"}, {"message": "no such optimizer"}]
-    for other in others:
+    for other in ({"line": 8}, {"type_name": "ValueError"}, {"message": "no such optimizer"}):
         assert said != signature(failure(**{"message": "tensor at 0x7f3a of 3.5 GB", **other}))
+
+
+def ended(first: FirstTrials, *ends: tuple[str, WorkerError]) -> WorkerError | None:
+    """Let trials fail, and return the verdict."""
+    for trial, error in ends:
+        first.begin(trial)
+        first.fail(trial, error)
+    return first.verdict
 
 
 def test_the_first_trials_count_in_the_order_in_which_they_began_but_a_slow_one_is_not_waited_for() -> None:
     first = FirstTrials(2)
-    for trial in "abc":
-        first.begin(trial)
-    first.fail("b", failure())
-    first.fail("c", failure())
-    assert first.verdict is None  # the first still runs, and may report
-    first.fail("a", failure("quite another"))
-    assert first.verdict is None
+    first.begin("a")
+    assert ended(first, ("b", failure()), ("c", failure())) is None  # the first still runs, and may report
+    assert ended(first, ("a", failure("quite another"))) is None
     first = FirstTrials(2)
     first.begin("slow")
-    for trial in "abcde":
-        first.begin(trial)
-        first.fail(trial, failure())
-    assert first.verdict is None
-    first.begin("f")
-    first.fail("f", failure())
-    assert first.verdict == failure()
+    assert ended(first, *((trial, failure()) for trial in "abcde")) is None
+    assert ended(first, ("f", failure())) == failure()
 
 
 def test_a_trial_of_a_lost_worker_is_replaced_by_the_next() -> None:
-    first = FirstTrials(2)
-    for trial in "abc":
-        first.begin(trial)
-    first.fail("a", failure(cause="died"))
-    first.fail("b", failure("out of memory", type_name="OutOfMemoryError"))
-    first.fail("c", failure())
-    assert first.verdict is None
-    first.begin("d")
-    first.fail("d", failure())
-    assert first.verdict == failure()
+    first, out = FirstTrials(2), failure("out of memory", type_name="OutOfMemoryError")
+    assert ended(first, ("a", failure(cause="died")), ("b", out), ("c", failure())) is None
+    assert ended(first, ("d", failure())) == failure()
 
 
 # in a sweep
@@ -180,18 +171,14 @@ def test_a_further_metric_that_nobody_reports_ends_the_sweep_and_a_nested_one_co
     sweep.callback.close()
 
 
-def test_what_trials_reported_before_the_sweep_went_on_counts(tmp_path: Path) -> None:
-    earlier = Watched(tmp_path)
-    trials = earlier.begin(3)
+def test_what_trials_reported_before_the_sweep_went_on_counts(sweep: Watched) -> None:
+    trials = sweep.begin(3)
     for trial in trials:
-        earlier.report(trial, 1, 0.5, own={"metrics": {"loss": 0.5}})
-    record = earlier.callback
-    goes_on = FailFast(3, ["loss"], 3, record, earlier.control)
+        sweep.report(trial, 1, 0.5, own={"metrics": {"loss": 0.5}})
+    sweep.others = [FailFast(3, ["loss"], 3, sweep.callback, sweep.control)]  # of the driver that goes on
     for trial in trials:  # each had nothing left to train
-        earlier.end_by_itself(trial)
-        goes_on.on_trial_complete(1, [], trial)
-    goes_on.on_step_end(1, [])
-    record.close()
+        sweep.end_by_itself(trial)
+    sweep.step()
 
 
 # on resume

@@ -31,13 +31,10 @@ def compared(tmp_path: Path, first: list[float], second: list[float], ignore: tu
     return compare(one, one.trials[0], two, ignore)
 
 
-def test_the_same_metrics_bit_by_bit_are_a_reproduction(tmp_path):
-    found = compared(tmp_path, [0.1, math.nan, math.inf], [0.1, math.nan, math.inf])
+def test_metrics_are_compared_to_the_last_bit_unless_ignored_and_the_first_difference_is_named(tmp_path):
+    found = compared(tmp_path / "same", [0.1, math.nan, math.inf], [0.1, math.nan, math.inf])
     assert found.same
     assert "all metrics of its 3 reports are the same, bit by bit" in str(found)
-
-
-def test_the_last_bit_and_the_sign_of_zero_count_unless_ignored_and_the_first_difference_is_named(tmp_path):
     other = math.nextafter(0.2, 1.0)
     found = compared(tmp_path / "a", [0.1, 0.2, 0.3], [0.1, other, 0.4])
     assert not found.same
@@ -57,6 +54,15 @@ def test_what_cannot_be_reproduced_is_told(tmp_path):
         reproduce(recorded(tmp_path / "2"), 0)
     with pytest.raises(SpaceError, match="lr: the record has the choice 'a' as text"):
         reproduce(recorded(tmp_path / "3", 0.5, space_objects={"lr": [["a", None]]}), "best")
+    (tmp_path / "4").mkdir()
+    written = Writer(tmp_path / "4")
+    trial = written.trial(0.5, 0.4, state="RUNNING")
+    taken = {"training_iteration": 1, "parent": "00009", "parent_iteration": 1, "config": {"lr": 0.3}}
+    written.record.append("config", trial=trial, **taken)
+    written.record.close()
+    with pytest.raises(SettingsError, match=r"after report 1 it had the weights of trial 00009"):
+        reproduce(written.folder, trial)
+    assert [path.name for path in (tmp_path / "4").iterdir()] == ["digits"]
 
 
 def test_what_else_has_changed_is_noted_and_that_a_run_failed(tmp_path):
@@ -82,21 +88,6 @@ def test_what_else_has_changed_is_noted_and_that_a_run_failed(tmp_path):
     written = Writer(tmp_path / "3", **told)
     written.trial(0.1, state="ERROR", error=ERROR)
     assert "It ended as ERROR: rank 1 on a: ValueError" in compare(one, one.trials[0], written.load()).notes[0]
-
-
-# What is refused
-
-
-def test_a_trial_that_took_over_weights_cannot_be_had_alone(tmp_path):
-    written = Writer(tmp_path)
-    trial = written.trial(0.5, 0.4, state="RUNNING")
-    written.record.append(
-        "config", trial=trial, training_iteration=1, parent="00009", parent_iteration=1, config={"lr": 0.3}
-    )
-    written.record.close()
-    with pytest.raises(SettingsError, match=r"after report 1 it had the weights of trial 00009"):
-        reproduce(written.folder, trial)
-    assert [path.name for path in tmp_path.iterdir()] == ["digits"]
 
 
 # What is prepared
