@@ -18,6 +18,7 @@ from rich.console import Console
 
 from tests.kit.recording import ERROR, Lines
 from tests.kit.waiting import until
+from tunelight.record import SweepState
 from tunelight.reporting import display
 from tunelight.reporting.display import LinesView, NotebookView, Steps, TerminalView, choose_view
 from tunelight.reporting.progress import ProgressCallback
@@ -130,12 +131,18 @@ def test_the_table_shows_each_trial_and_the_best_so_far_and_fewer_rows_in_a_low_
     assert low.read().count("STARTING") == 4
 
 
-def test_it_redraws_at_most_four_times_a_second_and_once_when_only_time_passes(monkeypatch):
+def test_it_redraws_at_most_four_times_a_second_and_once_when_only_time_passes_and_less_often_where_that_is_dear(
+    monkeypatch,
+):
     sweep = Sweep()
     drawn: list[float] = []
-    view = SimpleNamespace(
-        animated=True, draw=lambda make: drawn.append(sweep.now), say=lambda *a: None, close=lambda: None
-    )
+    costs_s = 0.0
+
+    def draw(make: Any) -> None:
+        drawn.append(sweep.now)
+        sweep.now += costs_s
+
+    view = SimpleNamespace(animated=True, draw=draw, say=lambda *a: None, close=lambda: None)
     monkeypatch.setattr(display, "choose_view", lambda console: view)
     sweep.start("00000")
     sweep.report("00000", 0, loss=0.5)
@@ -148,6 +155,15 @@ def test_it_redraws_at_most_four_times_a_second_and_once_when_only_time_passes(m
     for _ in range(100):
         sweep.step(0.1)
     assert 9 <= len(drawn) <= 11
+    drawn.clear()
+    costs_s, began = 0.05, sweep.now  # a slow machine, a large terminal
+    shown = display.Display(SweepState, clock=lambda: sweep.now, timer=lambda: sweep.now)
+    while sweep.now < began + 100:
+        sweep.now += 0.1
+        shown.touch()
+        shown.tick()
+    assert len(drawn) >= 15
+    assert costs_s * len(drawn) <= 0.011 * (sweep.now - began)
 
 
 def test_without_a_terminal_a_quiet_minute_is_one_line():
