@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from pathlib import Path
@@ -9,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from tests.kit.recording import overtaken
 from tests.kit.waiting import until
 from tunelight import stores
 from tunelight.errors import CommandError, SettingsError, StorageError
@@ -114,12 +114,10 @@ def test_what_a_killed_driver_had_not_brought_is_kept_where_it_ran(storage, mach
 
 def test_a_running_drivers_own_record_is_not_touched(storage, machine):
     folder = create_sweep_folder(storage(), "s")
-    record = begun(folder)
-    with leased(folder):
+    with contextlib.closing(begun(folder)) as record, leased(folder):
         os.utime(record.path, (0, 0))
         there(folder).write(folder / "record.jsonl", b"")
         assert len(read_record(folder).trials["0"].history) == 2
-    record.close()
 
 
 def test_several_readers_leave_one_copy(storage, machine):
@@ -139,34 +137,6 @@ def test_several_readers_leave_one_copy(storage, machine):
     for thread in threads:
         thread.join(20)
     assert (other / "record.jsonl").read_bytes() == record.path.read_bytes()
-
-
-def test_a_driver_that_slept_overwrites_nothing_of_its_successor(storage, machine, monkeypatch):
-    folder = create_sweep_folder(storage(), "s")
-    record = begun(folder)
-    store = there(folder)
-    with overtaken(folder) as lease, mirrored(folder, lease):
-        machine("second")
-        other = storage() / "s"
-        monkeypatch.setattr("tunelight.record.lease.STALE_S", 0.0)  # the first one has slept for longer
-        with leased(other) as second, mirrored(other, second):
-            pull(other)
-            with Record.open(other).path.open("ab") as lines:
-                lines.write(b"of the successor\n")
-            assert StoreMirror(store, other, second).upload()
-            report(record, 3)
-            store.write(folder / "record.jsonl", record.path.read_bytes())  # of an upload that had begun before
-            assert not lease.held()
-            assert not StoreMirror(store, folder, lease).upload()
-            assert record_of(other).name == "record.2.jsonl"
-            assert b"of the successor" in store.read(record_of(other))
-            assert b'"training_iteration":3' not in store.read(record_of(other))
-            with pytest.raises(StorageError, match=r"taken over by process .* on "):
-                lease.check()
-        machine("first")
-    machine("third")
-    assert record_of(storage() / "s").name == "record.2.jsonl"
-    record.close()
 
 
 def test_a_store_that_takes_nothing_is_told_at_the_beginning(storage, monkeypatch):

@@ -222,17 +222,13 @@ def train(config: dict[str, Any]) -> None:
         ({"scheduler": {"name": "asha", "grace_perid": 2}}, SettingsError, "Did you mean 'grace_period'"),
         ({"scheduler": tl.ASHA}, SettingsError, r"scheduler=ASHA is a class. Make an object of it: scheduler=ASHA\(\)"),
         ({"scheduler": tune.schedulers.ASHAScheduler}, SettingsError, "AsyncHyperBandScheduler is a class"),
-        ({"scheduler": 3}, SettingsError, "scheduler must be a name"),
         ({"scheduler": optuna.pruners.MedianPruner()}, SettingsError, "scheduler must be a name"),
         ({"scheduler": "pbt"}, SettingsError, "hyperparam_mutations.*scheduler='gang_pbt'"),
-        ({"scheduler": "pb2"}, SettingsError, "'pb2'.*scheduler='gang_pbt'"),
         ({"scheduler": "pbt_replay"}, SettingsError, "policy_file.*'gang_pbt'"),
         ({"scheduler": "bohb"}, SettingsError, "Did you mean 'hb_bohb'"),
         ({"scheduler": "hb_bohb"}, SettingsError, "works with Ray Tune's TuneBOHB"),
         ({"scheduler": "resource_changing"}, SettingsError, "reuse_gangs=False, or.*'elastic_asha'"),
         ({"scheduler": {"name": "hyperband", "max_tt": 3}}, SettingsError, "has no 'max_tt'. Did you mean 'max_t'"),
-        ({"searcher": "rando"}, SettingsError, "Did you mean 'random'"),
-        ({"searcher": "optuna"}, SettingsError, "There is no searcher 'optuna'. There are: random, grid, auto, tpe"),
         ({"searcher": tl.OptunaSearcher}, SettingsError, r"searcher=OptunaSearcher is a class. Make an object"),
         ({"searcher": optuna.samplers.TPESampler}, SettingsError, r"searcher=TPESampler is a class. Make an object"),
         ({"searcher": optuna.create_study()}, SettingsError, "or an Optuna sampler, not"),
@@ -282,20 +278,18 @@ def test_a_trainer_that_is_told_what_its_workers_are_not(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("args", "more"),
-    [
+def test_a_trainer_that_is_told_what_its_workers_are() -> None:
+    cases: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({"accelerator": "cpu", "devices": 1, "num_nodes": 1}, {"workers": 2}),
         ({"accelerator": "gpu"}, {"gpus_per_worker": 1}),
         ({"accelerator": "mps"}, {"workers": 1}),
         ({"accelerator": "cuda"}, {"resources_per_trial": {"extra_gpu": 2}, "gpus_per_worker": 1}),
         ({"strategy": nn.Identity()}, {}),
         ({"strategy": tl.RayStrategy(static_graph=True)}, {"workers": 2}),
-    ],
-)
-def test_a_trainer_that_is_told_what_its_workers_are(args: dict[str, Any], more: dict[str, Any]) -> None:
-    settings = Settings(model=DigitsClassifier, metric="loss", trainer_args=args, **more)
-    check_settings(tl.SearchSpace({"model.lr": tl.uniform(0, 1)}), settings)
+    ]
+    for args, more in cases:
+        settings = Settings(model=DigitsClassifier, metric="loss", trainer_args=args, **more)
+        check_settings(tl.SearchSpace({"model.lr": tl.uniform(0, 1)}), settings)
 
 
 def test_a_folder_that_was_there_before_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
