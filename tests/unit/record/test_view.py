@@ -5,20 +5,15 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from tests.kit.recording import Sweep
 from tests.kit.sweeps import record
-from tunelight.record import SweepState, read_record, view
+from tunelight.record import read_record, view
 from tunelight.record.view import Curve, Seen, plain
 
 
-def state_of(folder: Path, **told: Any) -> SweepState:
-    return record(folder, **told).record
-
-
 def test_results_come_first_then_hyperparameters_then_what_a_trial_took(tmp_path: Path) -> None:
-    state = state_of(tmp_path)
+    state = record(tmp_path).record
     found = view.columns(state, Seen(state.trials.values()))
     assert [column.name for column in found] == [
         "trial", "state", "best loss", "model.lr", "model.hidden", "opt", "momentum",
@@ -65,26 +60,22 @@ def test_values_are_cut_and_no_row_holds_what_json_cannot(sweep: Sweep) -> None:
 
 
 def test_the_head_has_the_best_configuration_with_its_report_and_counts_rungs(tmp_path: Path) -> None:
-    state = state_of(tmp_path)
+    state = record(tmp_path).record
     head = view.head(state, Seen(state.trials.values()))
     best = head["best"]
     trial = state.trials[f"{best['trial']:05d}"]
-    assert (
-        best["value"] == trial.value == min(one.value for one in state.trials.values() if one.value and not one.failed)
-    )
+    assert best["value"] == trial.value == min(one.value for one in state.from_scratch if one.value and not one.failed)
     assert dict(best["config"])["model.lr"] == trial.config["model"]["lr"]
     assert dict(best["report"])["loss"] == trial.value
     assert best["when"] == "epoch 16 (report 16)"
     assert head["counts"] == {"FINISHED": 2, "STOPPED": 6, "DIVERGED": 2, "ERROR": 2}
     assert [(rung["at"], rung["reached"], rung["passed"]) for rung in head["rungs"]] == [
-        (1, 12, 12),
-        (4, 12, 4),
-        (16, 2, 0),
-    ]
+        (1, 12, 12), (4, 12, 4), (16, 2, 0),
+    ]  # fmt: skip
     json.dumps(head, allow_nan=False)
 
 
-def test_a_curve_has_at_most_its_points_and_always_the_last() -> None:
+def test_a_curve_has_at_most_its_points_and_always_the_last_without_what_is_no_number() -> None:
     curve = Curve()
     for number in range(1, 5001):
         curve.add({"epoch": number - 1}, number / 2)
@@ -94,8 +85,5 @@ def test_a_curve_has_at_most_its_points_and_always_the_last() -> None:
         assert xs[0] == 1
     steps = {b - a for a, b in pairwise(xs[:-1])}
     assert steps == {64}
-
-
-def test_a_curve_leaves_out_what_is_no_number() -> None:
     reports = [{"training_iteration": n, "loss": value} for n, value in enumerate((1.0, None, float("inf"), 0.5), 1)]
     assert view.curve_of(reports, "loss").points() == ([1.0, 4.0], [1.0, 0.5])
