@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.kit.recording import overtaken
 from tests.kit.waiting import until
 from tunelight import stores
 from tunelight.errors import CommandError, SettingsError, StorageError
@@ -137,6 +138,19 @@ def test_several_readers_leave_one_copy(storage, machine):
     for thread in threads:
         thread.join(20)
     assert (other / "record.jsonl").read_bytes() == record.path.read_bytes()
+
+
+def test_a_driver_that_slept_overwrites_nothing_of_its_successor(storage, machine, monkeypatch):
+    folder = create_sweep_folder(storage(), "s")
+    with contextlib.closing(begun(folder)) as record, overtaken(folder) as lease, mirrored(folder, lease):
+        machine("second")
+        monkeypatch.setattr("tunelight.record.lease.STALE_S", 0.0)  # the first one has slept for longer
+        with leased(storage() / "s") as second, mirrored(storage() / "s", second):
+            report(record, 3)
+            assert not StoreMirror(there(folder), folder, lease).upload()
+            assert record_of(storage() / "s").name == "record.2.jsonl"
+            assert b'"training_iteration":3' not in there(folder).read(record_of(storage() / "s"))
+        machine("first")
 
 
 def test_a_store_that_takes_nothing_is_told_at_the_beginning(storage, monkeypatch):

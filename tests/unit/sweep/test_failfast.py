@@ -58,7 +58,8 @@ def sweep(tmp_path: Path) -> Iterator[Watched]:
 def test_numbers_and_addresses_do_not_make_another_error() -> None:
     said = signature(failure("tensor at 0x1 of 2 GB"))
     assert said == signature(failure("tensor at 0x9b1c of 1e-3 GB", rank=1, node="m"))
-    for other in ({"line": 8}, {"type_name": "ValueError"}, {"message": "no such optimizer"}):
+    others: list[dict[str, Any]] = [{"line": 8}, {"type_name": "ValueError"}, {"message": "no such optimizer"}]
+    for other in others:
         assert said != signature(failure(**{"message": "tensor at 0x7f3a of 3.5 GB", **other}))
 
 
