@@ -147,6 +147,7 @@ def test_a_driver_that_slept_overwrites_nothing_of_its_successor(storage, machin
         monkeypatch.setattr("tunelight.record.lease.STALE_S", 0.0)  # the first one has slept for longer
         with leased(storage() / "s") as second, mirrored(storage() / "s", second):
             report(record, 3)
+            assert not lease.held()
             assert not StoreMirror(there(folder), folder, lease).upload()
             assert record_of(storage() / "s").name == "record.2.jsonl"
             assert b'"training_iteration":3' not in there(folder).read(record_of(storage() / "s"))
