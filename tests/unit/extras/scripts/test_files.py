@@ -113,12 +113,6 @@ def test_a_trial_that_goes_on_from_another_one_s_file_is_refused_before_it_train
     trials.train(before=read, after=write, trial=0)  # it is its own: the trial was cut off, and goes on
 
 
-def test_a_state_that_is_written_again_and_again_is_one_without_a_step_of_torch_too(trials: Trials) -> None:
-    trials.train(before=count)
-    with pytest.raises(ScriptError, match=r"state\.json"):
-        trials.train(before=lambda _: Path("state.json").read_text())
-
-
 def test_data_that_the_first_trial_has_prepared_is_for_all(trials: Trials) -> None:
     def prepare(_: int) -> None:
         if not Path("data.pt").exists():
@@ -141,9 +135,12 @@ def test_a_cache_that_a_trial_has_filled_in_its_training_is_for_all(trials: Tria
         trials.train(before=lambda number: number and Path(file).read_bytes(), after=fill)
 
 
-@pytest.mark.parametrize("file", ["weights.npy", "snapshot"])
-def test_what_a_trial_writes_once_at_its_end_is_a_state(trials: Trials, file: str) -> None:
-    trials.train(after=lambda _: write_once(file))
+@pytest.mark.parametrize("file", ["weights.npy", "snapshot", "state.json"])
+def test_what_a_trial_writes_once_at_its_end_or_again_and_again_is_a_state(trials: Trials, file: str) -> None:
+    if file == "state.json":
+        trials.train(before=count)  # without a step of torch
+    else:
+        trials.train(after=lambda _: write_once(file))
     with pytest.raises(ScriptError, match=file):
         trials.train(before=lambda _: Path(file).read_bytes())
 

@@ -193,17 +193,7 @@ def test_the_sources_of_an_editable_installation_are_not(tmp_path: Path, monkeyp
     assert not is_installed(str(tmp_path / "src" / "mypkg" / "model.py"), str(tmp_path / "scripts"))
 
 
-def test_a_script_s_own_modules_are_not_among_them(
-    libraries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (libraries / "lib_one.py").write_text("import lib_two")
-    (libraries / "lib_two.py").touch()
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "beside.py").touch()
-    assert found(tmp_path / "own" / "train.py", "import beside, lib_one", monkeypatch) == ("lib_two", "lib_one")
-
-
-def test_what_may_read_a_variable_that_the_script_has_set_is_not_among_them(
+def test_a_script_s_own_modules_and_what_may_read_a_variable_that_it_has_set_are_not_among_them(
     libraries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "environ", os.environ)
@@ -212,7 +202,10 @@ def test_what_may_read_a_variable_that_the_script_has_set_is_not_among_them(
     (libraries / "lib_one.py").write_text("import os\nos.environ['OF_A_LIBRARY'] = '1'")
     (libraries / "lib_three.py").touch()
     (libraries / "lib_two.py").write_text("import os\ndef seed(): os.environ['PL_GLOBAL_SEED'] = '1'")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "beside.py").touch()
     text = (
+        "import beside\n"
         "import lib_two; lib_two.seed()\n"  # as Lightning's seed_everything does
         "import os, lib_one\nos.environ.setdefault('OF_THE_SCRIPT', '1')\nimport lib_three"
     )
