@@ -11,13 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from typer.testing import CliRunner
 
 import tunelight as tl
 from tests.kit.recording import ERROR, Sweep, Writer
 from tests.unit.cli.test_command import call
 from tests.unit.reporting.test_report import inlined
-from tunelight.cli import app
 from tunelight.errors import NoResultError, SettingsError
 from tunelight.extras.earlier import read_earlier
 from tunelight.extras.figures import history, learning_curves
@@ -87,14 +85,11 @@ def test_the_live_view_takes_the_best_back_when_its_trial_fails(sweep: Sweep, tm
     assert read_record(tmp_path).best == sweep.state.best
 
 
-def test_the_report_s_headline_is_no_failed_trial(ahead: SweepResults) -> None:
+def test_the_report_s_headline_and_figures_count_no_failed_trial_as_best(ahead: SweepResults) -> None:
     shown = inlined(page(ahead))
     best = shown["state"]["head"]["best"]
     assert (best["trial"], best["among"]) == (0, "lowest of all trials that did not fail")
     assert "Trial 1, which failed, had reported loss=0.1" in str(shown["part-about"])
-
-
-def test_figures_count_a_failed_trial_as_no_best(ahead: SweepResults) -> None:
     line = next(one for one in history(ahead).data if one.name == "best so far")
     assert list(line.y) == [0.4, 0.4, 0.4]
     assert any(one.name == "best: trial 0" for one in learning_curves(ahead).data)
@@ -252,7 +247,7 @@ def test_repetitions_are_marked_in_the_table_of_trials_and_left_out_where_there_
     assert results.repeated() == []
 
 
-def test_the_last_line_of_a_sweep_and_the_page_go_by_the_mean(twice: SweepResults) -> None:
+def test_the_last_line_of_a_sweep_the_page_and_show_go_by_the_mean(twice: SweepResults) -> None:
     state = read_record(twice.folder)
     assert "3 trials and 2 repetitions" in summary(state, 100.0)
     assert "Its configuration, that of trial 00001: 0.115 +- 0.0071 of 2 trainings" in summary(state, 100.0)
@@ -262,12 +257,8 @@ def test_the_last_line_of_a_sweep_and_the_page_go_by_the_mean(twice: SweepResult
     shown = inlined(page(twice))
     assert shown["state"]["head"]["best"]["among"] == "lowest of the configuration with the best mean"
     assert "trial 00001: 0.115 +- 0.0071 of 2 trainings" in str(shown["part-about"])
-
-
-def test_show_prints_it_and_gives_it_as_json(twice: SweepResults) -> None:
-    shown = CliRunner().invoke(app, ["show", str(twice.folder)])
-    assert "trial 00001: 0.115 +- 0.0071 of 2 trainings" in shown.output
-    about = json.loads(CliRunner().invoke(app, ["show", str(twice.folder), "--json"]).output)
+    assert "trial 00001: 0.115 +- 0.0071 of 2 trainings" in call("show", twice.folder).output
+    about = json.loads(call("show", twice.folder, "--json").output)
     assert [one["trial"] for one in about["repeated"]] == ["00001", "00000"]
     assert about["best"]["trial"] == "00004"
     assert about["trials"][3]["repeats"] == "00000"
