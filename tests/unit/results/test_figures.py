@@ -276,6 +276,14 @@ def test_without_scikit_learn_it_says_what_to_install(tmp_path: Path, monkeypatc
     assert importances(results, evaluator="pedanova").data
 
 
+def test_values_that_span_decades_are_drawn_on_a_log_axis(sweep: Sweep, tmp_path: Path) -> None:
+    for best in (1e-3, 1e-2, 1.0):
+        sweep.run(5.0, best)
+    results = SweepResults.load(tmp_path)
+    for made in (history(results), learning_curves(results)):
+        assert (made.layout.yaxis.type, made.layout.yaxis.dtick) == ("log", 1)
+
+
 def test_history_of_what_is_to_be_large_rises(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path, mode="max")
     for value in (0.5, 0.25, 0.75):
