@@ -106,6 +106,19 @@ def test_each_fit_of_a_trial_has_a_run_of_its_own_in_a_shared_folder(tmp_path: P
     }
 
 
+def test_a_version_that_was_given_stays_and_that_of_a_trainer_that_is_no_trial_is_counted(tmp_path: Path) -> None:
+    folder = tmp_path / "sweep"
+    assert take(CSVLogger(tmp_path / "all", version="mine"), session_of(folder / "trial_0")).version == "mine"
+    assert take(CSVLogger(tmp_path / "all"), session_of(folder / "trial_2", job=True)).version == 0
+    versions = []
+    for rank in (1, 0):
+        both = [CSVLogger(tmp_path / "all", "digits") for _ in range(2)]
+        trainer: Any = SimpleNamespace(loggers=both, callbacks=[], is_global_zero=rank == 0)
+        loggers.go_on(trainer, session_of(folder / "trial_1", rank=rank))
+        versions.append([logger.version for logger in both])
+    assert versions == [["sweep-0", "sweep-0-2"]] * 2, "all ranks know the runs of two loggers"
+
+
 class Module:
     def __init__(self, own: bool) -> None:
         self._log_hyperparams = own

@@ -237,6 +237,12 @@ def test_a_rank_s_trainer_counts_the_devices_of_the_gang(
     assert trainer.world_size == sum(layout)
 
 
+def test_a_rank_s_own_gpu_is_among_the_devices_at_its_local_rank(join: Any) -> None:
+    for layout, gpus in (((1, 1), [1]), ((2, 2), [0, 1])):
+        join(gpu=1, layout=layout)
+        assert tl.RayStrategy().parallel_devices == [torch.device("cuda", gpu) for gpu in gpus]
+
+
 @ALL
 def test_a_driver_s_strategy_goes_to_a_rank_with_what_its_trainer_set(kind: Any, join: Any) -> None:
     strategy = kind(num_workers=2, failures=7)
