@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.client
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import boto3
@@ -22,6 +25,8 @@ import tunelight as tl
 from tests.integration.stored import EPOCHS
 from tests.kit.training import Line
 from tests.kit.waiting import until
+from tests.world.kernel import Kernel, virtual
+from tests.world.stores import Bucket, stored
 from tunelight import stores
 from tunelight.cli.app import app
 from tunelight.record import record_of
@@ -129,3 +134,55 @@ def test_another_machine_goes_on_from_the_store_alone(
     shown = CliRunner().invoke(app, ["show", f"{URL}/s"])
     assert shown.exit_code == 0, shown.output
     assert "00002" in shown.output
+
+
+def scene(store: stores.Store, folder: Path, cache: Path) -> dict[str, object]:
+    """Return what comes of one request after the other; ``folder`` is in the store, and ``cache`` what it is here."""
+    one, log = folder / "owners" / "1.json", folder / "log.txt"
+    found: dict[str, object] = {
+        "nothing is there": (store.stat(one), store.has_any(folder), store.listed(folder, "*/*.json")),
+        "one creates it": [store.create(one, b"first"), store.create(one, b"second"), store.create(one, b"first")],
+        "as it was created": store.read(one),
+    }
+    with pytest.raises(FileNotFoundError):
+        store.read(log)
+    store.delete(log)  # what is not there
+    store.write(log, b"a\n")
+    store.write(log, b"a\nb\n")
+    found["the newest"] = (store.read(log), store.stat(log)[0])  # type: ignore[index]
+    found["times grow"] = store.stat(one)[1] <= store.stat(log)[1]  # type: ignore[index]
+    found["a growing file"] = (store.update(log), log.read_bytes())
+    made = folder / "trial" / "report.ckpt"
+    made.mkdir(parents=True)
+    for rank in range(2):
+        (made / f"{rank}.json").write_text(str(rank))
+    store.push(made)
+    found["a folder"] = (store.stat(made)[0], store.has_any(folder / "trial"))  # type: ignore[index]
+    found["in order"] = [str(path.relative_to(folder)) for path in store.listed(folder, "*/report.ckpt/*.json")]
+    found["not below"] = store.listed(folder, "*.json")
+    shutil.rmtree(cache)
+    store.fetch(made, lambda path: (path / "1.json").exists())
+    store.bring(folder, "owners/*.json")
+    found["brought back"] = ((made / "1.json").read_text(), one.read_bytes())
+    store.delete(folder / "trial")
+    found["deleted"] = (store.stat(made), store.has_any(folder / "trial"), store.has_any(folder))
+    return found
+
+
+def test_the_worlds_store_does_what_s3_and_a_folder_do(bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The scene is the same in all three; the world's runs on virtual time."""
+    found = []
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for protocol, name in (("s3", "bucket"), ("local", str(tmp_path / "stored").lstrip("/"))):
+        folder = stores.paths._cache() / stores.FOLDER / protocol / name / "s"
+        found.append(scene(stores.Store(protocol), folder, tmp_path / "cache"))
+    kernel = Kernel(1)
+    kernel.bucket = Bucket(kernel)
+    with virtual(kernel, iter([stores.store])), stored(kernel, tmp_path / "world"):
+        folder = stores.paths._cache() / stores.FOLDER / "world" / "bucket" / "s"
+        process = kernel.process("driver", SimpleNamespace(cut_until=0.0, booted_s=0.0, ahead_s=0.0))
+        call = functools.partial(scene, stores.Store("world"), folder, tmp_path / "world")
+        kernel.spawn(process, lambda: found.append(call()), name="main")
+        kernel.run(lambda: len(found) == 3, 120)
+    kernel.close()
+    assert found[0] == found[1] == found[2]
