@@ -118,6 +118,7 @@ def lose_node(world: Any, rng: random.Random) -> str | None:
     if (node := _other_node(world, rng)) is None:
         return None
     world.rays.lose(node)
+    world.kernel.disk.lose(node, rng)
     world.kernel.after(rng.uniform(1, 40), lambda: world.rays.add(node.cpus))
     return f"lose {node.name}"
 
@@ -136,6 +137,7 @@ def lose_cluster(world: Any, rng: random.Random) -> str:
     """Lose all nodes, with the driver; another cluster comes later."""
     for node in world.rays.nodes_alive():
         world.rays.lose(node)
+        world.kernel.disk.lose(node, rng)
     world.rays.kept.clear()
     shutil.rmtree(world.folder / "cache", ignore_errors=True)  # what its nodes had of a store
 

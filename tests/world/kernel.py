@@ -250,6 +250,7 @@ class Kernel:
         self._serial = itertools.count()
         self.processes: list[Process] = []
         self.bucket: Any = None
+        self.disk: Any = None
         self.locks: dict[str, Lock] = {}
         """Those of files."""
         self.ports: dict[int, Any] = {}

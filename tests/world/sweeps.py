@@ -269,7 +269,7 @@ def _of_storage(kernel: Kernel) -> list[tuple[Any, str, Any]]:
     """Return what stands for the disks of nodes, and for the clock of the storage that they share."""
     from tunelight.record import lease
 
-    disk = Disk(kernel)
+    kernel.disk = disk = Disk(kernel)
     return [
         (os, "fsync", disk.crashing(disk.fsync)),
         (os, "write", disk.crashing(disk.write)),
@@ -287,6 +287,8 @@ class Disk:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._write = os.write
+        self._unsynced: dict[str, tuple[Any, int]] = {}
+        """Of files that grow: the node which writes, and how much is safe."""
 
     def now(self) -> float:
         """Return the time that files get."""
@@ -296,14 +298,25 @@ class Disk:
     def _full(self) -> bool:
         return self._kernel.current is not None and bool(self._kernel.here.node.full)
 
-    def fsync(self, _: int) -> None:
+    def fsync(self, file: int) -> None:
         if self._kernel.current is not None:
             slow = self._kernel.rng.random() < 0.1
             self._kernel.sleep(self._kernel.rng.uniform(0.1, 1.0) if slow else self._kernel.rng.uniform(0.0001, 0.02))
             if self._full:
                 raise OSError(errno.ENOSPC, "No space left on device")
+            self._unsynced.pop(str(Path(f"/proc/self/fd/{file}").readlink()), None)
+
+    def lose(self, node: Any, rng: random.Random) -> None:
+        """Lose what a node has written and not synced: a file that grew ends somewhere after what was safe."""
+        for path, (writer, safe) in list(self._unsynced.items()):
+            if writer is node and os.path.isfile(path):  # noqa: PTH113
+                os.truncate(path, rng.randint(safe, max(safe, os.stat(path).st_size)))  # noqa: PTH116
+                del self._unsynced[path]
 
     def write(self, file: int, data: bytes) -> int:
+        if self._kernel.current is not None:
+            path = str(Path(f"/proc/self/fd/{file}").readlink())
+            self._unsynced.setdefault(path, (self._kernel.here.node, os.fstat(file).st_size))
         if not self._full:
             return self._write(file, data)
         if self._kernel.rng.random() < 0.5:

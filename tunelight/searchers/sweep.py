@@ -62,11 +62,13 @@ class ResumeState:
     """How many of those created were repetitions."""
     branches: int = 0
     """How many of those created were branches."""
+    lost: int = 0
+    """How many of those created are not recorded; as many are made in their places."""
 
     @property
     def searched(self) -> int:
-        """How many trials of the search have been created before."""
-        return self.created - self.repetitions - self.branches
+        """How many trials of the search are recorded."""
+        return self.created - self.repetitions - self.branches - self.lost
 
 
 def created_at_least(recorded: int, folder: Path) -> int:

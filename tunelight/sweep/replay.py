@@ -208,15 +208,16 @@ class _Teller:
         self._takes_points = type(searcher).add_evaluated_point is not Searcher.add_evaluated_point
         self.last: dict[str, dict[str, Any]] = {}
         """The last report of each trial."""
-        self.created = 0
+        self.created = self._lost = 0
         self.known: set[str] = set()
         """Trials that the searcher knows as its own, and that have not ended."""
         self.points: dict[str, dict[str, Any]] = {}
         """Values of trials that it learns as evaluated points."""
 
     def add(self, line: Mapping[str, Any]) -> None:
-        """Take a recorded trial; trials whose lines are lost were suggested, too."""
-        trial, missing_from = line["trial"], self.created
+        """Take a recorded trial; trials whose lines are lost may have been suggested, too."""
+        trial = line["trial"]
+        self._lost += max(0, line["index"] - max(self.created, self._baselines))
         self.created = max(self.created, line["index"] + 1)
         if line.get("repeats") is not None or line.get("branch") is not None:
             return
@@ -224,20 +225,21 @@ class _Teller:
             self._searcher.take(trial, line["config"], asked=not line.get("baseline"))
             self.known.add(trial)
             return
-        for missing in range(max(missing_from, self._baselines), line["index"]):
-            self._suggest(f"{missing:05d}", None)
-        if not line.get("baseline") and not self._suggest(trial, line["config"]):
+        if line.get("baseline"):
+            return
+        tries, self._lost = self._lost + 1, 0
+        if not any(self._suggest(trial, line["config"]) for _ in range(tries)):
             values = self._space.dotted(line["config"])
             if self._takes_points and values.keys() == self._space.domains.keys():
                 self.points[trial] = values
 
-    def _suggest(self, trial: str, config: Mapping[str, Any] | None) -> bool:
+    def _suggest(self, trial: str, config: Mapping[str, Any]) -> bool:
         """Ask for a suggestion; return whether it is the recorded one, else report it to the searcher as failed."""
         suggested = self._searcher.suggest(trial)
         if not isinstance(suggested, Mapping):
             return False
         same = self._space.from_dotted(suggested) if self._foreign else suggested
-        if config is not None and to_json_types(same) == config:
+        if to_json_types(same) == config:
             self.known.add(trial)
             return True
         self._searcher.on_trial_complete(trial_id=trial, result=None, error=True)
@@ -285,9 +287,11 @@ def start_from(
         )
         for trial in sorted(again, key=lambda trial: trial.id not in paused)  # paused ones first: all are then known
     ]
+    created = created_at_least(start.created, past.folder)
     return replace(
         start,
-        created=created_at_least(start.created, past.folder),
+        created=created,
+        lost=created - len(past.state.trials),
         resumed=tuple(resumed),
         past=() if settings.repeats is None else _trainings(past),
     )

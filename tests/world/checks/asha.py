@@ -28,6 +28,8 @@ def wrong(ended: Ended) -> Iterator[str]:
             key = (loss if known else math.inf, len(filed[number]))
             filed[number].append(key)
             stops = sorted(filed[number]).index(key) >= max(1, len(filed[number]) // ETA)
+        elif (repeated := trial.repeats) is not None and repeated != trial.id:
+            stops = number >= len(ended.trials[repeated].history)  # a repetition trains for as long as what it repeats
         by_a_person = "command" in str(line.get("why"))
         if (line["decision"] == "STOP") != stops and not by_a_person and known and number < EPOCHS:
             yield f"report {number} of {line['trial']} got {line['decision']} ({line.get('why')})"
