@@ -63,10 +63,9 @@ class CheckpointWriter:
         away: bool = False,
         start: str = "",
         resume: str | None = None,
-        refused: Callable[[str], bool] = lambda _: True,
-        whole: Callable[[int, bool], None] = lambda *_: None,
+        whole: Callable[..., int | None] = lambda *_, refused, **__: 0 if refused else None,
     ) -> None:
-        self._lead, self._refused_by_lead, self._whole = lead, refused, whole
+        self._lead, self._whole = lead, whole
         self._written = 0
         self._start, self._resume = start, resume
         self._away = away
@@ -155,21 +154,26 @@ class CheckpointWriter:
             temp.parent.mkdir(parents=True, exist_ok=True)
         self._temp, self._later, self._in_hooks = str(temp), None, False
         self._written += callable(checkpoint)
+        refused: OSError | RuntimeError | None = None
         try:
             if callable(checkpoint):
                 checkpoint(str(temp))
             elif self._lead:
                 shutil.move(os.fspath(checkpoint), temp)
         except (OSError, RuntimeError) as error:
-            if callable(checkpoint) and not (self._may_refuse(error, temp) and self._refused_by_lead(temp.name)):
+            if callable(checkpoint) and not self._may_refuse(error, temp):
                 raise
-            self._refused(error, temp, self._note)
-            return None
+            refused = error
         finally:
             self._temp = None
             later, self._later = self._later, None
         if callable(checkpoint):
-            self._whole(self._written, temp.is_dir())
+            rank = self._whole(self._written, folder=temp.is_dir(), refused=refused is not None)
+            if rank is not None and refused is None:
+                refused = OSError(errno.EIO, f"the storage refused the part of rank {rank}")
+        if refused is not None:
+            self._refused(refused, temp, self._note)
+            return None
         if self._away and store_of(temp) and temp.is_dir():  # a file is rank 0's, on a disk that the nodes share
             delete_local(temp)
             raise CheckpointError(

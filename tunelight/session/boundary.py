@@ -160,7 +160,6 @@ class Boundary:
             away=place.node_rank > 0,
             start=f"{start.token}-{start.serial}",
             resume=None if start.resume is None else start.resume.path,
-            refused=self._agreement.refused,
             whole=self._agreement.whole,
         )
         """Writes checkpoints."""
@@ -535,28 +534,25 @@ class Agreement:
             return admitted
         return self._receive(-number, number) == _WRITE
 
-    def refused(self, file: str) -> bool:
-        """Return whether the storage has refused rank 0's part of a file, once it has refused this rank's."""
-        turn = f"refused {file}"
-        if self._place.rank == 0:
-            self._broadcast(turn, _SKIP)
-            return True
-        return await_message(self._channel, [turn], MEET_LIMIT_S, lambda: self._mailbox.aborted) is not None
+    def whole(self, count: int, *, folder: bool, refused: bool) -> int | None:
+        """Say whether the storage has refused this rank's part of a checkpoint; ``count``: of checkpoints here.
 
-    def whole(self, count: int, folder: bool) -> None:
-        """Return once every rank has written its part of a ``folder``, on rank 0; ``count``: of checkpoints here.
-
-        Raises: GangError if one does not; TrialStopped after an abort.
+        On rank 0, where it is a ``folder``, wait for the parts of the others, and return the first rank whose part was
+        refused, if one was. Raises: GangError if a part does not come; TrialStopped after an abort.
         """
         if self._place.rank > 0:
-            self._broadcast(f"part {count}/{self._place.rank}", _READY)
+            self._broadcast(f"part {count}/{self._place.rank}", _SKIP if refused else _READY)
             self._channel.delete(f"part {count - 1}/{self._place.rank}")
-            return
+            return None
+        lost = [0] if refused else []
         for rank in range(1, self._place.world_size) if folder else ():
             turn = f"part {count}/{rank}"
-            if await_message(self._channel, [turn], PART_LIMIT_S, lambda: self._mailbox.aborted) is None:
+            said = await_message(self._channel, [turn], PART_LIMIT_S, lambda: self._mailbox.aborted)
+            if said is None:
                 late = f"Rank {rank} has not written its part of a folder within {PART_LIMIT_S:.0f} s after rank 0"
                 raise GangError(f"{late}: every rank has to pass checkpoint=.")
+            lost += [rank] if said == _SKIP else []
+        return next(iter(lost), None)
 
     def agree(self, key: str, value: str, number: int, *, end: str = "", past: str = "") -> str:
         """Return rank 0's ``value`` of ``key``, after report ``number``. Raises: TrialStopped after an abort.
