@@ -77,6 +77,8 @@ class Process:
 
     def changes(self) -> None:
         """Be about to change something on a disk, or in a store."""
+        if not self.alive:
+            raise Killed  # on its way out of what it did
         if self.dies_in is not None:
             self.dies_in -= 1
             if self.dies_in <= 0:

@@ -203,6 +203,9 @@ def _apply_sweep(state: SweepState, line: Mapping[str, Any]) -> None:
     state.runs.append(sweep.pop("run", None) or {})
     state.sweep.update(sweep)
     state.started, state.ended = line["time"], None
+    for trial in state.trials.values():  # a change whose report was lost with the driver's machine was not made
+        while trial.changes and trial.changes[-1]["training_iteration"] > trial.number:
+            trial.config = dict(trial.changes.pop()["before"])
 
 
 def _inside(path: str) -> str:

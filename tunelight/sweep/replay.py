@@ -279,7 +279,7 @@ def start_from(
     resumed = [
         ResumedTrial(
             trial.id,
-            trial.config,
+            trial.config_at(trial.number + 1),
             trial.number,
             past.folder / trial.folder,
             trial.id in paused,

@@ -17,6 +17,8 @@ def wrong(ended: Ended) -> Iterator[str]:
     if not isinstance(scheduler := ended.world.settings["scheduler"], dict) or scheduler["name"] != "asha":
         return
     filed: defaultdict[int, list[tuple[float, int]]] = defaultdict(list)
+    repeated = [ended.trials[str(one.repeats)] for one in ended.state.repetitions.values()]
+    furthest = max((len(one.history) for one in repeated), default=0)
     for line in ended.lines:
         if line["kind"] != "report":
             continue
@@ -28,8 +30,8 @@ def wrong(ended: Ended) -> Iterator[str]:
             key = (loss if known else math.inf, len(filed[number]))
             filed[number].append(key)
             stops = sorted(filed[number]).index(key) >= max(1, len(filed[number]) // ETA)
-        elif (repeated := trial.repeats) is not None and repeated != trial.id:
-            stops = number >= len(ended.trials[repeated].history)  # a repetition trains for as long as what it repeats
+        elif trial.id in ended.state.repetitions:  # it may end where what is repeated was stopped
+            stops = line["decision"] == "STOP" and number >= furthest
         by_a_person = "command" in str(line.get("why"))
         if (line["decision"] == "STOP") != stops and not by_a_person and known and number < EPOCHS:
             yield f"report {number} of {line['trial']} got {line['decision']} ({line.get('why')})"
