@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 import ray
-from ray.exceptions import ActorDiedError, RaySystemError
+from ray.exceptions import ActorDiedError, RaySystemError, RayTaskError
 
 from tests.kit.contract import GangContract
 from tests.kit.fakes import FakeGang
+from tunelight.errors import GangError
+from tunelight.gang import membership as memberships
 from tunelight.gang import worker
 from tunelight.gang.gang import Gang
 from tunelight.gang.membership import Membership
@@ -247,3 +249,29 @@ class TestFakeGang(GangContract):
     def gang(self) -> Iterator[FakeGang]:
         with FakeGang.form(GangSpec()) as gang:
             yield gang
+
+
+class Answers:
+    """Ray's side of calls, of which each is answered already: by itself, or an error."""
+
+    @staticmethod
+    def wait(calls: list[Any], **_: Any) -> tuple[list[Any], list[Any]]:
+        return calls, []
+
+    @staticmethod
+    def get(calls: list[Any]) -> list[Any]:
+        if failed := [call for call in calls if isinstance(call, Exception)]:
+            raise failed[0]
+        return calls
+
+
+@pytest.mark.parametrize(("live", "cause"), [(True, "exception"), (False, "unresponsive")])
+def test_what_a_worker_says_of_its_meeting_is_kept_unless_another_one_is_gone(monkeypatch, live, cause):
+    monkeypatch.setattr(memberships, "ray", Answers)
+    monkeypatch.setattr(Membership, "_all_live", lambda self: live)
+    monkeypatch.setattr(Membership, "lose", lambda self, rank, reason: None)
+    said = GangError("Rank 1 cannot reach rank 0", "exception")
+    error = RayTaskError("join", "a long traceback", said).as_instanceof_cause()
+    with pytest.raises(GangError) as caught:
+        Membership(GangSpec(Reservation(2)), None)._gather([error, "joined"], 1.0, "its ranks to meet")
+    assert (str(caught.value), caught.value.cause) == ("Rank 1 cannot reach rank 0", cause)
