@@ -136,29 +136,19 @@ def test_what_is_unpacked_is_its_owners_and_what_was_read_only_stays_so():
     assert not sent(np.frombuffer(bytes(MANY), np.uint8)).flags.writeable
 
 
-@pytest.mark.parametrize("length", [0, FEW, MANY])
-@pytest.mark.parametrize(
-    "dtype",
-    [torch.bfloat16, torch.float64, torch.complex64, torch.bool, torch.int8, torch.uint16, torch.float8_e4m3fn],
-)
-def test_every_dtype_travels(dtype, length):
-    tensor = torch.arange(length).remainder(7).to(dtype)
-    again = sent(tensor)
-    assert again.dtype == dtype
-    assert torch.equal(again.view(torch.uint8), tensor.view(torch.uint8))
-
-
 @pytest.mark.parametrize(
     "tensor",
-    [torch.randn(60, 70)[::2].t(), torch.randn(MANY, dtype=torch.complex64).conj(),
-     torch.randn(MANY).share_memory_(), torch.randn(MANY, requires_grad=True)],
+    [*(torch.arange(MANY).remainder(7).to(dtype) for dtype in (torch.bfloat16, torch.bool, torch.uint16)),
+     torch.arange(FEW).to(torch.float8_e4m3fn), torch.zeros(0), torch.randn(60, 70)[::2].t(),
+     torch.randn(MANY, dtype=torch.complex64).conj(), torch.randn(MANY).share_memory_(),
+     torch.randn(MANY, requires_grad=True)],
 )  # fmt: skip
 def test_every_kind_of_tensor_travels_whatever_the_default_device_is(tensor):
     with torch.device("meta"):
         again = sent(tensor)
-    assert torch.equal(again, tensor)
-    assert again.stride() == tensor.stride()
+    assert (again.dtype, again.stride()) == (tensor.dtype, tensor.stride())
     assert (again.is_conj(), again.requires_grad) == (tensor.is_conj(), tensor.requires_grad)
+    assert again.tolist() == tensor.tolist()
 
 
 # Quantized tensors are deprecated, and found in models all the same.
@@ -185,11 +175,6 @@ def test_what_is_more_than_a_tensor_travels_as_it_is():
     assert (weight.is_meta, weight.shape) == (True, (MANY, MANY))
 
 
-def test_a_module_that_is_missing_is_named():
-    with pytest.raises(ModuleNotFoundError, match="only_there"):
-        unpack(Packed(b"conly_there\nThing\n.", [], []))
-
-
 # --- references -------------------------------------------------------------------------------------------
 
 
@@ -202,10 +187,12 @@ def test_a_reference_is_the_receivers_own_object_and_neither_an_equal_one_nor_no
     assert again == [1, [1], None]
 
 
-def test_a_missing_reference_is_named():
+def test_what_is_missing_where_it_is_unpacked_is_named():
     packed = pack(here := Holder(), {"trainer": here})
     with pytest.raises(pickle.UnpicklingError, match="refers to 'trainer', and unpack was given 'model'"):
         unpack(packed, {"model": here})
+    with pytest.raises(ModuleNotFoundError, match="only_there"):
+        unpack(Packed(b"conly_there\nThing\n.", [], []))
 
 
 # --- training code ---------------------------------------------------------------------------------------------
