@@ -41,6 +41,7 @@ os.rename(sys.argv[1] + ".part", sys.argv[1])
 time.sleep(float(sys.argv[2]))
 sys.exit(int(sys.argv[3]))
 """
+THREAD = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
 
 
 @pytest.fixture
@@ -157,21 +158,25 @@ def test_a_folder_that_others_may_write_to_is_not_used_and_a_python_with_options
     assert not servers(server.folder)
 
 
-def test_a_library_that_starts_threads_is_no_base_for_forks(server, tmp_path):
-    code = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
-    (tmp_path / "modules" / "mark.py").write_text(code)
-    found = launched(server, tmp_path)
-    assert found["imported"] == []
-    assert "no forks: threads" in Path(server.folder, "log").read_text()
-
-
-@pytest.mark.parametrize("why", [None, "it cannot be"])
-def test_a_function_may_import_the_rest_and_say_why_forks_would_not_do(server, tmp_path, monkeypatch, why):
-    (tmp_path / "modules" / "first.py").write_text(f"def go(rest):\n    rest()\n    return {why!r}\n")
-    monkeypatch.setattr("tunelight.extras.forks.ready._LATER", ("first:go", "mark"))
-    found = launched(server, tmp_path)
-    assert found["imported"] == (["json.tool", "mark"] if why is None else [])
-    assert ("no forks: it cannot be" in Path(server.folder, "log").read_text()) == (why is not None)
+@pytest.mark.parametrize(
+    ("code", "name", "forked", "said"),
+    [
+        (THREAD, "first", False, "no forks: threads"),
+        ("raise ImportError('not here')", "first", True, "first: ImportError: not here"),
+        ("def go(rest):\n    rest()", "first:go", True, ""),
+        ("def go(rest):\n    rest()\n    return 'it cannot be'", "first:go", False, "no forks: it cannot be"),
+    ],
+    ids=["threads", "fails", "a function", "a function that says why not"],
+)
+def test_what_libraries_do_at_their_import_decides_whether_workers_are_forked(  # noqa: PLR0917 - a row each
+    server, tmp_path, monkeypatch, code, name, forked, said
+):
+    (tmp_path / "modules" / "first.py").write_text(code)
+    monkeypatch.setattr("tunelight.extras.forks.ready._LATER", (name, "mark"))
+    assert launched(server, tmp_path)["imported"] == (["json.tool", "mark"] if forked else [])
+    log = Path(server.folder, "log").read_text()
+    assert said in log
+    assert ("no forks" in log) is not forked
 
 
 @pytest.fixture
@@ -211,13 +216,6 @@ def setup(server, tmp_path) -> Callable[..., Any]:
 )
 def test_whatever_else_is_set_up_goes_to_rays_script(setup, context):
     assert setup(**context) is None
-
-
-def test_a_module_that_fails_is_left_to_the_worker(server, tmp_path):
-    (tmp_path / "modules" / "mark.py").write_text("raise ImportError('not here')\n")
-    quiet = WORKER.replace("    import mark\n", "    pass\n")
-    assert launched(server, tmp_path, worker=quiet)["imported"] == ["json.tool"]
-    assert "mark: ImportError: not here" in Path(server.folder, "log").read_text()
 
 
 def test_a_worker_has_the_limits_and_cores_that_ray_gives_it(server, tmp_path):
@@ -306,8 +304,7 @@ os.rename(sys.argv[1] + ".part", sys.argv[1])
 
 @pytest.mark.parametrize("unfit", [False, True])
 def test_a_process_has_others_forked_beside_it_with_the_modules_that_it_names(server, tmp_path, unfit):
-    thread = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
-    (tmp_path / "modules" / "unfit.py").write_text(thread if unfit else "")
+    (tmp_path / "modules" / "unfit.py").write_text(THREAD if unfit else "")
     (tmp_path / "child.py").write_text(CHILD)
     worker = BESIDE.replace("sys.argv[1], sys.argv[2]", f"{str(tmp_path / 'child.py')!r}, sys.argv[1]")
     launched(server, tmp_path, worker=worker)
