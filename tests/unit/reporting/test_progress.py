@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import logging
 import os
 import pickle
 import subprocess
@@ -60,7 +59,7 @@ class Sweep(Lines):
 WORKER_ERROR = {**ERROR, "message": "bad\n  shape"}
 
 
-def test_without_a_terminal_each_end_is_one_line():
+def test_without_a_terminal_each_end_and_each_quiet_minute_is_one_line():
     sweep = Sweep(total=None)
     sweep.callback.setup(total_num_samples=20)  # which Tune knows
     sweep.start("00003")
@@ -71,9 +70,14 @@ def test_without_a_terminal_each_end_is_one_line():
         sweep.report("00007", n, loss=0.1234 + 1 / n)
         sweep.step(1)
     sweep.end("00007", "STOPPED")
-    assert sweep.read().splitlines() == [
+    sweep.start("00008")
+    for _ in range(130):
+        sweep.step(1)
+    assert [line.partition("  best loss")[0] for line in sweep.read().splitlines()] == [
         "trial 00003 finished after 1 epoch  loss=0.0987  (best 0.0987 by 00003)  1/20 done",
         "trial 00007 stopped after 4 epochs  loss=0.3734  (best 0.0987 by 00003)  2/20 done",
+        "digits  2/20 done, 1 starting, 1 stopped early  1 worker in use  1m 04s",
+        "digits  2/20 done, 1 starting, 1 stopped early  1 worker in use  2m 04s",
     ]
 
 
@@ -109,14 +113,14 @@ def test_each_warning_is_said_once_and_none_of_an_earlier_run():
     ]
 
 
-def test_the_table_shows_each_trial_and_the_best_so_far_and_fewer_rows_in_a_low_terminal():
+def test_a_terminal_gets_a_table_what_is_said_above_it_and_at_the_end_one_paragraph():
+    before, out = threading.active_count(), sys.stdout
     sweep = Sweep(tty=True)
     sweep.start("00000", {"lr": 0.0123456789, "hidden": 64, "model": {"act": "relu"}})
     sweep.report("00000", 1, loss=0.123456)
     sweep.report("00000", 2, loss=0.5)
     sweep.start("00001")
-    sweep.now += 65
-    sweep.step()
+    sweep.step(65)
     text = sweep.read()
     row = next(line for line in text.splitlines() if "00000" in line and "RUNNING" in line)
     cells = [cell.strip() for cell in row.split("│")[1:-1]]
@@ -124,11 +128,42 @@ def test_the_table_shows_each_trial_and_the_best_so_far_and_fewer_rows_in_a_low_
     assert "digits  0/20 done, 1 starting, 1 running  3 workers in use  1m 05s" in text
     assert "best loss=0.1235 by trial 00000 at epoch 1: lr=0.01235, hidden=64, model.act=relu" in text
     assert "│ 00001   │ STARTING │       - │     - │    - │" in text
+    sweep.end("00001", "ERROR", WORKER_ERROR)
+    text = sweep.read()
+    assert text.index("rank 1: ValueError") < text.index("digits")
+    assert "before its first report" not in text  # the table says it
+    sweep.end("00000")
+    for trial, state in (("00002", "STOPPED"), ("00003", "INTERRUPTED")):
+        sweep.start(trial)
+        sweep.report(trial, 1, loss=0.5)
+        sweep.line("state", trial=trial, state=state)
+    copy = pickle.loads(pickle.dumps(sweep.callback))
+    assert threading.active_count() == before
+    sweep.now += 18
+    sweep.callback.on_experiment_end([])
+    assert sys.stdout is out
+    text = sweep.read()
+    assert "\x1b[?25h" in text  # the cursor is shown again
+    assert "│ 00003   │ INTERRUPTED │" in text
+    assert text.splitlines()[-1].endswith(
+        "Sweep digits ended after 1m 23s: 4 trials (1 finished, 1 stopped early, 1 failed, 1 interrupted). "
+        "Best loss=0.1235 by trial 00000 at epoch 1: lr=0.01235, hidden=64, model.act=relu"
+    )
+    sweep.callback.close()
+    copy.on_step_end(1, [])
+    copy.on_experiment_end([])
+    assert sweep.read() == ""
+
+
+def test_a_low_terminal_gets_fewer_rows_and_a_sweep_without_reports_says_so():
     low = Sweep(tty=True, height=12)
     for i in range(30):
         low.start(f"{i:05d}")
     low.step()
     assert low.read().count("STARTING") == 4
+    empty = Sweep()
+    empty.callback.close()
+    assert empty.read() == "Sweep digits ended after 0s: 0 trials. No trial reported the metric 'loss'\n"
 
 
 def test_it_redraws_at_most_four_times_a_second_and_once_when_only_time_passes_and_less_often_where_that_is_dear(
@@ -166,74 +201,6 @@ def test_it_redraws_at_most_four_times_a_second_and_once_when_only_time_passes_a
     assert costs_s * len(drawn) <= 0.011 * (sweep.now - began)
 
 
-def test_without_a_terminal_a_quiet_minute_is_one_line():
-    sweep = Sweep()
-    sweep.start("00000")
-    sweep.report("00000", 1, loss=0.25)
-    for _ in range(130):
-        sweep.step(1)
-    lines = sweep.read().splitlines()
-    assert [line.partition("  best")[0] for line in lines] == [
-        "digits  0/20 done, 1 running  2 workers in use  1m 00s",
-        "digits  0/20 done, 1 running  2 workers in use  2m 00s",
-    ]
-    assert lines[0].endswith("best loss=0.25 by trial 00000 at epoch 1: ")
-
-
-def test_what_is_said_stays_above_the_table():
-    sweep = Sweep(tty=True)
-    sweep.start("00000")
-    sweep.step()
-    sweep.read()
-    sweep.end("00000", "ERROR", WORKER_ERROR)
-    text = sweep.read()
-    assert text.index("rank 1: ValueError") < text.index("digits")
-    assert "before its first report" not in text  # the table says it
-
-
-def test_at_the_end_it_says_in_one_paragraph_how_it_went():
-    sweep = Sweep(tty=True)
-    for trial, state in (
-        ("00000", "FINISHED"),
-        ("00001", "STOPPED"),
-        ("00002", "STOPPED"),
-        ("00003", "ERROR"),
-    ):
-        sweep.start(trial, {"lr": 0.5, "drop": None})
-        if state != "ERROR":
-            sweep.report(trial, 1, loss=0.25)
-        sweep.end(trial, state, WORKER_ERROR if state == "ERROR" else None)
-    sweep.start("00004")
-    sweep.report("00004", 1, loss=0.5)
-    sweep.line("state", trial="00004", state="INTERRUPTED")
-    sweep.now += 83
-    sweep.callback.on_experiment_end([])
-    text = sweep.read()
-    assert "│ 00004   │ INTERRUPTED │" in text
-    last = text.splitlines()[-1]
-    assert last.endswith(
-        "Sweep digits ended after 1m 23s: 5 trials (1 finished, 2 stopped early, 1 failed, 1 interrupted). "
-        "Best loss=0.25 by trial 00000 at epoch 1: lr=0.5, drop=None"
-    )
-    sweep.callback.close()
-    assert sweep.read() == ""
-    empty = Sweep()
-    empty.callback.close()
-    assert empty.read() == "Sweep digits ended after 0s: 0 trials. No trial reported the metric 'loss'\n"
-
-
-def test_it_starts_no_thread_and_the_terminal_is_given_back():
-    before = threading.active_count()
-    sweep = Sweep(tty=True)
-    sweep.start("00000")
-    out = sys.stdout
-    sweep.step()
-    assert threading.active_count() == before
-    sweep.callback.close()
-    assert sys.stdout is out
-    assert sweep.read().rindex("\x1b[?25h") > 0  # the cursor is shown again
-
-
 def test_with_progress_false_nothing_is_shown():
     sweep = Sweep(progress=False)
     sweep.start("00000")
@@ -261,16 +228,6 @@ def test_what_the_first_trial_waits_for_is_shown_once(monkeypatch):
     sweep.start("00000")
     sweep.step(30)
     assert len(asked) == 2
-
-
-def test_a_broken_stream_never_ends_the_sweep(caplog):
-    sweep = Sweep()
-    sweep.start("00000")
-    sweep.screen.close()
-    with caplog.at_level(logging.WARNING, logger="tunelight"):
-        sweep.end("00000")
-        sweep.callback.on_experiment_end([])
-    assert len(caplog.records) == 1
 
 
 SHOWN = """
@@ -311,17 +268,6 @@ def test_a_closed_pipe_never_ends_the_sweep(what):
     os.close(writer)
     assert "The sweep went on." in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_pickled_copy_is_silent():
-    sweep = Sweep(tty=True)
-    sweep.start("00000")
-    sweep.step()
-    copy = pickle.loads(pickle.dumps(sweep.callback))
-    sweep.read()
-    copy.on_step_end(1, [])
-    copy.on_experiment_end([])
-    assert sweep.read() == ""
 
 
 @pytest.fixture
@@ -387,8 +333,8 @@ def test_the_step_before_the_sweep_is_shown_until_there_is_something_else(tty):
 # --- steps that a program shows while it has nothing else to show -----------------------------------------
 
 
-def test_a_step_that_takes_its_time_is_a_line_and_a_short_one_and_a_quiet_program_show_nothing():
-    stream = Screen(tty=False)
+def test_a_step_that_takes_its_time_is_a_line_or_drawn_until_it_ends_and_a_short_one_and_a_quiet_program_show_nothing():
+    stream, terminal = Screen(tty=False), Screen(tty=True)
     with Steps(console=Console(file=stream), after_s=0.01) as steps:
         steps("Starting Ray [of 2 nodes]")
         until(stream.getvalue, 5)
@@ -400,17 +346,12 @@ def test_a_step_that_takes_its_time_is_a_line_and_a_short_one_and_a_quiet_progra
         steps("Starting Ray")
         time.sleep(0.1)
     assert stream.getvalue() == "Starting Ray [of 2 nodes] ...\nStarting 2 workers ...\n"
-
-
-def test_in_a_terminal_it_is_drawn_and_vanishes():
-    stream = Screen(tty=True)
-    steps = Steps(console=Console(file=stream, force_terminal=True, width=60), after_s=0.01)
-    steps("Starting Ray")
-    until(lambda: "Starting Ray" in stream.getvalue(), 5)
-    steps.end()
-    steps.end()
-    drawn = stream.getvalue()
+    with Steps(console=Console(file=terminal, force_terminal=True, width=60), after_s=0.01) as steps:
+        steps("Starting Ray")
+        until(lambda: "Starting Ray" in terminal.getvalue(), 5)
+        steps.end()
+    drawn = terminal.getvalue()
     assert "0:00:00" in drawn
     assert drawn.endswith("\x1b[2K")  # the line is erased
     time.sleep(0.15)
-    assert stream.getvalue() == drawn
+    assert terminal.getvalue() == drawn
