@@ -63,7 +63,6 @@ def sweep(folder: Path, name: str, epochs: int = 2, slow_s: float = 0.0, **kwarg
         "metric": "loss", "num_samples": 3, "scheduler": "fifo", "storage": folder, "name": name, "progress": False,
         "seed": 1,
     }  # fmt: skip
-    began = time.monotonic()
     space = {"lr": tl.uniform(0.01, 0.1), "epochs": tl.choice([epochs]), "slow_s": tl.choice([slow_s])}
     results = tl.run(space, where, **settings | kwargs)
     trials = [
@@ -75,7 +74,6 @@ def sweep(folder: Path, name: str, epochs: int = 2, slow_s: float = 0.0, **kwarg
         "errors": [str(trial.error) for trial in results.errors],
         "losses": [report["loss"] for report in results.best.history],
         "loaded": type(results.best.load_model(Line)).__name__,
-        "seconds": round(time.monotonic() - began, 1),
     }
 
 
@@ -158,7 +156,6 @@ def drain(folder: Path) -> dict[str, Any]:
         "losses": [alone["losses"], moved["losses"]],
         "states": moved["states"],
         "notes": [str(note) for note in record.notes],
-        "gone": not next(node["Alive"] for node in ray.nodes() if node["NodeID"] == drained.drained),
     }
 
 
@@ -201,7 +198,6 @@ def fit(folder: Path) -> dict[str, Any]:
         "places": [json.loads(file.read_text()) for file in sorted(root.glob("fit-*.json"))],
         "best": Path(best.best_model_path).is_file(),
         "learned": any(not weight.equal(before[name]) for name, weight in model.state_dict().items()),
-        "loss": float(trainer.callback_metrics["val_loss"]),
     }
 
 

@@ -13,7 +13,6 @@ import pytest
 import tunelight
 from tests.cluster.scenes import read
 from tests.cluster.three import another, on_three_nodes
-from tests.marks import needs_horovod
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -47,29 +46,21 @@ def expected(nodes: list[str]) -> list[list[int]]:
     return [[number, nodes[:number].count(node), order.index(node)] for number, node in enumerate(nodes)]
 
 
-def test_ranks_of_a_node_are_neighbours_and_local_and_node_ranks_follow_the_nodes(told):
+def test_a_gang_over_nodes_has_neighbours_on_each_and_is_told_rank_0s_address_and_its_interfaces(told):
     finished(told["spread"])
     (ranks,) = told["spread"]["trials"]
     nodes = [rank["node"] for rank in ranks]
     assert [rank["ranks"][:3] for rank in ranks] == expected(nodes)
     assert [rank["ranks"][3] for rank in ranks] == [nodes.count(node) for node in nodes]
-
-
-def test_all_are_told_rank_0s_address_and_their_own_interface(told):
-    (ranks,) = told["spread"]["trials"]
     assert {rank["told"]["MASTER_ADDR"] for rank in ranks} == {ranks[0]["address"]}
     for rank in ranks:
         interface = rank["told"]["GLOO_SOCKET_IFNAME"]
         assert interface
-        assert {name: value for name, value in rank["told"].items() if name.endswith(("IFNAME", "IFACE"))} == {
-            "GLOO_SOCKET_IFNAME": interface, "HOROVOD_GLOO_IFACE": interface, "NCCL_SOCKET_IFNAME": f"={interface}",
-        }  # fmt: skip
-
-
-@needs_horovod
-def test_horovod_trains_across_nodes_as_ddp_does(told):
-    finished(told["horovod"])
-    assert told["horovod"]["losses"] == pytest.approx(told["spread"]["losses"], abs=1e-5)
+        assert rank["told"]["HOROVOD_GLOO_IFACE"] == interface
+        assert rank["told"]["NCCL_SOCKET_IFNAME"] == f"={interface}"
+    if "horovod" in told:  # which trains as DDP does
+        finished(told["horovod"])
+        assert told["horovod"]["losses"] == pytest.approx(told["spread"]["losses"], abs=1e-5)
 
 
 def test_a_trainers_gang_spans_nodes_and_brings_everything_back(told):

@@ -10,8 +10,6 @@ import pytest
 
 from tests.kit.waiting import PROGRAM_S
 
-Said = tuple[Path, list[tuple[str, str]]]
-
 SCRIPT = """
 import os, signal, sys
 from pathlib import Path
@@ -41,23 +39,17 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> Said:
-    """What two sweeps of one program printed, on standard output and on standard error: one went well, one did not."""
-    folder = tmp_path_factory.mktemp("two")
-    (folder / "script.py").write_text(SCRIPT)
+@pytest.mark.apart
+def test_a_sweep_shows_its_own_lines_and_none_of_ray_s_or_lightning_s_also_of_a_fault_that_was_survived(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
     done = subprocess.run(
-        [sys.executable, "script.py", folder], capture_output=True, text=True, cwd=folder, timeout=PROGRAM_S,
+        [sys.executable, "script.py", tmp_path], capture_output=True, text=True, cwd=tmp_path, timeout=PROGRAM_S,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    printed = [text.split("the next sweep\n") for text in (done.stdout, done.stderr)]
-    return folder, list(zip(*printed, strict=True))
-
-
-@pytest.mark.apart
-def test_a_sweep_that_went_well_shows_its_own_lines_and_none_of_ray_s_or_lightning_s(said: Said) -> None:
-    folder, ((out, errors), _) = said
+    (out, after), (errors, later) = (text.split("the next sweep\n") for text in (done.stdout, done.stderr))
     # Not counted: a step that takes its time, and the line of each minute, as `s  0/2 done  1m 00s`.
     own = [line for line in out.splitlines() if line and not line.endswith(" ...") and not line.startswith("s  ")]
     assert len(own) == 3, out
@@ -66,15 +58,10 @@ def test_a_sweep_that_went_well_shows_its_own_lines_and_none_of_ray_s_or_lightni
     rays_start = ("authentication_token_setup.py", "worker.py")
     others = [line for line in errors.splitlines() if line and not any(name in line for name in rays_start)]
     assert not others, errors
-    log = (folder / "s" / "trial_00000" / "log.txt").read_text()
+    log = (tmp_path / "s" / "trial_00000" / "log.txt").read_text()
     assert "[0] `Trainer.fit` stopped: `max_epochs=1` reached." in log
     assert "litlogger" not in log
     assert "entry point" not in log
-
-
-@pytest.mark.apart
-def test_a_fault_that_was_survived_is_told_by_the_sweep_and_not_by_ray_s_advice(said: Said) -> None:
-    folder, (_, (out, errors)) = said
-    assert (folder / "killed").exists()
-    assert "trial 00000 finished" in out
-    assert "worker died" not in out + errors
+    assert (tmp_path / "killed").exists()
+    assert "trial 00000 finished" in after
+    assert "worker died" not in after + later

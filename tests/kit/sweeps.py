@@ -25,36 +25,24 @@ def run(space: Any, train: Any, storage: Path, configs: Any = 2, **settings: Any
     return tl.run(space, train, **(given | settings))
 
 
-class Slots:
-    """Places for gangs, as they come free: what a cluster of so many gangs would give to trials."""
-
-    def __init__(self, count: int) -> None:
-        self.free = [0.0] * count
-        self.used = [0] * count
-
-    def take(self) -> tuple[int, float]:
-        slot = min(range(len(self.free)), key=self.free.__getitem__)
-        return slot, self.free[slot]
-
-
 def record(folder: Path, trials: int = 12, epochs: int = 16, gangs: int = 3, **told: Any) -> SweepResults:
     """Record a sweep of gangs of two workers on two nodes; every way to end occurs, conditional keys and NaN too."""
     folder.mkdir(parents=True, exist_ok=True)
     write_sweep_file(folder, {"scheduler": "asha", "searcher": "random", "seed": 1, "num_samples": trials, **told})
     sweep = Sweep(folder, rungs=RUNGS, num_samples=trials, workers=2, max_epochs=epochs)
-    chance, slots = random.Random(0), Slots(gangs)
+    chance, free, used = random.Random(0), [0.0] * gangs, [0] * gangs
     for number in range(trials):
         config, curve, end = _plan(number, chance, epochs)
-        slot, begin = slots.take()
-        sweep.clock.now = 1000.0 + begin
+        slot = min(range(gangs), key=free.__getitem__)
+        sweep.clock.now = 1000.0 + free[slot]
         trial = sweep.add(**config)
         sweep.step()
         sweep.start(trial)
-        _train(sweep, trial, curve, slot, warm=slots.used[slot] > 0)
+        _train(sweep, trial, curve, slot, warm=used[slot] > 0)
         _end(sweep, trial, end)
-        slots.free[slot] = sweep.clock.now - 1000.0
-        slots.used[slot] += 1
-    sweep.clock.now = 1000.0 + max(slots.free)
+        free[slot] = sweep.clock.now - 1000.0
+        used[slot] += 1
+    sweep.clock.now = 1000.0 + max(free)
     sweep.end()
     return SweepResults.load(folder)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from tunelight.record import (
 from tunelight.record import remote as remote_module
 from tunelight.record.lease import COMMANDS_FILE, Lease, Owner, Owners, claim
 from tunelight.record.remote import StoreMirror, pull
-from tunelight.stores import Store, for_tune, store_of
+from tunelight.stores import Store, store_of
 
 
 def there(folder: Path) -> Store:
@@ -98,19 +97,27 @@ def test_a_mirrored_sweep_is_read_followed_and_listed_elsewhere(storage, machine
     record.close()
 
 
-def test_what_a_killed_driver_had_not_brought_is_kept_where_it_ran(storage, machine):
+def test_what_a_killed_driver_had_not_brought_is_kept_where_it_ran_also_once_its_machine_was_started_anew(
+    storage, machine, monkeypatch
+):
     folder = create_sweep_folder(storage(), "s")
     record = begun(folder)
+    claim(Owners(folder))
     assert upload(folder)
     report(record, 3)
     record.close()
     old = record.path.stat().st_mtime - 100
     os.utime(record.path, (old, old))  # whatever clocks say
-    pull(folder)
-    assert len(read_record(folder).trials["0"].history) == 3
     machine("second")
     pull(storage() / "s")
     assert len(read_record(storage() / "s").trials["0"].history) == 2
+    machine("first")
+    monkeypatch.setattr("tunelight.record.lease.process_table", lambda: "first, after its boot")
+    monkeypatch.setattr("tunelight.record.lease.STALE_S", 0.0)
+    with leased(folder):
+        pull(folder)
+        assert record_of(folder).name == "record.2.jsonl"
+        assert len(read_record(folder).trials["0"].history) == 3
 
 
 def test_a_running_drivers_own_record_is_not_touched(storage, machine):
@@ -119,25 +126,6 @@ def test_a_running_drivers_own_record_is_not_touched(storage, machine):
         os.utime(record.path, (0, 0))
         there(folder).write(folder / "record.jsonl", b"")
         assert len(read_record(folder).trials["0"].history) == 2
-
-
-def test_several_readers_leave_one_copy(storage, machine):
-    folder = create_sweep_folder(storage(), "s")
-    record = begun(folder)
-    upload(folder)
-    machine("second")
-    other = storage() / "s"
-    read_record(other)
-    report(record, 3)
-    record.close()
-    upload(folder)
-    os.utime(other / "record.jsonl", (0, 0))
-    threads = [threading.Thread(target=remote_module.refresh, args=(other / "record.jsonl",)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    assert (other / "record.jsonl").read_bytes() == record.path.read_bytes()
 
 
 def test_a_driver_that_slept_overwrites_nothing_of_its_successor(storage, machine, monkeypatch):
@@ -204,25 +192,6 @@ def test_a_report_is_in_the_store_before_the_other_files_are_due(storage, monkey
     record.close()
 
 
-# --- Tune's side ------------------------------------------------------------------------------------------
-
-
-def test_tunes_paths_are_those_of_the_working_folder(storage, machine):
-    import pickle
-
-    from pyarrow.fs import FileSelector
-
-    folder = storage()
-    system = pickle.loads(pickle.dumps(for_tune(folder)))
-    system.create_dir(str(folder / "s" / "t"), recursive=True)
-    with system.open_output_stream(str(folder / "s" / "t" / "pointer.json")) as stream:
-        stream.write(b"null")
-    machine("second")
-    assert there(folder).read(storage() / "s" / "t" / "pointer.json") == b"null"
-    found = system.get_file_info(FileSelector(str(folder / "s"), recursive=True))
-    assert [one.path for one in found if one.is_file] == [str(folder / "s" / "t" / "pointer.json")]
-
-
 def test_a_sweeps_folder_by_its_url(machine):
     assert stores.shown(sweep_folder("s3://bucket/sweeps", "s")) == "s3://bucket/sweeps/s"
     with pytest.raises(SettingsError, match=r"no sweep's name may hold.*'s\*'"):
@@ -244,23 +213,6 @@ def test_a_driver_that_lost_the_race_leaves_the_winners_lease_alone(storage, mon
     assert remote_module.is_driven_here(folder)
     winner[0].release()
     assert not remote_module.is_driven_here(folder)
-
-
-def test_what_a_driver_could_not_bring_is_kept_also_where_its_machine_was_started_anew(storage, machine):
-    folder = create_sweep_folder(storage(), "s")
-    record = begun(folder)
-    claim(Owners(folder))
-    assert upload(folder)
-    report(record, 3)
-    record.close()
-    machine("first")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tunelight.record.lease.process_table", lambda: "first, after its boot")
-        patch.setattr("tunelight.record.lease.STALE_S", 0.0)
-        with leased(folder):
-            pull(folder)
-            assert record_of(folder).name == "record.2.jsonl"
-            assert len(read_record(folder).trials["0"].history) == 3
 
 
 # --- commands ---------------------------------------------------------------------------------------------

@@ -58,11 +58,6 @@ class Page(HTMLParser):
         return {str(name).removeprefix("data-"): value for name, value in found.items()}
 
 
-def inlined(source: str) -> dict[str, Any]:
-    """Return the data that a report holds, by name."""
-    return Page(source).data
-
-
 def strings(value: Any) -> list[str]:
     """Return all text in some data."""
     if isinstance(value, str):
@@ -96,7 +91,9 @@ def evil(folder: Path) -> SweepResults:
     return SweepResults.load(folder)
 
 
-def test_it_is_one_file_that_fetches_nothing(results: SweepResults, tmp_path: Path) -> None:
+def test_it_is_one_file_that_fetches_nothing_and_only_its_own_two_scripts_may_run(
+    results: SweepResults, tmp_path: Path
+) -> None:
     path = report(results, tmp_path / "sub" / "a.html")
     assert path == tmp_path / "sub" / "a.html"
     found = Page(path.read_text())
@@ -105,6 +102,10 @@ def test_it_is_one_file_that_fetches_nothing(results: SweepResults, tmp_path: Pa
     policy = next(str(attrs["content"]) for tag, attrs in found.tags if "http-equiv" in attrs)
     assert "default-src 'none'" in policy
     assert "http" not in policy
+    run = [text for attrs, text in found.scripts if attrs.get("type") is None]
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in run]
+    assert re.findall(r"'sha256-([^']+)'", policy) == hashes
+    assert len(run) == 2
     assert report(results, tmp_path) == tmp_path / "report.html"
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(StorageError, match="Choose a path that can be written"):
@@ -114,7 +115,7 @@ def test_it_is_one_file_that_fetches_nothing(results: SweepResults, tmp_path: Pa
 def test_it_holds_the_state_of_the_live_page_with_every_section_and_every_trial(
     results: SweepResults, source: str
 ) -> None:
-    data = inlined(source)
+    data = Page(source).data
     assert [name for name in data if name.startswith("part-")] == [f"part-{name}" for name in PARTS]
     drawn = {name for name in PARTS if (data[f"part-{name}"] or {}).get("figure", {}).get("data")}
     assert drawn == {"history", "importances", "slices"}
@@ -123,15 +124,6 @@ def test_it_holds_the_state_of_the_live_page_with_every_section_and_every_trial(
     assert [row["i"] for row in data["state"]["rows"]] == [trial.index for trial in results.trials]
     assert (data["state"]["rows"][4]["state"], data["state"]["rows"][4]["last"]) == ("DIVERGED", "nan")
     assert [name for name in data if name.startswith("trial-")] == [f"trial-{trial.index}" for trial in results]
-
-
-def test_only_its_own_two_scripts_may_run(source: str) -> None:
-    found = Page(source)
-    policy = next(str(attrs["content"]) for tag, attrs in found.tags if "http-equiv" in attrs)
-    run = [text for attrs, text in found.scripts if attrs.get("type") is None]
-    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in run]
-    assert re.findall(r"'sha256-([^']+)'", policy) == hashes
-    assert len(run) == 2
 
 
 def test_what_others_wrote_is_text_and_no_markup(tmp_path: Path) -> None:
@@ -184,7 +176,7 @@ def told(path: Path) -> SweepResults:
 
 
 def test_a_trial_has_curve_configuration_placement_log_error_and_notes(tmp_path: Path) -> None:
-    data = inlined(page(told(tmp_path / "s")))
+    data = Page(page(told(tmp_path / "s"))).data
     blocks = data["trial-0"]
     assert blocks[0] == {"head": "Trial 0 failed"}
     assert data["trial-1"][0]["head"] == "Trial 1 stopped (by command)"
@@ -243,7 +235,7 @@ def test_what_is_not_known_is_not_written_as_if_it_were(tmp_path: Path, make: An
     if several:
         write_sweep_file(tmp_path, {"metric": ["loss", "latency"], "mode": ["min", "min"]})
     make(sweep)
-    data = inlined(page(SweepResults.load(tmp_path)))
+    data = Page(page(SweepResults.load(tmp_path))).data
     figures = [section.pop("figure", None) for section in data.values() if isinstance(section, dict)]
     assert figures
     said = "\n".join(strings(data))

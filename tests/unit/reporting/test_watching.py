@@ -94,7 +94,7 @@ def test_a_sweep_that_nobody_runs_is_told_of_and_a_driver_that_comes_back_follow
     held.__exit__(None, None, None)
 
 
-def test_ctrl_c_gives_the_terminal_back(sweep: Sweep) -> None:
+def test_ctrl_c_gives_the_terminal_back_and_what_cannot_be_read_is_an_error(sweep: Sweep, tmp_path: Path) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
@@ -102,17 +102,8 @@ def test_ctrl_c_gives_the_terminal_back(sweep: Sweep) -> None:
     with pytest.raises(KeyboardInterrupt):
         watching()
     assert "(watching ended)" in watching.text
-
-
-def test_a_folder_that_is_no_sweep_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="holds no sweep that can be read"):
         watch(tmp_path)
-
-
-# The record as it grows
-
-
-def test_a_damaged_record_is_an_error(sweep: Sweep) -> None:
     follower = RecordFollower(sweep.folder)
     with (sweep.folder / RECORD_FILE).open("ab") as stream:
         stream.write(b'{"kind":"note"}\n')

@@ -15,7 +15,7 @@ from rich.console import Console
 import tunelight as tl
 from tests.kit.recording import ERROR, Sweep, Writer
 from tests.unit.cli.test_command import call
-from tests.unit.reporting.test_report import inlined
+from tests.unit.reporting.test_report import Page
 from tunelight.errors import NoResultError, SettingsError
 from tunelight.extras.earlier import read_earlier
 from tunelight.extras.figures import history, learning_curves
@@ -86,7 +86,7 @@ def test_the_live_view_takes_the_best_back_when_its_trial_fails(sweep: Sweep, tm
 
 
 def test_the_report_s_headline_and_figures_count_no_failed_trial_as_best(ahead: SweepResults) -> None:
-    shown = inlined(page(ahead))
+    shown = Page(page(ahead)).data
     best = shown["state"]["head"]["best"]
     assert (best["trial"], best["among"]) == (0, "lowest of all trials that did not fail")
     assert "Trial 1, which failed, had reported loss=0.1" in str(shown["part-about"])
@@ -146,7 +146,7 @@ def test_table_report_and_command_line_show_each_metric(two: tl.SweepResults) ->
     assert list(table["best_loss"]) == [0.25, 0.75, 0.9]
     assert list(table["best_latency"]) == [2.0, 5.0, 1.0]  # of the same report
     assert list(table["last_latency"]) == [2.0, 9.0, 1.0]
-    page_of_two = inlined(page(two))
+    page_of_two = Page(page(two)).data
     assert ["more", "latency"] in [column["path"] for column in page_of_two["state"]["head"]["columns"]]
     assert [row["more"]["latency"] for row in page_of_two["state"]["rows"]] == [2.0, 5.0, 1.0]
     assert "On the Pareto front of loss (min) and latency (max): 0, 1" in str(page_of_two["part-about"])
@@ -254,7 +254,7 @@ def test_the_last_line_of_a_sweep_the_page_and_show_go_by_the_mean(twice: SweepR
     assert best_line(state).startswith("best loss=0.11 by trial 00004")
     assert counts(state, 3).startswith("3/3 done, 2/2 repetitions")
     assert end_line(state, state.trials["00003"], 3).startswith("trial 00003 (repeats 00000) finished")
-    shown = inlined(page(twice))
+    shown = Page(page(twice)).data
     assert shown["state"]["head"]["best"]["among"] == "lowest of the configuration with the best mean"
     assert "trial 00001: 0.115 +- 0.0071 of 2 trainings" in str(shown["part-about"])
     assert "trial 00001: 0.115 +- 0.0071 of 2 trainings" in call("show", twice.folder).output

@@ -40,63 +40,24 @@ from tunelight.sweep.replay import replay_scheduler, replay_searcher
 LR = SearchSpace({"lr": tl.uniform(0, 1)})
 
 
-def asha() -> ASHA:
-    return ASHA(metric="loss", mode="min", max_t=9, reduction_factor=3, brackets=2)
-
-
-def record_asha(folder: Path, trials: int = 30) -> ASHA:
-    """Drive an ASHA live over a recorded sweep, in a mixed order, cut off in its middle."""
-    sweep, live, rng = Sweep(folder), asha(), np.random.default_rng(3)
-    running: list[Any] = []
-    for _ in range(60):
-        if len(sweep.trials) < trials and (len(running) < 4 or rng.random() < 0.2):
-            trial = sweep.add(lr=float(rng.random()))
-            stub = Trial("live", stub=True, trial_id=trial.trial_id)
-            live.on_trial_add(None, stub)  # type: ignore[arg-type]
-            sweep.start(trial)
-            running.append((trial, stub))
-        trial, stub = running[rng.integers(len(running))]
-        number = trial.last_result.get("training_iteration", 0) + 1
-        loss = float(rng.choice([rng.random(), rng.random(), np.nan, 0.5]))
-        decision = live.on_trial_result(None, stub, {"loss": loss, "training_iteration": number})  # type: ignore[arg-type]
-        sweep.report(trial, number, loss, done=decision == "STOP")
-        if decision == "STOP" or number == 9:
-            live.on_trial_complete(None, stub, trial.last_result)  # type: ignore[arg-type]
-            sweep.end_by_itself(trial)
-            running.remove((trial, stub))
-    assert running
-    sweep.callback.record.close()
-    return live
-
-
-def filed(scheduler: ASHA) -> Any:
-    return [[(rung.filed, rung.promoted, rung.waiting()) for rung in rungs] for rungs in scheduler._brackets]
-
-
-def test_a_replayed_asha_has_the_rungs_and_brackets_of_the_live_one(tmp_path):
-    live, again = record_asha(tmp_path), asha()
-    replay_scheduler(read_lines(tmp_path), again)
-    assert filed(again) == filed(live)
-    assert again._bracket_of == live._bracket_of
-    assert again._credit == live._credit
-    assert again.num_stopped == live.num_stopped
-
-
-def test_a_grown_asha_files_earlier_ends_at_its_new_rungs(tmp_path):
-    sweep = Sweep(tmp_path)
+def recorded(folder: Path) -> Any:
+    """Record two trials that have ended, and return the record's lines."""
+    sweep = Sweep(folder)
     for loss in (0.1, 0.2):
         sweep.end_by_itself(sweep.run(loss, loss, loss, lr=loss))
     sweep.end()
+    return read_lines(folder)
+
+
+def test_a_grown_asha_files_earlier_ends_at_its_new_rungs(tmp_path):
     grown = ASHA(metric="loss", mode="min", max_t=9, reduction_factor=3)
-    replay_scheduler(read_lines(tmp_path), grown)
+    replay_scheduler(recorded(tmp_path), grown)
     assert [list(rung.filed) for rung in grown._brackets[0]] == [["00000", "00001"]] * 2
 
 
 @pytest.mark.parametrize("kind", [AsyncHyperBandScheduler, MedianStoppingRule])
 def test_rays_stopping_schedulers_take_a_replay(tmp_path, kind):
-    record_asha(tmp_path)
-    scheduler = adapted(kind(metric="loss", mode="min"))
-    replay_scheduler(read_lines(tmp_path), scheduler)
+    replay_scheduler(recorded(tmp_path), adapted(kind(metric="loss", mode="min")))
 
 
 class Pausing(GangScheduler):
