@@ -80,7 +80,7 @@ def pack(task: Task, parts: Sequence[Path], configs: Sequence[dict[str, Any]], f
     arrays = {name: np.concatenate([part[name] for part in loaded]) for name in loaded[0]}
     seconds = arrays.pop("seconds")
     modes: dict[str, Literal["min", "max"]] = {name: "max" if name == "accuracy" else "min" for name in arrays}
-    made = Table(task.about, modes, dict(task.space), task.without_effect, list(configs), seconds, arrays)
+    made = Table(task.about, modes, dict(task.space), list(configs), seconds, arrays)
     return write_table(folder / f"{task.name}.npz", made)
 
 

@@ -141,7 +141,6 @@ def curves(task: str) -> TableCurves:
     table = read_table(task)
     seconds = table.seconds.astype(float)
     return TableCurves(
-        task,
         {"accuracy": table.metrics["accuracy"]},
         seconds * EPOCH_S / np.median(seconds),
         table.configs,

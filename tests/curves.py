@@ -8,32 +8,31 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tests.world import Costs, Curve, TableCurves
+from tests.world import Costs, Curve
+from tests.world.sources import TableCurves
 
 FREE = Costs(reserve_s=0, start_cold_s=0, start_warm_s=0, grow_s=0.1)
 """Gangs start at once, and grow nearly so."""
 
 
-def tiny_table(configs: int = 40, seeds: int = 2, epochs: int = 27, seed: int = 0, **settings: Any) -> TableCurves:
+def tiny_table(configs: int = 40, seeds: int = 2, epochs: int = 27, seed: int = 0) -> TableCurves:
     """Return curves that fall to different depths at different speeds, and cross."""
     rng = np.random.default_rng(seed)
     depth = rng.lognormal(-1, 0.7, (configs, 1, 1))
     rate = rng.uniform(0.02, 0.5, (configs, 1, 1))
     loss = depth + (2.3 - depth) * np.exp(-rate * np.arange(1, epochs + 1)) + rng.normal(0, 0.01, (1, seeds, epochs))
     return TableCurves(
-        "tiny",
         {"loss": loss, "accuracy": np.exp(-loss)},
         rng.uniform(0.5, 2, configs),
         [{"lr": float(number + 1)} for number in range(configs)],
-        **settings,
     )
 
 
 class Given:
     """Losses that a test gives, one list for each trial in order; an epoch takes a second on one worker."""
 
-    metric, note = "loss", "made up"
-    mode: Literal["min"] = "min"
+    metric = "loss"
+    mode: Literal["min", "max"] = "min"
 
     def __init__(self, *losses: Sequence[float]) -> None:
         self.losses, self.size, self.epochs = losses, len(losses), len(losses[0])

@@ -157,8 +157,8 @@ def _autoencoder(config: Mapping[str, Any], generator: Generator) -> nn.Module:
 class Task:
     """A data set, a model and what of it can be chosen.
 
-    ``space`` is what ``tunelight.SearchSpace`` reads; the keys in ``without_effect`` do nothing. Tasks of the design
-    half serve to choose defaults, those of the final half to judge them.
+    ``space`` is what ``tunelight.SearchSpace`` reads; its key ``log_every`` does nothing. Tasks of the design half
+    serve to choose defaults, those of the final half to judge them.
     """
 
     name: str
@@ -169,7 +169,6 @@ class Task:
     data: Callable[[], Rows]
     model: Callable[[Mapping[str, Any], Generator], nn.Module]
     loss: Literal["squares", "labels"] = "labels"
-    without_effect: tuple[str, ...] = ("log_every",)
 
     def start(self, config: Mapping[str, Any], seed: int) -> Training:
         """Return a training of a configuration, before its first epoch."""

@@ -9,11 +9,8 @@ one sweep, ``faults`` what happens to it and ``checks`` what must hold.
 from __future__ import annotations
 
 from tests.world.costs import Costs
-from tests.world.curves import Curve, Curves
-from tests.world.result import SimTrial, Simulation
+from tests.world.curves import Curve
+from tests.world.result import Simulation
 from tests.world.run import simulate
-from tests.world.sources import TableCurves, recorded, tasks
 
-__all__ = [
-    "Costs", "Curve", "Curves", "SimTrial", "Simulation", "TableCurves", "recorded", "simulate", "tasks",
-]  # fmt: skip
+__all__ = ["Costs", "Curve", "Simulation", "simulate"]

@@ -49,11 +49,6 @@ class Actors:
         """How many gangs are placed."""
         return len(self._live_actors_to_ray_actors_resources)
 
-    @property
-    def num_total_actors(self) -> int:
-        """How many gangs there are, including waiting ones."""
-        return self.num_live_actors + self.num_pending_actors
-
     def get_live_actors_resources(self) -> dict[str, float]:
         """Return the resources that all gangs hold."""
         return {"CPU": float(self.world.usage[-1].held)}
@@ -65,9 +60,6 @@ class Actors:
     def is_actor_failed(self, gang: SimGang) -> bool:
         """Tell whether a gang lost a worker."""
         return gang.failed
-
-    def cleanup(self) -> None:
-        """Do nothing: there are no actors to end."""
 
     def next(self, timeout: float | None = None) -> bool:
         """Process the next event, and place gangs that now fit; return False if there is no event.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -30,8 +29,6 @@ from tunelight.schedulers.wrapper import SweepScheduler
 
 _PATIENCE = 100
 """How many steps in a row may pass without an event."""
-_MOST_EVENTS = 50
-"""How many events a simulation may take for each epoch of its trials."""
 _TICK_S = 0.1
 """How long Tune waits for an event in a step."""
 
@@ -97,8 +94,8 @@ class StubTrial(_Trial):  # type: ignore[misc]
         """Do nothing: no state is written."""
 
 
-class TimedScheduler(SweepScheduler):
-    """Adds up the CPU time of the scheduler, logs what it is told, and chooses trials in place of FIFO.
+class LoggedScheduler(SweepScheduler):
+    """Logs what the scheduler is told, and chooses trials in place of FIFO.
 
     ``FIFOScheduler.choose_trial_to_run`` goes through all trials at each step; the controller knows the first pending,
     or else paused, one without that.
@@ -106,20 +103,10 @@ class TimedScheduler(SweepScheduler):
 
     def __init__(self, scheduler: GangScheduler, log: Callable[..., None], **given: Any) -> None:
         super().__init__(scheduler, **given)
-        self.seconds = 0.0
-        self.calls = 0
         self._log = log
         self._places = 0
         own: Any = scheduler.choose_trial_to_run
         self._first_come = getattr(own, "__func__", None) is FIFOScheduler.choose_trial_to_run and self._ends_at is None
-
-    def _call(self, name: str, *given: Any) -> Any:
-        began = time.thread_time()
-        try:
-            return super()._call(name, *given)
-        finally:
-            self.seconds += time.thread_time() - began
-            self.calls += 1
 
     def on_trial_add(self, tune_controller: Any, trial: StubTrial) -> None:
         """Give the trial a place in the queue, also a new one after a failure."""
@@ -133,21 +120,6 @@ class TimedScheduler(SweepScheduler):
         decision = super().on_trial_result(tune_controller, trial, result)
         self._log("result", trial, (result.get(TRAINING_ITERATION), decision))
         return decision
-
-    def on_trial_complete(self, tune_controller: Any, trial: StubTrial, result: dict[str, Any]) -> None:
-        """Forward the end of a trial."""
-        self._log("complete", trial)
-        super().on_trial_complete(tune_controller, trial, result)
-
-    def on_trial_error(self, tune_controller: Any, trial: StubTrial) -> None:
-        """Forward a failure."""
-        self._log("error", trial)
-        super().on_trial_error(tune_controller, trial)
-
-    def on_trial_remove(self, tune_controller: Any, trial: StubTrial) -> None:
-        """Forward the end of a trial that did not run."""
-        self._log("remove", trial)
-        super().on_trial_remove(tune_controller, trial)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
         """Choose the trial that runs next."""
@@ -195,21 +167,19 @@ class SimController(_Controller):  # type: ignore[misc]
         **given: Any,
     ) -> None:
         self.world = world
-        self.timed = TimedScheduler(scheduler, world.log, ends_at=ends_at)
+        self.logged = LoggedScheduler(scheduler, world.log, ends_at=ends_at)
         stopper = _TimeIsUp(world, time_budget_s)
-        super().__init__(scheduler=self.timed, stopper=stopper, resource_manager_factory=lambda: None, **given)
+        super().__init__(scheduler=self.logged, stopper=stopper, resource_manager_factory=lambda: None, **given)
         self._actor_manager = Actors(world)
         size = world.cluster.size
         self._resource_updater = SimpleNamespace(
             get_num_cpus=lambda: size,
             get_num_gpus=lambda: 0,
             update_avail_resources=lambda *_, **__: None,
-            debug_string=lambda *_: "",
         )
         self._wrapper = super()._wrapped()
         self._print_trial_errors = False
         self._max_pending_trials = 1
-        self._budget_s = time_budget_s
         if time_budget_s is not None:
             world.clock.after(time_budget_s, lambda: None)
         self._plan_failure()
@@ -217,25 +187,16 @@ class SimController(_Controller):  # type: ignore[misc]
     def simulate(self) -> None:
         """Run until all trials have ended. Raises: TunelightError if nothing happens any more."""
         idle, clock = 0, self.world.clock
-        limit = math.inf
-        if self._budget_s is None:
-            limit = _MOST_EVENTS * (self._search_alg.total_samples + 1) * (self.world.max_epochs or 1)
         while not self.is_finished():
             before = clock.happened
             self._actor_manager.patient = idle < _PATIENCE // 2 and not (self._running_trials or self._pending_trials)
             self.step()
-            if clock.happened >= limit:
-                raise TunelightError(
-                    f"The simulation does not end: {limit} events at {clock.now:.0f} s of virtual time. "
-                    f"{type(self.timed.inner).__name__} sends trials back to earlier epochs again and again, as "
-                    "population-based training can where no mutation makes a curve better. Give time_budget=."
-                )
             idle = 0 if clock.happened > before else idle + 1
             if idle > _PATIENCE:
                 raise TunelightError(
                     f"The simulation stands still at {clock.now:.1f} s: {len(self._pending_trials)} trials wait for "
                     f"slots ({self.world.cluster.free} of {self.world.cluster.size} are free), "
-                    f"{len(self._paused_trials)} are paused, none runs, and {type(self.timed.inner).__name__} chooses "
+                    f"{len(self._paused_trials)} are paused, none runs, and {type(self.logged.inner).__name__} chooses "
                     "none. A live sweep would hang here."
                 )
             if idle:  # Tune's steps go on without an event
@@ -314,7 +275,6 @@ class SimController(_Controller):  # type: ignore[misc]
         elif status == Trial.RUNNING and (gang := self._trial_to_actor.get(trial)) is not None:
             trial.gang = gang
             gang.use(not gang.failed)
-        self.world.log("status", trial, status)
 
     def _plan_failure(self) -> None:
         """Plan the next failure of a node, at exponentially distributed intervals."""

@@ -14,8 +14,8 @@ _MASK = (1 << 64) - 1
 class Costs:
     """The costs of a simulation, in seconds unless stated otherwise.
 
-    Starts and resizes default to what two CPU workers took on one 2-core machine; ``reserve_s``, ``disk_mb_s`` and
-    ``node_repair_s`` are assumed, and the rest is not charged. ``benchmarks/fidelity.py`` measures yours.
+    Starts and resizes default to what two CPU workers took on one 2-core machine; ``reserve_s``, ``node_repair_s`` and
+    the speed of disks are assumed, and the rest is not charged. ``benchmarks/fidelity.py`` measures yours.
 
     Args:
         reserve_s: a placement group and the trial's head, until Tune calls the trial running.
@@ -24,8 +24,7 @@ class Costs:
         report_s: a report whose answer is awaited, until the gang goes on.
         end_s: from a trial's last report until Tune gets its end.
         stop_s: closing a gang, until its slots are free.
-        save_s, restore_s: a checkpoint's writing and reading, beside ``checkpoint_mb / disk_mb_s``.
-        checkpoint_mb, disk_mb_s: a checkpoint's size, and how fast it is written and read.
+        checkpoint_mb: a checkpoint's size; 100 MB are written, or read, in a second.
         grow_s: new workers of a gang that grows, while the others train on.
         resize_s: a change of a gang's size at a report's boundary, while all wait.
         efficiency: of each doubling of workers (1: twice as fast; 0.8: 1.6 times; below 0.5: slower than before).
@@ -40,10 +39,7 @@ class Costs:
     report_s: float = 0.0
     end_s: float = 0.0
     stop_s: float = 0.0
-    save_s: float = 0.0
-    restore_s: float = 0.0
     checkpoint_mb: float = 0.0
-    disk_mb_s: float = 100.0
     grow_s: float = 5.4
     resize_s: float = 0.1
     efficiency: float = 1.0
@@ -52,14 +48,9 @@ class Costs:
     node_repair_s: float = 600.0
 
     @property
-    def save(self) -> float:
-        """Seconds to write a checkpoint for a pause."""
-        return self.save_s + self.checkpoint_mb / self.disk_mb_s
-
-    @property
-    def restore(self) -> float:
-        """Seconds to read a checkpoint."""
-        return self.restore_s + self.checkpoint_mb / self.disk_mb_s
+    def checkpoint_s(self) -> float:
+        """Seconds to write a checkpoint for a pause, or to read one."""
+        return self.checkpoint_mb / 100
 
     def speedup(self, workers: int) -> float:
         """Return how many times as fast as one worker a gang is."""

@@ -10,8 +10,6 @@ from tests.world.costs import uniform
 
 KEY = "_curve"
 """The key of a simulated configuration that names its curve."""
-SEED_KEY = "_seed"
-"""The key of a configuration that chooses one of its recorded seeds: a whole number, modulo how many there are."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -19,8 +19,7 @@ from tunelight.record import FAILED, Standing
 class SimTrial:
     """One simulated trial; times in virtual seconds, None if they were never reached.
 
-    ``state``: FINISHED (it came to its own end), STOPPED, DIVERGED or ERROR. ``repeats``: the trial whose configuration
-    it trains again, as its training ``repetition``.
+    ``state``: FINISHED (it came to its own end), STOPPED, DIVERGED or ERROR.
     """
 
     id: str
@@ -28,11 +27,8 @@ class SimTrial:
     state: str
     reports: int
     best: float | None
-    last: float | None
     started_s: float | None
     ended_s: float | None
-    repeats: str | None = None
-    repetition: int = 0
 
 
 @dataclass(frozen=True)
@@ -45,9 +41,8 @@ class Simulation:
         slots: of the whole cluster.
         trials: in order of birth.
         usage: slots held and in use, from each ``time`` on.
-        found: (seconds, value) each time that a trial reported the best value so far.
+        best: the best reported value.
         oracle: the best value that any trial would have reported if all had been trained to their end.
-        scheduler_cpu_s: CPU time of the calls to the scheduler; ``calls``: their number.
         events: the log, if ``events=True``.
         repeated: as ``SweepResults.repeated()`` returns it.
     """
@@ -59,17 +54,10 @@ class Simulation:
     slots: int
     trials: Sequence[SimTrial]
     usage: Sequence[Use]
-    found: Sequence[tuple[float, float]]
+    best: float | None
     oracle: float | None
-    scheduler_cpu_s: float
-    calls: int
     events: Sequence[Happened] = field(default=(), repr=False)
     repeated: Sequence[Standing] = ()
-
-    @property
-    def best(self) -> float | None:
-        """The best reported value."""
-        return self.found[-1][1] if self.found else None
 
     @property
     def chosen(self) -> SimTrial | None:
@@ -81,19 +69,11 @@ class Simulation:
         return min(judged, key=lambda trial: sign * float(trial.best or 0), default=None)
 
     @property
-    def idle_share(self) -> float:
-        """The share of all slots' time in which no running trial used them."""
-        return self._idle_between(0.0, self.makespan_s)
-
-    @property
     def tail_idle_share(self) -> float:
-        """The same from when the last new trial started."""
-        last_start_s = max((trial.started_s for trial in self.trials if trial.started_s is not None), default=0.0)
-        return self._idle_between(last_start_s, self.makespan_s)
-
-    def _idle_between(self, start_s: float, end_s: float) -> float:
-        span = end_s - start_s
-        return 1 - _integral(self.usage, start_s, end_s)[1] / (self.slots * span) if span > 0 else 0.0
+        """The share of all slots' time after the last new trial's start in which no running trial used them."""
+        start_s = max((trial.started_s for trial in self.trials if trial.started_s is not None), default=0.0)
+        span = self.makespan_s - start_s
+        return 1 - _integral(self.usage, start_s, self.makespan_s)[1] / (self.slots * span) if span > 0 else 0.0
 
     def regret(self) -> float:
         """Return the distance of the best value from the oracle's; infinite without one."""
@@ -116,8 +96,6 @@ class SimulationLog(Callback):
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.found: list[tuple[float, float]] = []
-        self.trials: dict[str, Any] = {}
         self._best: dict[str, float] = {}
         self._started: dict[str, float] = {}
         self._states: dict[str, str] = {}
@@ -133,7 +111,7 @@ class SimulationLog(Callback):
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
-        """Log a report, and note a value that is the best so far."""
+        """Log a report, and note a value that is its trial's best so far."""
         value = result.get(self.world.metric or "")
         self.world.log("report", trial, (result.get(TRAINING_ITERATION), value))
         if value is None or not math.isfinite(value):
@@ -141,11 +119,10 @@ class SimulationLog(Callback):
         own = self._best.get(trial.trial_id)
         if own is None or self._better(value, own):
             self._best[trial.trial_id] = value
-            if not self.found or self._better(value, self.found[-1][1]):
-                self.found.append((self.world.clock.now, value))
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Note an end."""
+        self.world.log("complete", trial)
         error = trial.last_result.get(f"{RESULT_KEY}/error/state")
         whole = trial.reported >= self.world.epochs_of(trial.curve)
         self._states[trial.trial_id] = error or ("FINISHED" if whole else "STOPPED")
@@ -154,12 +131,7 @@ class SimulationLog(Callback):
         """Note a failure for good."""
         self._states[trial.trial_id] = "ERROR"
 
-    def simulation(
-        self,
-        controller: Any,
-        repetition_of: Callable[[str], tuple[str, int] | None],
-        repeated: Sequence[Standing],
-    ) -> Simulation:
+    def simulation(self, controller: Any, repeated: Sequence[Standing]) -> Simulation:
         """Return the result."""
         world, trials = self.world, sorted(controller.get_trials(), key=lambda trial: trial.order_of_birth)
         end = max((trial.ended_s for trial in trials if trial.ended_s is not None), default=world.clock.now)
@@ -169,33 +141,32 @@ class SimulationLog(Callback):
             makespan_s=end,
             worker_seconds=_integral(world.usage, 0.0, end)[0],
             slots=world.cluster.size,
-            trials=[self._of(trial, *(repetition_of(trial.trial_id) or (None, 0))) for trial in trials],
+            trials=[self._of(trial) for trial in trials],
             usage=world.usage,
-            found=self.found,
+            best=self._choose(self._best.values()),
             oracle=self._oracle(trials),
-            scheduler_cpu_s=controller.timed.seconds,
-            calls=controller.timed.calls,
             events=world.happened,
             repeated=repeated,
         )
 
-    def _of(self, trial: Any, repeats: str | None, repetition: int) -> SimTrial:
+    def _of(self, trial: Any) -> SimTrial:
         return SimTrial(
             id=trial.trial_id,
             config=trial.config,
             state=self._states.get(trial.trial_id, "STOPPED"),
             reports=trial.reported,
             best=self._best.get(trial.trial_id),
-            last=trial.last_result.get(self.world.metric),
             started_s=self._started.get(trial.trial_id),
             ended_s=trial.ended_s,
-            repeats=repeats,
-            repetition=repetition,
         )
 
     def _oracle(self, trials: Sequence[Any]) -> float | None:
         """Return the best value of all trials' complete curves."""
         curves = {id(trial.curve): trial.curve for trial in trials}.values()
         reported = (curve.metrics[self.world.metric][: self.world.epochs_of(curve)] for curve in curves)
+        return self._choose(float(value) for values in reported for value in values if math.isfinite(value))
+
+    def _choose(self, values: Iterable[float]) -> float | None:
+        """Return the best of values, None of none."""
         choose: Callable[..., float | None] = min if self.world.mode == "min" else max
-        return choose((float(value) for values in reported for value in values if math.isfinite(value)), default=None)
+        return choose(values, default=None)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
-import inspect
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal
 
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import PopulationBasedTraining, ResourceChangingScheduler, TrialScheduler
+from ray.tune.schedulers import ResourceChangingScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 from tests.world.actors import slots_of
@@ -21,19 +19,14 @@ from tests.world.controller import SimController, StubTrial
 from tests.world.costs import Costs
 from tests.world.curves import Curves
 from tests.world.result import Simulation, SimulationLog
-from tests.world.sources import TableCurves, recorded
 from tests.world.world import Clock, World
 from tunelight.errors import ResourceError
 from tunelight.resources import reserve
 from tunelight.schedulers.base import GangScheduler
 from tunelight.schedulers.choose import build_scheduler, judged_by
 from tunelight.searchers import Repetitions, SweepSearch
-from tunelight.searchers.choose import build_searcher
 from tunelight.settings import Settings, check_setting
 from tunelight.settings.values import Folds
-
-if TYPE_CHECKING:
-    from optuna.samplers import BaseSampler
 
 
 class CurveSearcher(Searcher):
@@ -81,10 +74,10 @@ class SimSearch(SweepSearch):
 
 
 def simulate(
-    curves: Any,
+    curves: Curves,
     scheduler: str | Mapping[str, Any] | TrialScheduler | None = "asha",
     *,
-    searcher: str | Mapping[str, Any] | Searcher | BaseSampler | None = None,
+    searcher: Searcher | None = None,
     num_samples: int = 100,
     repeats: int | Mapping[str, int] | Folds | None = None,
     workers: int | tuple[int, int] = 1,
@@ -104,10 +97,9 @@ def simulate(
     Scheduler, searcher and Tune's controller are the real ones; gangs, nodes and time are simulated.
 
     Args:
-        curves: what trials report: the name of a recorded task, or a Curves.
+        curves: what trials report.
         scheduler: as ``tunelight.run`` takes it; an object is copied. Its ``clock``, if it has one, is set.
-        searcher: as ``tunelight.run`` takes it; the recorded configuration nearest to a suggestion is trained (None:
-            the recorded configurations).
+        searcher: what suggests configurations, which ``curves`` knows; it is copied (None: those of the curves).
         num_samples: trials (100); if there are fewer curves, some are drawn again.
         repeats: as ``tunelight.run`` takes it (None). Curves recorded with several seeds are used in turn.
         workers: of a trial (1); (least, most) is a gang that a scheduler can resize.
@@ -123,13 +115,12 @@ def simulate(
 
     Raises: subclasses of TunelightError. Runs on: driver, without Ray.
     """
-    table: Curves = recorded(curves) if isinstance(curves, str) else curves
     settings = Settings(
-        metric=metric or table.metric,
-        mode=mode or table.mode,
+        metric=metric or curves.metric,
+        mode=mode or curves.mode,
         num_samples=num_samples,
         repeats=check_setting("repeats", repeats),
-        max_epochs=max_epochs or table.epochs,
+        max_epochs=max_epochs or curves.epochs,
         scheduler=scheduler,
         workers=workers,
         seed=seed,
@@ -141,15 +132,13 @@ def simulate(
     built = build_scheduler(settings, clock=clock)
     world, factory = _world(settings, built, clock, cluster, costs or Costs(), keep_log=events)
     built.set_search_properties(**{"metric": None, "mode": None, **judged_by(built, settings)})
-    if isinstance(built.inner, PopulationBasedTraining):
-        built.inner._log_config = False  # it would write files into the trials' folders
     log = SimulationLog(world)
     again = None if settings.repeats is None else Repetitions(settings.repeats, **settings.judged_by)
     search = SimSearch(
-        table,
+        curves,
         factory,
         settings.failures.max_failures,
-        _searcher(searcher, table, settings),
+        CurveSearcher(curves, seed) if searcher is None else copy.deepcopy(searcher),
         settings.num_samples,
         max_concurrent=settings.max_concurrent,
         clock=world.clock,
@@ -167,11 +156,7 @@ def simulate(
     )
     with _quick():
         controller.simulate()
-    return log.simulation(
-        controller,
-        search.repetition_of,
-        () if again is None else again.standings(),
-    )
+    return log.simulation(controller, () if again is None else again.standings())
 
 
 def _world(
@@ -205,18 +190,6 @@ def _world(
         clock=clock,
     )
     return world, factory
-
-
-def _searcher(given: Any, table: Curves, settings: Settings) -> Searcher:
-    if given is None:
-        return CurveSearcher(table, settings.seed or 0)
-    if not isinstance(given, Searcher):
-        return build_searcher(cast("TableCurves", table).space, replace(settings, searcher=given))
-    searcher = copy.deepcopy(given)
-    with contextlib.suppress(TypeError):
-        if "config" in inspect.signature(searcher.set_search_properties).parameters:
-            searcher.set_search_properties(**settings.judged_by, config={})
-    return searcher
 
 
 @contextlib.contextmanager

@@ -105,11 +105,11 @@ class SimGang:
         """Go on from a checkpoint."""
         self.number = int(saved.checkpoint)
         self._resumed = True
-        return self.world.costs.restore, None
+        return self.world.costs.checkpoint_s, None
 
     def save(self) -> tuple[float, Any]:
         """Write a checkpoint of the last report."""
-        return self.world.costs.save, Saved(self.number, dict(self.trial.last_result))
+        return self.world.costs.checkpoint_s, Saved(self.number, dict(self.trial.last_result))
 
     def stop(self) -> tuple[float, Any]:
         """End the gang."""

@@ -19,7 +19,6 @@ from ray.tune.schedulers import (
     FIFOScheduler,
     HyperBandScheduler,
     MedianStoppingRule,
-    TrialScheduler,
 )
 
 from tests.curves import FREE, Given, falling
@@ -69,23 +68,9 @@ def run(scheduler: Any, count: int, **more: Any) -> Simulation:
 
 
 @of(*SCHEDULERS)
-def test_one_trial_alone_is_trained_to_its_end(name):
-    assert run(SCHEDULERS[name](), 1).trials[0].reports == 9
-
-
-@of(*SCHEDULERS)
-def test_the_best_trial_is_trained_to_its_end(name):
+def test_the_best_trial_is_trained_to_its_end_also_where_it_is_alone(name):
     assert run(SCHEDULERS[name](), 18).regret() == 0
-
-
-@of(*SCHEDULERS)
-def test_many_errors_do_not_end_the_sweep(name):
-    costs = replace(FREE, node_failures=1200, node_repair_s=1)
-    found = run(SCHEDULERS[name](), 100, cluster="4x1", workers=1, max_failures=0, costs=costs)
-    states = [trial.state for trial in found.trials]
-    assert len(states) == 100
-    assert set(states) <= {"FINISHED", "STOPPED", "ERROR"}
-    assert states.count("ERROR") > 10
+    assert run(SCHEDULERS[name](), 1).trials[0].reports == 9
 
 
 def told_again(name: str) -> tuple[Any, Any, list[Any], list[Any]]:
@@ -116,13 +101,6 @@ def told_again(name: str) -> tuple[Any, Any, list[Any], list[Any]]:
     return told, again, answers, others
 
 
-# Who of a population pauses for a turn is a matter of room; the median rule of Ray's asks who waits.
-@of(*(name for name in SCHEDULERS if name not in (*POPULATIONS, "ray's median")))
-def test_its_answers_follow_from_the_reports_alone(name):
-    _, _, answers, others = told_again(name)
-    assert others == answers
-
-
 def known(scheduler: Any) -> Any:
     """Return what a scheduler knows of its trials."""
     if isinstance(scheduler, GangPBT):
@@ -132,10 +110,13 @@ def known(scheduler: Any) -> Any:
     return [(rung.filed, rung.promoted, rung.waiting()) for rung in rungs]
 
 
-@of(*(name for name in SCHEDULERS if name != "fifo" and "ray's" not in name))
-def test_its_state_follows_from_the_reports_alone(name):
-    told, again, *_ = told_again(name)
-    assert known(again) == known(told)
+@of(*SCHEDULERS)
+def test_its_answers_and_its_state_follow_from_the_reports_alone(name):
+    told, again, answers, others = told_again(name)
+    if name not in (*POPULATIONS, "ray's median"):  # who of a population pauses for a turn is a matter of room
+        assert others == answers
+    if name != "fifo" and "ray's" not in name:
+        assert known(again) == known(told)
 
 
 # --- the wrapper spares repetitions: they compete with nobody, and nobody with them ---------------------
@@ -143,19 +124,6 @@ def test_its_state_follows_from_the_reports_alone(name):
 
 def spared(scheduler: Any, end: float = math.inf) -> Any:
     return SweepScheduler(adapted(scheduler), ends_at=lambda trial_id: end if trial_id.startswith("again") else None)
-
-
-def test_a_repetition_trains_to_its_end_and_leaves_the_rungs_as_they_were() -> None:
-    asha = make_asha(grace_period=1, reduction_factor=4)
-    sparing = spared(asha)
-    assert report(sparing, add(sparing, "a"), 1, 0.1) != STOP
-    again = add(sparing, "again")
-    assert [report(sparing, again, number, 9.0) for number in range(1, 9)] == [TrialScheduler.CONTINUE] * 8
-    sparing.on_trial_complete(TUNE, again, {"training_iteration": 8, "loss": 0.01})
-    other = add(sparing, "b")
-    assert report(sparing, other, 1, 0.2) == STOP
-    assert sparing.reason("b") == "place 2 of 2 at rung 1; the best goes on"
-    assert sparing.milestones() == asha.milestones()
 
 
 def test_a_repetition_of_a_trial_that_was_stopped_is_stopped_at_the_same_report() -> None:
@@ -189,7 +157,7 @@ def test_a_repetition_that_waits_is_run_where_the_scheduler_knows_only_its_own_t
     assert sparing.choose_trial_to_run(controller) is again
 
 
-@pytest.mark.parametrize("call", ["on_trial_add", "on_trial_error", "on_trial_remove"])
+@pytest.mark.parametrize("call", ["on_trial_add", "on_trial_error", "on_trial_remove", "on_trial_complete"])
 def test_the_scheduler_learns_nothing_of_a_repetition(call: str) -> None:
     heard: list[str] = []
 
@@ -199,9 +167,10 @@ def test_the_scheduler_learns_nothing_of_a_repetition(call: str) -> None:
 
     listening: Any = Listening
     sparing = spared(listening())
-    getattr(sparing, call)(None, stub_trial("again", {}))
+    result = [{"training_iteration": 8, "loss": 0.01}] if call == "on_trial_complete" else []
+    getattr(sparing, call)(None, stub_trial("again", {}), *result)
     assert heard == []
-    getattr(sparing, call)(None, stub_trial("a", {}))
+    getattr(sparing, call)(None, stub_trial("a", {}), *result)
     assert heard == [call]
 
 
