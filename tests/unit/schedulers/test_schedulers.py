@@ -73,6 +73,16 @@ def test_the_best_trial_is_trained_to_its_end_also_where_it_is_alone(name):
     assert run(SCHEDULERS[name](), 1).trials[0].reports == 9
 
 
+@of(*SCHEDULERS)
+@pytest.mark.filterwarnings("ignore:Mean of empty slice")  # Ray's own, of its median stopping rule; gone from 2.60 on
+@pytest.mark.filterwarnings("ignore:invalid value encountered")
+def test_nan_at_the_first_report_is_divergence(name):
+    losses = Given([0.9] * 9, [math.nan] * 9, [0.8] * 9)
+    found = simulate(losses, SCHEDULERS[name](), num_samples=6, workers=1, cluster="1x2", costs=FREE)
+    assert [trial.state for trial in found.trials if int(trial.id) % 3 == 1] == ["DIVERGED"] * 2
+    assert {trial.state for trial in found.trials if int(trial.id) % 3 != 1} <= {"FINISHED", "STOPPED"}
+
+
 def told_again(name: str) -> tuple[Any, Any, list[Any], list[Any]]:
     """Return a scheduler that has run, another that heard the same of a cluster it cannot see, and their answers."""
     told, again = SCHEDULERS[name](), SCHEDULERS[name]()
