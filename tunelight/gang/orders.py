@@ -49,18 +49,15 @@ class OrderBook:
 
     def leave(self, trial: str, reason: Reason | None) -> None:
         """Tell a trial to leave its workers with a checkpoint; None: not, any more."""
-        self._give(trial, replace(self._of(trial), leave=reason))
+        self._give(trial, leave=reason)
 
     def stop(self, trial: str) -> None:
         """Tell a trial to end, so that its gang is free before its next report."""
-        self._give(trial, replace(self._of(trial), stop=True))
+        self._give(trial, stop=True)
 
-    def _of(self, trial: str) -> Orders:
-        return self._orders.get(trial, Orders())
-
-    def _give(self, trial: str, orders: Orders) -> None:
+    def _give(self, trial: str, **order: Any) -> None:
+        orders = self._orders[trial] = replace(self._orders.get(trial, Orders()), **order)
         keep_for_job(f"orders/{trial}", "" if orders == Orders() else json.dumps(asdict(orders)))
-        self._orders[trial] = orders
 
 
 def orders_of(trial: str) -> Orders:

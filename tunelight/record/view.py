@@ -9,7 +9,7 @@ import heapq
 import json
 import math
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -287,6 +287,15 @@ def when(report: Mapping[str, Any]) -> str:
     """Return which report of its trial this is, in words; epochs are counted from 1."""
     number, epoch = report.get("training_iteration"), epochs(report)
     return f"report {number}" if epoch is None else f"epoch {epoch} (report {number})"
+
+
+def numbers_in(report: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield the names of a report's numbers; nested ones as ``outer/inner``."""
+    for key, value in report.items():
+        if isinstance(value, Mapping):
+            yield from numbers_in(value, f"{prefix}{key}/")
+        elif isinstance(value, int | float) and not isinstance(value, bool) and key not in WHEN:
+            yield f"{prefix}{key}"
 
 
 def metrics_of(report: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,18 +8,6 @@ of trials, and readers download what they are about to read.
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 from tunelight.stores.atomic import replacing, sync_file, write_atomically
 from tunelight.stores.paths import FOLDER, ODD, check, check_folder, shown, working
 from tunelight.stores.store import PUSH_LIMIT_S, Store, alone, delete, delete_local, files_of, store_of
-
-
-def for_tune(folder: Path) -> Any:
-    """Return Tune's ``storage_filesystem`` for a storage: pyarrow's for a store, else None."""
-    if store_of(folder) is None:
-        return None
-    from tunelight.stores.tune import file_system  # imports pyarrow and fsspec
-
-    return file_system(folder)

@@ -35,6 +35,6 @@ class WorkingFileSystem(DirFileSystem):  # type: ignore[misc]  # fsspec has no t
         return super()._relpath(path)
 
 
-def file_system(folder: Path) -> Any:
-    """Return pyarrow's file system for a folder in a store."""
-    return PyFileSystem(FSSpecHandler(WorkingFileSystem(str(folder))))
+def for_tune(folder: Path) -> Any:
+    """Return Tune's ``storage_filesystem`` for a storage: pyarrow's for a store, else None."""
+    return None if store_of(folder) is None else PyFileSystem(FSSpecHandler(WorkingFileSystem(str(folder))))

@@ -22,7 +22,14 @@ from tunelight.cluster.connect import at_once, check_ray, connected, step_of, tu
 from tunelight.cluster.local import env_of_workers
 from tunelight.compat.lightning import decide
 from tunelight.compat.ray import announced, check_version
-from tunelight.errors import PreemptedError, SweepFailedError, TunelightError, guess, known_arguments
+from tunelight.errors import (
+    PreemptedError,
+    StorageError,
+    SweepFailedError,
+    TunelightError,
+    guess,
+    known_arguments,
+)  # fmt: skip
 from tunelight.lightning.recipe import training_code, training_setting
 from tunelight.machine.signals import grace_s
 from tunelight.messages import RESULT_KEY, DatasetHandle, Evaluation, WorkerError
@@ -48,7 +55,7 @@ from tunelight.settings.checks import flatten
 from tunelight.settings.code import Style, script_file
 from tunelight.space import SearchSpace
 from tunelight.space.check import check_settings
-from tunelight.stores import delete, for_tune
+from tunelight.stores import delete
 from tunelight.sweep.control import SweepControl
 from tunelight.sweep.past import SavedSweep, open_saved_sweep, sweep_file_of
 
@@ -292,6 +299,7 @@ def _tune(
     from tunelight.gang.seat import sweep_seats
     from tunelight.schedulers.choose import judged_by
     from tunelight.searchers import SweepSearch
+    from tunelight.stores.tune import for_tune
     from tunelight.trial.callbacks import SettlingCallback
     from tunelight.trial.trainable import make_trainable
     from tunelight.trial.trial import spec_of_sweep
@@ -496,8 +504,11 @@ def claimed(sweep: PreparedSweep, past: SavedSweep | None) -> Iterator[PreparedS
             write_sweep_file(folder, sweep.sweep_file)
         held = None if past is None else past.lease
         lock = leased(folder) if held is None else contextlib.nullcontext(held)
-        with lock as lease, mirrored(folder, lease) as upload:
-            yield replace(sweep, folder=folder, lease=lease, upload=upload)
+        with lock as lease:
+            if past is None and lease.generation > 1:
+                raise StorageError(f"{stores.shown(folder)} was begun by another driver just now: resume=True goes on.")
+            with mirrored(folder, lease) as upload:
+                yield replace(sweep, folder=folder, lease=lease, upload=upload)
     except BaseException:
         ours = driver_of(folder) is None if lease is None else lease.held()
         if past is None and ours and not (folder / RECORD_FILE).stat().st_size:

@@ -140,16 +140,6 @@ def test_what_others_wrote_is_text_and_no_markup(tmp_path: Path) -> None:
         assert not isinstance(section, dict) or "<img" not in json.dumps(section.get("figure")), name  # for plotly
 
 
-def test_without_a_script_the_best_configuration_and_the_best_trials_are_there(
-    results: SweepResults, source: str
-) -> None:
-    shown = source.partition("<noscript>")[2].partition("</noscript>")[0]
-    assert "need JavaScript" in shown
-    text = re.sub(r"<[^>]*>", " ", shown)
-    assert f"model.lr  {results.best.config['model']['lr']:.6g}" in text
-    assert text.count("FINISHED") == 2
-
-
 def told(path: Path) -> SweepResults:
     """Record a trial on two nodes, with a log, a note and a report that names no epoch, and one that was stopped."""
     path.mkdir()

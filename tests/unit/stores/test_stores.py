@@ -19,6 +19,7 @@ from tunelight.gang.output import bring_home
 from tunelight.messages import CheckpointInfo
 from tunelight.settings import Settings
 from tunelight.stores import Store, store_of, write_atomically
+from tunelight.stores.tune import for_tune
 
 # --- URLs -------------------------------------------------------------------------------------------------
 
@@ -46,7 +47,7 @@ def test_any_other_path_is_itself_also_in_a_folder_of_the_name_of_the_working_fo
     for path in (tmp_path, storage):
         assert store_of(path) is None
         assert stores.shown(path) == str(path)
-        assert stores.for_tune(path) is None
+        assert for_tune(path) is None
     assert store_of(storage.parent) is None
 
 

@@ -18,6 +18,7 @@ import plotly.graph_objects as go
 from tunelight.compat.optuna import quiet
 from tunelight.errors import MetricError, unknown
 from tunelight.record import OUTCOMES, SweepState, is_better, metric_value
+from tunelight.record.view import numbers_in
 from tunelight.settings.checks import flatten
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from tunelight.results.trial import TrialResult
 
 
-WHEN: Final = frozenset({"epoch", "training_iteration", "timestamp"})
-"""Keys of a report that are not the user's metrics."""
 _MOST_TRIALS: Final = 2 / 3
 """The share of trials that must have reached the epoch at which they are compared."""
 MISSING: Final = object()
@@ -74,16 +73,8 @@ def metrics_of(results: Sweep) -> list[str]:
     names: dict[str, None] = {}
     for trial in list(results.record.trials.values()):
         for report in (trial.history[0], trial.history[-1]) if trial.history else ():
-            names.update(dict.fromkeys(_numbers(report)))
-    return [name for name in names if name not in WHEN]
-
-
-def _numbers(report: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    for key, value in report.items():
-        if isinstance(value, Mapping):
-            yield from _numbers(value, f"{prefix}{key}/")
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            yield f"{prefix}{key}"
+            names.update(dict.fromkeys(numbers_in(report)))
+    return list(names)
 
 
 def chosen_metric(results: Sweep, metric: str | None) -> str:

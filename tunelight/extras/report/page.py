@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tunelight.errors import ReportError, first_of, guess
 from tunelight.record import read_sweep_file, view, winner, write_text
-from tunelight.record.view import plain, plain_pairs
+from tunelight.record.view import numbers_in, plain, plain_pairs
 from tunelight.reporting.words import age, compact, elapsed, event_line
 from tunelight.results.trial import counted, lines_of
 from tunelight.settings.checks import flatten
@@ -36,10 +36,8 @@ FILE: Final = "report.html"
 SCRIPTS: Final = ("page.js", "live.js", "sweep.js")
 STYLE: Final = "page.css"
 LINKS: Final = {"#curves": "Curves", "#trials": "Trials", "#figures": "Figures", "#events": "Events"}
-_NO_SCRIPT_ROWS: Final = 20
 _EVENT: Final = 400
 """Characters of an event."""
-_CELL: Final = "text-align:left;padding:2px 10px 2px 0;white-space:nowrap"
 
 
 def report(results: SweepResults, path: str | os.PathLike[str]) -> Path:
@@ -88,7 +86,7 @@ def page(results: SweepResults) -> str:
         },
     }
     body = [
-        f"<noscript>{_without_script(results, view.columns(state, seen))}</noscript>",
+        "<noscript>This report needs JavaScript.</noscript>",
         asset("sweep.html"),
         f'<template id="trial-page">{asset("trial.html")}</template>',
     ]
@@ -114,28 +112,6 @@ def sweep_head(
         "even": {key: "log" not in kind for key, _, kind in domains if kind.endswith(numbers)},
         "events": [[at, view.plain(line, _EVENT)] for at, line in lines if line],
     }
-
-
-def _without_script(results: SweepResults, shown: Sequence[view.Column]) -> str:
-    """Return what a reader without JavaScript sees: the best configuration and the best trials."""
-    said = "<p>The figures, and the details of trials, need JavaScript.</p>"
-    if results.record.best is None:
-        return said
-    rows = [view.row(results.record, results.record.trials[trial.id]) for trial in results.top(_NO_SCRIPT_ROWS)]
-    cells = [[column.of(row) for column in shown] for row in rows]
-    config = _table(["best configuration", ""], list(flatten(results.best.plain_config).items()))
-    return f"{said}{config}{_table([column.name for column in shown], cells)}"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Return a table as HTML."""
-
-    def line(tag: str, cells: Iterable[Any]) -> str:
-        texts = ("" if one is None else f"{one:.6g}" if isinstance(one, float) else str(one) for one in cells)
-        return "".join(["<tr>", *(f'<{tag} style="{_CELL}">{html.escape(text)}</{tag}>' for text in texts), "</tr>"])
-
-    body = "".join(line("td", row) for row in rows)
-    return f'<div style="overflow-x:auto"><table>{line("th", head)}{body}</table></div>'
 
 
 def _saved(title: str, body: Iterable[str], *, told: dict[str, Any], data: dict[str, Any]) -> str:
@@ -515,20 +491,11 @@ def _facts(trial: TrialResult, state: TrialState) -> list[tuple[str, Any]]:
 def _curves(trial: TrialResult, modes: Mapping[str, str]) -> Iterator[Block]:
     """Yield a chart of each metric over the reports, the sweep's metrics first."""
     ends = (trial.history[0], trial.history[-1]) if trial.history else ()
-    names = list(dict.fromkeys([*modes, *(name for report in ends for name in _numbers(report))]))
+    names = list(dict.fromkeys([*modes, *(name for report in ends for name in numbers_in(report))]))
     for name in names[:_MOST_CURVES]:
         yield from _curve(trial, name, modes.get(name, "max" if "acc" in name else "min"))
     if left := names[_MOST_CURVES:]:
         yield {"text": f"Without a curve here: {plain(', '.join(left), 400)}."}
-
-
-def _numbers(report: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield the names of a report's numbers; nested ones as ``outer/inner``."""
-    for key, value in report.items():
-        if isinstance(value, Mapping):
-            yield from _numbers(value, f"{prefix}{key}/")
-        elif isinstance(value, int | float) and not isinstance(value, bool) and key not in view.WHEN:
-            yield f"{prefix}{key}"
 
 
 def _curve(trial: TrialResult, metric: str, mode: str) -> Iterator[Block]:
