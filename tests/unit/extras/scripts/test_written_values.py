@@ -9,14 +9,13 @@ import enum
 import io
 import json
 import math
+import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import yaml
-from hypothesis import assume, given
-from hypothesis import strategies as st
 
 from tunelight.compat.lightning import pl
 from tunelight.errors import SettingsError
@@ -24,6 +23,7 @@ from tunelight.extras.scripts import parsers
 from tunelight.extras.scripts.style import Option, spell, spell_one
 from tunelight.settings.code import Style
 
+VALUES = 2000
 TEXTS = [
     "sgd", "a b", " x ", "", "it's", "say \"x\"", "a\\b", "a\\", "\\'", "1e-3", "1", "-5", "-1e-05", "01",
     "1_000", "0x10", "true", "False", "None", "null", "~", "yes", "nan", "inf", ".inf", "[1,2]", "{a: 1}", "a: b",
@@ -34,22 +34,45 @@ TEXTS = [
 CHARACTERS = "ab1.-_ =,'\"\\#{}[]:$é"
 
 
-TEXT = st.sampled_from(TEXTS) | st.text(CHARACTERS, min_size=1, max_size=6)
-WHOLE = st.sampled_from([0, 1, -1, 7, 10**12]) | st.integers(-999, 999)
-REAL = st.sampled_from([0.1, 1e-05, -1e-05, 1e22, 8.0, -0.5, math.inf, -math.inf, math.nan]) | st.floats()
-PLAIN = (TEXT, WHOLE, REAL, st.booleans(), st.none())
-ANY = st.one_of(
-    *PLAIN, *(st.lists(one, max_size=3) for one in PLAIN), st.lists(st.lists(WHOLE, max_size=3), max_size=1)
-)
-DRAWN = {"int": WHOLE, "float": REAL, "str": TEXT, "bool": st.booleans(), "object": ANY}
+class Values:
+    """Draws values of all kinds."""
 
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
 
-def values_of(kind: str) -> st.SearchStrategy[Any]:
-    """Draw a key of ``DRAWN``; before it "list", or "none" where it may be None."""
-    first, _, rest = kind.partition(" ")
-    if first == "list":
-        return st.lists(values_of(rest), max_size=3)
-    return st.none() | values_of(rest) if first == "none" else DRAWN[kind]
+    def text(self) -> str:
+        if self._rng.random() < 0.5:
+            return self._rng.choice(TEXTS)
+        return "".join(self._rng.choices(CHARACTERS, k=self._rng.randint(1, 6)))
+
+    def whole(self) -> int:
+        return self._rng.choice([0, 1, -1, 7, 10**12, self._rng.randint(-999, 999)])
+
+    def real(self) -> float:
+        drawn = self._rng.gauss(0, 1) * 10.0 ** self._rng.randint(-9, 9)
+        return self._rng.choice([0.1, 1e-05, -1e-05, 1e22, 8.0, -0.5, math.inf, -math.inf, math.nan, drawn])
+
+    def truth(self) -> bool:
+        return self._rng.random() < 0.5
+
+    def several(self, draw: Callable[[], Any]) -> list[Any]:
+        return [draw() for _ in range(self._rng.randint(0, 3))]
+
+    def any(self) -> Any:
+        plain: list[Callable[[], Any]] = [self.text, self.whole, self.real, self.truth, lambda: None]
+        lists = [lambda: self.several(self._rng.choice(plain)), lambda: [self.several(self.whole)]]
+        draw: Callable[[], Any] = self._rng.choice([*plain, *lists])
+        return draw()
+
+    def of(self, kind: str) -> Any:
+        """Draw for "int", "float", "str", "bool" or "object"; before it "list", or "none" where it may be None."""
+        first, _, rest = kind.partition(" ")
+        if first == "list":
+            return self.several(lambda: self.of(rest))
+        if first == "none":
+            return None if self._rng.random() < 0.3 else self.of(rest)
+        kinds = {"int": self.whole, "float": self.real, "str": self.text, "bool": self.truth, "object": self.any}
+        return kinds[kind]()
 
 
 def same(value: Any, got: Any) -> bool:
@@ -87,31 +110,37 @@ def check(
     *,
     refused: float = 0.3,
 ) -> None:
-    """Write and read values of the options' own kinds, all options at a time, and values of any kind, one at a time.
+    """Write and read 2,000 values of the options' own kinds, all options at a time, and 200 of any kind, one at a time.
 
     The latter may be refused by the parser, but not read as other ones. ``refused``: the share of the former that
     nobody can write for this parser, at most.
     """
-    known = tuple(map(Option.of, options))
-    written: list[bool] = []
-
-    @given(st.fixed_dictionaries({key: values_of(kind) for key, kind in kinds.items()}))
-    def together(values: dict[str, Any]) -> None:
-        config = {key: value for key, value in values.items() if _is_written(style, key, value, known)}
-        written.extend(key in config for key in values)
-        got = _read(read, words := spell(style, config, known))
-        assert got is not None, words
-        assert not [(key, value, got[key]) for key, value in config.items() if not same(value, got[key])], words
-
-    @given(st.sampled_from(sorted(kinds)), ANY)
-    def alone(key: str, value: Any) -> None:
-        assume(_is_written(style, key, value, known))
-        got = _read(read, words := spell(style, {key: value}, known))
-        assert got is None or same(value, got[key]), (words, got)
-
-    together()
-    assert sum(written) >= (1 - refused) * len(written)
-    alone()
+    known, values = tuple(map(Option.of, options)), Values(7)
+    wrong: list[Any] = []
+    left = drawn = 0
+    while drawn < VALUES:
+        config = {}
+        for key, kind in kinds.items():
+            value = values.of(kind)
+            drawn += 1
+            if _is_written(style, key, value, known):
+                config[key] = value
+        left += len(kinds) - len(config)
+        if (got := _read(read, spell(style, config, known))) is not None:
+            wrong += [(key, value, got[key]) for key, value in config.items() if not same(value, got[key])]
+        else:  # which one?
+            alone = {key: spell(style, {key: value}, known) for key, value in config.items()}
+            wrong += [(key, config[key], words) for key, words in alone.items() if _read(read, words) is None] or [
+                config
+            ]
+    assert not wrong, f"{len(wrong)} mismatches: {wrong[:12]}"
+    assert left <= refused * drawn, left
+    for _ in range(200 // len(kinds)):
+        for key in kinds:
+            value = values.any()
+            if _is_written(style, key, value, known):
+                got = _read(read, words := spell(style, {key: value}, known))
+                assert got is None or same(value, got[key]), (key, value, words, got and got[key])
 
 
 def _is_written(style: Style, key: str, value: Any, known: tuple[Option, ...]) -> bool:
