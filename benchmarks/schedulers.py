@@ -58,7 +58,6 @@ class Workload:
     cluster: str = "8x8"
     efficiency: float = 0.8
     deadline_s: float | None = None
-    failures: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,6 @@ WORKLOADS: list[tuple[Workload, Sequence[str]]] = [
         (Workload(f"1024 slots, few, {e:.0%}", "digits-few", 1024, "128x8", efficiency=e), PAIR)
         for e in (1.0, 0.8, 0.5)
     ],
-    (Workload("64 slots, noisy, 80%, nodes fail", "digits-noisy", failures=0.5), PAIR),
     (Workload("64 slots, sum, 80%, deadline 45 min", "digits-sum", 2000, deadline_s=45 * 60.0), PAIR),
     (Workload("64 slots, few, 80%, deadline 45 min", "digits-few", 2000, deadline_s=45 * 60.0), PAIR),
 ]
@@ -161,7 +159,7 @@ def outcome(job: tuple[Workload, str, int]) -> Outcome:
         cluster=workload.cluster,
         seed=seed,
         time_budget=workload.deadline_s,
-        costs=Costs(efficiency=workload.efficiency, noise=0.05, checkpoint_mb=100, node_failures=workload.failures),
+        costs=Costs(efficiency=workload.efficiency, noise=0.05, checkpoint_mb=100),
         **JUDGED,
     )
     return Outcome(

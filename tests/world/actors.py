@@ -8,10 +8,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ray.exceptions import ActorDiedError
-
 from tests.world.sim_gang import SimGang
-from tests.world.world import RESOURCE, STATE, TASK, Event, World
+from tests.world.world import STATE, TASK, Event, World
 
 
 def slots_of(request: Any) -> list[int]:
@@ -36,7 +34,6 @@ class Actors:
         self._pending: dict[Any, deque[SimGang]] = {}
         self._cancelled: set[SimGang] = set()
         self._tasks: dict[SimGang, list[Event]] = {}
-        self._task_errors: dict[SimGang, Callable[[Any, Exception], None] | None] = {}
         self._starting: dict[SimGang, Event] = {}
         self._asked = False
         self.patient = False
@@ -54,12 +51,12 @@ class Actors:
         return {"CPU": float(self.world.usage[-1].held)}
 
     def is_actor_started(self, gang: SimGang) -> bool:
-        """Tell whether a gang is placed and has not failed."""
-        return gang in self._live_actors_to_ray_actors_resources and not gang.failed
+        """Tell whether a gang is placed."""
+        return gang in self._live_actors_to_ray_actors_resources
 
     def is_actor_failed(self, gang: SimGang) -> bool:
-        """Tell whether a gang lost a worker."""
-        return gang.failed
+        """Say that none fails."""
+        return False
 
     def next(self, timeout: float | None = None) -> bool:
         """Process the next event, and place gangs that now fit; return False if there is no event.
@@ -86,7 +83,7 @@ class Actors:
     ) -> SimGang:
         """Request a gang."""
         gang = SimGang(self.world, next(self._serials), kwargs["trial"], slots_of(resource_request))
-        gang.on_start, gang.on_stop, gang.on_error = on_start, on_stop, on_error
+        gang.on_start, gang.on_stop = on_start, on_stop
         self._pending.setdefault(resource_request, deque()).append(gang)
         self.num_pending_actors += 1
         self._asked = True
@@ -129,20 +126,16 @@ class Actors:
 
     def remove_actor(self, gang: SimGang, kill: bool = False, stop_future: Any = None) -> bool:
         """End a gang after its current task; return True if a callback will report its end."""
-        if gang.failed:
-            self._live_actors_to_ray_actors_resources.pop(gang, None)
-            return False
         if gang not in self._live_actors_to_ray_actors_resources:
             self._cancelled.add(gang)
             self.num_pending_actors -= 1
             return False
         if (start := self._starting.pop(gang, None)) is not None:
             start.cancel()
-            gang.on_start = gang.on_stop = gang.on_error = None
-        gang.stopping = True
+            gang.on_start = gang.on_stop = None
         now = self.world.clock.now
         seconds, _ = gang.stop()
-        self._plan(gang, max(gang.free_at, now) + seconds - now, lambda: self._stopped(gang), None, STATE)
+        self._plan(gang, max(gang.free_at, now) + seconds - now, lambda: self._stopped(gang), STATE)
         return True
 
     def _stopped(self, gang: SimGang) -> None:
@@ -176,52 +169,14 @@ class Actors:
             if on_result is not None:
                 on_result(gang, value)
 
-        self._plan(gang, gang.free_at - now, finished, on_error)
+        self._plan(gang, gang.free_at - now, finished)
         return value if _return_future else None
 
-    def _plan(self, gang: SimGang, delay: float, call: Callable[[], None], on_error: Any, kind: int = TASK) -> None:
+    def _plan(self, gang: SimGang, delay: float, call: Callable[[], None], kind: int = TASK) -> None:
         event = self.world.clock.after(delay, call, kind)
         self._tasks[gang] = [*(one for one in self._tasks.get(gang, ()) if one.call is not None), event]
-        self._task_errors[gang] = on_error
 
     def clear_actor_task_futures(self, tracked_actor: SimGang) -> None:
         """Drop the results of a gang's tasks."""
-        self._task_errors.pop(tracked_actor, None)
         for event in self._tasks.pop(tracked_actor, ()):
             event.cancel()
-
-    # -- failures
-
-    def fail_node(self, node: int) -> list[SimGang]:
-        """Take a node down until it is repaired; return the idle gangs on it, which have no callback."""
-        cluster = self.world.cluster
-        hit = [gang for gang in self._live_actors_to_ray_actors_resources if gang.is_on(node)]
-        idle = [gang for gang in hit if not any(one.call for one in self._tasks.get(gang, ())) and gang.started]
-        for gang in hit:
-            gang.release()
-        cluster.fail(node)
-        for gang in hit:
-            self._lose(gang, reported=gang not in idle)
-        self.world.clock.after(self.world.costs.node_repair_s, lambda: cluster.repair(node), RESOURCE)
-        return idle
-
-    def _lose(self, gang: SimGang, reported: bool) -> None:
-        on_error = self._task_errors.get(gang)
-        self.clear_actor_task_futures(gang)
-        if (start := self._starting.pop(gang, None)) is not None:
-            start.cancel()
-        if gang.stopping:
-            self.world.clock.after(0.0, lambda: self._stopped(gang), STATE)
-            return
-        gang.failed = True
-        if reported:
-            self.world.clock.after(0.0, lambda: self._report_loss(gang, on_error), STATE)
-        else:
-            del self._live_actors_to_ray_actors_resources[gang]
-
-    def _report_loss(self, gang: SimGang, on_error: Callable[[Any, Exception], None] | None) -> None:
-        """Report a lost gang as Ray does: to its own callback, then to that of its current task."""
-        self._live_actors_to_ray_actors_resources.pop(gang, None)
-        for callback in (gang.on_error, on_error):
-            if callback is not None:
-                callback(gang, ActorDiedError())

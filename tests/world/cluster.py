@@ -9,11 +9,10 @@ from sortedcontainers import SortedList
 
 
 class Bundle(NamedTuple):
-    """Reserved slots of one node; ``life`` counts the node's repairs."""
+    """Reserved slots of one node."""
 
     node: int
     slots: int
-    life: int
 
 
 class Cluster:
@@ -29,13 +28,11 @@ class Cluster:
         self.freed = False
         """Set when slots become free; reset by the code that places waiting gangs."""
         self._free_of = [slots] * nodes
-        self._life = [0] * nodes
-        self._up = [True] * nodes
         self._order = SortedList((slots, node) for node in range(nodes))
 
     @property
     def size(self) -> int:
-        """The number of all slots, including those of nodes that are down."""
+        """The number of all slots."""
         return self.nodes * self.slots
 
     def take(self, demands: Sequence[int]) -> list[Bundle] | None:
@@ -78,7 +75,7 @@ class Cluster:
             return None
         bundles: list[Bundle] = []
         for node in dict.fromkeys(near):
-            while len(bundles) < count and self._up[node] and self._free_of[node]:
+            while len(bundles) < count and self._free_of[node]:
                 bundles.append(self._occupy(node, 1))
         more = self.take([1] * (count - len(bundles))) if len(bundles) < count else []
         if more is None:
@@ -87,33 +84,14 @@ class Cluster:
         return bundles + more
 
     def give(self, bundles: Iterable[Bundle]) -> None:
-        """Release bundles; those of a node that has failed since are ignored."""
+        """Release bundles."""
         for bundle in bundles:
-            if self._up[bundle.node] and self._life[bundle.node] == bundle.life:
-                self._set_free(bundle.node, self._free_of[bundle.node] + bundle.slots)
-                self.freed = True
-
-    def fail(self, node: int) -> None:
-        """Take a node down, with all bundles on it."""
-        self._set_free(node, 0)
-        self._order.remove((0, node))
-        self._up[node] = False
-
-    def repair(self, node: int) -> None:
-        """Bring a node back, empty."""
-        self._up[node] = True
-        self._life[node] += 1
-        self._order.add((0, node))
-        self._set_free(node, self.slots)
-        self.freed = True
-
-    def is_up(self, node: int) -> bool:
-        """Tell whether a node is up."""
-        return self._up[node]
+            self._set_free(bundle.node, self._free_of[bundle.node] + bundle.slots)
+            self.freed = True
 
     def _occupy(self, node: int, slots: int) -> Bundle:
         self._set_free(node, self._free_of[node] - slots)
-        return Bundle(node, slots, self._life[node])
+        return Bundle(node, slots)
 
     def _set_free(self, node: int, free: int) -> None:
         if not 0 <= free <= self.slots:

@@ -6,8 +6,6 @@ Overridden is what would leave the process (files, Ray, the wall clock), and wha
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +16,6 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
 
 from tests.world.actors import Actors
-from tests.world.costs import uniform
 from tests.world.curves import Curves
 from tests.world.sim_gang import Saved, SimGang
 from tests.world.world import World
@@ -182,7 +179,6 @@ class SimController(_Controller):  # type: ignore[misc]
         self._max_pending_trials = 1
         if time_budget_s is not None:
             world.clock.after(time_budget_s, lambda: None)
-        self._plan_failure()
 
     def simulate(self) -> None:
         """Run until all trials have ended. Raises: TunelightError if nothing happens any more."""
@@ -274,29 +270,4 @@ class SimController(_Controller):  # type: ignore[misc]
             trial.gang = None
         elif status == Trial.RUNNING and (gang := self._trial_to_actor.get(trial)) is not None:
             trial.gang = gang
-            gang.use(not gang.failed)
-
-    def _plan_failure(self) -> None:
-        """Plan the next failure of a node, at exponentially distributed intervals."""
-        world, draws = self.world, itertools.count()
-        rate = world.costs.node_failures * world.cluster.nodes / 3600
-        if not rate:
-            return
-
-        def plan() -> None:
-            world.clock.after(-math.log(uniform(world.seed, 1, next(draws))) / rate, fail)
-
-        def fail() -> None:
-            node = int(uniform(world.seed, 2, next(draws)) * world.cluster.nodes)
-            if world.cluster.is_up(node):
-                self._lose(self._actor_manager.fail_node(node))
-            plan()
-
-        plan()
-
-    def _lose(self, idle: list[SimGang]) -> None:
-        """Remove lost gangs from the cache of warm ones."""
-        for objects in self._actor_cache._cached_objects.values():
-            kept = [gang for gang in objects if gang not in idle]
-            self._actor_cache._num_cached_objects -= len(objects) - len(kept)
-            objects[:] = kept
+            gang.use(True)

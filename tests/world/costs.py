@@ -14,8 +14,8 @@ _MASK = (1 << 64) - 1
 class Costs:
     """The costs of a simulation, in seconds unless stated otherwise.
 
-    Starts and resizes default to what two CPU workers took on one 2-core machine; ``reserve_s``, ``node_repair_s`` and
-    the speed of disks are assumed, and the rest is not charged. ``benchmarks/fidelity.py`` measures yours.
+    Starts and resizes default to what two CPU workers took on one 2-core machine; ``reserve_s`` and the
+    speed of disks are assumed, and the rest is not charged. ``benchmarks/fidelity.py`` measures yours.
 
     Args:
         reserve_s: a placement group and the trial's head, until Tune calls the trial running.
@@ -29,8 +29,6 @@ class Costs:
         resize_s: a change of a gang's size at a report's boundary, while all wait.
         efficiency: of each doubling of workers (1: twice as fast; 0.8: 1.6 times; below 0.5: slower than before).
         noise: sigma of the lognormal noise of one rank's epoch; the gang takes as long as its slowest rank.
-        node_failures: failures of a node per hour. A gang that loses a worker starts again from its last report.
-        node_repair_s: until the node is back.
     """
 
     reserve_s: float = 0.2
@@ -44,8 +42,6 @@ class Costs:
     resize_s: float = 0.1
     efficiency: float = 1.0
     noise: float = 0.0
-    node_failures: float = 0.0
-    node_repair_s: float = 600.0
 
     @property
     def checkpoint_s(self) -> float:

@@ -50,11 +50,10 @@ class CurveSearcher(Searcher):
 class SimSearch(SweepSearch):
     """The SearchAlgorithm of a sweep, with stubs for trials."""
 
-    def __init__(self, curves: Curves, factory: Any, max_failures: int, *given: Any, **more: Any) -> None:
+    def __init__(self, curves: Curves, factory: Any, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
         self._curves = curves
         self._factory = factory
-        self._max_failures = max_failures
 
     def _again(self, config: dict[str, Any], repetition: int) -> dict[str, Any]:
         again = getattr(self._curves, "again", None)
@@ -69,7 +68,6 @@ class SimSearch(SweepSearch):
             evaluated_params=config,
             experiment_tag=trial_id,
             placement_group_factory=self._factory,
-            max_failures=self._max_failures,
         )
 
 
@@ -89,7 +87,6 @@ def simulate(
     costs: Costs | None = None,
     time_budget: float | str | None = None,
     max_concurrent: int | None = None,
-    max_failures: int = 3,
     events: bool = False,
 ) -> Simulation:
     """Run a sweep on virtual time and return what it cost and found. Deterministic for a seed.
@@ -110,7 +107,6 @@ def simulate(
         costs: what things take (``Costs()``).
         time_budget: virtual seconds, or text as "2h", after which the sweep ends (None).
         max_concurrent: trials at once (None: as many as fit).
-        max_failures: how many lost gangs a trial survives (3).
         events: keep a log of all that happened (False).
 
     Raises: subclasses of TunelightError. Runs on: driver, without Ray.
@@ -126,7 +122,6 @@ def simulate(
         seed=seed,
         time_budget=time_budget,
         max_concurrent=max_concurrent,
-        failures=check_setting("failures", max_failures),
     )
     clock = Clock()
     built = build_scheduler(settings, clock=clock)
@@ -137,7 +132,6 @@ def simulate(
     search = SimSearch(
         curves,
         factory,
-        settings.failures.max_failures,
         CurveSearcher(curves, seed) if searcher is None else copy.deepcopy(searcher),
         settings.num_samples,
         max_concurrent=settings.max_concurrent,

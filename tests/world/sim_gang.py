@@ -43,12 +43,9 @@ class SimGang:
         self._arrive_s = 0.0
         self.free_at = 0.0
         self.started = False
-        self.failed = False
         self.in_use = False
-        self.stopping = False
         self.on_start: Callable[[Any], None] | None = None
         self.on_stop: Callable[[Any], None] | None = None
-        self.on_error: Callable[[Any, Exception], None] | None = None
         self.decide = SimpleNamespace(remote=self._decide)
         self._warm = False
         self._begin_trial(trial)
@@ -61,8 +58,7 @@ class SimGang:
         self.on_stop = call
 
     def set_on_error(self, call: Callable[[Any, Exception], None] | None) -> None:
-        """Set the callback for the loss of the gang."""
-        self.on_error = call
+        """Ignore the callback for the loss of the gang: none is lost."""
 
     def _begin_trial(self, trial: Any) -> None:
         self.trial = trial
@@ -84,10 +80,6 @@ class SimGang:
     def held(self) -> int:
         """How many slots the gang holds, including those of workers that are starting."""
         return self.size + len(self._arriving)
-
-    def is_on(self, node: int) -> bool:
-        """Tell whether a worker, also a starting one, is on a node."""
-        return any(bundle.node == node for bundle in (*self.bundles, *self.more, *self._arriving))
 
     def nodes(self) -> list[int]:
         """Return the nodes that the gang is on, without duplicates."""

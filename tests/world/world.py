@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.world.curves import Curve
 
 
-RESOURCE, STATE, TASK = range(3)
+STATE, TASK = range(2)
 """The order of events at the same time, which is that of Ray's actor manager."""
 
 
@@ -36,7 +36,7 @@ class Event:
 class Clock:
     """Virtual seconds since the start of a simulation, and the events to come; O(log n) per event.
 
-    At the same time, resources come before actors' states, and those before tasks; then the first planned comes first.
+    At the same time, actors' states come before tasks; then the first planned comes first.
     """
 
     def __init__(self) -> None:

@@ -41,14 +41,11 @@ MAKERS: dict[str, Any] = {
     slots=st.integers(2, 4),
     trials=st.integers(1, 12),
     elastic=st.booleans(),
-    failures=st.sampled_from([0, 0, 200.0]),
-    survives=st.sampled_from([0, -1]),
     seed=st.integers(0, 3),
 )
 def test_whatever_is_simulated_ends_repeats_itself_and_overfills_nothing(  # noqa: PLR0917 - drawn by hypothesis
-    name: str, nodes: int, slots: int, trials: int, elastic: bool, failures: float, survives: int,
-    seed: int,
-):  # fmt: skip
+    name: str, nodes: int, slots: int, trials: int, elastic: bool, seed: int
+):
     def run() -> Any:
         return simulate(
             CURVES,
@@ -58,8 +55,7 @@ def test_whatever_is_simulated_ends_repeats_itself_and_overfills_nothing(  # noq
             cluster=f"{nodes}x{slots}" if not elastic or nodes * slots >= 4 else "2x2",
             max_epochs=9,
             seed=seed,
-            costs=Costs(noise=0.2, node_failures=failures, node_repair_s=5, resize_s=0.2, checkpoint_mb=10),
-            max_failures=survives,
+            costs=Costs(noise=0.2, resize_s=0.2, checkpoint_mb=10),
             events=True,
         )
 
@@ -67,9 +63,8 @@ def test_whatever_is_simulated_ends_repeats_itself_and_overfills_nothing(  # noq
     assert one.events == two.events
     assert one.usage == two.usage
     assert len(one.trials) == trials
-    ends = {"FINISHED", "STOPPED", *(["ERROR"] if failures and not survives else [])}
-    assert {trial.state for trial in one.trials} <= ends
-    for trial in one.trials if name in ("fifo", "asha") else ():  # where none pauses, a lost gang repeats no report
+    assert {trial.state for trial in one.trials} <= {"FINISHED", "STOPPED"}
+    for trial in one.trials:
         reports = [event.detail[0] for event in one.events if event.what == "result" and event.trial == trial.id]
         assert reports == list(range(1, trial.reports + 1))
     assert all(trial.ended_s is not None for trial in one.trials)
