@@ -2,8 +2,8 @@
 
 ``simulate`` plays a sweep of recorded curves, with the real schedulers, searchers and Tune's controller over simulated
 gangs. ``python -m tests.world`` runs ``tunelight.run`` itself, down to the ranks, and breaks everything on its way:
-``kernel`` owns time, processes and threads, ``rays`` stands for Ray, ``ranks`` has the workers' training, ``sweeps``
-one sweep, ``faults`` what happens to it and ``checks`` what must hold.
+``kernel`` owns time, processes and threads, ``rays`` stands for Ray, ``stores`` for an object store, ``ranks`` has the
+workers' training, ``sweeps`` one sweep, ``faults`` what happens to it and ``checks`` what must hold.
 """
 
 from __future__ import annotations
