@@ -84,7 +84,7 @@ def tuned(model: Any = Net, data: Any = Data, fixed: dict[str, Any] | None = Non
 
 
 def test_settings_are_measured_alone_and_together_and_a_slow_loader_is_named_and_gets_workers(ray4):
-    result = tuned(fixed={"data.read_s": 2e-3}, try_loader_workers=[0, 2])
+    result = tuned(fixed={"data.read_s": 5e-3}, try_loader_workers=[0, 2])
     assert {setting.gang for setting in result.measured} == {(1, 1), (2, 1)}
     assert not result.failed
     assert result.global_batch == 16
