@@ -80,7 +80,7 @@ class Record:
         text = f'{body[:-1]},"crc":"{zlib.crc32(body.encode("ascii")):08x}"}}'
         self._pending += text.encode("ascii") + b"\n"
         self._write()
-        if kind == "end" or (fields.get("state") in TERMINAL and now - self._synced >= _SYNC_S):
+        if kind in ("end", "command") or (fields.get("state") in TERMINAL and now - self._synced >= _SYNC_S):
             self._sync()
             self._synced = now
         return _loaded(body.encode("ascii"))
