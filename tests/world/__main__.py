@@ -34,6 +34,7 @@ from typing import Any, NamedTuple
 HANGS_S = 60.0
 """How long a sweep may take here; more is no matter of virtual time."""
 MEMORY = "/dev/shm"
+"""Where sweeps write their many small files, if it is there."""
 FOUND = Path(__file__).parent / "found"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import shutil
 import signal
@@ -153,10 +154,16 @@ def add_node(world: Any, rng: random.Random) -> str:
     return f"add {world.rays.add(rng.choice([1.0, 4.0])).name}"
 
 
+def _slow(world: Any, rng: random.Random, what: Any) -> float:
+    """Make something slower for a while; return how many times."""
+    times: float = rng.choice([10, 100, 1000])
+    what.slow = times
+    world.kernel.after(rng.uniform(1, 20), lambda: setattr(what, "slow", 1.0))
+    return times
+
+
 def slow_messages(world: Any, rng: random.Random) -> str:
-    world.rays.slow = rng.choice([10, 100, 1000])
-    world.kernel.after(rng.uniform(1, 20), lambda: setattr(world.rays, "slow", 1.0))
-    return f"messages {world.rays.slow} times as slow"
+    return f"messages {_slow(world, rng, world.rays)} times as slow"
 
 
 def cut_node(world: Any, rng: random.Random) -> str:
@@ -180,30 +187,35 @@ def fill_disk(world: Any, rng: random.Random) -> str:
     return f"the disk of {node.name} is full for {seconds} s"
 
 
-def refuse_requests(world: Any, rng: random.Random) -> str | None:
+def _of_store(fault: Fault) -> Fault:
+    """Return a fault that happens where a sweep lies in a store."""
+
+    @functools.wraps(fault)
+    def happen(world: Any, rng: random.Random) -> str | None:
+        return fault(world, rng) if world.stored else None
+
+    return happen
+
+
+@_of_store
+def refuse_requests(world: Any, rng: random.Random) -> str:
     """Let the store refuse all requests for a while."""
-    if not world.stored:
-        return None
     seconds = rng.choice([1.0, 10.0, 60.0])
     world.bucket.fails_until = world.kernel.now + seconds
     return f"the store refuses all for {seconds} s"
 
 
-def lose_answers(world: Any, rng: random.Random) -> str | None:
+@_of_store
+def lose_answers(world: Any, rng: random.Random) -> str:
     """Let answers of the store get lost, which has done what it was asked for."""
-    if not world.stored:
-        return None
     seconds = rng.choice([1.0, 10.0, 60.0])
     world.bucket.loses_until = world.kernel.now + seconds
     return f"answers of the store get lost for {seconds} s"
 
 
-def slow_store(world: Any, rng: random.Random) -> str | None:
-    if not world.stored:
-        return None
-    world.bucket.slow = rng.choice([10.0, 100.0, 1000.0])
-    world.kernel.after(rng.uniform(1, 20), lambda: setattr(world.bucket, "slow", 1.0))
-    return f"the store is {world.bucket.slow:.0f} times as slow"
+@_of_store
+def slow_store(world: Any, rng: random.Random) -> str:
+    return f"the store is {_slow(world, rng, world.bucket)} times as slow"
 
 
 # --- training code and people ------------------------------------------------------------------------------------

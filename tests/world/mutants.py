@@ -99,10 +99,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
     parser.add_argument("--only", nargs="*", default=list(mutants()), help="these mutants")
     args = parser.parse_args()
-    found = {}
+    known, found = mutants(), {}
     for name in args.only:
-        found[name] = look(mutant := mutants()[name], args.seed, args.seconds)
-        sys.stdout.write(f"{name} ({mutant.check}): {found[name] or 'NOT FOUND'}\n")
+        found[name] = look(known[name], args.seed, args.seconds)
+        sys.stdout.write(f"{name} ({known[name].check}): {found[name] or 'NOT FOUND'}\n")
         sys.stdout.flush()
     missed = [name for name, words in found.items() if not words]
     sys.stdout.write(f"{len(found) - len(missed)} of {len(found)} were found by their checks; not: {missed}\n")

@@ -78,6 +78,10 @@ class World:
         """The sweep's folder, or the working folder of a store's."""
         return working(self.settings["storage"]) / "sweep"
 
+    def suffered(self, *words: str) -> bool:
+        """Tell whether something has happened to it in whose text is one of these words."""
+        return any(word in text for text in self.faults for word in words)
+
     def owners(self) -> list[Owner]:
         """Return the sweep's owners, in order."""
         owners = Owners(self.sweep)
@@ -140,7 +144,7 @@ class World:
             except Exception as error:  # noqa: BLE001 - looked at afterwards
                 if not self.driven(but=process) and not second and not any(text in str(error) for text in _LATER):
                     self.error = error
-                if "was taken over by" in str(error) and not any(word in " ".join(self.faults) for word in _SILENT):
+                if "was taken over by" in str(error) and not self.suffered(*_SILENT):
                     self.wrong.append(f"owners: {process} has lost the sweep, and had never been silent")
                 process.kill(f"{type(error).__name__}: {error}")
             else:
@@ -309,8 +313,8 @@ class Disk:
     def lose(self, node: Any, rng: random.Random) -> None:
         """Lose what a node has written and not synced: a file that grew ends somewhere after what was safe."""
         for path, (writer, safe) in list(self._unsynced.items()):
-            if writer is node and os.path.isfile(path):  # noqa: PTH113
-                os.truncate(path, rng.randint(safe, max(safe, os.stat(path).st_size)))  # noqa: PTH116
+            if writer is node and Path(path).is_file():
+                os.truncate(path, rng.randint(safe, max(safe, Path(path).stat().st_size)))
                 del self._unsynced[path]
 
     def write(self, file: int, data: bytes) -> int:

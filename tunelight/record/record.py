@@ -42,7 +42,7 @@ _log = logging.getLogger("tunelight")
 
 
 class Record:
-    """The writer of ``record.jsonl``. It hands lines to the operating system at once, and syncs at a trial's end.
+    """The writer of ``record.jsonl``. It hands lines to the operating system at once, and syncs ends and commands.
 
     A line that cannot be written (disk full) is kept and retried with the next one; the first failure is logged.
     """

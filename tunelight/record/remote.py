@@ -189,9 +189,5 @@ def mirrored(folder: Path, lease: Lease) -> Iterator[Callable[[], None]]:
         soon.set()
         thread.join(60.0)
         lease.writing = thread.is_alive()
-        if (
-            folder.exists()
-            and not written_at_last(lambda: mirror.upload() or not lease.held(), folder)
-            and lease.held()
-        ):
+        if folder.exists() and not written_at_last(lambda: mirror.upload() or not lease.held(), folder):
             _log.error("%s lacks the end of the record, which is in %s only.", shown(folder), folder)

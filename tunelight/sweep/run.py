@@ -29,7 +29,7 @@ from tunelight.errors import (
     TunelightError,
     guess,
     known_arguments,
-)  # fmt: skip
+)
 from tunelight.lightning.recipe import training_code, training_setting
 from tunelight.machine.signals import grace_s
 from tunelight.messages import RESULT_KEY, DatasetHandle, Evaluation, WorkerError

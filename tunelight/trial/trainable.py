@@ -325,7 +325,7 @@ class GangTrainable(Trainable):
         return self._over(error, classify(error))
 
     def _over(self, error: WorkerError, state: str) -> dict[str, Any]:
-        """Return the result that ends a trial in a state, with what is told of it."""
+        """Return the result that ends a trial in a state, with its error."""
         told = {**self._extras(None), "error": {**masked_error(error.asdict()), "state": state}}
         return {DONE: True, TRAINING_ITERATION: self._trial.run.number, RESULT_KEY: told}
 

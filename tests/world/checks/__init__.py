@@ -28,7 +28,7 @@ class Ended:
     @property
     def storage_failed(self) -> bool:
         """Whether a checkpoint may not have been written, because a disk was full or a store did not answer."""
-        return any(word in text for text in self.world.faults for word in ("disk", "store"))
+        return bool(self.world.suffered("disk", "store"))
 
     def did(self, *commands: str) -> list[Any]:
         """Return what was given with such commands that the driver has carried out."""

@@ -9,6 +9,8 @@ from tests.world.checks import Ended
 
 _ENDS_S = 20.0
 """How long a driver that has lost its sweep may take to end, once it is awake."""
+_HINDERED = ("cut", "store", "disk", "slow", "SIGTERM")
+"""What of the faults may make it take longer."""
 
 
 def wrong(ended: Ended) -> Iterator[str]:
@@ -23,9 +25,5 @@ def now(world: Any) -> Iterator[str]:
         own = [one.generation for one in owners if one.pid == process.pid]
         lost = process.alive and process.threads and not process.stopped and own and own[-1] < len(owners)
         since = process.locals["lost"] = (process.locals.get("lost") or world.kernel.now) if lost else None
-        if since is not None and world.kernel.now - since > _ENDS_S and not _hindered(world):
+        if since is not None and world.kernel.now - since > _ENDS_S and not world.suffered(*_HINDERED):
             yield f"{process} has lost the sweep {world.kernel.now - since:.0f} s ago, and goes on"
-
-
-def _hindered(world: Any) -> bool:
-    return any(word in text for text in world.faults for word in ("cut", "store", "disk", "slow", "SIGTERM"))
