@@ -40,6 +40,8 @@ class Heads:
     def __init__(self, storage: Path) -> None:
         self.storage = storage
         self.made: list[Any] = []
+        self.heard: dict[str, int] = {}
+        """The last report of a trial that its driver has received, if it is to be known to the trial's next head."""
 
     def folder(self, trial_id: str = "00000") -> Path:
         """Return a trial's folder, which exists."""
@@ -92,7 +94,10 @@ class Heads:
         return {**config, TRIAL_INFO: _TrialInfo(trial)}
 
     def _storage_of(self, trial_id: str) -> Storage:
-        return Storage(self.storage, "sweep", trial_dir_name=self.folder(trial_id).name)
+        storage = Storage(self.storage, "sweep", trial_dir_name=self.folder(trial_id).name)
+        if trial_id in self.heard:
+            storage.tunelight_heard = self.heard[trial_id]  # type: ignore[attr-defined]
+        return storage
 
 
 @contextmanager

@@ -93,7 +93,6 @@ def test_it_is_resumed_where_it_was_cut_off(folder, monkeypatch):
     recorded = read_sweep_file(folder)
     assert (sweep.space.describe(), list(sweep.space.require)) == (recorded["space"], recorded["require"])
     assert sweep.settings.max_epochs == 6
-    assert (resumed.folder / "checkpoints" / "report-000001.ckpt").is_file()
 
 
 def test_a_search_begins_with_what_it_found(folder):

@@ -29,8 +29,6 @@ from tunelight.stores import delete, delete_local, files_of, shown, store_of, sy
 
 FOLDER = "checkpoints"
 POINTER = "pointer.json"
-ACKED = "heard.json"
-"""The file that says which report the driver received last."""
 ADOPTED = "adopted.json"
 """The file that says what a trial has taken over (see :class:`Adoption`)."""
 _CHUNK = 1 << 20
@@ -55,7 +53,7 @@ def where(number: int, between: int) -> str:
 
 def is_own(name: str) -> bool:
     """Tell whether this module writes, and uploads, the file with this path relative to the folder of a trial."""
-    return name in (ACKED, ADOPTED) or name.startswith(f"{FOLDER}/") or fnmatch(name, f"checkpoint_*/{POINTER}")
+    return name == ADOPTED or name.startswith(f"{FOLDER}/") or fnmatch(name, f"checkpoint_*/{POINTER}")
 
 
 def temp_path(info: CheckpointInfo, start: str) -> Path:
@@ -347,22 +345,6 @@ def copy_from_trial(
     written = temp_path(copy, secrets.token_hex(4))
     copy_into(replace(info, name=written.name), home)
     return commit(copy, written)
-
-
-def write_acked(number: int, trial_dir: str | os.PathLike[str]) -> None:
-    """Record the last of a trial's reports that its driver received, for its next start. Runs on: driver.
-
-    A gang may have been ahead of its driver when it was lost; later reports are made again.
-    """
-    write_json(Path(trial_dir, ACKED), number)
-
-
-def read_acked(trial_dir: str | os.PathLike[str]) -> int | None:
-    """Return the number last written by :func:`write_acked`; None without it, so that all reports count."""
-    _bring(Path(trial_dir), ACKED)
-    with suppress(FileNotFoundError):
-        return int(json.loads(Path(trial_dir, ACKED).read_bytes()))
-    return None
 
 
 def pinned(trial_dir: str | os.PathLike[str]) -> set[str]:

@@ -306,8 +306,15 @@ def trial_actor(trial: Any) -> Any:
 
 
 def set_last_result(trial: Any, result: dict[str, Any]) -> None:
-    """Set a Tune trial's last result without its statistics. Read in 2.60.0."""
+    """Set a Tune trial's last result without its statistics; its next head gets the number. Read in 2.60.0."""
     trial.run_metadata.last_result = result
+    if trial.storage is not None:
+        trial.storage.tunelight_heard = max(result.get(TRAINING_ITERATION, 0), heard_of(trial.storage) or 0)
+
+
+def heard_of(storage: Any) -> int | None:
+    """Return a trial's last report that the driver had when it passed this storage on; None under a plain Tuner."""
+    return getattr(storage, "tunelight_heard", None)
 
 
 def forget_default_result(trial: Any) -> None:

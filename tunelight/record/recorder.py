@@ -11,7 +11,6 @@ from typing import Any, Final, Protocol
 
 from ray.tune import Callback
 
-from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import last_line
 from tunelight.messages import LEAVES, RESULT_KEY
 from tunelight.record.commands import Command
@@ -341,11 +340,6 @@ class RecordCallback(Callback):
         left = trial.status == PAUSED or why.startswith(LEAVES)
         self.note(why if left else f"failed and will be started again: {why}", trial.trial_id)
         self._set(trial.trial_id, PENDING)
-        known = self.state.trials[trial.trial_id]
-        try:
-            checkpoints.write_acked(self._heard(known.id), self.folder / known.folder)
-        except OSError as error:
-            self.record.complain(error)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Record a failure that Tune saw itself, as when the trial's head died."""

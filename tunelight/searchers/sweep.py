@@ -36,7 +36,6 @@ class ResumedTrial:
     config: dict[str, Any]
     number: int
     """Its last recorded report."""
-    folder: Path
     paused: bool = False
     """True if it waits until the scheduler chooses it."""
     branch: Branch | None = None
@@ -208,7 +207,7 @@ class SweepSearch(SearchAlgorithm):
         if self.held or not self.has_room():
             return None
         if self._resumed:
-            return self._take_up(self._resumed.popleft())
+            return self._go_on(self._resumed.popleft())
         if (self._over and self._to_repeat is None) or not self._admit():
             return None
         trial_id = f"{self._created:05d}"
@@ -283,10 +282,9 @@ class SweepSearch(SearchAlgorithm):
         """The id of the next trial."""
         return f"{self._created:05d}"
 
-    def branch(self, config: dict[str, Any], branch: Branch, folder: Path) -> Trial:
+    def branch(self, config: dict[str, Any], branch: Branch) -> Trial:
         """Return a branch, as one more trial, whose folder has the checkpoint with which it begins."""
-        past = ResumedTrial(self.next_id, config, branch.number, folder, branch=branch)
-        checkpoints.write_acked(past.number, past.folder)  # first: the storage may not answer
+        past = ResumedTrial(self.next_id, config, branch.number, branch=branch)
         self._created += 1
         self._branched += 1
         self._branches[past.trial_id] = branch
@@ -305,12 +303,8 @@ class SweepSearch(SearchAlgorithm):
         most = self._max_concurrent
         return most is None or sum(trial.status != Trial.PAUSED for trial in self._live.values()) < most
 
-    def _take_up(self, past: ResumedTrial) -> Trial:
-        """Return a trial that goes on from its last checkpoint, which its head finds in the trial's folder."""
-        checkpoints.write_acked(past.number, past.folder)
-        return self._go_on(past)
-
     def _go_on(self, past: ResumedTrial) -> Trial:
+        """Return a trial that goes on from its last checkpoint, which its head finds in the trial's folder."""
         if self._repeats is not None and past.branch is None:
             self._repeats.begin(past.trial_id, past.config)
         self._live[past.trial_id] = trial = self._make(past.trial_id, past.config)
@@ -370,6 +364,7 @@ class SweepSearch(SearchAlgorithm):
             storage=spec.get("storage"),
         )
         trial.classes = self._classes
+        set_last_result(trial, {})
         return trial
 
     def _name(self, trial: Trial) -> str:

@@ -281,7 +281,6 @@ def start_from(
             trial.id,
             trial.config_at(trial.number + 1),
             trial.number,
-            past.folder / trial.folder,
             trial.id in paused,
             trial.branch,
         )

@@ -7,7 +7,6 @@ import copy
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 from ray.tune import Callback
@@ -225,7 +224,7 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
             raise SettingsError(str(error).replace("baselines[0]", "The configuration", 1)) from error
         info = self._copied(parent)
         root = parent.id if parent.branch is None else parent.branch.root
-        trial = self._search.branch(config, Branch(parent.id, root, info.number), Path(info.path).parents[1])
+        trial = self._search.branch(config, Branch(parent.id, root, info.number))
         add_trial(self.scheduler.controller, trial)
         self._record.meet(self.scheduler.controller.get_trials())
         how = f"with {', '.join(changed)}" if changed else "with nothing changed"

@@ -13,7 +13,15 @@ from typing import Any, ClassVar
 import ray
 
 from tunelight.checkpoints import files as checkpoints
-from tunelight.compat.ray import DONE, RESULT_DUPLICATE, SHOULD_CHECKPOINT, TRAINING_ITERATION, announce, nothing_saved
+from tunelight.compat.ray import (
+    DONE,
+    RESULT_DUPLICATE,
+    SHOULD_CHECKPOINT,
+    TRAINING_ITERATION,
+    announce,
+    heard_of,
+    nothing_saved,
+)
 from tunelight.errors import GangError, TrialError
 from tunelight.gang.gang import Gang
 from tunelight.gang.orders import DRAINED, Orders, Reason, moved_away, orders_of, reason_to_leave
@@ -105,7 +113,8 @@ class GangTrainable(Trainable):
         repetition = repetition_in(self.trial_name)
         self._orders = Orders()
         root = root_in(self.trial_name)
-        return Trial(self.spec, self.trial_id, self._trial_dir(), config, repetition, root=root)
+        heard = heard_of(self._storage)
+        return Trial(self.spec, self.trial_id, self._trial_dir(), config, repetition, root=root, heard=heard)
 
     def _trial_dir(self) -> Path:
         """Return the folder of the trial that Tune has set last: in Tune's storage, if that is a path, else its logdir.

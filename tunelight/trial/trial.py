@@ -115,7 +115,8 @@ logger = logging.getLogger(__name__)
 class Trial:
     """One trial on a gang, from its start to its end; ``repetition`` counts the trainings of its configuration.
 
-    ``root``: the trial whose seed it has, if that is not its own (a branch).
+    ``root``: the trial whose seed it has, if that is not its own (a branch). ``heard``: its last report that the driver
+    had received when this head got it, since later ones are made again; None where all count.
 
     A head makes one for each trial that Tune gives it, so that nothing of the next trial reaches the one before.
     Runs on: trial.
@@ -130,10 +131,11 @@ class Trial:
         repetition: int = 0,
         *,
         root: str | None = None,
+        heard: int | None = None,
     ) -> None:
         self.spec = spec
         self.id = trial_id
-        self._root = root
+        self._root, self._heard = root, heard
         self.folder = folder
         self.kept = checkpoints.Kept(spec.task.checkpoints.keep, spec.task.mode)
         self.divergence = Divergence(spec.task.metric, spec.task.mode)
@@ -181,7 +183,7 @@ class Trial:
         resume = None
         if pointer is not None and left is not None:
             own = Path(left.path).is_relative_to(self.folder)
-            upto = (checkpoints.read_acked(self.folder) or 0) if own else 0  # its folder may be ahead of Tune's pointer
+            upto = (self._heard or 0) if own else 0  # its folder may be ahead of Tune's pointer
             resume = self._after_adoption(self._tell(checkpoints.resume_point(self.folder, upto, left)), upto)
             number = resume.number if resume else left.number
         self.run.resume_from(resume, number)
@@ -198,8 +200,8 @@ class Trial:
         """Find the checkpoint to resume from, if the trial has trained before and Tune does not know."""
         checkpoints.remove_temp_files(self.folder)
         if self.run.resume is None:
-            acked = checkpoints.read_acked(self.folder)
-            resume = self._after_adoption(self._tell(checkpoints.resume_point(self.folder, acked)), acked)
+            found = checkpoints.resume_point(self.folder, self._heard)
+            resume = self._after_adoption(self._tell(found), self._heard)
             if resume is not None:
                 self.run.resume_from(resume, resume.number)
                 self.say(f"goes on from its checkpoint of {checkpoints.where(*checkpoints.age(resume))}")

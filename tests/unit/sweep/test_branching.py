@@ -13,7 +13,7 @@ from tests.kit.recording import written_checkpoint as written
 from tests.unit.sweep.test_replay import Noting
 from tests.unit.sweep.test_steering import Driver
 from tunelight.checkpoints import files as checkpoints
-from tunelight.compat.ray import stub_trial
+from tunelight.compat.ray import heard_of, stub_trial
 from tunelight.messages import name_of_trial, root_in
 from tunelight.record import Branch, read_lines, read_record
 from tunelight.schedulers import ASHA
@@ -25,7 +25,7 @@ from tunelight.sweep.replay import replay_scheduler, replay_searcher
 def _made(driver: Driver, _: str, config: dict[str, Any]) -> Any:
     """Return a trial as the search makes it."""
     trial = driver.sweep.add(**config)
-    trial.run_metadata, trial.init_local_path = SimpleNamespace(), lambda: None
+    trial.run_metadata, trial.storage, trial.init_local_path = SimpleNamespace(), SimpleNamespace(), lambda: None
     return trial
 
 
@@ -59,7 +59,7 @@ def test_a_branch_begins_with_a_copy_of_its_parents_newest_checkpoint(driver: Dr
     assert trial.config == {"model": {"lr": 0.5}}
     state = read_record(tmp_path).trials["00002"]
     assert (state.branch, state.number) == (Branch("00000", "00000", 1), 1)
-    assert checkpoints.read_acked(tmp_path / "trial_00002") == 1
+    assert heard_of(trial.storage) == 1
     assert root_in(driver.search._name(trial)) == "00000"  # the seed is its parent's
     assert driver.sweep.state.sweep["num_samples"] == 5  # it is one more
     driver.told("set", num_samples=9)
@@ -120,7 +120,7 @@ def test_the_searcher_does_not_learn_of_a_branch_which_is_none_of_num_samples_an
     search._make = stub_trial  # type: ignore[method-assign]
     search.next_trial()
     assert search.all_made
-    branch: Any = search.branch({"lr": 0.2}, Branch("00000", "00000", 3), tmp_path)
+    branch: Any = search.branch({"lr": 0.2}, Branch("00000", "00000", 3))
     assert branch.trial_id == "00001"
     assert (search.ends_at("00000"), search.ends_at("00001")) == (None, 9)
     search.on_trial_result("00001", {"training_iteration": 4})
@@ -169,7 +169,7 @@ def test_a_resumed_sweep_goes_on_with_its_branches_beside_its_search(driver: Dri
     lines, searcher = read_lines(tmp_path), RandomSearcher(driver.space, seed=1)
     start = replay_searcher(lines, searcher, driver.space, foreign=False, again=["00002"])
     assert (start.created, start.branches, start.searched) == (3, 1, 2)
-    past = ResumedTrial("00002", {"lr": 0.3}, 2, tmp_path / "trial_00002", branch=Branch("00000", "00000", 1))
+    past = ResumedTrial("00002", {"lr": 0.3}, 2, branch=Branch("00000", "00000", 1))
     search = SweepSearch(searcher, 4, start=ResumeState(created=3, branches=1, resumed=(past,)))
     assert search.total_samples == 5
     assert search.ends_at("00002") is not None

@@ -197,8 +197,8 @@ def made_search(num_samples: int, searcher: Searcher | None = None, **more: Any)
 
 def test_trials_that_go_on_come_first_paused_as_they_were_and_new_ones_after(tmp_path):
     again = (
-        ResumedTrial("00000", {"lr": 0.5}, 1, tmp_path, paused=True),
-        ResumedTrial("00001", {"lr": 0.25}, 1, tmp_path),
+        ResumedTrial("00000", {"lr": 0.5}, 1, paused=True),
+        ResumedTrial("00001", {"lr": 0.25}, 1),
     )
     search = made_search(3, start=ResumeState(created=2, resumed=again))
     assert not search.is_finished()
@@ -220,7 +220,7 @@ def test_paused_trials_leave_room_for_others_and_a_search_says_when_none_is_to_c
     assert search.next_trial() is None
     assert not search.is_finished()
     admitted = [True]
-    start = ResumeState(created=1, resumed=(ResumedTrial("00000", {"lr": 0.5}, 1, tmp_path),))
+    start = ResumeState(created=1, resumed=(ResumedTrial("00000", {"lr": 0.5}, 1),))
     search = made_search(2, start=start, admit=lambda: admitted[0])
     said = []
     for _ in range(3):
@@ -261,7 +261,7 @@ def test_resumed_trials_with_nothing_left_or_that_end_while_they_are_paused_end_
     sweep.pause(sweep.trials[1])
     sweep.callback.record.close()
     start = replay_searcher(read_lines(tmp_path), searcher, LR, foreign=False, again=ids)
-    again = tuple(ResumedTrial(one, {"lr": 0.5}, 3, tmp_path, paused=one == "00001") for one in ids)
+    again = tuple(ResumedTrial(one, {"lr": 0.5}, 3, paused=one == "00001") for one in ids)
     search = made_search(2, searcher, start=replace(start, resumed=again))
     trial, paused = search.next_trial(), search.next_trial()
     assert trial is not None

@@ -27,9 +27,8 @@ def branch(folder: Path) -> Trial:
     """Return trial 00001, which begins with a checkpoint of trial 00000's report 2."""
     written(folder / "trial_00000", 2)
     checkpoints.copy_from_trial(folder / "trial_00000", folder / "trial_00001", None, 2)
-    checkpoints.write_acked(2, folder / "trial_00001")
     spec = trial_spec(b"", soft_errors=True, real_checkpoints=False)
-    return Trial(spec, "00001", folder / "trial_00001", {}, root="00000")
+    return Trial(spec, "00001", folder / "trial_00001", {}, root="00000", heard=2)
 
 
 def test_a_branch_begins_with_its_copy_and_fails_where_that_is_torn_before_it_has_another(tmp_path: Path) -> None:
@@ -42,7 +41,7 @@ def test_a_branch_begins_with_its_copy_and_fails_where_that_is_torn_before_it_ha
     Path(found.path).write_text("torn")
     with pytest.raises(TrialError, match=r"is torn or gone\. Branch its parent again"):
         trial.newest(2)
-    again = Trial(trial.spec, "00001", trial.folder, {}, root="00000")
+    again = Trial(trial.spec, "00001", trial.folder, {}, root="00000", heard=2)
     again.recover()
     assert again.unable is not None
 
