@@ -61,9 +61,7 @@ ROOMS: dict[str, Room] = {
     "session": Room("a worker's own context and its reports", names("messages errors compat checkpoints")),
     "space": Room("what is searched, and settings checked against it", names("errors compat settings")),
     "resources": Room("workers to one reservation", names("messages errors settings")),
-    "record": Room(
-        "what happened, on disk, read without Ray", names("messages errors machine checkpoints stores settings")
-    ),
+    "record": Room("what happened, on disk, read without Ray", names("messages errors machine stores settings")),
     "gang": Room(
         "workers that train as one, without Tune or Lightning",
         names("messages errors compat policies machine stores checkpoints settings session resources"),
