@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,10 +77,8 @@ def drawn(programs: Sequence[grammar.Program], ways: Sequence[str], each: int) -
     return plan
 
 
-def run(plan: Plan, folder: Path, package: str) -> Differences:
-    """Train programs by Lightning and in their ways; return the differences of each, if any."""
-    import ray
-
+def prepare(plan: Plan, folder: Path, package: str) -> dict[str, list[Path]]:
+    """Write programs, and train by Lightning those that are not yet; return the folders of each way's programs."""
     folders: dict[str, Path] = {}
     for program in [program for programs in plan.values() for program in programs]:
         digest = grammar.digest(program)
@@ -92,9 +90,20 @@ def run(plan: Plan, folder: Path, package: str) -> Differences:
         way: [folders[grammar.digest(one)] for one in programs if WAYS[way].allows(one)]
         for way, programs in plan.items()
     }
+    needed: dict[str, list[Path]] = {}
     for reference in SIZES:
-        needed = {one: None for way, some in of.items() if WAYS[way].reference == reference for one in some}
-        _timed(f"{len(needed)} programs by Lightning ({reference})", by_lightning, list(needed), package, reference)
+        some = {one: None for way in of if WAYS[way].reference == reference for one in of[way]}
+        if left := [one for one in some if not (one / reference / "done-0").exists()]:
+            needed[reference] = left
+    _timed(f"{sum(map(len, needed.values()))} programs by Lightning", by_lightning, needed, package)
+    return of
+
+
+def run(plan: Plan, folder: Path, package: str) -> Differences:
+    """Train programs by Lightning and in their ways; return the differences of each, if any."""
+    import ray
+
+    of = prepare(plan, folder, package)
     if not ray.is_initialized():
         ray.init(num_cpus=4, include_dashboard=False, logging_level=logging.WARNING)
     for way, some in of.items():
@@ -106,7 +115,7 @@ def run(plan: Plan, folder: Path, package: str) -> Differences:
     found: Differences = {}
     for way, programs in plan.items():
         for program in programs:
-            here = folders[grammar.digest(program)]
+            here = folder / grammar.digest(program)
             ways = found.setdefault(here.name, {})
             if (here / way).exists():
                 ways[way] = differing(here, way)
@@ -121,7 +130,7 @@ def _train(way: str, folders: Sequence[Path], storage: Path) -> None:
     _timed(f"{len(folders)} programs by {way}", WAYS[way].train, folders, Path(tempfile.mkdtemp(dir=storage)))
 
 
-def _timed(what: str, do: Callable[..., object], folders: Sequence[Path], *rest: Any) -> None:
+def _timed(what: str, do: Callable[..., object], folders: Collection[Any], *rest: Any) -> None:
     if folders:
         began = time.monotonic()
         do(folders, *rest)

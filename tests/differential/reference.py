@@ -1,14 +1,15 @@
 """Trains programs by Lightning's own DDP, in processes with the variables of torchrun.
 
-`python -m tests.differential.reference wanted FOLDER...`: each folder holds a program; its outcome goes to `wanted` in
-it, with two processes, and to `one` with one. DDP is asked for one process, too: it shuffles where a plain process does
-not, whose outcome goes to `process`. The processes are forks of this one, so that a program that fails costs no new
-imports.
+`python -m tests.differential.reference '{"wanted": [FOLDER], "one": [FOLDER]}'`: each folder holds a program; its
+outcome goes to `wanted` in it, with two processes, and to `one` with one. DDP is asked for one process, too: it
+shuffles where a plain process does not, whose outcome goes to `process`. The processes are forks of this one, so that a
+program that fails costs no new imports.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import signal
 import socket
@@ -111,5 +112,6 @@ def _train(reference: str, folders: Sequence[Path], rank: int, port: int) -> Non
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], [Path(one) for one in sys.argv[2:]])
+    for name, programs in json.loads(sys.argv[1]).items():
+        main(name, [Path(one) for one in programs])
     os._exit(0)  # what its forks shared may wait for them at the interpreter's end

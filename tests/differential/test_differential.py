@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from tests.differential import grammar
-from tests.differential.__main__ import Plan, drawn, run, unexplained
+from tests.differential.__main__ import Plan, drawn, prepare, run, unexplained
 from tunelight.compat.lightning import flavour
 
 HERE = Path(__file__).parent
+PART = 7
+"""So many programs are trained by one sweep."""
 
 
 @pytest.fixture(autouse=True)
@@ -26,17 +28,8 @@ def put_back(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-def differing(plan: Plan, folder: Path) -> dict[str, dict[str, list[str]]]:
-    """Return the differences that nothing explains, each with its program's title."""
-    programs = [program for programs in plan.values() for program in programs]
-    left = unexplained(programs, run(plan, folder, flavour()))
-    titles = {digest: (folder / digest / f"program_{digest}.py").read_text().splitlines()[0] for digest in left}
-    return {titles[digest]: ways for digest, ways in left.items()}
-
-
-@pytest.mark.timeout(900)
-def test_programs_that_were_found_and_new_ones_train_as_by_lightning(ray4: Any, tmp_path: Path) -> None:
-    """Each of found/ in its ways, and five that are drawn by the commit's hash, as a trial and in one of those ways."""
+def planned() -> Plan:
+    """Return found/ in its ways, and five that are drawn by the commit's hash, each as a trial and in one of those."""
     plan: Plan = {"trial": []}
     for path in sorted(HERE.glob("found/*.json")):
         program, ways = grammar.read(path)
@@ -46,7 +39,33 @@ def test_programs_that_were_found_and_new_ones_train_as_by_lightning(ray4: Any, 
     rng = random.Random(head.stdout.strip())
     for way, programs in drawn([grammar.draw(rng) for _ in range(5)], list(plan), 2).items():
         plan[way] += programs
-    assert differing(plan, tmp_path) == {}
+    return plan
+
+
+PLAN = planned()
+CASES = [
+    pytest.param(way, programs[start : start + PART], id=f"{way}-{start}")
+    for way, programs in PLAN.items()
+    for start in range(0, len(programs), PART)
+]
+"""Those of trials come first, for reports are compared with theirs."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train all programs by Lightning, in one process, and return their folder."""
+    made = tmp_path_factory.mktemp("programs")
+    prepare(PLAN, made, flavour())
+    return made
+
+
+@pytest.mark.parametrize(("way", "programs"), CASES)
+def test_programs_that_were_found_and_new_ones_train_as_by_lightning(
+    ray4: Any, folder: Path, way: str, programs: list[grammar.Program]
+) -> None:
+    left = unexplained(programs, run({way: programs}, folder, flavour()))
+    titles = {digest: (folder / digest / f"program_{digest}.py").read_text().splitlines()[0] for digest in left}
+    assert {titles[digest]: ways for digest, ways in left.items()} == {}
 
 
 def test_every_program_that_is_drawn_is_valid_and_shrinks_to_the_plainest() -> None:

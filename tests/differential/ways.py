@@ -7,7 +7,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -53,12 +53,12 @@ class Way:
 # --- what to compare with ------------------------------------------------------------------------------------
 
 
-def by_lightning(folders: Sequence[Path], package: str, reference: str) -> None:
-    """Train programs by Lightning; see :mod:`tests.differential.reference`."""
+def by_lightning(folders: Mapping[str, Sequence[Path]], package: str) -> None:
+    """Train the programs of each reference by Lightning; see :mod:`tests.differential.reference`."""
     environment = os.environ | {"TUNELIGHT_LIGHTNING": package, "OMP_NUM_THREADS": "1"}
     subprocess.run(
-        [sys.executable, "-m", "tests.differential.reference", reference, *map(str, folders)],
-        cwd=ROOT, env=environment, timeout=60 + 60 * len(folders), capture_output=True, check=True,
+        [sys.executable, "-m", "tests.differential.reference", json.dumps(folders, default=str)],
+        cwd=ROOT, env=environment, timeout=60 + 60 * sum(map(len, folders.values())), capture_output=True, check=True,
     )  # fmt: skip
 
 
