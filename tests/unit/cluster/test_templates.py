@@ -7,11 +7,12 @@ import re
 import signal
 import socket
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.kit.waiting import until
 
 ROOT = Path(__file__).parents[3]
 CLUSTER = ROOT / "cluster"
@@ -114,55 +115,46 @@ def test_slurm_starts_a_head_then_the_other_nodes_then_the_sweep(slurm: Any) -> 
         socket.create_connection(("127.0.0.1", port), 1)  # the head has ended with the script
 
 
-@pytest.mark.parametrize(
-    ("number", "said", "code", "again"),
-    [
-        pytest.param(signal.SIGUSR1, "told to leave", 75, True, id="the end of its time"),
-        pytest.param(signal.SIGTERM, "told to leave", 75, False, id="scancel"),
-        pytest.param(signal.SIGINT, "interrupted", 0, False, id="ctrl-c"),
-    ],
-)
-def test_slurms_signals_are_passed_on_and_the_job_whose_time_is_over_is_queued_again(  # noqa: PLR0917 - a row each
-    slurm: Any, tmp_path: Path, number: signal.Signals, said: str, code: int, again: bool
-) -> None:
-    start, log, _ = slurm
-    ready = tmp_path / "ready"
-    driver = (
-        "import pathlib, signal, sys, time\n"
-        "signal.signal(signal.SIGTERM, lambda *_: (print('told to leave', flush=True), sys.exit(75)))\n"
-        f"try:\n pathlib.Path({str(ready)!r}).touch(); time.sleep(30)\n"
-        "except KeyboardInterrupt:\n print('interrupted')"
-    )
-    process = start("python3", "-c", driver)
-    end = time.monotonic() + 20
-    while not ready.exists():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    process.send_signal(number)
-    output, _ = process.communicate(timeout=20)
-    assert said in output
-    assert process.returncode == code
-    assert ("scontrol requeue 7" in log.read_text()) is again
-
-
+WAITS = """
+import pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: (print("told to leave", flush=True), sys.exit(75)))
+try:
+    pathlib.Path(sys.argv[1]).touch()
+    time.sleep(30)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
 LOSE = "until kill $(<$LOG.head); do sleep 0.05; done; while kill -0 $(<$LOG.head); do sleep 0.05; done"
 
 
 @pytest.mark.parametrize(
+    ("number", "said", "code", "again"),
+    [(signal.SIGUSR1, "told to leave", 75, True), (signal.SIGTERM, "told to leave", 75, False),
+     (signal.SIGINT, "interrupted", 0, False)],
+    ids=["the end of its time", "scancel", "ctrl-c"],
+)  # fmt: skip
+def test_slurms_signals_are_passed_on_and_the_job_whose_time_is_over_is_queued_again(  # noqa: PLR0917 - a row each
+    slurm: Any, tmp_path: Path, number: signal.Signals, said: str, code: int, again: bool
+) -> None:
+    start, log, _ = slurm
+    process = start("python3", "-c", WAITS, str(tmp_path / "ready"))
+    until((tmp_path / "ready").exists, 20)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=20)
+    assert said in output
+    assert (process.returncode, "scontrol requeue 7" in log.read_text()) == (code, again)
+
+
+@pytest.mark.parametrize(
     ("command", "code", "restarts", "again"),
-    [
-        pytest.param("exit 75", 75, "3", True, id="to be run again"),
-        pytest.param("exit 75", 75, "100", False, id="often enough"),
-        pytest.param("exit 1", 1, "0", False, id="a failure"),
-        pytest.param(f"{LOSE}; exit 1", 1, "0", True, id="the head was lost"),
-        pytest.param(f"{LOSE}; exit 0", 0, "0", False, id="the head was lost, and nothing needed it any more"),
-    ],
-)
+    [("exit 75", 75, "3", True), ("exit 75", 75, "100", False), ("exit 1", 1, "0", False),
+     (f"{LOSE}; exit 1", 1, "0", True), (f"{LOSE}; exit 0", 0, "0", False)],
+    ids=["to be run again", "often enough", "a failure", "the head was lost", "the head was lost, and all was done"],
+)  # fmt: skip
 def test_a_job_whose_ray_was_lost_is_queued_again_some_times(
     slurm: Any, command: str, code: int, restarts: str, again: bool
 ) -> None:
     start, log, _ = slurm
     process = start("bash", "-c", command, restarts=restarts)
     process.communicate(timeout=30)
-    assert process.returncode == code
-    assert ("scontrol requeue 7" in log.read_text()) is again
+    assert (process.returncode, "scontrol requeue 7" in log.read_text()) == (code, again)

@@ -78,6 +78,11 @@ class Polls:
             raise poll.answer
         return poll.answer, Sign()
 
+    def worker(self, rank: int) -> Any:
+        """Return a rank's actor that is asked, and answers nothing by itself."""
+        ask = SimpleNamespace(remote=lambda *_: self.asked.append(Poll(rank)) or self.asked[-1])  # type: ignore[func-returns-value]
+        return SimpleNamespace(poll=ask, answer=ask)
+
 
 class Poll:
     """One poll of a rank, and what it was answered."""
@@ -85,18 +90,6 @@ class Poll:
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.answer: Any = None
-
-
-class Worker:
-    """A rank's actor that is asked, and answers nothing by itself."""
-
-    def __init__(self, rank: int, polls: Polls) -> None:
-        self.rank, self.polls = rank, polls
-        self.poll = self.answer = self
-
-    def remote(self, *_: Any) -> Poll:
-        self.polls.asked.append(Poll(self.rank))
-        return self.polls.asked[-1]
 
 
 LIMIT_S = 600.0
@@ -108,7 +101,7 @@ def two(monkeypatch: pytest.MonkeyPatch) -> Any:
     polls, clock = Polls(), SimpleNamespace(now=0.0)
     gang = Gang(GangSpec(Reservation(2), FailurePolicy(hang_timeout_s=LIMIT_S)), None)
     gang.trials = 1
-    gang.ranks = [Seat(gang.spec, worker=Worker(rank, polls)) for rank in range(2)]
+    gang.ranks = [Seat(gang.spec, worker=polls.worker(rank)) for rank in range(2)]
     gang.locations = [Location("node", "127.0.0.1", rank, "host") for rank in range(2)]
     monkeypatch.setattr(ray, "wait", polls.wait)
     monkeypatch.setattr(ray, "get", polls.get)

@@ -143,16 +143,6 @@ def numbers(run: ResilientRun) -> list[int]:
     return found
 
 
-def test_the_last_report_comes_before_the_error_that_ends_the_trial() -> None:
-    gang = ScriptedGang([Ended(1, error=error())], late=[report(1)])
-    run, *_ = play(gang, FailurePolicy(0))
-    first = run.next_event()
-    assert isinstance(first, Report)
-    with pytest.raises(TrialError, match="gone"):
-        run.next_event()
-    assert not run.running
-
-
 def test_a_restarted_rank_runs_unasked_to_where_it_was() -> None:
     gang: Any = ScriptedGang([report(1), report(2, saved=False), Ended(1, error=error())], [Ended(0)])
     run = ResilientRun(TASK, replace(START, until=1), FailurePolicy(), say=lambda _: None)
@@ -184,11 +174,13 @@ def test_a_gang_that_cannot_be_had_is_a_failure_too_and_at_last_an_error() -> No
         play(gang, FailurePolicy(2))
 
 
-def test_a_bug_is_not_tried_again_and_a_preemption_does_not_count() -> None:
-    bug = ScriptedGang([Ended(0, error=error("exception", 0))])
+def test_a_bug_is_not_tried_again_and_told_after_the_last_report_and_a_preemption_does_not_count() -> None:
+    bug = ScriptedGang([Ended(0, error=error("exception", 0))], late=[report(1)])
     run, *_ = play(bug)
-    with pytest.raises(TrialError):
+    assert isinstance(run.next_event(), Report)
+    with pytest.raises(TrialError, match="gone"):
         run.next_event()
+    assert not run.running
     asked = ScriptedGang([Ended(0, error=error("exception", 0))], [report(1), Ended(0)])
     run, *_ = play(asked, FailurePolicy(1, retry_exceptions=True))
     assert numbers(run) == [1]
@@ -396,39 +388,21 @@ def test_an_order_is_read_as_it_was_given(monkeypatch: pytest.MonkeyPatch):
     assert orders_of("gang/2") == Orders()
 
 
-def test_training_without_a_checkpoint_leaves_all_the_same_where_everything_ends():
-    gang = ScriptedGang([report(1, saved=False), Saved(None, 1), report(2, saved=False), Ended(0)])
-    run, _, said = play(gang, leave=Notice(ends=True))
-    run.next_event()
-    with pytest.raises(TrialError) as caught:
+@pytest.mark.parametrize("at_once", [False, True])
+def test_what_stays_because_it_writes_no_checkpoint_leaves_once_everything_ends(at_once: bool) -> None:
+    gang = ScriptedGang([report(1, saved=False), Saved(None, 1), report(2, saved=False), report(3, saved=False)])
+    drains, ends = Reason("Ray drains host#abcdef"), Reason("all ends", ends=True)
+    notices = [None, ends if at_once else drains]  # the last one stays
+    run, _, said = play(gang, leave=lambda: notices.pop(0) if len(notices) > 1 else notices[0])
+    assert isinstance(run.next_event(), Report)
+    if not at_once:
+        assert isinstance(run.next_event(), Report)
+        assert said == ["stays where it is although Ray drains host#abcdef: its training code writes no checkpoints"]
+        notices.append(ends)
+    with pytest.raises(TrialError, match="all ends") as caught:
         numbers(run)
     assert caught.value.error.type_name == DRAINED
-    assert said == []
-    assert gang.hurried == 1
-
-
-class Notice:
-    """Says from the second time it is asked on that the node is drained."""
-
-    def __init__(self, first: Reason | None = None, *, ends: bool = False) -> None:
-        self.said = [None, first]
-        self.why = Reason("Ray drains host#abcdef", ends=ends)
-
-    def __call__(self) -> Reason | None:
-        return self.said.pop(0) if len(self.said) > 1 else self.why
-
-
-def test_what_stays_because_it_writes_no_checkpoint_leaves_once_everything_ends():
-    gang = ScriptedGang([report(1, saved=False), Saved(None, 1), report(2, saved=False), report(3, saved=False)])
-    notice = Notice()
-    run, _, said = play(gang, leave=notice)
-    seen: list[Any] = [run.next_event(), run.next_event()]
-    assert [event.number for event in seen] == [1, 2]
-    assert said == ["stays where it is although Ray drains host#abcdef: its training code writes no checkpoints"]
-    assert len(gang.answers) == 1
-    notice.why = Reason("all ends", ends=True)
-    with pytest.raises(TrialError, match="all ends"):
-        numbers(run)
+    assert (len(gang.answers), gang.hurried, len(said)) == (1, 1, 0 if at_once else 1)
 
 
 def test_nothing_starts_on_a_warm_gang_whose_node_is_drained():

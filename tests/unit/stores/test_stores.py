@@ -118,28 +118,6 @@ def test_a_growing_file_is_updated_in_place_and_kept_where_it_is_ahead(storage, 
     assert path.read_bytes() == b"another's\n"
 
 
-def test_a_folder_that_was_pushed_is_fetched_whole(storage, machine):
-    folder = storage() / "s" / "big"
-    (folder / "inner").mkdir(parents=True)
-    (folder / "inner" / "a").write_text("a")
-    (folder / "b").write_text("b")
-    store = there(storage())
-    store.push(folder)
-    machine("second")
-    folder = storage() / "s" / "big"
-    store.fetch(folder, lambda copy: (copy / "inner" / "a").read_text() == "a")
-    assert sorted(one.name for one in folder.rglob("*") if one.is_file()) == ["a", "b"]
-
-
-def test_what_is_fetched_torn_is_not_taken_and_nothing_cannot_be_pushed(storage, machine):
-    there(storage()).write(storage() / "s" / "a", b"torn")
-    with pytest.raises(OSError, match="torn"):
-        there(storage()).fetch(storage() / "s" / "a", lambda _: False)
-    assert not (storage() / "s" / "a").exists()
-    with pytest.raises(FileNotFoundError, match="nothing is there"):
-        there(storage()).push(storage() / "s" / "b")
-
-
 def test_a_store_that_fails_raises_os_errors(storage, monkeypatch):
     class NoCredentialsError(Exception):
         pass
@@ -250,6 +228,9 @@ def test_a_torn_checkpoint_is_passed_over_and_not_opened(storage, machine):
     torn = storage() / "s" / "t" / checkpoints.FOLDER / Path(second.path).name
     with pytest.raises(CheckpointError, match=r"cannot be fetched.*torn"):
         checkpoints.fetch_local(torn)
+    assert not torn.exists()
+    with pytest.raises(FileNotFoundError, match="nothing is there"):
+        there(storage()).push(torn)
 
 
 def test_checkpoints_are_pruned_in_the_store_but_for_those_that_are_pointed_at(storage, machine):

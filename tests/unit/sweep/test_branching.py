@@ -94,21 +94,6 @@ def test_a_storage_that_does_not_answer_refuses_a_branch_and_ends_nothing(
     assert added == []
 
 
-@pytest.mark.parametrize(
-    ("trial", "arguments", "why"),
-    [
-        ("00007", {"config": {}}, "There is no trial '00007'. Did you mean '00001'? There are: 00000, 00001."),
-        ("00000", {"config": {"model.lrr": 1}}, "Trial 00000 has no 'model.lrr'. Did you mean 'model.lr'? It has: m"),
-        ("00000", {"config": {"model.lr": "x"}}, "The configuration holds model.lr='x', which must be a number."),
-        ("00000", {"config": 3}, "Changes are a dict of keys and values, not 3."),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_branched_is_refused(driver: Driver, trial: str, arguments: dict[str, Any], why: str) -> None:
-    ok, said = driver.told("branch", trial, **arguments)
-    assert not ok
-    assert said.startswith(why)
-
-
 # --- the search --------------------------------------------------------------------------------------------
 
 
@@ -134,6 +119,7 @@ def test_the_searcher_does_not_learn_of_a_branch_which_is_none_of_num_samples_an
 # --- the record --------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
 def lineage(driver: Driver) -> Any:
     """Return a branch of trial 00000 at its first report, which has begun."""
     driver.sweep.callback._branch_of = lambda trial: Branch("00000", "00000", 1) if trial == "00002" else None
@@ -142,34 +128,29 @@ def lineage(driver: Driver) -> Any:
     return trial
 
 
-def test_the_record_has_its_lineage_and_counts_its_reports_on_of_which_a_replayed_scheduler_does_not_learn(
-    driver: Driver, tmp_path: Path
+def test_the_record_has_its_lineage_and_counts_its_reports_on_and_a_resumed_sweep_has_it_beside_its_search(
+    driver: Driver, lineage: Any, tmp_path: Path
 ) -> None:
-    driver.sweep.report(lineage(driver), 2, 0.4)
+    driver.sweep.report(lineage, 2, 0.4)
     state = read_record(tmp_path).trials["00002"]
     assert (state.branch, state.number) == (Branch("00000", "00000", 1), 2)
     assert [report["training_iteration"] for report in state.history] == [2]
     (change,) = state.changes
     assert (change["training_iteration"], change["parent"], change["parent_iteration"]) == (1, "00000", 1)
     assert (state.config_at(1), state.config_at(2)) == ({"model": {"lr": 0.1}}, {"model": {"lr": 0.3}})
-    asha = ASHA(metric="loss", mode="min", max_t=9, reduction_factor=2)
+    asha, searcher = ASHA(metric="loss", mode="min", max_t=9, reduction_factor=2), RandomSearcher(driver.space, seed=1)
     replay_scheduler(read_lines(tmp_path), asha)
     assert [set(rung.filed) for rung in asha._brackets[0]][:2] == [{"00000"}, set()]
-
-
-def test_a_branch_that_has_nothing_left_to_train_is_an_error(driver: Driver) -> None:
-    driver.sweep.complete(lineage(driver))
-    state = driver.sweep.state.trials["00002"]
-    assert state.state == "ERROR"
-    assert "its training ends (max_epochs, max_steps) with report 1, at which it began" in str(state.error)
-
-
-def test_a_resumed_sweep_goes_on_with_its_branches_beside_its_search(driver: Driver, tmp_path: Path) -> None:
-    driver.sweep.report(lineage(driver), 2, 0.4)
-    lines, searcher = read_lines(tmp_path), RandomSearcher(driver.space, seed=1)
-    start = replay_searcher(lines, searcher, driver.space, foreign=False, again=["00002"])
+    start = replay_searcher(read_lines(tmp_path), searcher, driver.space, foreign=False, again=["00002"])
     assert (start.created, start.branches, start.searched) == (3, 1, 2)
     past = ResumedTrial("00002", {"lr": 0.3}, 2, branch=Branch("00000", "00000", 1))
     search = SweepSearch(searcher, 4, start=ResumeState(created=3, branches=1, resumed=(past,)))
     assert search.total_samples == 5
     assert search.ends_at("00002") is not None
+
+
+def test_a_branch_that_has_nothing_left_to_train_is_an_error(driver: Driver, lineage: Any) -> None:
+    driver.sweep.complete(lineage)
+    state = driver.sweep.state.trials["00002"]
+    assert state.state == "ERROR"
+    assert "its training ends (max_epochs, max_steps) with report 1, at which it began" in str(state.error)

@@ -15,31 +15,22 @@ from tunelight.gang.orders import OrderBook
 from tunelight.machine.signals import GRACE_VARIABLE, grace_s
 
 
-class Controller(SimpleNamespace):
-    """Tune's controller, as far as trials are put aside."""
-
-    def _set_trial_status(self, trial: Any, status: str) -> None:
-        trial.status = status
-
-    def request_stop_experiment(self) -> None:
-        self.ended = True
-
-
 class Leaving(Driver):
     """A driver with three trials that train, and hear when they are to leave."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(folder)
         self.left: list[str] = []
-        self.answers = True
+        self.answers, self.over = True, False
         monkeypatch.setattr(OrderBook, "leave", lambda _, name, why: self.hear(name, why))
         self.sweep.start(self.sweep.add(model={"lr": 0.3}))
         self.trials = self.sweep.trials
         for trial in self.trials:
             trial.trainable_name = "gang"
-        self.controller = self.scheduler.controller = Controller(
-            ended=False, get_trials=lambda: self.trials, _trials=self.trials, _trial_to_actor={}, _staged_trials=set(),
-            _resetting_trials=set(),
+        self.scheduler.controller = SimpleNamespace(
+            get_trials=lambda: self.trials, _trials=self.trials, _trial_to_actor={}, _staged_trials=set(),
+            _resetting_trials=set(), _set_trial_status=lambda trial, status: setattr(trial, "status", status),
+            request_stop_experiment=lambda: setattr(self, "over", True),
         )  # fmt: skip
 
     def hear(self, name: str, why: Any) -> None:
@@ -48,14 +39,11 @@ class Leaving(Driver):
         assert why.ends
         self.left.append(name.rpartition("/")[2])
 
-    def step(self, after_s: float = 1.0) -> None:
+    def steps(self, after_s: float = 1.0) -> bool:
+        """Tell whether the sweep has ended after another step."""
         self.now += after_s
         self.steering.on_step_end(1, self.trials)
-
-    def leaves(self, trial: Any) -> None:
-        """Let a trial leave, as Tune queues it again."""
-        trial.status = "PENDING"
-        self.scheduler.on_trial_add(self.controller, trial)
+        return self.over
 
 
 @pytest.fixture
@@ -64,26 +52,20 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Leaving:
 
 
 def test_after_sigterm_all_trials_leave_and_then_the_sweep_ends(driver: Leaving) -> None:
-    driver.step()
+    driver.steps()
     assert driver.left == []
     driver.control.signals.received = signal.SIGTERM
     driver.trials[2].status = "PENDING"
-    driver.answers = False  # Ray is busy
-    driver.step()
-    driver.answers = True
-    driver.step()
-    driver.step()
+    for driver.answers in (False, True, True):  # at first Ray is busy
+        assert not driver.steps()
     assert driver.left == ["00000", "00001"]  # each once
     assert driver.trials[2].status == "PAUSED"
     assert driver.search.next_trial() is None
-    assert driver.scheduler.choose_trial_to_run(driver.controller) is None
-    driver.leaves(driver.trials[0])
-    driver.step()
-    assert not driver.controller.ended
-    driver.leaves(driver.trials[1])
-    assert driver.trials[1].status == "PAUSED"
-    driver.step()
-    assert driver.controller.ended
+    assert driver.scheduler.choose_trial_to_run(driver.scheduler.controller) is None
+    for trial, ends in ((driver.trials[0], False), (driver.trials[1], True)):
+        trial.status = "PENDING"  # as Tune queues again what has left
+        driver.scheduler.on_trial_add(driver.scheduler.controller, trial)
+        assert (driver.steps(), trial.status) == (ends, "PAUSED")
 
 
 def test_a_trial_that_is_being_given_an_idle_head_leaves_once_it_has_it_or_when_the_time_is_over(
@@ -91,14 +73,11 @@ def test_a_trial_that_is_being_given_an_idle_head_leaves_once_it_has_it_or_when_
 ) -> None:
     driver.control.signals.received = signal.SIGTERM
     driver.trials[0].status = "PENDING"
-    driver.controller._resetting_trials.add(driver.trials[0])
-    driver.step()
+    driver.scheduler.controller._resetting_trials.add(driver.trials[0])
+    assert not driver.steps()
     assert driver.left == ["00000", "00001", "00002"]
     assert driver.trials[0].status == "PENDING"
-    driver.step(24.0)
-    assert not driver.controller.ended
-    driver.step(1.0)
-    assert driver.controller.ended
+    assert [driver.steps(24.0), driver.steps(1.0)] == [False, True]
 
 
 def test_the_time_to_leave_is_the_platforms(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -126,12 +126,16 @@ def test_what_an_enqueued_configuration_leaves_out_is_as_in_the_best_trial(tmp_p
         ("set", {"max_concurrent": 0}, "max_concurrent must be a whole number of 1 or more, not 0."),
         ("set", {"metric": "a"}, "A sweep that runs cannot be given 'metric'. There are: max_concurrent, num_samples."),
         ("jump", {}, "There is no command 'jump'. There are: stop, enqueue, set, branch."),
+        ("branch", {"trial": "00007"}, "There is no trial '00007'. Did you mean '00001'? There are: 00000, 00001."),
+        ("branch", {"config": {"model.lrr": 1}}, "00000 has no 'model.lrr'. Did you mean 'model.lr'? It has: model.lr"),
+        ("branch", {"config": {"model.lr": "x"}}, "The configuration holds model.lr='x', which must be a number."),
+        ("branch", {"config": 3}, "Changes are a dict of keys and values, not 3."),
     ],
 )
 def test_what_cannot_be_done_is_refused_with_the_reason(
     driver: Driver, do: str, arguments: dict[str, Any], why: str
 ) -> None:
-    carried_out, said = driver.told(do, "00000", **arguments)
+    carried_out, said = driver.told(do, **{"trial": "00000", **arguments})
     assert not carried_out
     assert why in said
     assert driver.search.total_samples == 4
