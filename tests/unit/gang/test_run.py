@@ -398,7 +398,7 @@ def test_what_stays_because_it_writes_no_checkpoint_leaves_once_everything_ends(
     if not at_once:
         assert isinstance(run.next_event(), Report)
         assert said == ["stays where it is although Ray drains host#abcdef: its training code writes no checkpoints"]
-        notices.append(ends)
+        notices[:] = [ends]
     with pytest.raises(TrialError, match="all ends") as caught:
         numbers(run)
     assert caught.value.error.type_name == DRAINED

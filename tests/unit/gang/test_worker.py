@@ -407,26 +407,24 @@ def trial(mine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     gc.unfreeze()
 
 
-def test_a_clean_up_that_fails_costs_the_worker_and_not_the_trial(trial: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clean_up_or_an_end_that_fails_costs_the_worker_and_not_the_trial_whose_failure_is_told(
+    trial: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def trains(config: Any) -> None:
         import warnings
 
         warnings.filters = tuple(warnings.filters)
 
-    monkeypatch.setattr(warnings, "filters", list(warnings.filters))
-    (left,) = trial(trains)
-    assert left.startswith("a clean-up that failed: TypeError")
-
-
-def test_a_failure_is_told_where_the_runs_of_trackers_cannot_be_ended(
-    trial: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
     def fails(config: Any) -> None:
         raise ValueError("no such lr")
 
     def end_runs(_: Any, *, failed: bool) -> tuple[str, ...]:
         raise OSError("no way to the tracker")
 
+    monkeypatch.setattr(warnings, "filters", list(warnings.filters))
+    (left,) = trial(trains)
+    assert left.startswith("a clean-up that failed: TypeError")
+    monkeypatch.setattr(warnings, "filters", list(warnings.filters))
     monkeypatch.setattr(GangWorker, "_end_runs", end_runs)
     (left,) = trial(fails, told="no such lr")
     assert left == "an end that failed: OSError: no way to the tracker"

@@ -71,7 +71,7 @@ def ended(first: FirstTrials, *ends: tuple[str, WorkerError]) -> WorkerError | N
     return first.verdict
 
 
-def test_the_first_trials_count_in_the_order_in_which_they_began_but_a_slow_one_is_not_waited_for() -> None:
+def test_the_first_trials_count_in_their_order_without_lost_workers_but_a_slow_one_is_not_waited_for() -> None:
     first = FirstTrials(2)
     first.begin("a")
     assert ended(first, ("b", failure()), ("c", failure())) is None  # the first still runs, and may report
@@ -80,9 +80,6 @@ def test_the_first_trials_count_in_the_order_in_which_they_began_but_a_slow_one_
     first.begin("slow")
     assert ended(first, *((trial, failure()) for trial in "abcde")) is None
     assert ended(first, ("f", failure())) == failure()
-
-
-def test_a_trial_of_a_lost_worker_is_replaced_by_the_next() -> None:
     first, out = FirstTrials(2), failure("out of memory", type_name="OutOfMemoryError")
     assert ended(first, ("a", failure(cause="died")), ("b", out), ("c", failure())) is None
     assert ended(first, ("d", failure())) == failure()
@@ -129,29 +126,24 @@ def test_an_error_that_says_all_itself_is_told_without_its_traceback_and_that_of
     assert "Traceback" in caught.value.error.traceback
 
 
-@pytest.mark.parametrize("why", ["one has reported", "they differ"])
-def test_failures_end_nothing_where_one_trial_has_reported_or_they_differ(sweep: Watched, why: str) -> None:
+@pytest.mark.parametrize("why", ["one has reported", "they differ", "it is off"])
+def test_failures_end_nothing_where_one_trial_has_reported_or_they_differ_or_with_0(sweep: Watched, why: str) -> None:
     trials = sweep.begin(4)
     if why == "one has reported":
         sweep.report(trials[3], 1, 0.5, own={"metrics": {"loss": 0.5}})
+    if why == "it is off":
+        sweep.others = [FailFast(0, ["loss"], 10, sweep.callback, sweep.control)]
     for number, trial in enumerate(trials[:3]):
         sweep.raises(trial, failure(line=number % 2 if why == "they differ" else 7))
     sweep.step()
 
 
-def test_0_turns_it_off_and_1_ends_a_sweep_at_its_first_failure(tmp_path: Path) -> None:
-    for limit in (0, 1):
-        folder = tmp_path / str(limit)
-        folder.mkdir()
-        sweep = Watched(folder, limit=limit)
-        for trial in sweep.begin(5 if limit == 0 else 1):
-            sweep.raises(trial)
-        if limit == 0:
-            sweep.step()
-        else:
-            with pytest.raises(SweepFailedError, match="The first trial failed before anything was reported"):
-                sweep.step()
-        sweep.callback.close()
+def test_1_ends_a_sweep_at_its_first_failure(tmp_path: Path) -> None:
+    sweep = Watched(tmp_path, limit=1)
+    sweep.raises(*sweep.begin(1))
+    with pytest.raises(SweepFailedError, match="The first trial failed before anything was reported"):
+        sweep.step()
+    sweep.callback.close()
 
 
 @pytest.mark.parametrize("further", ["latncy", "val/acc"])
