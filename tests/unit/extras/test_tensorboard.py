@@ -38,11 +38,6 @@ class Sweep(Lines):
     def scalars(self, trial: str, tag: str) -> list[tuple[int, float]]:
         return [(event.step, event.value) for event in self.read(trial).Scalars(tag)]
 
-    def hparams(self, trial: str) -> dict[str, Any]:
-        content = self.read(trial).SummaryMetadata(metadata.SESSION_START_INFO_TAG).plugin_data.content
-        values = metadata.parse_session_start_info_plugin_data(content).hparams
-        return {key: getattr(values[key], values[key].WhichOneof("kind")) for key in values}
-
 
 @pytest.fixture
 def sweep(tmp_path):
@@ -78,7 +73,7 @@ def test_a_trial_that_runs_can_be_read_with_its_configuration_of_every_type_and_
     sweep.start("a", config)
     sweep.report("a", 1, acc=0.5)
     assert threading.active_count() == before
-    assert sweep.hparams("a") == {
+    assert table_of(tmp_path)["trial_a"][0] == {
         "lr": 0.125, "hidden": 64.0, "norm": True, "act": "relu", "drop": "None", "layers": "[1, 2]",
         "nan": "nan", "model.depth": 3.0, "model.empty": "{}", "huge": str(10**400),
     }  # fmt: skip
@@ -151,7 +146,7 @@ def test_how_a_trial_ended_is_told_as_text_also_where_tune_saw_it_fail(sweep):
     assert metadata.parse_session_end_info_plugin_data(content).status == 2
 
 
-def test_a_trial_that_starts_again_keeps_its_first_file(sweep):
+def test_a_trial_that_starts_again_keeps_its_first_file_and_a_sweep_taken_up_again_writes_only_what_is_new(sweep):
     sweep.start("a")
     sweep.report("a", 1, loss=0.5)
     sweep.end("a", "ERROR")
@@ -162,6 +157,13 @@ def test_a_trial_that_starts_again_keeps_its_first_file(sweep):
     sweep.end("a")
     assert len(list((sweep.folder / "trial_a").iterdir())) == 2
     assert sorted(sweep.scalars("a", "loss")) == [(1, 0.5), (2, 0.25)]
+    sweep.start("b")
+    sweep.report("b", 1, loss=0.5)
+    sweep.callback.close()
+    sweep.callback = TensorBoardCallback(sweep.folder, sweep.state, clock=lambda: sweep.now + 60)
+    sweep.report("b", 2, loss=0.25)
+    sweep.end("b")
+    assert sweep.scalars("b", "loss") == [(1, 0.5), (2, 0.25)]
 
 
 def test_no_file_stays_open_and_a_paused_trial_goes_on_in_its_own(sweep):
@@ -184,16 +186,6 @@ def test_no_file_stays_open_and_a_paused_trial_goes_on_in_its_own(sweep):
 
 def open_files(folder: Path) -> list[str]:
     return [file.path for file in psutil.Process().open_files() if Path(file.path).is_relative_to(folder)]
-
-
-def test_a_sweep_taken_up_again_writes_only_what_is_new(sweep):
-    sweep.start("a")
-    sweep.report("a", 1, loss=0.5)
-    sweep.callback.close()
-    sweep.callback = TensorBoardCallback(sweep.folder, sweep.state, clock=lambda: sweep.now + 60)
-    sweep.report("a", 2, loss=0.25)
-    sweep.end("a")
-    assert sweep.scalars("a", "loss") == [(1, 0.5), (2, 0.25)]
 
 
 def test_it_never_raises_warns_once_and_leaves_out_whom_the_live_view_does_not_know(tmp_path, caplog):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -91,10 +90,11 @@ def test_stores_are_opened_one_after_another(tmp_path: Path, monkeypatch: pytest
 # How runs are made
 
 
-@pytest.fixture
-def init(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., dict[str, Any]]]:
-    """Return a function that starts a trial on a rank, calls wandb.init, and returns what that is called with."""
+def test_what_the_user_passes_or_sets_stays_and_other_ranks_have_no_run_unless_they_name_their_group(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(run=None))
+    monkeypatch.setattr(trackers, "_trial", None)  # and so again after the test
     for name in ("WANDB_X_TRANSACTION_LOG_FLUSH_INTERVAL", "MLFLOW_EXPERIMENT_NAME"):
         monkeypatch.setenv(name, "x")
 
@@ -102,24 +102,13 @@ def init(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[.
         given = {"id": id, "name": name, "tags": tags, "group": group, "mode": mode, "resume": resume}
         return {key: value for key, value in given.items() if value is not None}
 
-    def call(*, rank: int = 0, begin: bool = True, **given: Any) -> dict[str, Any]:
-        if begin:
-            trackers.begin(str(tmp_path / "digits" / "trial_00003"), "00003", {"lr": 0.1}, rank=rank)
-        made: dict[str, Any] = trackers._wandb_init(wandb_init, "p", **given)
-        return made
+    def init(rank: int = 0, **given: Any) -> Any:
+        """Start a trial on a rank, call wandb.init, and return what that is called with."""
+        trackers.begin(str(tmp_path / "digits" / "trial_00003"), "00003", {"lr": 0.1}, rank=rank)
+        return trackers._wandb_init(wandb_init, "p", **given)
 
-    yield call
-    monkeypatch.setattr(trackers, "_trial", None)
-
-
-def test_what_the_user_passes_or_sets_stays(
-    init: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WANDB_RUN_GROUP", "mine")
-    made = init(id="i", name="n", tags=["t"], settings={"run_group": "mine"})
-    assert made == {"id": "i", "name": "n", "tags": ["t"]}
-
-
-def test_other_ranks_have_no_run_unless_they_name_their_group(init: Callable[..., dict[str, Any]]) -> None:
     assert init(rank=1) == {"mode": "disabled"}
     assert init(rank=1, group="ranks") == {"group": "ranks"}
+    monkeypatch.setenv("WANDB_RUN_GROUP", "mine")
+    given = {"id": "i", "name": "n", "tags": ["t"]}
+    assert init(**given, settings={"run_group": "mine"}) == given

@@ -13,21 +13,12 @@ from tunelight.compat.torch import compiled_graphs, forget_compiled
 from tunelight.gang.worker import Compiled
 
 
-class Net(torch.nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.layer = torch.nn.Linear(width, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.relu(self.layer(x)).sum()
-
-
 def of_width(width: int) -> Callable[[], object]:
     """Return training code that uses a net in both of its modes, which are two graphs."""
 
     def train() -> None:
-        net: Any = torch.compile(Net(width), backend="eager")
-        net(torch.ones(2, width)).backward()
+        net: Any = torch.compile(torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.ReLU()), backend="eager")
+        net(torch.ones(2, width)).sum().backward()
         net.eval()
         with torch.no_grad():
             net(torch.ones(2, width))

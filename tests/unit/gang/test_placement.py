@@ -146,41 +146,30 @@ def test_ranks_of_a_new_gang_see_all_gpus_of_their_node_and_have_the_local_rank_
     assert [one.place.gpu for one in ranks] == [0, 1]
 
 
-@pytest.mark.parametrize("spec", [{"least": 1}, {"most": 4}])
-def test_a_gang_that_may_come_to_several_nodes_keeps_its_interface_for_nccl(meet: Any, spec: Any) -> None:
+@pytest.mark.parametrize(
+    ("spec", "alone"),
+    [({"least": 1}, False), ({"most": 4}, False),
+     ({}, True), ({"least": 1, "backend": "horovod"}, True), ({"least": 1, "process_group": "gloo"}, True)],
+)  # fmt: skip
+def test_gangs_on_one_node_listen_on_it_alone_unless_nccl_may_need_others(meet: Any, spec: Any, alone: bool) -> None:
     here, there = [Process("0"), Process("1")], [Process("0", "b")]
     meet(here, **spec)
-    meet(here + there, **spec)
-    assert [one.listens for one in here + there] == [one.place.interface for one in here + there]
-    assert "127.0.0.1" not in {one.listens for one in here}
-
-
-@pytest.mark.parametrize("spec", [{}, {"least": 1, "backend": "horovod"}, {"least": 1, "process_group": "gloo"}])
-def test_other_gangs_on_one_node_listen_on_it_alone(meet: Any, spec: Any) -> None:
-    ranks = [Process("0"), Process("1")]
-    meet(ranks, **spec)
-    assert {one.listens for one in ranks} == {"127.0.0.1"}
-
-
-class Driver:
-    """CUDA's driver library, which says 3 of what is asked before anybody has initialised it."""
-
-    def __init__(self, used: bool) -> None:
-        self.used = used
-
-    def __call__(self, name: str) -> Driver:
-        return self
-
-    def cuDeviceGetCount(self, count: Any) -> int:  # noqa: N802 - CUDA's name
-        if self.used:
-            count._obj.value = 2
-        return 0 if self.used else 3
+    assert [one.listens == "127.0.0.1" for one in here] == [alone] * 2
+    if not alone:
+        meet(here + there, **spec)
+        assert [one.listens for one in here + there] == [one.place.interface for one in here + there]
 
 
 def test_how_many_gpus_cuda_shows_is_known_once_it_is_in_use() -> None:
-    assert cuda_devices(Driver(used=False)) is None
-    assert cuda_devices(Driver(used=True)) == 2
-    assert cuda_devices() is None  # without a driver
+    def unused(count: Any) -> int:
+        return 3  # CUDA's driver has not been initialised
+
+    def used(count: Any) -> int:
+        count._obj.value = 2
+        return 0
+
+    found = [cuda_devices(lambda _, ask=ask: SimpleNamespace(cuDeviceGetCount=ask)) for ask in (unused, used)]
+    assert [*found, cuda_devices()] == [None, 2, None]  # at last without a driver
 
 
 @pytest.mark.parametrize("variable", ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"])

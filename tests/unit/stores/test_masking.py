@@ -91,9 +91,8 @@ def given(**more: Any) -> dict[str, Any]:
 
 def test_a_sweep_s_folder_holds_no_secret_that_the_sweep_was_told(tmp_path):
     space = tl.SearchSpace({"x": tl.uniform(0, 1)})
-    told = given()
-    del told["trainer_args"]
-    settings = Settings(train=train, metric="loss", storage=tmp_path, name="s", seed=1, **told)
+    given_to_workers = {"runtime_env": given()["runtime_env"]}
+    settings = Settings(train=train, metric="loss", storage=tmp_path, name="s", seed=1, **given_to_workers)
     with claimed(prepare(space, settings, None, SweepControl()), None) as sweep:
         assert {file.name for file in sweep.folder.iterdir()} >= {"sweep.yaml", "record.jsonl"}
     for file in filter(Path.is_file, sweep.folder.rglob("*")):

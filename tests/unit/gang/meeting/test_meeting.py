@@ -284,9 +284,7 @@ def test_a_rank_is_told_its_place_and_the_gangs_store_as_by_torchrun_and_acceler
 
     assert (on_cpus(gpu=0), on_cpus(world_size=1), on_cpus()) == ("false", "false", "true")
     assert torchrun_variables(MEETING, LAST, {"ACCELERATE_USE_CPU": "0"})["ACCELERATE_USE_CPU"] == "0"
-
-
-def test_a_gang_of_one_does_not_claim_that_its_group_is_made_from_outside():
+    # Of one rank alone no group is made from outside.
     told = torchrun_variables(MEETING, Place(0, 1, 0, 1, 0, "10.1.0.4"), {})
     assert (told["RANK"], told["WORLD_SIZE"], told["MASTER_PORT"]) == ("0", "1", "4321")
     assert not [name for name in told if name.startswith("TORCHELASTIC")]
