@@ -23,22 +23,18 @@ def answer(monkeypatch):
     return lambda versions: monkeypatch.setattr("tunelight.cluster.connect.cluster_versions", lambda address: versions)
 
 
-def test_a_cluster_of_the_same_versions_or_of_unknown_ones_is_tried(answer, monkeypatch):
+def test_a_cluster_of_another_ray_or_python_is_refused_with_both_versions(answer, monkeypatch):
     for versions in (None, (ray.__version__, HERE)):
         answer(versions)
         _check_versions("10.0.0.1:6379")
-    answer((ray.__version__, f"{HERE}1"))
+    for versions in (("2.10.0", HERE), (ray.__version__, "3.9.1"), (ray.__version__, f"{HERE}1")):
+        answer(versions)
+        _check_versions("auto")  # where the cluster is not known yet
+        there, here = f"Ray {versions[0]} and Python {versions[1]}", f"Ray {ray.__version__} and Python {HERE}"
+        with pytest.raises(ResourceError, match=f"^The Ray cluster at 10.0.0.1:6379 .* with {there}.*has {here}"):
+            _check_versions("10.0.0.1:6379")
     monkeypatch.setenv("RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL", "minor")  # a patch of Python may differ
     _check_versions("10.0.0.1:6379")
-
-
-@pytest.mark.parametrize("versions", [("2.10.0", HERE), (ray.__version__, "3.9.1"), (ray.__version__, f"{HERE}1")])
-def test_a_cluster_of_another_ray_or_python_is_refused_with_both_versions(answer, versions):
-    answer(versions)
-    there, here = f"Ray {versions[0]} and Python {versions[1]}", f"Ray {ray.__version__} and Python {HERE}"
-    with pytest.raises(ResourceError, match=f"^The Ray cluster at 10.0.0.1:6379 was started with {there}.*has {here}"):
-        _check_versions("10.0.0.1:6379")
-    _check_versions("auto")  # where the cluster is not known yet
 
 
 @pytest.mark.parametrize(("visible", "count"), [(None, 4), ("0,3", 2), ("", 0)])

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import ray
@@ -244,27 +245,14 @@ class TestFakeGang(GangContract):
             yield gang
 
 
-class Answers:
-    """Ray's side of calls, of which each is answered already: by itself, or an error."""
-
-    @staticmethod
-    def wait(calls: list[Any], **_: Any) -> tuple[list[Any], list[Any]]:
-        return calls, []
-
-    @staticmethod
-    def get(calls: list[Any]) -> list[Any]:
-        if failed := [call for call in calls if isinstance(call, Exception)]:
-            raise failed[0]
-        return calls
-
-
 @pytest.mark.parametrize(("live", "cause"), [(True, "exception"), (False, "unresponsive")])
 def test_what_a_worker_says_of_its_meeting_is_kept_unless_another_one_is_gone(monkeypatch, live, cause):
-    monkeypatch.setattr(memberships, "ray", Answers)
-    monkeypatch.setattr(Membership, "_all_live", lambda self: live)
-    monkeypatch.setattr(Membership, "lose", lambda self, rank, reason: None)
     said = GangError("Rank 1 cannot reach rank 0", "exception")
     error = RayTaskError("join", "a long traceback", said).as_instanceof_cause()
+    answers = mock.Mock(wait=lambda calls, **_: (calls, []), get=mock.Mock(side_effect=error))
+    monkeypatch.setattr(memberships, "ray", answers)
+    monkeypatch.setattr(Membership, "_all_live", lambda self: live)
+    monkeypatch.setattr(Membership, "lose", lambda self, rank, reason: None)
     with pytest.raises(GangError) as caught:
         Membership(GangSpec(Reservation(2)), None)._gather([error, "joined"], 1.0, "its ranks to meet")
     assert (str(caught.value), caught.value.cause) == ("Rank 1 cannot reach rank 0", cause)

@@ -124,12 +124,13 @@ def test_what_cannot_be_read_back_is_named(tmp_path, told, error, says):
 def test_what_differs_is_refused_and_nothing_changed_by_that(tmp_path):
     from tunelight.settings import fingerprint, import_path
 
-    folder = folder_of(tmp_path, train=import_path(train), code={"train": "0" * 16})
+    folder = folder_of(tmp_path, train=import_path(train), code={"train": "0" * 16}, evaluation="exact")
     before = (folder / "record.jsonl").read_bytes(), (folder / "sweep.yaml").read_bytes()
     assert fingerprint(train) != "0" * 16
     for changed, says in (
-        ({"seed": 2}, "seed was 1 and is 2"),
-        ({}, r"the code of train \(.*:train\) has changed.*resume='force'"),
+        ({"evaluation": "ddp"}, "evaluation was 'exact' and is 'ddp'"),
+        ({"seed": 2}, "asked for now: seed was 1 and is 2"),
+        ({}, r"asked for now: the code of train \(.*:train\) has changed.*resume='force'"),
     ):
         with pytest.raises(SettingsError, match=says):
             run(tmp_path, **changed)
@@ -139,14 +140,6 @@ def test_what_differs_is_refused_and_nothing_changed_by_that(tmp_path):
     pauses = {"name": "pbt", "metric": "loss", "mode": "min", "hyperparam_mutations": {"x": [1]}}
     with pytest.raises(SettingsError, match="cannot be resumed: it pauses"):
         run(tmp_path / "other", scheduler=pauses)
-
-
-def test_how_trials_are_evaluated_is_kept_and_another_way_is_refused(tmp_path):
-    ended(tmp_path, 1.0)
-    write_sweep_file(tmp_path / "s", {**PLAIN, "evaluation": "exact"})
-    with pytest.raises(SettingsError, match="evaluation was 'exact' and is 'ddp'"):
-        run(tmp_path, num_samples=1, evaluation="ddp")
-    assert len(run(tmp_path, num_samples=1).trials) == 1
 
 
 def test_a_damaged_record_is_refused_and_force_keeps_what_is_whole(tmp_path):
