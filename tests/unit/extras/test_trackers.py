@@ -110,5 +110,5 @@ def test_what_the_user_passes_or_sets_stays_and_other_ranks_have_no_run_unless_t
     assert init(rank=1) == {"mode": "disabled"}
     assert init(rank=1, group="ranks") == {"group": "ranks"}
     monkeypatch.setenv("WANDB_RUN_GROUP", "mine")
-    given = {"id": "i", "name": "n", "tags": ["t"]}
+    given: dict[str, Any] = {"id": "i", "name": "n", "tags": ["t"]}
     assert init(**given, settings={"run_group": "mine"}) == given
