@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -168,8 +169,8 @@ def test_how_many_gpus_cuda_shows_is_known_once_it_is_in_use() -> None:
         count._obj.value = 2
         return 0
 
-    found = [cuda_devices(lambda _, ask=ask: SimpleNamespace(cuDeviceGetCount=ask)) for ask in (unused, used)]
-    assert [*found, cuda_devices()] == [None, 2, None]  # at last without a driver
+    libraries: list[Any] = [mock.Mock(return_value=mock.Mock(cuDeviceGetCount=ask)) for ask in (unused, used)]
+    assert [*map(cuda_devices, libraries), cuda_devices()] == [None, 2, None]  # at last without a driver
 
 
 @pytest.mark.parametrize("variable", ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"])

@@ -129,7 +129,7 @@ def test_slowness_does_not_count(own: Callable[[int, int, int], float], given: A
 def test_a_slow_rank_is_named_once_unless_slow_ones_are_ignored() -> None:
     ranks, gang = (
         SlowRanks(),
-        SimpleNamespace(locations=[Location(f"abcdef{n}", "10.0.0.1", n, "node-b") for n in "012"]),
+        SimpleNamespace(locations=[Location(f"abcdef{n}", "10.0.0.1", n, "node-b") for n in range(3)]),
     )
     named = "rank 2 on node-b#abcdef (10.0.0.1) is slow: its own part of a step takes 0.42 s, and 0.21 s in the median"
     assert [ranks.note(Slow(2, 0.42, 0.21), gang) for _ in range(3)] == [f"{named} of the others", None, None]

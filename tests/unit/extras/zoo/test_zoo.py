@@ -274,7 +274,8 @@ def test_images_are_read_in_every_layout(tmp_path, layout):
     parquet.write_table(pa.table([column, pa.array(LABELS)], schema=schema), tmp_path / "a.parquet")
     images, labels = read_parquet([tmp_path / "a.parquet", tmp_path / "a.parquet"])
     assert np.array_equal(images, np.concatenate([PIXELS, PIXELS]))
-    assert (images.dtype, labels.tolist()) == (np.uint8, [*LABELS, *LABELS])
+    assert images.dtype == np.uint8
+    assert labels.tolist() == [*LABELS, *LABELS]
 
 
 @pytest.mark.parametrize(
