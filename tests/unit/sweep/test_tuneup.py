@@ -78,17 +78,6 @@ def test_what_no_step_waits_for_is_not_varied_and_a_gang_that_cannot_win_is_meas
     assert {setting.pieces for setting in bench.measured if setting.workers == 2} == {1}
 
 
-def test_a_gang_that_waits_for_data_is_varied_although_it_is_slow_now_but_the_sweeps_own_stays_in_doubt():
-    def of(setting: Setting) -> Figures:
-        if setting.gang == (1, 2):
-            return figures(0.05, 0.045) if not setting.loader_workers else figures(0.005)
-        return figures(0.01)
-
-    assert Modelled(of).search().fastest.gang == (1, 2)
-    bench = Modelled(lambda setting: figures(0.01 if setting.workers == 2 else 0.0099))
-    assert bench.search().fastest == CHOICES.start((2, 1))
-
-
 @pytest.mark.parametrize("budget_s", [0.1, 4, 8, 12])
 def test_the_search_ends_within_its_budget_and_after_the_first_setting_at_the_earliest(budget_s: float):
     bench = Modelled(slow_loader, start_s=2.0 if budget_s > 1 else 0.0)
