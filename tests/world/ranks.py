@@ -20,6 +20,7 @@ from tunelight.gang import worker as workers
 from tunelight.gang.meeting.rendezvous import StoreChannel
 from tunelight.gang.placement import Assigned, Location
 from tunelight.messages import Place
+from tunelight.stores import store_of
 
 PARTS = 4
 """Of each batch; ranks share them, whatever their number."""
@@ -300,6 +301,11 @@ class Training:
         """Where it stands."""
         return {"epoch": self.epoch, "batch": self.batch, "state": self.state}
 
+    @property
+    def _on_one_node(self) -> bool:
+        context = self.session.context
+        return bool(context.local_world_size == context.world_size)
+
     def _breaks(self, kind: str, text: str) -> None:
         del self.kernel.here.locals["breaks"]
         self.kernel.broken.setdefault(self.session.context.trial_id, []).append((kind, text))
@@ -332,9 +338,12 @@ class Training:
         self.session.boundary.end_step(self.write, epoch=self.epoch, step=step, batch=self.batch)
 
     def write(self, path: str) -> None:
-        """Write a checkpoint, at once or in the background; of every other trial each rank its part of a folder."""
+        """Write a checkpoint, at once or in the background; of every other trial each rank its part of a folder.
+
+        That needs a folder that all ranks share, which a store is on one node only.
+        """
         text = json.dumps({**self.saved, "size": self.size})
-        if self.session.context.trial_id[-1] in "13579":
+        if self.session.context.trial_id[-1] in "13579" and (self._on_one_node or not store_of(Path(path))):
             Path(path).mkdir(exist_ok=True)
             _written(self.kernel, f"{path}/{self.rank}.json", text)
         elif self.rank == 0:

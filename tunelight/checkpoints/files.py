@@ -354,6 +354,13 @@ def pinned(trial_dir: str | os.PathLike[str]) -> set[str]:
     return {info.path for info in infos if info is not None}
 
 
+def unpin(trial_dir: str | os.PathLike[str]) -> None:
+    """Delete the pointers in a trial's folder: its driver begins anew, and an earlier one's pause is past."""
+    _bring(Path(trial_dir), f"checkpoint_*/{POINTER}")
+    for path in Path(trial_dir).glob(f"checkpoint_*/{POINTER}"):
+        delete(path)
+
+
 def copy_into(info: CheckpointInfo, folder: str | os.PathLike[str]) -> None:
     """Copy a checkpoint's file into ``folder``, as a hard link where possible."""
     source, target = Path(info.path), Path(folder, info.name or Path(info.path).name)

@@ -205,6 +205,8 @@ class Trial:
             if resume is not None:
                 self.run.resume_from(resume, resume.number)
                 self.say(f"goes on from its checkpoint of {checkpoints.where(*checkpoints.age(resume))}")
+            if not self.spec.real_checkpoints:
+                checkpoints.unpin(self.folder)
             self.kept.discard_after(self.run.number, self.folder)
             if self._root is not None and resume is None:
                 self.unable = self.unable or self._no_beginning()

@@ -8,7 +8,8 @@ from tests.world.checks import Ended
 
 
 def wrong(ended: Ended) -> Iterator[str]:
-    lrs = [trial.config_at(0)["lr"] for trial in ended.trials.values() if trial.repeats in (None, trial.id)]
+    own = [trial for trial in ended.trials.values() if trial.repeats in (None, trial.id) and trial.branch is None]
+    lrs = [trial.config_at(0)["lr"] for trial in own]
     for lr in ended.did("enqueue"):
         if lrs.count(lr) != 1 and not ended.stopped:
             yield f"{lrs.count(lr)} trials have the enqueued lr {lr}"
