@@ -32,12 +32,12 @@ SCRIPTS = {
 }
 TRAINER = """
 import argparse, os, pathlib, sys
-sys.path.insert(0, {examples!r})
-import pytorch_lightning as pl
-from model import Data, Model
 parser = argparse.ArgumentParser()
 parser.add_argument("--lr", type=float, default=0.05)
 args = parser.parse_args()
+sys.path.insert(0, {examples!r})
+import pytorch_lightning as pl
+from model import Data, Model
 pl.seed_everything(1)
 """
 LOOP = "import argparse, sys\nimport tunelight as tl\n"
@@ -145,6 +145,7 @@ def test_the_commands_of_the_winner_train_as_its_trial_did(
 
 HABITS = """
 import argparse, atexit, multiprocessing, os, subprocess, sys
+argparse.ArgumentParser().parse_known_args()
 import torch
 from lightning_utilities.core.rank_zero import rank_zero_only
 import state
@@ -184,14 +185,16 @@ def test_each_trial_of_a_script_has_a_process_of_its_own_unless_the_user_wants_l
 
 LOGGED = """
 import argparse
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+lr = parser.parse_args().lr
+
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.tensorboard import SummaryWriter
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--lr", type=float)
-lr = parser.parse_args().lr
 dist.init_process_group("gloo")
 torch.manual_seed(1)
 x = torch.randn(16, 4)
