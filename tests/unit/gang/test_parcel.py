@@ -112,19 +112,6 @@ def test_views_share_their_memory_again(length):
     assert again.untyped_storage().nbytes() == length * 4
 
 
-def test_a_model_comes_out_equal_and_what_it_ties_stays_tied():
-    model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64), nn.Embedding(100, 100)).requires_grad_(False)
-    model[2].requires_grad_(True)
-    again = sent(model.eval())
-    assert not again.training
-    assert [value.requires_grad for value in again.parameters()] == [False] * 4 + [True]
-    assert again.state_dict().keys() == model.state_dict().keys()
-    assert all(torch.equal(value, model.state_dict()[name]) for name, value in again.state_dict().items())
-    packed = pack(tied())
-    assert len(packed.storages) == 1
-    assert len(list(unpack(packed).parameters())) == 1
-
-
 def test_what_is_unpacked_is_its_owners_and_what_was_read_only_stays_so():
     source = torch.zeros(MANY), np.zeros(MANY)
     packed = as_stored(pack(source))
