@@ -9,10 +9,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
-from tunelight.messages import WorkerError
-
 if TYPE_CHECKING:
     import inspect
+
+    from tunelight.messages import WorkerError
 
 
 class TunelightError(Exception):

@@ -21,8 +21,6 @@ from tunelight.cli.printing import (
     words,
 )
 from tunelight.errors import SettingsError
-from tunelight.record import driver_of
-from tunelight.record.state import metric_value
 
 if TYPE_CHECKING:
     from tunelight.results import SweepResults, TrialResult
@@ -152,6 +150,7 @@ def events(folder: Path, sleep: Callable[[float], object] = time.sleep) -> Itera
     Raises: StorageError.
     """
     from tunelight.extras.attach import RecordFollower
+    from tunelight.record import driver_of
 
     follower = RecordFollower(folder, brief=True)
     alone_since: float | None = None
@@ -182,5 +181,7 @@ def _event(line: Mapping[str, Any], sweep: Mapping[str, Any]) -> dict[str, Any] 
     if kind == "state" and event.get("error"):
         event["error"] = f"{line['error'].get('type_name')}: {line['error'].get('message')}"
     if kind == "report":
+        from tunelight.record import metric_value
+
         event["value"] = metric_value(line["metrics"], sweep.get("metric"))
     return event

@@ -13,7 +13,6 @@ from tunelight.cli.app import FAILED, command
 from tunelight.cli.overrides import load_space_and_settings, parsed
 from tunelight.cli.printing import print_either, print_json, print_table
 from tunelight.errors import SettingsError
-from tunelight.space.files import read_value
 
 # --- plan: what a sweep would take and cost -------------------------------------------------------
 
@@ -113,4 +112,6 @@ def tune_up(
 
 
 def _numbers(text: str | None) -> list[Any] | None:
+    from tunelight.space.files import read_value
+
     return None if text is None else [read_value(part) for part in text.split(",")]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.metadata
 import platform
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -19,11 +18,13 @@ MUST_AGREE: Final = ("python", "torch", "ray", *LIGHTNING, "tunelight")
 
 def versions_of(names: Iterable[str]) -> dict[str, str | None]:
     """Return the versions of packages, and of "python" (None: not installed); none of them is imported."""
+    from importlib import metadata
+
     versions: dict[str, str | None] = {}
     for name in names:
         versions[name] = None
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = platform.python_version() if name == "python" else importlib.metadata.version(name)
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = platform.python_version() if name == "python" else metadata.version(name)
     return versions
 
 
