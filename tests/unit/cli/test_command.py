@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 from tests.kit.recording import Writer
 from tunelight.cli import app
 from tunelight.cli.app import AGAIN, BAD_INPUT, FAILED, INTERRUPTED, OK
-from tunelight.errors import GangError, HeadLostError, StorageError, TrialError, WorkerError
+from tunelight.errors import GangError, HeadLostError, StorageError, TrialError
+from tunelight.messages import WorkerError
 from tunelight.record import leased
 
 COMMANDS = [
