@@ -18,7 +18,7 @@ from tunelight.errors import CheckpointError, SettingsError
 from tunelight.gang.output import bring_home
 from tunelight.messages import CheckpointInfo
 from tunelight.settings import Settings
-from tunelight.stores import Store, store_of
+from tunelight.stores import Store, store_of, write_atomically
 from tunelight.stores.tune import for_tune
 
 # --- URLs -------------------------------------------------------------------------------------------------
@@ -244,3 +244,9 @@ def test_checkpoints_are_pruned_in_the_store_but_for_those_that_are_pointed_at(s
     assert [one.number for one in kept] == [1, 3, 5, 6]
     assert [one.number for one in checkpoints.find(trial)] == [1, 3, 5, 6]
     assert checkpoints.pinned(trial) == {known[2].path}
+
+
+def test_a_write_into_a_folder_that_is_gone_makes_none(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        write_atomically(tmp_path / "gone" / "file", b"")
+    assert list(tmp_path.iterdir()) == []
