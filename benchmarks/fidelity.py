@@ -68,11 +68,9 @@ class Reported:
 
     metric = "loss"
     mode: Literal["min", "max"] = "min"
-    note = "what the live sweep reported"
 
     def __init__(self, state: SweepState, measured: Measured) -> None:
         self.trials = sorted(state.trials.values(), key=lambda trial: trial.index)
-        self.size = len(self.trials)
         self.epochs = max(len(trial.history) for trial in self.trials)
         self._measured = measured
 
@@ -84,7 +82,7 @@ class Reported:
         """Return what that trial reported."""
         history = self.trials[config["number"]].history
         metrics = {name: [report[name] for report in history] for name in ("loss", "acc")}
-        return Curve(metrics, self._measured.alone_s[config["hidden"]], len(history))
+        return Curve(metrics, self._measured.alone_s[config["hidden"]])
 
 
 def main() -> int:
@@ -241,11 +239,9 @@ def simulation_of(live: Live, state: SweepState, measured: Measured) -> Simulati
         scheduler=live.make_scheduler(),
         num_samples=live.trials,
         workers=live.ranks,
-        cluster=f"1x{SLOTS}",
+        slots=SLOTS,
         max_concurrent=SLOTS // live.ranks,
         max_epochs=live.epochs,
-        metric="loss",
-        mode="min",
         costs=measured.costs,
     )
 

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from curve_tasks import TASKS, Task, rows_of
 
 import tunelight as tl
-from tests.world.sources import FOLDER, Table, write_table
+from tests.world.curves import FOLDER, Table, write_table
 
 SEEDS = 2
 CONFIGS = 400

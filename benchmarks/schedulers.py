@@ -35,7 +35,7 @@ from measure import options
 from scheduling import ETA, JUDGED, MOST, Doubling, ray_asha, ray_resizing
 
 from tests.world import Costs, simulate
-from tests.world.sources import TableCurves, read_table, recorded
+from tests.world.curves import TableCurves, read_table, recorded
 from tunelight.schedulers import ASHA, ElasticASHA
 
 MAX_T = 81
@@ -55,7 +55,7 @@ class Workload:
     name: str
     task: str
     trials: int = 256
-    cluster: str = "8x8"
+    slots: int = 64
     efficiency: float = 0.8
     deadline_s: float | None = None
 
@@ -109,10 +109,7 @@ WORKLOADS: list[tuple[Workload, Sequence[str]]] = [
     *[(Workload(f"64 slots, noisy, {e:.0%}", "digits-noisy", efficiency=e), PAIR) for e in (1.0, 0.5)],
     (Workload("64 slots, sum, 80%", "digits-sum"), (*PAIR, "ElasticASHA, no growth", "tunelight ASHA")),
     (Workload("64 slots, noisy, 80%", "digits-noisy"), ALL),
-    *[
-        (Workload(f"1024 slots, few, {e:.0%}", "digits-few", 1024, "128x8", efficiency=e), PAIR)
-        for e in (1.0, 0.8, 0.5)
-    ],
+    *[(Workload(f"1024 slots, few, {e:.0%}", "digits-few", 1024, 1024, efficiency=e), PAIR) for e in (1.0, 0.8, 0.5)],
     (Workload("64 slots, sum, 80%, deadline 45 min", "digits-sum", 2000, deadline_s=45 * 60.0), PAIR),
     (Workload("64 slots, few, 80%, deadline 45 min", "digits-few", 2000, deadline_s=45 * 60.0), PAIR),
 ]
@@ -138,12 +135,7 @@ def curves(task: str) -> TableCurves:
     """Return a task's recorded curves, with a median epoch of EPOCH_S on one worker."""
     table = read_table(task)
     seconds = table.seconds.astype(float)
-    return TableCurves(
-        {"accuracy": table.metrics["accuracy"]},
-        seconds * EPOCH_S / np.median(seconds),
-        table.configs,
-        **JUDGED,
-    )
+    return TableCurves(table, JUDGED["metric"], seconds * EPOCH_S / np.median(seconds))
 
 
 def outcome(job: tuple[Workload, str, int]) -> Outcome:
@@ -156,11 +148,10 @@ def outcome(job: tuple[Workload, str, int]) -> Outcome:
         make(workload),
         num_samples=workload.trials,
         workers=workers,
-        cluster=workload.cluster,
+        slots=workload.slots,
         seed=seed,
         time_budget=workload.deadline_s,
-        costs=Costs(efficiency=workload.efficiency, noise=0.05, checkpoint_mb=100),
-        **JUDGED,
+        costs=Costs(efficiency=workload.efficiency, noise=0.05, checkpoint_s=1),
     )
     return Outcome(
         workload.name,
@@ -195,7 +186,7 @@ def run_all(plan: Sequence[tuple[Workload, Sequence[str]]], seeds: int) -> list[
 
 def on_few_slots(task: str, scheduler: str, seed: int) -> tuple[float, float, float]:
     """Simulate a sweep on 8 slots; return its worker-hours, minutes and regret."""
-    ran = simulate(recorded(task, epoch_s=30), scheduler, num_samples=100, seed=seed)
+    ran = simulate(recorded(task, 30), scheduler, num_samples=100, seed=seed)
     return ran.worker_seconds / 3600, ran.makespan_s / 60, ran.regret()
 
 
@@ -223,7 +214,6 @@ def repeated(row: str, seed: int) -> tuple[int, float]:
     scheduler, repeats = REPEATED[row]
     known = recorded("digits")
     ran = simulate(known, scheduler, num_samples=100, repeats=repeats, seed=seed)
-    assert ran.chosen is not None
     mine, tried = known.truth(ran.chosen.config), [known.truth(trial.config) for trial in ran.trials]
     return 1 + sum(truth < mine for truth in tried), ran.worker_seconds / 3600
 

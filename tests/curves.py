@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tests.world import Costs, Curve
-from tests.world.sources import TableCurves
+from tests.world.curves import Table, TableCurves
 
 FREE = Costs(reserve_s=0, start_cold_s=0, start_warm_s=0, grow_s=0.1)
 """Gangs start at once, and grow nearly so."""
@@ -22,9 +22,14 @@ def tiny_table(configs: int = 40, seeds: int = 2, epochs: int = 27, seed: int = 
     rate = rng.uniform(0.02, 0.5, (configs, 1, 1))
     loss = depth + (2.3 - depth) * np.exp(-rate * np.arange(1, epochs + 1)) + rng.normal(0, 0.01, (1, seeds, epochs))
     return TableCurves(
-        {"loss": loss, "accuracy": np.exp(-loss)},
-        rng.uniform(0.5, 2, configs),
-        [{"lr": float(number + 1)} for number in range(configs)],
+        Table(
+            "Made up.",
+            {"loss": "min", "accuracy": "max"},
+            {},
+            [{"lr": float(number + 1)} for number in range(configs)],
+            rng.uniform(0.5, 2, configs),
+            {"loss": loss, "accuracy": np.exp(-loss)},
+        )
     )
 
 
@@ -41,7 +46,7 @@ class Given:
         return {"number": number, "x": 0.5}
 
     def curve(self, config: Any) -> Curve:
-        return Curve({"loss": self.losses[config["number"] % self.size]}, 1.0, self.epochs)
+        return Curve({"loss": self.losses[config["number"] % self.size]}, 1.0)
 
 
 def falling(count: int, epochs: int, seed: int = 3) -> list[list[float]]:

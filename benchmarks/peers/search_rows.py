@@ -104,15 +104,14 @@ def simulated(searcher: Callable[[Any, int], Any], scheduler: Any) -> Row:
             scheduler,
             searcher=searcher(space_of(task), seed),
             num_samples=int(hours * 3600 / EPOCH_S),
-            cluster=f"1x{slots}",
+            slots=slots,
             seed=seed,
             time_budget=hours / slots * 3600,
-            events=True,
         )
-        configs = {trial.id: trial.config for trial in sweep.trials}
-        held = _Hours(sweep.usage)
+        configs = {trial.trial_id: trial.config for trial in sweep.trials}
+        held = _Hours(sweep.world.usage)
         choices, best = [], math.inf
-        for event in sweep.events:
+        for event in sweep.world.happened:
             if event.what == "report" and event.detail[1] is not None and event.detail[1] < best:
                 best = event.detail[1]
                 choices.append(Choice(held.until(event.time), configs[event.trial]))

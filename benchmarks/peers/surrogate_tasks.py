@@ -22,7 +22,7 @@ from sklearn.model_selection import KFold
 from sklearn.neural_network import MLPRegressor
 
 import tunelight as tl
-from tests.world.sources import read_table
+from tests.world.curves import read_table
 
 NETWORKS = 3
 NEIGHBOURS = 5

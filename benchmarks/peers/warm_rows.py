@@ -24,7 +24,7 @@ def earlier_sweep(task: Task, seed: int, sign: int = 1) -> list[Earlier]:
     """Return the trials of an earlier sweep of a task; ``sign``: -1 with best and worst exchanged."""
     curves = LiveCurves(task, seed)
     searcher = RandomSearcher(space_of(task), seed, "loss", "min")
-    sweep = simulate(curves, "asha", searcher=searcher, num_samples=TRIALS, cluster="1x8", seed=seed)
+    sweep = simulate(curves, "asha", searcher=searcher, num_samples=TRIALS, seed=seed)
     found = []
     for trial in sweep.trials:
         curve = {n: sign * float(curves.curve(trial.config).at(n)["loss"]) for n in range(1, trial.reports + 1)}
@@ -32,7 +32,7 @@ def earlier_sweep(task: Task, seed: int, sign: int = 1) -> list[Earlier]:
         if told:
             state = "FINISHED" if trial.reports == task.epochs else "STOPPED"
             best = [min(told.values())]
-            found.append(Earlier(f"{task.name}-{seed}-{sign}", trial.id, state, trial.config, best, told))
+            found.append(Earlier(f"{task.name}-{seed}-{sign}", trial.trial_id, state, trial.config, best, told))
     return found
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from tests.world.costs import Costs
 from tests.world.curves import Curve
-from tests.world.result import Simulation
-from tests.world.run import simulate
+from tests.world.run import Simulation, simulate
 
 __all__ = ["Costs", "Curve", "Simulation", "simulate"]

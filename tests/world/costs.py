@@ -14,8 +14,8 @@ _MASK = (1 << 64) - 1
 class Costs:
     """The costs of a simulation, in seconds unless stated otherwise.
 
-    Starts and resizes default to what two CPU workers took on one 2-core machine; ``reserve_s`` and the
-    speed of disks are assumed, and the rest is not charged. ``benchmarks/fidelity.py`` measures yours.
+    Starts and resizes default to what two CPU workers took on one 2-core machine; ``reserve_s`` is
+    assumed, and the rest is not charged. ``benchmarks/fidelity.py`` measures yours.
 
     Args:
         reserve_s: a placement group and the trial's head, until Tune calls the trial running.
@@ -23,8 +23,7 @@ class Costs:
         start_warm_s: the same for a gang that has trained another trial before.
         report_s: a report whose answer is awaited, until the gang goes on.
         end_s: from a trial's last report until Tune gets its end.
-        stop_s: closing a gang, until its slots are free.
-        checkpoint_mb: a checkpoint's size; 100 MB are written, or read, in a second.
+        checkpoint_s: a checkpoint for a pause, until it is written, or read.
         grow_s: new workers of a gang that grows, while the others train on.
         resize_s: a change of a gang's size at a report's boundary, while all wait.
         efficiency: of each doubling of workers (1: twice as fast; 0.8: 1.6 times; below 0.5: slower than before).
@@ -36,17 +35,11 @@ class Costs:
     start_warm_s: float = 0.1
     report_s: float = 0.0
     end_s: float = 0.0
-    stop_s: float = 0.0
-    checkpoint_mb: float = 0.0
+    checkpoint_s: float = 0.0
     grow_s: float = 5.4
     resize_s: float = 0.1
     efficiency: float = 1.0
     noise: float = 0.0
-
-    @property
-    def checkpoint_s(self) -> float:
-        """Seconds to write a checkpoint for a pause, or to read one."""
-        return self.checkpoint_mb / 100
 
     def speedup(self, workers: int) -> float:
         """Return how many times as fast as one worker a gang is."""

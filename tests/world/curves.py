@@ -1,14 +1,23 @@
-"""Learning curves: what trials report at each epoch, and how long an epoch takes."""
+"""Learning curves: what trials report at each epoch, and how long an epoch takes; recorded ones are in ``tables``."""
 
 from __future__ import annotations
 
+import functools
+import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Protocol
+
+import numpy as np
 
 from tests.world.costs import uniform
 
-KEY = "_curve"
+FOLDER = Path(__file__).with_name("tables")
+_LARGEST = 6e4
+"""Values beyond it are written as this number: float16 ends at 65,504."""
+_KEY = "_curve"
 """The key of a simulated configuration that names its curve."""
 
 
@@ -16,27 +25,23 @@ KEY = "_curve"
 class Curve:
     """The reports of a training, ``metrics[name][epoch]``; ``seconds``: of an epoch on a single worker.
 
-    A trial that trains past ``epochs`` goes on reporting the last value.
+    A trial that trains past their end goes on reporting the last value.
     """
 
     metrics: Mapping[str, Sequence[float]]
     seconds: float
-    epochs: int
 
     def at(self, number: int) -> dict[str, float]:
         """Return report ``number`` (from 1)."""
-        index = min(number, self.epochs) - 1
-        return {name: float(values[index]) for name, values in self.metrics.items()}
+        return {name: float(values[min(number, len(values)) - 1]) for name, values in self.metrics.items()}
 
 
 class Curves(Protocol):
-    """The configurations and curves of a simulation's trials."""
+    """The configurations and curves of a simulation's trials, and what these are judged by."""
 
     metric: str
     mode: Literal["min", "max"]
     epochs: int
-    size: int
-    """How many different curves there are; with more trials than that, some come again."""
 
     def config(self, number: int, seed: int) -> dict[str, Any]:
         """Return the configuration of trial ``number`` (from 0) of a simulation with this seed."""
@@ -61,3 +66,104 @@ def deal(number: int, size: int, seed: int) -> int:
         card = left << half | right
         if card < size:
             return card
+
+
+@dataclass(frozen=True)
+class Table:
+    """The curves of one task as they were recorded.
+
+    Args:
+        about: data, model and loss.
+        modes: name of a metric -> what is better.
+        space: the search space, in the form that ``tunelight.SearchSpace`` reads.
+        configs: the configurations.
+        seconds: an epoch on one worker, for each configuration.
+        metrics: name -> array of configurations x seeds x epochs; NaN from where training diverged.
+    """
+
+    about: str
+    modes: Mapping[str, Literal["min", "max"]]
+    space: Mapping[str, Any]
+    configs: Sequence[Mapping[str, Any]]
+    seconds: Any
+    metrics: Mapping[str, Any]
+
+
+def write_table(path: Path, table: Table) -> Path:
+    """Write a table to a file, which appears when it is complete."""
+    head = {name: getattr(table, name) for name in ("about", "modes", "space", "configs")}
+    arrays = {f"metric/{name}": np.clip(table.metrics[name], -_LARGEST, _LARGEST) for name in table.modes}
+    small = {name: values.astype(np.float16) for name, values in arrays.items()}
+    seconds = np.asarray(table.seconds, dtype=np.float32)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".draft")
+    with draft.open("wb") as file:
+        np.savez_compressed(file, head=np.array(json.dumps(head)), seconds=seconds, **small)
+    draft.replace(path)
+    return path
+
+
+@functools.cache
+def read_table(task: str, folder: Path = FOLDER) -> Table:
+    """Return a task's table, read once."""
+    with np.load(folder / f"{task}.npz", allow_pickle=False) as file:
+        head = json.loads(str(file["head"]))
+        metrics = {name: file[f"metric/{name}"] for name in head["modes"]}
+        return Table(head["about"], head["modes"], head["space"], head["configs"], file["seconds"], metrics)
+
+
+class TableCurves:
+    """The curves of one task, with one of the recorded seeds for each trial.
+
+    Args:
+        table: as it was recorded.
+        metric: what trials are judged by.
+        seconds: an epoch on one worker, of each configuration or of all (None: as recorded).
+    """
+
+    def __init__(self, table: Table, metric: str = "loss", seconds: Any = None) -> None:
+        self.metric, self.mode = metric, table.modes[metric]
+        self._metrics = {name: np.asarray(values, dtype=np.float32) for name, values in table.metrics.items()}
+        self._configs = table.configs
+        self.size, self._seeds, self.epochs = self._metrics[metric].shape
+        self._seconds = np.broadcast_to(np.asarray(table.seconds if seconds is None else seconds, float), self.size)
+        self._made: dict[tuple[int, int], Curve] = {}
+
+    def config(self, number: int, seed: int) -> dict[str, Any]:
+        """Return the configuration of trial ``number``, with one of its recorded seeds."""
+        index = deal(number, self.size, seed)
+        chosen = int(uniform(seed, number, self.size) * self._seeds)
+        return {**self._configs[index], _KEY: f"{index}:{chosen}"}
+
+    def curve(self, config: Mapping[str, Any]) -> Curve:
+        """Return the curve that a configuration names."""
+        index, seed = self._place(config)
+        made = self._made.get((index, seed))
+        if made is None:
+            metrics = {name: values[index, seed].tolist() for name, values in self._metrics.items()}
+            made = self._made[index, seed] = Curve(metrics, float(self._seconds[index]))
+        return made
+
+    def again(self, config: Mapping[str, Any], repetition: int) -> dict[str, Any]:
+        """Return the configuration with another of its recorded seeds, as long as there are others."""
+        index, seed = self._place(config)
+        return {**config, _KEY: f"{index}:{(seed + repetition) % self._seeds}"}
+
+    def truth(self, config: Mapping[str, Any]) -> float:
+        """Return how good a configuration is: the best value over epochs, averaged over the recorded seeds.
+
+        A seed that never had a finite value makes it infinitely bad.
+        """
+        values = self._metrics[self.metric][self._place(config)[0]].astype(float)
+        values = np.where(np.isfinite(values), values, math.inf if self.mode == "min" else -math.inf)
+        return float((values.min(1) if self.mode == "min" else values.max(1)).mean())
+
+    def _place(self, config: Mapping[str, Any]) -> tuple[int, int]:
+        """Return which configuration and which of its seeds is meant."""
+        index, seed = str(config[_KEY]).split(":")
+        return int(index), int(seed)
+
+
+def recorded(task: str, seconds: Any = None) -> TableCurves:
+    """Return a task's recorded curves, judged by their loss."""
+    return TableCurves(read_table(task), seconds=seconds)

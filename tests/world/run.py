@@ -1,119 +1,270 @@
-"""simulate(): a sweep on virtual time, with the scheduler and searcher of a live one."""
+"""simulate(): a sweep on virtual time, with Tune's controller and the scheduler and searcher of a live one."""
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import gc
 import logging
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
+from ray.tune import Trainable
+from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import ResourceChangingScheduler, TrialScheduler
+from ray.tune.schedulers import FIFOScheduler, ResourceChangingScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
-from tests.world.actors import slots_of
-from tests.world.cluster import Cluster
-from tests.world.controller import SimController, StubTrial
 from tests.world.costs import Costs
 from tests.world.curves import Curves
-from tests.world.result import Simulation, SimulationLog
-from tests.world.world import Clock, World
-from tunelight.errors import ResourceError
+from tests.world.gangs import Actors, Clock, SimGang, Use, World
+from tunelight.errors import TunelightError
+from tunelight.messages import RESULT_KEY
+from tunelight.record import FAILED, Standing
 from tunelight.resources import reserve
 from tunelight.schedulers.base import GangScheduler
 from tunelight.schedulers.choose import build_scheduler, judged_by
+from tunelight.schedulers.wrapper import SweepScheduler
 from tunelight.searchers import Repetitions, SweepSearch
+from tunelight.searchers.sweep import SweepTrial
 from tunelight.settings import Settings, check_setting
 from tunelight.settings.values import Folds
 
+_PATIENCE = 100
+"""How many steps in a row may pass without an event."""
+_TICK_S = 0.1
+"""How long Tune waits for an event in a step."""
+_NOWHERE: Any = SimpleNamespace(trial_dir_name="-", trial_driver_staging_path="-", experiment_dir_name="-")
+"""The storage of trials that have no folder."""
 
-class CurveSearcher(Searcher):
-    """Suggest the configurations of the curves."""
-
-    def __init__(self, curves: Curves, seed: int) -> None:
-        super().__init__(metric=curves.metric, mode=curves.mode)
-        self._curves = curves
-        self._seed = seed
-        self._drawn = 0
-
-    def suggest(self, trial_id: str) -> dict[str, Any]:
-        """Return the next configuration."""
-        self._drawn += 1
-        return self._curves.config(self._drawn - 1, self._seed)
-
-    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """Learn nothing."""
+# Ray's types name Ray's actors, in whose places there are gangs here.
+_SweepTrial: Any = SweepTrial
+_Controller: Any = TuneController
 
 
-class SimSearch(SweepSearch):
-    """The SearchAlgorithm of a sweep, with stubs for trials."""
+class SimTrial(_SweepTrial):  # type: ignore[misc]
+    """A sweep's trial with a curve and no folder; times in virtual seconds, None if they were never reached.
 
-    def __init__(self, curves: Curves, factory: Any, *given: Any, **more: Any) -> None:
-        super().__init__(*given, **more)
-        self._curves = curves
-        self._factory = factory
+    Its hash is its number, so that sets have a fixed order.
+    """
 
-    def _again(self, config: dict[str, Any], repetition: int) -> dict[str, Any]:
-        again = getattr(self._curves, "again", None)
-        return config if again is None else dict(again(config, repetition))
+    classes: ClassVar[dict[str, Any]] = {"simulated": Trainable}
 
-    def _make(self, trial_id: str, config: dict[str, Any]) -> Trial:
-        return StubTrial(
-            int(trial_id),
-            self._curves,
+    def __init__(self, world: World, trial_id: str, config: dict[str, Any], reservation: Any) -> None:
+        self.number = int(trial_id)
+        super().__init__(
+            "simulated",
+            stub=True,
             config=config,
             trial_id=trial_id,
             evaluated_params=config,
-            experiment_tag=trial_id,
-            placement_group_factory=self._factory,
+            placement_group_factory=reservation,
+            storage=_NOWHERE,
         )
+        self.relative_logdir = "-"
+        self.curve = world.curves.curve(config)
+        self.reports = 0
+        self.best: float | None = None
+        self.trained_s = 0.0  # with starts and resizes, as Tune counts them
+        self.started_s: float | None = None
+        self.ended_s: float | None = None
+        self._world = world
+        self._gang: SimGang | None = None
+
+    def __hash__(self) -> int:
+        return self.number
+
+    @property
+    def state(self) -> str:
+        """FINISHED (it came to its own end), STOPPED or DIVERGED."""
+        whole = self.reports >= self._world.max_epochs
+        return str(self.last_result.get(f"{RESULT_KEY}/error/state") or ("FINISHED" if whole else "STOPPED"))
+
+    def set_status(self, status: str) -> None:
+        """Set the status, and account for the slots of a gang that is used from now on, or no more."""
+        super().set_status(status)
+        if self._gang is not None:
+            self._gang.use(False)
+            self._gang.release_growth()
+            self._gang = None
+        if status == Trial.RUNNING:
+            gang: SimGang = self.temporary_state.ray_actor
+            gang.use(True)
+            self._gang = gang
+            if self.started_s is None:
+                self.started_s = self._world.clock.now
+        self.ended_s = self._world.clock.now if self.is_finished() else None
+
+    def on_checkpoint(self, checkpoint_result: Any) -> None:
+        """Keep the newest one, where Tune looks for it."""
+        self.run_metadata.checkpoint_manager._latest_checkpoint_result = checkpoint_result
+
+
+class SimSearch(SweepSearch):
+    """The SearchAlgorithm of a sweep, whose trials have curves."""
+
+    def __init__(self, world: World, *given: Any, **more: Any) -> None:
+        super().__init__(*given, clock=world.clock, **more)
+        self._world = world
+
+    def _again(self, config: dict[str, Any], repetition: int) -> dict[str, Any]:
+        again = getattr(self._world.curves, "again", None)
+        return config if again is None else dict(again(config, repetition))
+
+    def _make(self, trial_id: str, config: dict[str, Any]) -> Trial:
+        return SimTrial(self._world, trial_id, config, self._reservation)
+
+
+class FirstCome(SweepScheduler):
+    """Chooses trials in place of FIFO, which would go through all of them at each of Tune's steps."""
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Any:
+        """Choose the first pending, or else paused, trial."""
+        own: Any = self.scheduler.choose_trial_to_run
+        if self._ends_at is not None or getattr(own, "__func__", None) is not FIFOScheduler.choose_trial_to_run:
+            return super().choose_trial_to_run(tune_controller)
+        controller = tune_controller._tune_controller
+        waiting = controller._pending_trials or controller._paused_trials
+        return min(waiting, key=lambda trial: trial.number, default=None)
+
+
+class SimController(_Controller):  # type: ignore[misc]
+    """TuneController on virtual time: overridden is only what would write files, or wait by the wall clock."""
+
+    def __init__(self, world: World, **given: Any) -> None:
+        super().__init__(resource_manager_factory=lambda: None, **given)
+        self.world = world
+        self._actor_manager = Actors(world, self._actor_to_trial)
+        self._resource_updater = SimpleNamespace(
+            get_num_cpus=lambda: world.slots, get_num_gpus=lambda: 0, update_avail_resources=lambda *_, **__: None
+        )
+        wrapped = super()._wrapped()
+        self._wrapped = lambda: wrapped
+        self._actor_cleanup_timeout = math.inf
+        self._max_pending_trials = 1
+
+    def simulate(self) -> None:
+        """Run until all trials have ended. Raises: TunelightError if nothing happens any more."""
+        clock, actors = self.world.clock, self._actor_manager
+        while not self.is_finished():
+            actors.patient = actors.idle < _PATIENCE // 2 and not (self._running_trials or self._pending_trials)
+            self.step()
+            if actors.idle > _PATIENCE:
+                raise TunelightError(f"The simulation stands still at {clock.now:.1f} s, as a live sweep would.")
+            if actors.idle:  # Tune's steps go on without an event
+                clock.now += _TICK_S
+
+    def _create_checkpoint_manager(self) -> Any:
+        return SimpleNamespace(on_trial_checkpoint=lambda _: None)
+
+    def checkpoint(self, force: bool = False, wait: bool = False) -> None:
+        """Write nothing."""
+
+    def _update_trial_queue(self, blocking: bool = False, timeout: int = 600) -> bool:
+        """Get a trial from the search. Tune would sleep if none came while nothing ran; ``simulate`` goes on."""
+        return bool(super()._update_trial_queue(blocking=False))
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """The cost and the findings of a simulated sweep, in virtual time.
+
+    Args:
+        world: with the slots that were held when, and the log.
+        trials: in order of birth.
+        repeated: as ``SweepResults.repeated()`` returns it.
+    """
+
+    world: World
+    trials: Sequence[SimTrial]
+    repeated: Sequence[Standing] = ()
+
+    @property
+    def makespan_s(self) -> float:
+        """From the start to the end of the last trial."""
+        return max((trial.ended_s for trial in self.trials if trial.ended_s is not None), default=0.0)
+
+    @property
+    def worker_seconds(self) -> float:
+        """Slots times the seconds that gangs held them, including idle gangs."""
+        return self._slot_seconds("held", 0.0)
+
+    @property
+    def best(self) -> float | None:
+        """The best reported value."""
+        return self.world.best(trial.best for trial in self.trials)
+
+    @property
+    def chosen(self) -> SimTrial:
+        """The trial of the search whose configuration a sweep would choose: by its mean, where some were repeated."""
+        if self.repeated and self.repeated[0].again and math.isfinite(self.repeated[0].mean):
+            return next(trial for trial in self.trials if trial.trial_id == self.repeated[0].trial)
+        judged = [trial for trial in self.trials if trial.state not in FAILED]
+        best = self.world.best(trial.best for trial in judged)
+        return next(trial for trial in judged if trial.best == best)
+
+    @property
+    def tail_idle_share(self) -> float:
+        """The share of all slots' time after the last new trial's start in which no running trial used them."""
+        start_s = max((trial.started_s for trial in self.trials if trial.started_s is not None), default=0.0)
+        span = self.makespan_s - start_s
+        return 1 - self._slot_seconds("busy", start_s) / (self.world.slots * span) if span > 0 else 0.0
+
+    def regret(self) -> float:
+        """Return the distance of the best value from the best one of all trials' complete curves."""
+        metrics = {id(trial.curve): trial.curve.metrics[self.world.curves.metric] for trial in self.trials}.values()
+        oracle = self.world.best(value for values in metrics for value in values[: self.world.max_epochs])
+        return math.inf if self.best is None or oracle is None else abs(self.best - oracle)
+
+    def _slot_seconds(self, what: str, start_s: float) -> float:
+        """Return the slot-seconds that were ``held``, or ``busy``, from a moment to the end."""
+        end_s, usage, total = self.makespan_s, self.world.usage, 0.0
+        for use, following in zip(usage, [*usage[1:], Use(end_s, 0, 0)], strict=True):
+            span = min(following.time, end_s) - max(use.time, start_s)
+            total += getattr(use, what) * max(0.0, span)
+        return total
 
 
 def simulate(
     curves: Curves,
-    scheduler: str | Mapping[str, Any] | TrialScheduler | None = "asha",
+    scheduler: str | Mapping[str, Any] | TrialScheduler = "asha",
     *,
     searcher: Searcher | None = None,
     num_samples: int = 100,
     repeats: int | Mapping[str, int] | Folds | None = None,
     workers: int | tuple[int, int] = 1,
-    cluster: str = "1x8",
-    metric: str | None = None,
-    mode: Literal["min", "max"] | None = None,
+    slots: int = 8,
     max_epochs: int | None = None,
     seed: int = 0,
     costs: Costs | None = None,
     time_budget: float | str | None = None,
     max_concurrent: int | None = None,
-    events: bool = False,
 ) -> Simulation:
     """Run a sweep on virtual time and return what it cost and found. Deterministic for a seed.
 
-    Scheduler, searcher and Tune's controller are the real ones; gangs, nodes and time are simulated.
+    Scheduler, searcher and Tune's controller are the real ones; gangs, slots and time are simulated.
 
     Args:
-        curves: what trials report.
+        curves: what trials report, and are judged by.
         scheduler: as ``tunelight.run`` takes it; an object is copied. Its ``clock``, if it has one, is set.
         searcher: what suggests configurations, which ``curves`` knows; it is copied (None: those of the curves).
         num_samples: trials (100); if there are fewer curves, some are drawn again.
         repeats: as ``tunelight.run`` takes it (None). Curves recorded with several seeds are used in turn.
         workers: of a trial (1); (least, most) is a gang that a scheduler can resize.
-        cluster: nodes x slots a node ("1x8"); a worker takes one slot.
-        metric, mode: what is judged (what the curves say).
+        slots: of the cluster (8); a worker takes one.
         max_epochs: where a trial ends by itself, and the scheduler's last rung (the curves' length).
-        seed: of the order of configurations, of noise and of failures (0).
+        seed: of the order of configurations and of noise (0).
         costs: what things take (``Costs()``).
         time_budget: virtual seconds, or text as "2h", after which the sweep ends (None).
         max_concurrent: trials at once (None: as many as fit).
-        events: keep a log of all that happened (False).
 
     Raises: subclasses of TunelightError. Runs on: driver, without Ray.
     """
     settings = Settings(
-        metric=metric or curves.metric,
-        mode=mode or curves.mode,
+        metric=curves.metric,
+        mode=curves.mode,
         num_samples=num_samples,
         repeats=check_setting("repeats", repeats),
         max_epochs=max_epochs or curves.epochs,
@@ -121,84 +272,42 @@ def simulate(
         workers=workers,
         seed=seed,
         time_budget=time_budget,
-        max_concurrent=max_concurrent,
     )
     clock = Clock()
-    built = build_scheduler(settings, clock=clock)
-    world, factory = _world(settings, built, clock, cluster, costs or Costs(), keep_log=events)
+    built: GangScheduler = build_scheduler(settings, clock=clock)
     built.set_search_properties(**{"metric": None, "mode": None, **judged_by(built, settings)})
-    log = SimulationLog(world)
+    reservation = reserve(settings.workers)
+    until, epochs = built.initial_decision().until, max_epochs or curves.epochs
+    world = World(curves, slots, costs or Costs(), seed, epochs, reservation.workers, until, clock)
+    if reservation.least is not None and built.resizes:
+        reservation = reserve(reservation.least)
     again = None if settings.repeats is None else Repetitions(settings.repeats, **settings.judged_by)
     search = SimSearch(
-        curves,
-        factory,
-        CurveSearcher(curves, seed) if searcher is None else copy.deepcopy(searcher),
-        settings.num_samples,
-        max_concurrent=settings.max_concurrent,
-        clock=world.clock,
+        world,
+        copy.deepcopy(searcher) if searcher else Searcher(),
+        num_samples,
+        [] if searcher else [curves.config(number, seed) for number in range(num_samples)],
+        max_concurrent=max_concurrent,
         repeats=again,
         admit=built.admits,
+        reservation=reservation.factory,
     )
     controller = SimController(
         world,
-        built,
         search_alg=search,
-        ends_at=None if again is None else search.ends_at,
+        scheduler=FirstCome(built, ends_at=None if again is None else search.ends_at),
         reuse_actors=not isinstance(built.inner, ResourceChangingScheduler),
-        time_budget_s=settings.budget_s,
-        callbacks=[log],
     )
-    with _quick():
-        controller.simulate()
-    return log.simulation(controller, () if again is None else again.standings())
-
-
-def _world(
-    settings: Settings,
-    scheduler: GangScheduler,
-    clock: Clock,
-    cluster: str,
-    costs: Costs,
-    *,
-    keep_log: bool,
-) -> tuple[World, Any]:
-    """Return the world, and each trial's placement group. Raises: ResourceError if that never fits."""
-    reservation = reserve(settings.workers)
-    max_workers = reservation.workers
-    if reservation.least is not None and scheduler.resizes:
-        reservation = reserve(reservation.least)
-    factory = reservation.factory
-    where = Cluster(*(int(part) for part in cluster.split("x")))
-    if where.take(slots_of(factory)) is None:
-        raise ResourceError(f"A trial of {reservation.workers} workers never fits a cluster of {cluster}.")
-    where = Cluster(where.nodes, where.slots)
-    world = World(
-        where,
-        costs,
-        seed=settings.seed or 0,
-        max_workers=max_workers,
-        first_until=scheduler.initial_decision().until,
-        **settings.judged_by,
-        max_epochs=settings.max_epochs,
-        keep_log=keep_log,
-        clock=clock,
-    )
-    return world, factory
-
-
-@contextlib.contextmanager
-def _quick() -> Iterator[None]:
-    """Pause the garbage collector and silence Ray's loggers: a simulation makes many objects, and no cycles."""
-    loggers = [logging.getLogger(name) for name in ("ray.tune.execution.tune_controller", "ray.tune")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
-    collecting = gc.isenabled()
-    gc.disable()
+    if settings.budget_s is not None:
+        clock.after(settings.budget_s, controller.request_stop_experiment)
+    logger = logging.getLogger("ray.tune")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    gc.disable()  # a simulation makes many objects, and no cycles
     try:
-        yield
+        controller.simulate()
     finally:
-        if collecting:
-            gc.enable()
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        gc.enable()
+        logger.setLevel(level)
+    trials = sorted(controller.get_trials(), key=lambda trial: trial.number)
+    return Simulation(world, trials, () if again is None else again.standings())

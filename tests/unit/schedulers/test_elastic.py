@@ -12,10 +12,9 @@ import pytest
 from ray.tune.experiment import Trial
 
 from tests.curves import FREE, Given, falling
-from tests.world import Costs, simulate
-from tests.world.controller import SimController
-from tests.world.result import Simulation
-from tests.world.world import Happened
+from tests.world import Costs, Simulation, simulate
+from tests.world.gangs import Happened
+from tests.world.run import SimController
 from tunelight.messages import Resize
 from tunelight.schedulers import ElasticASHA
 from tunelight.schedulers.elastic import Growth
@@ -29,21 +28,21 @@ def make(**settings: Any) -> ElasticASHA:
 def run(count: int, scheduler: Any, *, epochs: int = 27, costs: Costs = FREE) -> tuple[Simulation, list[Happened]]:
     """Train so many trials on eight slots; return the sweep, and when whose gang was told to have another size."""
     given = Given(*falling(count, epochs))
-    sweep = simulate(given, scheduler, num_samples=count, workers=(1, 8), cluster="1x8", costs=costs, events=True)
-    return sweep, [one for one in sweep.events if one.what == "decide" and isinstance(one.detail, Resize)]
+    sweep = simulate(given, scheduler, num_samples=count, workers=(1, 8), costs=costs)
+    return sweep, [one for one in sweep.world.happened if one.what == "decide" and isinstance(one.detail, Resize)]
 
 
 def test_a_survivor_grows_by_doubling_to_its_most_once_nothing_waits():
     sweep, resizes = run(8, make(max_workers=7, cooldown=1))
-    (best,) = (trial.id for trial in sweep.trials if trial.reports == 27)
+    (best,) = (trial.trial_id for trial in sweep.trials if trial.reports == 27)
     assert [one.detail.workers for one in resizes if one.trial == best][-1] == 7
     assert {one.detail.workers for one in resizes} <= {2, 4, 7}
-    assert sweep.usage[-2].busy == 7  # until the end
+    assert sweep.world.usage[-2].busy == 7  # until the end
 
 
 def test_nothing_grows_while_new_trials_wait():
     sweep, resizes = run(60, make(max_workers=8, cooldown=1))
-    assert resizes[0].time >= max(one.time for one in sweep.events if one.what == "add")
+    assert resizes[0].time >= max(trial.started_s or 0.0 for trial in sweep.trials)
 
 
 def test_a_growth_that_is_not_granted_is_withdrawn_and_asked_for_smaller_and_less_often(monkeypatch):

@@ -23,8 +23,7 @@ from ray.tune.schedulers import (
 
 from tests.curves import FREE, Given, falling
 from tests.unit.schedulers.test_asha import STOP, TUNE, add, make_asha, report
-from tests.world import simulate
-from tests.world.result import Simulation
+from tests.world import Simulation, simulate
 from tunelight.compat.ray import stub_trial
 from tunelight.errors import SettingsError
 from tunelight.extras.reproduce import Until
@@ -63,7 +62,7 @@ def of(*names: str) -> Any:
 def run(scheduler: Any, count: int, **more: Any) -> Simulation:
     """Train so many trials of nine epochs on four slots."""
     workers = (1, 4) if isinstance(scheduler, ElasticASHA) else 1
-    given = {"workers": workers, "cluster": "1x4", "costs": FREE, **more}
+    given = {"workers": workers, "slots": 4, "costs": FREE, **more}
     return simulate(Given(*falling(count, 9)), scheduler, num_samples=count, **given)
 
 
@@ -78,9 +77,9 @@ def test_the_best_trial_is_trained_to_its_end_also_where_it_is_alone(name):
 @pytest.mark.filterwarnings("ignore:invalid value encountered")
 def test_nan_at_the_first_report_is_divergence(name):
     losses = Given([0.9] * 9, [math.nan] * 9, [0.8] * 9)
-    found = simulate(losses, SCHEDULERS[name](), num_samples=6, workers=1, cluster="1x2", costs=FREE)
-    assert [trial.state for trial in found.trials if int(trial.id) % 3 == 1] == ["DIVERGED"] * 2
-    assert {trial.state for trial in found.trials if int(trial.id) % 3 != 1} <= {"FINISHED", "STOPPED"}
+    found = simulate(losses, SCHEDULERS[name](), num_samples=6, slots=2, costs=FREE)
+    assert [trial.state for trial in found.trials if trial.number % 3 == 1] == ["DIVERGED"] * 2
+    assert {trial.state for trial in found.trials if trial.number % 3 != 1} <= {"FINISHED", "STOPPED"}
 
 
 def told_again(name: str) -> tuple[Any, Any, list[Any], list[Any]]:
