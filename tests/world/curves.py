@@ -15,8 +15,6 @@ import numpy as np
 from tests.world.costs import uniform
 
 FOLDER = Path(__file__).with_name("tables")
-_LARGEST = 6e4
-"""Values beyond it are written as this number: float16 ends at 65,504."""
 _KEY = "_curve"
 """The key of a simulated configuration that names its curve."""
 
@@ -92,7 +90,7 @@ class Table:
 def write_table(path: Path, table: Table) -> Path:
     """Write a table to a file, which appears when it is complete."""
     head = {name: getattr(table, name) for name in ("about", "modes", "space", "configs")}
-    arrays = {f"metric/{name}": np.clip(table.metrics[name], -_LARGEST, _LARGEST) for name in table.modes}
+    arrays = {f"metric/{name}": np.clip(table.metrics[name], -6e4, 6e4) for name in table.modes}  # float16's end
     small = {name: values.astype(np.float16) for name, values in arrays.items()}
     seconds = np.asarray(table.seconds, dtype=np.float32)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -117,10 +117,6 @@ class World:
             self.usage.pop()
         self.usage.append(Use(self.clock.now, last.held + held, last.busy + busy))
 
-    def log(self, what: str, trial: Any, detail: Any) -> None:
-        """Append an event to the log."""
-        self.happened.append(Happened(self.clock.now, what, trial.trial_id, detail))
-
     def best(self, values: Iterable[float | None]) -> float | None:
         """Return the best of the finite values, None of none."""
         finite = (value for value in values if value is not None and math.isfinite(value))
@@ -134,10 +130,9 @@ class SimGang:
     the task ends. A trial that is stopped during an epoch holds its gang to the end of the epoch.
     """
 
-    trial: Any
-
     def __init__(self, world: World, reserved: int, on_start: Callable[[Any], None], on_stop: Any) -> None:
         self.world = world
+        self.trial: Any = None
         self.on_start: Callable[[Any], None] = on_start
         self.on_stop: Callable[[Any], None] | None = on_stop
         self.reserved = self.size = reserved
@@ -220,7 +215,7 @@ class SimGang:
         """Apply the value of a finished task, before Tune gets it."""
         if isinstance(value, dict) and TRAINING_ITERATION in value:
             number, trial, metric = value[TRAINING_ITERATION], self.trial, value[self.world.curves.metric]
-            self.world.log("report", trial, (number, metric))
+            self.world.happened.append(Happened(self.world.clock.now, "report", trial.trial_id, (number, metric)))
             trial.best = self.world.best((trial.best, metric))
             self.number = trial.reports = number
             trial.trained_s = value["time_total_s"]
@@ -242,7 +237,7 @@ class SimGang:
                 self._arriving = 0
             if not self.grow():
                 self.world.growing[self] = None
-        self.world.log("decide", self.trial, decision)
+        self.world.happened.append(Happened(self.world.clock.now, "decide", self.trial.trial_id, decision))
 
     @property
     def _missing(self) -> int:

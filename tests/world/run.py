@@ -19,7 +19,7 @@ from ray.tune.search import Searcher
 
 from tests.world.costs import Costs
 from tests.world.curves import Curves
-from tests.world.gangs import Actors, Clock, SimGang, Use, World
+from tests.world.gangs import Actors, Clock, Use, World
 from tunelight.errors import TunelightError
 from tunelight.messages import RESULT_KEY
 from tunelight.record import FAILED, Standing
@@ -71,7 +71,7 @@ class SimTrial(_SweepTrial):  # type: ignore[misc]
         self.started_s: float | None = None
         self.ended_s: float | None = None
         self._world = world
-        self._gang: SimGang | None = None
+        self._gang: Any = None
 
     def __hash__(self) -> int:
         return self.number
@@ -90,9 +90,8 @@ class SimTrial(_SweepTrial):  # type: ignore[misc]
             self._gang.release_growth()
             self._gang = None
         if status == Trial.RUNNING:
-            gang: SimGang = self.temporary_state.ray_actor
-            gang.use(True)
-            self._gang = gang
+            self._gang = self.temporary_state.ray_actor
+            self._gang.use(True)
             if self.started_s is None:
                 self.started_s = self._world.clock.now
         self.ended_s = self._world.clock.now if self.is_finished() else None
@@ -309,5 +308,4 @@ def simulate(
     finally:
         gc.enable()
         logger.setLevel(level)
-    trials = sorted(controller.get_trials(), key=lambda trial: trial.number)
-    return Simulation(world, trials, () if again is None else again.standings())
+    return Simulation(world, controller.get_trials(), () if again is None else again.standings())
