@@ -302,27 +302,3 @@ Event = Report | Saved | Offered | Adopted | Wrote | Text | Output | Ended | Slo
 
 RESULT_KEY = "_tunelight"
 """The key of tunelight's own part of a Tune result (see ``GangTrainable.step``)."""
-
-_REPETITION = "_repetition_"
-_ROOT = "_seeded_as_"
-
-
-def name_of_trial(trial_id: str, repetition: int = 0, root: str | None = None) -> str:
-    """Return a trial's name in Tune, by which its head knows which training of a configuration it is.
-
-    ``root``: of a branch, the trial whose seed it has.
-    """
-    of_branch = "" if root is None else f"{_ROOT}{root}"
-    return f"trial_{trial_id}" + (f"{_REPETITION}{repetition}" if repetition else of_branch)
-
-
-def root_in(name: str) -> str | None:
-    """Return whose seed a branch has, by its name in Tune; None for other trials."""
-    _, is_branch, root = name.partition(_ROOT)
-    return root if is_branch else None
-
-
-def repetition_in(name: str) -> int:
-    """Return which training of its configuration a trial is, from 0, by its name in Tune."""
-    number = name.rpartition(_REPETITION)[2]
-    return int(number) if _REPETITION in name and number.isdecimal() else 0

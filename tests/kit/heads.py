@@ -21,7 +21,6 @@ from ray.tune.result import TRIAL_INFO
 
 from tests.kit.fakes import FakeGang
 from tunelight.checkpoints import policy
-from tunelight.messages import name_of_trial
 from tunelight.trial import trainable
 from tunelight.trial.trainable import GangTrainable
 
@@ -40,8 +39,8 @@ class Heads:
     def __init__(self, storage: Path) -> None:
         self.storage = storage
         self.made: list[Any] = []
-        self.heard: dict[str, int] = {}
-        """The last report of a trial that its driver has received, if it is to be known to the trial's next head."""
+        self.passed: dict[str, dict[str, Any]] = {}
+        """What a driver gives the heads of a trial: ``heard``, ``repetition``, ``root``."""
 
     def folder(self, trial_id: str = "00000") -> Path:
         """Return a trial's folder, which exists."""
@@ -49,13 +48,11 @@ class Heads:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def make(
-        self, cls: type[GangTrainable], config: dict[str, Any], trial_id: str = "00000", repetition: int = 0
-    ) -> GangTrainable:
-        """Start a head for a trial, which may train the configuration of another one again."""
+    def make(self, cls: type[GangTrainable], config: dict[str, Any], trial_id: str = "00000") -> GangTrainable:
+        """Start a head for a trial."""
         with warnings.catch_warnings():  # Ray's own, of its loggers; gone from 2.60 on
             warnings.filterwarnings("ignore", "(?s).*UnifiedLogger", DeprecationWarning)
-            told = self._told(config, trial_id, repetition)
+            told = self._told(config, trial_id)
             head = cls(told, storage=self._storage_of(trial_id), **self._logs(trial_id))
         self.made.append(head)
         return head
@@ -87,16 +84,13 @@ class Heads:
         creator: Any = vars(tune_controller)["_noop_logger_creator"]
         return {"logger_creator": partial(creator, logdir=self._storage_of(trial_id).trial_working_directory)}
 
-    def _told(self, config: dict[str, Any], trial_id: str, repetition: int = 0) -> dict[str, Any]:
-        name = name_of_trial(trial_id, repetition)
-        storage = self._storage_of(trial_id)
-        trial = Trial("stub", stub=True, trial_id=trial_id, storage=storage, trial_name_creator=lambda _: name)
+    def _told(self, config: dict[str, Any], trial_id: str) -> dict[str, Any]:
+        trial = Trial("stub", stub=True, trial_id=trial_id, storage=self._storage_of(trial_id))
         return {**config, TRIAL_INFO: _TrialInfo(trial)}
 
     def _storage_of(self, trial_id: str) -> Storage:
         storage = Storage(self.storage, "sweep", trial_dir_name=self.folder(trial_id).name)
-        if trial_id in self.heard:
-            storage.tunelight_heard = self.heard[trial_id]  # type: ignore[attr-defined]
+        storage.tunelight = self.passed.get(trial_id, {})  # type: ignore[attr-defined]
         return storage
 
 

@@ -33,7 +33,7 @@ SETTLES_S = 30.0
 """How long what it leaves behind may take to be gone."""
 
 
-_LATER = ("No space left", "was taken over by", "503 Slow Down", "connection was reset")
+_LATER = ("No space left", "was taken over by", "is run by another driver", "503 Slow Down", "connection was reset")
 """What a driver says that ends, where the sweep goes on later."""
 _SILENT = ("stop", "cut", "store", "disk", "lose")
 """What of the faults may keep a driver from showing that it is alive."""

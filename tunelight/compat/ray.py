@@ -49,7 +49,6 @@ DONE: Final = "done"
 RESULT_DUPLICATE: Final = "__duplicate__"
 SHOULD_CHECKPOINT: Final = "should_checkpoint"
 TRAINING_ITERATION: Final = "training_iteration"
-TRIAL_ID: Final = "trial_id"
 """Keys of Tune's results: ``ray.tune.result``, undocumented, read in 2.60.0."""
 
 
@@ -308,13 +307,18 @@ def trial_actor(trial: Any) -> Any:
 def set_last_result(trial: Any, result: dict[str, Any]) -> None:
     """Set a Tune trial's last result without its statistics; its next head gets the number. Read in 2.60.0."""
     trial.run_metadata.last_result = result
+    pass_to_heads(trial, heard=max(result.get(TRAINING_ITERATION, 0), passed_to_head(trial.storage).get("heard", 0)))
+
+
+def pass_to_heads(trial: Any, **facts: Any) -> None:
+    """Give a Tune trial's heads facts about it, by the only object that Tune passes to them unread: its storage."""
     if trial.storage is not None:
-        trial.storage.tunelight_heard = max(result.get(TRAINING_ITERATION, 0), heard_of(trial.storage) or 0)
+        trial.storage.tunelight = {**passed_to_head(trial.storage), **facts}
 
 
-def heard_of(storage: Any) -> int | None:
-    """Return a trial's last report that the driver had when it passed this storage on; None under a plain Tuner."""
-    return getattr(storage, "tunelight_heard", None)
+def passed_to_head(storage: Any) -> dict[str, Any]:
+    """Return the facts that :func:`pass_to_heads` gave; none under a plain Tuner."""
+    return getattr(storage, "tunelight", {})
 
 
 def forget_default_result(trial: Any) -> None:

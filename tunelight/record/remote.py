@@ -103,7 +103,8 @@ class StoreMirror:
     def upload(self, *, record_only: bool = False) -> bool:
         """Upload the files that have changed; False if the store did not take all of them, which is logged once."""
         try:
-            for path in [self._folder / self._lease.owner.record] if record_only else self._files():
+            record, file = self._folder / self._lease.owner.record, self._folder / SWEEP_FILE
+            for path in (file, record) if record_only else self._files():  # what an answer tells of, before that
                 stat = path.stat()
                 if self._uploaded.get(path) == (stat.st_size, stat.st_mtime):
                     continue
@@ -133,7 +134,7 @@ class StoreMirror:
         others = {COMMANDS_FILE, *(path.name for path in self._folder.glob("record*.jsonl") if path.name != own)}
         top = (path for path in self._folder.iterdir() if not path.name.startswith(".") and path.name not in others)
         inner = (path for pattern in _OF_TRIALS for path in self._folder.glob(pattern))
-        return [path for path in (*top, *inner) if path.is_file()]
+        return sorted((path for path in (*top, *inner) if path.is_file()), key=lambda path: path.name == own)
 
     def follow(self, over: threading.Event, soon: threading.Event) -> None:
         """Upload the record as it grows, and the rest every few seconds, until it is ``over``."""

@@ -16,9 +16,9 @@ from ray.tune.experiment import Trial
 from ray.tune.search import SearchAlgorithm, Searcher
 
 from tunelight.checkpoints import files as checkpoints
-from tunelight.compat.ray import TRAINING_ITERATION, forget_default_result, set_last_result
+from tunelight.compat.ray import TRAINING_ITERATION, forget_default_result, pass_to_heads, set_last_result
 from tunelight.errors import SettingsError, TunelightError
-from tunelight.messages import RESULT_KEY, name_of_trial
+from tunelight.messages import RESULT_KEY
 from tunelight.record import ERROR, FINISHED, STOPPED, Branch, Standing, Training, metric_value, plan, standings
 from tunelight.record.repeated import chosen, length
 from tunelight.searchers.random import TrackingSearcher
@@ -357,21 +357,16 @@ class SweepSearch(SearchAlgorithm):
             placement_group_factory=self._reservation,
             stopping_criterion=spec.get("stop") or {},
             checkpoint_config=spec.get("checkpoint_config"),
-            trial_name_creator=self._name,
+            trial_name_creator=_folder,
             trial_dirname_creator=_folder,
             log_to_file=spec.get("log_to_file"),
             max_failures=int(spec.get("max_failures") or 0),
             storage=spec.get("storage"),
         )
         trial.classes = self._classes
-        set_last_result(trial, {})
+        branch, (_, repetition) = self.branch_of(trial_id), self.repetition_of(trial_id) or ("", 0)
+        pass_to_heads(trial, repetition=repetition, root=None if branch is None else branch.root, heard=0)
         return trial
-
-    def _name(self, trial: Trial) -> str:
-        """Return a trial's name, by which its head knows which training of its configuration it is."""
-        branch = self.branch_of(trial.trial_id)
-        repetition = (self.repetition_of(trial.trial_id) or ("", 0))[1]
-        return name_of_trial(trial.trial_id, repetition, None if branch is None else branch.root)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Pass a report to the searcher, if it knows the trial."""

@@ -19,8 +19,8 @@ from tunelight.compat.ray import (
     SHOULD_CHECKPOINT,
     TRAINING_ITERATION,
     announce,
-    heard_of,
     nothing_saved,
+    passed_to_head,
 )
 from tunelight.errors import GangError, TrialError
 from tunelight.gang.gang import Gang
@@ -38,8 +38,6 @@ from tunelight.messages import (
     Resize,
     Stop,
     WorkerError,
-    repetition_in,
-    root_in,
 )
 from tunelight.policies import classify
 from tunelight.stores import PUSH_LIMIT_S, store_of
@@ -110,11 +108,8 @@ class GangTrainable(Trainable):
         return f"{type(self).__name__}/{self._trial.id}"
 
     def _new_trial(self, config: dict[str, Any]) -> Trial:
-        repetition = repetition_in(self.trial_name)
         self._orders = Orders()
-        root = root_in(self.trial_name)
-        heard = heard_of(self._storage)
-        return Trial(self.spec, self.trial_id, self._trial_dir(), config, repetition, root=root, heard=heard)
+        return Trial(self.spec, self.trial_id, self._trial_dir(), config, **passed_to_head(self._storage))
 
     def _trial_dir(self) -> Path:
         """Return the folder of the trial that Tune has set last: in Tune's storage, if that is a path, else its logdir.

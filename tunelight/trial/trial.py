@@ -128,8 +128,8 @@ class Trial:
         trial_id: str,
         folder: Path,
         config: dict[str, Any],
-        repetition: int = 0,
         *,
+        repetition: int = 0,
         root: str | None = None,
         heard: int | None = None,
     ) -> None:

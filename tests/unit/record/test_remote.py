@@ -179,16 +179,17 @@ def test_a_store_that_fails_meanwhile_is_told_once_and_brought_up_to_date(storag
 
 def test_a_report_is_in_the_store_before_the_other_files_are_due(storage, monkeypatch):
     folder = create_sweep_folder(storage(), "s")
-    record = begun(folder)
+    record, other = begun(folder), folder / "experiment_state.json"
+    (folder / "sweep.yaml").write_text("before the record, which tells of changes to it")
     monkeypatch.setattr(remote_module, "EVERY_S", 3600.0)
     with leased(folder) as lease, mirrored(folder, lease):
         report(record, 3)
         until(lambda: b'"training_iteration":3' in there(folder).read(record.path), 20)  # with all that is there
-        (folder / "sweep.yaml").write_text("later")
+        other.write_text("later")
         report(record, 4)
         until(lambda: b'"training_iteration":4' in there(folder).read(record.path), 20)
-        assert there(folder).stat(folder / "sweep.yaml") is None
-    assert there(folder).read(folder / "sweep.yaml") == b"later"
+        assert there(folder).stat(other) is None
+    assert there(folder).read(other) == b"later"
     record.close()
 
 

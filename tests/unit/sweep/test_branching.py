@@ -13,8 +13,7 @@ from tests.kit.recording import written_checkpoint as written
 from tests.unit.sweep.test_replay import Noting
 from tests.unit.sweep.test_steering import Driver
 from tunelight.checkpoints import files as checkpoints
-from tunelight.compat.ray import heard_of, stub_trial
-from tunelight.messages import name_of_trial, root_in
+from tunelight.compat.ray import passed_to_head, stub_trial
 from tunelight.record import Branch, read_lines, read_record
 from tunelight.schedulers import ASHA
 from tunelight.searchers import RandomSearcher, ResumedTrial, SweepSearch
@@ -59,8 +58,8 @@ def test_a_branch_begins_with_a_copy_of_its_parents_newest_checkpoint(driver: Dr
     assert trial.config == {"model": {"lr": 0.5}}
     state = read_record(tmp_path).trials["00002"]
     assert (state.branch, state.number) == (Branch("00000", "00000", 1), 1)
-    assert heard_of(trial.storage) == 1
-    assert root_in(driver.search._name(trial)) == "00000"  # the seed is its parent's
+    assert passed_to_head(trial.storage)["heard"] == 1
+    assert driver.search.root_of(trial.trial_id) == "00000"  # the seed is its parent's
     assert driver.sweep.state.sweep["num_samples"] == 5  # it is one more
     driver.told("set", num_samples=9)
     assert driver.file["num_samples"] == 9  # and not of the search
@@ -112,8 +111,6 @@ def test_the_searcher_does_not_learn_of_a_branch_which_is_none_of_num_samples_an
     search.on_trial_complete("00001", {"training_iteration": 4})
     assert searcher.taken == searcher.ends == []
     assert search.total_samples == 2
-    assert root_in(name_of_trial("00009", root="00003")) == "00003"
-    assert root_in(name_of_trial("00009", 2)) is None
 
 
 # --- the record --------------------------------------------------------------------------------------------

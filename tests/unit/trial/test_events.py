@@ -172,14 +172,14 @@ def test_a_head_that_dies_after_an_adoption_is_followed_by_one_that_has_it_until
     config = {"lr": 2.0, "start": 0.0}
     child.decide(Adopt(offered(parent), config, "a", str(heads.folder("a")), number=1, until=1))
     child._gang.close()
-    heads.heard["b"] = 1
+    heads.passed["b"] = {"heard": 1}
     parent.step()  # 102, which is not what was offered
     follower = make("b", **config)
     if restored:
         follower.load_checkpoint(str(tmp_path))
     assert follower.step()["loss"] == 103.0
     assert not (heads.folder("b") / checkpoints.ADOPTED).exists()
-    heads.heard["b"] = 2
+    heads.passed["b"] = {"heard": 2}
     again = make("b", **config)
     assert again.step()["loss"] == 105.0  # from its own checkpoint
 
@@ -190,7 +190,7 @@ def test_an_adoption_that_the_driver_did_not_hear_of_is_past(make: Make, heads: 
     child.decide(Adopt(offered(parent), {"lr": 2.0, "start": 0.0}, "a", str(heads.folder("a")), number=1, until=2))
     marked = heads.folder("b") / checkpoints.ADOPTED
     assert marked.exists()
-    heads.heard["b"] = 1
+    heads.passed["b"] = {"heard": 1}
     assert make("b").step()["loss"] == 2.0
     assert not marked.exists()
 

@@ -231,7 +231,7 @@ def test_a_trial_whose_head_was_lost_reports_again_what_its_driver_never_heard(
     for _ in range(heard + 1):
         lost.step()
     wait_for_checkpoint(folder, heard + 1)
-    heads.heard["00000"] = heard  # the last report was on its way
+    heads.passed["00000"] = {"heard": heard}  # the last report was on its way
     result = make(background, real_checkpoints=False).step()
     assert result["training_iteration"] == heard + 1
     assert result["resumed"].rpartition("/")[2] == ("report-000001.ckpt" if heard else "")

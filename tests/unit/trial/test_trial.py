@@ -16,7 +16,6 @@ from tests.kit.tasks import trial_spec
 from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import TrialError
 from tunelight.gang.gang import WRITE_LIMIT_S
-from tunelight.messages import name_of_trial, repetition_in
 from tunelight.trial import callbacks
 from tunelight.trial.callbacks import SettlingCallback
 from tunelight.trial.trainable import make_trainable
@@ -63,18 +62,13 @@ def test_a_trial_learns_its_repetition_and_fold_and_the_next_on_its_gang_its_own
     heads: Heads, repetition: int, folds: int | None, fold: int | None
 ) -> None:
     spec = tasks.trial_spec(cloudpickle.dumps(where), folds=folds)
-    head = heads.make(make_trainable(spec), {"lr": 0.1}, repetition=repetition)
+    heads.passed["00000"] = {"repetition": repetition}
+    head = heads.make(make_trainable(spec), {"lr": 0.1})
     result = head.step()
     assert (result["repetition"], result["fold"], result["folds"]) == (repetition, str(fold), str(folds))
     head.step()
     heads.reset(head, {"lr": 0.1}, "00001")
     assert head.step()["repetition"] == 0
-
-
-def test_a_trial_s_name_holds_its_repetition_and_other_programs_names_none() -> None:
-    assert [repetition_in(name_of_trial("00007", number)) for number in (0, 1, 12)] == [0, 1, 12]
-    others = ("train_a_00001", "default", "x_repetition_", "_repetition_y")
-    assert [repetition_in(name) for name in others] == [0] * 4
 
 
 # --- a sweep's end waits for trials that were stopped and still write their last checkpoint ---------------
