@@ -330,7 +330,8 @@ def leased(folder: str | os.PathLike[str], to: str = RESUMED) -> Iterator[Lease]
         yield lease
     finally:
         over.set()
-        beat.join(BEAT_S)
+        beat.join(60.0)  # what it still writes would come after what says that this is over
+        lease.writing |= beat.is_alive()
         lease.release()
     lease.check()
 
