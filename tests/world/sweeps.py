@@ -63,6 +63,8 @@ class World:
         self.drivers: list[Process] = []
         self.settings: dict[str, Any] = {"storage": str(folder)}
         self.done: list[tuple[str, Any]] = []
+        self.recorded: Any = None
+        """The state that the last driver had as it closed the record."""
 
     def driven(self, *, but: Process | None = None) -> bool:
         """Tell whether a driver lives, other than this one."""
@@ -170,10 +172,16 @@ def _patched(world: World) -> contextlib.ExitStack:
     from tunelight.compat import ray as rays
     from tunelight.gang import seat
     from tunelight.gang import worker as workers
-    from tunelight.record import lease
+    from tunelight.record import lease, recorder
 
     records = importlib.import_module("tunelight.record.folder")
     kernel, fake, stack = world.kernel, world.rays, contextlib.ExitStack()
+
+    close = recorder.RecordCallback.close
+
+    def closing(callback: Any, reason: str | None = None) -> None:
+        close(callback, reason)
+        world.recorded = callback.state
 
     @contextlib.contextmanager
     def connected(settings: Any, reservation: Any, *_: Any) -> Iterator[Any]:
@@ -252,6 +260,7 @@ def _patched(world: World) -> contextlib.ExitStack:
         (Trial, "__hash__", lambda trial: hash(trial.trial_id)),  # Tune keeps trials in sets
         (os, "chdir", lambda _: None),
         *_of_storage(kernel),
+        (recorder.RecordCallback, "close", closing),
         (records, "git_state", lambda _: None),
         (secrets, "token_hex", lambda number=8: f"{kernel.rng.getrandbits(8 * number):0{2 * number}x}"),
         (secrets, "randbelow", kernel.rng.randrange),
