@@ -64,7 +64,7 @@ class World:
         self.settings: dict[str, Any] = {"storage": str(folder)}
         self.done: list[tuple[str, Any]] = []
         self.recorded: Any = None
-        """The state that the last driver had as it closed the record."""
+        """The state that this driver had as it closed the record."""
 
     def driven(self, *, but: Process | None = None) -> bool:
         """Tell whether a driver lives, other than this one."""
@@ -150,7 +150,7 @@ class World:
                     self.wrong.append(f"owners: {process} has lost the sweep, and had never been silent")
                 process.kill(f"{type(error).__name__}: {error}")
             else:
-                self.results = results
+                self.results, self.recorded = results, process.locals.get("recorded")
                 if not any(owner.pid == process.pid and owner.over for owner in self.owners()):
                     self.wrong.append(
                         f"owners: {process} has returned results of a sweep that it did not own to its end"
@@ -181,7 +181,7 @@ def _patched(world: World) -> contextlib.ExitStack:
 
     def closing(callback: Any, reason: str | None = None) -> None:
         close(callback, reason)
-        world.recorded = callback.state
+        kernel.here.locals["recorded"] = callback.state
 
     @contextlib.contextmanager
     def connected(settings: Any, reservation: Any, *_: Any) -> Iterator[Any]:

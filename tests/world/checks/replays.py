@@ -14,9 +14,12 @@ def wrong(ended: Ended) -> Iterator[str]:
     if ended.world.recorded is None:
         return
     had, replayed = _plain(ended.world.recorded), _plain(ended.state)
-    for name in had:
-        if had[name] != replayed[name]:
-            yield f"the driver had {name}={had[name]}, and the record says {replayed[name]}"
+    for name, value in had.items():
+        for key in value if isinstance(value, dict) and isinstance(replayed[name], dict) else ():
+            if value[key] != replayed[name].get(key):
+                yield f"{name}: {key} was {value[key]}, and the record says {replayed[name].get(key)}"
+        if not isinstance(value, dict) and value != replayed[name]:
+            yield f"{name} was {value}, and the record says {replayed[name]}"
 
 
 def _plain(state: Any) -> dict[str, Any]:
