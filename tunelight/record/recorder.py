@@ -15,7 +15,7 @@ from tunelight.errors import last_line
 from tunelight.messages import LEAVES, RESULT_KEY
 from tunelight.record.commands import Command
 from tunelight.record.lease import Lease
-from tunelight.record.outcomes import ERROR, FINISHED, INTERRUPTED, PAUSED, PENDING, RUNNING, STOPPED, TERMINAL
+from tunelight.record.outcomes import ERROR, FINISHED, PAUSED, PENDING, RUNNING, STOPPED, TERMINAL
 from tunelight.record.record import FORMAT, Record, read_record
 from tunelight.record.state import Branch, apply
 from tunelight.stores.masking import masked, masked_error
@@ -120,7 +120,7 @@ class RecordCallback(Callback):
         ended = self.state.updated  # nobody ran since, so nobody's seconds count
         for trial in self.state.trials.values():
             if trial.id not in again and trial.state not in TERMINAL:
-                self._set(trial.id, STOPPED if trial.decision == "STOP" else INTERRUPTED, at=ended)
+                self._set(trial.id, trial.due, at=ended, error=trial.error)
         for trial_id, paused in again.items():
             self._set(trial_id, PAUSED if paused else PENDING, at=ended)
 
@@ -292,6 +292,7 @@ class RecordCallback(Callback):
             seconds=own.get("seconds"),
             **({"compiled": own["compiled"]} if own.get("compiled") else {}),
             **(self._why(trial_id) if result.get("done") else {}),
+            **({"error": masked_error(own["error"])} if own.get("error") else {}),
         )
 
     def _repeats(self, trial_id: str, number: Any) -> bool:
@@ -361,7 +362,7 @@ class RecordCallback(Callback):
             return
         cut = [trial for trial in self.state.trials.values() if trial.state not in TERMINAL]
         for trial in cut:
-            self._set(trial.id, STOPPED if trial.decision == "STOP" else INTERRUPTED)
+            self._set(trial.id, trial.due, error=trial.error)
         over = "time budget" if self.out_of_time else "interrupted"
         reason = reason or self._ended_by() or ("finished" if not cut and self._complete() else over)
         self._write("end", reason=reason)

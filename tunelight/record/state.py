@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, Final
 
-from tunelight.record.outcomes import FAILED, PAUSED, PENDING, RUNNING, STATES, STOPPED
+from tunelight.record.outcomes import FAILED, INTERRUPTED, PAUSED, PENDING, RUNNING, STATES, STOPPED
 
 GAVE_UP: Final = "gave up"
 """How a sweep ended whose first trials all failed with the same error."""
@@ -95,6 +95,11 @@ class TrialState:
         if self.history:
             return int(self.history[-1]["training_iteration"] or 0)
         return 0 if self.branch is None else self.branch.number
+
+    @property
+    def due(self) -> str:
+        """The end that its last report has brought, if its driver ended before it recorded that; else INTERRUPTED."""
+        return (self.error or {}).get("state") or (STOPPED if self.decision == "STOP" else INTERRUPTED)
 
     @property
     def failed(self) -> bool:
@@ -265,7 +270,7 @@ def _apply_report(state: SweepState, line: Mapping[str, Any]) -> None:
     )
     trial.training, trial.trained = True, line.get("seconds") or 0.0
     trial.compiled = line.get("compiled", 0)
-    trial.decision, trial.why = line["decision"], line.get("why")
+    trial.decision, trial.why, trial.error = line["decision"], line.get("why"), line.get("error")
     trial.workers = line.get("workers") or trial.workers
     value = metric_value(line["metrics"], state.sweep.get("metric"))
     if value is None or math.isinf(value):

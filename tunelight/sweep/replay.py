@@ -30,7 +30,6 @@ from tunelight.record import (
     PAUSED,
     PENDING,
     RUNNING,
-    STOPPED,
     TERMINAL,
     SweepState,
     Training,
@@ -189,7 +188,7 @@ def replay_searcher(
                 teller.end(line["trial"], line["state"])
         for trial in state.trials.values():  # the driver died between the scheduler's STOP and the trial's end
             if trial.id not in again and trial.id not in ends and trial.decision == "STOP":
-                teller.end(trial.id, STOPPED)
+                teller.end(trial.id, trial.due)
     return ResumeState(
         created=teller.created,
         known=frozenset(teller.known),
@@ -304,6 +303,6 @@ def _trainings(past: SavedSweep) -> tuple[tuple[Training, dict[str, Any]], ...]:
             continue
         training = Training.of(trial)
         if trial.state not in TERMINAL and trial.decision == "STOP":  # the driver died before the trial's end
-            training.state = STOPPED
+            training.state = trial.due
         found.append((training, trial.config))
     return tuple(found)

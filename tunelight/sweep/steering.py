@@ -201,6 +201,8 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
 
     def _branch(self, command: Command, trials: dict[str, Any]) -> str:
         known = self._record.state.trials
+        if self.scheduler.ending:
+            raise SettingsError("The sweep is ending, and starts no trial. Resume it, and branch the trial then.")
         if command.trial not in known:
             raise SettingsError(unknown("There is no trial", str(command.trial), known))
         parent = known[command.trial]

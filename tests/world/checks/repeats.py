@@ -20,7 +20,8 @@ def wrong(ended: Ended) -> Iterator[str]:
     for line in ended.lines:
         apply(state, line)
         if line["kind"] == "trial" and line.get("repeats") is not None:
-            going = [one.id for one in state.searched if one.state not in TERMINAL and one.decision != "STOP"]
+            search = (one for one in state.searched if one.branch is None)
+            going = [one.id for one in search if one.state not in TERMINAL and one.decision != "STOP"]
             if going:
                 yield f"{line['trial']} trains {line['repeats']} again while {going} may still be better"
     if (asked := ended.world.settings.get("repeats")) is None or ended.stopped:
