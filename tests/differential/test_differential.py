@@ -12,10 +12,11 @@ import pytest
 
 from tests.differential import grammar
 from tests.differential.__main__ import Plan, drawn, prepare, run, unexplained
+from tests.differential.ways import WAYS
 from tunelight.compat.lightning import flavour
 
 HERE = Path(__file__).parent
-PART = 7
+PART = 6
 """So many programs are trained by one sweep."""
 
 
@@ -57,6 +58,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("programs")
     prepare(PLAN, made, flavour())
     return made
+
+
+def test_lightning_trains_them_all(folder: Path) -> None:
+    trained = {path.parents[1].name for path in folder.glob("*/*/done-0")}
+    assert trained >= {grammar.digest(one) for one in PLAN["trial"] if WAYS["trial"].allows(one)}
 
 
 @pytest.mark.parametrize(("way", "programs"), CASES)

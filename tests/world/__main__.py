@@ -63,7 +63,7 @@ def main() -> int:
     parser.add_argument("--sweeps", type=int, help="how many sweeps to run")
     parser.add_argument("--replay", type=int, metavar="SEED", help="run this one, and print its events")
     parser.add_argument("--shrink", type=int, metavar="SEED", help="find what of its faults is needed, and keep it")
-    parser.add_argument("--found", action="store_true", help="run those of tests/world/found")
+    parser.add_argument("--found", nargs="*", metavar="NAME", help="run those of tests/world/found, or some of them")
     parser.add_argument("--first", action="store_true", help="end with the first that is wrong")
     parser.add_argument("--kind", help="the kind of all sweeps (else the seed draws it)")
     args = parser.parse_args()
@@ -77,8 +77,8 @@ def main() -> int:
     sweeps: Iterable[Sweep] = (Sweep(seed, args.kind) for seed in itertools.count(args.seed))
     if args.replay is not None:
         sweeps = [Sweep(args.replay, args.kind)]
-    elif args.found:
-        sweeps = list(_found())
+    elif args.found is not None:
+        sweeps = [sweep for sweep in _found() if sweep.name in args.found or not args.found]
     outcomes: list[Outcome] = []
     began = time.monotonic()
     for sweep in sweeps:
