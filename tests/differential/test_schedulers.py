@@ -130,13 +130,15 @@ class Promotions:
     """The rule of ElasticASHA: who comes to a rung goes on in place, or waits for a late promotion.
 
     In place go the best 1/eta of those that have come to the rung; later, the best 1/eta^1.5, or the best once there
-    are eta. The best also goes on where nobody else can come to its rung.
+    are eta. The best also goes on where nobody else can come to its rung; the best that waits, if nobody went past it.
     """
 
     def __init__(self, eta: float, rungs: list[float], max_t: float) -> None:
         self.eta, self.rungs, self.max_t = eta, rungs, max_t
         self.came: list[list[tuple[float, int, str]]] = [[] for _ in rungs]
         """Of each rung: loss, order of arrival, trial."""
+        self.passed: set[int] = set()
+        """The rungs that somebody went past."""
         self.next: dict[str, int] = {}
         """Trial -> the rung that it has yet to come to; of those that train or are to start."""
         self.waits: dict[str, int] = {}
@@ -161,8 +163,9 @@ class Promotions:
         best = math.floor(count / self.eta**1.5 + 1e-9)
         if closed or count >= self.eta:
             best = max(best, 1)
-        waiting = [trial for trial, at in self.waits.items() if at == rung and self.place(rung, trial) < best]
-        return sorted(waiting, key=lambda trial: self.place(rung, trial))
+        waiting = sorted((self.place(rung, trial), trial) for trial, at in self.waits.items() if at == rung)
+        only = closed and rung not in self.passed
+        return [trial for number, (place, trial) in enumerate(waiting) if place < best or (only and not number)]
 
     def report(self, trial: str, at: float, value: float) -> str:
         loss = value if math.isfinite(value) else math.inf
@@ -187,6 +190,7 @@ class Promotions:
             if not (sure and rung == first) and not self.in_place(rung, trial):
                 self.waits[trial] = rung
                 return False
+            self.passed.add(rung)
         return True
 
     def promoted(self, *, idle: bool) -> str | None:

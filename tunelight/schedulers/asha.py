@@ -315,12 +315,13 @@ class Rung:
     def ready(self, eta: float, *, closed: bool) -> Iterator[str]:
         """Yield the waiting trials that may be promoted now, the best first.
 
-        They are among the best 1/eta^1.5, or the best. A late promotion is marginal: the next rung usually drops it.
+        They are among the best 1/eta^1.5, or the best; of a closed rung that nobody has passed, the best that waits
+        (better ones have ended there). A late promotion is marginal: the next rung usually drops it.
         """
         n = top_count(len(self.filed), eta)
         late = max(top_count(len(self.filed), eta**_LATE), 1 if closed or n else 0)
-        for *key, trial_id in self._waiting:
-            if self._order.bisect_left(tuple(key)) >= late:
+        for before, (*key, trial_id) in enumerate(self._waiting):
+            if self._order.bisect_left(tuple(key)) >= late and (before or not closed or self.promoted):
                 return
             yield trial_id
 

@@ -37,5 +37,6 @@ def wrong(ended: Ended) -> Iterator[str]:
             best = sorted(filed[number], key=lambda one: filed[number][one])
             good |= {(one, number) for one in best[: max(1, len(best) // ETA)]}
     furthest = max((one.number for one in ended.trials.values() if one.id in competing), default=0)
-    if furthest < EPOCHS and not ended.stopped and not any(one.failed for one in ended.trials.values()):
+    lost = any(one.failed or ("command" in str(one.why) and one.number > RUNGS[0]) for one in ended.trials.values())
+    if furthest < EPOCHS and not ended.stopped and not lost:
         yield f"no trial has trained to the end, but to report {furthest} at most"
