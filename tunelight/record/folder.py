@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path, PurePath
@@ -176,7 +177,8 @@ def sweep_folder(storage: str | os.PathLike[str], name: str) -> Path:
 def _claim(folder: Path) -> bool:
     """Make ``folder`` this sweep's by creating its record; False if it is not empty."""
     if store := store_of(folder):
-        if store.has_any(folder) or not store.create(folder / RECORD_FILE, b""):
+        own = uuid.uuid4().hex.encode()  # no line yet; by which a claim whose answer was lost is known as this one
+        if store.has_any(folder) or not store.create(folder / RECORD_FILE, own):
             return False
         delete_local(folder)  # of a sweep that was deleted there
     folder.mkdir(parents=True, exist_ok=True)
