@@ -349,16 +349,20 @@ def copy_from_trial(
 
 def pinned(trial_dir: str | os.PathLike[str]) -> set[str]:
     """Return the paths of checkpoints that pointers in a trial's folder name."""
-    _bring(Path(trial_dir), f"checkpoint_*/{POINTER}")
-    infos = (_read(path) for path in Path(trial_dir).glob(f"checkpoint_*/{POINTER}"))
+    infos = (_read(path) for path in _pointers(trial_dir))
     return {info.path for info in infos if info is not None}
 
 
 def unpin(trial_dir: str | os.PathLike[str]) -> None:
     """Delete the pointers in a trial's folder: its driver begins anew, and an earlier one's pause is past."""
-    _bring(Path(trial_dir), f"checkpoint_*/{POINTER}")
-    for path in Path(trial_dir).glob(f"checkpoint_*/{POINTER}"):
+    for path in _pointers(trial_dir):
         delete(path)
+
+
+def _pointers(trial_dir: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield the files in a trial's folder that name a checkpoint for Tune."""
+    _bring(Path(trial_dir), f"checkpoint_*/{POINTER}")
+    yield from Path(trial_dir).glob(f"checkpoint_*/{POINTER}")
 
 
 def copy_into(info: CheckpointInfo, folder: str | os.PathLike[str]) -> None:

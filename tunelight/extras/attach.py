@@ -248,16 +248,17 @@ def ask(
 
 def _unsaved(folder: Path, end: float) -> str:
     """Wait until a sweep's store has the record as it is now; return what to add to an answer if it has not in time."""
-    store, path = store_of(folder), record_of(folder)
+    if (store := store_of(folder)) is None:
+        return ""
+    path = record_of(folder)
     size = path.stat().st_size
-    while store is not None:
+    while True:
         with suppress(OSError):
             if (store.stat(path) or (0, 0.0))[0] >= size:
-                break
+                return ""
         if time.monotonic() > end:
             return " (but a sweep that is resumed elsewhere will not know of it: its store takes nothing yet)"
         time.sleep(_LOOK_S)
-    return ""
 
 
 def _alive(folder: Path) -> Owner | None:
