@@ -88,9 +88,9 @@ horovod: $(HOROVOD_STAMP)
 demo: setup
 	$(BIN)/python examples/digits_asha.py --storage runs --export best.yaml
 
-# Side by side what waits for a compiler, or for one core, and then the tests that train.
-test: setup
-	printf '%s\n' horovod lint unit | xargs -P 3 -I PART $(MAKE) PART
+# Horovod first, which unit tests need too: its build takes all cores. Then side by side what takes one.
+test: setup horovod
+	printf '%s\n' lint unit | xargs -P 2 -I PART $(MAKE) PART
 	$(ON_CPUS) $(PYTEST) -n 2 -m "not slow and not apart" $(TESTS) tests/gpu
 
 # What few changes break. Side by side what waits for packages, and programs of their own; what pytest prints comes last.
