@@ -102,13 +102,14 @@ def main() -> int:
 
 def _ready() -> None:
     """Import what sweeps need, before any is forked."""
+    from tests.world import checks
     from tests.world.sweeps import KINDS, load, run
 
     logging.disable(logging.CRITICAL)
     load()
     for kind in KINDS:  # once, for what is imported and cached on the way
         with tempfile.TemporaryDirectory() as folder:
-            run(0, kind, Path(folder))
+            run(0, kind, Path(folder), judge=checks.wrong, look=checks.now)
     gc.collect()
     gc.freeze()
     gc.disable()  # a fork ends before its garbage matters
@@ -127,7 +128,8 @@ def _shrink(seed: int, kind: str | None) -> int:
     """Leave out fault after fault, as long as the same check tells of it; write the rest into ``found``."""
     from tests.world import faults
 
-    kind, planned = kind or _kind(seed), faults.plan(seed)
+    kind = kind or _kind(seed)
+    planned = faults.plan(seed, stored=kind == "stored")
     first = apart(Sweep(seed, kind, planned)).wrong
     if not first:
         sys.stdout.write(f"nothing is wrong with seed {seed} ({kind})\n")
@@ -183,7 +185,7 @@ def _run(sweep: Sweep, *, replay: bool) -> Outcome:
     from tests.world.sweeps import run
 
     kind = sweep.kind or _kind(sweep.seed)
-    planned = faults.plan(sweep.seed) if sweep.planned is None else sweep.planned
+    planned = faults.plan(sweep.seed, stored=kind == "stored") if sweep.planned is None else sweep.planned
     folder = Path(MEMORY if os.access(MEMORY, os.W_OK) else tempfile.gettempdir(), "tunelight-world")
     folder /= f"{os.getppid()}-{sweep.seed}"
     shutil.rmtree(folder, ignore_errors=True)

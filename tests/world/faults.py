@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import random
 import shutil
 import signal
@@ -11,6 +10,8 @@ from typing import Any, NamedTuple
 
 from tests.world.kernel import Process
 
+_TRIES = 20
+"""How often a fault is tried."""
 Fault = Callable[[Any, random.Random], str | None]
 """Does it, and returns what it did; None where there is nothing to do it to."""
 
@@ -23,23 +24,25 @@ class Planned(NamedTuple):
     seed: int
 
 
-def plan(seed: int, most: int = 12, within_s: float = 25.0) -> list[Planned]:
-    """Draw what is to happen."""
-    rng = random.Random(seed)
+def plan(seed: int, *, stored: bool, most: int = 14, within_s: float = 25.0) -> list[Planned]:
+    """Draw what is to happen, to a sweep that lies in a store, or not."""
+    rng, names = random.Random(seed), [name for name in FAULTS if stored or name not in OF_STORES]
     return [
-        Planned(round(rng.uniform(0.0, within_s), 3), rng.choice(list(FAULTS)), rng.getrandbits(32))
+        Planned(round(rng.uniform(0.0, within_s), 3), rng.choice(names), rng.getrandbits(32))
         for _ in range(rng.randint(1, most))
     ]
 
 
 def disturb(world: Any, planned: Iterable[Planned]) -> None:
-    """Let it happen."""
+    """Let it happen; where there is nothing to do it to, a little later."""
 
-    def happen(one: Planned) -> None:
-        said = FAULTS[one.name](world, random.Random(one.seed))
+    def happen(one: Planned, tries: int = 0) -> None:
+        said = FAULTS[one.name](world, random.Random(one.seed + tries))
         if said is not None:
             world.faults.append(f"{world.kernel.now:.3f} {said}")
             world.kernel.log("FAULT", said)
+        elif tries < _TRIES:
+            world.kernel.after(0.3, lambda: happen(one, tries + 1))
 
     for one in planned:
         world.kernel.after(one.at_s, lambda one=one: happen(one))
@@ -187,17 +190,6 @@ def fill_disk(world: Any, rng: random.Random) -> str:
     return f"the disk of {node.name} is full for {seconds} s"
 
 
-def _of_store(fault: Fault) -> Fault:
-    """Return a fault that happens where a sweep lies in a store."""
-
-    @functools.wraps(fault)
-    def happen(world: Any, rng: random.Random) -> str | None:
-        return fault(world, rng) if world.stored else None
-
-    return happen
-
-
-@_of_store
 def refuse_requests(world: Any, rng: random.Random) -> str:
     """Let the store refuse all requests for a while."""
     seconds = rng.choice([1.0, 10.0, 60.0])
@@ -205,7 +197,6 @@ def refuse_requests(world: Any, rng: random.Random) -> str:
     return f"the store refuses all for {seconds} s"
 
 
-@_of_store
 def lose_answers(world: Any, rng: random.Random) -> str:
     """Let answers of the store get lost, which has done what it was asked for."""
     seconds = rng.choice([1.0, 10.0, 60.0])
@@ -213,7 +204,6 @@ def lose_answers(world: Any, rng: random.Random) -> str:
     return f"answers of the store get lost for {seconds} s"
 
 
-@_of_store
 def slow_store(world: Any, rng: random.Random) -> str:
     return f"the store is {_slow(world, rng, world.bucket)} times as slow"
 
@@ -247,3 +237,5 @@ FAULTS: dict[str, Fault] = {
         slow_store, break_training, command,
     )
 }  # fmt: skip
+OF_STORES = {refuse_requests.__name__, lose_answers.__name__, slow_store.__name__}
+"""Those that a sweep does not notice which lies in no store."""

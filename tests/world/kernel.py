@@ -8,14 +8,18 @@ it is cleaned up), stopped and continued (its threads run later), as by SIGKILL,
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
+import queue
 import random
+import signal
+import threading
+import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
-from types import BuiltinFunctionType, FunctionType, SimpleNamespace
+from types import BuiltinFunctionType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import greenlet
@@ -328,9 +332,9 @@ class Kernel:
 
     def _next(self) -> None:
         """Let the next event happen."""
-        time, _, _, timer = heapq.heappop(self._queue)
+        at, _, _, timer = heapq.heappop(self._queue)
         if timer.call is not None:
-            self.now, self._looks = max(self.now, time), 0
+            self.now, self._looks = max(self.now, at), 0
             self.happened += 1
             timer.call()
 
@@ -530,9 +534,6 @@ class ThreadTimer:
 
 def modules_of(kernel: Kernel) -> dict[str, Any]:
     """Return what stands for the modules ``time``, ``threading``, ``queue`` and ``signal``, by their names."""
-    import queue
-    import threading
-    import time
 
     class OwnThread(Thread):
         def __init__(
@@ -569,7 +570,6 @@ def modules_of(kernel: Kernel) -> dict[str, Any]:
         enumerate=lambda: list(kernel.here.threads),
         local=threading.local, ExceptHookArgs=threading.ExceptHookArgs, excepthook=threading.excepthook,
     )  # fmt: skip
-    import signal
 
     def set_handler(number: int, handler: Any) -> Any:
         before = kernel.here.handlers.get(number, signal.SIG_DFL)
@@ -589,33 +589,60 @@ def modules_of(kernel: Kernel) -> dict[str, Any]:
 
 
 @contextmanager
-def virtual(kernel: Kernel, modules: Iterator[Any]) -> Iterator[None]:
+def virtual(kernel: Kernel, modules: Iterable[Any]) -> Iterator[None]:
     """Give modules the world's time, threads and queues while the block runs."""
-    import queue
-    import signal
-    import threading
-    import time
-
     stand_ins = modules_of(kernel)
-    own = {"time": time, "threading": threading, "queue": queue, "signal": signal}
-    functions = {
-        getattr(time, name): getattr(stand_ins["time"], name) for name in ("time", "monotonic", "perf_counter", "sleep")
-    }
-    undo: list[Callable[[], object]] = []
+    functions = {getattr(time, name): getattr(stand_ins["time"], name) for name in _FUNCTIONS}
+
+    def other(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(other, value))
+        if isinstance(value, dict):
+            return {name: other(one) for name, one in value.items()}
+        if isinstance(value, BuiltinFunctionType):
+            return functions.get(value, value)
+        return stand_ins[value.__name__] if isinstance(value, ModuleType) else value
+
+    places = _places(tuple(modules))
     _running.append(kernel)
     try:
-        for module in modules:
-            for name, real in own.items():
-                if module.__dict__.get(name) is real:
-                    undo.append(partial(setattr, module, name, real))
-                    setattr(module, name, stand_ins[name])
-            for one in _functions_of(module):
-                _replace_defaults(one, functions, undo)
+        for where, name, value in places:
+            setattr(where, name, staticmethod(other(value)) if isinstance(where, type) else other(value))
         yield
     finally:
         _running.pop()
-        for call in undo:
-            call()
+        for where, name, value in places:
+            setattr(where, name, value)
+
+
+_MODULES = {"time": time, "threading": threading, "queue": queue, "signal": signal}
+_FUNCTIONS = ("time", "monotonic", "perf_counter", "sleep")
+
+
+@functools.lru_cache(maxsize=1)
+def _places(modules: tuple[Any, ...]) -> list[tuple[Any, str, Any]]:
+    """Return where modules keep time, threads and queues: whose attribute, its name and its value."""
+    functions = {getattr(time, name) for name in _FUNCTIONS}
+
+    def of_time(value: Any) -> bool:
+        return isinstance(value, BuiltinFunctionType) and value in functions
+
+    places: list[tuple[Any, str, Any]] = []
+    for module in modules:
+        places += [(module, name, real) for name, real in _MODULES.items() if module.__dict__.get(name) is real]
+        for one in _functions_of(module):
+            if isinstance(one, type):
+                places += [(one, name, value) for name, value in vars(one).items() if of_time(value)]
+                continue
+            if any(map(of_time, one.__defaults__ or ())):
+                places.append((one, "__defaults__", one.__defaults__))
+            if any(map(of_time, (one.__kwdefaults__ or {}).values())):
+                places.append((one, "__kwdefaults__", one.__kwdefaults__))
+            for cell in one.__closure__ or ():
+                with suppress(ValueError):  # an empty one
+                    if of_time(cell.cell_contents):
+                        places.append((cell, "cell_contents", cell.cell_contents))
+    return places
 
 
 def _functions_of(module: Any) -> Iterator[Any]:
@@ -633,28 +660,3 @@ def _functions_of(module: Any) -> Iterator[Any]:
 def _function(value: Any) -> Any:
     value = getattr(value, "fget", None) or getattr(value, "__func__", value)
     return value if isinstance(value, FunctionType) else None
-
-
-def _replace_defaults(one: Any, functions: dict[Any, Any], undo: list[Callable[[], object]]) -> None:
-    """Replace functions of time where they are defaults, attributes of a class, or factories of a dataclass."""
-    if isinstance(one, type):
-        for name, value in list(vars(one).items()):
-            if isinstance(value, BuiltinFunctionType) and value in functions:
-                undo.append(partial(setattr, one, name, value))
-                setattr(one, name, staticmethod(functions[value]))
-        return
-
-    def other(value: Any) -> Any:
-        return functions.get(value, value) if isinstance(value, BuiltinFunctionType) else value
-
-    if one.__defaults__ and any(other(value) is not value for value in one.__defaults__):
-        undo.append(partial(setattr, one, "__defaults__", one.__defaults__))
-        one.__defaults__ = tuple(map(other, one.__defaults__))
-    if one.__kwdefaults__ and any(other(value) is not value for value in one.__kwdefaults__.values()):
-        undo.append(partial(setattr, one, "__kwdefaults__", one.__kwdefaults__))
-        one.__kwdefaults__ = {name: other(value) for name, value in one.__kwdefaults__.items()}
-    for cell in one.__closure__ or ():
-        with suppress(ValueError):  # an empty one
-            if other(cell.cell_contents) is not cell.cell_contents:
-                undo.append(partial(setattr, cell, "cell_contents", cell.cell_contents))
-                cell.cell_contents = other(cell.cell_contents)

@@ -23,6 +23,7 @@ from tests.world.ranks import sessions_by_process, train, worker_of
 from tests.world.rays import Rays, Ref, forget
 from tests.world.stores import URL, Bucket, stored
 from tunelight.errors import PreemptedError, TunelightError
+from tunelight.record.folder import versions
 from tunelight.record.lease import Owner, Owners
 from tunelight.stores import working
 
@@ -37,6 +38,8 @@ _LATER = ("No space left", "was taken over by", "is run by another driver", "503
 """What a driver says that ends, where the sweep goes on later."""
 _SILENT = ("stop", "cut", "store", "disk", "lose")
 """What of the faults may keep a driver from showing that it is alive."""
+VERSIONS = versions()
+"""Of the packages; a process asks for them once."""
 _LOOKS_S = 2.0
 """How often is looked whether all that must hold at any time does."""
 
@@ -262,6 +265,7 @@ def _patched(world: World) -> contextlib.ExitStack:
         *_of_storage(kernel),
         (recorder.RecordCallback, "close", closing),
         (records, "git_state", lambda _: None),
+        (records, "versions", lambda: VERSIONS),
         (secrets, "token_hex", lambda number=8: f"{kernel.rng.getrandbits(8 * number):0{2 * number}x}"),
         (secrets, "randbelow", kernel.rng.randrange),
         (uuid, "uuid4", lambda: uuid.UUID(int=kernel.rng.getrandbits(128), version=4)),
@@ -274,7 +278,7 @@ def _patched(world: World) -> contextlib.ExitStack:
     stack.enter_context(mock.patch.object(usage, "record_extra_usage_tag"))
     stack.enter_context(sessions_by_process(kernel))
     stack.enter_context(stored(kernel, world.folder / "cache"))
-    stack.enter_context(virtual(kernel, iter(_modules())))
+    stack.enter_context(virtual(kernel, _modules()))
     return stack
 
 
@@ -381,12 +385,8 @@ def _text(key: Any) -> str:
 
 def _modules() -> list[Any]:
     """Return the modules whose time is the world's: tunelight's, and those of Tune's controller."""
-    tunes = ("ray.tune", "ray.air.execution", "ray.train._internal")
-    return [
-        module
-        for name, module in list(sys.modules.items())
-        if module is not None and (name.startswith("tunelight") or name.startswith(tunes))
-    ]
+    ours = ("tunelight", "ray.tune", "ray.air.execution", "ray.train._internal")
+    return [module for name, module in list(sys.modules.items()) if name.startswith(ours) and module is not None]
 
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -458,7 +458,7 @@ def run(
 def load() -> None:
     """Import what a sweep imports on its way, since its modules get the world's time before it begins."""
     for name in (
-        "cluster.gcs_watch", "reporting", "searchers", "sweep.past", "sweep.replay", "sweep.run", "sweep.steering",
-        "trial.callbacks", "trial.trainable",
+        "cluster.gcs_watch", "extras.attach", "reporting", "searchers", "sweep.past", "sweep.replay", "sweep.run",
+        "sweep.steering", "trial.callbacks", "trial.trainable",
     ):  # fmt: skip
         importlib.import_module(f"tunelight.{name}")
