@@ -222,7 +222,7 @@ def break_training(world: Any, rng: random.Random) -> str | None:
 
 def command(world: Any, rng: random.Random) -> str | None:
     """Let a person tell the sweep something."""
-    said = rng.choice(["stop_trial", "enqueue", "branch", "max_concurrent", "stop_sweep"])
+    said = rng.choice(["stop_trial", "enqueue", "branch", "max_concurrent", "num_samples", "stop_sweep"])
     if not world.rays.nodes_alive():
         return None
     world.person(said, rng)

@@ -105,9 +105,13 @@ class World:
         kernel, node = self.kernel, self.rays.nodes_alive()[0]
         process = kernel.process("person", node)
         node.processes.append(process)
-        given: Any = (
-            rng.random() if said == "enqueue" else rng.choice([1, 2, 3]) if said[0] == "m" else rng.randrange(8)
-        )
+        draws: dict[str, Callable[[], Any]] = {
+            "enqueue": rng.random,
+            "branch": lambda: (rng.randrange(8), rng.choice([None, rng.random()])),
+            "max_concurrent": lambda: rng.choice([1, 2, 3]),
+            "num_samples": lambda: self.settings["num_samples"] + rng.choice([1, 2, 3]),
+        }
+        given = draws.get(said, lambda: rng.randrange(8))()
 
         def tell() -> None:
             with contextlib.suppress(TunelightError, OSError):
@@ -116,8 +120,9 @@ class World:
                     "stop_trial": lambda: sweep.stop(given),
                     "stop_sweep": sweep.stop,
                     "enqueue": lambda: sweep.enqueue({"lr": given, "epochs": EPOCHS}),
-                    "branch": lambda: sweep.branch(given),
+                    "branch": lambda: sweep.branch(given[0], None if given[1] is None else {"lr": given[1]}),
                     "max_concurrent": lambda: sweep.set(max_concurrent=given),
+                    "num_samples": lambda: sweep.set(num_samples=given),
                 }
                 answer = answers[said]()
                 kernel.log("DONE", said, given, answer)
@@ -408,8 +413,10 @@ KINDS: dict[str, dict[str, Any]] = {
         "num_samples": 4,
         "repeats": {"top": 2, "repeats": 2},
     },
+    "sparse": {"scheduler": "fifo", "checkpoints": tl.Checkpoints(every=3, keep=2)},
     "stored": {"scheduler": {"name": "asha", "max_t": EPOCHS, "grace_period": 1}, "storage": URL},
 }
+KINDS |= {f"stored_{name}": {**KINDS[name], "storage": URL} for name in ("elastic_asha", "gang_pbt")}
 """Sweeps, by their settings."""
 
 

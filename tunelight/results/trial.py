@@ -193,7 +193,8 @@ class TrialResult:
     def _kept(self) -> tuple[Path, Mapping[str, Any]] | None:
         """Where :attr:`checkpoint` is, and what is known of it."""
         paths = {self._folder / known["path"]: known for known in self._checkpoints}
-        found = {Path(info.path): info.asdict() for info in checkpoints.find(self.path)}
+        last = max((report["training_iteration"] for report in self.history), default=0)
+        found = {Path(one.path): one.asdict() for one in checkpoints.find(self.path) if one.number <= last}
         kept = {path: known for path, known in paths.items() if path in found or path.exists()}
         for path, info in found.items():  # those that were finished after the last report are in no record
             kept.setdefault(path, info)

@@ -11,12 +11,18 @@ def wrong(ended: Ended) -> Iterator[str]:
     own = [trial for trial in ended.trials.values() if trial.repeats in (None, trial.id) and trial.branch is None]
     lrs = [trial.config_at(0)["lr"] for trial in own]
     for lr in ended.did("enqueue"):
-        if lrs.count(lr) != 1 and not ended.stopped:
+        fewer = ended.tried("num_samples") > 0  # which may leave out what has not begun
+        if (lrs.count(lr) > 1 or not (lrs.count(lr) or fewer)) and not ended.stopped:
             yield f"{lrs.count(lr)} trials have the enqueued lr {lr}"
-    parents = [int(trial.branch.parent) for trial in ended.trials.values() if trial.branch is not None]
-    for parent in set(branched := ended.did("branch")):
-        if parents.count(parent) < branched.count(parent) and not ended.stopped:
-            yield f"{parents.count(parent)} branches of {parent}, not {branched.count(parent)}"
+    branches = [
+        (int(trial.branch.parent), trial.config_at(trial.branch.number)["lr"])
+        for trial in ended.trials.values()
+        if trial.branch is not None
+    ]
+    for parent, lr in (branched := ended.did("branch")) if not ended.stopped else ():
+        found = sum(one == parent and lr in (None, own) for one, own in branches)
+        if found < (asked := branched.count((parent, lr))):
+            yield f"{found} branches of {parent} with lr {lr}, not {asked}"
     for index in ended.did("stop_trial"):
         trial = next(one for one in ended.trials.values() if one.index == index)
         if trial.state != "STOPPED" and not trial.failed:

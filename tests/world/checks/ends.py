@@ -14,8 +14,12 @@ def wrong(ended: Ended) -> Iterator[str]:
     for trial in ended.trials.values():
         yield from _end(ended, trial)
     # A person who had no answer in time does not know whether a trial was added.
-    asked = ended.world.settings["num_samples"]
+    asked, totals = ended.world.settings["num_samples"], ended.did("num_samples")
+    if len(totals) == ended.tried("num_samples") == 1 and not ended.tried("enqueue"):
+        asked = totals[0]
     least, most = asked + len(ended.did("enqueue", "branch")), asked + ended.tried("enqueue", "branch")
+    if asked not in totals and ended.tried("num_samples"):
+        least, most = asked + len(ended.did("branch")), most + 3
     if not (0 if ended.stopped else least) <= (found := len(ended.state.searched)) <= most:
         yield f"{found} trials, not {least} to {most}"
 
