@@ -184,7 +184,7 @@ class WorkerError:
     """Why a trial failed: which rank, where, and its traceback as text.
 
     ``cause`` is ``exception`` (the training code raised), ``died`` (the process is gone), ``preempted`` (its node
-    was taken away) or ``unresponsive`` (it was ended because it did not answer or make progress in time).
+    was taken away) or ``unresponsive`` (it did not answer or make progress in time, or its store did not).
     """
 
     rank: int

@@ -190,6 +190,15 @@ def fill_disk(world: Any, rng: random.Random) -> str:
     return f"the disk of {node.name} is full for {seconds} s"
 
 
+def forget_answers(world: Any, rng: random.Random) -> str | None:
+    """Let answers of the disk that all nodes share get lost, so that a node asks again for what has been done."""
+    if world.stored:
+        return None  # then they share a store
+    node, seconds = rng.choice(world.rays.nodes_all), rng.choice([1.0, 5.0, 20.0])
+    node.loses_until = world.kernel.now + seconds
+    return f"the disk of {node.name} loses answers for {seconds} s"
+
+
 def refuse_requests(world: Any, rng: random.Random) -> str:
     """Let the store refuse all requests for a while."""
     seconds = rng.choice([1.0, 10.0, 60.0])
@@ -220,6 +229,14 @@ def break_training(world: Any, rng: random.Random) -> str | None:
     return f"{kind} at {process}: {text}"
 
 
+def slow_rank(world: Any, rng: random.Random) -> str | None:
+    """Let one rank be slower than the others, for as long as its process lives."""
+    if (process := _pick(world, rng, "worker")) is None:
+        return None
+    times = process.locals["slow"] = rng.choice([3, 20])
+    return f"{process} is {times} times as slow"
+
+
 def command(world: Any, rng: random.Random) -> str | None:
     """Let a person tell the sweep something."""
     said = rng.choice(["stop_trial", "enqueue", "branch", "max_concurrent", "num_samples", "stop_sweep"])
@@ -233,8 +250,8 @@ FAULTS: dict[str, Fault] = {
     one.__name__: one
     for one in (
         kill_process, crash_process, stop_process, end_driver, second_driver, lose_node, drain_node,
-        lose_cluster, add_node, slow_messages, cut_node, jump_clock, fill_disk, refuse_requests, lose_answers,
-        slow_store, break_training, command,
+        lose_cluster, add_node, slow_messages, cut_node, jump_clock, fill_disk, forget_answers, refuse_requests,
+        lose_answers, slow_store, break_training, slow_rank, command,
     )
 }  # fmt: skip
 OF_STORES = {refuse_requests.__name__, lose_answers.__name__, slow_store.__name__}

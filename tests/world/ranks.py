@@ -325,7 +325,7 @@ class Training:
 
     def step(self) -> None:
         """Train a batch."""
-        self.kernel.sleep(self.kernel.rng.uniform(0.5, 1.5) * STEP_S)
+        self.kernel.sleep(self.kernel.rng.uniform(0.5, 1.5) * STEP_S * self.kernel.here.locals.get("slow", 1))
         kind, text = self.kernel.here.locals.get("breaks", ("", ""))
         if kind in ("ERROR", "OOM"):
             self._breaks(kind, text)

@@ -93,7 +93,7 @@ class Node:
         self.processes: list[Process] = []
         self.booted_s = rng.uniform(100, 1e6)
         self.ahead_s = rng.uniform(-30, 30)
-        self.cut_until = -1.0
+        self.cut_until = self.loses_until = -1.0
         self.full = False
 
 

@@ -34,7 +34,14 @@ SETTLES_S = 30.0
 """How long what it leaves behind may take to be gone."""
 
 
-_LATER = ("No space left", "was taken over by", "is run by another driver", "503 Slow Down", "connection was reset")
+_LATER = (
+    "No space left",
+    "was taken over by",
+    "is run by another driver",
+    "asked for again",
+    "503 Slow Down",
+    "connection was reset",
+)
 """What a driver says that ends, where the sweep goes on later."""
 _SILENT = ("stop", "cut", "store", "disk", "lose")
 """What of the faults may keep a driver from showing that it is alive."""
@@ -72,6 +79,10 @@ class World:
     def driven(self, *, but: Process | None = None) -> bool:
         """Tell whether a driver lives, other than this one."""
         return any(driver.alive and driver.threads for driver in self.drivers if driver is not but)
+
+    def over(self) -> bool:
+        """Tell whether a driver has returned results, or raised, and no other one goes on."""
+        return (self.results is not None or self.error is not None) and not self.driven()
 
     @property
     def stored(self) -> bool:
@@ -359,14 +370,26 @@ class Disk:
         return call
 
     def crashing(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Let a process that is to be killed end before it changes anything."""
+        """Let a process that is to be killed end before it changes anything.
+
+        While a node loses answers, the second request for what the first one did may be refused, as on NFS.
+        """
+        refused = _REFUSED.get(call.__name__)
 
         def change(*given: Any, **more: Any) -> Any:
-            if self._kernel.current is not None:
-                self._kernel.here.changes()
-            return call(*given, **more)
+            kernel = self._kernel
+            if kernel.current is not None:
+                kernel.here.changes()
+            done = call(*given, **more)
+            loses = kernel.current is not None and kernel.here.node.loses_until > kernel.now
+            if refused and loses and kernel.rng.random() < 0.3:
+                raise OSError(refused, "done, and asked for again", *map(str, given))
+            return done
 
         return change
+
+
+_REFUSED = {"link": errno.EEXIST, "mkdir": errno.EEXIST, "replace": errno.ENOENT, "unlink": errno.ENOENT}
 
 
 class Proxy:
@@ -449,7 +472,7 @@ def run(
 
         again()
         try:
-            world.kernel.run(lambda: world.results is not None or world.error is not None, LIMIT_S)
+            world.kernel.run(world.over, LIMIT_S)
             world.kernel.run(lambda: not any(one.alive and one.stopped for one in world.kernel.processes), LIMIT_S)
             world.kernel.settle(SETTLES_S)
         except StuckError as error:

@@ -23,7 +23,7 @@ from tunelight.record.remote import refresh
 from tunelight.record.state import SweepState, TrialState, apply
 from tunelight.results import SweepResults
 from tunelight.space.plain import to_plain_config
-from tunelight.stores import store_of, working
+from tunelight.stores import store_of, sync_file, working
 
 _BEGINNING: Final = 256
 """Bytes by which a record is known again: its first line holds when it was begun."""
@@ -247,17 +247,19 @@ def ask(
 
 
 def _unsaved(folder: Path, end: float) -> str:
-    """Wait until a sweep's store has the record as it is now; return what to add to an answer if it has not in time."""
-    if (store := store_of(folder)) is None:
-        return ""
-    path = record_of(folder)
+    """Wait until disk or store have the record as it is now; return what to add to an answer if not in time."""
+    path, store = record_of(folder), store_of(folder)
     size = path.stat().st_size
     while True:
         with suppress(OSError):
+            if store is None:
+                with path.open("rb") as stream:
+                    sync_file(stream.fileno())
+                return ""
             if (store.stat(path) or (0, 0.0))[0] >= size:
                 return ""
         if time.monotonic() > end:
-            return " (but a sweep that is resumed elsewhere will not know of it: its store takes nothing yet)"
+            return " (but a sweep that is resumed elsewhere will not know of it: its storage takes nothing yet)"
         time.sleep(_LOOK_S)
 
 

@@ -30,7 +30,7 @@ from tunelight.compat.torch import (
     share_graph_trees,
     versions,
 )
-from tunelight.errors import TrainFunctionError, TrialStopped
+from tunelight.errors import CheckpointError, TrainFunctionError, TrialStopped
 from tunelight.gang.gpu_memory import GpuMemory
 from tunelight.gang.meeting.group import COLLECTIVE_LIMIT_S, Meeting
 from tunelight.gang.meeting.rendezvous import Rendezvous, StoreChannel
@@ -441,8 +441,9 @@ class GangWorker:
         message = f"{error}{of_reuse(str(error)) if self._reused else ''}"
         _clear_frames(error)
         exception = carried(error) if carry else None
-        node = os.uname().nodename
-        return WorkerError(self._rank, node, name, message, text, secondary=secondary, exception=exception)
+        node, unread = os.uname().nodename, isinstance(error, CheckpointError) and isinstance(error.__cause__, OSError)
+        cause: Any = "unresponsive" if unread else "exception"
+        return WorkerError(self._rank, node, name, message, text, cause, secondary, exception)
 
     @property
     def _rank(self) -> int:

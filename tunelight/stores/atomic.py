@@ -31,7 +31,7 @@ def create_atomically(path: Path, data: bytes) -> bool:
     try:
         os.link(temporary, path)
     except FileExistsError:
-        return False
+        return temporary.stat().st_nlink > 1  # NFS may ask again for what it has done (open(2), O_EXCL)
     except OSError:  # a file system without links
         try:
             with path.open("xb") as stream:

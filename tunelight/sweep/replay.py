@@ -128,6 +128,8 @@ class _SchedulerReplay:
         (self.paused.add if decision == TrialScheduler.PAUSE else self.paused.discard)(trial.trial_id)
 
     def _change(self, trial: Any, before: str | None, state: str) -> None:
+        if state == PAUSED and trial.trial_id not in self.paused and trial.last_result:
+            self._report(trial, dict(trial.last_result))  # it was made again on the way to the pause, and recorded once
         trial.status = _STATUS.get(state, Trial.TERMINATED)
         if state == PENDING:
             self.paused.discard(trial.trial_id)  # it went on, and has lost or left its workers before it reported again

@@ -19,6 +19,7 @@ from tunelight.gang.output import bring_home
 from tunelight.messages import CheckpointInfo
 from tunelight.settings import Settings
 from tunelight.stores import Store, store_of, write_atomically
+from tunelight.stores.atomic import create_atomically
 from tunelight.stores.tune import for_tune
 
 # --- URLs -------------------------------------------------------------------------------------------------
@@ -250,3 +251,16 @@ def test_a_write_into_a_folder_that_is_gone_makes_none(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         write_atomically(tmp_path / "gone" / "file", b"")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_was_linked_is_made_although_the_file_system_asks_again_and_says_it_exists(tmp_path, monkeypatch):
+    link = os.link
+
+    def twice(source: Path, target: Path) -> None:
+        link(source, target)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", twice)  # as NFS, whose first answer was lost
+    assert create_atomically(tmp_path / "claim", b"mine")
+    assert not create_atomically(tmp_path / "claim", b"yours")
+    assert [path.name for path in tmp_path.iterdir()] == ["claim"]

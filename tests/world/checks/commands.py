@@ -15,7 +15,7 @@ def wrong(ended: Ended) -> Iterator[str]:
         if (lrs.count(lr) > 1 or not (lrs.count(lr) or fewer)) and not ended.stopped:
             yield f"{lrs.count(lr)} trials have the enqueued lr {lr}"
     branches = [
-        (int(trial.branch.parent), trial.config_at(trial.branch.number)["lr"])
+        (int(trial.branch.parent), trial.config_at(trial.branch.number + 1)["lr"])
         for trial in ended.trials.values()
         if trial.branch is not None
     ]
