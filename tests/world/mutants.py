@@ -66,7 +66,7 @@ def told(folder: Path, seed: int, *more: str) -> Told | None:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     (sweeps,) = re.findall(r"^(\d+) sweeps", ended.stdout, re.MULTILINE) or ["0"]
-    if (said := re.findall(r"^    ([a-z]+): (.*)", ended.stdout, re.MULTILINE)) and sweeps != "0":
+    if (said := re.findall(r"^    ([a-z_]+): (.*)", ended.stdout, re.MULTILINE)) and sweeps != "0":
         return Told(seed + int(sweeps) - 1, {check for check, _ in said}, said[0][1][:100], int(sweeps))
     if ended.returncode and sweeps == "0":
         raise RuntimeError(ended.stderr[-2000:])

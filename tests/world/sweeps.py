@@ -310,6 +310,8 @@ def _of_storage(kernel: Kernel) -> list[tuple[Any, str, Any]]:
         (lease, "create_atomically", disk.dated(lease.create_atomically)),
         (lease, "write_atomically", disk.dated(lease.write_atomically)),
         (lease.Owners, "_probed", lambda _: disk.now()),
+        (lease, "_offsets", Own(kernel, dict)),
+        (lease, "_held_here", Own(kernel, set)),
         (lease, "os", Proxy(os, getpid=lambda: kernel.here.pid, utime=disk.touch)),
     ]
 
@@ -390,6 +392,26 @@ class Disk:
 
 
 _REFUSED = {"link": errno.EEXIST, "mkdir": errno.EEXIST, "replace": errno.ENOENT, "unlink": errno.ENOENT}
+
+
+class Own:
+    """A global variable, of which each process has its own."""
+
+    def __init__(self, kernel: Kernel, kind: Callable[[], Any]) -> None:
+        self._kernel, self._kind = kernel, kind
+
+    @property
+    def _of_process(self) -> Any:
+        return (self._kernel.here.locals if self._kernel.current else {}).setdefault(self, self._kind())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._of_process, name)
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self._of_process
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._of_process[key] = value
 
 
 class Proxy:

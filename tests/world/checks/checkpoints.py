@@ -13,8 +13,9 @@ from tunelight.checkpoints import files
 def wrong(ended: Ended) -> Iterator[str]:
     for trial in (one for one in ended.trials.values() if not ended.may_go_back(one)):
         reports = {report["training_iteration"]: report["state"] for report in trial.history}
+        late = ended.world.suffered("the store is")  # so slow that a request arrives after others have deleted it
         for companion in sorted((ended.folder / trial.folder / files.FOLDER).glob("report-*.json")):
-            if not companion.with_suffix(".ckpt").exists():
+            if not companion.with_suffix(".ckpt").exists() and not late:
                 yield f"{trial.id}: {companion.name} tells of a checkpoint that is not there"
         for info in files.find(ended.folder / trial.folder):
             name, state = Path(info.path).name, reports.get(info.number)
