@@ -25,8 +25,9 @@ class Planned(NamedTuple):
 
 
 def plan(seed: int, *, stored: bool, most: int = 14, within_s: float = 25.0) -> list[Planned]:
-    """Draw what is to happen, to a sweep that lies in a store, or not."""
+    """Draw what is to happen, to a sweep that lies in a store, or not; often a few kinds of faults again and again."""
     rng, names = random.Random(seed), [name for name in FAULTS if stored or name not in OF_STORES]
+    names = rng.sample(names, rng.randint(1, len(names)))
     return [
         Planned(round(rng.uniform(0.0, within_s), 3), rng.choice(names), rng.getrandbits(32))
         for _ in range(rng.randint(1, most))

@@ -6,8 +6,10 @@ import contextlib
 import errno
 import importlib
 import io
+import math
 import os
 import random
+import re
 import secrets
 import sys
 import uuid
@@ -94,9 +96,12 @@ class World:
         """The sweep's folder, or the working folder of a store's."""
         return working(self.settings["storage"]) / "sweep"
 
-    def suffered(self, *words: str) -> bool:
-        """Tell whether something has happened to it in whose text is one of these words."""
-        return any(word in text for text in self.faults for word in words)
+    def suffered(self, *words: str, since: float = -math.inf) -> bool:
+        """Tell whether something has happened to it in whose text is one of these words, and lasted until ``since``."""
+        return any(
+            any(word in text for word in words) and float(text.split()[0]) + _lasted(text) >= since
+            for text in self.faults
+        )
 
     def owners(self) -> list[Owner]:
         """Return the sweep's owners, in order."""
@@ -180,6 +185,12 @@ class World:
         process.at_exit.append(lambda _: kernel.after(kernel.rng.uniform(0.1, 40), self.resume))
         process.locals["main"] = kernel.spawn(process, drive, name="main")
         return process
+
+
+def _lasted(text: str) -> float:
+    """Return for how many seconds a fault lasts, as its text says; else the most that any does."""
+    said = re.search(r" for ([\d.]+) s", text)
+    return float(said[1]) if said else 30.0
 
 
 def _patched(world: World) -> contextlib.ExitStack:

@@ -525,7 +525,6 @@ def mend(controller: Any) -> None:
 
 def add_trial(controller: Any, trial: Any) -> None:
     """Add a trial now: Tune asks for another one only where none waits. Read in 2.43.0 and 2.60.0."""
-    trial.init_local_path()  # its folder has no name before
     _bare(controller).add_trial(trial)
 
 

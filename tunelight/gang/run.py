@@ -408,11 +408,16 @@ class ResilientRun:
         if adopted.why is None:
             self.next = replace(self.next, config=dict(adopt.config))
             return "memory"
-        if adopt.folder is None or resume_point(adopt.folder)[0] is None:
-            self._say(f"goes on as it was: could not adopt {adopt.parent}, for {adopted.why}, and it has no checkpoint")
-            self.gang.answer(Continue(adopt.until))
-            return None
-        return self._start_as(adopt, adopted.why)
+        found, lacks = None, "it has no checkpoint"
+        try:
+            found = resume_point(adopt.folder)[0] if adopt.folder else None
+        except OSError as error:
+            lacks = f"its checkpoints cannot be read ({error})"
+        if found is not None:
+            return self._start_as(adopt, adopted.why)
+        self._say(f"goes on as it was: could not adopt {adopt.parent}, for {adopted.why}, and {lacks}")
+        self.gang.answer(Continue(adopt.until))
+        return None
 
     def _start_as(self, adopt: Adopt, why: str) -> str | None:
         """Restart from another trial's checkpoint; from the run's own, if that one cannot be copied."""

@@ -22,7 +22,7 @@ import yaml
 
 from tunelight.errors import SettingsError, StorageError, first_of, guess
 from tunelight.machine.versions import versions_of
-from tunelight.record.lease import RECORD_FILE, SWEEP_FILE, driver_of, record_of, why
+from tunelight.record.lease import RECORD_FILE, SWEEP_FILE, driver_of, is_driven_here, record_of, why
 from tunelight.record.remote import has_record, reaching, refresh
 from tunelight.settings import check_paired, check_setting
 from tunelight.settings.checks import BoundedLoader
@@ -111,12 +111,7 @@ def versions() -> dict[str, str | None]:
     )
 
 
-def create_sweep_folder(
-    storage: str | os.PathLike[str],
-    name: str | None = None,
-    *,
-    default: str = "sweep",
-) -> Path:
+def create_sweep_folder(storage: str | os.PathLike[str], name: str | None = None, *, default: str = "sweep") -> Path:
     """Create and claim the folder ``storage/name`` of a new sweep. Runs on: driver.
 
     Args:
@@ -178,8 +173,8 @@ def _claim(folder: Path) -> bool:
     """Make ``folder`` this sweep's by creating its record; False if it is not empty."""
     if store := store_of(folder):
         own = uuid.uuid4().hex.encode()  # no line yet; by which a claim whose answer was lost is known as this one
-        if store.has_any(folder) or not store.create(folder / RECORD_FILE, own):
-            return False
+        if store.has_any(folder) or not store.create(folder / RECORD_FILE, own) or is_driven_here(folder):
+            return False  # or it was created here, and somebody resumed it before this process went on
         delete_local(folder)  # of a sweep that was deleted there
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):

@@ -364,6 +364,8 @@ class SweepSearch(SearchAlgorithm):
             storage=spec.get("storage"),
         )
         trial.classes = self._classes
+        if trial.storage is not None:
+            trial.init_local_path()  # it is recorded with its folder, which has no name before, also where it waits
         branch, (_, repetition) = self.branch_of(trial_id), self.repetition_of(trial_id) or ("", 0)
         pass_to_heads(trial, repetition=repetition, root=None if branch is None else branch.root, heard=0)
         return trial

@@ -25,5 +25,6 @@ def now(world: Any) -> Iterator[str]:
         own = [one.generation for one in owners if one.pid == process.pid]
         lost = process.alive and process.threads and not process.stopped and own and own[-1] < len(owners)
         since = process.locals["lost"] = (process.locals.get("lost") or world.kernel.now) if lost else None
-        if since is not None and world.kernel.now - since > _ENDS_S and not world.suffered(*_HINDERED):
+        hindered = since is not None and world.suffered(*_HINDERED, since=since)
+        if since is not None and world.kernel.now - since > _ENDS_S and not hindered:
             yield f"{process} has lost the sweep {world.kernel.now - since:.0f} s ago, and goes on"
