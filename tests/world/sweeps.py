@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import errno
 import importlib
@@ -315,6 +316,8 @@ def _of_storage(kernel: Kernel) -> list[tuple[Any, str, Any]]:
 
     kernel.disk = disk = Disk(kernel)
     return [
+        *((os, name, disk.cached(getattr(os, name))) for name in ("stat", "listdir", "scandir")),
+        *((where, name, disk.opening(getattr(where, name))) for where, name in _OPENING),
         (os, "fsync", disk.crashing(disk.fsync)),
         (os, "write", disk.crashing(disk.write)),
         *((os, name, disk.crashing(getattr(os, name))) for name in ("replace", "link", "unlink", "mkdir")),
@@ -335,6 +338,9 @@ class Disk:
         self._write = os.write
         self._unsynced: dict[str, tuple[Any, int]] = {}
         """Of files that grow: the node which writes, and how much is safe."""
+        self.folder, self.caches_s = "", 0.0
+        """Where, and for how long, a node may believe what it saw, as a client of NFS does until it opens a file."""
+        self._seen: dict[tuple[Any, str, str], tuple[float, Any]] = {}
 
     def now(self) -> float:
         """Return the time that files get."""
@@ -372,6 +378,45 @@ class Disk:
     def touch(self, path: Any) -> None:
         os.utime(path, (self.now(), self.now()))
 
+    def cached(self, look: Callable[..., Any]) -> Callable[..., Any]:
+        """Let a function that looks at a path tell what its node has seen before."""
+
+        def call(path: Any = ".", *given: Any, **more: Any) -> Any:
+            name = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
+            if not self.caches_s or self._kernel.current is None or not name.startswith(self.folder):
+                return look(path, *given, **more)
+            key = self._kernel.here.node, look.__name__, name
+            at, found = self._seen.get(key, (-math.inf, None))
+            if self._kernel.now - at >= self.caches_s:
+                try:
+                    found = look(path, *given, **more)
+                except FileNotFoundError as error:
+                    found = error
+                found = Entries(found) if look.__name__ == "scandir" and not isinstance(found, OSError) else found
+                self._seen[key] = self._kernel.now, found
+            if isinstance(found, OSError):
+                raise found
+            return found
+
+        return call
+
+    def opening(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Let a node that opens a file ask anew."""
+
+        def opened(path: Any, *given: Any, **more: Any) -> Any:
+            self._forget(path)
+            return call(path, *given, **more)
+
+        return opened
+
+    def _forget(self, *paths: Any) -> None:
+        """Forget what this node has seen of paths, and of the folders that they are in."""
+        if self.caches_s and self._kernel.current is not None:
+            names = [os.fspath(path) for path in paths if isinstance(path, str | os.PathLike)]
+            for name in [*names, *map(os.path.dirname, names)]:
+                for look in ("stat", "listdir", "scandir"):
+                    self._seen.pop((self._kernel.here.node, look, name), None)
+
     def dated(self, write: Callable[..., Any]) -> Callable[..., Any]:
         """Let a function that writes a file give it the storage's time."""
 
@@ -394,6 +439,7 @@ class Disk:
             if kernel.current is not None:
                 kernel.here.changes()
             done = call(*given, **more)
+            self._forget(*given)
             loses = kernel.current is not None and kernel.here.node.loses_until > kernel.now
             if refused and loses and kernel.rng.random() < 0.3:
                 raise OSError(refused, "done, and asked for again", *map(str, given))
@@ -402,7 +448,18 @@ class Disk:
         return change
 
 
+_OPENING = (io, "open"), (builtins, "open"), (os, "open"), (os, "utime")
 _REFUSED = {"link": errno.EEXIST, "mkdir": errno.EEXIST, "replace": errno.ENOENT, "unlink": errno.ENOENT}
+
+
+class Entries(list[Any]):
+    """The entries of a folder, as ``os.scandir`` has them."""
+
+    def __enter__(self) -> Iterator[Any]:
+        return iter(self)
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing."""
 
 
 class Own:
@@ -472,6 +529,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "sparse": {"scheduler": "fifo", "checkpoints": tl.Checkpoints(every=3, keep=2)},
     "stored": {"scheduler": {"name": "asha", "max_t": EPOCHS, "grace_period": 1}, "storage": URL},
 }
+KINDS |= {f"nfs_{name}": KINDS[name] for name in ("asha", "elastic_asha", "gang_pbt")}
 KINDS |= {f"stored_{name}": {**KINDS[name], "storage": URL} for name in ("elastic_asha", "gang_pbt")}
 """Sweeps, by their settings."""
 
@@ -495,6 +553,8 @@ def run(
     forget()
     with _patched(world):
         failures = tl.FailurePolicy(max_failures=100, give_up_after=0)  # what a sweep survives is not counted here
+        if kind.startswith("nfs"):
+            world.kernel.disk.folder, world.kernel.disk.caches_s = str(folder), random.choice([3.0, 30.0])
         world.settings |= {"num_samples": 8, "workers": 2, "seed": seed, "failures": failures, **KINDS[kind]}
         world.drive()
         disturb(world)
