@@ -104,15 +104,16 @@ class StoreMirror:
         """Upload the files that have changed; False if the store did not take all of them, which is logged once."""
         try:
             record, file = self._folder / self._lease.owner.record, self._folder / SWEEP_FILE
-            for path in (file, record) if record_only else self._files():  # what an answer tells of, before that
-                stat = path.stat()
+            known = record.stat() if record.exists() else None  # what it tells of later is in no file before it
+            for path in (file, record) if record_only else self._files():
+                stat = known if known and path == record else path.stat()
                 if self._uploaded.get(path) == (stat.st_size, stat.st_mtime):
                     continue
                 if not self._lease.held(_LOOK_S):
                     return False
                 data = path.read_bytes()
-                if path.name == self._lease.owner.record:
-                    data = data[: data.rfind(b"\n") + 1]
+                if path == record:
+                    data = data[: data.rfind(b"\n", 0, stat.st_size) + 1]
                 self._store.write(path, data)
                 self._uploaded[path] = stat.st_size, stat.st_mtime
         except OSError as error:
