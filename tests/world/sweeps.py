@@ -339,7 +339,7 @@ class Disk:
         self._unsynced: dict[str, tuple[Any, int]] = {}
         """Of files that grow: the node which writes, and how much is safe."""
         self.folder, self.caches_s = "", 0.0
-        """Where, and for how long, a node may believe what it saw, as a client of NFS does until it opens a file."""
+        """What all nodes share, and for how long one may believe what it saw there, as NFS's clients do."""
         self._seen: dict[tuple[Any, str, str], tuple[float, Any]] = {}
 
     def now(self) -> float:
@@ -441,7 +441,7 @@ class Disk:
             done = call(*given, **more)
             self._forget(*given)
             loses = kernel.current is not None and kernel.here.node.loses_until > kernel.now
-            if refused and loses and kernel.rng.random() < 0.3:
+            if refused and loses and str(given[0]).startswith(self.folder) and kernel.rng.random() < 0.3:
                 raise OSError(refused, "done, and asked for again", *map(str, given))
             return done
 
@@ -553,8 +553,9 @@ def run(
     forget()
     with _patched(world):
         failures = tl.FailurePolicy(max_failures=100, give_up_after=0)  # what a sweep survives is not counted here
+        world.kernel.disk.folder = str(folder)
         if kind.startswith("nfs"):
-            world.kernel.disk.folder, world.kernel.disk.caches_s = str(folder), random.choice([3.0, 30.0])
+            world.kernel.disk.caches_s = random.choice([3.0, 30.0])
         world.settings |= {"num_samples": 8, "workers": 2, "seed": seed, "failures": failures, **KINDS[kind]}
         world.drive()
         disturb(world)

@@ -42,17 +42,7 @@ from tunelight.gang.watch import Collective, Sign, latest, sign_of
 from tunelight.machine.metadata import ensure_entry_points
 from tunelight.machine.processes import collector_resting
 from tunelight.machine.versions import installed
-from tunelight.messages import (
-    CACHE_VARIABLE,
-    GOES_ON,
-    Continue,
-    Decision,
-    Ended,
-    Event,
-    Place,
-    Report,
-    WorkerError,
-)
+from tunelight.messages import CACHE_VARIABLE, GOES_ON, Continue, Decision, Ended, Event, Place, Report, WorkerError
 from tunelight.session import session as sessions
 from tunelight.session.mailbox import Mailbox
 from tunelight.session.shared import MadeByRankZero
@@ -70,12 +60,7 @@ _BATCH = 1000
 _STUCK = ("connections to other ranks that did not end",)
 CONCURRENCY = 6
 """How many calls a worker answers at the same time: a poll that waits, and short ones."""
-WARM_IMPORTS = (
-    "torch",
-    "torch.distributed",
-    "tunelight.lightning.callbacks",
-    "tunelight.lightning.strategies",
-)
+WARM_IMPORTS = ("torch", "torch.distributed", "tunelight.lightning.callbacks", "tunelight.lightning.strategies")
 
 
 def warm_imports() -> None:
@@ -325,7 +310,8 @@ class GangWorker:
         except BaseException as error:  # noqa: BLE001 - the head must know of any error
             self._left = (f"an end that failed: {type(error).__name__}: {error}",)
             if ended is None or ended.error is None:
-                post(Ended(self._rank, error=self._describe(error, secondary=False), left_behind=self._left))
+                lost = self._rendezvous.lost_peer(error)
+                post(Ended(self._rank, error=self._describe(error, secondary=lost), left_behind=self._left))
 
     def _end_runs(self, *, failed: bool) -> tuple[str, ...]:
         """End the runs of libraries that track experiments; return what has not ended.

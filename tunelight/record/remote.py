@@ -17,15 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from tunelight.errors import StorageError
-from tunelight.record.lease import (
-    COMMANDS_FILE,
-    EVENTS_END,
-    SWEEP_FILE,
-    Lease,
-    is_driven_here,
-    record_of,
-    why,
-)
+from tunelight.record.lease import COMMANDS_FILE, EVENTS_END, SWEEP_FILE, Lease, is_driven_here, record_of, why
 from tunelight.stores import Store, alone, shown, store_of
 
 EVERY_S: Final = 5.0
