@@ -70,7 +70,7 @@ def told(folder: Path, seed: int, *more: str) -> Told | None:
         return Told(seed + int(sweeps) - 1, {check for check, _ in said}, said[0][1][:100], int(sweeps))
     if ended.returncode and sweeps == "0":
         raise RuntimeError(ended.stderr[-2000:])
-    return None
+    return Told(seed + int(sweeps) - 1, set(), "", int(sweeps)) if ended.returncode else None
 
 
 def look(mutant: Mutant, seed: int, seconds: float) -> str:

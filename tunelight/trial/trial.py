@@ -200,12 +200,13 @@ class Trial:
         """Find the checkpoint to resume from, if the trial has trained before and Tune does not know."""
         checkpoints.remove_temp_files(self.folder)
         if self.run.resume is None:
+            restored = self.run.number > 0  # by Tune, whose pointer names no checkpoint, and that may restore it again
             found = checkpoints.resume_point(self.folder, self._heard)
             resume = self._after_adoption(self._tell(found), self._heard)
             if resume is not None:
                 self.run.resume_from(resume, resume.number)
                 self.say(f"goes on from its checkpoint of {checkpoints.where(*checkpoints.age(resume))}")
-            if not self.spec.real_checkpoints:
+            if not self.spec.real_checkpoints and not restored:
                 checkpoints.unpin(self.folder)
             self.kept.discard_after(self.run.number, self.folder)
             if self._root is not None and resume is None:
