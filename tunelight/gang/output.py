@@ -135,20 +135,20 @@ def log_file(trial_dir: str, node: int) -> Path:
     return Path(trial_dir, f"log-node{node}.txt" if node and store_of(trial_dir) else LOG)
 
 
-def bring_home(trial_dir: str, since: float, node: int, *, over: bool) -> None:
+def bring_home(trial_dir: str, since: float, *, over: bool) -> None:
     """Push a trial's files on this node to its store; do nothing where its folder is the storage itself.
 
     Pushed is what was written ``since`` (seconds since the epoch), and what the store lacks. Once the trial is
-    ``over``, local copies of its checkpoints are deleted; of a folder that the gang's nodes share, by ``node`` 0 alone,
-    whose rank 0 may write the last one. An error of the store is logged, and fails no trial.
+    ``over``, local copies of checkpoints that the store has are deleted: another rank, or the gang with which the trial
+    goes on, may be writing one. An error of the store is logged, and fails no trial.
     """
     folder = Path(trial_dir)
     if (store := store_of(folder)) is None:
         return
     try:
         store.push_changed(folder, since, lambda name: not name.endswith(_DRIVERS) and not checkpoints.is_own(name))
-        if over and not (node and (folder / LOG).exists()):
-            delete_local(folder / checkpoints.FOLDER)
+        for info in checkpoints.find(folder) if over else ():
+            delete_local(Path(info.path))
     except OSError as error:
         logger.warning("What is in %s could not be brought to %s: %s", folder, shown(folder), error)
 

@@ -304,7 +304,7 @@ class GangWorker:
                 parted = self._clean_up(task, late)
             if task.terminal is None:
                 first = self._place is None or self._place.local_rank == 0  # of this node's, the last to need it
-                bring_home(start.trial_dir, began, self._node, over=first and ended.error is None)
+                bring_home(start.trial_dir, began, over=first and ended.error is None)
             if ended.error is None:
                 post(Ended(ended.rank, ended.stopped, left_behind=self._left, parted=parted))
         except BaseException as error:  # noqa: BLE001 - the head must know of any error
@@ -354,7 +354,8 @@ class GangWorker:
             from tunelight.extras.standalone.output import to_driver
 
             return to_driver(self._rank, task.terminal, post)
-        return to_trial_log(start.trial_dir, self._rank, task.verbose, self._node)
+        node = 0 if self._place is None else self._place.node_rank
+        return to_trial_log(start.trial_dir, self._rank, task.verbose, node)
 
     def _train(self, task: Task, start: Start, box: TrialBox) -> Ended:
         assert self._place is not None  # join comes before start
@@ -433,10 +434,6 @@ class GangWorker:
     @property
     def _rank(self) -> int:
         return -1 if self._place is None else self._place.rank
-
-    @property
-    def _node(self) -> int:
-        return 0 if self._place is None else self._place.node_rank
 
 
 def _clear_frames(error: BaseException) -> None:

@@ -156,12 +156,14 @@ def test_a_trials_folder_is_brought_home_without_what_is_uploaded_when_it_is_wri
     for name in names:
         (trial / name).parent.mkdir(parents=True, exist_ok=True)
         (trial / name).write_text("stale")
-    bring_home(str(trial), 0.0, 1, over=True)
-    assert (trial / "checkpoints").exists()  # the log of node 0 is here: it may still write one
-    bring_home(str(trial), 0.0, 0, over=True)
+    whole = Path(checkpoint(trial, 2).path)
+    (draft := trial / "checkpoints/.report-000003.ckpt.x.tmp").touch()
+    bring_home(str(trial), 0.0, over=True)
     store = there(trial)
     assert {name for name in names if store.stat(trial / name)} == {"log.txt", "own/adopted.json", "checkpoint_best.pt"}
-    assert not (trial / "checkpoints").exists()
+    assert draft.exists()  # which another gang may still write
+    assert store.stat(whole)
+    assert not whole.exists()
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------
