@@ -216,13 +216,9 @@ def worker_of(kernel: Kernel) -> type:
         def locate(self) -> Location:
             one = self._assigned
             return Location(
-                node_id=one.node_id,
-                address=one.address,
-                pid=kernel.here.pid,
-                hostname=kernel.here.node.name,
-                gpus=(),
+                node_id=one.node_id, address=one.address, pid=kernel.here.pid, hostname=kernel.here.node.name, gpus=(),
                 versions={},
-            )
+            )  # fmt: skip
 
         def arrive(self, hook: bytes | None) -> Location:
             return self.locate()

@@ -103,13 +103,8 @@ class Group:
     def __init__(
         self, rays: Rays, bundles: Sequence[Mapping[str, float]], strategy: str, name: str, owner: Process
     ) -> None:
-        self.rays, self.bundle_specs, self.strategy, self.name, self.owner = (
-            rays,
-            [dict(one) for one in bundles],
-            strategy,
-            name,
-            owner,
-        )
+        self.rays, self.strategy, self.name, self.owner = rays, strategy, name, owner
+        self.bundle_specs = [dict(one) for one in bundles]
         self._hex: str = f"pg-{next(rays.serials)}"
         self.id = SimpleNamespace(hex=lambda: self._hex, binary=self._binary)
         self.nodes: list[Node | None] = [None] * len(bundles)
@@ -417,6 +412,9 @@ class Rays:
     def nodes_alive(self) -> list[Node]:
         return [node for node in self.nodes_all if node.alive]
 
+    def draining_nodes(self) -> dict[str, int]:
+        return {node.id: node.draining for node in self.nodes_alive() if node.draining is not None}
+
     def lose(self, node: Node) -> None:
         """Lose a node, with all that runs on it."""
         node.alive = False
@@ -553,16 +551,11 @@ class Rays:
         process = self.kernel.here
         actor = process.locals.get("actor")
         return SimpleNamespace(
-            get_node_id=lambda: process.node.id,
-            get_worker_id=lambda: f"{process.pid:056d}",
-            get_actor_id=lambda: actor and actor.id,
-            get_job_id=lambda: process.locals.get("job") or self._job_of(actor),
-            get_assigned_resources=dict,
-            get_accelerator_ids=dict,
-            runtime_env={},
+            get_node_id=lambda: process.node.id, get_worker_id=lambda: f"{process.pid:056d}",
+            get_actor_id=lambda: actor and actor.id, get_assigned_resources=dict, get_accelerator_ids=dict,
+            get_job_id=lambda: process.locals.get("job") or self._job_of(actor), runtime_env={}, namespace="",
             worker=SimpleNamespace(mode=ray.WORKER_MODE if actor else ray.SCRIPT_MODE),
-            namespace="",
-        )
+        )  # fmt: skip
 
     def _job_of(self, actor: Actor | None) -> str:
         while actor is not None:

@@ -55,14 +55,9 @@ class SimTrial(_SweepTrial):  # type: ignore[misc]
     def __init__(self, world: World, trial_id: str, config: dict[str, Any], reservation: Any) -> None:
         self.number = int(trial_id)
         super().__init__(
-            "simulated",
-            stub=True,
-            config=config,
-            trial_id=trial_id,
-            evaluated_params=config,
-            placement_group_factory=reservation,
-            storage=_NOWHERE,
-        )
+            "simulated", stub=True, config=config, trial_id=trial_id, evaluated_params=config,
+            placement_group_factory=reservation, storage=_NOWHERE,
+        )  # fmt: skip
         self.relative_logdir = "-"
         self.curve = world.curves.curve(config)
         self.reports = 0
@@ -262,16 +257,10 @@ def simulate(
     Raises: subclasses of TunelightError. Runs on: driver, without Ray.
     """
     settings = Settings(
-        metric=curves.metric,
-        mode=curves.mode,
-        num_samples=num_samples,
-        repeats=check_setting("repeats", repeats),
-        max_epochs=max_epochs or curves.epochs,
-        scheduler=scheduler,
-        workers=workers,
-        seed=seed,
+        metric=curves.metric, mode=curves.mode, num_samples=num_samples, repeats=check_setting("repeats", repeats),
+        max_epochs=max_epochs or curves.epochs, scheduler=scheduler, workers=workers, seed=seed,
         time_budget=time_budget,
-    )
+    )  # fmt: skip
     clock = Clock()
     built: GangScheduler = build_scheduler(settings, clock=clock)
     built.set_search_properties(**{"metric": None, "mode": None, **judged_by(built, settings)})
@@ -282,15 +271,10 @@ def simulate(
         reservation = reserve(reservation.least)
     again = None if settings.repeats is None else Repetitions(settings.repeats, **settings.judged_by)
     search = SimSearch(
-        world,
-        copy.deepcopy(searcher) if searcher else Searcher(),
-        num_samples,
+        world, copy.deepcopy(searcher) if searcher else Searcher(), num_samples,
         [] if searcher else [curves.config(number, seed) for number in range(num_samples)],
-        max_concurrent=max_concurrent,
-        repeats=again,
-        admit=built.admits,
-        reservation=reservation.factory,
-    )
+        max_concurrent=max_concurrent, repeats=again, admit=built.admits, reservation=reservation.factory,
+    )  # fmt: skip
     controller = SimController(
         world,
         search_alg=search,

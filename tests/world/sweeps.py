@@ -194,6 +194,16 @@ def _lasted(text: str) -> float:
     return float(said[1]) if said else 30.0
 
 
+OF_RAY = (
+    "wait", "get", "put", "kill", "cancel", "remote", "nodes", "cluster_resources", "available_resources",
+    "get_runtime_context",
+)  # fmt: skip
+GROUPS = (
+    "placement_group", "remove_placement_group", "placement_group_table", "get_placement_group",
+    "get_current_placement_group",
+)  # fmt: skip
+
+
 def _patched(world: World) -> contextlib.ExitStack:
     """Put the world in the places of time, Ray and processes."""
     import ray
@@ -226,54 +236,21 @@ def _patched(world: World) -> contextlib.ExitStack:
             key.encode() for space, key in fake.kept if space == str(namespace) and key.startswith(_text(prefix))
         ],
     )
-    of_ray = {
-        name: getattr(fake, name)
-        for name in (
-            "wait",
-            "get",
-            "put",
-            "kill",
-            "cancel",
-            "remote",
-            "nodes",
-            "cluster_resources",
-            "available_resources",
-            "get_runtime_context",
-        )
-    }
-    for name, value in of_ray.items():
-        stack.enter_context(mock.patch.object(ray, name, value))
+    for name in OF_RAY:
+        stack.enter_context(mock.patch.object(ray, name, getattr(fake, name)))
     stack.enter_context(mock.patch.object(ray, "is_initialized", return_value=True))
     stack.enter_context(mock.patch.object(ray, "ObjectRef", Ref))
-    groups = (
-        "placement_group",
-        "remove_placement_group",
-        "placement_group_table",
-        "get_placement_group",
-        "get_current_placement_group",
-    )
     for module in [ray.util, ray.util.placement_group, *_modules()]:
-        for name in groups:
-            if callable(module.__dict__.get(name)) and getattr(module.__dict__[name], "__module__", "").startswith(
-                "ray."
-            ):
+        for name in GROUPS:
+            if getattr(module.__dict__.get(name), "__module__", "").startswith("ray."):
                 stack.enter_context(mock.patch.object(module, name, getattr(fake, name)))
+    session = lambda: str(world.folder / fake.get_runtime_context().get_job_id())  # noqa: E731
+    ray_node = SimpleNamespace(get_session_dir_path=session, node_ip_address="10.0.0.1")
     for where, name, value in (
-        (
-            ray._private.worker,
-            "_global_node",
-            SimpleNamespace(
-                get_session_dir_path=lambda: str(world.folder / fake.get_runtime_context().get_job_id()),
-                node_ip_address="10.0.0.1",
-            ),
-        ),
+        (ray._private.worker, "_global_node", ray_node),
         (rays, "_store", lambda: kv),
         (rays, "is_dead", lambda actor: fake.actors[actor].dead is not None if actor in fake.actors else True),
-        (
-            rays,
-            "draining_nodes",
-            lambda: {node.id: node.draining for node in fake.nodes_alive() if node.draining is not None},
-        ),
+        (rays, "draining_nodes", fake.draining_nodes),
         (rays, "session_folder", lambda: str(world.folder)),
         (rays, "is_client", lambda: False),
         (seat, "is_dead", lambda actor: fake.actors[actor].dead is not None if actor in fake.actors else True),
@@ -507,27 +484,20 @@ def _modules() -> list[Any]:
     return [module for name, module in list(sys.modules.items()) if name.startswith(ours) and module is not None]
 
 
+_ASHA = {"name": "asha", "max_t": EPOCHS, "grace_period": 1}
+_PBT = {
+    "name": "gang_pbt", "max_t": EPOCHS, "perturbation_interval": 2,
+    "hyperparam_mutations": {"lr": tl.uniform(0.0, 1.0)},
+}  # fmt: skip
 KINDS: dict[str, dict[str, Any]] = {
     "fifo": {"scheduler": "fifo"},
-    "asha": {"scheduler": {"name": "asha", "max_t": EPOCHS, "grace_period": 1}},
-    "elastic_asha": {"scheduler": {"name": "elastic_asha", "max_t": EPOCHS, "grace_period": 1}, "workers": (1, 4)},
+    "asha": {"scheduler": _ASHA},
+    "elastic_asha": {"scheduler": {**_ASHA, "name": "elastic_asha"}, "workers": (1, 4)},
     "elastic": {"scheduler": "fifo", "workers": (1, 3)},
-    "gang_pbt": {
-        "scheduler": {
-            "name": "gang_pbt",
-            "max_t": EPOCHS,
-            "perturbation_interval": 2,
-            "hyperparam_mutations": {"lr": tl.uniform(0.0, 1.0)},
-        },
-        "num_samples": 4,
-    },
-    "repeats": {
-        "scheduler": {"name": "asha", "max_t": EPOCHS, "grace_period": 1},
-        "num_samples": 4,
-        "repeats": {"top": 2, "repeats": 2},
-    },
+    "gang_pbt": {"scheduler": _PBT, "num_samples": 4},
+    "repeats": {"scheduler": _ASHA, "num_samples": 4, "repeats": {"top": 2, "repeats": 2}},
     "sparse": {"scheduler": "fifo", "checkpoints": tl.Checkpoints(every=3, keep=2)},
-    "stored": {"scheduler": {"name": "asha", "max_t": EPOCHS, "grace_period": 1}, "storage": URL},
+    "stored": {"scheduler": _ASHA, "storage": URL},
 }
 KINDS |= {f"nfs_{name}": KINDS[name] for name in ("asha", "elastic_asha", "gang_pbt")}
 KINDS |= {f"stored_{name}": {**KINDS[name], "storage": URL} for name in ("elastic_asha", "gang_pbt")}
