@@ -129,7 +129,7 @@ def _shrink(seed: int, kind: str | None) -> int:
     from tests.world import faults
 
     kind = kind or _kind(seed)
-    planned = faults.plan(seed, stored=kind.startswith("stored"))
+    planned = faults.plan(seed, kind)
     first = apart(Sweep(seed, kind, planned)).wrong
     if not first:
         sys.stdout.write(f"nothing is wrong with seed {seed} ({kind})\n")
@@ -185,7 +185,7 @@ def _run(sweep: Sweep, *, replay: bool) -> Outcome:
     from tests.world.sweeps import run
 
     kind = sweep.kind or _kind(sweep.seed)
-    planned = faults.plan(sweep.seed, stored=kind.startswith("stored")) if sweep.planned is None else sweep.planned
+    planned = faults.plan(sweep.seed, kind) if sweep.planned is None else sweep.planned
     folder = Path(MEMORY if os.access(MEMORY, os.W_OK) else tempfile.gettempdir(), "tunelight-world")
     folder /= f"{os.getppid()}-{sweep.seed}"
     shutil.rmtree(folder, ignore_errors=True)

@@ -24,10 +24,11 @@ class Planned(NamedTuple):
     seed: int
 
 
-def plan(seed: int, *, stored: bool, most: int = 14, within_s: float = 25.0) -> list[Planned]:
-    """Draw what is to happen, to a sweep that lies in a store, or not; often a few kinds of faults again and again."""
-    rng, names = random.Random(seed), [name for name in FAULTS if stored or name not in OF_STORES]
-    names = rng.sample(names, rng.randint(1, len(names)))
+def plan(seed: int, kind: str, most: int = 14, within_s: float = 25.0) -> list[Planned]:
+    """Draw what is to happen to a sweep of a kind: some of the faults that it can have, again and again."""
+    rng = random.Random(seed)
+    possible = [name for name in FAULTS if kind.startswith("stored") or name not in OF_STORES]
+    names = rng.sample(possible, rng.randint(1, len(possible)))
     return [
         Planned(round(rng.uniform(0.0, within_s), 3), rng.choice(names), rng.getrandbits(32))
         for _ in range(rng.randint(1, most))
@@ -256,4 +257,4 @@ FAULTS: dict[str, Fault] = {
     )
 }  # fmt: skip
 OF_STORES = {refuse_requests.__name__, lose_answers.__name__, slow_store.__name__}
-"""Those that a sweep does not notice which lies in no store."""
+"""Faults of object stores, which other sweeps cannot have."""

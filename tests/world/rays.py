@@ -22,8 +22,6 @@ from tests.world.kernel import Kernel, Process, Wait
 
 _BY_NAME: dict[str, Any] = {}
 """Actors and references, for those who get them in a message."""
-
-
 _IDS = itertools.count()
 
 

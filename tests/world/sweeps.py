@@ -244,8 +244,8 @@ def _patched(world: World) -> contextlib.ExitStack:
         for name in GROUPS:
             if getattr(module.__dict__.get(name), "__module__", "").startswith("ray."):
                 stack.enter_context(mock.patch.object(module, name, getattr(fake, name)))
-    session = lambda: str(world.folder / fake.get_runtime_context().get_job_id())  # noqa: E731
-    ray_node = SimpleNamespace(get_session_dir_path=session, node_ip_address="10.0.0.1")
+    ray_node = SimpleNamespace(node_ip_address="10.0.0.1")
+    ray_node.get_session_dir_path = lambda: str(world.folder / fake.get_runtime_context().get_job_id())
     for where, name, value in (
         (ray._private.worker, "_global_node", ray_node),
         (rays, "_store", lambda: kv),

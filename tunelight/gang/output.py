@@ -139,8 +139,8 @@ def bring_home(trial_dir: str, since: float, *, over: bool) -> None:
     """Push a trial's files on this node to its store; do nothing where its folder is the storage itself.
 
     Pushed is what was written ``since`` (seconds since the epoch), and what the store lacks. Once the trial is
-    ``over``, local copies of checkpoints that the store has are deleted: another rank, or the gang with which the trial
-    goes on, may be writing one. An error of the store is logged, and fails no trial.
+    ``over``, local copies of checkpoints that the store has are deleted, and no others: another rank, or the trial's
+    next gang, may still be writing one. An error of the store is logged, and fails no trial.
     """
     folder = Path(trial_dir)
     if (store := store_of(folder)) is None:

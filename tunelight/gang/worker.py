@@ -427,9 +427,12 @@ class GangWorker:
         message = f"{error}{of_reuse(str(error)) if self._reused else ''}"
         _clear_frames(error)
         exception = carried(error) if carry else None
-        node, unread = os.uname().nodename, isinstance(error, CheckpointError) and isinstance(error.__cause__, OSError)
-        cause: Any = "unresponsive" if unread else "exception"
-        return WorkerError(self._rank, node, name, message, text, cause, secondary, exception)
+        described = WorkerError(
+            self._rank, os.uname().nodename, name, message, text, secondary=secondary, exception=exception
+        )
+        if isinstance(error, CheckpointError) and isinstance(error.__cause__, OSError):  # it could not be fetched
+            return replace(described, cause="unresponsive")
+        return described
 
     @property
     def _rank(self) -> int:

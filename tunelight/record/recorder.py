@@ -150,8 +150,14 @@ class RecordCallback(Callback):
 
         Without a parent: that the last recorded change could not be made.
         """
-        taken = {"parent": parent, "parent_iteration": parent_number}
-        self._write("config", trial=trial, training_iteration=number, config=dict(config), **taken)
+        self._write(
+            "config",
+            trial=trial,
+            training_iteration=number,
+            config=dict(config),
+            parent=parent,
+            parent_iteration=parent_number,
+        )
 
     def meet(self, trials: Sequence[Any]) -> None:
         """Record the new trials. Tune appends them to its list, and moves a trial to its end that is tried again."""

@@ -10,9 +10,9 @@ from tests.world.checks import Ended
 def wrong(ended: Ended) -> Iterator[str]:
     own = [trial for trial in ended.trials.values() if trial.repeats in (None, trial.id) and trial.branch is None]
     lrs = [trial.config_at(0)["lr"] for trial in own]
+    least = 0 if ended.tried("num_samples") else 1  # fewer trials may leave out what has not begun
     for lr in ended.did("enqueue"):
-        fewer = ended.tried("num_samples") > 0  # which may leave out what has not begun
-        if (lrs.count(lr) > 1 or not (lrs.count(lr) or fewer)) and not ended.stopped:
+        if not least <= lrs.count(lr) <= 1 and not ended.stopped:
             yield f"{lrs.count(lr)} trials have the enqueued lr {lr}"
     branches = [
         (int(trial.branch.parent), trial.config_at(trial.branch.number + 1)["lr"])

@@ -21,17 +21,18 @@ def wrong(ended: Ended) -> Iterator[str]:
         return
     filed: defaultdict[int, dict[str, float]] = defaultdict(dict)
     good: set[tuple[str, int]] = set()
-    again: Counter[str] = Counter()
+    again: Counter[tuple[str, int]] = Counter()
     competing = {one.id for one in ended.trials.values() if one.branch is None}
     unended = {one.id for one in ended.trials.values() if not one.failed and one.state != "STOPPED"}
     for line in ended.lines:
-        again[line.get("trial", "")] += line.get("state") == "PENDING"
+        if line.get("state") == "PENDING":
+            again.update((line["trial"], rung) for rung in RUNGS if line["trial"] in filed[rung])
         if line["kind"] != "report" or line["trial"] not in competing:
             continue
         trial, number, loss = line["trial"], line["training_iteration"], line["metrics"]["loss"]
         for rung in RUNGS:
             better = {one for one, other in filed[rung].items() if other < filed[rung].get(trial, math.inf)}
-            if number > rung + max(1, again[trial]) and (trial, rung) not in good and better & unended:
+            if number > rung + max(1, again[trial, rung]) and (trial, rung) not in good and better & unended:
                 yield f"report {number} of {trial}, which was never among the best of rung {rung}: {filed[rung]}"
                 good.add((trial, rung))
         if number in RUNGS:
