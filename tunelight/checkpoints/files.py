@@ -230,11 +230,17 @@ class Kept:
         news, self._news = self._news, []
         return [info.asdict() for info in news]
 
-    def prune(self, trial_dir: Path, in_use: CheckpointInfo | None = None) -> None:
-        """Delete the checkpoints that are no longer needed (see :func:`prune`); ``in_use`` is needed."""
+    def prune(self, trial_dir: Path, taken: int, in_use: CheckpointInfo | None = None) -> None:
+        """Delete the checkpoints that are no longer needed (see :func:`prune`); ``in_use`` is needed.
+
+        Also those that would be kept of the reports up to ``taken``: whether later ones count is not known yet.
+        """
         if len(self.known) > SPARES:
             with suppress(OSError):  # a store that cannot list pins at the moment: it is asked again
                 spared = pinned(trial_dir) | ({in_use.path} if in_use else set())
+                spared |= {
+                    info.path for info in best((i for i in self.known if i.number <= taken), self._keep, self._mode)
+                }
                 self.known = prune(self.known, self._keep, self._mode, spared)
 
     def discard_after(self, number: int, trial_dir: Path) -> None:
@@ -251,11 +257,8 @@ def prune(
 ) -> list[CheckpointInfo]:
     """Delete all but the ``keep`` best, the last two and the pinned checkpoints; return those, oldest first."""
     ordered = sorted({info.path: info for info in known}.values(), key=age)
-    sign = 1.0 if mode == "min" else -1.0
-    judged = [info for info in ordered if info.value is not None and math.isfinite(info.value)]
-    best = sorted(judged, key=lambda info: (sign * (info.value or 0.0), info.number))[:keep]
     of_reports = [info.path for info in ordered if not info.between]  # others take over a trial's state of a report
-    spared = {info.path for info in (*best, *ordered[-SPARES:])} | {*of_reports[-1:], *pinned}
+    spared = {info.path for info in (*best(ordered, keep, mode), *ordered[-SPARES:])} | {*of_reports[-1:], *pinned}
     for info in ordered:
         if info.path not in spared:
             try:
@@ -263,6 +266,13 @@ def prune(
             except OSError:  # a store that does not answer at the moment: it is tried again
                 spared.add(info.path)
     return [info for info in ordered if info.path in spared]
+
+
+def best(known: Iterable[CheckpointInfo], keep: int, mode: Literal["min", "max"]) -> list[CheckpointInfo]:
+    """Return the ``keep`` best checkpoints by their values, the best first."""
+    sign = 1.0 if mode == "min" else -1.0
+    judged = (info for info in known if info.value is not None and math.isfinite(info.value))
+    return sorted(judged, key=lambda info: (sign * (info.value or 0.0), info.number))[:keep]
 
 
 def keep_spares(known: Iterable[CheckpointInfo], in_use: CheckpointInfo | None = None) -> list[CheckpointInfo]:

@@ -134,7 +134,8 @@ class GangTrainable(Trainable):
 
         Tune takes the results of a list one by one, and costs as much for all of them as for one.
         """
-        self._trial.prune()  # Tune has the last report now
+        self._trial.taken = self._trial.run.number  # Tune has the last report now
+        self._trial.prune()
         train: Callable[[], dict[str, Any]] = super().train
         results = [train()]
         while not self.spec.real_checkpoints and not results[-1][DONE] and self._trial.run.has_more(_END_S):
@@ -361,7 +362,7 @@ class GangTrainable(Trainable):
             self._gang.finish(reason=reason, **({} if limit_s is None else {"limit_s": limit_s}))
             trial.settle()
         elif trial.run.started:
-            trial.prune()  # Tune has its last reports by now
+            trial.prune()
         self._give_back()
         trial.run.started = False
 

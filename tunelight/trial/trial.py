@@ -151,6 +151,8 @@ class Trial:
             size=spec.start,
         )
         """Its training: the owner of its number, its configuration and the checkpoint to resume from."""
+        self.taken = 0
+        """The last report that the driver is known to have taken: a later one does not count if it stops the trial."""
         self.passed: int | None = None
         """The report whose checkpoint Tune got last."""
         self.unable: CheckpointError | None = None
@@ -281,7 +283,7 @@ class Trial:
         if self.spec.real_checkpoints:  # Tune has copies
             self.kept.known = checkpoints.keep_spares(self.kept.known, in_use)
         else:
-            self.kept.prune(self.folder, in_use)
+            self.kept.prune(self.folder, self.taken, in_use)
 
     def settle(self) -> None:
         """Find the checkpoints in the folder, now that none is being written, and delete those not needed."""
