@@ -116,6 +116,15 @@ class Stop:
     save: bool = False
     """Write a checkpoint first, and answer with :class:`Saved`; training that cannot write one goes on."""
     serial: int = 0
+    ends: bool = False
+    """Also where no checkpoint can be written: everything ends, so that training on would gain nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the driver tells a trial's head while that waits for its ranks: to end them, or to let them leave."""
+
+    stop: Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +307,7 @@ class Slow:
     others: float
 
 
-Event = Report | Saved | Offered | Adopted | Wrote | Text | Output | Ended | Slow
+Event = Report | Saved | Offered | Adopted | Wrote | Text | Output | Ended | Slow | Told
 
 RESULT_KEY = "_tunelight"
 """The key of tunelight's own part of a Tune result (see ``GangTrainable.step``)."""

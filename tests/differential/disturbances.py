@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import ray.tune
 from ray.tune.experiment import Trial
@@ -17,8 +18,8 @@ from ray.tune.schedulers import TrialScheduler
 import tunelight as tl
 from tests.differential.grammar import MOMENTS
 from tunelight.compat.lightning import Callback
-from tunelight.gang.orders import OrderBook, Reason
-from tunelight.messages import RESULT_KEY, Adopt, Resize
+from tunelight.gang import orders
+from tunelight.messages import RESULT_KEY, Adopt, Resize, Stop
 from tunelight.schedulers.base import GangScheduler, call_actor, tell
 from tunelight.session.session import get_session
 
@@ -78,17 +79,23 @@ class OrderToLeave(ray.tune.Callback):  # type: ignore[misc,unused-ignore]
 
     def __init__(self) -> None:
         self.told: set[str] = set()
-        self.orders = OrderBook()
+        self._made = mock.patch.object(orders, "Orders", side_effect=self._make)
+        self._made.start()
+
+    def _make(self, sweep: str, _make: Any = orders.Orders) -> Any:
+        self.orders = _make(sweep)
+        self._made.stop()
+        return self.orders
 
     def on_step_end(self, iteration: int, trials: Any, **info: Any) -> None:
         for trial in trials:
             waits = trial.status == "RUNNING" and (Path(trial.config["program"]) / "leaves-at").exists()
             if waits and trial.trial_id not in self.told:
                 self.told.add(trial.trial_id)
-                self.orders.leave(f"{trial.trainable_name}/{trial.trial_id}", Reason("told to leave"))
+                self.orders.stop(trial.trial_id, Stop("told to leave", save=True))
 
     def on_trial_recover(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        self.orders.leave(f"{trial.trainable_name}/{trial.trial_id}", None)
+        del self.orders._stops[trial.trial_id]  # else it would leave again
 
 
 class Cut(ray.tune.Callback):  # type: ignore[misc,unused-ignore]

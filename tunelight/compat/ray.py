@@ -55,7 +55,6 @@ TRAINING_ITERATION: Final = "training_iteration"
 # --- the installed version --------------------------------------------------------------------------------
 
 _ANNOUNCED: Final = "tunelight_announced"
-_KEPT: Final = "tunelight_kept"
 
 
 @functools.cache
@@ -113,34 +112,27 @@ def has_autoscaler() -> bool:
     return any(not str(kind).startswith(("local", "node_")) for kind in report.get("active_nodes") or {})
 
 
-def announce(name: str) -> None:
-    """Tell this job's driver a name, between two results of Tune's. Read in 2.43.0 and 2.60.0."""
+def announce(name: str, value: bytes) -> None:
+    """Tell this job's driver a value, between two results of Tune's. Read in 2.43.0 and 2.60.0."""
     if (store := _store()) is not None:
-        store._internal_kv_put(f"{_job()}/{name}", b"", namespace=_ANNOUNCED)
+        store._internal_kv_put(f"{_job()}/{name}", value, namespace=_ANNOUNCED)
 
 
-def announced() -> list[str]:
-    """Return what processes of this driver's job have announced since the last call. Read in 2.43.0 and 2.60.0."""
+def announced(prefix: str) -> dict[str, bytes]:
+    """Return what processes of this driver's job have announced under a prefix since the last call, by names.
+
+    Read in 2.43.0 and 2.60.0.
+    """
     if (store := _store()) is None:
-        return []
-    prefix = f"{_job()}/"
-    found = [bytes(key).decode() for key in store._internal_kv_list(prefix, namespace=_ANNOUNCED)]
-    for key in found:
+        return {}
+    prefix = f"{_job()}/{prefix}/"
+    found: dict[str, bytes] = {}
+    for key in store._internal_kv_list(prefix, namespace=_ANNOUNCED):
+        value = store._internal_kv_get(key, namespace=_ANNOUNCED)
         store._internal_kv_del(key, namespace=_ANNOUNCED)
-    return [key.removeprefix(prefix) for key in found]
-
-
-def keep_for_job(name: str, value: str) -> None:
-    """Keep a value for all processes of this job. Read in 2.43.0 and 2.60.0."""
-    if (store := _store()) is not None:
-        store._internal_kv_put(f"{_job()}/{name}", value.encode(), namespace=_KEPT)
-
-
-def kept_for_job(name: str) -> str | None:
-    """Return what a process of this job has kept; None if none has. Read in 2.43.0 and 2.60.0."""
-    store = _store()
-    value = None if store is None else store._internal_kv_get(f"{_job()}/{name}", namespace=_KEPT)
-    return None if value is None else bytes(value).decode()
+        if value is not None:
+            found[bytes(key).decode().removeprefix(prefix)] = bytes(value)
+    return found
 
 
 def _store() -> Any:

@@ -2,139 +2,160 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import ray
+from ray import cloudpickle
 from ray.exceptions import RayActorError
 
-from tunelight.compat.ray import draining_nodes, keep_for_job, kept_for_job
+from tunelight.compat.ray import announce, announced, draining_nodes
 from tunelight.gang.gang import Gang
-from tunelight.messages import WorkerError
-
-
-def name_in_orders(trial: Any) -> str:
-    """Return a Tune trial's name in orders: its Trainable's, which no other run of a sweep has, and its id."""
-    return f"{trial.trainable_name}/{trial.trial_id}"
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """Why a trial has to leave its workers."""
-
-    text: str
-    ends: bool = False
-    """True where everything ends: training that writes no checkpoint has nothing to gain by going on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Orders:
-    """What the driver has told a trial."""
-
-    leave: Reason | None = None
-    """To leave its workers with a checkpoint, and why."""
-    stop: bool = False
-    """To end, as Tune takes it for ended."""
-
-
-class OrderBook:
-    """All orders of a driver, by the names of trials (:func:`name_in_orders`). Runs on: driver."""
-
-    def __init__(self) -> None:
-        self._orders: dict[str, Orders] = {}
-
-    def leave(self, trial: str, reason: Reason | None) -> None:
-        """Tell a trial to leave its workers with a checkpoint; None: not, any more."""
-        self._give(trial, leave=reason)
-
-    def stop(self, trial: str) -> None:
-        """Tell a trial to end, so that its gang is free before its next report."""
-        self._give(trial, stop=True)
-
-    def _give(self, trial: str, **order: Any) -> None:
-        orders = self._orders[trial] = replace(self._orders.get(trial, Orders()), **order)
-        keep_for_job(f"orders/{trial}", "" if orders == Orders() else json.dumps(asdict(orders)))
-
-
-def orders_of(trial: str) -> Orders:
-    """Return the driver's orders to a trial. Runs on: trial."""
-    said = kept_for_job(f"orders/{trial}")
-    if not said:
-        return Orders()
-    data = json.loads(said)
-    return Orders(**data | {"leave": data["leave"] and Reason(**data["leave"])})
-
+from tunelight.messages import Stop, Told, WorkerError
 
 DRAINED: Final = "NodeDrained"
 """The type of the error by which a trial leaves its nodes."""
-LOOK_S: Final = 0.1
-"""How often a head asks for its driver's orders."""
-_PART: Final = 0.0125
-"""The part of its time that it waits for them at most: with a thousand heads Ray is slow, and is asked less often."""
-_MOST_S: Final = 1.0
-"""How often it asks at least: an evicted driver may have ten seconds."""
 NODES_S: Final = 2.0
-"""How often it asks for drain notices: a preemptible node has at least half a minute from its notice on."""
+"""How often Ray is asked for drain notices: a preemptible node has at least half a minute from its notice on."""
 
 
-class DrainWatch:
-    """Tells whether a trial has to leave its nodes; it asks now and then. Runs on: trial.
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A start of a trial on a gang: where it is, and how its head is reached while that waits for its ranks.
 
-    ``ordered`` returns why the driver has told it to, if it has.
+    ``number``: the report behind which it trains; ``nodes``: the hosts of the head and the workers, by the ids of
+    their nodes; ``worker``: rank 0's, which passes on to the head what it is told of start ``serial``.
+    """
+
+    trial: str
+    number: int
+    nodes: Mapping[str, str]
+    serial: int
+    worker: Any
+
+
+def announce_start(sweep: str, trial: str, number: int, gang: Gang) -> None:
+    """Let the driver of a sweep know that a trial trains on a gang. Runs on: trial."""
+    started = Started(trial, number, _nodes(gang), gang.trials, gang.workers[0])
+    announce(f"{sweep}/{gang.name}/{gang.trials}", cloudpickle.dumps(started))
+
+
+class Orders:
+    """What cannot wait for the end of a step: a stop, and to leave. Runs on: driver.
+
+    A head that waits for its ranks takes no calls, but it gets all events of rank 0, whose worker passes on what it is
+    told. So no head has to ask.
+
+    Args:
+        sweep: the name under which its heads announce starts.
+        heard: returns what they have announced since the last call, by ``gang/serial``.
+        drains: returns the nodes that Ray drains.
+        clock: seconds.
     """
 
     def __init__(
         self,
-        look: Callable[[], Mapping[str, int]] = draining_nodes,
+        sweep: str,
+        heard: Callable[[str], Mapping[str, bytes]] = announced,
+        drains: Callable[[], Collection[str]] = draining_nodes,
         clock: Callable[[], float] = time.monotonic,
-        ordered: Callable[[], Reason | None] = lambda: None,
     ) -> None:
-        self._look, self._clock, self._ordered = look, clock, ordered
-        self._next = self._next_nodes = 0.0
-        self._drained: Mapping[str, int] = {}
-        self.order: Reason | None = None
-        """The driver's."""
+        self._sweep, self._heard, self._drains, self._clock = sweep, heard, drains, clock
+        self._gangs: dict[str, Started] = {}
+        """What each gang has started last; also of gangs that are gone, until their trials have ended."""
+        self._stops: dict[str, Stop] = {}
+        self._news: list[tuple[str, int]] = []
+        self._looked = -NODES_S
 
-    def drained(self, nodes: Iterable[str]) -> list[str]:
-        """Return those of ``nodes`` that are known to be drained."""
-        now = self._clock()
-        if now >= self._next:
-            self._next = now + _MOST_S
-            try:
-                self.order = self._ordered()
-                self._next = now + min(_MOST_S, max(LOOK_S, (self._clock() - now) / _PART))
-                if now >= self._next_nodes:
-                    self._next_nodes = now + NODES_S
-                    self._drained = self._look()
-            except Exception:  # noqa: BLE001 - a cluster that does not answer is noticed elsewhere
-                return []
-        return [node for node in dict.fromkeys(nodes) if node in self._drained]
+    def starts(self) -> list[tuple[str, int]]:
+        """Return the trials that were started since the last call, and the report behind which each trains."""
+        self._hear()
+        news, self._news = self._news, []
+        return news
+
+    def stop(self, trial: str, stop: Stop) -> None:
+        """Have a trial stop or leave, also if it is started again; before its next report, where that is far."""
+        self._hear()
+        self._stops[trial] = stop
+        for started in self._gangs.values():
+            if started.trial == trial:
+                _send(started, stop)
+
+    def look(self, running: Collection[str]) -> None:
+        """Reach trials that were started again; and every two seconds those whose nodes Ray drains, which leave.
+
+        ``running``: the trials that run.
+        """
+        due = self._clock() - self._looked >= NODES_S
+        if due or not self._stops.keys().isdisjoint(running):
+            self._hear()
+        if due:
+            self._looked = self._clock()
+            self._gangs = {name: started for name, started in self._gangs.items() if started.trial in running}
+            with contextlib.suppress(Exception):  # a cluster that does not answer is noticed elsewhere
+                drains = self._drains()
+                for started in self._gangs.values():
+                    if (stop := drained(started.nodes, drains)) is not None:
+                        _send(started, stop)
+
+    def _hear(self) -> None:
+        with contextlib.suppress(Exception):  # as above
+            for name, data in self._heard(self._sweep).items():
+                started: Started = cloudpickle.loads(data)  # of a head of this job
+                self._news.append((started.trial, started.number))
+                gang, _, _ = name.partition("/")
+                if gang not in self._gangs or self._gangs[gang].serial < started.serial:
+                    self._gangs[gang] = started
+                if started.trial in self._stops:
+                    _send(started, self._stops[started.trial])
 
 
-def reason_to_leave(
-    gang: Gang, *, with_head: bool = True, ordered: Callable[[], Reason | None] = lambda: None
-) -> Callable[[], Reason | None] | None:
-    """Return a function that returns why a gang (and its head) has to leave its nodes, or None if it need not.
+def _send(started: Started, stop: Stop) -> None:
+    with contextlib.suppress(Exception):  # a worker that is gone: its successor will be announced
+        started.worker.tell.remote(started.serial, Told(stop))
 
-    ``ordered`` returns why its driver has told it to, if it has. Returns None where Ray is not connected.
+
+def drained(nodes: Mapping[str, str], drains: Collection[str]) -> Stop | None:
+    """Return the order to leave, where one of ``nodes`` (hosts by their ids) is drained; else None."""
+    found = [f"{host}#{node[:6]}" for node, host in nodes.items() if node in drains]
+    return Stop(f"Ray drains {', '.join(found)}", save=True) if found else None
+
+
+def _nodes(gang: Gang, *, with_head: bool = True) -> dict[str, str]:
+    hosts = {ray.get_runtime_context().get_node_id(): os.uname().nodename} if with_head else {}
+    return hosts | {location.node_id: location.hostname for location in gang.locations}
+
+
+def make_leave_check(
+    gang: Gang,
+    *,
+    with_head: bool = True,
+    drains: Callable[[], Collection[str]] = draining_nodes,
+    clock: Callable[[], float] = time.monotonic,
+) -> Callable[[], Stop | None] | None:
+    """Return a function that returns the order to leave, where a node of the gang (or its head) is drained; else None.
+
+    It asks Ray every two seconds, for heads whose driver does not. Returns None where Ray is not connected.
     """
     if not ray.is_initialized():
         return None
-    watch, mine = DrainWatch(ordered=ordered), ray.get_runtime_context().get_node_id()
+    asked, known = -NODES_S, frozenset[str]()
 
-    def why() -> Reason | None:
-        hosts = {mine: os.uname().nodename} if with_head else {}
-        hosts |= {location.node_id: location.hostname for location in gang.locations}
-        drained = watch.drained(hosts)
-        if watch.order is not None or not drained:
-            return watch.order
-        return Reason(f"Ray drains {', '.join(f'{hosts[node]}#{node[:6]}' for node in drained)}")
+    def check() -> Stop | None:
+        nonlocal asked, known
+        if clock() - asked >= NODES_S:
+            asked = clock()
+            try:
+                known = frozenset(drains())
+            except Exception:  # noqa: BLE001 - a cluster that does not answer is noticed elsewhere
+                known = frozenset()
+        return drained(_nodes(gang, with_head=with_head), known)
 
-    return why
+    return check
 
 
 def moved_away(error: WorkerError) -> RayActorError:

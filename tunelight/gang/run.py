@@ -13,7 +13,7 @@ from typing import Any, Final
 from tunelight.checkpoints.files import age, copy_from_trial, resume_point, where
 from tunelight.errors import CheckpointError, GangError, TrialError
 from tunelight.gang.gang import Gang
-from tunelight.gang.orders import DRAINED, LOOK_S, Orders, Reason
+from tunelight.gang.orders import DRAINED
 from tunelight.gang.watch import SlowRanks
 from tunelight.messages import (
     Adopt,
@@ -31,6 +31,7 @@ from tunelight.messages import (
     Slow,
     Stop,
     Text,
+    Told,
     WorkerError,
     Wrote,
 )
@@ -38,6 +39,9 @@ from tunelight.policies import COOLDOWN_S, FailurePolicy, FailureTally
 from tunelight.session.task import Start, Task
 
 Keep = Callable[[CheckpointInfo], object]
+
+_LOOK_S: Final = 1.0
+"""How often a run looks whether it has to leave its nodes."""
 
 
 class ResilientRun:
@@ -96,10 +100,10 @@ class ResilientRun:
         self._slow = SlowRanks()
         self._say, self._keep, self._saved, self._fresh = say, keep, saved, fresh
         self._newest = newest or (lambda _: self.resume)
-        self._leave: Callable[[], Reason | None] = lambda: None
-        self._orders: Callable[[], Orders] = Orders
-        self._stops = False
-        """Whether the ranks were ordered to end."""
+        self._leave: Callable[[], Stop | None] = lambda: None
+        self._on_start: Callable[[], object] = lambda: None
+        self._told: Stop | None = None
+        """What the driver has told: to leave, or to end."""
         self._sleep, self._clock = sleep, clock
         self._phase: Training | Leaving | Failed | Over = Training()
         self._queue: deque[Report | Text] = deque()
@@ -111,18 +115,18 @@ class ResilientRun:
     def start(
         self,
         gang: Gang,
-        leave: Callable[[], Reason | None] | None = None,
-        orders: Callable[[], Orders] = Orders,
+        leave: Callable[[], Stop | None] | None = None,
+        started: Callable[[], object] = lambda: None,
     ) -> None:
         """Start training on a gang, formed or not yet, which the caller closes.
 
-        ``leave`` is called now and then; it returns why training has to leave its nodes, if it has to. Training then
-        ends with its next step or report, a checkpoint and an error of type ``DRAINED``, to restart elsewhere.
-        ``orders`` is called after it; it returns what the driver has told the trial.
+        ``leave`` is called now and then; it returns the order to leave the nodes, if there is one, as the driver may
+        also give. Training then ends with its next step or report, a checkpoint and an error of type ``DRAINED``, to
+        restart elsewhere. ``started`` is called at each start of the ranks.
         Raises: TrialError when the gang cannot be formed, or has to leave its nodes.
         """
-        self._orders, self._stops = orders, False
         self.gang, self.started, self._leave = gang, True, leave or (lambda: None)
+        self._on_start, self._told = started, None
         self._phase, self._failures, self._met_at = Training(), FailureTally(self._policy), None
         self._queue = deque()
         self.base = self.resume
@@ -168,7 +172,9 @@ class ResilientRun:
         """
         if self.waits or not self.started or not isinstance(self._phase, Training):
             return False
-        arrived = next((one for one in (*self._queue, *self.gang.arrived) if not isinstance(one, Wrote | Slow)), None)
+        arrived = next(
+            (one for one in (*self._queue, *self.gang.arrived) if not isinstance(one, Wrote | Slow | Told)), None
+        )
         if isinstance(arrived, Report):
             return arrived.number > self.number
         return isinstance(arrived, Ended) and self.gang.ends_well(limit_s)
@@ -206,26 +212,28 @@ class ResilientRun:
         self._raise_failure()
         end = math.inf if timeout_s is None else self._clock() + timeout_s
         while True:
-            if isinstance(self._phase, Training) and self.training and (why := self._leave()) is not None:
+            if isinstance(self._phase, Training) and self.training and (why := self._why_to_leave()) is not None:
                 if self._movable:
                     self._order_to_leave("moved", why)
                 elif why.ends:
                     self._phase = Failed(drained(why))
-            if isinstance(self._phase, Training) and self.training:
-                self._obey(self._orders())
-            event = self.gang.next_event(max(0.0, min(LOOK_S, end - self._clock())))
+            event = self.gang.next_event(max(0.0, min(_LOOK_S, end - self._clock())))
             if event is not None:
                 self._note(event)
                 return event
             if not self.gang.running or self._clock() >= end:
                 return None
 
-    def _obey(self, orders: Orders) -> None:
-        """Have the ranks end where the driver has told the trial to."""
-        if orders.stop and not self._stops:
-            self._stops = True
-            self.gang.answer(Stop("stopped"))
-            self.gang.hurry()
+    def _why_to_leave(self) -> Stop | None:
+        return self._told if self._told is not None and self._told.save else self._leave()
+
+    def _obey(self, stop: Stop) -> None:
+        """Have the ranks end where the driver says so; or note that they have to leave."""
+        if self._told is None or self._told.save:
+            self._told = stop
+            if not stop.save:
+                self.gang.answer(stop)
+                self.gang.hurry()
 
     def _note(self, event: Event) -> None:
         """Note what an event brings, as it comes from the gang."""
@@ -234,6 +242,8 @@ class ResilientRun:
             if isinstance(event, Saved):
                 self._saved(event.checkpoint)
             self._keep(event.checkpoint)
+        if isinstance(event, Told):
+            self._obey(event.stop)
         if isinstance(event, Wrote) and event.note is not None:
             self._say(event.note)
         if isinstance(event, Slow) and (note := self._slow.note(event, self.gang)) is not None:
@@ -268,7 +278,7 @@ class ResilientRun:
 
     def _start(self) -> None:
         """Start training, again if need be; the run has failed where that cannot be."""
-        if (why := self._leave()) is not None:
+        if (why := self._why_to_leave()) is not None:
             self._phase = Failed(drained(why))
             return
         try:
@@ -289,6 +299,7 @@ class ResilientRun:
         until = None if start.until is None else max(start.until, self.number + 1)
         self._read = start.resume
         gang.start(self._task, self._fresh(replace(start, until=until)))
+        self._on_start()
 
     def _fail(self, error: WorkerError) -> None:
         """End a start in which a rank has failed; restart, or fail."""
@@ -356,7 +367,7 @@ class ResilientRun:
         cooled = self._met_at is None or self._clock() - self._met_at >= COOLDOWN_S
         return gang.size < gang.spec.wanted and cooled and gang.ready() > 0
 
-    def _order_to_leave(self, reason: str, why: Reason | None) -> None:
+    def _order_to_leave(self, reason: str, why: Stop | None) -> None:
         assert isinstance(self._phase, Training)  # _movable
         self._phase = Leaving(self.gang.answer(Stop(reason, save=True)), why, self._phase)
         self.gang.hurry()
@@ -374,13 +385,13 @@ class ResilientRun:
         elif saved.refused:
             self._phase = leaving.training.refused(self._clock())
             if leaving.training.pause_s == COOLDOWN_S:
-                stays = "keeps its size" if why is None else f"stays where it is although {why.text}"
+                stays = "keeps its size" if why is None else f"stays where it is although {why.reason}"
                 self._say(f"{stays} for now: its checkpoint could not be written. That is tried again")
         elif why is not None and why.ends:
             self._phase = Failed(drained(why))
         else:
             self._phase = Training(math.inf)
-            stays = f"keeps its {self.gang.size} workers" if why is None else f"stays where it is although {why.text}"
+            stays = f"keeps its {self.gang.size} workers" if why is None else f"stays where it is although {why.reason}"
             self._say(f"{stays}: its training code writes no checkpoints")
             if why is None:
                 self.gang.want(self.gang.size)
@@ -439,9 +450,9 @@ class ResilientRun:
         return None if info is None else "disk"
 
 
-def drained(why: Reason) -> WorkerError:
+def drained(why: Stop) -> WorkerError:
     """Return the error by which a trial leaves its nodes."""
-    return WorkerError(-1, os.uname().nodename, DRAINED, why.text, "", cause="preempted")
+    return WorkerError(-1, os.uname().nodename, DRAINED, why.reason, "", cause="preempted")
 
 
 def head_error(error: Exception) -> WorkerError:
@@ -476,7 +487,7 @@ class Leaving:
 
     serial: int
     """The serial of that order, which its answer carries."""
-    why: Reason | None
+    why: Stop | None
     """Why they have to leave their nodes; None where they start again on another number of workers."""
     training: Training
     """The phase to return to where they write no checkpoint."""

@@ -42,7 +42,18 @@ from tunelight.gang.watch import Collective, Sign, latest, sign_of
 from tunelight.machine.metadata import ensure_entry_points
 from tunelight.machine.processes import collector_resting
 from tunelight.machine.versions import installed
-from tunelight.messages import CACHE_VARIABLE, GOES_ON, Continue, Decision, Ended, Event, Place, Report, WorkerError
+from tunelight.messages import (
+    CACHE_VARIABLE,
+    GOES_ON,
+    Continue,
+    Decision,
+    Ended,
+    Event,
+    Place,
+    Report,
+    Told,
+    WorkerError,
+)
 from tunelight.session import session as sessions
 from tunelight.session.mailbox import Mailbox
 from tunelight.session.shared import MadeByRankZero
@@ -269,6 +280,10 @@ class GangWorker:
     def answer(self, serial: int, decision: Decision) -> None:
         """Give a decision to trial ``serial``. Runs on: rank 0; for Adopt and Hurry, every rank."""
         self._box(serial).mailbox.put(decision)
+
+    def tell(self, serial: int, told: Told) -> None:
+        """Pass on to the head of trial ``serial`` what its driver tells it. Runs on: rank 0."""
+        self._box(serial).events.put(told)
 
     def abort(self, serial: int, reason: str) -> None:
         """Cancel trial ``serial``, which ends where it next waits or reports."""

@@ -63,8 +63,7 @@ class RecordCallback(Callback):
         budget_s: the sweep's time budget in seconds, from now on, to tell its end from an interruption.
         complete: tells whether no trial is left to be made; a sweep that ends without one has finished.
         ended_by: returns why the sweep is ended early; None: it is not.
-        announced: returns the starts whose workers have met since the last call, as ``trial/report``: the trial's id,
-            and the number of the report after which it starts.
+        announced: returns the trials that were started since the last call, and the report behind which each trains.
         lease: the driver's; nothing is written once another host has taken it.
         clock: seconds since the epoch.
         sweep: facts of the sweep for readers of the record: ``metric`` and ``mode`` at least.
@@ -85,7 +84,7 @@ class RecordCallback(Callback):
         budget_s: float | None = None,
         complete: Callable[[], bool] = lambda: True,
         ended_by: Callable[[], str | None] = lambda: None,
-        announced: Callable[[], Iterable[str]] = tuple,
+        announced: Callable[[], Iterable[tuple[str, int]]] = tuple,
         lease: Lease | None = None,
         clock: Callable[[], float] = time.time,
         **sweep: Any,
@@ -210,10 +209,6 @@ class RecordCallback(Callback):
         reason = None if self._scheduler is None else self._scheduler.reason(trial_id)
         return {} if reason is None else {"why": reason}
 
-    def setup(self, *args: Any, **info: Any) -> None:
-        """Forget what an earlier sweep of this process has left unheard. Called by Tune before the first step."""
-        self._announced()
-
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
         """Record new trials. Called by Tune at the start of each step of its loop."""
         if self._lease is not None:
@@ -233,9 +228,8 @@ class RecordCallback(Callback):
         if not starting or abs(self._clock() - self._asked) < _ASK_S:
             return
         self._asked = self._clock()
-        for name in self._announced():
-            trial, _, number = name.rpartition("/")
-            if trial in starting and int(number) >= self._heard(trial):
+        for trial, number in self._announced():
+            if trial in starting and number >= self._heard(trial):
                 self._write("training", trial=trial)
 
     def _heard(self, trial_id: str) -> int:

@@ -21,7 +21,7 @@ from tunelight import errors, stores
 from tunelight.cluster.connect import at_once, check_ray, connected, step_of, tune_environment, waits_for
 from tunelight.cluster.local import env_of_workers
 from tunelight.compat.lightning import decide
-from tunelight.compat.ray import announced, check_version
+from tunelight.compat.ray import check_version
 from tunelight.errors import (
     PreemptedError,
     StorageError,
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from ray.tune.search import Searcher
 
     from tunelight.cluster.gcs_watch import GcsWatch
+    from tunelight.gang.orders import Orders
     from tunelight.reporting import Steps
     from tunelight.schedulers.base import GangScheduler
     from tunelight.searchers import Repetitions, ResumeState, SweepSearch
@@ -295,6 +296,7 @@ def _tune(
     """Run the sweep on Ray Tune, which records it in the sweep's folder."""
     from ray import tune
 
+    from tunelight.gang.orders import Orders
     from tunelight.gang.parcel import Code
     from tunelight.gang.seat import sweep_seats
     from tunelight.schedulers.choose import judged_by
@@ -331,12 +333,13 @@ def _tune(
         admit=scheduler.admits,
         longest=scheduler.longest,
     )
-    parts = _parts(sweep, search, control, watch, datasets, steps=steps)
+    name = f"{default_name(settings)}-{secrets.token_hex(3)}"  # two sweeps may run at once
+    parts = _parts(sweep, search, control, watch, datasets, orders=Orders(name), steps=steps)
     settling = SettlingCallback(search.is_finished, lambda: control.signals.received is not None)
     with tune_environment(settings.verbose), parts as (wrapped, callbacks):
         try:
             tune.run(
-                make_trainable(spec, f"{default_name(settings)}-{secrets.token_hex(3)}"),  # two sweeps may run at once
+                make_trainable(spec, name),
                 name=folder.name,
                 storage_path=str(folder.parent.absolute()),
                 storage_filesystem=for_tune(folder.parent),
@@ -365,6 +368,7 @@ def _parts(
     watch: GcsWatch,
     datasets: DatasetHandle | None,
     *,
+    orders: Orders,
     steps: Steps | None = None,
 ) -> Iterator[tuple[Any, list[Any]]]:
     """Return the scheduler and the callbacks that Tune gets, the record's first, and close them at the end."""
@@ -396,7 +400,7 @@ def _parts(
         budget_s=settings.budget_s,
         complete=lambda: search.complete,
         ended_by=lambda: control.ends,
-        announced=announced,
+        announced=orders.starts,
         lease=sweep.lease,
         run={**sweep.sweep_file["run"], "versions": sweep.sweep_file["versions"]},
     )
@@ -420,6 +424,7 @@ def _parts(
         sweep.scheduler,
         sweep.space,
         control,
+        orders=orders,
         sweep_file=sweep.sweep_file,
         shown=shown,
         answered=sweep.upload,

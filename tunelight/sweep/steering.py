@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import signal
 import time
@@ -14,9 +13,9 @@ from ray.tune import Callback
 from tunelight.checkpoints.files import copy_from_trial
 from tunelight.compat.ray import add_trial, put_aside
 from tunelight.errors import CheckpointError, SettingsError, StorageError, TunelightError, unknown
-from tunelight.gang.orders import OrderBook, Reason, name_in_orders
+from tunelight.gang.orders import Orders
 from tunelight.machine.signals import grace_s
-from tunelight.messages import LEAVES, CheckpointInfo
+from tunelight.messages import LEAVES, CheckpointInfo, Stop
 from tunelight.record import (
     PENDING,
     RUNNING,
@@ -42,7 +41,7 @@ _LOOK_S: Final = 0.05
 """Seconds between two looks for commands."""
 _CHANGEABLE: Final = ("max_concurrent", "num_samples")
 """The settings that may change while a sweep runs."""
-_ENDS: Final = Reason(f"{LEAVES}: the sweep was told to end (SIGTERM)", ends=True)
+_ENDS: Final = Stop(f"{LEAVES}: the sweep was told to end (SIGTERM)", save=True, ends=True)
 
 
 class Shows(Protocol):
@@ -62,7 +61,7 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
 
     Args:
         record: the callback that writes the record; it must come before this one in the list of callbacks.
-        search, scheduler, space, control: those of the sweep.
+        search, scheduler, space, control, orders: those of the sweep.
         sweep_file: the sweep's settings, which a resumed sweep takes over.
         shown: the live table.
         answered: called once commands were answered.
@@ -77,6 +76,7 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
         space: SearchSpace,
         control: SweepControl,
         *,
+        orders: Orders,
         sweep_file: Mapping[str, Any],
         shown: Shows,
         answered: Callable[[], None] = lambda: None,
@@ -89,7 +89,7 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
         self._commands = CommandReader(record.folder, driver_of(record.folder))  # this process has taken the sweep
         self.scheduler = SweepScheduler(scheduler, ends_at=search.ends_at, has_room=search.has_room, note=record.note)
         """That of Tune's controller."""
-        self._orders = OrderBook()
+        self._orders = orders
         self._answered = answered
         self._clock, self._looked = clock, 0.0
         self._grace_s = grace_s()
@@ -111,6 +111,7 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
             return
         self._looked = self._clock()
         self._carry_out_all(trials)
+        self._orders.look({trial.trial_id for trial in trials if trial.status == RUNNING})
         if self._control.signals.received is signal.SIGTERM and self._grace_s:
             self._end(trials)
 
@@ -124,9 +125,8 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
             if trial.status == PENDING and put_aside(controller, trial):
                 continue
             if trial.status in (PENDING, RUNNING) and trial.trial_id not in self._leaving:
-                with contextlib.suppress(Exception):  # Ray is busy or gone, which is noticed elsewhere
-                    self._orders.leave(name_in_orders(trial), _ENDS)
-                    self._leaving.add(trial.trial_id)
+                self._orders.stop(trial.trial_id, _ENDS)
+                self._leaving.add(trial.trial_id)
         if self._looked >= self._ends_at or not any(trial.status == RUNNING for trial in trials):
             controller.request_stop_experiment()
 
@@ -159,8 +159,7 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
             return "the sweep is stopped by command; resume it to go on"
         trial = self._living(command, trials)
         self._record.stop(trial.trial_id)
-        with contextlib.suppress(Exception):  # Ray is busy: the trial ends with its next report
-            self._orders.stop(name_in_orders(trial))
+        self._orders.stop(trial.trial_id, Stop())
         self.scheduler.controller.stop_trial(trial)
         return "stopped by command"
 

@@ -18,13 +18,12 @@ from tunelight.compat.ray import (
     RESULT_DUPLICATE,
     SHOULD_CHECKPOINT,
     TRAINING_ITERATION,
-    announce,
     nothing_saved,
     passed_to_head,
 )
 from tunelight.errors import GangError, TrialError
 from tunelight.gang.gang import Gang
-from tunelight.gang.orders import DRAINED, Orders, Reason, moved_away, orders_of, reason_to_leave
+from tunelight.gang.orders import DRAINED, announce_start, make_leave_check, moved_away
 from tunelight.gang.parcel import with_parameters
 from tunelight.gang.run import head_error
 from tunelight.machine.processes import collector_resting
@@ -90,25 +89,13 @@ class GangTrainable(Trainable):
         """Take another trial. Always returns True: errors are raised by ``step``, where Tune can handle them."""
         self._finish()
         self._trial, self._pausable = self._new_trial(new_config), True
-        self._leave = reason_to_leave(self._gang, ordered=self._ordered)  # what the last trial was told is not its
         return True
 
     def _take_gang(self) -> None:
         self._gang = Gang(self.spec.gang, ray.util.get_current_placement_group())
-        self._leave = reason_to_leave(self._gang, ordered=self._ordered)
-
-    def _ordered(self) -> Reason | None:
-        if self.spec.soft_errors:
-            self._orders = orders_of(self._in_orders)
-        return self._orders.leave
-
-    @property
-    def _in_orders(self) -> str:
-        """Its name in orders."""
-        return f"{type(self).__name__}/{self._trial.id}"
+        self._leave = None if self.spec.soft_errors else make_leave_check(self._gang)  # a driver of tunelight's tells
 
     def _new_trial(self, config: dict[str, Any]) -> Trial:
-        self._orders = Orders()
         return Trial(self.spec, self.trial_id, self._trial_dir(), config, **passed_to_head(self._storage))
 
     def _trial_dir(self) -> Path:
@@ -269,10 +256,12 @@ class GangTrainable(Trainable):
         if self._gang.unfit is not None:
             trial.say(f"a worker is replaced: {self._gang.unfit}")
         self._gang_log.begin()
-        trial.run.start(self._gang, self._leave, lambda: self._orders)
-        if self.spec.soft_errors:  # a driver of tunelight's listens
+        trial.run.start(self._gang, self._leave, self._announce)
+
+    def _announce(self) -> None:
+        if self.spec.soft_errors and ray.is_initialized():  # a driver of tunelight's listens
             with suppress(Exception):
-                announce(f"{self.trial_id}/{trial.run.number}")
+                announce_start(type(self).__name__, self.trial_id, self._trial.run.number, self._gang)
 
     def _next_result(self) -> dict[str, Any]:
         run = self._trial.run

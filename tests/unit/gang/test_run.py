@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
+import cloudpickle
 import pytest
 
 from tests.kit.recording import Clock
 from tunelight.errors import GangError, TrialError
 from tunelight.extras.standalone.driver import _listen
 from tunelight.gang import orders
-from tunelight.gang.orders import DRAINED, LOOK_S, NODES_S, DrainWatch, OrderBook, Orders, Reason, orders_of
+from tunelight.gang.orders import DRAINED, NODES_S, Orders, Started, make_leave_check
 from tunelight.gang.run import ResilientRun
 from tunelight.gang.spec import GangSpec
 from tunelight.messages import (
@@ -27,6 +29,7 @@ from tunelight.messages import (
     Report,
     Saved,
     Stop,
+    Told,
     WorkerError,
 )
 from tunelight.policies import COOLDOWN_S, FailurePolicy
@@ -325,9 +328,8 @@ def test_an_offer_that_no_store_takes_is_told() -> None:
 
 
 def test_a_trial_that_tune_has_ended_ends_at_once() -> None:
-    gang = ScriptedGang([report(1), report(2), Ended(0, stopped=True)])
-    run, *_ = play(gang, start=False)
-    run.start(gang, None, lambda: Orders(stop=True))  # type: ignore[arg-type]
+    gang = ScriptedGang([report(1), Told(Stop()), Told(Stop()), report(2), Ended(0, stopped=True)])
+    run, *_ = play(gang)
     numbers(run)
     assert gang.answers == [Stop("stopped")]
     assert gang.hurried == 1
@@ -336,62 +338,108 @@ def test_a_trial_that_tune_has_ended_ends_at_once() -> None:
 # --- nodes that are to be taken away: who is told, how often that is asked, and what a run does about it
 
 
-def test_a_trials_own_nodes_concern_it_an_order_comes_first_and_no_answer_of_ray_is_no_notice(
+def test_a_head_without_a_driver_of_tunelights_asks_ray_every_two_seconds_for_its_own_nodes(
     monkeypatch: pytest.MonkeyPatch,
-):
-    watch = DrainWatch(lambda: {"b": 0, "c": 7}, lambda: 0.0)
-    assert watch.drained(["a", "b", "b"]) == ["b"]
-    assert watch.drained(["a"]) == []
-    order = Reason("the sweep was told to end", ends=True)
-    watch = DrainWatch(lambda: {"a": 0}, lambda: 0.0, lambda: order)
-    assert watch.drained(["a"]) == ["a"]
-    assert watch.order == order
+) -> None:
+    monkeypatch.setattr(orders.ray, "is_initialized", lambda: True)
+    gang: Any = SimpleNamespace(locations=[SimpleNamespace(node_id=node, hostname="host") for node in "abb"])
+    answers: list[Any] = [{"c": 7}, {"b": 0, "c": 7}, RuntimeError("no GCS")]
+    asked = list[float]()
 
-    def broken() -> dict[str, int]:
-        raise RuntimeError("no GCS")
+    def drains() -> Any:
+        asked.append(clock.now)
+        if isinstance(answer := answers.pop(0), Exception):
+            raise answer
+        return answer
 
-    assert DrainWatch(broken).drained(["a"]) == []
-
-
-def test_ray_is_asked_for_nodes_every_two_seconds_for_orders_ten_times_a_second_and_less_where_it_is_slow():
-    asked: list[str] = []
-    now = [0.0]
-    watch = DrainWatch(lambda: asked.append("nodes") or {}, lambda: now[0], lambda: asked.append("order"))  # type: ignore[func-returns-value]
-    for now[0] in (0.0, LOOK_S / 2, LOOK_S, LOOK_S * 1.5, NODES_S):
-        watch.drained(["a"])
-    assert asked == ["order", "nodes", "order", "order", "nodes"]
-    now[0], slow = 0.0, list[float]()
-
-    def ordered() -> None:
-        slow.append(now[0])
-        now[0] += 0.01
-
-    watch = DrainWatch(dict, lambda: now[0], ordered)
-    while now[0] < 1.0:
-        watch.drained(["a"])
-        now[0] += 0.05
-    assert 2 <= len(slow) <= 3
+    clock = Clock(0.0)
+    check = make_leave_check(gang, with_head=False, drains=drains, clock=clock)
+    assert check is not None
+    found = []
+    for clock.now in (0.0, NODES_S / 2, NODES_S, NODES_S * 1.5, 2 * NODES_S):
+        found.append(check())
+    leave = Stop("Ray drains host#b", save=True)
+    assert found == [None, None, leave, leave, None]
+    assert asked == [0.0, NODES_S, 2 * NODES_S]
 
 
-def test_an_order_is_read_as_it_was_given(monkeypatch: pytest.MonkeyPatch):
-    kept: dict[str, str] = {}
-    monkeypatch.setattr(orders, "keep_for_job", kept.__setitem__)
-    monkeypatch.setattr(orders, "kept_for_job", kept.get)
-    book = OrderBook()
-    assert orders_of("gang/1") == Orders()
-    for reason in (Reason("leaves", ends=True), None):
-        book.leave("gang/1", reason)
-        assert orders_of("gang/1") == Orders(reason)
-    book.leave("gang/1", Reason("leaves"))
-    book.stop("gang/1")
-    assert orders_of("gang/1") == Orders(Reason("leaves"), stop=True)
-    assert orders_of("gang/2") == Orders()
+class Relay:
+    """Rank 0's worker, as a driver gets it."""
+
+    told: ClassVar[list[tuple[str, int, Stop]]] = []
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.tell = self
+
+    def remote(self, serial: int, told: Told) -> None:
+        if self.name == "gone":
+            raise ValueError("the worker is gone")
+        self.told.append((self.name, serial, told.stop))
+
+
+class Sweep:
+    """A driver's orders, and what its heads announce."""
+
+    def __init__(self) -> None:
+        Relay.told = []
+        self.clock, self.drains, self.said = Clock(0.0), dict[str, int](), dict[str, bytes]()
+        self.orders = Orders("sweep", self._heard, lambda: self.drains, self.clock)
+
+    def _heard(self, sweep: str) -> dict[str, bytes]:
+        said, self.said = self.said, {}
+        return said
+
+    def start(self, trial: str, gang: str, serial: int, *nodes: str, number: int = 0, worker: str = "") -> None:
+        started = Started(trial, number, dict.fromkeys(nodes, "host"), serial, Relay(worker or gang))
+        self.said[f"{gang}/{serial}"] = cloudpickle.dumps(started)
+
+    @property
+    def told(self) -> list[tuple[str, int, Stop]]:
+        told, Relay.told = Relay.told, []
+        return told
+
+
+def test_a_stop_reaches_each_start_of_its_trial_whose_gang_may_be_another_by_then() -> None:
+    sweep, stop = Sweep(), Stop()
+    sweep.start("0", "gang", 1)
+    sweep.start("1", "other", 1, number=3)
+    assert sweep.orders.starts() == [("0", 0), ("1", 3)]
+    sweep.start("0", "gang", 2)
+    sweep.orders.stop("0", stop)
+    sweep.orders.stop("2", stop)  # it has not started
+    assert sweep.told == [("gang", 2, stop)]
+    sweep.orders.look({"0", "1", "2"})
+    assert sweep.told == []
+    sweep.start("0", "third", 1, worker="gone")
+    sweep.start("2", "gang", 3)
+    sweep.orders.look({"0", "1", "2"})
+    assert sweep.told == [("gang", 3, stop)]
+    assert sweep.orders.starts() == [("0", 0), ("0", 0), ("2", 0)]
+    sweep.start("3", "gang", 4)
+    sweep.orders.look({"3"})  # nothing is left to be told: it is not asked at each look
+    assert sweep.said
+
+
+def test_trials_leave_nodes_that_ray_drains_which_is_asked_every_two_seconds() -> None:
+    sweep = Sweep()
+    sweep.start("0", "gang", 1, "a", "b")
+    sweep.start("1", "other", 1, "a", "c")
+    sweep.drains = {"c": 0, "d": 0}
+    sweep.orders.look({"0", "1"})
+    assert sweep.told == [("other", 1, Stop("Ray drains host#c", save=True))]
+    sweep.drains, sweep.clock.now = {"a": 0}, NODES_S / 2
+    sweep.orders.look({"0", "1"})
+    assert sweep.told == []
+    sweep.clock.now = NODES_S
+    sweep.orders.look({"0"})
+    assert sweep.told == [("gang", 1, Stop("Ray drains host#a", save=True))]
 
 
 @pytest.mark.parametrize("at_once", [False, True])
 def test_what_stays_because_it_writes_no_checkpoint_leaves_once_everything_ends(at_once: bool) -> None:
     gang = ScriptedGang([report(1, saved=False), Saved(None, 1), report(2, saved=False), report(3, saved=False)])
-    drains, ends = Reason("Ray drains host#abcdef"), Reason("all ends", ends=True)
+    drains, ends = Stop("Ray drains host#abcdef", save=True), Stop("all ends", save=True, ends=True)
     notices = [None, ends if at_once else drains]  # the last one stays
     run, _, said = play(gang, leave=lambda: notices.pop(0) if len(notices) > 1 else notices[0])
     assert isinstance(run.next_event(), Report)
@@ -408,5 +456,5 @@ def test_what_stays_because_it_writes_no_checkpoint_leaves_once_everything_ends(
 def test_nothing_starts_on_a_warm_gang_whose_node_is_drained():
     gang = ScriptedGang([report(1), Ended(0)])
     with pytest.raises(TrialError, match="Ray drains"):
-        play(gang, leave=lambda: Reason("Ray drains host#abcdef"))
+        play(gang, leave=lambda: Stop("Ray drains host#abcdef", save=True))
     assert gang.starts == []

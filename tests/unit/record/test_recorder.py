@@ -218,13 +218,13 @@ def test_seconds_of_a_pause_and_those_between_two_drivers_are_nobodys_and_what_w
 
 
 def test_a_trial_is_starting_until_its_head_announces_that_its_workers_have_met(tmp_path):
-    told: list[str] = []
+    told: list[tuple[str, int]] = []
     sweep = Sweep(tmp_path, announced=lambda: [told.pop() for _ in list(told)])
     first, second = sweep.add(), sweep.add()
     sweep.start(first)
     sweep.start(second)
     assert [trial.starting for trial in sweep.state.trials.values()] == [True, True]
-    told += ["00000/0", "nobody/0"]
+    told += [("00000", 0), ("nobody", 0)]
     sweep.step()
     assert [trial.starting for trial in sweep.state.trials.values()] == [False, True]
     sweep.report(second, 1, 0.5)  # a report says it as well
@@ -236,7 +236,7 @@ def test_a_trial_is_starting_until_its_head_announces_that_its_workers_have_met(
     sweep.pause(second)
     sweep.start(second)
     sweep.clock.now += 10
-    told += ["00001/0"]  # of its earlier start
+    told += [("00001", 0)]  # of its earlier start
     sweep.step()
     assert sweep.state.trials["00001"].starting
     sweep.callback.close()

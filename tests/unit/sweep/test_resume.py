@@ -17,6 +17,7 @@ from tests.kit.recording import Sweep, Writer
 from tests.unit.sweep.test_reproduce import StoppedBeforeRayError, stop_before_ray
 from tunelight.errors import ImportPathError, SettingsError, SpaceError, StorageError
 from tunelight.extras.reproduce import reproduce
+from tunelight.gang.orders import Orders
 from tunelight.record import Record, read_sweep_file, write_sweep_file
 from tunelight.resources import reserve
 from tunelight.searchers import Repetitions, SweepSearch
@@ -203,7 +204,7 @@ class Driver:
             search._make = lambda trial_id, config: SimpleNamespace(
                 trial_id=trial_id, config=config, path=None, status="PENDING", run_metadata=SimpleNamespace()
             )  # Tune's own needs a trainable
-            with sweeps._parts(sweep, search, control, None, None) as (_, (record, *_)):  # type: ignore[arg-type]
+            with sweeps._parts(sweep, search, control, None, None, orders=Orders("sweep")) as (_, (record, *_)):  # type: ignore[arg-type]
                 made: list[Any] = []
                 for _ in sweep.start.resumed:
                     search.next_trial()

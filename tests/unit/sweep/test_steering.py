@@ -18,6 +18,7 @@ import tunelight as tl
 from tests.kit.recording import Sweep
 from tunelight.errors import CommandError
 from tunelight.extras.attach import send
+from tunelight.gang.orders import Orders
 from tunelight.record import leased, read_sweep_file
 from tunelight.record.lease import COMMANDS_FILE
 from tunelight.schedulers import GangScheduler
@@ -40,7 +41,7 @@ class Driver:
         self.shown, self.now = mock.Mock(), 100.0
         self.steering = Steering(
             self.sweep.callback, self.search, adapted(scheduler or FIFOScheduler()), self.space, self.control,
-            sweep_file={"num_samples": 4, **more},
+            orders=Orders("gang", lambda _: {}, dict, lambda: self.now), sweep_file={"num_samples": 4, **more},
             shown=self.shown, clock=lambda: self.now,
         )  # fmt: skip
         self.control.begin(self.sweep.callback, None)

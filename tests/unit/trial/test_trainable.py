@@ -20,7 +20,6 @@ from tests.kit.waiting import until
 from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import CheckpointError, GangError, SettingsError
 from tunelight.extras.plain_tune import gang_trainable
-from tunelight.gang.orders import Reason
 from tunelight.messages import RESULT_KEY, Resize, Stop
 from tunelight.policies import FailurePolicy
 from tunelight.resources import reserve
@@ -336,18 +335,18 @@ class Drained:
 
     between: list[int]
 
-    def __call__(self) -> Reason | None:
+    def __call__(self) -> Stop | None:
         deadline = time.monotonic() + 0.3
         while not self.between and time.monotonic() < deadline:
             time.sleep(0.005)
-        return Reason("Ray drains host#abcdef") if self.between else None
+        return Stop("Ray drains host#abcdef", save=True) if self.between else None
 
 
 def test_a_save_while_the_ranks_leave_a_drained_node_does_not_end_the_trial(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Drained.between = []
-    monkeypatch.setattr(trainable, "reason_to_leave", lambda gang, ordered: Drained())
+    monkeypatch.setattr(trainable, "make_leave_check", lambda gang: Drained())
     one = make(leaving)
     numbers = [one.step()["training_iteration"] for _ in range(4)]
     target = save(one, tmp_path)  # plain Tune does, every so often

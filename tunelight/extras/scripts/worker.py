@@ -90,7 +90,7 @@ def _passed_on(name: str) -> Callable[..., Any]:
     return call
 
 
-for _name in ("locate", "host", "join", "leave", "poll", "collectives", "answer", "abort", "writes"):
+for _name in ("locate", "host", "join", "leave", "poll", "collectives", "answer", "tell", "abort", "writes"):
     setattr(ScriptWorker, _name, _passed_on(_name))
 
 

@@ -31,7 +31,7 @@ from tunelight.extras.standalone.cell import shown
 from tunelight.extras.standalone.pool import Held, pool
 from tunelight.extras.standalone.transfer import Files, read
 from tunelight.gang.gang import Gang
-from tunelight.gang.orders import DRAINED, Reason, reason_to_leave
+from tunelight.gang.orders import DRAINED, make_leave_check
 from tunelight.gang.parcel import Packed, arrives, unpack
 from tunelight.gang.placement import current_group
 from tunelight.gang.run import ResilientRun
@@ -39,7 +39,7 @@ from tunelight.gang.spec import GangSpec, passed_on
 from tunelight.lightning.launcher import give_back, hold
 from tunelight.lightning.strategies.base import Workers
 from tunelight.machine.processes import is_terminal, write
-from tunelight.messages import CheckpointInfo, Continue, Report, Terminal, Text
+from tunelight.messages import CheckpointInfo, Continue, Report, Stop, Terminal, Text
 from tunelight.resources import Reservation, check_devices
 from tunelight.session.task import Home, Start, Task
 
@@ -246,7 +246,7 @@ class DriverLauncher(_Launcher):
             fresh=with_run,
         )
         while True:
-            leave = None if reporter or run is None else reason_to_leave(held.gang, with_head=False)
+            leave = None if reporter or run is None else make_leave_check(held.gang, with_head=False)
             try:
                 with without_hints_on_deaths():
                     return self._finished(steady, held, leave, reporter, folder)
@@ -261,7 +261,7 @@ class DriverLauncher(_Launcher):
         self,
         steady: ResilientRun,
         held: Held,
-        leave: Callable[[], Reason | None] | None,
+        leave: Callable[[], Stop | None] | None,
         reporter: TrialReporter | None,
         folder: Path,
     ) -> dict[int, Any]:
