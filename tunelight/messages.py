@@ -53,7 +53,7 @@ class Report:
     step: int | None = None
     timestamp: float = field(default_factory=time.time)
     checkpoint: CheckpointInfo | None = None
-    """The checkpoint of this report, if it is finished already; else a :class:`Wrote` follows."""
+    """The checkpoint of this report, if it is finished already; else a :class:`Saved` follows."""
     notes: tuple[str, ...] = ()
     """Warnings for the person who runs the sweep, each given once."""
     seconds: float = 0.0
@@ -67,20 +67,13 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """The answer to :class:`Save`: a checkpoint, or None where none could be written."""
+    """The end of writing a checkpoint, in the background or as an answer: it is finished, or None could be written."""
 
     checkpoint: CheckpointInfo | None
     answers: int = 0
-    """The serial of the :class:`Save` or :class:`Stop` that this answers."""
+    """The serial of the :class:`Save` or :class:`Stop` that this answers; 0: none."""
     refused: bool = False
     """True where the training code can write one, but the storage failed: the next one may succeed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wrote:
-    """The end of writing in the background: a finished checkpoint, or None."""
-
-    checkpoint: CheckpointInfo | None
     note: str | None = None
     """A note on it for the person who runs the sweep."""
 
@@ -307,7 +300,7 @@ class Slow:
     others: float
 
 
-Event = Report | Saved | Offered | Adopted | Wrote | Text | Output | Ended | Slow | Told
+Event = Report | Saved | Offered | Adopted | Text | Output | Ended | Slow | Told
 
 RESULT_KEY = "_tunelight"
 """The key of tunelight's own part of a Tune result (see ``GangTrainable.step``)."""

@@ -12,7 +12,7 @@ import pytest
 
 from tests.kit import tasks
 from tunelight.errors import GangError
-from tunelight.messages import Continue, Ended, Report, Saved, Stop, Wrote
+from tunelight.messages import Continue, Ended, Report, Saved, Stop
 from tunelight.session.task import Home, Start, Task
 
 
@@ -112,7 +112,7 @@ class GangContract:
         ordered = gang.answer(Stop("moved", save=True))
         time.sleep(0.1)  # the real one may hand in two decisions in another order than they were sent
         assert gang.save().checkpoint is None  # the trial ended before it came to this
-        (saved,) = [event for event in self.drain(gang) if isinstance(event, Saved)]
+        (saved,) = [event for event in self.drain(gang) if isinstance(event, Saved) and event.answers]
         assert saved.answers == ordered
         assert saved.checkpoint is not None
         assert saved.checkpoint.number == 1
@@ -122,7 +122,7 @@ class GangContract:
     ) -> None:
         gang.start(*self.task(tmp_path, saving, seconds=1.5))
         gang.next_event(30)
-        (wrote,) = [event for event in gang.finish(0.1) if isinstance(event, Wrote)]
+        (wrote,) = [event for event in gang.finish(0.1) if isinstance(event, Saved)]
         assert wrote.checkpoint is not None
         assert Path(wrote.checkpoint.path).read_text() == "weights"
         assert gang.unfit is None
@@ -159,7 +159,7 @@ class GangContract:
         events = self.drain(gang)  # another rank may end before rank 0's report is taken
         (report,) = [event for event in events if isinstance(event, Report)]
         assert report.checkpoint is None
-        (wrote,) = [event for event in events if isinstance(event, Wrote)]
+        (wrote,) = [event for event in events if isinstance(event, Saved)]
         assert wrote.checkpoint is not None
         assert Path(wrote.checkpoint.path).read_text() == "weights"
         (end,) = [event for event in events if isinstance(event, Ended) and event.rank == 0]

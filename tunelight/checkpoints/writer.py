@@ -19,7 +19,7 @@ from pathlib import Path
 from tunelight.checkpoints import files as checkpoints
 from tunelight.checkpoints.policy import CheckpointPolicy
 from tunelight.errors import CheckpointError
-from tunelight.messages import CheckpointInfo, Wrote
+from tunelight.messages import CheckpointInfo, Saved
 from tunelight.stores import delete_local, store_of
 
 SETTLE_LIMIT_S = 600.0
@@ -57,7 +57,7 @@ class CheckpointWriter:
         lead: bool,
         policy: CheckpointPolicy,
         note: Callable[[str], None],
-        post: Callable[[Wrote], None] | None,
+        post: Callable[[Saved], None] | None,
         clock: Callable[[], float] = time.monotonic,
         *,
         away: bool = False,
@@ -238,7 +238,7 @@ class CheckpointWriter:
             return
         assert self._post is not None  # there is no thread without it
         if done is not None or notes:
-            self._post(Wrote(done, notes[0] if notes else None))
+            self._post(Saved(done, note=notes[0] if notes else None))
 
     # -- the previous checkpoint
 

@@ -33,7 +33,6 @@ from tunelight.messages import (
     Text,
     Told,
     WorkerError,
-    Wrote,
 )
 from tunelight.policies import COOLDOWN_S, FailurePolicy, FailureTally
 from tunelight.session.task import Start, Task
@@ -173,7 +172,7 @@ class ResilientRun:
         if self.waits or not self.started or not isinstance(self._phase, Training):
             return False
         arrived = next(
-            (one for one in (*self._queue, *self.gang.arrived) if not isinstance(one, Wrote | Slow | Told)), None
+            (one for one in (*self._queue, *self.gang.arrived) if not isinstance(one, Saved | Slow | Told)), None
         )
         if isinstance(arrived, Report):
             return arrived.number > self.number
@@ -237,14 +236,14 @@ class ResilientRun:
 
     def _note(self, event: Event) -> None:
         """Note what an event brings, as it comes from the gang."""
-        if isinstance(event, Report | Saved | Wrote) and event.checkpoint is not None:
+        if isinstance(event, Report | Saved) and event.checkpoint is not None:
             self.resume_from(event.checkpoint)
-            if isinstance(event, Saved):
+            if isinstance(event, Saved) and event.answers:
                 self._saved(event.checkpoint)
             self._keep(event.checkpoint)
         if isinstance(event, Told):
             self._obey(event.stop)
-        if isinstance(event, Wrote) and event.note is not None:
+        if isinstance(event, Saved) and event.note is not None:
             self._say(event.note)
         if isinstance(event, Slow) and (note := self._slow.note(event, self.gang)) is not None:
             self._say(note)

@@ -33,7 +33,6 @@ from tunelight.messages import (
     Save,
     Saved,
     Stop,
-    Wrote,
 )
 from tunelight.session.exchange import Exchange, Store
 from tunelight.session.mailbox import Mailbox, RankChannel, await_message, from_message, to_message
@@ -261,7 +260,7 @@ class Boundary:
         if self.writer is not None and self._writes_now():
             info = self._write(self.writer, {}, epoch, step)
             if self._lead and info is not None:
-                self._post(Wrote(info))
+                self._post(Saved(info))
         self._obey({}, epoch, step)
 
     @property
@@ -345,7 +344,7 @@ class Boundary:
                     self._stopped = decision
                     last = decision.reason not in _NOT_LAST and not decision.reason.startswith(FAILED)
                     if last and self._left_out and (info := self._left_out()) is not None:
-                        self._answer(Wrote(info))
+                        self._answer(Saved(info))
                     raise TrialStopped(decision.reason)
                 if isinstance(decision, Save):
                     self._save(decision, metrics, epoch, step)

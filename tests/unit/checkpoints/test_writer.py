@@ -21,7 +21,7 @@ from tunelight.checkpoints.writer import CheckpointWriter
 from tunelight.compat.lightning import TorchCheckpointIO
 from tunelight.errors import CheckpointError
 from tunelight.lightning.strategies.base import frozen, write_later
-from tunelight.messages import CheckpointInfo, Wrote
+from tunelight.messages import CheckpointInfo, Saved
 
 
 class One:
@@ -31,7 +31,7 @@ class One:
         self.folder = folder / checkpoints.FOLDER
         self.clock = Clock(0.0)
         self.notes: list[str] = []
-        self.posted: list[Wrote] = []
+        self.posted: list[Saved] = []
         self.policy = CheckpointPolicy(0.0, **policy)
         post = None if job else self.posted.append
         self.writer = CheckpointWriter(lead, self.policy, self.notes.append, post, self.clock)
