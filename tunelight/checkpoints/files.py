@@ -210,7 +210,7 @@ def remove_temp_files(trial_dir: str | os.PathLike[str]) -> None:
             delete_local(left)
 
 
-class Kept:
+class CheckpointSet:
     """The checkpoints of a trial that are on disk, as its head knows them."""
 
     def __init__(self, keep: int, mode: Literal["min", "max"]) -> None:
@@ -225,7 +225,7 @@ class Kept:
         self._news.append(info)
         return info
 
-    def news(self) -> list[dict[str, Any]]:
+    def drain(self) -> list[dict[str, Any]]:
         """Return the checkpoints added since the last call, as plain data."""
         news, self._news = self._news, []
         return [info.asdict() for info in news]

@@ -91,7 +91,7 @@ def connected(
     finally:
         keep = mine is not None and done and stays and mine.lives and signals.received is None
         if mine is not None and (keep or mine.stays):
-            mine.rest()
+            mine.schedule_shutdown()
         elif ours:
             with _undisturbed():
                 (ray.shutdown if mine is None else local.shutdown)()

@@ -70,7 +70,7 @@ class LocalRay:
                 self.timer.cancel()
                 self.timer = None
 
-    def rest(self) -> None:
+    def schedule_shutdown(self) -> None:
         """End it after ``KEEP_S`` seconds, unless it is held again or stays."""
         with _LOCK:
             self.hold()
@@ -87,7 +87,7 @@ class LocalRay:
             if self.timer is not threading.current_thread() or _Process.kept is not self:
                 return
             if self.lives and _in_use():
-                self.rest()
+                self.schedule_shutdown()
             else:
                 shutdown()
 

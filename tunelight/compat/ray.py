@@ -520,7 +520,7 @@ def add_trial(controller: Any, trial: Any) -> None:
     _bare(controller).add_trial(trial)
 
 
-def put_aside(controller: Any, trial: Any) -> bool:
+def park(controller: Any, trial: Any) -> bool:
     """Let a pending trial of Tune's controller wait, without a reservation.
 
     Return whether it does: not one that is just being given an idle actor. Read in 2.43.0 and 2.60.0.

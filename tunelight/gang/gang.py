@@ -129,7 +129,7 @@ class Gang(Membership):
         """
         self._serial += 1
         decision = numbered(decision, self._serial)
-        self._watch.rest()  # the ranks may have waited for this
+        self._watch.restart_timer()  # the ranks may have waited for this
         for rank, worker in enumerate(self.workers if isinstance(decision, Adopt) else self.workers[:1]):
             if worker is not None and rank not in self._ended:  # the seat of an ended rank may have a new worker
                 worker.answer.remote(self.trials, decision)

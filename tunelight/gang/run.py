@@ -87,9 +87,9 @@ class ResilientRun:
         self.handed_in: dict[int, Any] = {}
         """What the ranks of this start have handed in, by rank."""
         self._task = task
-        self.next = start
+        self.next_start = start
         """What the next start trains: the configuration, checkpoint and ``until`` of now."""
-        self.base = start.resume
+        self.started_from = start.resume
         """The checkpoint from which it was started last; restarts after faults do not count."""
         self.gang: Gang
         """The gang that it was started on."""
@@ -128,7 +128,7 @@ class ResilientRun:
         self._on_start, self._told = started, None
         self._phase, self._failures, self._met_at = Training(), FailureTally(self._policy), None
         self._queue = deque()
-        self.base = self.resume
+        self.started_from = self.resume
         if self.seconds is None and self.resume is not None:
             self.seconds = self.resume.seconds
         self._start()
@@ -147,7 +147,7 @@ class ResilientRun:
     @property
     def resume(self) -> CheckpointInfo | None:
         """The newest checkpoint."""
-        return self.next.resume
+        return self.next_start.resume
 
     @property
     def in_use(self) -> CheckpointInfo | None:
@@ -156,13 +156,13 @@ class ResilientRun:
 
     def resume_from(self, checkpoint: CheckpointInfo | None, number: int | None = None) -> None:
         """Continue from a checkpoint at the next start; ``number``: the last report that was passed on, if another."""
-        self.next = replace(self.next, resume=checkpoint)
+        self.next_start = replace(self.next_start, resume=checkpoint)
         self.number = self.number if number is None else number
 
     @property
     def waits(self) -> bool:
         """True while the ranks wait at the last report for a decision."""
-        return self.next.until is not None and self.number >= self.next.until
+        return self.next_start.until is not None and self.number >= self.next_start.until
 
     def has_more(self, limit_s: float) -> bool:
         """Tell whether the next report has arrived, or the trial ends well within ``limit_s``.
@@ -270,8 +270,10 @@ class ResilientRun:
 
     def _allow(self, until: int | None) -> None:
         """Let the ranks train to report ``until`` without an answer; they keep what they were allowed before."""
-        before = self.next.until
-        self.next = replace(self.next, until=None if before is None or until is None else max(before, until))
+        before = self.next_start.until
+        self.next_start = replace(
+            self.next_start, until=None if before is None or until is None else max(before, until)
+        )
 
     # -- starts and faults
 
@@ -287,7 +289,7 @@ class ResilientRun:
 
     def _start_once(self) -> None:
         """Let the gang meet, and start the task on it. Raises: GangError."""
-        gang, start, before = self.gang, self.next, self.gang.size
+        gang, start, before = self.gang, self.next_start, self.gang.size
         if isinstance(self._phase, Leaving):
             self._phase = self._phase.training
         self.handed_in = {}
@@ -416,7 +418,7 @@ class ResilientRun:
         if adopted is None:  # it has failed or ended: its end is the next event
             return None
         if adopted.why is None:
-            self.next = replace(self.next, config=dict(adopt.config))
+            self.next_start = replace(self.next_start, config=dict(adopt.config))
             return "memory"
         found, lacks = None, "it has no checkpoint"
         try:
@@ -434,7 +436,7 @@ class ResilientRun:
         self.finish("adopt")  # a checkpoint that is being written is finished by then
         try:
             info = copy_from_trial(
-                adopt.folder or "", self.next.trial_dir, self.number, adopt.number, seconds=self.seconds
+                adopt.folder or "", self.next_start.trial_dir, self.number, adopt.number, seconds=self.seconds
             )
         except (OSError, CheckpointError) as error:
             info, why = None, f"it could not be copied ({error})"
@@ -443,7 +445,7 @@ class ResilientRun:
             self.resume_from(self._newest(self.number))
         else:
             self._say(f"starts anew from a checkpoint of {adopt.parent}: {why}")
-            self.next = replace(self.next, config=dict(adopt.config), resume=info)
+            self.next_start = replace(self.next_start, config=dict(adopt.config), resume=info)
             self._keep(info)
         self._start()
         return None if info is None else "disk"

@@ -41,7 +41,7 @@ class HangWatch:
     _since: dict[int, float] = field(default_factory=dict)
     _heard: dict[int, float] = field(default_factory=dict)
 
-    def rest(self) -> None:
+    def restart_timer(self) -> None:
         """Start again from now: the ranks had to wait for a decision."""
         self._since.clear()
         self._heard.clear()

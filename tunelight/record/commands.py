@@ -41,7 +41,7 @@ class CommandReader:
         self._driver = None if driver is None else driver.generation
         self._read = 0
 
-    def news(self) -> list[Command]:
+    def drain(self) -> list[Command]:
         """Return the commands since the last call. Lines that are no command are left out. Raises: OSError.
 
         A line without its line break is not written yet.

@@ -158,7 +158,7 @@ class RecordCallback(Callback):
             parent_iteration=parent_number,
         )
 
-    def meet(self, trials: Sequence[Any]) -> None:
+    def record_new_trials(self, trials: Sequence[Any]) -> None:
         """Record the new trials. Tune appends them to its list, and moves a trial to its end that is tried again."""
         new: list[Any] = []
         for trial in reversed(trials):
@@ -213,32 +213,32 @@ class RecordCallback(Callback):
         """Record new trials. Called by Tune at the start of each step of its loop."""
         if self._lease is not None:
             self._lease.check()
-        self.meet(trials)
+        self.record_new_trials(trials)
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         """Record new trials, and those that were paused, for which Tune has no callback."""
-        self.meet(trials)
+        self.record_new_trials(trials)
         for paused in [key for key, trial in self._running.items() if trial.status == PAUSED]:
             self._set(paused, PAUSED)
-        self._hear()
+        self._poll_started()
 
-    def _hear(self) -> None:
+    def _poll_started(self) -> None:
         """Record which trials have begun to train, where one is starting."""
         starting = [key for key in self._running if self.state.trials[key].starting]
         if not starting or abs(self._clock() - self._asked) < _ASK_S:
             return
         self._asked = self._clock()
         for trial, number in self._announced():
-            if trial in starting and number >= self._heard(trial):
+            if trial in starting and number >= self._last_report_number(trial):
                 self._write("training", trial=trial)
 
-    def _heard(self, trial_id: str) -> int:
+    def _last_report_number(self, trial_id: str) -> int:
         """Return the number of a trial's last report."""
         return self.state.trials[trial_id].number
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Record a start, also a start after a pause. Called by Tune just before it sets RUNNING."""
-        self.meet(trials)
+        self.record_new_trials(trials)
         self._set(trial.trial_id, RUNNING)
         self._running[trial.trial_id] = trial
 
@@ -246,7 +246,7 @@ class RecordCallback(Callback):
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
         """Record a report, the scheduler's decision on it, its checkpoint and notes; or the trial's failure."""
-        self.meet(trials)
+        self.record_new_trials(trials)
         own = result.get(RESULT_KEY) or {}
         for text in own.get("notes") or ():
             self.note(text, trial.trial_id)
@@ -291,7 +291,7 @@ class RecordCallback(Callback):
 
     def _repeats(self, trial_id: str, number: Any) -> bool:
         history = self.state.trials[trial_id].history
-        return bool(history) and number is not None and number <= self._heard(trial_id)
+        return bool(history) and number is not None and number <= self._last_report_number(trial_id)
 
     def _write_checkpoint(self, trial_id: str, when: Mapping[str, Any], found: Mapping[str, Any]) -> None:
         path = self._relative(found["path"])
@@ -308,7 +308,7 @@ class RecordCallback(Callback):
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Record an end: FINISHED if the trial ended by itself, STOPPED if the scheduler ended it."""
-        self.meet(trials)
+        self.record_new_trials(trials)
         known = self.state.trials[trial.trial_id]
         if known.state in TERMINAL:
             return
@@ -330,7 +330,7 @@ class RecordCallback(Callback):
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Record that a trial failed where Tune sees it, or has left its workers, and waits to be started again."""
-        self.meet(trials)
+        self.record_new_trials(trials)
         why = _head_error(trial)["message"].removeprefix("ray.exceptions.RayActorError: ")
         left = trial.status == PAUSED or why.startswith(LEAVES)
         self.note(why if left else f"failed and will be started again: {why}", trial.trial_id)
@@ -338,13 +338,13 @@ class RecordCallback(Callback):
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Record a failure that Tune saw itself, as when the trial's head died."""
-        self.meet(trials)
+        self.record_new_trials(trials)
         if self.state.trials[trial.trial_id].state not in TERMINAL:
             self._set(trial.trial_id, ERROR, error=_head_error(trial))
 
     def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
         """Record the end of the sweep; unfinished trials were interrupted."""
-        self.meet(trials)
+        self.record_new_trials(trials)
         self.close()
 
     def close(self, reason: str | None = None) -> None:

@@ -58,7 +58,7 @@ class Column:
         return value
 
 
-class Seen:
+class ColumnStats:
     """What some trials have that others may lack: hyperparameters, a reason to stop, a parent."""
 
     def __init__(self, trials: Iterable[TrialState] = ()) -> None:
@@ -87,7 +87,7 @@ class Seen:
         return sorted(self._values, key=lambda key: -len(self._values[key]))
 
 
-def columns(state: SweepState, seen: Seen) -> list[Column]:
+def columns(state: SweepState, seen: ColumnStats) -> list[Column]:
     """Return the columns of the table of trials: results, hyperparameters, then what a trial took."""
     metric = metric_of(state)
     return [
@@ -128,7 +128,7 @@ def row(state: SweepState, trial: TrialState, now: float | None = None) -> dict[
     }
 
 
-def head(state: SweepState, seen: Seen) -> dict[str, Any]:
+def head(state: SweepState, seen: ColumnStats) -> dict[str, Any]:
     """Return what is said of the sweep as a whole, as JSON has it."""
     total = state.sweep.get("num_samples")
     return {

@@ -237,7 +237,7 @@ def _chosen(
     """Return the columns for which there is room, in the order in which they are shown."""
     best = found.trial if (found := winner(state)) else None
     rows = {trial.id: view.row(state, trial, now) for trial in shown}
-    seen = view.Seen([*list(state.trials.values())[-_SAMPLE:], *shown])
+    seen = view.ColumnStats([*list(state.trials.values())[-_SAMPLE:], *shown])
     metric, count = view.metric_of(state), view.unit(shown)
 
     def column(name: str, *path: str, show: Callable[[Any], str] = compact) -> Column:

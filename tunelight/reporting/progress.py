@@ -89,7 +89,7 @@ class ProgressCallback(Callback):  # type: ignore[misc,unused-ignore]
         self, iteration: int, trials: list[Any], trial: Any, result: Mapping[str, Any], **info: Any
     ) -> None:
         """Note that there is something to draw; say new warnings at once."""
-        self.news()
+        self.show_notes()
 
     @guarded
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -108,7 +108,7 @@ class ProgressCallback(Callback):  # type: ignore[misc,unused-ignore]
     @guarded
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Say that a trial has failed and will be started again."""
-        self.news()
+        self.show_notes()
 
     @guarded
     def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
@@ -134,7 +134,7 @@ class ProgressCallback(Callback):  # type: ignore[misc,unused-ignore]
         if steps is not None:
             steps.end()
 
-    def news(self) -> None:
+    def show_notes(self) -> None:
         """Show what is new."""
         self._begin()
         if self._display is not None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
-from tunelight.compat.ray import TRAINING_ITERATION, mend, put_aside
+from tunelight.compat.ray import TRAINING_ITERATION, mend, park
 from tunelight.messages import RESULT_KEY, Continue
 from tunelight.schedulers.base import GangScheduler, tell
 
@@ -49,7 +49,7 @@ class SweepScheduler:
         self.controller: Any = None
         """Tune's controller, once a trial was added."""
         self._ends_at, self._has_room = ends_at, has_room
-        self._spared: dict[str, Any] = {}
+        self._exempt: dict[str, Any] = {}
         """Trials of which the scheduler does not learn, by their ids."""
         self._told: set[str] = set()
         """Those whose gang was told its end."""
@@ -66,7 +66,7 @@ class SweepScheduler:
     def _end(self, trial: Any) -> float | None:
         """Return the report at which a repetition is stopped; None for other trials."""
         end = None if self._ends_at is None else self._ends_at(trial.trial_id)
-        return math.inf if end is None and trial.trial_id in self._spared else end
+        return math.inf if end is None and trial.trial_id in self._exempt else end
 
     def _pass_on(self, name: str, tune_controller: Any, trial: Any, *more: Any) -> None:
         """Call a method of the scheduler, but for a repetition."""
@@ -79,10 +79,10 @@ class SweepScheduler:
             mend(tune_controller)
         self.controller = tune_controller
         if self._end(trial) is not None:
-            self._spared[trial.trial_id] = trial
+            self._exempt[trial.trial_id] = trial
         self._pass_on("on_trial_add", tune_controller, trial)
         if self.ending and trial.status == Trial.PENDING:
-            put_aside(tune_controller, trial)
+            park(tune_controller, trial)
 
     def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
         """Pass on a failure."""
@@ -121,7 +121,7 @@ class SweepScheduler:
             self._trains_on.add(trial.trial_id)
             self._note("trains on in place of a pause: its training code writes no checkpoints", trial.trial_id)
         if not self.scheduler.trains_on(tune_controller, trial):
-            self._spared[trial.trial_id] = trial
+            self._exempt[trial.trial_id] = trial
             tell(trial, Continue(None))
         return str(TrialScheduler.CONTINUE)
 
@@ -131,7 +131,7 @@ class SweepScheduler:
             return None
         chosen = self._call("choose_trial_to_run", tune_controller)
         if chosen is None:
-            spared = self._spared.values()
+            spared = self._exempt.values()
             waiting = (trial for status in (Trial.PENDING, Trial.PAUSED) for trial in spared if trial.status == status)
             chosen = next(waiting, None)
         resumes = chosen is not None and chosen.status == Trial.PAUSED and not self.scheduler.pauses

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 from ray.tune import Callback
 
 from tunelight.checkpoints.files import copy_from_trial
-from tunelight.compat.ray import add_trial, put_aside
+from tunelight.compat.ray import add_trial, park
 from tunelight.errors import CheckpointError, SettingsError, StorageError, TunelightError, unknown
 from tunelight.gang.orders import Orders
 from tunelight.machine.signals import grace_s
@@ -50,7 +50,7 @@ class Shows(Protocol):
     def expect(self, total: int) -> None:
         """Take another number of trials."""
 
-    def news(self) -> None:
+    def show_notes(self) -> None:
         """Show what was said."""
 
 
@@ -122,7 +122,7 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
             self._search.held = self.scheduler.ending = True
         controller = self.scheduler.controller
         for trial in trials:
-            if trial.status == PENDING and put_aside(controller, trial):
+            if trial.status == PENDING and park(controller, trial):
                 continue
             if trial.status in (PENDING, RUNNING) and trial.trial_id not in self._leaving:
                 self._orders.stop(trial.trial_id, _ENDS)
@@ -132,7 +132,7 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
 
     def _carry_out_all(self, trials: list[Any]) -> None:
         try:
-            commands = [one for one in self._commands.news() if one.id not in self._record.state.answers]
+            commands = [one for one in self._commands.drain() if one.id not in self._record.state.answers]
         except OSError as error:
             self._record.record.complain(error)
             return
@@ -148,7 +148,7 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
             self._record.answer(command, answer, ok=ok, num_samples=None if total == before else total)
             if total != before:
                 self._shown.expect(total)
-            self._shown.news()
+            self._shown.show_notes()
             self._answered()
 
     def _stop(self, command: Command, trials: dict[str, Any]) -> str:
@@ -227,7 +227,7 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
         root = parent.id if parent.branch is None else parent.branch.root
         trial = self._search.branch(config, Branch(parent.id, root, info.number))
         add_trial(self.scheduler.controller, trial)
-        self._record.meet(self.scheduler.controller.get_trials())
+        self._record.record_new_trials(self.scheduler.controller.get_trials())
         how = f"with {', '.join(changed)}" if changed else "with nothing changed"
         return f"trial {trial.trial_id} begins with the state of trial {parent.id} after report {info.number}, {how}"
 

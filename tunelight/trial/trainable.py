@@ -330,11 +330,11 @@ class GangTrainable(Trainable):
             "seconds": run.seconds or 0.0,
             "compiled": report.compiled if report else 0,
             "workers": self._gang.size or self.spec.gang.reservation.workers,
-            "checkpoints": tuple(trial.kept.news()),  # a tuple: Tune's TensorBoard logger would draw lists
+            "checkpoints": tuple(trial.kept.drain()),  # a tuple: Tune's TensorBoard logger would draw lists
             "metrics": report.metrics if report else {},  # Tune overwrites a metric named pid, say
-            "notes": (*trial.news(), *(report.notes if report else ())),
+            "notes": (*trial.drain(), *(report.notes if report else ())),
             "error": None,
-            "gang": self._gang_log.news(self._gang),
+            "gang": self._gang_log.describe_change(self._gang),
             "adopted": trial.adoption(),
             "pausable": self._pausable or run.resume is not None,
         }
@@ -377,7 +377,7 @@ class GangLog:
         """Note that a trial is about to start on the gang, or to start again."""
         self._began, self._described = self._clock(), ()
 
-    def news(self, gang: Gang) -> dict[str, Any] | None:
+    def describe_change(self, gang: Gang) -> dict[str, Any] | None:
         """Return a description of the gang, or None where it is the one returned last.
 
         Keys: ``gang`` (its id), ``nodes`` (host and node of each worker, by rank), ``warm`` (whether none of its

@@ -137,7 +137,7 @@ class Trial:
         self.id = trial_id
         self._root, self._heard = root, heard
         self.folder = folder
-        self.kept = checkpoints.Kept(spec.task.checkpoints.keep, spec.task.mode)
+        self.kept = checkpoints.CheckpointSet(spec.task.checkpoints.keep, spec.task.mode)
         self.divergence = Divergence(spec.task.metric, spec.task.mode)
         seed = trial_seed(spec.seed, root or trial_id)
         self.run = ResilientRun(
@@ -167,7 +167,7 @@ class Trial:
         logger.warning(text)
         self._log.append(text)
 
-    def news(self) -> tuple[str, ...]:
+    def drain(self) -> tuple[str, ...]:
         """Return the notes since the last call."""
         log, self._log = self._log, []
         return tuple(log)
@@ -226,7 +226,9 @@ class Trial:
         The folder may hold one that no event told of: a worker may have finished it before it died.
         """
         checkpoints.remove_temp_files(self.folder)
-        found = self._after_adoption(self._tell(checkpoints.resume_point(self.folder, number, self.run.base)), number)
+        found = self._after_adoption(
+            self._tell(checkpoints.resume_point(self.folder, number, self.run.started_from)), number
+        )
         if self._root is not None and found is None:
             raise TrialError(WorkerError(0, os.uname().nodename, "CheckpointError", str(self._no_beginning()), ""))
         return found

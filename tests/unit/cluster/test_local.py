@@ -62,7 +62,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.parametrize("change", ["runtime_env", "verbose", "environment", "cwd", "path", "user"])
 def test_another_one_is_started_where_it_would_not_be_the_same(ray, change, monkeypatch, tmp_path):
-    local.start(None, 0).rest()
+    local.start(None, 0).schedule_shutdown()
     asked: dict[str, Any] = {"runtime_env": None, "verbose": 0}
     if change == "environment":
         monkeypatch.setenv("MINE", "2")
@@ -80,15 +80,15 @@ def test_another_one_is_started_where_it_would_not_be_the_same(ray, change, monk
 
 def test_it_ends_after_a_while_and_not_while_it_is_used_or_another_is_there(ray, monkeypatch):
     monkeypatch.setattr(local, "KEEP_S", 0.05)
-    local.start(None, 0).rest()
+    local.start(None, 0).schedule_shutdown()
     ray.shutdown()  # by hand; its timer ends no other
     mine = local.start(None, 0)
-    mine.rest()
+    mine.schedule_shutdown()
     mine.hold()
     time.sleep(0.15)
     assert ray.running
     ray.used = True  # by tasks of the user's
-    mine.rest()
+    mine.schedule_shutdown()
     time.sleep(0.15)
     assert ray.running
     ray.used = False
@@ -109,9 +109,9 @@ def test_what_a_kept_one_cannot_give_is_an_error(ray):
 def test_a_second_run_starts_on_it_and_one_with_objects_of_the_user_s_stays_however_that_is(ray, monkeypatch):
     monkeypatch.setattr(local, "KEEP_S", 0.05)
     mine = local.start(None, 0)
-    mine.rest()
+    mine.schedule_shutdown()
     assert local.kept() is mine
-    local.start(None, 1, as_it_is=True, stays=True).rest()
+    local.start(None, 1, as_it_is=True, stays=True).schedule_shutdown()
     time.sleep(0.15)
     assert local.start(None, 1) is mine
     assert len(ray.started) == 1
@@ -121,7 +121,7 @@ def test_a_block_keeps_it_ready_and_ends_it(ray, monkeypatch):
     monkeypatch.setattr(local, "KEEP_S", 0.01)
     with tl.ready():
         with tl.ready():
-            local.start(None, 0).rest()
+            local.start(None, 0).schedule_shutdown()
         time.sleep(0.05)
         assert ray.running
     assert not ray.running
@@ -142,7 +142,7 @@ def test_a_start_that_fails_leaves_the_environment_as_it_was(ray, monkeypatch):
 
 
 def test_a_fork_of_the_process_does_not_end_it(ray, monkeypatch):
-    local.start(None, 0).rest()
+    local.start(None, 0).schedule_shutdown()
     ours, theirs = os.pipe()
     if (pid := os.fork()) == 0:
         tl.shutdown()

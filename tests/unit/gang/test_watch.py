@@ -31,7 +31,7 @@ def test_a_gang_does_not_hang_while_one_rank_finishes_batches_or_all_had_to_wait
     watch = heard(HangWatch(10), *((now, rank, Sign(count, begun=True)) for now, rank, count in batches))
     assert watch.stuck([0, 1]) is None
     watch = heard(HangWatch(10), (0.0, 0, Sign(5, begun=True)))
-    watch.rest()
+    watch.restart_timer()
     heard(watch, (700.0, 0, Sign(5, begun=True)), (705.0, 0, Sign(5, begun=True)))
     assert watch.stuck([0]) is None
     assert heard(HangWatch(None), (0.0, 0, Sign(5, begun=True)), (9999.0, 0, Sign(5, begun=True))).stuck([0]) is None

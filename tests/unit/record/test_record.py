@@ -180,16 +180,16 @@ def test_a_driver_reads_what_is_for_it_once_and_in_order_whatever_clocks_say(
     before, me = Owner(1, "old", 7), Owner(2, "node-1", 8)
     send(tmp_path, "stop", driver=before)
     reader = CommandReader(tmp_path, me)
-    assert reader.news() == []
+    assert reader.drain() == []
     with monkeypatch.context() as patch:
         patch.setattr("tunelight.extras.attach.time.time", lambda: -600.0)  # the sender's clock is behind
         first, second = send(tmp_path, "stop", "00003", driver=me), send(tmp_path, "set", driver=me, max_concurrent=2)
-    found = reader.news()
+    found = reader.drain()
     assert [(one.id, one.do, one.trial, one.arguments) for one in found] == [
         (first, "stop", "00003", {}),
         (second, "set", None, {"max_concurrent": 2}),
     ]
-    assert reader.news() == []
+    assert reader.drain() == []
 
 
 def test_a_line_that_is_being_written_is_read_when_it_is_whole_and_what_is_no_command_is_left_out(
@@ -199,9 +199,9 @@ def test_a_line_that_is_being_written_is_read_when_it_is_whole_and_what_is_no_co
     line = json.dumps({"id": "a", "do": "pause", "trial": None, "arguments": {}})
     path = tmp_path / COMMANDS_FILE
     path.write_text(f'not json\n[1]\n{{"do": 3}}\n{line[:9]}')
-    assert reader.news() == []
+    assert reader.drain() == []
     path.write_text(f'not json\n[1]\n{{"do": 3}}\n{line}\n')
-    assert [one.id for one in reader.news()] == ["a"]
+    assert [one.id for one in reader.drain()] == ["a"]
     path.unlink()
     path.mkdir()
     with pytest.raises(StorageError, match="The sweep was told nothing"):
@@ -212,7 +212,7 @@ def test_answers_are_in_the_record(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path, num_samples=4)
     reader = CommandReader(tmp_path)
     more, refused = send(tmp_path, "set", num_samples=9), send(tmp_path, "stop", "7")
-    for command in reader.news():
+    for command in reader.drain():
         ok, total = command.id != refused, 9 if command.id == more else None
         sweep.callback.answer(command, f"{command.do}: at s3://me:secret@b", ok=ok, num_samples=total)
     assert sweep.state.sweep["num_samples"] == 9
@@ -228,7 +228,7 @@ def test_answers_are_in_the_record(tmp_path: Path) -> None:
 def test_those_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as writers:  # each write opens the file anew, as another process does
         list(writers.map(lambda number: send(tmp_path, "stop", f"{number} {'x' * 500}"), range(200)))
-    found = [int(str(command.trial).split()[0]) for command in CommandReader(tmp_path).news()]
+    found = [int(str(command.trial).split()[0]) for command in CommandReader(tmp_path).drain()]
     assert sorted(found) == list(range(200))
 
 

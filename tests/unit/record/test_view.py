@@ -9,12 +9,12 @@ from pathlib import Path
 from tests.kit.recording import Sweep
 from tests.kit.sweeps import record
 from tunelight.record import read_record, view
-from tunelight.record.view import Curve, Seen, plain
+from tunelight.record.view import ColumnStats, Curve, plain
 
 
 def test_results_come_first_then_hyperparameters_then_what_a_trial_took(tmp_path: Path) -> None:
     state = record(tmp_path).record
-    found = view.columns(state, Seen(state.trials.values()))
+    found = view.columns(state, ColumnStats(state.trials.values()))
     assert [column.name for column in found] == [
         "trial", "state", "best loss", "model.lr", "model.hidden", "opt", "momentum",
         "last loss", "epochs", "time", "workers",
@@ -30,7 +30,7 @@ def test_results_come_first_then_hyperparameters_then_what_a_trial_took(tmp_path
 def test_a_hyperparameter_that_never_varies_comes_last_and_one_that_most_values_have_first(sweep: Sweep) -> None:
     for number in range(3):
         sweep.run(a=1, b=number % 2, c=number)
-    seen = Seen(sweep.state.trials.values())
+    seen = ColumnStats(sweep.state.trials.values())
     assert seen.keys == ["b", "c", "a"]
     assert seen.by_variety == ["c", "b", "a"]
 
@@ -41,7 +41,7 @@ def test_reasons_and_further_metrics_have_columns_where_trials_have_them(tmp_pat
     sweep.report(trial, 1, 0.5, latency=3.0, epoch=None)
     sweep.callback.record.append("state", trial="00000", state="PAUSED", why="place 2 of 2 at rung 1")
     state = read_record(tmp_path)
-    found = view.columns(state, Seen(state.trials.values()))
+    found = view.columns(state, ColumnStats(state.trials.values()))
     row = view.row(state, state.trials["00000"])
     assert {column.name: column.of(row) for column in found[3:]} == {
         "latency": 3.0, "lr": 0.1, "last loss": 0.5, "reports": 1, "time": row["seconds"], "workers": 2,
@@ -61,7 +61,7 @@ def test_values_are_cut_and_no_row_holds_what_json_cannot(sweep: Sweep) -> None:
 
 def test_the_head_has_the_best_configuration_with_its_report_and_counts_rungs(tmp_path: Path) -> None:
     state = record(tmp_path).record
-    head = view.head(state, Seen(state.trials.values()))
+    head = view.head(state, ColumnStats(state.trials.values()))
     best = head["best"]
     trial = state.trials[f"{best['trial']:05d}"]
     assert best["value"] == trial.value == min(one.value for one in state.from_scratch if one.value and not one.failed)

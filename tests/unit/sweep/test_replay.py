@@ -133,7 +133,9 @@ def test_numbers_of_trials_whose_lines_were_lost_are_not_given_again(tmp_path):
     written_checkpoint(tmp_path / "trial_00002", 1)  # from which another trial of its number would go on
     assert created_at_least(1, tmp_path) == 3
     recorder = RecordCallback(tmp_path, metric="loss", mode="min")
-    recorder.meet([SimpleNamespace(trial_id="00003", config={"lr": 0.5}, path=str(tmp_path / "trial_00003"))])
+    recorder.record_new_trials(
+        [SimpleNamespace(trial_id="00003", config={"lr": 0.5}, path=str(tmp_path / "trial_00003"))]
+    )
     recorder.close()
     assert [trial.index for trial in read_record(tmp_path).trials.values()] == [0, 3]
 

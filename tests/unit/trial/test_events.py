@@ -144,7 +144,7 @@ def test_where_nothing_can_be_had_training_goes_on_as_it_was_says_so_and_pauses_
     info = checkpoints.read_pointer(tmp_path)
     assert info is not None
     assert (Path(info.path).read_text(), info.number) == ("2.0", 2)
-    assert child._trial.run.next.config["lr"] == 1.0
+    assert child._trial.run.next_start.config["lr"] == 1.0
 
 
 @pytest.mark.parametrize("saves", [True, False])

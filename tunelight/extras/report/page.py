@@ -59,7 +59,7 @@ def report(results: SweepResults, path: str | os.PathLike[str]) -> Path:
 
 def page(results: SweepResults) -> str:
     """Return the HTML of one sweep's report."""
-    state, seen = results.record, view.Seen(results.record.trials.values())
+    state, seen = results.record, view.ColumnStats(results.record.trials.values())
     trials = [state.trials[trial.id] for trial in results.every_trial][-view.MOST_ROWS :]
     curves, reported = view.with_curves(state)
     metric = view.metric_of(state)
@@ -95,7 +95,7 @@ def page(results: SweepResults) -> str:
 
 
 def sweep_head(
-    state: SweepState, seen: view.Seen, name: str, standing: str, until: float | None, *, space: Any
+    state: SweepState, seen: view.ColumnStats, name: str, standing: str, until: float | None, *, space: Any
 ) -> dict[str, Any]:
     """Return what a page says of a sweep as a whole.
 

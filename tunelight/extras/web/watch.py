@@ -48,7 +48,7 @@ class SweepWatch:
         self._looked = self._asked = -math.inf
         self._driver: str | None = None
         self._settings: Mapping[str, Any] | None = None
-        self._seen = view.Seen()
+        self._seen = view.ColumnStats()
         self._every = _STORE_LOOK_S if stores.store_of(folder) else _LOOK_S
 
     @property
@@ -78,7 +78,7 @@ class SweepWatch:
                 self._state = self._follower.state
                 self._changed.clear()
                 self._curves.clear()
-                self._seen = view.Seen()
+                self._seen = view.ColumnStats()
                 self._settings = None
                 self.generation += 1
             for line in lines:
