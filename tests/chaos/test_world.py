@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.kit import way
 from tests.world.mutants import mutants
 
 ROOT = Path(__file__).parents[2]
@@ -71,3 +73,13 @@ def test_each_mutant_has_one_place_in_the_package() -> None:
     places = {name: (package / one.path).read_text().count(one.old) for name, one in mutants().items()}
     assert {name: count for name, count in places.items() if count != 1} == {}
     assert len(places) >= 24
+
+
+def test_a_configuration_and_a_report_take_the_way_that_the_page_shows() -> None:
+    page = (ROOT / "docs/how-it-works.md").read_text()
+    stations = re.findall(r"^\| \d+ \| `([a-z_/]+\.py:[\w.]+)` \|", page, re.MULTILINE)
+    assert 10 <= len(stations) <= 14
+    assert {station: way.lines(station) for station in stations if way.lines(station) > 60} == {}
+    command = [sys.executable, "-m", "tests.kit.way", *stations]
+    called = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120).stdout
+    assert called.splitlines() == stations

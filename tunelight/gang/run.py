@@ -271,9 +271,8 @@ class ResilientRun:
     def _allow(self, until: int | None) -> None:
         """Let the ranks train to report ``until`` without an answer; they keep what they were allowed before."""
         before = self.next_start.until
-        self.next_start = replace(
-            self.next_start, until=None if before is None or until is None else max(before, until)
-        )
+        until = None if before is None or until is None else max(before, until)
+        self.next_start = replace(self.next_start, until=until)
 
     # -- starts and faults
 

@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from tunelight.schedulers.base import GangScheduler
     from tunelight.searchers import Repetitions, ResumeState, SweepSearch
     from tunelight.settings.values import Folds
+    from tunelight.trial.trial import TrialSpec
 
 
 class _Unset:
@@ -297,30 +298,17 @@ def _tune(
     from ray import tune
 
     from tunelight.gang.orders import Orders
-    from tunelight.gang.parcel import Code
     from tunelight.gang.seat import sweep_seats
     from tunelight.schedulers.choose import judged_by
     from tunelight.searchers import SweepSearch
     from tunelight.stores.tune import for_tune
     from tunelight.trial.callbacks import SettlingCallback
     from tunelight.trial.trainable import make_trainable
-    from tunelight.trial.trial import spec_of_sweep
 
     if (warm := sys.modules.get("tunelight.extras.standalone.pool")) is not None:
         warm.pool.close()  # idle gangs of this process's own fits hold resources
     space, settings, folder = sweep.space, sweep.settings, sweep.folder
     scheduler, searcher = sweep.scheduler, sweep.searcher
-    spec = spec_of_sweep(
-        settings,
-        sweep.reservation,
-        Code(sweep.code).sent(),
-        datasets=datasets,
-        runtime_env=env_of_workers(settings, sweep.reservation),
-        lightning=sweep.sweep_file["lightning"],
-        until=scheduler.initial_decision().until,
-        resizes=scheduler.resizes,
-        actor=None if settings.script is None else sweep.code.actor(settings, scheduler),  # type: ignore[attr-defined]
-    )
     search = SweepSearch(
         searcher,
         sweep.total,
@@ -339,7 +327,7 @@ def _tune(
     with tune_environment(settings.verbose), parts as (wrapped, callbacks):
         try:
             tune.run(
-                make_trainable(spec, name),
+                make_trainable(_spec_of(sweep, datasets), name),
                 name=folder.name,
                 storage_path=str(folder.parent.absolute()),
                 storage_filesystem=for_tune(folder.parent),
@@ -360,6 +348,25 @@ def _tune(
     sweep_seats()  # of heads that were killed
 
 
+def _spec_of(sweep: PreparedSweep, datasets: DatasetHandle | None) -> TrialSpec:
+    """Return what all trials of the sweep have in common."""
+    from tunelight.gang.parcel import Code
+    from tunelight.trial.trial import spec_of_sweep
+
+    code: Any = sweep.code
+    return spec_of_sweep(
+        sweep.settings,
+        sweep.reservation,
+        Code(code).sent(),
+        datasets=datasets,
+        runtime_env=env_of_workers(sweep.settings, sweep.reservation),
+        lightning=sweep.sweep_file["lightning"],
+        until=sweep.scheduler.initial_decision().until,
+        resizes=sweep.scheduler.resizes,
+        actor=None if sweep.settings.script is None else code.actor(sweep.settings, sweep.scheduler),
+    )
+
+
 @contextlib.contextmanager
 def _parts(
     sweep: PreparedSweep,
@@ -374,36 +381,15 @@ def _parts(
     """Return the scheduler and the callbacks that Tune gets, the record's first, and close them at the end."""
     from tunelight.cluster.gcs_watch import GcsCallback
     from tunelight.gang.parcel import heavy
-    from tunelight.record import RecordCallback
     from tunelight.reporting import ProgressCallback
     from tunelight.searchers import TrackingSearcher
     from tunelight.sweep.steering import Steering
     from tunelight.trial.callbacks import SilentCallback
-    from tunelight.trial.trial import trial_seed
 
     settings, folder = sweep.settings, sweep.folder
     total = max(sweep.total, sweep.start.searched) + sweep.start.branches
     write_sweep_file(folder, sweep.sweep_file)  # also of a resumed sweep: num_samples may have changed
-    record = RecordCallback(
-        folder,
-        again={trial.trial_id: trial.paused for trial in sweep.start.resumed},
-        seed_of=lambda trial_id: trial_seed(settings.seed or 0, search.root_of(trial_id)),
-        is_baseline=search.is_baseline,
-        repetition_of=search.repetition_of,
-        branch_of=search.branch_of,
-        **settings.recorded,
-        seed=settings.seed or 0,
-        num_samples=total,
-        max_epochs=settings.max_epochs,
-        workers=sweep.reservation.workers,
-        scheduler=sweep.scheduler,
-        budget_s=settings.budget_s,
-        complete=lambda: search.complete,
-        ended_by=lambda: control.ends,
-        announced=orders.starts,
-        lease=sweep.lease,
-        run={**sweep.sweep_file["run"], "versions": sweep.sweep_file["versions"]},
-    )
+    record = _record_of(sweep, search, control, orders, total)
     written: list[Any] = [record]
     with contextlib.suppress(ImportError):  # without TensorBoard, or the second storey
         from tunelight.extras.tensorboard import TensorBoardCallback
@@ -451,6 +437,35 @@ def _parts(
             one.close()
         if tracking is not None:
             tracking.close({trial.id: trial.state for trial in record.state.trials.values()})
+
+
+def _record_of(
+    sweep: PreparedSweep, search: SweepSearch, control: SweepControl, orders: Orders, total: int
+) -> RecordCallback:
+    """Return the callback that writes the sweep's record; ``total``: how many trials there are to be."""
+    from tunelight.trial.trial import trial_seed
+
+    settings = sweep.settings
+    return RecordCallback(
+        sweep.folder,
+        again={trial.trial_id: trial.paused for trial in sweep.start.resumed},
+        seed_of=lambda trial_id: trial_seed(settings.seed or 0, search.root_of(trial_id)),
+        is_baseline=search.is_baseline,
+        repetition_of=search.repetition_of,
+        branch_of=search.branch_of,
+        **settings.recorded,
+        seed=settings.seed or 0,
+        num_samples=total,
+        max_epochs=settings.max_epochs,
+        workers=sweep.reservation.workers,
+        scheduler=sweep.scheduler,
+        budget_s=settings.budget_s,
+        complete=lambda: search.complete,
+        ended_by=lambda: control.ends,
+        announced=orders.starts,
+        lease=sweep.lease,
+        run={**sweep.sweep_file["run"], "versions": sweep.sweep_file["versions"]},
+    )
 
 
 # --- PreparedSweep: a sweep that is ready to run, and the folder that it claims -------------------
