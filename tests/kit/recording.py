@@ -35,6 +35,9 @@ class FakeTrial(SimpleNamespace):
 
     __hash__ = object.__hash__  # type: ignore[assignment]
 
+    def is_finished(self) -> bool:
+        return self.status in ("TERMINATED", "ERROR")
+
 
 class Lines:
     """A live view made of the lines of a record, and a callback of Tune's that hears of trials as from Tune."""

@@ -85,17 +85,20 @@ class Orders:
             if started.trial == trial:
                 _send(started, stop)
 
-    def look(self, running: Collection[str]) -> None:
+    def look(self, living: Callable[[], Collection[str]]) -> None:
         """Reach trials that were started again; and every two seconds those whose nodes Ray drains, which leave.
 
-        ``running``: the trials that run.
+        ``living``: returns the trials that have not ended.
         """
         due = self._clock() - self._looked >= NODES_S
-        if due or not self._stops.keys().isdisjoint(running):
-            self._hear()
+        if not due and not self._stops:
+            return
+        alive = living()
+        self._stops = {trial: stop for trial, stop in self._stops.items() if trial in alive}
+        self._hear()
         if due:
             self._looked = self._clock()
-            self._gangs = {name: started for name, started in self._gangs.items() if started.trial in running}
+            self._gangs = {name: started for name, started in self._gangs.items() if started.trial in alive}
             with contextlib.suppress(Exception):  # a cluster that does not answer is noticed elsewhere
                 drains = self._drains()
                 for started in self._gangs.values():

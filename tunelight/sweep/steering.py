@@ -111,7 +111,7 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
             return
         self._looked = self._clock()
         self._carry_out_all(trials)
-        self._orders.look({trial.trial_id for trial in trials if trial.status == RUNNING})
+        self._orders.look(lambda: {trial.trial_id for trial in trials if not trial.is_finished()})
         if self._control.signals.received is signal.SIGTERM and self._grace_s:
             self._end(trials)
 

@@ -409,15 +409,17 @@ def test_a_stop_reaches_each_start_of_its_trial_whose_gang_may_be_another_by_the
     sweep.orders.stop("0", stop)
     sweep.orders.stop("2", stop)  # it has not started
     assert sweep.told == [("gang", 2, stop)]
-    sweep.orders.look({"0", "1", "2"})
+    sweep.orders.look(lambda: {"0", "1", "2"})
     assert sweep.told == []
     sweep.start("0", "third", 1, worker="gone")
     sweep.start("2", "gang", 3)
-    sweep.orders.look({"0", "1", "2"})
+    sweep.orders.look(lambda: {"0", "1", "2"})
     assert sweep.told == [("gang", 3, stop)]
     assert sweep.orders.starts() == [("0", 0), ("0", 0), ("2", 0)]
     sweep.start("3", "gang", 4)
-    sweep.orders.look({"3"})  # nothing is left to be told: it is not asked at each look
+    sweep.orders.look(lambda: {"3"})  # nothing is left to be told after this look
+    sweep.start("4", "gang", 5)
+    sweep.orders.look(lambda: {"3", "4"})
     assert sweep.said
 
 
@@ -426,13 +428,13 @@ def test_trials_leave_nodes_that_ray_drains_which_is_asked_every_two_seconds() -
     sweep.start("0", "gang", 1, "a", "b")
     sweep.start("1", "other", 1, "a", "c")
     sweep.drains = {"c": 0, "d": 0}
-    sweep.orders.look({"0", "1"})
+    sweep.orders.look(lambda: {"0", "1"})
     assert sweep.told == [("other", 1, Stop("Ray drains host#c", save=True))]
     sweep.drains, sweep.clock.now = {"a": 0}, NODES_S / 2
-    sweep.orders.look({"0", "1"})
+    sweep.orders.look(lambda: {"0", "1"})
     assert sweep.told == []
     sweep.clock.now = NODES_S
-    sweep.orders.look({"0"})
+    sweep.orders.look(lambda: {"0"})
     assert sweep.told == [("gang", 1, Stop("Ray drains host#a", save=True))]
 
 
