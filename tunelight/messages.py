@@ -37,6 +37,8 @@ class CheckpointInfo:
     between: int = 0
     """The step of training behind which it was written, where that is after report ``number`` and before the next; 0
     where it is that report's own."""
+    adopted: bool = False
+    """Whether it holds a state that was taken over from another trial after its report."""
 
     def asdict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
@@ -165,6 +167,20 @@ class Adopt:
     until: int | None = None
     """As in :class:`Continue`, if it succeeds; otherwise training waits for the next decision."""
     serial: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """What a trial was told to take over from another one, after its report ``number``.
+
+    ``folder``: the name of the other trial's folder, beside this one's. ``parent_number``: the report at which it had
+    offered that; None for its newest.
+    """
+
+    number: int
+    parent: str
+    folder: str
+    parent_number: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import shutil
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Literal
@@ -29,8 +29,6 @@ from tunelight.stores import delete, delete_local, files_of, shown, store_of, sy
 
 FOLDER = "checkpoints"
 POINTER = "pointer.json"
-ADOPTED = "adopted.json"
-"""The file that says what a trial has taken over (see :class:`Adoption`)."""
 _CHUNK = 1 << 20
 SPARES = 2
 """How many of the last checkpoints are kept: the last one, and the one to go back to if that is torn."""
@@ -53,7 +51,7 @@ def where(number: int, between: int) -> str:
 
 def is_own(name: str) -> bool:
     """Tell whether this module writes, and uploads, the file with this path relative to the folder of a trial."""
-    return name == ADOPTED or name.startswith(f"{FOLDER}/") or fnmatch(name, f"checkpoint_*/{POINTER}")
+    return name.startswith(f"{FOLDER}/") or fnmatch(name, f"checkpoint_*/{POINTER}")
 
 
 def temp_path(info: CheckpointInfo, start: str) -> Path:
@@ -351,7 +349,7 @@ def copy_from_trial(
     if number is None:
         number, seconds = info.number, info.seconds
     path = str(home / file_name(number))
-    copy = replace(info, path=path, number=number, value=None, name=None, seconds=seconds, between=0)
+    copy = replace(info, path=path, number=number, value=None, name=None, seconds=seconds, between=0, adopted=True)
     written = temp_path(copy, secrets.token_hex(4))
     copy_into(replace(info, name=written.name), home)
     return commit(copy, written)
@@ -414,39 +412,3 @@ def _measure(path: Path) -> tuple[int, str]:
                 size += len(chunk)
                 crc = zlib.crc32(chunk, crc)
     return size, f"crc32:{crc:08x}"
-
-
-# --- What a trial has taken over through memory, until a checkpoint of its own has that ------------
-
-
-@dataclass(frozen=True, slots=True)
-class Adoption:
-    """What a trial took over from another one through memory, after its report ``number``.
-
-    ``folder``: the name of the other trial's folder, beside this one's. ``parent_number``: the report at which it had
-    offered that; None for its newest.
-    """
-
-    number: int
-    parent: str
-    folder: str
-    parent_number: int | None
-
-
-def note_adoption(adoption: Adoption, trial_dir: str | os.PathLike[str]) -> None:
-    """Write down what a trial has taken over, for a restart before its next checkpoint. Raises: OSError."""
-    write_json(Path(trial_dir, ADOPTED), asdict(adoption))
-
-
-def read_adoption(trial_dir: str | os.PathLike[str]) -> Adoption | None:
-    """Return what a trial took over last; None if nothing, or if that cannot be read."""
-    with suppress(OSError, ValueError, TypeError):
-        if store := store_of(trial_dir):
-            store.bring(Path(trial_dir), ADOPTED)
-        return Adoption(**json.loads(Path(trial_dir, ADOPTED).read_bytes()))
-    return None
-
-
-def forget_adoption(trial_dir: str | os.PathLike[str]) -> None:
-    """Delete what :func:`note_adoption` wrote: a checkpoint has it. Raises: OSError."""
-    delete(Path(trial_dir, ADOPTED))

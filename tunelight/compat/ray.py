@@ -304,7 +304,7 @@ def set_last_result(trial: Any, result: dict[str, Any]) -> None:
 
 def pass_to_heads(trial: Any, **facts: Any) -> None:
     """Give a Tune trial's heads facts about it, by the only object that Tune passes to them unread: its storage."""
-    if trial.storage is not None:
+    if getattr(trial, "storage", None) is not None:  # a stub has none
         trial.storage.tunelight = {**passed_to_head(trial.storage), **facts}
 
 

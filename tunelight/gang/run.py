@@ -57,7 +57,6 @@ class ResilientRun:
         failures: which failures are survived.
         say: called with notes for the person who runs it.
         keep: called with each finished checkpoint.
-        saved: called, before ``keep``, with one that was asked for: it has what was adopted at its report.
         newest: called before a restart with a report number; returns the newest checkpoint up to that report (by
             default the last one that the ranks have reported).
         fresh: called with each start; returns it with what is too large to be kept in between.
@@ -72,7 +71,6 @@ class ResilientRun:
         *,
         say: Callable[[str], object],
         keep: Keep = lambda _: None,
-        saved: Keep = lambda _: None,
         newest: Callable[[int], CheckpointInfo | None] | None = None,
         fresh: Callable[[Start], Start] = lambda start: start,
         size: int | None = None,
@@ -97,7 +95,7 @@ class ResilientRun:
         """True from ``start`` on, until its owner has ended training and says so."""
         self._policy, self._failures = failures, FailureTally(failures)
         self._slow = SlowRanks()
-        self._say, self._keep, self._saved, self._fresh = say, keep, saved, fresh
+        self._say, self._keep, self._fresh = say, keep, fresh
         self._newest = newest or (lambda _: self.resume)
         self._leave: Callable[[], Stop | None] = lambda: None
         self._on_start: Callable[[], object] = lambda: None
@@ -238,8 +236,6 @@ class ResilientRun:
         """Note what an event brings, as it comes from the gang."""
         if isinstance(event, Report | Saved) and event.checkpoint is not None:
             self.resume_from(event.checkpoint)
-            if isinstance(event, Saved) and event.answers:
-                self._saved(event.checkpoint)
             self._keep(event.checkpoint)
         if isinstance(event, Told):
             self._obey(event.stop)

@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -25,9 +26,9 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search.sample import Categorical, Domain, Float, Function, Integer, Quantized
 
-from tunelight.compat.ray import cluster_size, trial_actor
+from tunelight.compat.ray import cluster_size, pass_to_heads, trial_actor
 from tunelight.errors import SettingsError, known_arguments, unknown
-from tunelight.messages import RESULT_KEY, Adopt, Continue
+from tunelight.messages import RESULT_KEY, Adopt, Adoption, Continue
 from tunelight.schedulers.base import TRAINING_ITERATION, GangScheduler, SweepFacts, call_actor, tell
 from tunelight.schedulers.members import TrialResources
 from tunelight.settings import checks
@@ -265,6 +266,8 @@ class GangPBT(GangScheduler):
         weights, folder = self._offers.get(parent_id), None
         with suppress(AttributeError, RuntimeError):  # a stub's, or one that has not been started again yet
             folder = parent.path
+        adoption = None if folder is None else Adoption(member.reports, parent_id, Path(folder).name, theirs.offered)
+        pass_to_heads(trial, adopted=adoption)
         tell(trial, Adopt(weights, copy.deepcopy(config), parent_id, folder, theirs.offered, until))
         self.sweep.on_change(trial.trial_id, member.reports, config, parent_id, theirs.offered)
 
@@ -276,6 +279,7 @@ class GangPBT(GangScheduler):
         number, config = told
         trial.set_config(config)
         self.num_exploits -= 1
+        pass_to_heads(trial, adopted=None)
         self.sweep.on_change(trial.trial_id, number, config, None, None)
 
     def _quantiles(self) -> tuple[set[str], list[str]]:

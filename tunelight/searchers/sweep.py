@@ -18,7 +18,7 @@ from ray.tune.search import SearchAlgorithm, Searcher
 from tunelight.checkpoints import files as checkpoints
 from tunelight.compat.ray import TRAINING_ITERATION, forget_default_result, pass_to_heads, set_last_result
 from tunelight.errors import SettingsError, TunelightError
-from tunelight.messages import RESULT_KEY
+from tunelight.messages import RESULT_KEY, Adoption
 from tunelight.record import ERROR, FINISHED, STOPPED, Branch, Standing, Training, metric_value, plan, standings
 from tunelight.record.repeated import chosen, length
 from tunelight.searchers.random import TrackingSearcher
@@ -40,6 +40,8 @@ class ResumedTrial:
     """True if it waits until the scheduler chooses it."""
     branch: Branch | None = None
     """Where it began, if that is with another trial's state."""
+    adopted: Adoption | None = None
+    """What it was told to take over last."""
 
 
 @dataclass(frozen=True)
@@ -308,6 +310,7 @@ class SweepSearch(SearchAlgorithm):
         if self._repeats is not None and past.branch is None:
             self._repeats.begin(past.trial_id, past.config)
         self._live[past.trial_id] = trial = self._make(past.trial_id, past.config)
+        pass_to_heads(trial, adopted=past.adopted)
         if past.paused:
             trial.status = Trial.PAUSED
         if past.number:  # where nothing is left to train, Tune ends the trial with this

@@ -432,6 +432,7 @@ class Boundary:
             value=self._value(metrics),
             name=filename,
             seconds=self.stopwatch.seconds,
+            adopted=self._adopted_at == number,
         )
         return self.writing.write(info, checkpoint, wait=wait)
 

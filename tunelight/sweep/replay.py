@@ -22,7 +22,7 @@ from ray.tune.search import Searcher
 
 from tunelight.compat.ray import flattened, set_last_result, stub_trial
 from tunelight.errors import SettingsError
-from tunelight.messages import RESULT_KEY
+from tunelight.messages import RESULT_KEY, Adoption
 from tunelight.record import (
     ERROR,
     FAILED,
@@ -33,6 +33,7 @@ from tunelight.record import (
     TERMINAL,
     SweepState,
     Training,
+    TrialState,
     apply,
     to_json_types,
 )
@@ -284,6 +285,7 @@ def start_from(
             trial.number,
             trial.id in paused,
             trial.branch,
+            _adopted(past, trial),
         )
         for trial in sorted(again, key=lambda trial: trial.id not in paused)  # paused ones first: all are then known
     ]
@@ -295,6 +297,15 @@ def start_from(
         resumed=tuple(resumed),
         past=() if settings.repeats is None else _trainings(past),
     )
+
+
+def _adopted(past: SavedSweep, trial: TrialState) -> Adoption | None:
+    """Return what a trial has taken over last; a branch has the checkpoint with which it began."""
+    made = trial.changes if trial.branch is None else trial.changes[1:]
+    if not made:
+        return None
+    change, parent = made[-1], past.state.trials[made[-1]["parent"]]
+    return Adoption(change["training_iteration"], parent.id, parent.folder, change["parent_iteration"])
 
 
 def _trainings(past: SavedSweep) -> tuple[tuple[Training, dict[str, Any]], ...]:

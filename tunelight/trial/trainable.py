@@ -173,9 +173,7 @@ class GangTrainable(Trainable):
         info = run.resume
         if trial.of_last_report is None and gang.running and run.number:
             saved = gang.save().checkpoint
-            if saved is not None:
-                trial.saved(saved)
-            else:  # the trial ended first; its last report may have written one in the background
+            if saved is None:  # the trial ended first; its last report may have written one in the background
                 saved = next((info for info in checkpoints.find(trial.folder) if info.number == run.number), None)
             if saved is not None:
                 run.resume_from(info := trial.kept.add(saved))

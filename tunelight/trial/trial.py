@@ -15,7 +15,7 @@ from tunelight.compat.lightning import VARIABLE as LIGHTNING_VARIABLE
 from tunelight.errors import CheckpointError, TrialError
 from tunelight.gang.run import ResilientRun
 from tunelight.gang.spec import GangSpec
-from tunelight.messages import Adopt, CheckpointInfo, DatasetHandle, WorkerError
+from tunelight.messages import Adopt, Adoption, CheckpointInfo, DatasetHandle, WorkerError
 from tunelight.policies import Divergence
 from tunelight.resources import Reservation
 from tunelight.session.task import Home, Start, Task
@@ -116,7 +116,8 @@ class Trial:
     """One trial on a gang, from its start to its end; ``repetition`` counts the trainings of its configuration.
 
     ``root``: the trial whose seed it has, if that is not its own (a branch). ``heard``: its last report that the driver
-    had received when this head got it, since later ones are made again; None where all count.
+    had received when this head got it, since later ones are made again; None where all count. ``adopted``: what it was
+    told to take over last.
 
     A head makes one for each trial that Tune gives it, so that nothing of the next trial reaches the one before.
     Runs on: trial.
@@ -132,6 +133,7 @@ class Trial:
         repetition: int = 0,
         root: str | None = None,
         heard: int | None = None,
+        adopted: Adoption | None = None,
     ) -> None:
         self.spec = spec
         self.id = trial_id
@@ -146,7 +148,6 @@ class Trial:
             spec.gang.failures,
             say=self.say,
             keep=self.kept.add,
-            saved=self.saved,
             newest=self.newest,
             size=spec.start,
         )
@@ -157,9 +158,9 @@ class Trial:
         """The report whose checkpoint Tune got last."""
         self.unable: CheckpointError | None = None
         """Why it cannot be resumed, if it cannot."""
-        self._adopted: str | None = None
-        self._adopted_at: int | None = None
-        """The report after which it adopted last, while that is in no checkpoint that was asked for."""
+        self._adoption = adopted
+        self._outcome: str | None = None
+        """That of the last order to adopt."""
         self._log: list[str] = []
 
     def say(self, text: str) -> None:
@@ -186,7 +187,7 @@ class Trial:
         if pointer is not None and left is not None:
             own = Path(left.path).is_relative_to(self.folder)
             upto = (self._heard or 0) if own else 0  # its folder may be ahead of Tune's pointer
-            resume = self._after_adoption(self._tell(checkpoints.resume_point(self.folder, upto, left)), upto)
+            resume = self._after_adoption(self._tell(checkpoints.resume_point(self.folder, upto, left)))
             number = resume.number if resume else left.number
         self.run.resume_from(resume, number)
         self.kept.discard_after(number, self.folder)
@@ -204,7 +205,7 @@ class Trial:
         if self.run.resume is None:
             restored = self.run.number > 0  # by Tune, whose pointer names no checkpoint, and that may restore it again
             found = checkpoints.resume_point(self.folder, self._heard)
-            resume = self._after_adoption(self._tell(found), self._heard)
+            resume = self._after_adoption(self._tell(found))
             if resume is not None:
                 self.run.resume_from(resume, resume.number)
                 self.say(f"goes on from its checkpoint of {checkpoints.where(*checkpoints.age(resume))}")
@@ -226,9 +227,7 @@ class Trial:
         The folder may hold one that no event told of: a worker may have finished it before it died.
         """
         checkpoints.remove_temp_files(self.folder)
-        found = self._after_adoption(
-            self._tell(checkpoints.resume_point(self.folder, number, self.run.started_from)), number
-        )
+        found = self._after_adoption(self._tell(checkpoints.resume_point(self.folder, number, self.run.started_from)))
         if self._root is not None and found is None:
             raise TrialError(WorkerError(0, os.uname().nodename, "CheckpointError", str(self._no_beginning()), ""))
         return found
@@ -237,23 +236,23 @@ class Trial:
     def of_last_report(self) -> CheckpointInfo | None:
         """Its newest checkpoint, if that is of its last report and has what the trial has adopted."""
         info = self.run.resume
-        late = info is not None and self._adopted_at is not None and info.number <= self._adopted_at
-        return info if info is not None and info.number == self.run.number and not late else None
+        return info if info is not None and info.number == self.run.number and self._has_adopted(info) else None
 
-    def _after_adoption(self, found: CheckpointInfo | None, upto: int | None) -> CheckpointInfo | None:
+    def _has_adopted(self, info: CheckpointInfo) -> bool:
+        """Tell whether a checkpoint has what the trial has taken over."""
+        last = 0 if self._adoption is None else self._adoption.number
+        return info.number > last or info.adopted or info.between > 0
+
+    def _after_adoption(self, found: CheckpointInfo | None) -> CheckpointInfo | None:
         """Return where to resume: from the other trial's checkpoint, if the last adoption is in none of its own yet."""
-        adoption = checkpoints.read_adoption(self.folder)
-        if adoption is None or (found is not None and found.number > adoption.number):
-            return found
-        if upto is not None and adoption.number > upto:  # the driver did not hear of that report
-            self._forget_adoption()
+        adoption = self._adoption
+        if adoption is None or (found is not None and self._has_adopted(found)):
             return found
         seconds, copy = None if found is None else found.seconds, None
         with suppress(OSError, CheckpointError):
             copy = checkpoints.copy_from_trial(
                 self.folder.parent / adoption.folder, self.folder, adoption.number, adoption.parent_number, seconds
             )
-        self._forget_adoption()
         if copy is None:
             self.say(f"what it adopted after report {adoption.number} is in no checkpoint, and lost")
             return found
@@ -268,16 +267,6 @@ class Trial:
         return info
 
     # -- its checkpoints
-
-    def saved(self, info: CheckpointInfo) -> None:
-        """Note a checkpoint that was asked for: it has what the trial adopted at its report."""
-        if self._adopted_at is not None and info.number >= self._adopted_at:
-            self._forget_adoption()
-
-    def _forget_adoption(self) -> None:
-        self._adopted_at = None
-        with suppress(OSError):
-            checkpoints.forget_adoption(self.folder)
 
     def prune(self) -> None:
         """Delete the checkpoints that are not needed any more."""
@@ -298,17 +287,15 @@ class Trial:
     def adopt(self, adopt: Adopt) -> None:
         """Take over another trial's training and configuration."""
         how = self.run.adopt(adopt)
-        self._adopted = how or "none"
-        if how == "memory":
-            self._adopted_at = number = self.run.number
-            name = Path(adopt.folder or adopt.parent).name
-            adoption = checkpoints.Adoption(number, adopt.parent, name, adopt.number)
-            with suppress(OSError):
-                checkpoints.note_adoption(adoption, self.folder)
+        self._outcome = how or "none"
+        if how is not None:
+            self._adoption = Adoption(
+                self.run.number, adopt.parent, Path(adopt.folder or adopt.parent).name, adopt.number
+            )
 
     def adoption(self) -> str | None:
         """Return the outcome of the last order to adopt, once: "memory", "disk" or "none"."""
-        outcome, self._adopted = self._adopted, None
+        outcome, self._outcome = self._outcome, None
         return outcome
 
 

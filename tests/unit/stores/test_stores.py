@@ -151,7 +151,7 @@ def test_a_store_that_does_not_answer_is_not_an_empty_one(storage, monkeypatch):
 
 def test_a_trials_folder_is_brought_home_without_what_is_uploaded_when_it_is_written(storage, machine):
     trial = storage() / "s" / "t"
-    names = ("log.txt", "own/adopted.json", "checkpoint_best.pt", "adopted.json", "events.tunelight",
+    names = ("log.txt", "own/pointer.json", "checkpoint_best.pt", "events.tunelight",
              ".hidden", "checkpoint_000000/pointer.json", "checkpoints/report-000001.json")  # fmt: skip
     for name in names:
         (trial / name).parent.mkdir(parents=True, exist_ok=True)
@@ -160,7 +160,7 @@ def test_a_trials_folder_is_brought_home_without_what_is_uploaded_when_it_is_wri
     (draft := trial / "checkpoints/.report-000003.ckpt.x.tmp").touch()
     bring_home(str(trial), 0.0, over=True)
     store = there(trial)
-    assert {name for name in names if store.stat(trial / name)} == {"log.txt", "own/adopted.json", "checkpoint_best.pt"}
+    assert {name for name in names if store.stat(trial / name)} == {"log.txt", "own/pointer.json", "checkpoint_best.pt"}
     assert draft.exists()  # which another gang may still write
     assert store.stat(whole)
     assert not whole.exists()

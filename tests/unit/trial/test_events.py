@@ -12,7 +12,7 @@ import pytest
 from tests.kit import tasks
 from tests.kit.heads import Heads
 from tunelight.checkpoints import files as checkpoints
-from tunelight.messages import RESULT_KEY, Adopt
+from tunelight.messages import RESULT_KEY, Adopt, Adoption
 from tunelight.policies import FailurePolicy
 from tunelight.trial.trainable import GangTrainable, make_trainable
 
@@ -106,11 +106,10 @@ def test_who_is_paused_after_adopting_leaves_what_it_became(
     parent, child = pair(make)
     offer = None if by_disk else offered(parent)
     child.decide(Adopt(offer, {"lr": 2.0, "start": 0.0}, "a", str(heads.folder("a")), number=1, until=1))
-    assert (heads.folder("b") / checkpoints.ADOPTED).exists() is not by_disk
     child.save_checkpoint(str(tmp_path))
-    assert not (heads.folder("b") / checkpoints.ADOPTED).exists(), "its own checkpoint has it"
     info = checkpoints.read_pointer(tmp_path)
     assert info is not None
+    assert info.adopted
     assert Path(info.path).read_text() == "101.0"
     assert by_disk or (info.value, info.number) == (None, 1)
     assert Path(info.path).parents[1] == heads.folder("b")
@@ -172,27 +171,15 @@ def test_a_head_that_dies_after_an_adoption_is_followed_by_one_that_has_it_until
     config = {"lr": 2.0, "start": 0.0}
     child.decide(Adopt(offered(parent), config, "a", str(heads.folder("a")), number=1, until=1))
     child._gang.close()
-    heads.passed["b"] = {"heard": 1}
+    heads.passed["b"] = {"heard": 1, "adopted": Adoption(1, "a", heads.folder("a").name, 1)}
     parent.step()  # 102, which is not what was offered
     follower = make("b", **config)
     if restored:
         follower.load_checkpoint(str(tmp_path))
     assert follower.step()["loss"] == 103.0
-    assert not (heads.folder("b") / checkpoints.ADOPTED).exists()
-    heads.passed["b"] = {"heard": 2}
+    heads.passed["b"]["heard"] = 2
     again = make("b", **config)
     assert again.step()["loss"] == 105.0  # from its own checkpoint
-
-
-def test_an_adoption_that_the_driver_did_not_hear_of_is_past(make: Make, heads: Heads) -> None:
-    parent, child = pair(make)
-    child.step()
-    child.decide(Adopt(offered(parent), {"lr": 2.0, "start": 0.0}, "a", str(heads.folder("a")), number=1, until=2))
-    marked = heads.folder("b") / checkpoints.ADOPTED
-    assert marked.exists()
-    heads.passed["b"] = {"heard": 1}
-    assert make("b").step()["loss"] == 2.0
-    assert not marked.exists()
 
 
 def test_a_training_without_a_trainer_offers_nothing_and_one_that_has_not_begun_neither(make: Make) -> None:
