@@ -307,14 +307,15 @@ class Grid:
         self.size = math.prod(len(values) for values in axes.values())
         self._points: list[Point] | None = None
         self._indices: dict[str, int] = {}
-        if points is not None and self.size > _MOST:
+        if points is None:
+            return
+        if self.size > _MOST:
             raise SpaceError(
                 f"The grid has {self.size:,} combinations, and {_MOST:,} are the most where conditions or constraints "
                 "leave some out. Take values from its axes, or make some of them choices."
             )
-        if points is not None:
-            self._points = list(points)
-            self.size = len(self._points)
+        self._points = list(points)
+        self.size = len(self._points)
 
     def index(self, values: Mapping[str, Any]) -> int | None:
         """Return the index of the point that a configuration has; None where it is none of the grid's."""
