@@ -1,5 +1,7 @@
 """Write what follows from the code: docs/settings.md, docs/commands.md, the schemas, llms.txt, and tests/names.json.
 
+In docs/reference.md and searchspaces/README.md, it writes the tables of domains.
+
 Run it after a change of a setting, of the docstring of ``tunelight.run``, of a command, or of another public name;
 tests compare the files with what it would write.
 """
@@ -21,6 +23,7 @@ import yaml
 from tunelight.cli import app
 from tunelight.cli.app import TakesSettings
 from tunelight.settings import SETTINGS
+from tunelight.space.kinds import KINDS
 from tunelight.sweep.run import run
 
 _schema_of_output = runpy.run_path(str(Path(__file__).with_name("printed_types.py")))["schema"]
@@ -40,13 +43,34 @@ _WORDS = {
 
 def pages() -> dict[Path, str]:
     """Return the text of each page by its path."""
-    path, made = DOCS / "settings.md", {DOCS / "commands.md": _commands(typer.main.get_command(app))}
-    before, _, rest = path.read_text().partition(BEGIN)
-    made[path] = f"{before}{BEGIN}\n{_settings()}\n{END}{rest.partition(END)[2]}"
+    made = {DOCS / "commands.md": _commands(typer.main.get_command(app))}
+    parts = {
+        DOCS / "settings.md": _settings(),
+        DOCS / "reference.md": _domains((DOCS / "reference.md").read_text()),
+        DOCS.parent / "searchspaces" / "README.md": _domains(),
+    }
+    for path, text in parts.items():
+        before, _, rest = path.read_text().partition(BEGIN)
+        made[path] = f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}"
     made[DOCS.parent / "searchspaces" / "schema.json"] = json.dumps(_space["schema"](), indent=1) + "\n"
     made[DOCS / "output.schema.json"] = json.dumps(_schema_of_output(), indent=1) + "\n"
     made[DOCS.parent / "llms.txt"] = _llms()
     return made
+
+
+def _domains(page: str | None = None) -> str:
+    """Return a table of the kinds of domains as a file has them, or as Python has them, but for those of ``page``."""
+    shown = {"values": "[a, b]", "value": "value", "function": "function" if page else "module:function"}
+    lines = [f"| {'In Python' if page else 'Domain'} | Draws |", "| --- | --- |"]
+    for kind in KINDS.values():
+        words = [shown.get(name, name) for name in kind.arguments]
+        text = ", ".join(words)
+        if page is None:
+            text = text if len(words) == 1 else f"[{text}]"
+            lines.append(f"| `{{{kind.name}: {text}}}` | {kind.about} |")
+        elif kind.in_python and f"::: tunelight.{kind.name}\n" not in page:
+            lines.append(f"| `tl.{kind.name}({text})` | {kind.about} |")
+    return "\n".join(lines) + "\n"
 
 
 # --- llms.txt ---------------------------------------------------------------------------------------------

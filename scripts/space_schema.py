@@ -15,78 +15,56 @@ from tunelight.settings import SETTINGS
 from tunelight.settings.backends import BACKENDS
 from tunelight.settings.code import Style
 from tunelight.settings.values import MODES
-from tunelight.space.domains import ARGUMENTS, OPTIONAL
+from tunelight.space.kinds import KINDS, Kind
 
 # --- domains ----------------------------------------------------------------------------------------------
 
 Scalar = bool | int | float | str | None
-_HELP = {
-    "choice": "One of the values.",
-    "ordinal": "One of the values, which have an order.",
-    "uniform": "A number between the bounds.",
-    "quniform": "A number between the bounds, in steps of q.",
-    "loguniform": "A number between the bounds, all orders of magnitude alike.",
-    "qloguniform": "A number between the bounds, all orders of magnitude alike, in steps of q.",
-    "randint": "A whole number; the upper bound is excluded.",
-    "qrandint": "A whole number in steps of q; the upper bound is included.",
-    "lograndint": "A whole number, all orders of magnitude alike; the upper bound is excluded.",
-    "qlograndint": "A whole number in steps of q, all orders of magnitude alike; the upper bound is included.",
-    "randn": "From a normal distribution.",
-    "qrandn": "From a normal distribution, in steps of q.",
-    "sample_from": "What a function returns for the configuration drawn so far: package.module:function.",
-    "grid_search": "Every value in turn.",
-    "grid": "Every value in turn.",
-    "fixed": "This value.",
-    "wandb_parameter": "A parameter of a W&B sweep, in its own words.",
-}
 
 
 class _Closed(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-def _arguments(name: str) -> Any:
+def _arguments(kind: Kind) -> Any:
     """Return the type of a domain's arguments: a list of them, or a mapping."""
-    names = ARGUMENTS[name]
-    if name == "fixed":
+    if kind.name == "fixed":
         return Any
-    if name == "wandb_parameter":
+    if kind.name == "wandb_parameter":
         return dict[str, Any]
     values = Annotated[list[Any], Field(min_length=1)]
-    if names == ("values",):
-        named: Any = create_model(f"{name}_named", __base__=_Closed, values=(values, ...))
+    if kind.arguments == ("values",):
+        named: Any = create_model(f"{kind.name}_named", __base__=_Closed, values=(values, ...))
         return values | named
-    number: Any = str if name == "sample_from" else int if "int" in name else float
-    optional = OPTIONAL.get(name, 0)
-    fields: dict[str, Any] = {
-        argument: (number, ... if index < len(names) - optional else None) for index, argument in enumerate(names)
-    }
-    listed = Annotated[list[number], Field(min_length=len(names) - optional, max_length=len(names))]
-    named = create_model(f"{name}_named", __base__=_Closed, **fields)
-    return listed | named | number if len(names) - optional <= 1 else listed | named
+    number: Any = kind.number or str
+    fields: dict[str, Any] = {name: (number, None if name in kind.defaults else ...) for name in kind.arguments}
+    least = len(fields) - len(kind.defaults)
+    listed = Annotated[list[number], Field(min_length=least, max_length=len(fields))]
+    named = create_model(f"{kind.name}_named", __base__=_Closed, **fields)
+    return listed | named | number if least <= 1 else listed | named
 
 
-def _domain(name: str) -> type[BaseModel]:
+def _domain(kind: Kind) -> type[BaseModel]:
     """Return the model of a domain's description: its name with its arguments, and ``when``."""
     fields: dict[str, Any] = {
-        name: (_arguments(name), Field(description=_HELP[name])),
+        kind.name: (_arguments(kind), Field(description=kind.about)),
         "when": (
             dict[str, Any],
             Field(None, min_length=1, description="The key counts only where these others have one of these values."),
         ),
     }
-    return create_model(name, __base__=_Closed, **fields)
+    return create_model(kind.name, __base__=_Closed, **fields)
 
 
 class Group(RootModel[dict[str, "Domain"]]):
     """Keys that stand nested: {model: {lr: ...}} is model.lr."""
 
     model_config = ConfigDict(
-        json_schema_extra={"minProperties": 1, "propertyNames": {"not": {"enum": [*ARGUMENTS, "when"]}}}
+        json_schema_extra={"minProperties": 1, "propertyNames": {"not": {"enum": [*KINDS, "when"]}}}
     )
 
 
-Domain: TypeAlias = Union[Scalar, *(_domain(name) for name in ARGUMENTS), Group]  # type: ignore[valid-type]
+Domain: TypeAlias = Union[Scalar, *map(_domain, KINDS.values()), Group]  # type: ignore[valid-type]
 Group.model_rebuild()
 
 # --- settings ---------------------------------------------------------------------------------------------

@@ -167,7 +167,7 @@ STAIRS = {
     "results.sweep": "extras.figures extras.study",
     "results.trial": "extras.export extras.scripts",
     "searchers.choose": "extras.earlier",
-    "space.domains": "extras.wandb",
+    "space.more_domains": "extras.wandb",
     "space.space": "extras.wandb",
     "sweep.run": "extras.data extras.scripts extras.tensorboard extras.web",
 }
@@ -192,7 +192,7 @@ LIBRARIES: dict[str, Libraries] = {
     "stores.tune": Libraries(names("fsspec pyarrow"), why="it is Tune's side of a store, imported where there is one"),
     "settings": Libraries(names("yaml")),
     "space": Libraries(names("numpy yaml", TUNE)),
-    "space.distributions": Libraries(names("optuna"), why="only what asks Optuna imports it"),
+    "space.kinds": Libraries(names(TUNE), late=names("optuna"), why="only what asks Optuna imports it"),
     "resources": Libraries(late=names(TUNE)),
     "extras.digits": Libraries(
         names("numpy", LIGHTNING), late=names("sklearn"), why="it is what a user could have written"
@@ -223,7 +223,7 @@ LIBRARIES: dict[str, Libraries] = {
     "reporting": Libraries(names("numpy plotly rich ray.tune.Callback"), late=names("IPython optuna")),
     "extras.export": Libraries(late=names("torch safetensors"), why="only weights need them"),
     "extras.report": Libraries(late=names("plotly"), why="a report draws when it is looked at"),
-    "extras.wandb": Libraries(late=names("scipy"), why="only one of W&B's domains needs it"),
+    "extras.wandb": Libraries(names("numpy ray.tune"), late=names("scipy"), why="its domains are Ray Tune's"),
     "extras.web": Libraries(names("starlette uvicorn"), why="an extra"),
     "lightning": Libraries(names("cloudpickle numpy", LIGHTNING), late=names("torchmetrics")),
     "extras.horovod": Libraries(names("torch"), late=names("horovod torchmetrics"), why="an extra"),

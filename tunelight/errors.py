@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
@@ -158,6 +159,15 @@ HOW_TO_GET_DATA = (
 )
 
 
+@contextlib.contextmanager
+def placed(where: str) -> Iterator[None]:
+    """Begin the messages of errors with the place of what they are about, "space.yaml:3:5: "."""
+    try:
+        yield
+    except TunelightError as error:
+        raise type(error)(f"{where}{error}") from error
+
+
 def guess(name: Any, valid: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" for the valid name that is nearest to a wrong one; empty where none is near.
 
@@ -268,7 +278,7 @@ def _wrong_call(
         argument.name for argument in taken if argument.kind not in (argument.VAR_KEYWORD, argument.VAR_POSITIONAL)
     ]
     odd = [word for word in kwargs if word not in valid]
-    domain = next((word for word in odd if _is_domain(kwargs[word])), None)
+    domain = next((word for word in odd if is_domain(kwargs[word])), None)
     if domain is not None:
         return (
             f"{who} takes no {domain}=, and what is given there is a domain. Domains belong to the search space, a "
@@ -286,7 +296,8 @@ def _wrong_call(
     return f"{who} cannot be called so: {reason}. It takes: {', '.join(valid)}."
 
 
-def _is_domain(value: Any) -> bool:
+def is_domain(value: Any) -> bool:
+    """Tell whether a value is a domain of Ray Tune's, without importing Ray."""
     return any(
         base.__module__ == "ray.tune.search.sample" and base.__name__ == "Domain" for base in type(value).__mro__
     )

@@ -183,10 +183,8 @@ class OptunaAdvisor:
         warnings.simplefilter("ignore")
         self._optuna, self._task = optuna, task
         distributions = {}
-        from tunelight.space.distributions import parameter_of
-
         for key, domain in space.domains.items():
-            parameter = parameter_of(key, domain)
+            parameter = space.kinds[key].parameter(key, domain)
             assert parameter is not None  # the tasks' spaces hold nothing that Optuna lacks
             distributions[key] = parameter.distribution
         self._distributions = distributions

@@ -168,10 +168,7 @@ def test_what_is_drawn_from_a_file_is_what_its_text_says(tmp_path: Path, seed: i
         key for number, key in enumerate(ordered)
         for other in ordered[key].get("when", {}) if list(ordered).index(other) > number
     ]  # fmt: skip
-    over_drawn = [
-        key for key in spec if name_of(spec[key]) == "grid_search" and spec[key].get("when")
-    ]  # the generator draws none
-    assert not over_drawn
+    assert not [key for key in spec if name_of(spec[key]) == "grid_search" and spec[key].get("when")]  # none is drawn
     if late:
         with pytest.raises(SpaceError, match="does not stand above it"):
             tl.SearchSpace.load(file)

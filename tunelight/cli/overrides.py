@@ -51,7 +51,7 @@ def load_space_and_settings(
     """
     from tunelight.settings import NAMES
     from tunelight.space import SearchSpace
-    from tunelight.space.domains import ARGUMENTS
+    from tunelight.space.kinds import KINDS
 
     sets = read_sets(lines)
     for name in sets:
@@ -66,7 +66,7 @@ def load_space_and_settings(
     settings = {name: value for name, value in sets.items() if name in NAMES}
     keys = {name: value for name, value in sets.items() if name not in NAMES}
     for name, value in keys.items():
-        if isinstance(value, Mapping) and len(value) == 1 and next(iter(value)) in ARGUMENTS:
+        if isinstance(value, Mapping) and len(value) == 1 and next(iter(value)) in KINDS:
             raise SettingsError(
                 f"--set {name}: it fixes a key to one value. To give it another domain, change the file."
             )
@@ -136,8 +136,6 @@ def check_words(file: str, words: Sequence[str], after: Sequence[str]) -> None:
 _CALL = re.compile(r"(\w+)\((.*)\)", re.DOTALL)
 _HYDRA = {"interval": "uniform"}
 """Domains of Hydra's sweepers, as tunelight calls them."""
-_OTHER = ("sample_from", "wandb_parameter")
-"""Domains that no text describes."""
 _MOST = 10_000
 """The largest number of values that a range may have."""
 
@@ -148,8 +146,8 @@ def read_domain(text: str) -> Any:
     It is ``name(argument, ...)``, a choice ``a,b,c``, or one value, which is fixed. Hydra's ``interval(a,b)`` and
     ``range(a,b,step)`` are known, too. Raises: ValueError.
     """
-    from tunelight.space.domains import ARGUMENTS, without_commas
     from tunelight.space.files import read_value
+    from tunelight.space.kinds import KINDS, without_commas
 
     found = _CALL.fullmatch(text.strip())
     if found is None:
@@ -158,8 +156,8 @@ def read_domain(text: str) -> Any:
     name, arguments = _HYDRA.get(found[1], found[1]), read_value(f"[{found[2]}]")
     if name == "range":
         return {"choice": _range(arguments)}
-    if name not in ARGUMENTS or name in _OTHER:
-        known = [*(one for one in ARGUMENTS if one not in _OTHER), *_HYDRA, "range"]
+    known = [*(kind.name for kind in KINDS.values() if kind.in_words), *_HYDRA, "range"]
+    if name not in known:
         raise ValueError(unknown("there is no domain", name, known))
     if name != "fixed" and (parted := without_commas(arguments)) is not None:
         raise ValueError(f"commas stand between arguments: {name}({parted})")

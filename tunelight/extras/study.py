@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tunelight.record import SweepState, TrialState
     from tunelight.settings import Mode
-    from tunelight.space.distributions import Parameter
+    from tunelight.space.kinds import Parameter
 
 OWNER: Final = "tunelight"
 """The study's attribute that holds the sweep's folder."""
@@ -78,22 +78,22 @@ def study_of(
 def _parameters(space: Mapping[str, Any], inside: _Keys = ()) -> Iterator[tuple[_Keys, Parameter | None]]:
     """Yield each domain of a space as Optuna has it."""
     from tunelight.space import SearchSpace
-    from tunelight.space.distributions import parameter_of
-    from tunelight.space.domains import ARGUMENTS
+    from tunelight.space.kinds import KINDS
 
     for key, value in space.items():
         keys = (*inside, key)
         domain = value
         if isinstance(value, Mapping):
             domain = {name: told for name, told in value.items() if name != "when"}
-            if value and not any(name in ARGUMENTS for name in domain):
+            if value and not any(name in KINDS for name in domain):
                 yield from _parameters(value, keys)
                 continue
         if isinstance(domain, Mapping) and "sample_from" in domain:  # which names code
             yield keys, None
             continue
         try:
-            yield keys, parameter_of(".".join(keys), SearchSpace({"key": domain}).domains["key"])
+            read = SearchSpace({"key": domain})
+            yield keys, read.kinds["key"].parameter(".".join(keys), read.domains["key"])
         except TunelightError:
             yield keys, None
 

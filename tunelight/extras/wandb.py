@@ -5,18 +5,19 @@ https://docs.wandb.ai/guides/sweeps/sweep-config-keys
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import NormalDist
 from typing import Any, Final
 
-from tunelight.errors import SpaceError, guess
-from tunelight.space.more_domains import Quantiles
+import numpy as np
+from ray.tune.search import sample
+
+from tunelight.errors import SpaceError, guess, placed
 from tunelight.space.plain import alike
 
 _WANDB = "W&B"
@@ -38,27 +39,28 @@ _METHODS = ("random", "grid", "bayes")
 _MODES = {"minimize": "min", "maximize": "max"}
 
 _ENDS, _BELL, _SHAPE = ("min", "max"), ("mu", "sigma"), ("a", "b")
-_TAKES = {
-    "constant": ("value",),
-    "categorical": ("values",),
-    "categorical_w_probabilities": ("values", "probabilities"),
-    "int_uniform": _ENDS,
-    "uniform": _ENDS,
-    "log_uniform": _ENDS,
-    "log_uniform_values": _ENDS,
-    "inv_log_uniform": _ENDS,
-    "inv_log_uniform_values": _ENDS,
-    "q_uniform": (*_ENDS, "q"),
-    "q_log_uniform": (*_ENDS, "q"),
-    "q_log_uniform_values": (*_ENDS, "q"),
-    "normal": _BELL,
-    "log_normal": _BELL,
-    "q_normal": (*_BELL, "q"),
-    "q_log_normal": (*_BELL, "q"),
-    "beta": _SHAPE,
-    "q_beta": (*_SHAPE, "q"),
+_Domain = Mapping[str, Any]
+_DISTRIBUTIONS: Mapping[str, tuple[tuple[str, ...], Callable[..., _Domain] | None]] = {
+    "constant": (("value",), lambda value: {"fixed": value}),
+    "categorical": (("values",), lambda values: {"choice": values}),
+    "categorical_w_probabilities": (("values", "probabilities"), None),
+    "int_uniform": (_ENDS, lambda low, high: {"randint": [low, high + 1]}),
+    "uniform": (_ENDS, lambda low, high: {"uniform": [low, high]}),
+    "log_uniform": (_ENDS, lambda low, high: {"loguniform": [math.exp(low), math.exp(high)]}),  # of exponents
+    "log_uniform_values": (_ENDS, lambda low, high: {"loguniform": [low, high]}),
+    "inv_log_uniform": (_ENDS, lambda low, high: {"loguniform": [math.exp(-high), math.exp(-low)]}),
+    "inv_log_uniform_values": (_ENDS, lambda low, high: {"loguniform": [low, high]}),
+    "q_uniform": ((*_ENDS, "q"), None),
+    "q_log_uniform": ((*_ENDS, "q"), None),
+    "q_log_uniform_values": ((*_ENDS, "q"), None),
+    "normal": (_BELL, lambda mu, sigma: {"randn": [mu, sigma]}),
+    "log_normal": (_BELL, None),
+    "q_normal": ((*_BELL, "q"), None),
+    "q_log_normal": ((*_BELL, "q"), None),
+    "beta": (_SHAPE, None),
+    "q_beta": ((*_SHAPE, "q"), None),
 }
-"""What each distribution takes."""
+"""What each distribution takes, and the domain of Ray Tune's that is the same; None: :class:`OfWandb` has it."""
 _DEFAULTS = {"mu": 0.0, "sigma": 1.0, "q": 1.0, "a": 1, "b": 1}
 _POSITIVE = ("sigma", "q", "a", "b")
 _FEW = 1000
@@ -86,12 +88,12 @@ def read(given: Mapping[str, Any], at: Callable[..., str] = lambda *_: "") -> tu
     if not isinstance(parameters, Mapping):
         raise SpaceError(f"{at()}A {_WANDB} sweep holds `parameters:`, a mapping, not {parameters!r}.")
     method = given.get("method", "random")
-    with _placed(at, "method"):
+    with placed(at("method")):
         if method not in _METHODS:
             raise unreadable("method", repr(method), ", ".join(_METHODS))
     domains = {}
     for key, parameter in _in_order(parameters, sort=method == "grid"):
-        with _placed(at, "parameters", key):
+        with placed(at("parameters", key)):
             domains[key] = _read(str(key), parameter, method == "grid")
     written: dict[str, Any] = {}
     if method == "bayes":
@@ -103,20 +105,11 @@ def read(given: Mapping[str, Any], at: Callable[..., str] = lambda *_: "") -> tu
         written["num_samples"] = 1
     elif method == "grid":  # its first configurations, in W&B's order
         written["searcher"], domains = "grid", _ungridded(domains)
-    with _placed(at, "metric"):
+    with placed(at("metric")):
         written |= _metric(given.get("metric"))
-    with _placed(at, "early_terminate"):
+    with placed(at("early_terminate")):
         written |= _early(given.get("early_terminate"))
     return domains, written
-
-
-@contextlib.contextmanager
-def _placed(at: Callable[..., str], *keys: str) -> Iterator[None]:
-    """Begin errors with the place of the value that they are about."""
-    try:
-        yield
-    except SpaceError as error:
-        raise SpaceError(f"{at(*keys)}{error}") from error
 
 
 # --- the script -------------------------------------------------------------------------------------------
@@ -148,7 +141,7 @@ def script(given: Mapping[str, Any], at: Callable[..., str] = lambda *_: "") -> 
         command = shlex.split(command)
     if command is None:
         return {} if program is None else {"script": str(program), "args": ["${args}"], "style": "wandb"}
-    with _placed(at, "command"):
+    with placed(at("command")):
         if not isinstance(command, Sequence):
             raise SpaceError(f"command: a {_WANDB} sweep lists the words of its command, not {command!r}.")
         words = [_filled(str(word), program) for word in command]
@@ -300,19 +293,20 @@ def _read(key: str, written: Any, grid: bool) -> Any:
     kind = written.get("distribution") or _implied(written)
     if kind == "categorical" and "probabilities" in written:
         kind = "categorical_w_probabilities"
-    if not isinstance(kind, str) or kind not in _TAKES:
-        raise unreadable(key, f"distribution {kind!r}", ", ".join(_TAKES))
+    if not isinstance(kind, str) or kind not in _DISTRIBUTIONS:
+        raise unreadable(key, f"distribution {kind!r}", ", ".join(_DISTRIBUTIONS))
+    takes, make = _DISTRIBUTIONS[kind]
     for name in written:
-        if name not in ("distribution", *_TAKES[kind]):
-            raise unreadable(key, f"{name!r} of {kind}", ", ".join(_TAKES[kind]))
+        if name not in ("distribution", *takes):
+            raise unreadable(key, f"{name!r} of {kind}", ", ".join(takes))
     try:
-        given = {name: written[name] if name in written else _DEFAULTS[name] for name in _TAKES[kind]}
+        given = {name: written[name] if name in written else _DEFAULTS[name] for name in takes}
     except KeyError as error:
         raise SpaceError(f"{key}: {kind} lacks its {error}.") from error
     _check(key, kind, given)
     if grid and kind != "constant":
         return {"grid_search": _values(key, kind, given)}
-    return _domain(kind, given)
+    return make(*given.values()) if make else {"wandb_parameter": {"distribution": kind, **given}}
 
 
 def _in_order(parameters: Mapping[Any, Any], *, sort: bool) -> list[tuple[Any, Any]]:
@@ -351,29 +345,6 @@ def _implied(written: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _domain(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a domain of Ray Tune's that is the same, or the parameter as W&B has it."""
-    low, high = given.get("min"), given.get("max")
-    match kind:
-        case "constant":
-            return {"fixed": given["value"]}
-        case "categorical":
-            return {"choice": given["values"]}
-        case "uniform":
-            return {"uniform": [low, high]}
-        case "int_uniform":
-            return {"randint": [low, given["max"] + 1]}
-        case "log_uniform_values" | "inv_log_uniform_values":
-            return {"loguniform": [low, high]}
-        case "log_uniform":  # of exponents
-            return {"loguniform": [math.exp(given["min"]), math.exp(given["max"])]}
-        case "inv_log_uniform":
-            return {"loguniform": [math.exp(-given["max"]), math.exp(-given["min"])]}
-        case "normal":
-            return {"randn": [given["mu"], given["sigma"]]}
-    return {"wandb_parameter": {"distribution": kind, **given}}
-
-
 def _values(key: str, kind: str, given: Mapping[str, Any]) -> list[Any]:
     """Return the values of a grid search."""
     if kind == "categorical":
@@ -392,22 +363,31 @@ _INSIDE: Final = 1e-12
 """How far from 0 and 1 a quantile stays whose value would be infinite."""
 
 
-class OfWandb(Quantiles):
+class OfWandb(sample.Domain):
     """A parameter of a W&B sweep that no domain of Ray Tune equals, by its own quantiles, as W&B draws it.
 
     Rounded to multiples of ``q`` (``q_uniform``, ``q_normal``, ...) its values are whole if ``q`` is, and the last ones
     may lie half a step outside of the bounds.
     """
 
+    kind = "wandb_parameter"
+
     def __init__(self, written: Mapping[str, Any]) -> None:
-        super().__init__("wandb_parameter", dict(written))
-        kind = str(written["distribution"])
-        self._kind, self._step = kind.removeprefix("q_"), written.get("q", 1.0) if kind.startswith("q_") else None
+        self.written = dict(written)
+        distribution = str(written["distribution"])
+        self._shape = distribution.removeprefix("q_")
+        self._step = written.get("q", 1.0) if distribution.startswith("q_") else None
         self._mu, self._sigma = written.get("mu", 0.0), written.get("sigma", 1.0)
         self._low, self._high = written.get("min", 0.0), written.get("max", 1.0)
-        if self._kind == "log_uniform_values":
+        if self._shape == "log_uniform_values":
             self._low, self._high = math.log(self._low), math.log(self._high)
         self._shares = list(itertools.accumulate(written.get("probabilities", ())))
+
+    def sample(self, config: Any = None, size: int = 1, random_state: Any = None) -> Any:
+        """Return a value; ``size`` of them, as a list, where that is more than 1."""
+        rng = random_state if hasattr(random_state, "uniform") else np.random.default_rng(random_state)
+        drawn = [self.value(float(rng.uniform())) for _ in range(size)]
+        return drawn if size > 1 else drawn[0]
 
     def value(self, quantile: float) -> Any:
         """Return the value at a quantile, from 0 to 1."""
@@ -422,15 +402,15 @@ class OfWandb(Quantiles):
 
     def _real(self, quantile: float) -> float:
         inside = min(max(quantile, _INSIDE), 1 - _INSIDE)
-        if self._kind in ("normal", "log_normal"):
+        if self._shape in ("normal", "log_normal"):
             found = self._mu + self._sigma * NormalDist().inv_cdf(inside)
-        elif self._kind == "beta":
+        elif self._shape == "beta":
             from scipy.special import betaincinv
 
             return float(betaincinv(self.written.get("a", 1), self.written.get("b", 1), quantile))
         else:
             found = self._low + quantile * (self._high - self._low)
-        return math.exp(found) if self._kind.startswith("log_") else found
+        return math.exp(found) if self._shape.startswith("log_") else found
 
     def quantile(self, value: Any) -> float | None:
         """Return the quantile of a value; None where it is none of the values."""
@@ -441,12 +421,12 @@ class OfWandb(Quantiles):
             )
         if isinstance(value, bool) or not isinstance(value, int | float):
             return None
-        if self._kind == "beta":
+        if self._shape == "beta":
             from scipy.special import betainc
 
             return float(betainc(self.written.get("a", 1), self.written.get("b", 1), min(max(value, 0.0), 1.0)))
-        if self._kind.startswith("log_"):
+        if self._shape.startswith("log_"):
             value = math.log(value) if value > 0 else -math.inf
-        if self._kind in ("normal", "log_normal"):
+        if self._shape in ("normal", "log_normal"):
             return NormalDist().cdf((value - self._mu) / self._sigma)
         return float(min(max((value - self._low) / (self._high - self._low), 0.0), 1.0))

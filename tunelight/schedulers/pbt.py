@@ -20,22 +20,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from ray import tune
 from ray.actor import ActorHandle
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
-from ray.tune.search.sample import Categorical, Domain, Float, Function, Integer, Quantized
 
 from tunelight.compat.ray import cluster_size, pass_to_heads, trial_actor
-from tunelight.errors import SettingsError, known_arguments, unknown
+from tunelight.errors import SettingsError, is_domain, known_arguments, unknown
 from tunelight.messages import RESULT_KEY, Adopt, Adoption, Continue
 from tunelight.schedulers.base import TRAINING_ITERATION, GangScheduler, SweepFacts, call_actor, tell
 from tunelight.schedulers.members import TrialResources
 from tunelight.settings import checks
 from tunelight.settings.checks import holder_of
 from tunelight.space import SearchSpace
-from tunelight.space.domains import ARGUMENTS, whole_bounds
-from tunelight.space.more_domains import Fixed, Quantiles
+from tunelight.space.kinds import KINDS, Kind, kind_of
 from tunelight.space.plain import Objects
 
 if TYPE_CHECKING:
@@ -124,7 +121,7 @@ class GangPBT(GangScheduler):
             if not fits:
                 raise SettingsError(f"GangPBT's {name} must be {wanted}, not {value!r}.")
         given = hyperparam_mutations
-        self._mutations: dict[str, Any] | None = None if given is None else mutations_of(given)
+        self._mutations = None if given is None else mutations_of(given)
         self.max_t, self._seed = max_t, seed
         self._rng = np.random.RandomState(seed)
         self._members: dict[str, _Member] = {}
@@ -257,7 +254,7 @@ class GangPBT(GangScheduler):
 
     def _exploit(self, trial: Trial, member: _Member, parent_id: str, until: int) -> None:
         parent, theirs = self._trials[parent_id], self._members[parent_id]
-        config = explore(parent.config, self._mutations or {}, self._rng, self._resample, self._factors)
+        config = explore(parent.config, self._mutations or Mutations(), self._rng, self._resample, self._factors)
         self._before[trial.trial_id] = (member.reports, copy.deepcopy(trial.config))
         trial.set_config(config)
         member.loss, member.offered = theirs.loss, None
@@ -368,34 +365,35 @@ def mutations_of(given: Mapping[str, Any]) -> Mutations:
     domains = Mutations(space.domains)
     domains.objects = space.objects
     for key, domain in domains.items():
-        if isinstance(domain, Fixed):
+        if space.is_fixed(key):
             raise _no_choice(key, domain.categories[0])
     return domains
 
 
-def default_mutations(domains: Mapping[str, Any]) -> dict[str, Any]:
+def default_mutations(domains: Mapping[str, Any]) -> Mutations:
     """Return the domains of a space that a running training can usually change: its real numbers.
 
     Whole numbers and other choices usually decide how a model is built; ``data.*`` and ``trainer.*`` are built once.
     """
-    return {
-        key: domain
-        for key, domain in domains.items()
-        if key.partition(".")[0] not in _BUILT_ONCE
-        and (isinstance(domain, Float) or (_values(domain) and all(type(one) is float for one in _values(domain))))
-    }
+
+    def is_real(kind: Kind, domain: Any) -> bool:
+        values = kind.choices(domain)
+        return kind.number is float if values is None else all(type(one) is float for one in values)
+
+    kinds = {key: kind_of(domain) for key, domain in domains.items() if key.partition(".")[0] not in _BUILT_ONCE}
+    return Mutations({key: domains[key] for key, kind in kinds.items() if is_real(kind, domains[key])})
 
 
-def check_known(mutations: Mapping[str, Any], domains: Mapping[str, Any]) -> None:
+def check_known(mutations: Mutations, domains: Mapping[str, Any]) -> None:
     """Raise SettingsError for a mutation of a key that the space lacks, or to an object that is none of its choices."""
-    objects = _objects(mutations)
     for key, domain in mutations.items():
         if key not in domains:
             raise SettingsError(
                 unknown("hyperparam_mutations: the search space has no key", key, domains, None, "It has")
             )
-        for value in _values(domain):
-            if objects.value(key, value) is not value and value not in _values(domains[key]):
+        known = kind_of(domains[key]).choices(domains[key]) or ()
+        for value in kind_of(domain).choices(domain) or ():
+            if mutations.objects.value(key, value) is not value and value not in known:
                 raise SettingsError(
                     f"GangPBT's hyperparam_mutations: {key!r} has the choice {value}, which the search space lacks. "
                     "Add it to the choices of the space: workers know its objects only."
@@ -404,7 +402,7 @@ def check_known(mutations: Mapping[str, Any], domains: Mapping[str, Any]) -> Non
 
 def explore(
     config: Mapping[str, Any],
-    mutations: Mapping[str, Any],
+    mutations: Mutations,
     rng: np.random.RandomState,
     resample_probability: float,
     factors: Sequence[float],
@@ -413,59 +411,16 @@ def explore(
 
     An object is replaced by an object, as in a plain Tuner, and plain data by plain data, as in a sweep.
     """
-    objects = _objects(mutations)
+    objects = mutations.objects
     mutated = copy.deepcopy(dict(config))
     for key, domain in mutations.items():
         holder, last = holder_of(mutated, key)
         value = holder.get(last, _NOTHING)
         if value is not _NOTHING:
             plain = objects.plain(key, value) if key in objects else value
-            new = _mutate(plain, domain, rng, resample_probability, factors)
+            new = kind_of(domain).mutate(domain, plain, rng, resample_probability, factors)
             holder[last] = new if plain is value else objects.value(key, new)
     return mutated
-
-
-def _objects(mutations: Mapping[str, Any]) -> Objects:
-    return mutations.objects if isinstance(mutations, Mutations) else Objects()
-
-
-def _mutate(
-    value: Any, domain: Any, rng: np.random.RandomState, resample_probability: float, factors: Sequence[float]
-) -> Any:
-    resample = rng.random_sample() < resample_probability
-    values = _values(domain)
-    if values:
-        place = next((index for index, one in enumerate(values) if one == value), None)
-        if resample or place is None:
-            return values[rng.randint(len(values))]
-        beside = [index for index in (place - 1, place + 1) if 0 <= index < len(values)]
-        return values[beside[rng.randint(len(beside))]] if beside else value
-    if resample or isinstance(value, bool) or not isinstance(value, int | float):
-        drawn = domain.sample(random_state=rng)
-        return drawn.item() if hasattr(drawn, "item") else drawn
-    factor = factors[rng.randint(len(factors))]
-    if isinstance(domain, Quantiles) and (quantile := domain.quantile(value * factor)) is not None:
-        return domain.value(quantile)
-    return _perturbed(value, domain, factor)
-
-
-def _perturbed(value: float, domain: Any, factor: float) -> float:
-    """Return ``value`` times ``factor``, as near as the domain allows; a whole number changes by at least one."""
-    lower, upper = (getattr(domain, name, None) for name in ("lower", "upper"))
-    sampler: Any = domain.get_sampler() if isinstance(domain, Float | Integer) else None  # type: ignore[no-untyped-call]
-    step: Any = sampler.q if isinstance(sampler, Quantized) else None
-    new: float = value * factor
-    whole = isinstance(domain, Integer) or (isinstance(domain, Function) and isinstance(value, int))
-    if isinstance(domain, Integer):
-        lower, upper = whole_bounds(domain.lower, domain.upper, step or 1)
-    if whole:
-        step = step or 1
-        new = round(new / step) * step
-        new = new if new != value else value + (step if factor > 1 else -step)
-    new = round(new / step) * step if step else new
-    new = new if lower is None else max(new, lower)
-    new = new if upper is None else min(new, upper)
-    return int(new) if whole else float(new)
 
 
 def _as_domains(given: Mapping[str, Any], way: str = "") -> dict[str, Any]:
@@ -473,20 +428,20 @@ def _as_domains(given: Mapping[str, Any], way: str = "") -> dict[str, Any]:
     for key, value in given.items():
         where = f"{way}{key}"
         if isinstance(value, list | tuple):
-            made[key] = tune.choice(list(value)) if value else {"choice": []}  # which is refused, with its key
+            made[key] = {"choice": value}
         elif isinstance(value, Mapping):
             names = [name for name in value if name != "when"]
-            described = len(names) == 1 and names[0] in ARGUMENTS  # {"uniform": [0, 1]}, and no group
+            described = len(names) == 1 and names[0] in KINDS  # {"uniform": [0, 1]}, and no group
             made[key] = value if described else _as_domains(value, f"{where}.")
-        elif isinstance(value, Function) or (callable(value) and not _takes_nothing(value)):
+        elif is_domain(value) and kind_of(value).role != "function":
+            made[key] = value
+        elif is_domain(value) or (callable(value) and not _takes_nothing(value)):
             raise SettingsError(
                 f"GangPBT's hyperparam_mutations: {where!r} is {value!r}, which needs the rest of the configuration. "
                 "Give a function without arguments, a domain, or a list of values."
             )
         elif callable(value):
-            made[key] = tune.sample_from(_called(value))
-        elif isinstance(value, Domain):
-            made[key] = value
+            made[key] = {"sample_from": _called(value)}
         else:
             raise _no_choice(where, value)
     return made
@@ -511,10 +466,3 @@ def _no_choice(key: str, value: Any) -> SettingsError:
         f"GangPBT's hyperparam_mutations: {key!r} is {value!r}, which leaves nothing to choose. Leave {key!r} out to "
         f"keep each trial's own value, or give a list of values. {_HOW}"
     )
-
-
-def _values(domain: Any) -> list[Any]:
-    """Return the values of a domain; none if it is not a list of values."""
-    if isinstance(domain, Mapping):
-        return list(domain["grid_search"])
-    return list(domain.categories) if isinstance(domain, Categorical) else []

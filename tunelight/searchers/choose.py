@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from tunelight.errors import SettingsError, unknown
-from tunelight.searchers.random import all_of, endless, is_finite, values_of
+from tunelight.searchers.random import all_of, endless, is_finite
 from tunelight.space.plain import alike
 
 if TYPE_CHECKING:
@@ -137,14 +137,12 @@ def _fitting(space: SearchSpace, settings: Settings) -> str:
     TPE hears of trials that were stopped, takes earlier ones that lack a key, and knows conditions. GP does not, but
     was as good or better where few trials all end by themselves. NSGA-II learns from generations of 50 trials.
     """
-    from tunelight.space.distributions import parameter_of
-
     trials, warm = count_trials(space, settings), bool(settings.warm_start)
     if len(settings.objectives) > 1:
         return "nsgaii" if trials > _GENERATIONS and not warm else "tpe"
     whole = settings.scheduler in ("fifo", {"name": "fifo"}) and not space.when
-    chosen = {key: domain for key, domain in space.domains.items() if values_of(domain) != []}
-    modelled = all(parameter_of(key, domain) is not None for key, domain in chosen.items())
+    chosen = {key: kind for key, kind in space.kinds.items() if kind.role in ("drawn", "grid")}
+    modelled = all(kind.parameter(key, space.domains[key]) is not None for key, kind in chosen.items())
     return "gp" if whole and modelled and trials <= _FEW and not warm else "tpe"
 
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import optuna
 from optuna import samplers
-from optuna.distributions import FloatDistribution
 from optuna.samplers import BaseSampler, GPSampler
 from optuna.storages import InMemoryStorage
 from optuna.trial import TrialState, create_trial
@@ -26,8 +25,7 @@ from tunelight.record import ERROR, FINISHED, INFEASIBLE, INTERRUPTED, STOPPED, 
 from tunelight.searchers.random import TrackingSearcher, Tried, generator
 from tunelight.settings import Mode, paired
 from tunelight.space import SearchSpace
-from tunelight.space.distributions import Parameter, QuantileParameter, parameter_of
-from tunelight.space.more_domains import Quantiles
+from tunelight.space.kinds import Parameter
 from tunelight.space.plain import to_plain_config
 
 if TYPE_CHECKING:
@@ -154,10 +152,8 @@ class OptunaSearcher(TrackingSearcher):
 
     @functools.cached_property
     def _parameters(self) -> dict[str, Parameter | None]:
-        found = {key: parameter_of(key, domain) for key, domain in self.space.domains.items()}
-        quantiles = {key: domain for key, domain in self.space.domains.items() if isinstance(domain, Quantiles)}
-        whole = FloatDistribution(0.0, 1.0)
-        return found | {key: QuantileParameter(key, whole, domain=domain) for key, domain in quantiles.items()}
+        domains, kinds = self.space.domains, self.space.kinds
+        return {key: kind.parameter(key, domains[key], quantiles=True) for key, kind in kinds.items()}
 
     def close(self, states: Mapping[str, str]) -> None:
         """End trials that were cut off with the sweep, by their recorded states."""
@@ -194,12 +190,7 @@ class OptunaSearcher(TrackingSearcher):
 
     def _at_random(self, trial_id: str, number: int) -> Any:
         """Return a draw from the space, as random search would try it; or FINISHED."""
-        point, seed = self.tried.point(), self._seed or 0
-        values = self.tried.fresh(
-            lambda attempt: self.space.dotted(
-                self.space.sample(generator(seed, number, *([attempt] if attempt else [])), point)
-            )
-        )
+        values = self.tried.fresh(self._seed or 0, number)
         return Searcher.FINISHED if values is None else self._begin(trial_id, self.study.ask(), values)
 
     def _drawn(self, trial: optuna.Trial, rng: np.random.RandomState) -> dict[str, Any]:

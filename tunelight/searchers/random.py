@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +12,6 @@ from ray.tune.search import Searcher
 
 from tunelight.errors import SettingsError
 from tunelight.space import SearchSpace
-from tunelight.space.domains import spell, whole_bounds
 from tunelight.space.plain import alike
 
 # --- TrackingSearcher: a Searcher of a sweep, which is told of all of its trials ------------------
@@ -105,12 +103,7 @@ class RandomSearcher(BlindSearcher):
 
     def suggest(self, trial_id: str) -> Any:
         """Return the next configuration, or FINISHED."""
-        number, point = self._number(trial_id) - self._given, self.tried.point()
-        values = self.tried.fresh(
-            lambda attempt: self._space.dotted(
-                self._space.sample(generator(self._seed, number, *([attempt] if attempt else [])), point)
-            )
-        )
+        values = self.tried.fresh(self._seed, self._number(trial_id) - self._given)
         return Searcher.FINISHED if values is None else self._begin(values)
 
 
@@ -181,9 +174,14 @@ class Tried:
                 self._at, self._round = 0, self._round + 1
         return self._at
 
-    def fresh(self, draw: Callable[[int], Values]) -> Values | None:
-        """Return a draw that was not tried; None if none is left. ``draw`` gets the number of the attempt, from 0."""
-        values = draw(0)
+    def fresh(self, seed: int, number: int) -> Values | None:
+        """Return random draw ``number`` of a seed, drawn again where that was tried; None if none is left."""
+        point = self.point()
+
+        def draw(*attempt: int) -> Values:
+            return self._space.dotted(self._space.sample(generator(seed, number, *attempt), point))
+
+        values = draw()
         if not self.once or values not in self:
             return values
         for attempt in range(1, _REDRAWN):
@@ -196,7 +194,7 @@ class Tried:
 
         ``otherwise``: what is returned where very many in a row break the space's constraints.
         """
-        self._leaves = leaves(self._space) if self._leaves is None else self._leaves
+        self._leaves = self._space.every() if self._leaves is None else self._leaves
         for visited, values in enumerate(self._leaves):
             if values is not None and values not in self:
                 return values
@@ -205,37 +203,13 @@ class Tried:
         return None
 
 
-def leaves(space: SearchSpace) -> Iterator[Values | None]:
-    """Yield the configurations of a finite space, the last key changing fastest; None for one that breaks a constraint.
-
-    With conditions, a value decides which keys follow: they are the leaves of a tree, visited from left to right.
-    """
-    values = {key: values_of(domain) or [] for key, domain in space.domains.items()}
-
-    def pick(path: Sequence[int], taken: list[tuple[int, int]], key: str, _: Any) -> Any:
-        """Return a key's value on the path (beyond it: the first); add its index and their number to ``taken``."""
-        at = path[len(taken)] if len(taken) < len(path) else 0
-        taken.append((at, len(values[key])))
-        return values[key][at]
-
-    for point in range(space.grid_size):
-        path: list[int] | None = []
-        while path is not None:
-            taken: list[tuple[int, int]] = []
-            leaf = space.draw(functools.partial(pick, path, taken), point)
-            while taken and taken[-1][0] + 1 == taken[-1][1]:
-                taken.pop()
-            path = [at for at, _ in taken[:-1]] + [taken[-1][0] + 1] if taken else None
-            yield leaf if space.broken(leaf) is None else None
-
-
 def all_of(space: SearchSpace, enough: int) -> tuple[set[str], bool]:
     """Return the configurations of a finite space, as :func:`alike` writes them, and whether these are all.
 
     No more than ``enough`` are looked for, nor 10,000 leaves visited.
     """
     found: set[str] = set()
-    for visited, values in enumerate(leaves(space)):
+    for visited, values in enumerate(space.every()):
         if visited == _VISITED or len(found) > enough:
             return found, False
         if values is not None:
@@ -245,27 +219,11 @@ def all_of(space: SearchSpace, enough: int) -> tuple[set[str], bool]:
 
 def endless(space: SearchSpace) -> list[str]:
     """Return the keys of a space that have no end of values."""
-    return [key for key, domain in space.domains.items() if values_of(domain) is None]
+    return [key for key, kind in space.kinds.items() if kind.values(space.domains[key]) is None]
 
 
 def is_finite(space: SearchSpace) -> bool:
     """Tell whether a space has an end of configurations, and a choice among them that is no axis of its grid."""
-    values = [values_of(domain) for domain in space.domains.values() if not isinstance(domain, Mapping)]
-    functions = any(not isinstance(domain, Mapping) and domain.is_function() for domain in space.domains.values())
-    return not functions and None not in values and any(len(one or ()) > 1 for one in values)
-
-
-def values_of(domain: Any) -> Sequence[Any] | None:
-    """Return all values of a domain; None where they have no end. Fixed ones and functions are not chosen."""
-    name, arguments = spell(domain)
-    if name in ("fixed", "sample_from"):
-        return []
-    match name, arguments:
-        case (("choice" | "ordinal" | "grid_search"), [values]):
-            return list(values)
-        case (("randint" | "qrandint" | "lograndint" | "qlograndint"), [low, high, *q]):
-            first, last = whole_bounds(low, high, *q)
-            return range(first, last + 1, *q)
-        case "quniform", [low, high, q]:
-            return [low + q * index for index in range(round((high - low) / q) + 1)]
-    return None
+    functions = any(kind.role == "function" for kind in space.kinds.values())
+    drawn = [kind.values(space.domains[key]) for key, kind in space.kinds.items() if kind.role == "drawn"]
+    return not functions and None not in drawn and any(len(values or ()) > 1 for values in drawn)

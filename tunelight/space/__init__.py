@@ -7,12 +7,12 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from tunelight.errors import ArgumentError, SpaceError, guess
-from tunelight.space.domains import ARGUMENTS, holds_domain, wrong_argument
+from tunelight.errors import ArgumentError, SpaceError, guess, placed
 from tunelight.space.files import names
+from tunelight.space.kinds import KINDS, refuse_domains
 from tunelight.space.space import SearchSpace
 
-_DOMAINS = tuple(name for name in ARGUMENTS if name not in ("fixed", "wandb_parameter"))
+_DOMAINS = tuple(kind.name for kind in KINDS.values() if kind.in_python)
 
 __all__ = ["SearchSpace", "names", *_DOMAINS]  # noqa: PLE0604 - _DOMAINS holds names
 
@@ -39,25 +39,27 @@ def maker(name: str) -> Callable[..., Any]:
 
     make = getattr(tune, name)
     signature = inspect.signature(make)
-    taken = ARGUMENTS[name]
+    kind = KINDS[name]
+    is_list = kind.arguments == ("values",)
 
     @functools.wraps(make)
     def made(*args: Any, **kwargs: Any) -> Any:
-        if taken == ("values",) and len(args) == 1 and isinstance(args[0], str):
+        if is_list and len(args) == 1 and isinstance(args[0], str):
             raise SpaceError(f"tl.{name} takes a list of values, not the text {args[0]!r}: tl.{name}([{args[0]!r}]).")
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
-            one = f"tl.{name}([{', '.join(map(repr, args))}])" if taken == ("values",) and len(args) > 1 else None
-            hint = f"Give the values as one list: {one}." if one else f"It takes: {', '.join(taken)}."
+            one = f"tl.{name}([{', '.join(map(repr, args))}])" if is_list and len(args) > 1 else None
+            hint = f"Give the values as one list: {one}." if one else f"It takes: {', '.join(kind.arguments)}."
             raise ArgumentError(f"tl.{name}() cannot be called so: {error}. {hint}") from None
-        if taken == ("values",) and (wrong := holds_domain(name, next(iter(bound.arguments.values())))) is not None:
-            raise SpaceError(f"tl.{name}: {wrong}")
-        try:
-            return make(*args, **kwargs)
-        except Exception as error:
-            wrong = wrong_argument(name, dict(zip(taken, bound.arguments.values(), strict=False)))
-            raise SpaceError(f"tl.{name}: {wrong or error}") from error
+        with placed(f"tl.{name}: "):
+            if is_list:
+                refuse_domains(name, next(iter(bound.arguments.values())))
+            try:
+                return make(*args, **kwargs)
+            except Exception as error:
+                kind.check(dict(zip(kind.arguments, bound.arguments.values(), strict=False)))
+                raise SpaceError(str(error)) from error
 
     made.__module__ = "tunelight.space"  # where pickle finds it
     made.__qualname__ = name

@@ -13,10 +13,10 @@ from typing import Any
 
 import yaml
 
-from tunelight.errors import SettingsError, SpaceError, TunelightError, guess, unknown
+from tunelight.errors import SettingsError, SpaceError, TunelightError, guess, placed, unknown
 from tunelight.settings import NAMES, Settings, check_setting
 from tunelight.settings.checks import BoundedLoader
-from tunelight.space.domains import ARGUMENTS
+from tunelight.space.kinds import KINDS
 
 _TAG = "tag:yaml.org,2002:"
 _UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)
@@ -215,7 +215,7 @@ def read_outline(file: YamlFile) -> dict[str, Any]:
         inner = value if isinstance(value, Mapping) else {}
         if name not in (*_BESIDE, *NAMES):
             told = unknown("there is no key", str(name), [*_BESIDE, *NAMES])
-            if set(inner) & set(ARGUMENTS):
+            if set(inner) & KINDS.keys():
                 mistakes.append(
                     SpaceError(f"{file.where((str(name),))}{name}: a domain must stand under `space:`, not beside it.")
                 )
@@ -231,10 +231,8 @@ def read_outline(file: YamlFile) -> dict[str, Any]:
         mistakes.append(SpaceError(f"{file.where(())}The file has no `space:`, which maps keys to domains."))
     if mistakes:
         raise type(mistakes[0])("\n".join(map(str, mistakes)))
-    try:
+    with placed(file.where(("scheduler",))):  # each is right by itself: it is the scheduler against max_epochs
         Settings(**{name: value for name, value in found.items() if name in NAMES})
-    except SettingsError as error:  # each is right by itself: it is the scheduler against max_epochs
-        raise type(error)(f"{file.where(('scheduler',))}{error}") from error
     return found
 
 

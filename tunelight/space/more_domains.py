@@ -1,19 +1,23 @@
-"""What Ray Tune's domains lack: fixed values, ordered choices, and domains known by their quantiles.
+"""What Ray Tune's domains lack: fixed values, ordered choices, and grids and functions as a file describes them.
 
-Each is a subclass of one of Ray's, so that searchers and schedulers that know Ray's know these.
+Functions are named as the rows of :mod:`tunelight.space.kinds`; each returns a Ray Tune Domain, so that searchers and
+schedulers that know Ray's know these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 from ray.tune.search import sample
+
+from tunelight.settings import load_object
 
 
 class Fixed(sample.Categorical):
     """One value, which is drawn without asking a generator."""
+
+    kind = "fixed"
 
     def sample(self, config: Any = None, size: int = 1, random_state: Any = None) -> Any:
         """Return the value; ``size`` times, as a list, where that is more than 1."""
@@ -24,32 +28,44 @@ class Fixed(sample.Categorical):
 class Ordinal(sample.Categorical):
     """A choice among values that have an order, each as likely as the others."""
 
+    kind = "ordinal"
+
+
+class Axis(sample.Categorical):
+    """An axis of a grid, as Ray Tune makes it of {"grid_search": [...]}, but that values can be drawn from it."""
+
+    kind = "grid_search"
+
+    def is_grid(self) -> bool:
+        """Return True."""
+        return True
+
+
+def fixed(value: Any) -> Fixed:
+    """Return a domain of one value."""
+    return Fixed([value])
+
 
 def ordinal(categories: Sequence[Any]) -> Ordinal:
     """Return a choice among values that have an order, as sizes do: a neighbour is nearer than another."""
     return Ordinal(categories)
 
 
-class Quantiles(sample.Domain):
-    """A domain that is known by its quantiles; ``written``: as a space file describes it, by its name."""
+def grid_search(values: Sequence[Any]) -> Axis:
+    """Return the axis of a grid."""
+    return Axis(values)
 
-    def __init__(self, name: str, written: Any) -> None:
-        self.name, self.written = name, written
 
-    def value(self, quantile: float) -> Any:
-        """Return the value at a quantile, from 0 to 1."""
-        raise NotImplementedError
+grid = grid_search
 
-    def quantile(self, value: Any) -> float | None:
-        """Return the quantile of a value; None where it is none of the values."""
-        raise NotImplementedError
 
-    def sample(self, config: Any = None, size: int = 1, random_state: Any = None) -> Any:
-        """Return a value; ``size`` of them, as a list, where that is more than 1."""
-        rng = random_state if hasattr(random_state, "uniform") else np.random.default_rng(random_state)
-        drawn = [self.value(float(rng.uniform())) for _ in range(size)]
-        return drawn if size > 1 else drawn[0]
+def sample_from(function: str | Callable[..., Any]) -> sample.Function:
+    """Return the domain of a function, or of that at an import path. Raises: ImportPathError."""
+    return sample.Function(load_object(function) if isinstance(function, str) else function)
 
-    def get_sampler(self) -> Quantiles:
-        """Return itself: it needs no other sampler."""
-        return self
+
+def wandb_parameter(written: Any) -> sample.Domain:
+    """Return the domain of a parameter of a W&B sweep."""
+    from tunelight.extras.wandb import OfWandb
+
+    return OfWandb(written)

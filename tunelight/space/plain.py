@@ -5,18 +5,17 @@ from __future__ import annotations
 import dataclasses
 import enum
 import inspect
-import itertools
 import json
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from numbers import Integral, Real
 from typing import Any, Final
 
 from tunelight.compat.lightning import loaded
-from tunelight.errors import ImportPathError, SettingsError, SpaceError, guess, unknown
-from tunelight.settings import PARTS, Settings, check_trainer_argument, import_path, load_object
+from tunelight.errors import ImportPathError, SpaceError, guess, unknown
+from tunelight.settings import PARTS, import_path, load_object
 from tunelight.settings.checks import holder_of
 
 _EXACT: Final = (type(None), bool, int, float, str)
@@ -73,7 +72,7 @@ class Objects:
         if _is_plain(value):
             return value
         known = self._known.get(key, [])
-        return next((plain for plain, one in known if _equal(one, value)), to_plain_config(value))
+        return next((plain for plain, one in known if equal(one, value)), to_plain_config(value))
 
     def add(self, key: str, values: Iterable[Any]) -> list[Any]:
         """Return what stands for the choices of a key, for no two objects the same; these are known from now on."""
@@ -81,9 +80,9 @@ class Objects:
         known = self._known.get(key, [])
         for value in map(_number, values):
             plain = self.plain(key, value)
-            if not _is_plain(value) and not any(_equal(one, value) for _, one in known):
+            if not _is_plain(value) and not any(equal(one, value) for _, one in known):
                 first, number = plain, 1
-                while any(_same(plain, other) for other in (*found, *(taken for taken, _ in known))):
+                while any(_identical(plain, other) for other in (*found, *(taken for taken, _ in known))):
                     number += 1
                     plain = f"{first} ({number})"
                 self._known[key] = known = [*known, (plain, value)]
@@ -94,7 +93,7 @@ class Objects:
         """Return the object that plain data of a key stands for; the data itself if it stands for none."""
         if not _is_plain(plain):
             return plain
-        return next((one for known, one in self._known.get(key, ()) if _same(known, plain)), plain)
+        return next((one for known, one in self._known.get(key, ()) if _identical(known, plain)), plain)
 
     def restored(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return a configuration, nested or dotted, with the objects that its plain data stands for."""
@@ -148,7 +147,7 @@ def reference(value: Any) -> Any:
     """
     try:
         found = _reference(value)
-        return found if _equal(rebuilt(found), value) else None
+        return found if equal(rebuilt(found), value) else None
     except (ImportPathError, SpaceError):
         return None
 
@@ -220,14 +219,15 @@ def _number(value: Any) -> Any:
     return value.item() if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () else value
 
 
-def _equal(one: Any, other: Any) -> bool:
+def equal(one: Any, other: Any) -> bool:
+    """Tell whether two values are equal, and of one type."""
     try:
         return one is other or (type(one) is type(other) and bool(one == other))
     except Exception:  # noqa: BLE001 - an array, or a class that cannot compare
         return False
 
 
-def _same(one: Any, other: Any) -> bool:
+def _identical(one: Any, other: Any) -> bool:
     """Tell whether plain data is the same: 1, 1.0 and true differ."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
@@ -274,20 +274,6 @@ def check_part(key: str, where: str, model: Any, data: Any) -> None:
         )
 
 
-def check_trainer_value(name: str, value: Any, where: str, settings: Settings) -> None:
-    """Raise SettingsError for a Trainer argument that contradicts the sweep's workers."""
-    try:
-        check_trainer_argument(
-            name,
-            value,
-            workers=settings.workers,
-            gpus_per_worker=settings.gpus_per_worker,
-            resources_per_trial=settings.resources_per_trial,
-        )
-    except SettingsError as error:
-        raise SettingsError(f"{where}{error}") from error
-
-
 def _parameters(code: Any) -> list[str] | None:
     """Return the keyword arguments of a class or function; None if it takes any, or has no signature."""
     if code is None:
@@ -310,29 +296,25 @@ Point = dict[str, Any]
 
 
 class Grid:
-    """The points of ``axes``, values by dotted key, those that are alike once; the last axis moves first.
+    """The points of ``axes``, different values by dotted key; the last axis moves first.
 
-    ``kept`` returns what is left of a point, or None if it is none; without it, every combination is one. Points that
-    have become the same are one. Raises: SpaceError where there are too many combinations to go through.
+    ``points`` yields those that there are; without it, every combination is one. Raises: SpaceError where there are too
+    many combinations to go through.
     """
 
-    def __init__(self, axes: Mapping[str, Sequence[Any]], kept: Callable[[Point], Point | None] | None = None) -> None:
-        self._axes = {key: list({alike(one): one for one in values}.values()) for key, values in axes.items()}
-        self.size = math.prod(len(values) for values in self._axes.values())
+    def __init__(self, axes: dict[str, list[Any]], points: Iterator[Point] | None = None) -> None:
+        self._axes = axes
+        self.size = math.prod(len(values) for values in axes.values())
         self._points: list[Point] | None = None
         self._indices: dict[str, int] = {}
-        if kept is None or not axes:
+        if points is None:
             return
         if self.size > _MOST:
             raise SpaceError(
                 f"The grid has {self.size:,} combinations, and {_MOST:,} are the most where conditions or constraints "
                 "leave some out. Take values from its axes, or make some of them choices."
             )
-        points: dict[str, Point] = {}
-        for values in itertools.product(*self._axes.values()):
-            if (point := kept(dict(zip(self._axes, values, strict=True)))) is not None:
-                points.setdefault(repr(point), point)
-        self._points = list(points.values())
+        self._points = list(points)
         self.size = len(self._points)
 
     def index(self, values: Mapping[str, Any]) -> int | None:
@@ -359,6 +341,13 @@ class Grid:
             index, position = divmod(index, len(values))
             point[key] = values[position]
         return point
+
+
+def same(value: Any, wanted: Any) -> bool:
+    """Tell whether two values are equal (true differs from 1); objects may be given by their import path."""
+    if isinstance(value, bool) != isinstance(wanted, bool):
+        return False
+    return bool(to_plain_config(value) == to_plain_config(wanted))
 
 
 def alike(value: Any) -> str:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import copy
 import math
 import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tunelight.errors import DataError, SettingsError, SpaceError, TrainFunctionError, guess, known_arguments, unknown
-from tunelight.settings import PARTS, Settings, check_names
-from tunelight.space.domains import DomainReader, When, describe, holds, same, values_of
+from tunelight.errors import SettingsError, SpaceError, guess, known_arguments, placed, unknown
+from tunelight.settings import PARTS, Settings, check_names, check_trainer_argument
+from tunelight.space.domains import DomainReader, When, describe, holds
 from tunelight.space.files import YamlFile, find, importable, read_outline
-from tunelight.space.plain import Grid, check_part, check_trainer_value
+from tunelight.space.kinds import KINDS, kind_of
+from tunelight.space.plain import Grid, alike, check_part, same
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,10 +47,11 @@ class SearchSpace:
             constraint on a key that is not in the configuration does not apply.
         settings: any of ``tunelight.run``.
 
-    ``domains`` holds a Ray Tune Domain or {"grid_search": [...]} for each dotted key, ``require`` the constraints'
-    text, ``settings`` those that were given, ``source`` the file that the space was loaded from, if any. Choices that
-    are objects are plain data in ``domains``, such as the text ``Opt.SGD``, and in values by dotted key; ``objects``
-    has the objects. Configurations hold them, except those of :meth:`plain`.
+    ``domains`` holds a Ray Tune Domain for each dotted key (for an axis of the grid, a ``Categorical`` whose
+    ``is_grid()`` is true), ``kinds`` its kind, ``require`` the constraints' text, ``settings`` those that were given,
+    ``source`` the file that the space was loaded from, if any. Choices that are objects are plain data in ``domains``,
+    such as the text ``Opt.SGD``, and in values by dotted key; ``objects`` has the objects. Configurations hold them,
+    except those of :meth:`plain`.
     Raises: SpaceError, SettingsError.
     """
 
@@ -72,6 +74,7 @@ class SearchSpace:
             )
         checked = Settings(**settings)
         self.domains: dict[str, Any] = {".".join(keys): domain for keys, domain in reader.found.items()}
+        self.kinds = {key: kind_of(domain) for key, domain in self.domains.items()}
         self.settings: dict[str, Any] = {name: getattr(checked, name) for name in settings}
         self._paths = {".".join(keys): keys for keys in reader.found}
         self._when: dict[str, When] = reader.when
@@ -89,30 +92,61 @@ class SearchSpace:
         listed = isinstance(require, list | tuple)
         found = []
         for index, text in enumerate(require if listed else [require]):
-            try:
+            with placed(self._at("require", *([str(index)] if listed else []))):
                 found.append(read_constraint(text, self.domains))
-            except SpaceError as error:
-                raise SpaceError(f"{self._at('require', *([str(index)] if listed else []))}{error}") from error
         return found
 
     def _make_grid(self) -> Grid:
-        axes = {key: domain["grid_search"] for key, domain in self.domains.items() if isinstance(domain, Mapping)}
-        fixed = {key: domain.categories[0] for key, domain in self.domains.items() if _is_fixed(domain)}
-
-        def kept(point: dict[str, Any]) -> dict[str, Any] | None:
-            values: dict[str, Any] = {}
-            for key in self.domains:
-                if (key in point or key in fixed) and holds(self._when.get(key, {}), values):
-                    values[key] = point[key] if key in point else fixed[key]
-            return None if self.broken(values) else {key: values[key] for key in point if key in values}
-
-        try:
-            grid = Grid(axes, kept if self._constraints or set(axes) & set(self._when) else None)
-        except SpaceError as error:
-            raise SpaceError(f"{self._at('space')}{error}") from error
+        axes, fixed = self._lists("grid"), self._lists("fixed")
+        points = (
+            {key: value for key, value in values.items() if key in axes}
+            for values in self._combinations({**axes, **fixed})
+            if self.broken(values) is None
+        )
+        with placed(self._at("space")):
+            grid = Grid(axes, points if axes and (self._constraints or axes.keys() & self._when.keys()) else None)
         if not grid.size:
             raise SpaceError(f"{self._at('require')}No point of the grid meets `require: {'; '.join(self.require)}`.")
         return grid
+
+    def _lists(self, role: str) -> dict[str, list[Any]]:
+        """Return the values of keys that are fixed, or of the grid's axes, each value once."""
+        keys = [key for key, kind in self.kinds.items() if kind.role == role]
+        return {key: list({alike(value): value for value in self._choices(key)}.values()) for key in keys}
+
+    def _combinations(self, lists: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+        """Yield one value of each key's list, in all combinations, the last key changing fastest.
+
+        A key whose condition does not hold is left out of a combination.
+        """
+        keys = [key for key in self.domains if key in lists]
+
+        def walk(at: int, values: dict[str, Any]) -> Iterator[dict[str, Any]]:
+            while at < len(keys) and not holds(self._when.get(keys[at], {}), values):
+                at += 1
+            if at == len(keys):
+                yield values
+                return
+            for value in lists[keys[at]]:
+                yield from walk(at + 1, {**values, keys[at]: value})
+
+        return walk(0, {})
+
+    def every(self) -> Iterator[dict[str, Any] | None]:
+        """Yield the configurations of a finite space, as values by dotted key, the last key changing fastest.
+
+        For one that breaks a constraint, None stands.
+        """
+        lists = {key: values for key, kind in self.kinds.items() if (values := kind.values(self.domains[key]))}
+
+        def whole(chosen: Mapping[str, Any], index: int) -> dict[str, Any] | None:
+            values = self.draw(lambda key, _: chosen[key], index)
+            return values if self.broken(values) is None else None
+
+        for index in range(self.grid_size):
+            point = {key: [value] for key, value in self._grid.point(index).items()}
+            for chosen in self._combinations({**lists, **point}):
+                yield whole(chosen, index)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SearchSpace:
@@ -201,13 +235,14 @@ class SearchSpace:
         values: dict[str, Any] = {}
         functions = []
         for key, domain in self.domains.items():
-            if not isinstance(domain, Mapping) and domain.is_function():
+            kind = self.kinds[key]
+            if kind.role == "function":
                 functions.append(key)
             elif holds(self._when.get(key, {}), values):
-                if key in point or _is_fixed(domain):
+                if key in point or kind.role == "fixed":
                     values[key] = point[key] if key in point else domain.categories[0]
                 else:
-                    values[key] = _bounded(choose(key, domain), domain)
+                    values[key] = kind.clip(domain, choose(key, domain))
         for key in functions:
             if holds(self._when.get(key, {}), values):
                 values[key] = self.domains[key].sample(config=self.objects.restored(self._nested(values)))
@@ -245,15 +280,15 @@ class SearchSpace:
 
         A key that is new to the space must be one of ``model.``, ``data.`` or ``trainer.``. Raises: SpaceError.
         """
-        from tunelight.space.more_domains import Fixed  # imports Ray
-
         new = copy.copy(self)
         new.objects = copy.copy(self.objects)
         for key in values:
             if key not in self.domains and (key.partition(".")[0] not in PARTS or "." not in key):
                 raise SpaceError(unknown("The search space has no key", key, self.domains, None, "It has"))
-        fixed = {key: Fixed(new.objects.add(key, [value])) for key, value in values.items()}
+        kind = KINDS["fixed"]
+        fixed = {key: kind.make({"value": new.objects.add(key, [value])[0]}) for key, value in values.items()}
         new.domains = {**self.domains, **fixed}
+        new.kinds = {**self.kinds, **dict.fromkeys(fixed, kind)}
         new._paths = {**{key: (key,) for key in values}, **self._paths}
         new._paths = {key: new._paths[key] for key in new.domains}
         new._grid = new._make_grid()
@@ -265,7 +300,7 @@ class SearchSpace:
 
     def is_fixed(self, key: str) -> bool:
         """Tell whether a key has one value in all configurations."""
-        return _is_fixed(self.domains[key])
+        return self.kinds[key].role == "fixed"
 
     def describe(self) -> dict[str, Any]:
         """Return the space as plain data that is read back: {"lr": {"loguniform": [1e-4, 0.1]}}."""
@@ -290,15 +325,10 @@ class SearchSpace:
         """Return "file:line:column: " of a key, or "" where the space comes from no file."""
         return self._at("space", *self._paths[key])
 
-    @contextlib.contextmanager
-    def placing(self, settings: Settings, name: str) -> Iterator[None]:
+    def placing(self, settings: Settings, name: str) -> AbstractContextManager[None]:
         """Prefix errors about a setting with its position in the file, if the value is the file's."""
-        try:
-            yield
-        except (DataError, SettingsError, SpaceError, TrainFunctionError) as error:
-            if name not in self.settings or self.settings[name] != getattr(settings, name):
-                raise
-            raise type(error)(f"{self._at(name)}{error}") from error
+        ours = name in self.settings and self.settings[name] == getattr(settings, name)
+        return placed(self._at(name)) if ours else nullcontext()
 
     def check_parts(self, model: Any, data: Any, trainer_args: Mapping[str, Any] | None = None) -> None:
         """Raise SpaceError unless every key is an argument of a ``model=`` sweep's model, data or Trainer."""
@@ -312,13 +342,19 @@ class SearchSpace:
 
         Checked are ``trainer_args`` and the choices of ``trainer.*`` keys.
         """
-        for key in self.domains:
-            part, _, name = key.partition(".")
-            for value in self.choices(key) if part == "trainer" else ():
-                check_trainer_value(name, value, self.where(key), settings)
-        given = settings.trainer_args or {}
-        for name, value in given.items():
-            check_trainer_value(name, value, self._at_argument(name, given), settings)
+        given, values = settings.trainer_args or {}, []
+        for key in (key for key in self.domains if key.startswith("trainer.")):
+            values += [(key.removeprefix("trainer."), value, self.where(key)) for value in self.choices(key)]
+        values += [(name, value, self._at_argument(name, given)) for name, value in given.items()]
+        for name, value, where in values:
+            with placed(where):
+                check_trainer_argument(
+                    name,
+                    value,
+                    workers=settings.workers,
+                    gpus_per_worker=settings.gpus_per_worker,
+                    resources_per_trial=settings.resources_per_trial,
+                )
 
     def _at_argument(self, name: str, trainer_args: Mapping[str, Any] | None) -> str:
         return self._at("trainer_args", str(name)) if trainer_args == self.settings.get("trainer_args") else ""
@@ -350,12 +386,12 @@ class SearchSpace:
         for key, value in values.items():
             if not counts[key]:
                 return f"holds {key}, which only counts when {dict(self._when[key])}. Leave it out."
-            if hasattr(self.domains[key], "lower") and (isinstance(value, bool) or not isinstance(value, Real)):
+            if self.kinds[key].number and (isinstance(value, bool) or not isinstance(value, Real)):
                 return f"holds {key}={value!r}, which must be a number."
             choices = list(self._choices(key)) if self._is_plain and key in self.objects else []
             if choices and not any(same(value, one) for one in choices):
                 return f"holds {key}={value!r}, which is not one of its choices: {', '.join(map(repr, choices))}."
-            if _is_fixed(self.domains[key]) and not same(value, self.domains[key].categories[0]):
+            if self.is_fixed(key) and not same(value, self.domains[key].categories[0]):
                 return f"holds {key}={value!r}, and the space keeps it fixed at {self.domains[key].categories[0]!r}."
         broken = self.broken(values)
         return broken and f"breaks `require: {broken}`: it has {dict(values)}."
@@ -363,7 +399,7 @@ class SearchSpace:
     def filled(self, config: Mapping[str, Any], known: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return a configuration with the values that it leaves out: fixed ones, and those of ``known`` (dotted)."""
         values = self.dotted(config)
-        more = {**(known or {}), **{key: one.categories[0] for key, one in self.domains.items() if _is_fixed(one)}}
+        more = {**(known or {}), **{key: value for key, (value,) in self._lists("fixed").items()}}
         lacking = [key for key in self.domains if key in more and key not in values]
         for key in lacking:
             if holds(self._when.get(key, {}), values):
@@ -404,8 +440,7 @@ class SearchSpace:
         return [self.objects.value(key, value) for value in self._choices(key)]
 
     def _choices(self, key: str) -> list[Any]:
-        domain = self.domains[key]
-        return list(domain["grid_search"] if isinstance(domain, Mapping) else getattr(domain, "categories", ()))
+        return self.kinds[key].choices(self.domains[key]) or []
 
     def dotted(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return a configuration's values by dotted key: the way back of :meth:`written`."""
@@ -445,19 +480,6 @@ def _of_wandb(file: YamlFile) -> dict[str, Any]:
         ) from error
     file.words = wandb.WORDS
     return {"space": domains, **settings}
-
-
-def _is_fixed(domain: Any) -> bool:
-    from tunelight.space.more_domains import Fixed  # imports Ray
-
-    return isinstance(domain, Fixed)
-
-
-def _bounded(value: Any, domain: Any) -> Any:
-    """Return a drawn value within its domain: 137 steps of 0.1 are a rounding error more than a bound of 13.7."""
-    if not isinstance(value, float) or not hasattr(domain, "lower"):
-        return value
-    return type(value)(min(max(value, domain.lower), domain.upper))
 
 
 # Constraints: ``require: "model.hidden * model.layers <= 4096"``, read into a small language and never run as code.
@@ -600,7 +622,8 @@ def _value(node: ast.expr, values: Mapping[str, Any]) -> Any:
 def _is_condition(tree: ast.expr, domains: Mapping[str, Any]) -> bool:
     """Tell whether an expression is true or false: by its form, or as a key that is."""
     if (name := _name_of(tree)) is not None:
-        return all(isinstance(choice, bool) for choice in values_of(domains.get(name)) or ())
+        domain = domains.get(name)
+        return all(isinstance(choice, bool) for choice in kind_of(domain).choices(domain) or ())
     return isinstance(tree, ast.Compare | ast.BoolOp) or (
         isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.Not)
     )
@@ -659,10 +682,9 @@ class _Reader:
         if type(op) not in COMPARISONS:
             raise self._error(left, f"is compared in a way that there is not. {_ALLOWED}")
         for key, constant in ((left, _constant_of(right)), (right, _constant_of(left))):
-            choices = values_of(self._domains.get(_name_of(key) or ""))
+            domain = self._domains.get(_name_of(key) or "")
+            kind = kind_of(domain)
+            choices = kind.choices(domain)
             if not isinstance(op, ast.Eq | ast.NotEq) or constant is None or choices is None or constant[0] in choices:
                 continue
-            texts = [str(choice) for choice in choices]
-            raise self._error(
-                key, f"is never {constant[0]!r}.{guess(constant[0], texts)} It is one of: {', '.join(texts)}."
-            )
+            raise self._error(key, f"is never {constant[0]!r}.{kind.instead(domain, constant[0])}")

@@ -21,7 +21,7 @@ from tunelight.record import read_lines
 from tunelight.searchers import OptunaSearcher, SweepSearch
 from tunelight.searchers.optuna import KINDS
 from tunelight.space import SearchSpace
-from tunelight.space.distributions import parameter_of
+from tunelight.space.kinds import kind_of
 from tunelight.sweep.replay import replay_searcher
 
 SPACE = SearchSpace({"lr": tl.loguniform(1e-4, 1.0), "net": {"width": tl.randint(8, 65), "act": tl.choice(["a", "b"])}})
@@ -130,7 +130,7 @@ def test_a_study_rebuilt_from_the_record_suggests_what_the_live_one_would(tmp_pa
 
 @pytest.mark.parametrize("values", [[(1, 2), (3,)], [dict, list], [1, True, 1.0], ["1", 1, [1]], [3, 3, 4]])
 def test_choices_that_optuna_cannot_keep_stand_there_as_texts(values):
-    parameter = parameter_of("key", tl.choice(values))
+    parameter = kind_of(domain := tl.choice(values)).parameter("key", domain)
     assert parameter is not None
     assert all(isinstance(one, str) for one in parameter.distribution.choices)  # type: ignore[attr-defined]
     assert len(parameter.distribution.choices) == len(values)  # type: ignore[attr-defined]

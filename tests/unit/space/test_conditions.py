@@ -56,6 +56,8 @@ def draws(space: tl.SearchSpace, count: int = 50) -> list[dict[str, Any]]:
         ({"a": {"fixed": 1, "when": {"a": 1}}}, "a: its `when` names a, which does not stand above it"),
         ({"a": tune.choice(["sgd"]), "b": {"fixed": 1, "when": {"a": "sdg"}}}, "never is. Did you mean 'sgd'.*: sgd"),
         ({"a": tune.uniform(0, 1), "b": {"fixed": 1, "when": {"a": 2}}}, "never is. It lies between 0 and 1"),
+        ({"a": tune.randint(1, 5), "b": {"fixed": 1, "when": {"a": 5}}}, "never is. It lies between 1 and 4, in steps"),
+        ({"a": {"wandb_parameter": {"distribution": "q_normal"}}, "b": {"fixed": 1, "when": {"a": "x"}}}, "never is"),
         ({"a": tune.sample_from(lambda _: 2), "b": {"fixed": 1, "when": {"a": 2}}}, "which a function gives"),
         ({"a": tune.choice([1]), "b": {"grid": [1], "when": {"a": 1}}}, "points of the grid would be missed"),
         ({"a": {"fixed": 1, "when": "a"}}, "a: `when` maps other keys"),

@@ -17,8 +17,8 @@ from tunelight.errors import SettingsError, SpaceError
 from tunelight.settings import NAMES, Settings, check_model, check_setting
 from tunelight.space import names
 from tunelight.space.check import check_settings
-from tunelight.space.domains import ARGUMENTS
 from tunelight.space.files import YamlFile, folder
+from tunelight.space.kinds import KINDS
 
 SHIPPED = ["cifar10_vit", "digits_cnn", "digits_gan", "digits_mlp", "digits_vit", "finetune_lr", "mnist_mlp"]
 JUDGE = jsonschema.Draft202012Validator(schema())
@@ -45,7 +45,7 @@ def test_the_schema_that_ships_is_that_of_the_code():
 
 def test_the_schema_knows_every_setting_and_every_domain():
     assert set(SpaceFile.model_fields) == {"space", "require", *NAMES}
-    assert set(ARGUMENTS) <= set(schema()["$defs"])
+    assert set(KINDS) <= set(schema()["$defs"])
     defaults = Settings()
     for name in NAMES:
         assert check_setting(name, SpaceFile.model_fields[name].default) == getattr(defaults, name)

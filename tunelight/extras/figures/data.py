@@ -20,6 +20,7 @@ from tunelight.errors import MetricError, unknown
 from tunelight.record import OUTCOMES, SweepState, is_better, metric_value
 from tunelight.record.view import numbers_in
 from tunelight.settings.checks import flatten
+from tunelight.space.kinds import even_scales
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -31,8 +32,6 @@ _MOST_TRIALS: Final = 2 / 3
 """The share of trials that must have reached the epoch at which they are compared."""
 MISSING: Final = object()
 """The value of a key that a configuration lacks, because it is conditional."""
-_LOG_DOMAINS: Final = frozenset({"loguniform", "qloguniform", "lograndint", "qlograndint"})
-_EVEN_DOMAINS: Final = frozenset({"uniform", "quniform", "randint", "qrandint", "randn", "qrandn"})
 
 
 class Sweep(Protocol):
@@ -212,8 +211,7 @@ def columns(trials: Iterable[TrialResult], space: Mapping[str, Any] | None = Non
     """
     configs = [flatten(trial.plain_config) for trial in trials]
     keys = sorted({key for config in configs for key in config})
-    domains = [path.rpartition(".") for path in flatten(space or {})]
-    even = {key: name in _EVEN_DOMAINS for key, _, name in domains if name in _EVEN_DOMAINS | _LOG_DOMAINS}
+    even = even_scales(space or {})
     made = []
     for key in keys:
         raw = tuple(config.get(key, MISSING) for config in configs)

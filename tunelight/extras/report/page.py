@@ -22,6 +22,7 @@ from tunelight.record.view import numbers_in, plain, plain_pairs
 from tunelight.reporting.words import age, compact, elapsed, event_line
 from tunelight.results.trial import counted, lines_of
 from tunelight.settings.checks import flatten
+from tunelight.space.kinds import even_scales
 from tunelight.stores import store_of
 from tunelight.stores.masking import masked
 
@@ -101,15 +102,13 @@ def sweep_head(
 
     Its ``standing`` is in words, time counts ``until`` then, and ``space`` is the search space as in ``sweep.yaml``.
     """
-    domains = [path.rpartition(".") for path in flatten(space or {})]
-    numbers = ("uniform", "randint", "randn")
     lines = [(event[0], event_line(state, event)) for event in reversed(list(state.events))]
     return {
         **view.head(state, seen),
         "name": name,
         "state": standing,
         "seconds": age(state, until or 0.0),
-        "even": {key: "log" not in kind for key, _, kind in domains if kind.endswith(numbers)},
+        "even": even_scales(space or {}),
         "events": [[at, view.plain(line, _EVENT)] for at, line in lines if line],
     }
 

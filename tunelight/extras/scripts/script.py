@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -75,7 +74,7 @@ _CONVERTED: Final = ("", "int", "float", "str", "choice")
 def check_options(
     script: str,
     read: Read,
-    domains: Mapping[str, Any],
+    examples: Mapping[str, Sequence[Any]],
     args: Sequence[str],
     named: set[str],
     *,
@@ -89,7 +88,7 @@ def check_options(
     Args:
         script: its name, for the errors.
         read: what is known of its parser; little is checked where that is nothing.
-        domains: those of the search space, by dotted key.
+        examples: values of the search space's domains, by dotted key.
         args: the script's own arguments.
         named: keys that ``args`` takes the values of.
         style: how the script reads arguments.
@@ -101,7 +100,7 @@ def check_options(
         )
     if any(word in ("${args_no_hyphens}", "${args_json}") for word in args):
         return  # keys are no options
-    keys = [key for key in domains if key not in named]
+    keys = [key for key in examples if key not in named]
     for key in keys:
         option = next((one for one in read.options or () if one.means(key)), None)
         if option is None and read.options is not None and read.strict and not _is_taken(key, read):
@@ -111,8 +110,8 @@ def check_options(
                 f"{first_of(known, 12) or 'none'}."
             )
         if option is not None:
-            _check_choices(script, key, option, domains[key])
-        for value in examples(domains[key]):
+            _check_choices(script, key, option, examples[key])
+        for value in examples[key]:
             _check_value(script, key, value, read.options or (), style)
     if read.options is None:
         return
@@ -161,11 +160,10 @@ def _begins(name: str, word: str) -> bool:
     return name.startswith("--") and word.startswith("--") and len(word) > 2 and name.startswith(word)
 
 
-def _check_choices(script: str, key: str, option: Option, domain: Any) -> None:
+def _check_choices(script: str, key: str, option: Option, values: Sequence[Any]) -> None:
     plain = option.type in _CONVERTED or option.type.startswith("Literal[")
     if not (option.choices and plain):
         return
-    values = examples(domain)
     several = option.kind in ("many", "again")
     for value in values:
         for one in value if several and isinstance(value, list | tuple) else [value]:
@@ -175,21 +173,6 @@ def _check_choices(script: str, key: str, option: Option, domain: Any) -> None:
                     f"{script} does not take {one!r} for {max(option.names, key=len)}, a value of the key {key!r}."
                     f"{guess(one, allowed)} It takes: {first_of(allowed, 12)}."
                 )
-
-
-def examples(domain: Any) -> list[Any]:
-    """Return the values of a finite domain, or one of another; none of a function."""
-    if isinstance(domain, Mapping):
-        return list(domain.get("grid_search", ()))
-    if (values := getattr(domain, "categories", None)) is not None:
-        return list(values)
-    low, high = getattr(domain, "lower", None), getattr(domain, "upper", None)
-    if low is None or high is None or not math.isfinite(high - low):
-        return []
-    if any(one.__name__ == "Integer" for one in type(domain).__mro__):
-        return [low]
-    value, step = low + 0.377 * (high - low), getattr(domain.sampler, "q", None)
-    return [round(value / step) * step if step else value]
 
 
 def _same(value: Any, choice: Any) -> bool:
@@ -556,24 +539,24 @@ def script_of(space: SearchSpace, settings: Settings) -> Script:
         imported=tuple(sorted(imported_by(settings.script))),
         checkpoints=bool(settings.checkpoints),
     )
-    first = {name: one for name, domain in space.domains.items() for one in examples(domain)[:1]}
+    examples = {key: kind.examples(space.domains[key]) for key, kind in space.kinds.items()}
+    first = {name: values[0] for name, values in examples.items() if values}
     if not {*args} & {"${args_no_hyphens}", "${args_json}"}:  # the others are options, which are looked at one by one
         first = {name: one for name, one in first.items() if name in named}
     given = script.command(first)
-    domains = dict(space.domains)
     if style == "wandb":  # a group of parameters is one argument, and there are none where the command asks for none
-        domains = {} if "${no_args}" in args else {key: space.domains.get(key) for key in space.describe()}
+        examples = {} if "${no_args}" in args else {key: examples.get(key, []) for key in space.describe()}
     else:
-        domains = _flat(domains)
+        examples = _flat(examples)
     read = options_of(replace(script, args=tuple(given)))
-    check_options(script.name, read, domains, args, named, style=style)
+    check_options(script.name, read, examples, args, named, style=style)
     about = f"Arguments are written as {style} reads them: {why}."
     if style == "wandb":
         about = "Arguments are written as W&B's agent writes them."
     unread = ""
     if read.options is None and style not in ("hydra", "wandb"):
         about += f" They are not checked against its parser: {script.name} {read.why}."
-        first = {name: one for name, domain in domains.items() if name not in named for one in examples(domain)[:1]}
+        first = {name: values[0] for name, values in examples.items() if values and name not in named}
         spelt = [f"{key} as {' '.join(spell_one(style, key, one)) or 'nothing'}" for key, one in first.items()]
         unread = f"The options of {script.name} are not known, which {read.why}. It gets {first_of(spelt, 6)}."
         unread = unread if spelt else ""
@@ -581,16 +564,15 @@ def script_of(space: SearchSpace, settings: Settings) -> Script:
     return replace(known, about=about, unread=unread)
 
 
-def _flat(domains: Mapping[str, Any]) -> dict[str, Any]:
-    """Return domains by the keys of arguments: a mapping among the values is written as one argument for each key."""
-    found: dict[str, Any] = {}
-    for key, domain in domains.items():
-        values = examples(domain)
+def _flat(examples: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+    """Return values by the keys of arguments: a mapping among them is written as one argument for each key."""
+    found: dict[str, list[Any]] = {}
+    for key, values in examples.items():
         if not any(isinstance(one, Mapping) for one in values):
-            found[key] = domain
+            found[key] = values
             continue
         for inner, value in (pair for one in values for pair in flatten({key: one}).items()):
-            found.setdefault(inner, {"grid_search": []})["grid_search"].append(value)
+            found.setdefault(inner, []).append(value)
     return found
 
 
