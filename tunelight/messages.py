@@ -39,6 +39,8 @@ class CheckpointInfo:
     where it is that report's own."""
     adopted: bool = False
     """Whether it holds a state that was taken over from another trial after its report."""
+    owner: int = 1
+    """The generation of the driver that began the record to which it belongs (``record/lease.py``)."""
 
     def asdict(self) -> dict[str, Any]:
         """Return plain data for JSON."""

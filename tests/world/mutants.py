@@ -1,7 +1,6 @@
 """Plausible mistakes in tunelight's core: the world has to find them.
 
-    python -m tests.world.mutants --seconds 600           # each, for so long at most
-    python -m tests.world.mutants --only double_reports   # one
+    python -m tests.world.mutants --seconds 600 --only the_best_is_the_last   # or all, for so long each at most
 
 Each is made in a copy of the package. A mutant is found where a check tells of a sweep that holds without it.
 """

@@ -110,7 +110,6 @@ class Collectives:
         self._left = False
         self._rounds: dict[tuple[int, int], dict[int, int]] = {}
         self._waits: list[Wait] = []
-        self._met: set[int] = set()
 
     def join(self, rank: int, limit_s: float) -> None:
         process = self._kernel.here
@@ -331,7 +330,8 @@ class Training:
         mine = sum(part_of(self.state, self.config["lr"], step, part) for part in parts)
         self.state ^= self.sum(mine) & (2**48 - 1)
         self.batch += 1
-        self.session.boundary.end_step(self.write, epoch=self.epoch, step=step, batch=self.batch)
+        if self.kernel.saves:
+            self.session.boundary.end_step(self.write, epoch=self.epoch, step=step, batch=self.batch)
 
     def write(self, path: str) -> None:
         """Write a checkpoint, at once or in the background; of every other trial each rank its part of a folder.
@@ -371,7 +371,8 @@ def train(config: dict[str, Any]) -> None:
         training.epoch, training.batch = training.epoch + 1, 0
         lr, state, epoch = config["lr"], training.state, training.epoch
         metrics = {"loss": training.loss(), "state": state, "used": lr, "epochs": epoch}
-        training.session.context.report(metrics, training.write, epoch=epoch - 1, step=epoch * BATCHES)
+        write = training.write if training.kernel.saves else None
+        training.session.context.report(metrics, write, epoch=epoch - 1, step=epoch * BATCHES)
 
 
 def saved_in(path: Path) -> dict[str, int]:

@@ -551,26 +551,24 @@ class Rays:
         return SimpleNamespace(
             get_node_id=lambda: process.node.id, get_worker_id=lambda: f"{process.pid:056d}",
             get_actor_id=lambda: actor and actor.id, get_assigned_resources=dict, get_accelerator_ids=dict,
-            get_job_id=lambda: process.locals.get("job") or self._job_of(actor), runtime_env={}, namespace="",
+            get_job_id=lambda: self._driver_of(process).locals.get("job", "no job"), runtime_env={}, namespace="",
             worker=SimpleNamespace(mode=ray.WORKER_MODE if actor else ray.SCRIPT_MODE),
         )  # fmt: skip
 
-    def _job_of(self, actor: Actor | None) -> str:
-        while actor is not None:
-            if (job := actor.owner.locals.get("job")) is not None:
-                return str(job)
-            actor = actor.owner.locals.get("actor")
-        return "no job"
+    def _driver_of(self, process: Process) -> Process:
+        """Return the driver of a process's job; the process, if it has none."""
+        while (actor := process.locals.get("actor")) is not None:
+            process = actor.owner
+        return process
 
     # -- placement groups
 
     def placement_group(
         self, bundles: Sequence[Mapping[str, float]], strategy: str = "PACK", name: str = "", **_: Any
     ) -> Group:
-        owner = self.kernel.here
-        self.groups.append(group := Group(self, bundles, strategy, name, owner))
-        if owner.locals.get("job") is not None:  # Ray removes a job's groups with its driver
-            owner.at_exit.append(lambda _: self.kernel.after(self.notice_s(), group.remove))
+        self.groups.append(group := Group(self, bundles, strategy, name, self.kernel.here))
+        driver = self._driver_of(self.kernel.here)  # with which Ray removes its job's groups
+        driver.at_exit.append(lambda _: self.kernel.after(self.notice_s(), group.remove))
         self.place_soon()
         return group
 

@@ -40,7 +40,7 @@ SETTLES_S = 30.0
 _LATER = (
     "No space left",
     "was taken over by",
-    "is run by another driver",
+    "by another driver",
     "asked for again",
     "503 Slow Down",
     "connection was reset",
@@ -238,7 +238,6 @@ def _patched(world: World) -> contextlib.ExitStack:
     )
     for name in OF_RAY:
         stack.enter_context(mock.patch.object(ray, name, getattr(fake, name)))
-    stack.enter_context(mock.patch.object(ray, "is_initialized", return_value=True))
     stack.enter_context(mock.patch.object(ray, "ObjectRef", Ref))
     for module in [ray.util, ray.util.placement_group, *_modules()]:
         for name in GROUPS:
@@ -247,6 +246,7 @@ def _patched(world: World) -> contextlib.ExitStack:
     ray_node = SimpleNamespace(node_ip_address="10.0.0.1")
     ray_node.get_session_dir_path = lambda: str(world.folder / fake.get_runtime_context().get_job_id())
     for where, name, value in (
+        (ray, "is_initialized", lambda: True),
         (ray._private.worker, "_global_node", ray_node),
         (rays, "_store", lambda: kv),
         (rays, "is_dead", lambda actor: fake.actors[actor].dead is not None if actor in fake.actors else True),
@@ -499,6 +499,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "sparse": {"scheduler": "fifo", "checkpoints": tl.Checkpoints(every=3, keep=2)},
     "stored": {"scheduler": _ASHA, "storage": URL},
 }
+KINDS |= {f"unsaved_{name}": {**KINDS[name], "checkpoints": tl.Checkpoints()} for name in ("asha", "elastic_asha")}
 KINDS |= {f"nfs_{name}": KINDS[name] for name in ("asha", "elastic_asha", "gang_pbt")}
 KINDS |= {f"stored_{name}": {**KINDS[name], "storage": URL} for name in ("elastic_asha", "gang_pbt")}
 """Sweeps, by their settings."""
@@ -523,7 +524,7 @@ def run(
     forget()
     with _patched(world):
         failures = tl.FailurePolicy(max_failures=100, give_up_after=0)  # what a sweep survives is not counted here
-        world.kernel.disk.folder = str(folder)
+        world.kernel.disk.folder, world.kernel.saves = str(folder), not kind.startswith("unsaved")
         if kind.startswith("nfs"):
             world.kernel.disk.caches_s = random.choice([3.0, 30.0])
         world.settings |= {"num_samples": 8, "workers": 2, "seed": seed, "failures": failures, **KINDS[kind]}

@@ -16,7 +16,7 @@ import os
 import secrets
 import shutil
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from fnmatch import fnmatch
@@ -30,13 +30,18 @@ from tunelight.stores import delete, delete_local, files_of, shown, store_of, sy
 FOLDER = "checkpoints"
 POINTER = "pointer.json"
 _CHUNK = 1 << 20
+Counts = Callable[[CheckpointInfo], bool]
 SPARES = 2
 """How many of the last checkpoints are kept: the last one, and the one to go back to if that is torn."""
 
 
-def file_name(number: int, between: int = 0) -> str:
-    """Return the file name of the checkpoint of report ``number``, or of a later step ``between`` it and the next."""
-    return f"report-{number:06d}.step-{between:09d}.ckpt" if between else f"report-{number:06d}.ckpt"
+def file_name(number: int, between: int = 0, owner: int = 1) -> str:
+    """Return the file name of the checkpoint of report ``number``, or of a later step ``between`` it and the next.
+
+    Gangs of a driver that was cut off may still train when a later ``owner`` of the sweep does: each has its own files.
+    """
+    step = f".step-{between:09d}" if between else ""
+    return f"report-{number:06d}{step}{f'.owner-{owner}' if owner > 1 else ''}.ckpt"
 
 
 def age(info: CheckpointInfo) -> tuple[int, int]:
@@ -155,7 +160,10 @@ def fetch_local(path: str | os.PathLike[str]) -> Path:
 
 
 def resume_point(
-    trial_dir: str | os.PathLike[str], upto: int | None = None, base: CheckpointInfo | None = None
+    trial_dir: str | os.PathLike[str],
+    upto: int | None = None,
+    base: CheckpointInfo | None = None,
+    counts: Counts = lambda _: True,
 ) -> tuple[CheckpointInfo | None, str | None]:
     """Return the checkpoint that a trial continues from, or None to start from scratch; and a warning, if any.
 
@@ -167,9 +175,10 @@ def resume_point(
         upto: the last report that counts.
         base: where the trial last started or paused. Only newer checkpoints come before it: older ones may be of
             weights that the trial has replaced since. They are used only if ``base`` itself is damaged.
+        counts: tells whether a checkpoint is of this training.
     """
     newest: CheckpointInfo | None = None
-    for info in _candidates(trial_dir, upto, base):
+    for info in _candidates(trial_dir, upto, base, counts):
         newest = newest or info
         if is_valid(info):
             return info, None if info is newest else _torn(newest, info)
@@ -177,11 +186,14 @@ def resume_point(
 
 
 def _candidates(
-    trial_dir: str | os.PathLike[str], upto: int | None, base: CheckpointInfo | None
+    trial_dir: str | os.PathLike[str],
+    upto: int | None,
+    base: CheckpointInfo | None = None,
+    counts: Counts = lambda _: True,
 ) -> Iterator[CheckpointInfo]:
     """Yield the checkpoints that a trial may continue from, the best first."""
     for info in reversed(find(trial_dir)):
-        if (upto is None or info.number <= upto) and (base is None or age(info) > age(base)):
+        if (upto is None or info.number <= upto) and (base is None or age(info) > age(base)) and counts(info):
             yield info
     if base is not None:
         yield base
@@ -209,12 +221,18 @@ def remove_temp_files(trial_dir: str | os.PathLike[str]) -> None:
 
 
 class CheckpointSet:
-    """The checkpoints of a trial that are on disk, as its head knows them."""
+    """The checkpoints of a trial that are on disk, as its head knows them.
 
-    def __init__(self, keep: int, mode: Literal["min", "max"]) -> None:
+    Args:
+        keep, mode: how many of the best are kept, and whether less or more is better.
+        owner: that of the checkpoints that the head's gang makes.
+        since: the last report of the trial under earlier owners.
+    """
+
+    def __init__(self, keep: int, mode: Literal["min", "max"], owner: int = 1, since: int = 0) -> None:
         self.known: list[CheckpointInfo] = []
-        self._keep = keep
-        self._mode = mode
+        self._keep, self._mode = keep, mode
+        self._owner, self._since = owner, since
         self._news: list[CheckpointInfo] = []
 
     def add(self, info: CheckpointInfo) -> CheckpointInfo:
@@ -241,12 +259,20 @@ class CheckpointSet:
                 }
                 self.known = prune(self.known, self._keep, self._mode, spared)
 
+    def counts(self, info: CheckpointInfo) -> bool:
+        """Tell whether a checkpoint is of this training: gangs of an earlier owner may have gone on with another."""
+        return info.owner == self._owner or (info.owner < self._owner and info.number <= self._since)
+
+    def look(self, trial_dir: Path) -> None:
+        """Find the checkpoints in a trial's folder."""
+        self.known = [info for info in find(trial_dir) if self.counts(info)]
+
     def discard_after(self, number: int, trial_dir: Path) -> None:
         """Delete the checkpoints of later reports, except pinned ones: a trial that goes back makes these again."""
         checkpoints, spared = find(trial_dir), pinned(trial_dir)
-        self.known = [info for info in checkpoints if info.number <= number]
+        self.known = [info for info in checkpoints if info.number <= number and self.counts(info)]
         for info in checkpoints:
-            if info.number > number and info.path not in spared:
+            if info not in self.known and info.owner <= self._owner and info.path not in spared:
                 discard(Path(info.path))
 
 
@@ -313,7 +339,7 @@ def import_from_tune(folder: str | os.PathLike[str], trial_dir: str | os.PathLik
         return info
     home = Path(trial_dir, FOLDER)
     home.mkdir(parents=True, exist_ok=True)
-    kept = replace(info, path=str(home / file_name(*age(info))), name=None)
+    kept = replace(info, path=str(home / file_name(*age(info), info.owner)), name=None)
     if not is_valid(kept):
         discard(Path(kept.path))
         copy_into(replace(info, name=Path(kept.path).name), home)
@@ -327,6 +353,7 @@ def copy_from_trial(
     number: int | None,
     upto: int | None = None,
     seconds: float | None = None,
+    owner: int = 1,
 ) -> CheckpointInfo | None:
     """Copy another trial's newest valid checkpoint, as that of report ``number``; return the copy.
 
@@ -336,10 +363,11 @@ def copy_from_trial(
         number: the report that the copy belongs to (None: its own, with its own seconds).
         upto: the other trial's last report that counts; if its checkpoints up to there are pruned, all count.
         seconds: how long the other trial had trained.
+        owner: that of the copy.
 
     Returns: None if there is none. The copy has no value: that was reported by the other trial.
     """
-    known = _candidates(folder, upto, None)
+    known = _candidates(folder, upto)
     info = next((one for one in known if not one.between and is_valid(one)), None) or resume_point(folder)[0]
     if info is None:
         return None
@@ -348,8 +376,9 @@ def copy_from_trial(
     home.mkdir(parents=True, exist_ok=True)
     if number is None:
         number, seconds = info.number, info.seconds
-    path = str(home / file_name(number))
-    copy = replace(info, path=path, number=number, value=None, name=None, seconds=seconds, between=0, adopted=True)
+    path = str(home / file_name(number, owner=owner))
+    copy = replace(info, path=path, number=number, value=None, name=None, seconds=seconds, between=0)
+    copy = replace(copy, adopted=True, owner=owner)
     written = temp_path(copy, secrets.token_hex(4))
     copy_into(replace(info, name=written.name), home)
     return commit(copy, written)

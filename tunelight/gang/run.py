@@ -431,7 +431,12 @@ class ResilientRun:
         self.finish("adopt")  # a checkpoint that is being written is finished by then
         try:
             info = copy_from_trial(
-                adopt.folder or "", self.next_start.trial_dir, self.number, adopt.number, seconds=self.seconds
+                adopt.folder or "",
+                self.next_start.trial_dir,
+                self.number,
+                adopt.number,
+                seconds=self.seconds,
+                owner=self.next_start.owner,
             )
         except (OSError, CheckpointError) as error:
             info, why = None, f"it could not be copied ({error})"

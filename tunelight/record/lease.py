@@ -426,6 +426,11 @@ def is_driven_here(folder: Path) -> bool:
     return _here(folder) is not None
 
 
+def record_number(name: str) -> int:
+    """Return the generation of the owner that began a record, by the record's name."""
+    return int(name.split(".")[1]) if name != RECORD_FILE else 1
+
+
 def record_of(folder: str | os.PathLike[str]) -> Path:
     """Return the file that holds the record of a sweep. Raises: OSError if a store does not answer."""
     folder = Path(folder)

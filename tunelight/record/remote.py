@@ -77,10 +77,16 @@ def reaching(path: Path) -> Iterator[None]:
 
 def pull(folder: Path) -> None:
     """Download what a driver needs to resume a sweep whose lock it holds. Raises: OSError."""
-    if store := store_of(folder):
-        for path in (folder / SWEEP_FILE, record_of(folder)):
-            with alone(path):
-                store.update(path)
+    if (store := store_of(folder)) is None:
+        return
+    record, file = record_of(folder), folder / SWEEP_FILE
+    with alone(record):
+        store.update(record)
+    stat = store.stat(record)
+    if stat is not None and record.stat().st_size > stat[0] and file.exists():
+        return  # a driver was killed here before it could upload the rest, and its settings
+    with alone(file):
+        store.update(file)
 
 
 class StoreMirror:

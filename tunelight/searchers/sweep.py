@@ -310,7 +310,7 @@ class SweepSearch(SearchAlgorithm):
         if self._repeats is not None and past.branch is None:
             self._repeats.begin(past.trial_id, past.config)
         self._live[past.trial_id] = trial = self._make(past.trial_id, past.config)
-        pass_to_heads(trial, adopted=past.adopted)
+        pass_to_heads(trial, adopted=past.adopted, since=past.number)
         if past.paused:
             trial.status = Trial.PAUSED
         if past.number:  # where nothing is left to train, Tune ends the trial with this

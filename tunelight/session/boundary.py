@@ -421,8 +421,9 @@ class Boundary:
         """Write this report's checkpoint into the trial's folder; return it if it is complete already (rank 0)."""
         number = self.progress.number
         of_fit = self.progress.fitting is not None or checkpoint == self.writer
+        name = checkpoints.file_name(number, self._between, self._start.owner)
         info = CheckpointInfo(
-            path=str(Path(self._start.trial_dir, checkpoints.FOLDER, checkpoints.file_name(number, self._between))),
+            path=str(Path(self._start.trial_dir, checkpoints.FOLDER, name)),
             number=number,
             between=self._between,
             epoch=epoch,
@@ -433,6 +434,7 @@ class Boundary:
             name=filename,
             seconds=self.stopwatch.seconds,
             adopted=self._adopted_at == number,
+            owner=self._start.owner,
         )
         return self.writing.write(info, checkpoint, wait=wait)
 

@@ -77,6 +77,8 @@ class Start:
     """The checkpoint to continue from (None: from the beginning)."""
     until: int | None = 1
     """The first report that waits for an answer (None: none does)."""
+    owner: int = 1
+    """That of its checkpoints."""
     token: str = field(default_factory=lambda: secrets.token_hex(4))
     """Keeps files of this run's starts apart from those of other runs of the trial, which count from 0, too."""
     serial: int = 0

@@ -45,6 +45,7 @@ from tunelight.record import (
     driver_of,
     leased,
     mirrored,
+    record_number,
     write_sweep_file,
 )
 from tunelight.resources import Reservation, reserve
@@ -363,6 +364,7 @@ def _spec_of(sweep: PreparedSweep, datasets: DatasetHandle | None) -> TrialSpec:
         lightning=sweep.sweep_file["lightning"],
         until=sweep.scheduler.initial_decision().until,
         resizes=sweep.scheduler.resizes,
+        owner=1 if sweep.lease is None else record_number(sweep.lease.owner.record),
         actor=None if sweep.settings.script is None else code.actor(sweep.settings, sweep.scheduler),
     )
 

@@ -174,11 +174,18 @@ class GangTrainable(Trainable):
         if trial.of_last_report is None and gang.running and run.number:
             saved = gang.save().checkpoint
             if saved is None:  # the trial ended first; its last report may have written one in the background
-                saved = next((info for info in checkpoints.find(trial.folder) if info.number == run.number), None)
+                saved = next(
+                    (
+                        info
+                        for info in checkpoints.find(trial.folder)
+                        if info.number == run.number and trial.kept.counts(info)
+                    ),
+                    None,
+                )
             if saved is not None:
                 run.resume_from(info := trial.kept.add(saved))
             if info is not None and info.number > run.number:  # what Tune has not heard of is reported again
-                info, _ = checkpoints.resume_point(trial.folder, run.number)
+                info, _ = checkpoints.resume_point(trial.folder, run.number, counts=trial.kept.counts)
         checkpoints.write_pointer(checkpoint_dir, info)
         if info is not None and self.spec.real_checkpoints:
             checkpoints.copy_into(info, checkpoint_dir)

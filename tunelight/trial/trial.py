@@ -35,6 +35,7 @@ class TrialSpec:
             Otherwise ``step`` raises, as plain Tune expects.
         real_checkpoints: ``save_checkpoint`` gives Tune the checkpoint itself, beside the pointer to it.
         start: how many workers a trial has until a ``Resize`` (None: all that it can get, as they arrive).
+        owner: that of the trials' checkpoints.
     """
 
     gang: GangSpec
@@ -44,6 +45,7 @@ class TrialSpec:
     soft_errors: bool = False
     real_checkpoints: bool = True
     start: int | None = None
+    owner: int = 1
 
 
 def spec_of_sweep(
@@ -56,6 +58,7 @@ def spec_of_sweep(
     lightning: str,
     until: int | None,
     resizes: bool,
+    owner: int = 1,
     actor: type[Any] | None = None,
 ) -> TrialSpec:
     """Return the spec of a sweep's trials. Runs on: driver.
@@ -69,6 +72,7 @@ def spec_of_sweep(
         lightning: the package of Lightning that the training code is written with.
         until: the first report of a new trial that waits for an answer.
         resizes: whether the scheduler changes the sizes of gangs.
+        owner: that of the trials' checkpoints.
         actor: as in :class:`~tunelight.gang.spec.GangSpec`.
     """
     home, judged = Home.here(), settings.judged_by
@@ -100,6 +104,7 @@ def spec_of_sweep(
         soft_errors=True,
         real_checkpoints=False,
         start=reservation.least if resizes else None,
+        owner=owner,
     )
 
 
@@ -117,7 +122,7 @@ class Trial:
 
     ``root``: the trial whose seed it has, if that is not its own (a branch). ``heard``: its last report that the driver
     had received when this head got it, since later ones are made again; None where all count. ``adopted``: what it was
-    told to take over last.
+    told to take over last. ``since``: its last report under earlier drivers.
 
     A head makes one for each trial that Tune gives it, so that nothing of the next trial reaches the one before.
     Runs on: trial.
@@ -134,17 +139,18 @@ class Trial:
         root: str | None = None,
         heard: int | None = None,
         adopted: Adoption | None = None,
+        since: int = 0,
     ) -> None:
         self.spec = spec
         self.id = trial_id
         self._root, self._heard = root, heard
         self.folder = folder
-        self.kept = checkpoints.CheckpointSet(spec.task.checkpoints.keep, spec.task.mode)
+        self.kept = checkpoints.CheckpointSet(spec.task.checkpoints.keep, spec.task.mode, spec.owner, since)
         self.divergence = Divergence(spec.task.metric, spec.task.mode)
         seed = trial_seed(spec.seed, root or trial_id)
         self.run = ResilientRun(
             spec.task,
-            Start(trial_id, str(folder), config, seed, repetition, until=spec.until),
+            Start(trial_id, str(folder), config, seed, repetition, until=spec.until, owner=spec.owner),
             spec.gang.failures,
             say=self.say,
             keep=self.kept.add,
@@ -187,7 +193,9 @@ class Trial:
         if pointer is not None and left is not None:
             own = Path(left.path).is_relative_to(self.folder)
             upto = (self._heard or 0) if own else 0  # its folder may be ahead of Tune's pointer
-            resume = self._after_adoption(self._tell(checkpoints.resume_point(self.folder, upto, left)))
+            resume = self._after_adoption(
+                self._tell(checkpoints.resume_point(self.folder, upto, left, self.kept.counts))
+            )
             number = resume.number if resume else left.number
         self.run.resume_from(resume, number)
         self.kept.discard_after(number, self.folder)
@@ -204,7 +212,7 @@ class Trial:
         checkpoints.remove_temp_files(self.folder)
         if self.run.resume is None:
             restored = self.run.number > 0  # by Tune, whose pointer names no checkpoint, and that may restore it again
-            found = checkpoints.resume_point(self.folder, self._heard)
+            found = checkpoints.resume_point(self.folder, self._heard, counts=self.kept.counts)
             resume = self._after_adoption(self._tell(found))
             if resume is not None:
                 self.run.resume_from(resume, resume.number)
@@ -227,7 +235,8 @@ class Trial:
         The folder may hold one that no event told of: a worker may have finished it before it died.
         """
         checkpoints.remove_temp_files(self.folder)
-        found = self._after_adoption(self._tell(checkpoints.resume_point(self.folder, number, self.run.started_from)))
+        point = checkpoints.resume_point(self.folder, number, self.run.started_from, self.kept.counts)
+        found = self._after_adoption(self._tell(point))
         if self._root is not None and found is None:
             raise TrialError(WorkerError(0, os.uname().nodename, "CheckpointError", str(self._no_beginning()), ""))
         return found
@@ -251,7 +260,12 @@ class Trial:
         seconds, copy = None if found is None else found.seconds, None
         with suppress(OSError, CheckpointError):
             copy = checkpoints.copy_from_trial(
-                self.folder.parent / adoption.folder, self.folder, adoption.number, adoption.parent_number, seconds
+                self.folder.parent / adoption.folder,
+                self.folder,
+                adoption.number,
+                adoption.parent_number,
+                seconds,
+                self.spec.owner,
             )
         if copy is None:
             self.say(f"what it adopted after report {adoption.number} is in no checkpoint, and lost")
@@ -279,7 +293,7 @@ class Trial:
     def settle(self) -> None:
         """Find the checkpoints in the folder, now that none is being written, and delete those not needed."""
         with suppress(OSError):  # the store may not answer
-            self.kept.known = checkpoints.find(self.folder)  # the last one may have been finished or lost
+            self.kept.look(self.folder)  # the last one may have been finished or lost
         self.prune()
 
     # -- exchange with other trials

@@ -53,6 +53,21 @@ def test_what_a_killed_worker_was_writing_is_no_checkpoint_and_removed(tmp_path:
     ]
 
 
+def test_what_gangs_of_an_earlier_owner_make_after_they_were_succeeded_does_not_count(tmp_path: Path) -> None:
+    old = [written_checkpoint(tmp_path, number, text="old") for number in (1, 2, 3)]
+    new = [written_checkpoint(tmp_path, number, text="new", owner=3) for number in (2, 3)]
+    assert Path(old[1].path).read_text() == "old"
+    kept, earlier = checkpoints.CheckpointSet(1, "min", owner=3, since=1), checkpoints.CheckpointSet(1, "min")
+    assert checkpoints.resume_point(tmp_path, 3, counts=kept.counts) == (new[1], None)
+    assert checkpoints.resume_point(tmp_path, 3, counts=earlier.counts) == (old[2], None)
+    earlier.discard_after(2, tmp_path)
+    assert earlier.known == old[:2]
+    kept.look(tmp_path)
+    assert kept.known == [old[0], *new]
+    kept.discard_after(2, tmp_path)
+    assert checkpoints.find(tmp_path) == kept.known == [old[0], new[0]]
+
+
 def test_a_pointer_finds_its_file_or_none_and_a_file_that_is_gone_is_not_whole(tmp_path: Path) -> None:
     checkpoints.write_pointer(tmp_path, None)
     assert checkpoints.read_pointer(tmp_path) is None
