@@ -43,6 +43,7 @@ class Model(pl.LightningModule):
         self.net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 2))
         self.accuracy = torchmetrics.MeanMetric()
         self.scores = torchmetrics.CatMetric()
+        self.synced = torchmetrics.MeanMetric(dist_sync_on_step=True)
         self.register_buffer("hits", torch.zeros(2, dtype=torch.long))
         self.losses: list[torch.Tensor] = []
         self.seen = {"samples": 0, "batches": 0}
@@ -71,6 +72,8 @@ class Model(pl.LightningModule):
         if self.on_step:
             self.log("stepped", losses.mean(), on_step=True, on_epoch=True, sync_dist=True)
             self.all_gather(losses.mean())
+            self.synced(losses.mean(), weight=len(x))
+            self.log("synced", self.synced, on_step=False, on_epoch=True)
         self.accuracy(right.float().mean(), weight=len(x))
         self.log("metric", self.accuracy, on_epoch=True)
         self.scores.update(logits[:, 0])

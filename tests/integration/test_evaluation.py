@@ -44,6 +44,13 @@ class OnRankZero(Usual):
             self.all_gather(batch[0])
 
 
+class AtDifferentBatches(Usual):
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        super().validation_step(batch, batch_idx)
+        if self.global_rank == batch_idx:
+            self.all_gather(batch[0])
+
+
 def train(config: dict[str, Any]) -> None:
     """Run every case on this rank; rank 0 keeps what came out."""
     import tunelight as tl
@@ -56,6 +63,7 @@ def train(config: dict[str, Any]) -> None:
         ("other", Model(), loader(3 + 4 * tl.get_context().rank)),
         ("unequal", Gathers(), loader(20, 8)),
         ("conditional", OnRankZero(), loader(8)),
+        ("apart", AtDifferentBatches(), loader(32)),
     ):
         try:
             exact().validate(model, rows, verbose=False)
@@ -106,7 +114,7 @@ def test_a_dataset_that_differs_between_ranks_is_refused(found: list[dict[str, A
     assert "rank 0 has 2, rank 1 has 4" in found[0]["other"]
 
 
-@pytest.mark.parametrize("name", ["unequal", "conditional"])
+@pytest.mark.parametrize("name", ["unequal", "conditional", "apart"])
 def test_collectives_of_user_code_that_do_not_fit_are_an_error_on_every_rank(
     name: str, found: list[dict[str, Any]]
 ) -> None:

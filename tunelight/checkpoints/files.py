@@ -353,6 +353,7 @@ def copy_from_trial(
     number: int | None,
     upto: int | None = None,
     seconds: float | None = None,
+    *,
     owner: int = 1,
 ) -> CheckpointInfo | None:
     """Copy another trial's newest valid checkpoint, as that of report ``number``; return the copy.

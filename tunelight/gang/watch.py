@@ -71,7 +71,7 @@ class HangWatch:
         return min(ranks, key=lambda rank: (signs[rank].done, signs[rank].waits, -rank))
 
 
-_COLLECTIVES = ("torch/distributed/", "horovod/", "tunelight/session/lockstep")
+_COLLECTIVES = ("torch/distributed/", "horovod/")
 """Parts of the paths of code that waits for other ranks."""
 
 

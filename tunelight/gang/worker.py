@@ -32,7 +32,7 @@ from tunelight.compat.torch import (
 )
 from tunelight.errors import CheckpointError, TrainFunctionError, TrialStopped
 from tunelight.gang.gpu_memory import GpuMemory
-from tunelight.gang.meeting.group import COLLECTIVE_LIMIT_S, Meeting
+from tunelight.gang.meeting.group import Meeting
 from tunelight.gang.meeting.rendezvous import Rendezvous, StoreChannel
 from tunelight.gang.output import bring_home, to_trial_log
 from tunelight.gang.parcel import receive
@@ -163,7 +163,6 @@ class GangWorker:
     """The module for runs of W&B and MLflow, once a trial has begun."""
     _reused = False
     _stop_reason: str | None = None
-    _collective_limit_s = COLLECTIVE_LIMIT_S
 
     def __init__(self, home: Home, environ: dict[str, str], assigned: Assigned | None = None) -> None:
         self._assigned = mine = assigned or Assigned.here()
@@ -231,7 +230,6 @@ class GangWorker:
             # torch looks once in a process whether deterministic products are possible, which a later trial may want.
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         self._rendezvous.join(meeting, place)
-        self._collective_limit_s = meeting.timeout_s or COLLECTIVE_LIMIT_S
         self._clean.remember_environment()
 
     def leave(self) -> tuple[str, ...]:
@@ -377,9 +375,8 @@ class GangWorker:
         channel = self._rendezvous.channel(f"{start.serial}/{start.trial_id}")
         shared = self._shared(task, start, channel, box)
         session = sessions.Session(
-            task, start, self._place, channel, box.events.put, box.mailbox, shared=shared, store=_RayStore(),
-            collective_limit_s=self._collective_limit_s,
-        )  # fmt: skip
+            task, start, self._place, channel, box.events.put, box.mailbox, shared=shared, store=_RayStore()
+        )
         self._unsettled = session
         try:
             self._clean.begin(start.seed, task.home.cwd, _trial_environment(task, start.trial_dir), self._place.gpu)

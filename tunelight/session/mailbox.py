@@ -21,7 +21,7 @@ class RankChannel(Protocol):
     """Carries messages from rank 0 to the other ranks of its gang, one for each turn.
 
     Decisions have turns 1, 2, ...; whether report n writes a checkpoint has turn -n. What rank 0 makes for all
-    ranks has a name as its turn. Any rank may send a message under a name that has its rank in it (`Lockstep`).
+    ranks has a name as its turn. Any rank may send a message under a name that has its rank in it (`Agreement`).
     """
 
     def broadcast(self, turn: int | str, message: str) -> None:

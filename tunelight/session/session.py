@@ -17,7 +17,7 @@ from tunelight.errors import CheckpointError, ContextError, MetricError, known_a
 from tunelight.messages import CheckpointInfo, Event, Output, Place
 from tunelight.session.boundary import Boundary, Progress
 from tunelight.session.exchange import Store
-from tunelight.session.mailbox import Mailbox, RankChannel, await_message
+from tunelight.session.mailbox import Mailbox, RankChannel
 from tunelight.session.shared import MadeByRankZero
 from tunelight.session.task import Start, Task
 
@@ -120,7 +120,6 @@ class Session:
         context: what training code may know.
         boundary: reports, and what is decided at each. writing: writes checkpoints.
         exchange: gives this training's state to other trials, and takes theirs.
-        lockstep: compares what the ranks do together.
         shared: values that rank 0 makes once for all ranks, such as shards of datasets.
         ending: True while hooks at the end of a stopped fit run.
     """
@@ -136,13 +135,11 @@ class Session:
         *,
         shared: MadeByRankZero | None = None,
         store: Store | None = None,
-        collective_limit_s: float = 1800.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.task, self.start, self.place = task, start, place
         self.shared = shared
         self.ending = False
-        self.lockstep = Lockstep(place, channel, lambda: mailbox.aborted, collective_limit_s)
         self._post = post
         self.boundary = Boundary(
             task, start, place, channel=channel, mailbox=mailbox, post=post, store=store, clock=clock
@@ -292,55 +289,3 @@ def get_checkpoint_path() -> str | None:
     """
     resume = None if _current is None else get_context().resume
     return None if resume is None else str(checkpoints.fetch_local(resume.path))
-
-
-# --- Lockstep: compares what the ranks of a gang are about to do together, over the gang's store ---
-
-
-class Lockstep:
-    """Each rank's acts in its own order, compared with those of the others. Runs on: worker.
-
-    ``aborted`` returns why the trial was aborted, if it was. ``limit_s``: how long the slowest rank may take.
-    """
-
-    def __init__(self, place: Place, channel: RankChannel, aborted: Callable[[], str | None], limit_s: float) -> None:
-        self._place, self._channel, self._aborted, self._limit_s = place, channel, aborted, limit_s
-        self._round = self._number = 0
-        self._sent: list[str] = []
-
-    def begin(self) -> None:
-        """Begin a new count. All ranks do so equally often."""
-        self._round, self._number = self._round + 1, 0
-
-    def note(self, act: str) -> None:
-        """Tell the other ranks of this rank's next act, without waiting for theirs."""
-        if self._place.world_size == 1:
-            return
-        self._number += 1
-        turn = self._turn(self._place.rank)
-        self._channel.broadcast(turn, act)
-        self._sent.append(turn)
-
-    def compare(self, act: str) -> list[str | None]:
-        """Tell the others of this rank's next act; return the act of the same number of each rank.
-
-        None for a rank that has come to none within the limit. A rank that has found a difference goes no further:
-        others that wait for it get its last act. Raises: TrialStopped if the trial was aborted.
-        """
-        self.note(act)
-        deadline = time.monotonic() + self._limit_s
-        acts = []
-        for rank in range(self._place.world_size):
-            turns = (self._turn(rank), self._turn(rank, "last"))
-            left_s = deadline - time.monotonic()
-            own = rank == self._place.rank
-            acts.append(act if own else await_message(self._channel, turns, left_s, self._aborted))
-        if set(acts) != {act}:
-            self._channel.broadcast(self._turn(self._place.rank, "last"), act)
-        for turn in self._sent[:-1]:  # every rank has come this far, and so has read them
-            self._channel.delete(turn)
-        del self._sent[:-1]
-        return acts
-
-    def _turn(self, rank: int, number: int | str | None = None) -> str:
-        return f"act/{self._round}/{rank}/{self._number if number is None else number}"

@@ -265,7 +265,7 @@ class Trial:
                 adoption.number,
                 adoption.parent_number,
                 seconds,
-                self.spec.owner,
+                owner=self.spec.owner,
             )
         if copy is None:
             self.say(f"what it adopted after report {adoption.number} is in no checkpoint, and lost")

@@ -97,7 +97,7 @@ class AsRank:
     def __init__(self, folder: Path, rank: int) -> None:
         self.notes: list[str] = []
         here = tasks.session_of(folder, rank, 2, metric="val_loss")
-        here.lockstep._channel.broadcast(1, "continue")
+        here.boundary._agreement._channel.broadcast(1, "continue")
         here.note = self.notes.append  # type: ignore[method-assign,assignment]
         session.set_current(here)
 

@@ -1,4 +1,4 @@
-"""What ranks do together at a place: offer and adopt, see what the others do, and make a thing once for all."""
+"""What ranks do together at a place: offer and adopt, and make a thing once for all."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import pytest
 from tests.kit.fakes import MemoryControl, MemoryStore
 from tests.unit.session.test_session import Ranks
 from tunelight.errors import DataError, TrialStopped
-from tunelight.messages import Adopt, Adopted, Continue, Offer, Offered, Place
+from tunelight.messages import Adopt, Adopted, Continue, Offer, Offered
 from tunelight.session.exchange import Exchange
 from tunelight.session.mailbox import Mailbox
-from tunelight.session.session import Lockstep
 from tunelight.session.shared import MadeByRankZero
 
 
@@ -90,36 +89,6 @@ def test_who_refuses_keeps_its_configuration() -> None:
     exchange.training = Refusing(1)
     assert exchange.adopt(Adopt(9, {"lr": 0.3}), config).why == "the models differ"
     assert config == {"lr": 0.1}
-
-
-# --- lockstep: ranks see what the others do at the same place of their own order ----------------------
-
-
-def locksteps(size: int, channel: MemoryControl, aborted: str | None = None, limit_s: float = 60.0) -> list[Lockstep]:
-    return [Lockstep(Place(rank, size, rank, size, 0, ""), channel, lambda: aborted, limit_s) for rank in range(size)]
-
-
-def test_of_ranks_whose_acts_differ_each_hears_of_the_others_and_a_new_count_sees_none_of_them() -> None:
-    first, second = locksteps(2, MemoryControl())
-    second.note("the next batch")
-    assert first.compare("gather") == ["gather", "the next batch"]
-    assert second.compare("the end") == ["gather", "the end"]
-    for one in (first, second):
-        one.begin()
-    second.note("barrier")
-    assert first.compare("barrier") == ["barrier"] * 2
-
-
-def test_a_rank_waits_for_others_within_a_limit_and_for_nobody_alone_or_where_the_trial_was_aborted() -> None:
-    first, _ = locksteps(2, MemoryControl(), limit_s=0.01)
-    assert first.compare("gather") == ["gather", None]
-    first, _ = locksteps(2, MemoryControl(), aborted="failed")
-    with pytest.raises(TrialStopped, match="failed"):
-        first.compare("gather")
-    channel = MemoryControl()
-    (alone,) = locksteps(1, channel)
-    assert alone.compare("gather") == ["gather"]
-    assert channel.words == {}
 
 
 # --- what rank 0 makes once for all ranks ----------------------------------------------------------------

@@ -12,7 +12,8 @@ hooks at the end have run, since code there (``torch.stack(self.outputs)``) expe
 logs or reduces in them is left out.
 
 Collectives of user code may fit on one rank alone: batches have different numbers of rows, and a condition may hold for
-one of them only. Each is compared with the other ranks' before it begins, and a difference is an error.
+one of them only. Each is compared with the other ranks' before it begins, as is each forward of a sharded model, and a
+difference is an error.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import nn
@@ -49,7 +50,6 @@ from tunelight.lightning.exact.eval_shards import (
     share_of,
     with_batches,
 )
-from tunelight.session.session import current
 
 T = TypeVar("T")
 
@@ -79,6 +79,7 @@ class ExactEvaluation(ParallelStrategy):
     apart.
     """
 
+    backend: ClassVar[str]
     borrowing = False
     """True in a step on a borrowed batch, and in the hooks at the end of an evaluation in which this rank had no
     batch: what is logged or reduced then is left out."""
@@ -90,6 +91,8 @@ class ExactEvaluation(ParallelStrategy):
     """True from the start of an exact evaluation to the end of its hooks: collectives are compared."""
     _logging: str | None = None
     """The name that ``self.log`` is at."""
+    _batch = ""
+    """The batch that a step is at, as comparisons name it."""
 
     @property
     def exact(self) -> bool:
@@ -226,10 +229,9 @@ class ExactEvaluation(ParallelStrategy):
 
     def _together(self, act: str, value: object = None, group: Any = None) -> None:
         """Compare what this rank does next in an exact evaluation with the other ranks. Raises: StrategyError."""
-        session = current()
         available = torch.distributed.is_available() and torch.distributed.is_initialized()
         all_ranks = (None, torch.distributed.group.WORLD) if available else (None,)
-        if not self._comparing or session is None or group not in all_ranks:
+        if not self._comparing or group not in all_ranks:
             return
         if isinstance(value, torch.Tensor):
             act = f"{act} of a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"
@@ -237,10 +239,10 @@ class ExactEvaluation(ParallelStrategy):
             act = f"self.log({self._logging!r}) with {act}"
         module = self.lightning_module
         hook = None if module is None else module._current_fx_name
-        acts = session.lockstep.compare(act if hook is None else f"{act} in {hook}")
+        acts = self.gather_objects((act if hook is None else f"{act} in {hook}") + self._batch)
         if len(set(acts)) == 1:
             return
-        said = "; ".join(f"rank {rank}: {one or 'nothing for too long'}" for rank, one in enumerate(acts))
+        said = "; ".join(f"rank {rank}: {one}" for rank, one in enumerate(acts))
         raise StrategyError(
             f"The ranks do not do the same together ({said}). In an exact evaluation ranks get whole batches of one "
             "process, which may differ in their number of rows, and a condition on a batch may hold on one rank alone: "
@@ -278,9 +280,7 @@ class ExactEvaluation(ParallelStrategy):
         if not self.exact:
             return
         self.sync_buffers()
-        self._owned, self._undo, self._comparing = None, (), True
-        if (session := current()) is not None:
-            session.lockstep.begin()
+        self._owned, self._undo, self._comparing = None, (), self.world_size > 1
         for name, wrapper in _WRAPPERS.items():
             if hasattr(loop, name):
                 setattr(loop, name, functools.partial(getattr(self, wrapper), loop, getattr(loop, name)))
@@ -319,27 +319,27 @@ class ExactEvaluation(ParallelStrategy):
         _, turn, loader, source = step  # the batch, its index, the loader's, and the iterator if the step takes that
         combined = loop._combined_loader
         shares = [share_of(one) for one in combined.flattened]
-        session = current()
-        if session is not None and all(share is not None and getattr(share, "dealt", True) for share in shares):
-            # Every rank takes it, and a rank that waits for this one finds it here.
-            session.lockstep.note(f"batch {turn} of dataloader {loader}")
         if combined._mode == "sequential":
             shares = shares[loader : loader + 1]
         decide = all if combined._mode == "min_size" else any
         dealt = [share.owns(turn) for share in shares if share is not None]
+        trace: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if source is not None or not dealt or decide(dealt):
             undo, self._undo = self._undo, ()
             for put_back in reversed(undo):
                 put_back()
             self._owned = True
-            original(*step)
-            return
-        self.borrowing, self._owned = True, bool(self._owned)
+        else:
+            self.borrowing, self._owned = True, bool(self._owned)
+            trace = self._without_trace(loop, keep=not self._owned)
+        self._batch = "" if source is not None else f", batch {turn} of dataloader {loader}"
         try:
-            with self._without_trace(loop, keep=not self._owned):
+            if self.backend == "sharded":
+                self._together("a forward of the sharded model")
+            with trace:
                 original(*step)
         finally:
-            self.borrowing = False
+            self.borrowing, self._batch = False, ""
 
     def _agree(self, loop: Any, original: Callable[[], None]) -> None:
         """Let all ranks log the same names before the values of a dataloader are reduced."""
@@ -435,23 +435,17 @@ def remember(value: Any, copy_tensors: bool = True) -> Callable[[], Any]:
                 value.detach().copy_(copied)
             return value
 
-    elif isinstance(value, dict):
-        entries = {key: remember(item, copy_tensors) for key, item in value.items()}
-
-        def put_back() -> Any:
-            value.clear()
-            value.update({key: back() for key, back in entries.items()})
-            return value
-
-    elif isinstance(value, list | deque | set):
-        items = list(value)
-        inner = [remember(item, copy_tensors=False) for item in items if isinstance(item, _CONTAINERS)]
+    elif isinstance(value, _CONTAINERS):
+        keyed = isinstance(value, dict)
+        items: Any = dict(value) if keyed else list(value)
+        inside = items.values() if keyed else [item for item in items if isinstance(item, _CONTAINERS)]
+        inner = [remember(item, copy_tensors and keyed) for item in inside]
 
         def put_back() -> Any:
             for back in inner:
                 back()
             value.clear()
-            (value.update if isinstance(value, set) else value.extend)(items)
+            (value.extend if isinstance(value, list | deque) else value.update)(items)
             return value
 
     else:
@@ -475,8 +469,7 @@ def remember_attributes(owner: Any) -> Callable[[], None]:
 
     attributes = vars(owner)
     held = _HELD_BY_METRICS if isinstance(owner, Metric) else _HELD if isinstance(owner, nn.Module) else ()
-    names = [name for name in attributes if name not in held]
-    kept = {name: remember(attributes[name]) for name in names}
+    kept = remember({name: value for name, value in attributes.items() if name not in held})
     reductions = owner._reductions if isinstance(owner, Metric) else {}
 
     def put_back() -> None:
@@ -485,7 +478,7 @@ def remember_attributes(owner: Any) -> Callable[[], None]:
             for name, reduction in reductions.items()
             if isinstance(attributes.get(name), list) and getattr(reduction, "__name__", "") == "dim_zero_cat"
         }
-        attributes.update({name: back() for name, back in kept.items()})
+        attributes.update(kept())
         for name, empty in rows.items():
             if not attributes[name]:
                 attributes[name].extend(empty[:1])

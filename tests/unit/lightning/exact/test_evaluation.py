@@ -268,9 +268,28 @@ def test_evaluation_has_two_ways() -> None:
 
 
 def test_names_that_are_reduced_at_once_are_compared_too(join: Any) -> None:
-    session = join(rank=1)
+    join(rank=1)
     strategy: Any = RayStrategy(evaluation="exact")
     strategy._comparing = True
-    session.lockstep._channel.broadcast("act/0/0/1", "self.log('even') with reduce of a float32 tensor of shape ()")
+    first = "self.log('even') with reduce of a float32 tensor of shape ()"
+    strategy.gather_objects = lambda mine: [first, mine]
     with pytest.raises(StrategyError, match=r"rank 0: self.log\('even'\).*; rank 1: self.log\('odd'\)"):
         strategy._log(lambda hook, name: strategy.reduce(torch.tensor(1.0)), "validation_step", "odd")
+
+
+def test_each_forward_of_a_sharded_model_is_compared_and_collectives_with_their_batch(join: Any) -> None:
+    join("sharded")
+    strategy: Any = BACKENDS["sharded"].load_strategy()(evaluation="exact")
+    strategy._comparing = True
+    compared: list[str] = []
+
+    def gather(act: str) -> list[str]:
+        compared.append(act)
+        return [act]
+
+    strategy.gather_objects = gather
+    loop = SimpleNamespace(_combined_loader=pl.utilities.combined_loader.CombinedLoader([range(4)], "sequential"))
+    strategy._step(loop, lambda *_: strategy.barrier(), None, 3, 0, None)
+    strategy.barrier()
+    where = ", batch 3 of dataloader 0"
+    assert compared == [f"a forward of the sharded model{where}", f"barrier{where}", "barrier"]
