@@ -257,6 +257,7 @@ class Kernel:
         self.processes: list[Process] = []
         self.bucket: Any = None
         self.disk: Any = None
+        self.saves = True
         self.locks: dict[str, Lock] = {}
         """Those of files."""
         self.ports: dict[int, Any] = {}
