@@ -53,8 +53,6 @@ class Changes:
     contents: dict[Place, Any] = field(default_factory=dict)
     gone: list[Place] = field(default_factory=list)
     trained: dict[Slot, bool] = field(default_factory=dict)
-    states: dict[int, Any] = field(default_factory=dict)
-    """The ``state_dict`` of callbacks with attributes that cannot be sent."""
     lost: dict[str, str] = field(default_factory=dict)
     """Attributes that are not returned, and why."""
 
@@ -121,10 +119,8 @@ class SharedParts:
         elif len(places := list(held)) > 1:
             for half in (places[: len(places) // 2], places[len(places) // 2 :]):
                 self._sort_out({place: held[place] for place in half}, here, made)
-        else:
-            came = isinstance(packed, Packed) and self._before.get(places[0]) == id(held[places[0]])
-            if not came and not self._tell_state(places[0][0], made):  # what is large and came, the driver has
-                made.lost[self._called(places[0])] = why
+        elif isinstance(packed, str) or self._before.get(places[0]) != id(held[places[0]]):  # else the driver has it
+            made.lost[self._called(places[0])] = why
 
     def tensors(self) -> dict[Slot, torch.Tensor]:
         """Return tensors that are neither weights of the model nor in `changes`."""
@@ -136,17 +132,6 @@ class SharedParts:
         for number, part in enumerate(self.all):
             for name, value in _contents(part):
                 yield (number, name), value
-
-    def _tell_state(self, number: int, made: Changes) -> bool:
-        """Send a callback's ``state_dict`` if an attribute cannot be sent; return False if it has none."""
-        part = self.all[number]
-        if not isinstance(part, pl.Callback) or type(part).state_dict is pl.Callback.state_dict:
-            return False
-        state = part.state_dict()
-        if not isinstance(try_packing(state, {}), Packed):
-            return False
-        made.states[number] = state
-        return True
 
     def _called(self, place: Place) -> str:
         """Return the name of an attribute for a warning; for a container, the attribute that holds it."""
@@ -175,8 +160,6 @@ class SharedParts:
             vars(self.all[number]).pop(name, None)
         for slot, trained in changes.trained.items():
             self._at(slot).requires_grad_(trained)
-        for number, state in changes.states.items():
-            self.all[number].load_state_dict(state)
         if changes.lost:
             named = [f"{name} ({why})" for name, why in list(changes.lost.items())[:_MOST_NAMED]]
             more = len(changes.lost) - len(named)

@@ -172,26 +172,6 @@ def test_what_torch_and_lightning_put_into_a_module_stays_on_its_side(here: Side
     assert "forward" not in vars(here.model)
 
 
-class Telling(pl.Callback):
-    """Has a word of its own for what cannot be pickled."""
-
-    best = 0
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"best": 7}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.best = state_dict["best"]
-
-
-def test_a_callback_s_state_dict_comes_where_an_attribute_cannot() -> None:
-    here = Side(Net(), [Telling()])
-    there = here.sent()
-    there.callbacks[0].file = threading.Lock()
-    here.take(there)
-    assert here.callbacks[0].best == 7
-
-
 class Leaving(pl.Callback):
     """Leaves out what is its process's own, and makes it anew."""
 
