@@ -37,9 +37,9 @@ BROUGHT_BY_USERS = {
 """Libraries that are used where they are and missed nowhere: no dependency."""
 
 MOST_FLOORS = 12
-MOST_LINES = {"tunelight": 48_485, "tests": 44_634, "benchmarks": 8_809}
+MOST_LINES = {"tunelight": 48_429, "tests": 44_634, "benchmarks": 8_809}
 MOST_FILES = 213
-MOST_CORE_LINES = 30_605
+MOST_CORE_LINES = 30_604
 """As many as there are: what is added takes as much away."""
 FRONT = frozenset({"cli", "__main__"})
 """The commands: neither core, nor extras."""
