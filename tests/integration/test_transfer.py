@@ -10,14 +10,11 @@ import ray
 import torch
 
 from tests.integration.test_strategies import Small, data, trainer
+from tests.unit.lightning.state.test_changes import Proxy
 from tunelight import errors
 from tunelight.gang.parcel import Packed, pack, unpack
 
 MB = 2**20
-
-
-def model_of_64_mb() -> Any:
-    return torch.nn.Sequential(*(torch.nn.Linear(2048, 2048, bias=False) for _ in range(4)))
 
 
 def stored_mb() -> int:
@@ -48,7 +45,8 @@ def train(packed: Packed) -> tuple[float, bool, int]:
 
 @pytest.fixture
 def model() -> Any:
-    model = model_of_64_mb()
+    """Return a model of 64 MB."""
+    model = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048, bias=False) for _ in range(4)))
     for parameter in model.parameters():
         torch.nn.init.zeros_(parameter)
     return model
@@ -72,16 +70,6 @@ def test_each_worker_has_weights_of_its_own_after_one_copy(ray4: Any, model: Any
         assert 60 <= grown <= 90
     assert stored_mb() - before < 4
     assert all(bool((parameter == 0).all()) for parameter in model.parameters())
-
-
-class Proxy:
-    """Pickles, and does not unpickle: pickle asks for ``__setstate__`` before there is an ``inner``."""
-
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
 
 
 @pytest.mark.usefixtures("warm_gangs")

@@ -53,6 +53,7 @@ _HEAVY_BYTES = 100 * 2**20
 
 
 _CloudPickler: Any = cloudpickle.Pickler  # without types
+_AS_USUAL: Any = object.__reduce__, object.__getstate__
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,6 +135,12 @@ class _Pickler(_CloudPickler):  # type: ignore[misc]
             # A trial's process, which packs parameters of Ray's, has another ``__main__`` without the script's names.
             if name.isidentifier() and self._main.get(name, value) is value:
                 self.script[name] = value
+        kind: Any = type(value)
+        if hasattr(kind, "__slots__") and (kind.__reduce__, kind.__getstate__) == _AS_USUAL:
+            reduced: Any = object.__reduce_ex__(value, 2)
+            if isinstance(state := reduced[2], tuple) and state[1].keys() <= (state[0] or {}).keys():
+                # cloudpickle has made the class without its slots, which it may have where this goes.
+                return *reduced[:2], (None, state[0]), *reduced[3:]
         return super().reducer_override(value)
 
     def persistent_id(self, value: Any) -> tuple[object, ...] | None:

@@ -41,8 +41,6 @@ class GangLauncher(_Launcher):
 
     def __init__(self, session: Session, own: _Launcher | None = None) -> None:
         self._session, self._own = session, own
-        self.inner = False
-        """True for a run inside the trial's fit, which is no fit of the trial, and is not given its checkpoint."""
 
     @property
     def is_interactive_compatible(self) -> bool:
@@ -59,7 +57,7 @@ class GangLauncher(_Launcher):
             loggers.keep_checkpoints_apart(trainer, self._session.context)
         recovery = None
         own = None
-        inner = self.inner = self._session.within_fit(trainer)
+        inner = self._session.within_fit(trainer)  # then it is no fit of the trial, and not given its checkpoint
         if trainer.state.fn == TrainerFn.FITTING:
             callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # Lightning's, set elsewhere
             tuning = any(isinstance(one, BatchSizeFinder | LearningRateFinder) and one._early_exit for one in callbacks)

@@ -174,6 +174,21 @@ def test_a_reference_is_the_receivers_own_object_and_neither_an_equal_one_nor_no
     assert again == [1, [1], None]
 
 
+def test_slots_of_a_class_that_was_sent_by_value_are_slots_again():
+    class Slotted:
+        __slots__ = ("unset", "value")
+
+    class There: ...
+
+    here, there = Slotted(), There()
+    There.__slots__ = Slotted.__slots__  # type: ignore[attr-defined]  # as cloudpickle makes the class on a worker
+    here.value = there.value = [1]  # type: ignore[attr-defined]
+    for source, kind in ((here, There), (there, Slotted)):
+        again = unpack(pack(source, {"kind": type(source)}), {"kind": kind})
+        assert (type(again), again.value, hasattr(again, "unset")) == (kind, [1], False)
+    assert not hasattr(again, "__dict__")
+
+
 def test_what_is_missing_where_it_is_unpacked_is_named():
     packed = pack(here := Holder(), {"trainer": here})
     with pytest.raises(pickle.UnpicklingError, match="refers to 'trainer', and unpack was given 'model'"):

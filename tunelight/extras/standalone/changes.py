@@ -1,20 +1,19 @@
-"""Brings changes that a run on the workers makes to model and callbacks back into the driver's objects.
+"""Brings changes that a run on the workers makes to model, callbacks and loggers back into the driver's objects.
 
-Model and callbacks are sent in one pickle with a list of their parts, so that both sides know the same parts by the
-same numbers. Changes of a part are returned and applied to the driver's part; a reference to a part inside of another
-object is returned as its number. So model, callbacks and shared objects are one graph again, as after a run in the
-driver's own process. The model's weights are returned separately (``transfer.copy_into``).
+They are sent in one pickle with a list of their parts, so that both sides know the same parts by the same numbers. What
+all parts hold after the run is returned in one pickle and put into the driver's parts; a reference to a part inside of
+another object is returned as its number. So model, callbacks and shared objects are one graph again, as after a run in
+the driver's own process. The model's weights are returned separately (``transfer.copy_into``).
 """
 
 from __future__ import annotations
 
 import copyreg
-import hashlib
 import warnings
-import zlib
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any, cast
 
@@ -25,13 +24,10 @@ from torch.nn.parameter import is_lazy
 
 from tunelight.compat.lightning import AttributeDict, Logger, Profiler, ProgressBar, Strategy, _Loop, pl
 from tunelight.extras.standalone.transfer import PLAIN, copy_tensor
-from tunelight.gang.parcel import pack_state, unpack_view
+from tunelight.gang.parcel import Packed, pack_state, unpack_view
 
-_LEAVES = (
-    *(type, FunctionType, ModuleType, torch.Tensor, np.ndarray, BaseException),
-    *(pl.Trainer, Strategy, Logger, Profiler, ProgressBar, _Loop),
-)
-"""Objects without parts of interest: known by a name, or sent as one."""
+_LEAVES = (type, FunctionType, ModuleType, pl.Trainer, Strategy, Profiler, ProgressBar, _Loop)
+"""Parts of which nothing is returned: the driver's stay as they are."""
 _CONTAINERS = (dict, OrderedDict, defaultdict, AttributeDict, list, deque, set)
 _BUILTINS = (dict, list, deque, set, frozenset, tuple, int, float, complex, str, bytes, bytearray, np.generic)
 _OF_EACH_SIDE = frozenset(vars(pl.LightningModule())) - {"training", "_automatic_optimization", "_strict_loading"}
@@ -44,44 +40,36 @@ _MOST_NAMED = 5
 """Number of attributes that a warning names."""
 _ABSENT = object()
 
-Address = tuple[int, str, str]
-"""A location: a part's number, the dict in it ("" for its attributes), a name in that ("" for all of it)."""
+Place = tuple[int, str]
+"""A part's number, and the name of an attribute of it ("" for all that a container holds)."""
+Slot = tuple[int, str, str]
+"""A module's number, one of torch's dicts in it (``_parameters``), a name in that."""
 
 
 @dataclass(frozen=True)
 class Changes:
-    """Changes of a run: new contents, deleted attributes, and parameters' ``requires_grad``."""
+    """What a run may have changed: contents, deleted attributes, and parameters' ``requires_grad``."""
 
-    contents: dict[Address, Any] = field(default_factory=dict)
-    gone: list[Address] = field(default_factory=list)
-    frozen: dict[Address, bool] = field(default_factory=dict)
-    states: dict[int, Any] = field(default_factory=dict)
-    """The ``state_dict`` of callbacks with attributes that cannot be sent."""
+    contents: dict[Place, Any] = field(default_factory=dict)
+    gone: list[Place] = field(default_factory=list)
+    trained: dict[Slot, bool] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
     """Attributes that are not returned, and why."""
 
 
-@dataclass(frozen=True)
-class _Unsent:
-    """Replaces a value that cannot be sent; it counts as unchanged while it is the same object."""
-
-    identity: int
-    why: str = field(compare=False)
-
-
 class SharedParts:
-    """The parts of a model, its callbacks and its data that both sides of a run have, in the same order.
+    """The parts of a model and of ``others``, such as callbacks, that both sides of a run have, in the same order.
 
-    It is made on the driver and sent with them. Arguments ``named`` are further objects of both sides, by name.
+    It is made on the driver and sent with them.
     """
 
-    def __init__(self, model: nn.Module | None, callbacks: Iterable[object], data: Iterable[object]) -> None:
+    def __init__(self, model: nn.Module | None, others: Iterable[object]) -> None:
         models = [] if model is None else [model]
-        self.all = _walk([*models, *callbacks, *data])
+        self.all = _walk([*models, *others])
         self._of_model = len(_walk(models))
         """Number of parts of the model; they come first."""
         modules = [(number, part) for number, part in enumerate(self.all) if isinstance(part, nn.Module)]
-        self._slots: list[Address] = [
+        self._slots: list[Slot] = [
             (number, kind, name)
             for number, module in modules
             for kind in ("_parameters", "_buffers", "_modules")
@@ -91,77 +79,63 @@ class SharedParts:
         weights = set() if model is None else _weights(model)
         self._apart = [slot for slot in self._slots if slot[1] != "_modules" and id(self._at(slot)) not in weights]
         """Tensors that are not returned with the model's weights: those of other modules, and some buffers."""
-        self._marks: dict[Address, Any] = {}
-        self._grads: dict[Address, bool] = {}
+        self._before: dict[Place, Any] = {}
 
-    def _at(self, slot: Address) -> Any:
+    def _at(self, slot: Slot) -> Any:
         number, kind, name = slot
         return vars(self.all[number])[kind].get(name)
 
-    def references(self, named: Mapping[str, object]) -> dict[str, object]:
+    def references(self) -> dict[str, object]:
         """Return the objects that both sides have at present, by name."""
         found = {f"part {number}": part for number, part in enumerate(self.all)}
-        found |= {"{}.{}.{}".format(*slot): self._at(slot) for slot in self._slots}
-        return {name: value for name, value in {**found, **named}.items() if value is not None}
+        return found | {"{}.{}.{}".format(*slot): self._at(slot) for slot in self._slots}
 
     # -- on rank 0
 
-    def watch(self, named: Mapping[str, object]) -> None:
-        """Remember the state before the run."""
-        self._marks = {place: mark for place, _, mark in self._marked(self.references(named))}
-        self._grads = self._wanting()
+    def watch(self) -> None:
+        """Remember what the parts hold before the run; of objects that can change, which they are."""
+        fixed = (*PLAIN, *_LEAVES)
+        self._before = {place: value if isinstance(value, fixed) else id(value) for place, value in self._held()}
 
-    def changes(self, named: Mapping[str, object]) -> Changes:
-        """Return what has changed since `watch`."""
-        made, seen = Changes(), set[Address]()
-        for place, value, mark in self._marked(self.references(named)):
-            seen.add(place)
-            if mark == self._marks.get(place, _ABSENT):
-                continue
-            why = mark.why if isinstance(mark, _Unsent) else why_lost(value, self.references(named))
-            if why is None:
-                made.contents[place] = value
-            elif not self._tell_state(place[0], made):
-                made.lost[self._called(place)] = why
-        made.gone.extend(place for place in self._marks if place not in seen and self._is_gone(place))
-        made.frozen.update(
-            {slot: wanted for slot, wanted in self._wanting().items() if wanted != self._grads.get(slot, wanted)}
+    def changes(self) -> Changes:
+        """Return what the parts hold after the run, but for values that cannot change and are the same as before."""
+        parameters = [(slot, self._at(slot)) for slot in self._slots if slot[1] == "_parameters"]
+        made = Changes(
+            gone=[(number, name) for number, name in self._before if name and name not in vars(self.all[number])],
+            trained={slot: value.requires_grad for slot, value in parameters if value is not None},
         )
+        held = {place: value for place, value in self._held() if self._before.get(place, _ABSENT) is not value}
+        self._sort_out(held, self.references(), made)
         return made
 
-    def _wanting(self) -> dict[Address, bool]:
-        slots = [slot for slot in self._slots if slot[1] == "_parameters"]
-        return {slot: value.requires_grad for slot in slots if (value := self._at(slot)) is not None}
+    def _sort_out(self, held: Mapping[Place, Any], here: Mapping[str, object], made: Changes) -> None:
+        """Add to ``made`` what can be sent, and why the rest cannot, which is found by halves."""
+        packed = try_packing(held, here)
+        why = packed if isinstance(packed, str) else None
+        if isinstance(packed, Packed) and packed.nbytes > _MOST_BYTES and min(held)[0] < self._of_model:
+            why = f"it is {packed.nbytes / 2**20:.0f} MB"
+        if why is None:
+            made.contents.update(held)
+        elif len(places := list(held)) > 1:
+            for half in (places[: len(places) // 2], places[len(places) // 2 :]):
+                self._sort_out({place: held[place] for place in half}, here, made)
+        elif isinstance(packed, str) or self._before.get(places[0]) != id(held[places[0]]):  # else the driver has it
+            made.lost[self._called(places[0])] = why
 
-    def _marked(self, known: Mapping[str, object]) -> Iterator[tuple[Address, Any, Any]]:
-        """Yield all values that can change: place, value, and a mark that is equal while the value is unchanged."""
-        names = {id(value): name for name, value in known.items()}
+    def tensors(self) -> dict[Slot, torch.Tensor]:
+        """Return tensors that are neither weights of the model nor in `changes`."""
+        found = ((slot, self._at(slot)) for slot in self._apart)
+        return {slot: value.detach() for slot, value in found if isinstance(value, torch.Tensor) and not is_lazy(value)}
+
+    def _held(self) -> Iterator[tuple[Place, Any]]:
+        """Yield what the parts hold, and where."""
         for number, part in enumerate(self.all):
             for name, value in _contents(part):
-                yield (number, "", name), value, _mark(value, names, known, limited=number < self._of_model)
-        for slot in self._apart:
-            if isinstance(value := self._at(slot), torch.Tensor) and not is_lazy(value):
-                tensor = value.detach()
-                yield slot, tensor, _mark(tensor, {}, {}, limited=False)
+                yield (number, name), value
 
-    def _tell_state(self, number: int, made: Changes) -> bool:
-        """Send a callback's ``state_dict`` if an attribute cannot be sent; return False if it has none."""
-        part = self.all[number]
-        if not isinstance(part, pl.Callback) or type(part).state_dict is pl.Callback.state_dict:
-            return False
-        state = part.state_dict()
-        if why_lost(state, {}) is not None:
-            return False
-        made.states[number] = state
-        return True
-
-    def _is_gone(self, place: Address) -> bool:
-        number, kind, name = place
-        return not kind and bool(name) and name not in vars(self.all[number])
-
-    def _called(self, place: Address) -> str:
+    def _called(self, place: Place) -> str:
         """Return the name of an attribute for a warning; for a container, the attribute that holds it."""
-        number, _, name = place
+        number, name = place
         part = self.all[number]
         if not name:
             holders = (
@@ -173,16 +147,19 @@ class SharedParts:
 
     # -- on the driver
 
+    def put_tensors(self, tensors: Mapping[Slot, torch.Tensor]) -> None:
+        """Copy returned tensors into the driver's own, which stay the same objects."""
+        for slot, tensor in tensors.items():
+            copy_tensor(self._at(slot), tensor)
+
     def put(self, changes: Changes) -> None:
         """Apply changes to the driver's parts; warn of those that could not be sent."""
-        for place, value in changes.contents.items():
-            self._put(place, value)
-        for number, _, name in changes.gone:
+        for (number, name), value in changes.contents.items():
+            _put(self.all[number], name, value)
+        for number, name in changes.gone:
             vars(self.all[number]).pop(name, None)
-        for slot, wanted in changes.frozen.items():
-            self._at(slot).requires_grad_(wanted)
-        for number, state in changes.states.items():
-            self.all[number].load_state_dict(state)
+        for slot, trained in changes.trained.items():
+            self._at(slot).requires_grad_(trained)
         if changes.lost:
             named = [f"{name} ({why})" for name, why in list(changes.lost.items())[:_MOST_NAMED]]
             more = len(changes.lost) - len(named)
@@ -192,58 +169,62 @@ class SharedParts:
                 stacklevel=2,
             )
 
-    def _put(self, place: Address, value: Any) -> None:
-        number, kind, name = place
-        part = self.all[number]
-        if kind:
-            copy_tensor(self._at(place), value)
-        elif name:
-            vars(part)[name] = value
-        elif isinstance(part, dict | set):
-            part.clear()
-            part.update(value)
-        elif isinstance(part, list | deque):
-            part.clear()
-            part.extend(value)
-        else:
-            part.__setstate__(value)
+
+def _put(part: Any, name: str, value: Any) -> None:
+    if name:
+        vars(part)[name] = value
+    elif isinstance(part, dict | set):
+        part.clear()
+        part.update(value)
+    elif isinstance(part, list | deque):
+        part.clear()
+        part.extend(value)
+    else:
+        part.__setstate__(value)
 
 
 # --- parts and their contents ------------------------------------------------------------
 
 
 def _walk(roots: list[Any]) -> list[Any]:
-    """Return the roots and the modules, containers and plain objects in them, each once."""
+    """Return the roots, and the modules, containers, plain objects, functions and classes in them, each once."""
     found: dict[int, Any] = {}
     left = [(root, True) for root in roots[::-1]]
     while left:
         value, root = left.pop()
         kind = type(value)
-        if id(value) in found or issubclass(kind, (*PLAIN, *_LEAVES)):
+        if id(value) in found or kind in PLAIN:
             continue
+        if kind.__module__ == "__main__" or "<locals>" in kind.__qualname__:
+            found[id(kind)] = kind  # its code is sent with it
+        inside: Iterable[Any] = ()
         if issubclass(kind, tuple):
-            left += [(item, False) for item in value[:_MOST_ITEMS]]
-            continue
-        if not (root or kind in _CONTAINERS or issubclass(kind, nn.Module) or _is_its_attributes(value)):
-            continue
-        found[id(value)] = value
-        left += [(item, False) for item in _inside(value)][::-1]
+            inside = value[:_MOST_ITEMS]
+        elif issubclass(kind, partial):
+            inside = (value.func, *value.args, *value.keywords.values())
+        elif root or kind in _CONTAINERS or issubclass(kind, (*_LEAVES, nn.Module)) or _is_its_attributes(value):
+            found[id(value)] = value
+            inside = _inside(value)
+        left += [(item, False) for item in inside][::-1]
     return list(found.values())
 
 
 def _weights(model: nn.Module) -> set[int]:
     """Return the ids of tensors that are returned with the model's weights: parameters and persistent buffers."""
-    found = {id(value) for value in model.parameters()}
-    for module in model.modules():
-        passing = module._non_persistent_buffers_set
-        found |= {id(value) for name, value in module._buffers.items() if name not in passing}
-    return found
+    return {
+        id(value)
+        for module in model.modules()
+        for name, value in (*module._parameters.items(), *module._buffers.items())
+        if name not in module._non_persistent_buffers_set
+    }
 
 
 def _inside(part: Any) -> list[Any]:
     if type(part) in _CONTAINERS:
-        items = part.values() if isinstance(part, dict) else part
-        return list(items) if len(part) <= _MOST_ITEMS else []
+        items = [*part, *part.values()] if isinstance(part, dict) else list(part)
+        return items if len(part) <= _MOST_ITEMS else []
+    if isinstance(part, Logger):
+        return []  # a client of a tracker's, for example
     modules = part._modules.values() if isinstance(part, nn.Module) else ()
     return [*modules, *(value for name, value in _contents(part) if name)]
 
@@ -251,6 +232,8 @@ def _inside(part: Any) -> list[Any]:
 def _contents(part: Any) -> Iterator[tuple[str, Any]]:
     """Yield the contents of a part: its attributes by name, or "" and all of it."""
     kind = type(part)
+    if issubclass(kind, _LEAVES):
+        return
     if kind in _CONTAINERS:
         yield "", dict(part) if isinstance(part, dict) else set(part) if kind is set else list(part)
     elif isinstance(part, nn.Module) or _is_its_attributes(part):
@@ -263,16 +246,13 @@ def _contents(part: Any) -> Iterator[tuple[str, Any]]:
 
 def _is_its_attributes(value: Any) -> bool:
     """Return whether pickle restores an object from its attributes alone."""
-    kind: Any = type(value)
+    kind = type(value)
     if kind is SimpleNamespace:
         return True
-    reduced_as_usual = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__
+    usual = ("__reduce_ex__", "__reduce__", "__setstate__", "__getnewargs__", "__getnewargs_ex__")
     return (
-        reduced_as_usual
+        all(getattr(kind, name, None) is getattr(object, name, None) for name in usual)
         and not issubclass(kind, _BUILTINS)
-        and not hasattr(kind, "__setstate__")
-        and not hasattr(kind, "__getnewargs__")
-        and not hasattr(kind, "__getnewargs_ex__")
         and kind not in copyreg.dispatch_table
         and not any(vars(base).get("__slots__") for base in kind.__mro__)
         and hasattr(value, "__dict__")
@@ -280,17 +260,25 @@ def _is_its_attributes(value: Any) -> bool:
 
 
 def _attributes(owner: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes that are sent unchanged; a ``__getstate__`` may omit some. Of data modules: plain ones."""
+    """Yield the attributes that are sent unchanged; a ``__getstate__`` may omit some. Of data modules: plain ones.
+
+    Of loggers also those that it replaces: they name a run by them.
+    """
     own, kind = dict(vars(owner)), cast("Any", type(owner))
-    sent: Any = own if kind.__getstate__ is object.__getstate__ else owner.__getstate__()
-    for name, value in own.items():
+    try:
+        sent: Any = own if kind.__getstate__ is object.__getstate__ else owner.__getstate__()
+    except Exception:  # noqa: BLE001 - the user's own, which must not cost the results of a run
+        return
+    if not isinstance(sent, Mapping):
+        return
+    for name, value in (sent if isinstance(owner, Logger) else own).items():
         if isinstance(owner, nn.Module) and (name in _OF_EACH_SIDE or name.startswith("__")):
             continue  # torch's own; FSDP's attributes of a module begin with two underscores
         if callable(getattr(kind, name, None)):
             continue  # a method replaced on one side, by FSDP or Lightning for example
         if isinstance(owner, pl.LightningDataModule) and not _is_simple(value):
             continue  # loaded data stays where it was loaded
-        if isinstance(sent, Mapping) and sent.get(name, _ABSENT) is value:
+        if sent.get(name, _ABSENT) is value and (value is not None or own.get(name) is None):
             yield name, value
 
 
@@ -301,29 +289,11 @@ def _is_simple(value: Any) -> bool:
     return isinstance(value, PLAIN)
 
 
-def why_lost(value: Any, known: Mapping[str, object]) -> str | None:
-    """Return why a value would not arrive on the driver; None if it would."""
-    try:
-        unpack_view(pack_state(value, known), known)
-    except Exception as error:  # noqa: BLE001 - what is pickled raises anything
-        return f"{type(error).__name__}: {error}"
-    return None
-
-
-def _mark(value: Any, names: Mapping[int, str], known: Mapping[str, object], limited: bool = True) -> Any:
-    """Return a mark that is equal for equal values; an `_Unsent` for a value that cannot be sent."""
-    kind = type(value)
-    if kind in PLAIN:
-        return kind, value
-    if id(value) in names:
-        return "known", names[id(value)]
+def try_packing(value: Any, known: Mapping[str, object]) -> Packed | str:
+    """Return a value packed for the driver, or why it would not arrive there."""
     try:
         packed = pack_state(value, known)
-    except Exception as error:  # noqa: BLE001 - pickling raises anything; the value cannot be sent
-        return _Unsent(id(value), f"{type(error).__name__}: {error}")
-    if limited and packed.nbytes > _MOST_BYTES:
-        return _Unsent(id(value), f"it is {packed.nbytes / 2**20:.0f} MB")
-    checksum = 0
-    for memory in (*packed.storages, *packed.buffers):
-        checksum = zlib.crc32(memory.data, checksum)
-    return hashlib.sha256(packed.data).digest(), packed.nbytes, checksum
+        unpack_view(packed, known, trial=True)
+    except Exception as error:  # noqa: BLE001 - what is pickled raises anything
+        return f"{type(error).__name__}: {error}"
+    return packed

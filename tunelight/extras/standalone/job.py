@@ -10,7 +10,7 @@ import gc
 import inspect
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -36,7 +36,7 @@ from tunelight.compat.lightning import (
 )
 from tunelight.errors import TrainFunctionError
 from tunelight.extras.standalone import transfer
-from tunelight.extras.standalone.changes import Changes, SharedParts, why_lost
+from tunelight.extras.standalone.changes import Changes, SharedParts, try_packing
 from tunelight.extras.standalone.transfer import copy_into
 from tunelight.gang.parcel import Packed, pack, pack_state, receive, unpack, unpack_view
 from tunelight.gang.reset import Flags, read_flags, torch_flags, write_flags
@@ -79,10 +79,13 @@ def _flags() -> Flags:
 
 @dataclass(frozen=True)
 class HandedIn:
-    """A rank's result: ``left`` is a packed `Left`, ``weights`` a packed state dict if the run changed it."""
+    """A rank's result, packed: ``left`` is a `Left`.
+
+    ``tensors``: of rank 0, the model's state dict if the run changed it, and `SharedParts.tensors`.
+    """
 
     left: Packed
-    weights: Packed | None
+    tensors: Packed
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,6 @@ class Left:
     objects: Packed
     """The Trainer's callbacks after the run, also new ones of the model, and `Changes`. They are packed apart: a user's
     object that cannot be unpickled must not cost the metrics."""
-    loggers: list[Packed | None]
     rng: dict[str, Any]
     predictions: Any = None
     splits: tuple[bool, ...] = ()
@@ -112,19 +114,18 @@ class Sent:
 
     run: Packed
     parts: SharedParts
-    callbacks: list[Callback]
 
 
 def pack_run(trainer: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sent:
     """Pack ``trainer.<name>(*args, **kwargs)`` for the ranks. Raises: TrainFunctionError."""
     given = [*args, *kwargs.values()]
-    callbacks = list(trainer.callbacks)
     state, compiled = trainer.strategy.for_ranks(), take_off(trainer.lightning_module)
     try:
         data = [part for part in given if isinstance(part, pl.LightningDataModule)]
-        parts = SharedParts(_model(trainer, given), callbacks, data)
+        others = [*trainer.callbacks, *trainer.loggers, *data, trainer, trainer.strategy, *_loops(trainer).values()]
+        parts = SharedParts(_model(trainer, given), others)
         run = {"trainer": trainer, "name": name, "args": args, "kwargs": kwargs, "globals": Globals.here()}
-        return Sent(pack({**run, "strategy": state, "compiled": compiled, "parts": parts}), parts, callbacks)
+        return Sent(pack({**run, "strategy": state, "compiled": compiled, "parts": parts}), parts)
     except Exception as error:
         if compiled is not None:
             _check_compiled(compiled, trainer.lightning_module)
@@ -223,7 +224,7 @@ def run_on_rank(config: dict[str, Any]) -> None:
     compile_again(run["compiled"])
     parts: SharedParts = run["parts"]
     if session.context.rank == 0:
-        parts.watch(_references(trainer, brought))
+        parts.watch()
     run["globals"].set()
     if "files" in config:
         transfer.write(ray.get(config.pop("files")))
@@ -231,11 +232,11 @@ def run_on_rank(config: dict[str, Any]) -> None:
     after = [one for one in trainer.callbacks if one not in added]  # the driver does not have them
     trainer.callbacks = sorted(after, key=lambda one: brought.index(one) if one in brought else len(brought))
     weights = strategy.full_weights() if _changed(trainer) else None  # a collective if the model is sharded
-    known = _references(trainer, brought)
-    left = _leave(trainer, strategy, result, parts, known)
+    left = _leave(trainer, strategy, result, parts)
     if session.context.rank == 0 or left.predictions is not None:
-        packed = pack_state(weights) if weights is not None and session.context.rank == 0 else None
-        session.hand_in(ray.put(HandedIn(pack_state(left, parts.references(known)), packed)))
+        tensors = (weights, parts.tensors()) if session.context.rank == 0 else None
+        session.hand_in(ray.put(HandedIn(pack_state(left, parts.references()), pack_state(tensors))))
+        del tensors
     del weights
     if trainer.state.fn == TrainerFn.FITTING:
         _optimizer_states = strategy.keep_optimizer_states()
@@ -265,19 +266,17 @@ def _arrive(trainer: Any, strategy: Any, sent: Mapping[str, Any]) -> None:
     connector._parallel_devices = list(strategy.parallel_devices or [])
 
 
-def _leave(trainer: Any, strategy: Any, result: Any, parts: SharedParts, known: Mapping[str, object]) -> Left:
+def _leave(trainer: Any, strategy: Any, result: Any, parts: SharedParts) -> Left:
     """Return the state after a run on this rank; changes to ``parts`` on rank 0 only."""
     predicting = trainer.state.fn == TrainerFn.PREDICTING
-    zero = strategy.is_global_zero
+    zero, here = strategy.is_global_zero, parts.references()
     objects: tuple[list[Callback], Changes] = ([], Changes())
     if zero:
-        here = parts.references(known)
-        objects = [one for one in trainer.callbacks if why_lost(one, here) is None], parts.changes(known)
+        objects = [one for one in trainer.callbacks if isinstance(try_packing(one, here), Packed)], parts.changes()
     return Left(
         result=None if predicting else result,
         state=_state(trainer) if zero else {},
-        objects=pack_state(objects, parts.references(known)),
-        loggers=[_logger_state(one, parts.references(known)) for one in trainer.loggers] if zero else [],
+        objects=pack_state(objects, here),
         rng=_collect_rng_states(include_cuda=False),
         predictions=move_data_to_device(result, "cpu") if predicting else None,
         splits=tuple(strategy.prediction_splits) if predicting else (),
@@ -288,13 +287,6 @@ def _leave(trainer: Any, strategy: Any, result: Any, parts: SharedParts, known: 
 def _changed(trainer: Any) -> bool:
     """Return whether a run may have changed the weights: it trained, or it loaded a checkpoint."""
     return trainer.state.fn == TrainerFn.FITTING or trainer.ckpt_path is not None
-
-
-def _references(trainer: Any, callbacks: Sequence[Callback]) -> dict[str, object]:
-    """Return the objects that driver and ranks both have, by name; ``callbacks`` are those that were sent."""
-    known: dict[str, object] = {"trainer": trainer, "strategy": trainer.strategy, **_loops(trainer)}
-    known |= {f"logger {index}": logger for index, logger in enumerate(trainer.loggers)}
-    return known | {f"callback {index}": one for index, one in enumerate(callbacks)}
 
 
 def _loops(trainer: Any) -> dict[str, _Loop]:
@@ -327,17 +319,6 @@ def _state(trainer: Any) -> dict[str, dict[str, Any]]:
     found["trainer"] = {name: getattr(trainer, name) for name in _CHANGED}
     found["metrics"] = {name: move_data_to_device(getattr(trainer._logger_connector, name), "cpu") for name in METRICS}
     return found
-
-
-def _logger_state(logger: Any, known: Mapping[str, object]) -> Packed | None:
-    """Return a logger's attributes, packed; None if they cannot be pickled."""
-    try:
-        reduced = logger.__reduce_ex__(2)
-        packed = pack_state(reduced[2] if isinstance(reduced, tuple) and len(reduced) > 2 else vars(logger), known)
-        unpack_view(packed, known)
-        return packed
-    except Exception:  # noqa: BLE001 - pickling raises anything; the logger begins anew in the next run
-        return None
 
 
 def known_checkpoints(trainer: Any) -> list[str]:
@@ -373,10 +354,12 @@ def recover(
     model = _model(trainer, args)
     trainer.strategy.connect(model)
     first: HandedIn = ray.get(handed_in[0])
-    if first.weights is not None:
-        _configure(model, weights := unpack_view(first.weights))
+    weights, tensors = unpack_view(first.tensors)
+    if weights is not None:
+        _configure(model, weights)
         copy_into(model, weights)
-    known = sent.parts.references(_references(trainer, sent.callbacks))
+    sent.parts.put_tensors(tensors)
+    known = sent.parts.references()
     left: Left = unpack(first.left, known)
     model.trainer = trainer
     holders = _holders(trainer)
@@ -387,10 +370,9 @@ def recover(
         callbacks, changes = unpack(left.objects, known)
     except Exception as error:  # noqa: BLE001 - a module that only the workers have, say
         lost = {"callbacks and attributes": f"{type(error).__name__}: {error}"}
-        callbacks, changes = sent.callbacks, Changes(lost=lost)
+        callbacks, changes = list(trainer.callbacks), Changes(lost=lost)
     sent.parts.put(changes)
     trainer.callbacks[:] = callbacks
-    _recover_loggers(trainer, left.loggers, known)
     _set_rng_states(left.rng)
     if lacking := transfer.missing(left.files):
         transfer.write(fetch(lacking))
@@ -412,13 +394,6 @@ def _configure(model: pl.LightningModule, weights: Mapping[str, Any]) -> None:
             "__init__, and divide them among the workers in configure_model.",
             stacklevel=2,
         )
-
-
-def _recover_loggers(trainer: Any, states: list[Packed | None], known: Mapping[str, object]) -> None:
-    """Update the driver's loggers, so that the next run continues their files and runs; a None changes nothing."""
-    for logger, packed in zip(trainer.loggers, states, strict=False):
-        if packed is not None and isinstance(state := unpack(packed, known), dict):
-            vars(logger).update({name: value for name, value in state.items() if value is not None})
 
 
 # Models from ``torch.compile``: they are sent without compiled methods, and compiled again on each worker.

@@ -49,8 +49,6 @@ class Recovery(Callback):
 
     def __init__(self, session: Session | None) -> None:
         self.generators = Generators()
-        self.parts_before: int | None = None
-        """Number of parts that the data was divided into when the checkpoint was written."""
         self._session = session
         self._due: list[Callable[[], object]] = []
         """What waits for the end of the epoch."""
@@ -62,7 +60,8 @@ class Recovery(Callback):
         self._fetched: dict[int, State] | None = None
         self._drawn: dict[int, State] | None = None
         """The random generators behind the hooks at an epoch's start, where these have drawn."""
-        self.parts_before = None
+        self.parts_before: int | None = None
+        """Number of parts that the data was divided into when the checkpoint was written."""
         self._done = 0
         self.ending: str | None = None
         """The last hook at the end of the fit that callbacks have been called with."""
@@ -72,8 +71,6 @@ class Recovery(Callback):
         self._at_start: dict[str, bool] = {}
         self.own = False
         """True if this fit continues from the trial's own checkpoint, which its last report wrote."""
-        self._inner = False
-        """True for a fit inside the trial's: it is not continued, and draws the numbers that the outer one would."""
 
     # -- around a fit
 
@@ -84,9 +81,9 @@ class Recovery(Callback):
         it before it trains.
         """
         self._begin()
-        self.own, self._inner = own, self._session is not None and self._session.within_fit(trainer)
-        if self._inner:
-            return
+        self.own = own
+        if self._session is not None and self._session.within_fit(trainer):
+            return  # it is not continued, and draws the numbers that the outer one would
         fit, epochs = trainer.fit_loop, trainer.fit_loop.epoch_loop
         fit.run = partial(self._run, trainer, fit.run)  # type: ignore[method-assign]
         fit.on_run_start = partial(self._run_start, trainer, fit.on_run_start)  # type: ignore[method-assign]
@@ -256,11 +253,6 @@ class Recovery(Callback):
     # -- data
 
     @property
-    def goes_on_behind_fit(self) -> bool:
-        """True if the fit continues from a checkpoint that was written behind its end."""
-        return self.own and self._loaded is not None and self._loaded.get("ending") == "on_fit_end"
-
-    @property
     def resumed(self) -> bool:
         """True if the fit continues from a checkpoint of the trial."""
         return self._loaded is not None
@@ -292,8 +284,8 @@ class Recovery(Callback):
             done = self._done  # the first loader may have had the counters set to this gang's batches
         if self._epoch_began is None:
             self._done = done
-            apart = self.draws_apart() and not self._inner  # there the ranks have come apart before
-            self.generators.begin(parts, trainer.strategy.root_device, apart=apart)
+            inner = self._session is not None and self._session.within_fit(trainer)  # the ranks have come apart before
+            self.generators.begin(parts, trainer.strategy.root_device, apart=self.draws_apart() and not inner)
             if self._loaded is not None and (self.own or done):
                 self.generators.put(self._of_mine(trainer, self._loaded["epoch" if done else "now"]))
             self._epoch_began = self.generators.states()
@@ -447,7 +439,8 @@ def end_training(trainer: pl.Trainer) -> None:
 def has_ended(trainer: pl.Trainer, hook: str) -> bool:
     """Return whether a fit goes on from a checkpoint that was written behind a hook, which Lightning calls again."""
     recovery = recovery_of(trainer)
-    return hook == "on_fit_end" and recovery is not None and recovery.goes_on_behind_fit
+    loaded = None if recovery is None or not recovery.own else recovery._loaded
+    return hook == "on_fit_end" and loaded is not None and loaded.get("ending") == "on_fit_end"
 
 
 def reach_boundary(trainer: pl.Trainer, hook: str, reach: Callable[[], object]) -> None:

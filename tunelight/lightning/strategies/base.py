@@ -251,10 +251,11 @@ class GangStrategy(ParallelStrategy):
     @contextlib.contextmanager
     def _own_numbers(self) -> Iterator[None]:
         """Keep Lightning from seeding anew inside a fit by the trial's seed: each such run would repeat the numbers."""
-        inner = isinstance(self._launcher, GangLauncher) and self._launcher.inner
+        session, module = self._session, self.lightning_module
+        inner = session is not None and module is not None and session.within_fit(module.trainer)
         drawn = capture(self.root_device) if inner else {}
         yield
-        if drawn and self._session is not None and self._session.seeds:
+        if drawn and session is not None and session.seeds:
             restore(drawn, self.root_device)
 
     def teardown(self) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import enum
+import re
 import threading
 from collections import OrderedDict, deque
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +17,7 @@ from torch import nn
 from torchmetrics import MeanMetric
 
 from tests.unit.gang.test_parcel import MANY, as_stored, tied
-from tunelight.compat.lightning import pl
+from tunelight.compat.lightning import Logger, pl
 from tunelight.extras.standalone import changes
 from tunelight.extras.standalone.changes import SharedParts
 from tunelight.extras.standalone.transfer import copy_into
@@ -50,21 +53,22 @@ class Averaging(pl.Callback):
 class Side:
     """The driver's or the worker's objects."""
 
-    def __init__(self, model: Any, callbacks: list[Any], data: Any = ()) -> None:
-        self.model, self.callbacks, self.data = model, callbacks, list(data)
-        self.parts = SharedParts(model, callbacks, self.data)
+    def __init__(self, model: Any, callbacks: list[Any]) -> None:
+        self.model, self.callbacks = model, callbacks
+        self.parts = SharedParts(model, callbacks)
 
     def sent(self) -> Side:
         """Return what a worker gets, as it takes it down before the run."""
         there: Side = unpack(pack(self))
-        there.parts.watch({})
+        there.parts.watch()
         return there
 
     def take(self, there: Side) -> changes.Changes:
         """Take back what has become of it there."""
         copy_into(self.model, unpack_view(pack_state(there.model.state_dict())))
-        found = there.parts.changes({})
-        came: changes.Changes = unpack(pack_state(found, there.parts.references({})), self.parts.references({}))
+        self.parts.put_tensors(unpack_view(pack_state(there.parts.tensors())))
+        found = there.parts.changes()
+        came: changes.Changes = unpack(pack_state(found, there.parts.references()), self.parts.references())
         self.parts.put(came)
         return found
 
@@ -78,7 +82,7 @@ def here() -> Side:
 def test_what_changed_comes_into_the_driver_s_own_objects(here: Side) -> None:
     model, there = here.model, here.sent()
     before = {name: getattr(model, name) for name in ("own", "last", "seen", "kept", "hparams")}
-    lines, limits, inner = model.own.lines, model.own.limits, model.kept["a"]
+    lines, limits, inner, average = model.own.lines, model.own.limits, model.kept["a"], here.callbacks[0].average.weight
     run = there.model
     run.own.lines.append("second")
     run.own.limits["high"] = 2
@@ -88,6 +92,7 @@ def test_what_changed_comes_into_the_driver_s_own_objects(here: Side) -> None:
     run.array[0] = run.table[0] = run.mask[0] = 1
     run.kept["a"].append(2)
     run.hparams["lr"] = 0.1
+    torch.nn.init.ones_(there.callbacks[0].average.weight)
     run.eval()
     here.take(there)
     assert all(getattr(model, name) is value for name, value in before.items())
@@ -98,6 +103,24 @@ def test_what_changed_comes_into_the_driver_s_own_objects(here: Side) -> None:
     assert model.hparams == {"lr": 0.1}
     assert not model.layer.training
     assert here.callbacks[0].own is model.own
+    assert (here.callbacks[0].average.weight is average, average.sum()) == (True, 6)
+
+
+def test_functions_classes_and_keys_stay_the_driver_s_own() -> None:
+    class Kind(enum.Enum):
+        ONE = 1
+
+        def is_one(self) -> bool:
+            return True
+
+    model, key, square = Net(), Averaging(Net()), lambda value: value**2
+    model.own = SimpleNamespace(kind=Kind.ONE, square=partial(square), keyed={key: (square, [1])})
+    here = Side(model, [])
+    there, method = here.sent(), Kind.is_one
+    next(iter(there.model.own.keyed.values()))[1].append(2)
+    here.take(there)
+    assert (model.own.keyed, model.own.kind) == ({key: (square, [1, 2])}, Kind.ONE)
+    assert (model.own.square.func is square, Kind.is_one is method) == (True, True)
 
 
 def test_what_is_frozen_and_what_is_gone(here: Side) -> None:
@@ -107,20 +130,6 @@ def test_what_is_frozen_and_what_is_gone(here: Side) -> None:
     here.take(there)
     assert [value.requires_grad for value in here.model.parameters()] == [True, False]
     assert not hasattr(here.model, "array")
-
-
-def test_what_cannot_come_back_is_said_and_the_rest_comes(here: Side, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "_MOST_BYTES", 2**20)
-    there = here.sent()
-    there.model.lock, there.model.table, there.model.own.lines[0] = threading.Lock(), torch.ones(2**19), "changed"
-    there.model.last.append(threading.Lock())
-    there.callbacks[0].table = torch.ones(2**19)  # of callbacks what is large comes too: averaged weights, say
-    with pytest.warns(UserWarning, match="Not all that changed on the workers came back") as said:
-        here.take(there)
-    for text in ("model.table (it is 2 MB)", "model.lock (TypeError: cannot pickle", "model.last (TypeError: cannot"):
-        assert text in str(said[0].message)
-    assert (here.model.table.sum(), here.model.own.lines) == (0, ["changed"])
-    assert here.callbacks[0].table.sum() == 2**19
 
 
 class Proxy:
@@ -133,15 +142,23 @@ class Proxy:
         return getattr(self.inner, name)
 
 
-def test_what_would_not_unpickle_is_said_and_the_rest_comes(here: Side) -> None:
+def test_what_cannot_come_back_is_said_and_the_rest_comes(here: Side, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "_MOST_BYTES", 2**20)
+    here.model.large = large = torch.zeros(2**19)
     there = here.sent()
+    there.model.lock, there.model.table, there.model.own.lines[0] = threading.Lock(), torch.ones(2**19), "changed"
+    there.model.last.append(threading.Lock())
     there.model.proxy, there.callbacks[0].proxy, there.model.array = Proxy([1]), Proxy([1]), np.ones(3)
-    with pytest.warns(
-        UserWarning, match=r"came back: model\.proxy \(RecursionError.*, Averaging\.proxy \(RecursionError"
-    ):
+    there.callbacks[0].table = torch.ones(2**19)  # of callbacks what is large comes too: averaged weights, say
+    with pytest.warns(UserWarning, match="Not all that changed on the workers came back") as said:
         here.take(there)
-    assert here.model.array.sum() == 3
-    assert not hasattr(here.model, "proxy")
+    for text in ("model.table (it is 2 MB)", "model.lock (TypeError: cannot pickle", "model.last (TypeError: cannot"):
+        assert text in str(said[0].message)
+    assert re.search(r"model\.proxy \(RecursionError.*, Averaging\.proxy \(RecursionError", str(said[0].message))
+    assert (here.model.array.sum(), hasattr(here.model, "proxy")) == (3, False)
+    assert (here.model.table.sum(), here.model.own.lines) == (0, ["changed"])
+    assert (here.model.large is large, "large" in str(said[0].message)) == (True, False)
+    assert here.callbacks[0].table.sum() == 2**19
 
 
 def test_what_torch_and_lightning_put_into_a_module_stays_on_its_side(here: Side) -> None:
@@ -150,27 +167,9 @@ def test_what_torch_and_lightning_put_into_a_module_stays_on_its_side(here: Side
     vars(there.model)["__composable_api_state_key_1"] = threading.Lock()
     there.model._device = torch.device("meta")
     found = here.take(there)
-    assert (found.contents, found.lost, "forward" in vars(here.model)) == ({}, {}, False)
-
-
-class Telling(pl.Callback):
-    """Has a word of its own for what cannot be pickled."""
-
-    best = 0
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"best": 7}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.best = state_dict["best"]
-
-
-def test_a_callback_s_state_dict_comes_where_an_attribute_cannot() -> None:
-    here = Side(Net(), [Telling()])
-    there = here.sent()
-    there.callbacks[0].file = threading.Lock()
-    here.take(there)
-    assert here.callbacks[0].best == 7
+    assert found.lost == {}
+    assert not {"forward", "__composable_api_state_key_1", "_device"} & {name for _, name in found.contents}
+    assert "forward" not in vars(here.model)
 
 
 class Leaving(pl.Callback):
@@ -188,13 +187,28 @@ class Remaking(Leaving):
         self.lock, self.count = threading.Lock(), state["count"]
 
 
-@pytest.mark.parametrize("kind", [Leaving, Remaking])
-def test_what_a_callback_leaves_out_stays_on_its_side(kind: Any) -> None:
+class Emptying(Leaving):
+    def __getstate__(self) -> dict[str, Any]:
+        return {"count": self.count, "lock": None}
+
+
+class Naming(Logger):
+    name: Any = None
+    version = log_metrics = log_hyperparams = name
+    count: int
+    __init__: Any = Leaving.__init__
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"count": self.count + 1, "lock": None}
+
+
+@pytest.mark.parametrize("kind", [Leaving, Remaking, Emptying, Naming])
+def test_what_a_callback_or_logger_leaves_out_stays_on_its_side(kind: Any) -> None:
     here = Side(Net(), [kind()])
     there = here.sent()
     there.callbacks[0].count = 3
     here.take(there)
-    assert here.callbacks[0].count == 3
+    assert here.callbacks[0].count == 3 + (kind is Naming)
     assert here.callbacks[0].lock.acquire(blocking=False)
 
 
