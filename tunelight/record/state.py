@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -239,7 +240,7 @@ def _apply_trial(state: SweepState, line: Mapping[str, Any]) -> None:
 
 
 def _apply_state(state: SweepState, line: Mapping[str, Any]) -> None:
-    trial, new, failed = state.trials[line["trial"]], line["state"], state.trials[line["trial"]].failed
+    trial, new, failed = state.trials[line["trial"]], sys.intern(line["state"]), state.trials[line["trial"]].failed
     if trial.since is not None:
         trial.seconds, trial.since = trial.elapsed(line.get("at", line["time"])), None
     trial.training = False
@@ -265,12 +266,11 @@ def _apply_state(state: SweepState, line: Mapping[str, Any]) -> None:
 
 def _apply_report(state: SweepState, line: Mapping[str, Any]) -> None:
     trial, iteration, epoch = state.trials[line["trial"]], line["training_iteration"], line["epoch"]
-    trial.history.append(
-        {**line["metrics"], "epoch": epoch, "training_iteration": iteration, "timestamp": line["timestamp"]}
-    )
+    metrics = {sys.intern(name): value for name, value in line["metrics"].items()}  # each line has strings of its own
+    trial.history.append({**metrics, "epoch": epoch, "training_iteration": iteration, "timestamp": line["timestamp"]})
     trial.training, trial.trained = True, line.get("seconds") or 0.0
     trial.compiled = line.get("compiled", 0)
-    trial.decision, trial.why, trial.error = line["decision"], line.get("why"), line.get("error")
+    trial.decision, trial.why, trial.error = sys.intern(line["decision"]), line.get("why"), line.get("error")
     trial.workers = line.get("workers") or trial.workers
     value = metric_value(line["metrics"], state.sweep.get("metric"))
     if value is None or math.isinf(value):

@@ -355,7 +355,7 @@ class SweepSearch(SearchAlgorithm):
             trainable_name=spec["run"],
             config=copy.deepcopy(config),
             trial_id=trial_id,
-            evaluated_params=copy.deepcopy(config),
+            evaluated_params=config,
             experiment_tag=trial_id,
             placement_group_factory=self._reservation,
             stopping_criterion=spec.get("stop") or {},
@@ -386,6 +386,7 @@ class SweepSearch(SearchAlgorithm):
         trial = self._live.pop(trial_id, None)
         if trial is not None:
             forget_default_result(trial)
+            trial.run_metadata.last_result.pop(RESULT_KEY, None)  # what the record has, and Tune would keep to the end
         last = self._last.pop(trial_id, {})
         result = result or dict(last) or None  # Tune gives none of a trial that waited
         error = error or any(key.startswith(_ERROR_KEY) and value for key, value in (result or {}).items())

@@ -283,7 +283,7 @@ def test_a_record_that_ends_within_a_line_or_is_damaged_is_shown_up_to_there_and
 def test_a_figure_says_whether_it_is_current(tmp_path: Path) -> None:
     record(tmp_path / "digits", trials=6)
     with serving(tmp_path) as found:
-        assert found.ask("/api/sweep/digits/part/history", limit_s=50).headers["x-current"] == "yes"
+        assert found.ask("/api/sweep/digits/part/history", limit_s=100).headers["x-current"] == "yes"
         sweep = Sweep(tmp_path / "digits")
         sweep.add(lr=1)
         sweep.step()
