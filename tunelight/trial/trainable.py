@@ -137,6 +137,8 @@ class GangTrainable(Trainable):
         """Return the trial's next report; or its end."""
         trial = self._trial
         self._pausing = False
+        if trial.error is not None:
+            raise trial.error
         try:
             run = trial.run
             if run.started:
@@ -210,8 +212,15 @@ class GangTrainable(Trainable):
 
         ``Continue(until=n)`` lets the trial train to report n without an answer; ``Stop`` ends it at its next report,
         before Tune does; ``Resize(n)`` lets it train on with n workers, as soon as all of them are there; ``Adopt``
-        replaces its training by another trial's, at the report that waits.
+        replaces its training by another trial's, at the report that waits. Nobody waits for the call: its error is that
+        of the next step.
         """
+        try:
+            self._carry_out(decision)
+        except Exception as error:  # noqa: BLE001 - a store that does not answer, say
+            self._trial.error = error
+
+    def _carry_out(self, decision: Decision | Resize) -> None:
         run = self._trial.run
         if isinstance(decision, Adopt):
             self._trial.adopt(decision)

@@ -164,6 +164,8 @@ class Trial:
         """The report whose checkpoint Tune got last."""
         self.unable: CheckpointError | None = None
         """Why it cannot be resumed, if it cannot."""
+        self.error: Exception | None = None
+        """That of a decision that could not be carried out."""
         self._adoption = adopted
         self._outcome: str | None = None
         """That of the last order to adopt."""

@@ -146,6 +146,25 @@ def test_where_nothing_can_be_had_training_goes_on_as_it_was_says_so_and_pauses_
     assert child._trial.run.next_start.config["lr"] == 1.0
 
 
+def test_an_error_on_the_way_of_a_decision_is_that_of_the_next_step(
+    make: Make, heads: Heads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent, child = pair(make, odd=1)
+    find = checkpoints.find
+
+    def refused(folder: Any, *_: Any, **__: Any) -> Any:
+        if Path(folder) == heads.folder("a"):
+            return find(folder)
+        raise OSError("503 Slow Down")
+
+    monkeypatch.setattr("tunelight.gang.run.copy_from_trial", lambda *_, **__: refused(""))
+    monkeypatch.setattr(checkpoints, "find", refused)
+    parent.step()
+    child.decide(Adopt(offered(parent), {"lr": 2.0, "start": 0.0, "odd": 1}, "a", str(heads.folder("a")), until=2))
+    with pytest.raises(OSError, match="503 Slow Down"):  # on which Tune starts the trial again
+        child.step()
+
+
 @pytest.mark.parametrize("saves", [True, False])
 def test_after_a_fault_before_the_next_checkpoint_what_was_adopted_comes_from_the_other_ones_checkpoint(
     make: Make, heads: Heads, saves: bool
