@@ -301,7 +301,8 @@ def start_from(
 
 def _adopted(past: SavedSweep, trial: TrialState) -> Adoption | None:
     """Return what a trial has taken over last; a branch has the checkpoint with which it began."""
-    made = trial.changes if trial.branch is None else trial.changes[1:]
+    begun = trial.changes if trial.branch is None else trial.changes[1:]
+    made = [change for change in begun if change["training_iteration"] <= trial.number]  # else its report was lost
     if not made:
         return None
     change, parent = made[-1], past.state.trials[made[-1]["parent"]]
