@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import secrets
 import shutil
 import zlib
@@ -42,6 +43,12 @@ def file_name(number: int, between: int = 0, owner: int = 1) -> str:
     """
     step = f".step-{between:09d}" if between else ""
     return f"report-{number:06d}{step}{f'.owner-{owner}' if owner > 1 else ''}.ckpt"
+
+
+def owner_in(name: str) -> int:
+    """Return the owner that the name of a checkpoint's file, or of a draft of it, has."""
+    found = re.search(r"\.owner-(\d+)\.", name)
+    return 1 if found is None else int(found[1])
 
 
 def age(info: CheckpointInfo) -> tuple[int, int]:
@@ -96,7 +103,7 @@ def _forget_older(path: Path, in_use: str | None) -> None:
     """Delete this node's copies of checkpoints older than an uploaded one, except ``in_use``: the store has them."""
     for other in path.parent.glob("*report-*"):
         older = other.suffix in (".ckpt", ".tmp") and other.name.lstrip(".") < path.name
-        if older and str(other) != in_use:
+        if older and owner_in(other.name) <= owner_in(path.name) and str(other) != in_use:
             with suppress(OSError):
                 delete_local(other)
 
@@ -213,11 +220,12 @@ def _torn(info: CheckpointInfo, valid: CheckpointInfo | None) -> str:
     return f"its checkpoint {Path(info.path).name} is torn or gone (its checksum does not fit): {instead}"
 
 
-def remove_temp_files(trial_dir: str | os.PathLike[str]) -> None:
-    """Delete temporary files of workers that were killed while they wrote a checkpoint."""
+def remove_temp_files(trial_dir: str | os.PathLike[str], owner: int = 1) -> None:
+    """Delete temporary files of workers that were killed while they wrote a checkpoint, but those of a later owner."""
     for left in Path(trial_dir, FOLDER).glob(".report-*.tmp"):
-        with suppress(OSError):  # a worker that was given up may still write into it
-            delete_local(left)
+        if owner_in(left.name) <= owner:
+            with suppress(OSError):  # a worker that was given up may still write into it
+                delete_local(left)
 
 
 class CheckpointSet:

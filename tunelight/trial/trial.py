@@ -211,7 +211,7 @@ class Trial:
 
     def recover(self) -> None:
         """Find the checkpoint to resume from, if the trial has trained before and Tune does not know."""
-        checkpoints.remove_temp_files(self.folder)
+        checkpoints.remove_temp_files(self.folder, self.spec.owner)
         if self.run.resume is None:
             restored = self.run.number > 0  # by Tune, whose pointer names no checkpoint, and that may restore it again
             found = checkpoints.resume_point(self.folder, self._heard, counts=self.kept.counts)
@@ -236,7 +236,7 @@ class Trial:
 
         The folder may hold one that no event told of: a worker may have finished it before it died.
         """
-        checkpoints.remove_temp_files(self.folder)
+        checkpoints.remove_temp_files(self.folder, self.spec.owner)
         point = checkpoints.resume_point(self.folder, number, self.run.started_from, self.kept.counts)
         found = self._after_adoption(self._tell(point))
         if self._root is not None and found is None:

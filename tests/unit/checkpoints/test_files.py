@@ -46,11 +46,16 @@ def test_what_a_killed_worker_was_writing_is_no_checkpoint_and_removed(tmp_path:
     info = write(tmp_path, 1)
     checkpoints.temp_path(CheckpointInfo(info.path.replace("000001", "000002"), 2), "start").write_text("half")
     assert checkpoints.find(tmp_path) == [info], "a draft is no checkpoint"
+    later = Path(info.path).with_name(".report-000002.owner-2.ckpt.start.tmp")
+    later.write_text("half")  # gangs of a driver that took over write it
     checkpoints.remove_temp_files(tmp_path)
     assert sorted(path.name for path in Path(info.path).parent.iterdir()) == [
+        later.name,
         "report-000001.ckpt",
         "report-000001.json",
     ]
+    checkpoints.remove_temp_files(tmp_path, 2)
+    assert not later.exists()
 
 
 def test_what_gangs_of_an_earlier_owner_make_after_they_were_succeeded_does_not_count(tmp_path: Path) -> None:
