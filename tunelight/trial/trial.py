@@ -252,7 +252,7 @@ class Trial:
     def _has_adopted(self, info: CheckpointInfo) -> bool:
         """Tell whether a checkpoint has what the trial has taken over."""
         last = 0 if self._adoption is None else self._adoption.number
-        return info.number > last or info.adopted or info.between > 0
+        return info.number > last or (info.number == last and (info.adopted or info.between > 0))
 
     def _after_adoption(self, found: CheckpointInfo | None) -> CheckpointInfo | None:
         """Return where to resume: from the other trial's checkpoint, if the last adoption is in none of its own yet."""

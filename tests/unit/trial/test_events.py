@@ -201,6 +201,16 @@ def test_a_head_that_dies_after_an_adoption_is_followed_by_one_that_has_it_until
     assert again.step()["loss"] == 105.0  # from its own checkpoint
 
 
+def test_a_checkpoint_with_what_was_adopted_once_lacks_what_was_adopted_later(make: Make, heads: Heads) -> None:
+    parent, _ = pair(make)
+    assert checkpoints.copy_from_trial(heads.folder("a"), heads.folder("b"), 1) is not None
+    parent.step()
+    parent.step()
+    heads.passed["b"] = {"heard": 2, "adopted": Adoption(2, "a", heads.folder("a").name, 2)}
+    follower = make("b", lr=2.0, start=0.0)
+    assert follower.step()["loss"] == 104.0  # from 102, of the other trial's second report
+
+
 def test_a_training_without_a_trainer_offers_nothing_and_one_that_has_not_begun_neither(make: Make) -> None:
     head = make("a", lightning=False)
     assert head.offer() == ()
