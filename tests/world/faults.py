@@ -107,7 +107,7 @@ def second_driver(world: Any, rng: random.Random) -> str | None:
         process.stop()
         world.kernel.after(seconds, process.go_on)
     node = rng.choice(world.rays.nodes_alive())
-    world.kernel.after(1.0, lambda: node.alive and world.drive(node=node, second=True))
+    world.kernel.after(1.0, lambda: node.alive and not world.over() and world.drive(node, second=True))
     return f"a second driver on {node.name}, {process} {'stopped for 40 s' if seconds else 'at work'}"
 
 

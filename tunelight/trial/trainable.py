@@ -49,6 +49,8 @@ with collector_resting():  # a trial's head waits for this before its workers st
 
 _END_S = 0.2
 """How long reports are held back for the end of their trial, once rank 0 has ended."""
+_PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+"""How long a head waits before it asks a store again that has not answered."""
 _LAST_LIMIT_S = 5.0
 """How long a trial may take to end where its head ends too, the writing of a checkpoint not counted."""
 
@@ -107,6 +109,17 @@ class GangTrainable(Trainable):
         if storage is not None and (storage.storage_filesystem.type_name == "local" or store_of(storage.trial_fs_path)):
             return Path(storage.trial_fs_path)
         return Path(self.logdir)
+
+    def restore(self, *given: Any, **named: Any) -> Any:
+        """Restore what Tune has kept; a store that does not answer is asked again for about a minute.
+
+        Tune would make another head at once, and count a failure.
+        """
+        for pause_s in _PAUSES_S:
+            with suppress(OSError):
+                return super().restore(*given, **named)
+            time.sleep(pause_s)
+        return super().restore(*given, **named)
 
     def load_checkpoint(self, checkpoint: Any) -> None:
         """Resume from what ``save_checkpoint`` wrote."""

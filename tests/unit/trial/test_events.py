@@ -201,6 +201,26 @@ def test_a_head_that_dies_after_an_adoption_is_followed_by_one_that_has_it_until
     assert again.step()["loss"] == 105.0  # from its own checkpoint
 
 
+def test_a_head_asks_a_store_again_for_what_it_is_to_restore(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusals, slept = [1, 2], list[float]()
+
+    def restore(_: Any, path: str) -> str:
+        if refusals:
+            refusals.pop()
+            raise OSError("503 Slow Down")
+        return path
+
+    monkeypatch.setattr("ray.tune.Trainable.restore", restore)
+    monkeypatch.setattr("tunelight.trial.trainable.time.sleep", slept.append)
+    head = make("a")
+    assert head.restore("here") == "here"
+    assert slept == [1.0, 2.0]
+    refusals[:] = range(99)
+    with pytest.raises(OSError, match="503 Slow Down"):
+        head.restore("here")
+    assert sum(slept) == 3.0 + 63.0
+
+
 def test_a_checkpoint_with_what_was_adopted_once_lacks_what_was_adopted_later(make: Make, heads: Heads) -> None:
     parent, _ = pair(make)
     assert checkpoints.copy_from_trial(heads.folder("a"), heads.folder("b"), 1) is not None
