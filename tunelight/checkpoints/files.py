@@ -257,7 +257,7 @@ class CheckpointSet:
     def prune(self, trial_dir: Path, taken: int, in_use: CheckpointInfo | None = None) -> None:
         """Delete the checkpoints that are no longer needed (see :func:`prune`); ``in_use`` is needed.
 
-        Also those that would be kept of the reports up to ``taken``: whether later ones count is not known yet.
+        So are those to keep if only the reports up to ``taken`` count, since later ones may not.
         """
         if len(self.known) > SPARES:
             with suppress(OSError):  # a store that cannot list pins at the moment: it is asked again

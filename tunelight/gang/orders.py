@@ -28,7 +28,7 @@ class Started:
     """A start of a trial on a gang: where it is, and how its head is reached while that waits for its ranks.
 
     ``number``: the report behind which it trains; ``nodes``: the hosts of the head and the workers, by the ids of
-    their nodes; ``worker``: rank 0's, which passes on to the head what it is told of start ``serial``.
+    their nodes; ``worker``: rank 0's, which passes on to the head what the driver sends for start ``serial``.
     """
 
     trial: str

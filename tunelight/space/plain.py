@@ -298,7 +298,7 @@ Point = dict[str, Any]
 class Grid:
     """The points of ``axes``, different values by dotted key; the last axis moves first.
 
-    ``points`` yields those that there are; without it, every combination is one. Raises: SpaceError where there are too
+    ``points`` yields the grid's points; without it, every combination is one. Raises: SpaceError where there are too
     many combinations to go through.
     """
 

@@ -48,7 +48,7 @@ class SearchSpace:
         settings: any of ``tunelight.run``.
 
     ``domains`` holds a Ray Tune Domain for each dotted key (for an axis of the grid, a ``Categorical`` whose
-    ``is_grid()`` is true), ``kinds`` its kind, ``require`` the constraints' text, ``settings`` those that were given,
+    ``is_grid()`` is true), ``kinds`` its kind, ``require`` the constraints' text, ``settings`` the settings given,
     ``source`` the file that the space was loaded from, if any. Choices that are objects are plain data in ``domains``,
     such as the text ``Opt.SGD``, and in values by dotted key; ``objects`` has the objects. Configurations hold them,
     except those of :meth:`plain`.

@@ -262,7 +262,7 @@ def _is_its_attributes(value: Any) -> bool:
 def _attributes(owner: Any) -> Iterator[tuple[str, Any]]:
     """Yield the attributes that are sent unchanged; a ``__getstate__`` may omit some. Of data modules: plain ones.
 
-    Of loggers also those that it replaces: they name a run by them.
+    A logger's also count with the values that ``__getstate__`` gives them, by which it may name its run.
     """
     own, kind = dict(vars(owner)), cast("Any", type(owner))
     try:
