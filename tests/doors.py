@@ -71,7 +71,7 @@ ROOMS: dict[str, Room] = {
     ),
     "searchers": Room(
         "suggest configurations",
-        names("messages errors compat checkpoints settings space record"),
+        names("errors compat settings space record"),
     ),
     "results": Room(
         "best, table and export, from the record alone",
@@ -98,7 +98,7 @@ ROOMS: dict[str, Room] = {
     "sweep": Room(
         "run, resume, reproduce, check: wires the rooms",
         names(
-            "messages errors compat policies machine stores settings space record resources",
+            "messages errors compat policies machine stores checkpoints settings space record resources",
             "gang schedulers searchers results trial cluster reporting lightning",
             "checkpoints:sweep.steering",
         ),

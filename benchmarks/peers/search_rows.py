@@ -23,8 +23,7 @@ from curve_tasks import Task
 from live_curves import EPOCH_S, LiveCurves, space_of
 
 from tests.world import simulate
-from tunelight.searchers import OptunaSearcher, RandomSearcher
-from tunelight.searchers.sweep import TrackingSearcher
+from tunelight.searchers import OptunaSearcher, RandomSearcher, TrackingSearcher
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from tunelight.checkpoints import files as checkpoints
+from tunelight.compat.ray import flattened, stub_trial
 from tunelight.errors import StorageError
 from tunelight.messages import CheckpointInfo
 from tunelight.record import Lease, Record, RecordCallback, SweepState, apply, leased, write_sweep_file
 from tunelight.results import SweepResults
+from tunelight.sweep.queue import SweepSearch
 
 ERROR = {"rank": 1, "node": "a", "type_name": "ValueError", "message": "no such lr", "traceback": "Traceback"}
 """A trial's error, as a record holds it."""
@@ -70,6 +72,60 @@ class Lines:
         self.hear("on_trial_complete", trial)
 
 
+class Book(RecordCallback):
+    """A record in memory alone."""
+
+    def __init__(self, clock: Any = None, **told: Any) -> None:
+        super().__init__("digits", clock=clock or Clock(), **{"metric": "loss", "mode": "min", **told})
+
+    def _open(self, clock: Any) -> Any:
+        return SimpleNamespace(
+            append=lambda kind, **fields: {"kind": kind, "time": clock(), **fields}, close=lambda: None
+        ), SweepState()
+
+
+def queued(searcher: Any, num_samples: int, *given: Any, book: Any = None, **more: Any) -> SweepSearch:
+    """Return the queue of a sweep's trials, which are never run."""
+    search = SweepSearch(book or Book(), searcher, num_samples, *given, **more)
+    search._make = stub_trial  # type: ignore[method-assign]
+    return search
+
+
+class Tune:
+    """Tells the queue of a sweep, and its book, of trials as Tune's controller does."""
+
+    def __init__(self, search: SweepSearch) -> None:
+        self.search: Any = search
+        self.trials: dict[str, Any] = {}
+
+    def begin(self) -> str:
+        trial = self.search.next_trial()
+        self.trials[trial.trial_id] = trial
+        self.search.book.on_trial_start(1, [], trial)
+        trial.status = "RUNNING"
+        return str(trial.trial_id)
+
+    def report(self, trial_id: str, number: int, loss: float, *, stop: bool = False, error: str = "") -> None:
+        """Make a report, which the scheduler may answer with STOP; or fail in the state ``error``."""
+        trial, own = self.trials[trial_id], {"error": {"state": error, "type_name": "E"}} if error else {}
+        when = {"training_iteration": number, "timestamp": float(number)}
+        result = {"loss": loss, **when, "done": stop or bool(error), "_tunelight": own}
+        if not result["done"]:
+            self.search.on_trial_result(trial_id, flattened(result))
+        self.search.book.on_trial_result(1, [], trial, result)
+        trial.run_metadata.last_result = result
+
+    def end(self, trial_id: str, *, by_itself: bool = True, lost: bool = False) -> None:
+        """End a trial: by itself, at another's report, or since its head was lost."""
+        trial = self.trials[trial_id]
+        runs = trial.status == "RUNNING"
+        if by_itself and runs:
+            trial.last_result["done"] = True
+        self.search.on_trial_complete(trial_id, flattened(trial.last_result) if runs and not lost else None, error=lost)
+        (self.search.book.on_trial_error if lost else self.search.book.on_trial_complete)(1, [], trial)
+        trial.status = "ERROR" if lost else "TERMINATED"
+
+
 class Sweep:
     """A RecordCallback and fake trials, called as Tune's controller calls it."""
 
@@ -86,7 +142,8 @@ class Sweep:
     def state(self) -> SweepState:
         return self.callback.state
 
-    def add(self, **config: Any) -> Any:
+    def add(self, kind: Any = None, **config: Any) -> Any:
+        """Add a trial, of another ``kind`` than those that are suggested."""
         number = len(self.trials)
         trial = FakeTrial(
             trial_id=f"{number:05d}",
@@ -97,11 +154,12 @@ class Sweep:
             get_error=lambda: None,
         )
         self.trials.append(trial)
+        self.callback.add(trial, **kind or {})
         return trial
 
-    def run(self, *losses: Any, **config: Any) -> Any:
+    def run(self, *losses: Any, kind: Any = None, **config: Any) -> Any:
         """Add a trial, start it, and make its reports."""
-        trial = self.add(**config)
+        trial = self.add(kind, **config)
         self.start(trial)
         for number, loss in enumerate(losses, start=1):
             self.report(trial, number, loss)

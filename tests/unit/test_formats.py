@@ -87,9 +87,9 @@ def test_it_is_resumed_where_it_was_cut_off(folder, monkeypatch):
     monkeypatch.setattr(sweeps, "_tune", lambda sweep, *_: found.append(sweep))
     tl.resume(folder, progress=False)
     (sweep,) = found
-    (resumed,) = sweep.start.resumed
-    assert (resumed.trial_id, resumed.number) == ("00003", 1)
-    assert (sweep.total, sweep.start.searched, sweep.baselines) == (5, 4, [])
+    (resumed,) = sweep.start.again
+    assert (resumed, sweep.state.trials[resumed].number) == ("00003", 1)
+    assert (sweep.total, sweep.state.suggested, sweep.baselines) == (5, 4, [])
     recorded = read_sweep_file(folder)
     assert (sweep.space.describe(), list(sweep.space.require)) == (recorded["space"], recorded["require"])
     assert sweep.settings.max_epochs == 6

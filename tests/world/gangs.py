@@ -204,11 +204,11 @@ class SimGang:
             TRAINING_ITERATION: number,
             "epoch": number - 1,
             "time_total_s": self.trial.trained_s + seconds + epoch_s,
-            f"{RESULT_KEY}/workers": self.size,
+            RESULT_KEY: {"workers": self.size},
         }
         if self._divergence.judge(number, metrics) is not None:
             self._training = False
-            result |= {DONE: True, f"{RESULT_KEY}/error/state": "DIVERGED"}
+            result |= {DONE: True, RESULT_KEY: {"workers": self.size, "error": {"state": "DIVERGED"}}}
         return seconds + epoch_s, result
 
     def deliver(self, value: Any) -> None:

@@ -17,26 +17,27 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, ResourceChangingScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
+from tests.kit.recording import Book
 from tests.world.costs import Costs
 from tests.world.curves import Curves
 from tests.world.gangs import Actors, Clock, Use, World
 from tunelight.errors import TunelightError
-from tunelight.messages import RESULT_KEY
-from tunelight.record import FAILED, Standing
+from tunelight.record import FAILED, Standing, repeated
 from tunelight.resources import reserve
 from tunelight.schedulers.base import GangScheduler
 from tunelight.schedulers.choose import build_scheduler, judged_by
 from tunelight.schedulers.wrapper import SweepScheduler
-from tunelight.searchers import Repetitions, SweepSearch
-from tunelight.searchers.sweep import SweepTrial
 from tunelight.settings import Settings, check_setting
 from tunelight.settings.values import Folds
+from tunelight.sweep.queue import SweepSearch, SweepTrial
 
 _PATIENCE = 100
 """How many steps in a row may pass without an event."""
 _TICK_S = 0.1
 """How long Tune waits for an event in a step."""
-_NOWHERE: Any = SimpleNamespace(trial_dir_name="-", trial_driver_staging_path="-", experiment_dir_name="-")
+_NOWHERE: Any = SimpleNamespace(
+    trial_dir_name="-", trial_fs_path="", trial_driver_staging_path="-", experiment_dir_name="-"
+)
 """The storage of trials that have no folder."""
 
 # Ray's types name Ray's actors, in whose places there are gangs here.
@@ -61,6 +62,8 @@ class SimTrial(_SweepTrial):  # type: ignore[misc]
         self.relative_logdir = "-"
         self.curve = world.curves.curve(config)
         self.reports = 0
+        self.state = ""
+        """How it ended, as a record would have it."""
         self.best: float | None = None
         self.trained_s = 0.0  # with starts and resizes, as Tune counts them
         self.started_s: float | None = None
@@ -70,12 +73,6 @@ class SimTrial(_SweepTrial):  # type: ignore[misc]
 
     def __hash__(self) -> int:
         return self.number
-
-    @property
-    def state(self) -> str:
-        """FINISHED (it came to its own end), STOPPED or DIVERGED."""
-        whole = self.reports >= self._world.max_epochs
-        return str(self.last_result.get(f"{RESULT_KEY}/error/state") or ("FINISHED" if whole else "STOPPED"))
 
     def set_status(self, status: str) -> None:
         """Set the status, and account for the slots of a gang that is used from now on, or no more."""
@@ -103,7 +100,7 @@ class SimSearch(SweepSearch):
         super().__init__(*given, clock=world.clock, **more)
         self._world = world
 
-    def _again(self, config: dict[str, Any], repetition: int) -> dict[str, Any]:
+    def repeated(self, config: dict[str, Any], repetition: int) -> dict[str, Any]:
         again = getattr(self._world.curves, "again", None)
         return config if again is None else dict(again(config, repetition))
 
@@ -114,10 +111,13 @@ class SimSearch(SweepSearch):
 class FirstCome(SweepScheduler):
     """Chooses trials in place of FIFO, which would go through all of them at each of Tune's steps."""
 
+    repeats = False
+    """Whether the best are trained again."""
+
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
         """Choose the first pending, or else paused, trial."""
         own: Any = self.scheduler.choose_trial_to_run
-        if self._ends_at is not None or getattr(own, "__func__", None) is not FIFOScheduler.choose_trial_to_run:
+        if self.repeats or getattr(own, "__func__", None) is not FIFOScheduler.choose_trial_to_run:
             return super().choose_trial_to_run(tune_controller)
         controller = tune_controller._tune_controller
         waiting = controller._pending_trials or controller._paused_trials
@@ -269,16 +269,19 @@ def simulate(
     world = World(curves, slots, costs or Costs(), seed, epochs, reservation.workers, until, clock)
     if reservation.least is not None and built.resizes:
         reservation = reserve(reservation.least)
-    again = None if settings.repeats is None else Repetitions(settings.repeats, **settings.judged_by)
+    book = Book(clock, **settings.recorded)
     search = SimSearch(
-        world, copy.deepcopy(searcher) if searcher else Searcher(), num_samples,
+        world, book, copy.deepcopy(searcher) if searcher else Searcher(), num_samples,
         [] if searcher else [curves.config(number, seed) for number in range(num_samples)],
-        max_concurrent=max_concurrent, repeats=again, admit=built.admits, reservation=reservation.factory,
+        max_concurrent=max_concurrent, repeats=settings.repeats, admit=built.admits, reservation=reservation.factory,
     )  # fmt: skip
+    chooses = FirstCome(built, search)
+    chooses.repeats = settings.repeats is not None
     controller = SimController(
         world,
         search_alg=search,
-        scheduler=FirstCome(built, ends_at=None if again is None else search.ends_at),
+        scheduler=chooses,
+        callbacks=[book],
         reuse_actors=not isinstance(built.inner, ResourceChangingScheduler),
     )
     if settings.budget_s is not None:
@@ -292,4 +295,7 @@ def simulate(
     finally:
         gc.enable()
         logger.setLevel(level)
-    return Simulation(world, controller.get_trials(), () if again is None else again.standings())
+    book.close()
+    for trial in controller.get_trials():
+        trial.state = book.state.trials[trial.trial_id].state
+    return Simulation(world, controller.get_trials(), repeated(book.state))

@@ -49,7 +49,9 @@ from tunelight.record.record import Record, read_lines, read_record, read_trial,
 from tunelight.record.remote import has_record, mirrored, pull, reaching
 from tunelight.record.repeated import (
     Standing,
-    Training,
+    chosen,
+    cut_off,
+    length,
     plan,
     ranked,
     repeated,

@@ -17,7 +17,7 @@ from tunelight.record.commands import Command
 from tunelight.record.lease import Lease
 from tunelight.record.outcomes import ERROR, FINISHED, PAUSED, PENDING, RUNNING, STOPPED, TERMINAL
 from tunelight.record.record import FORMAT, Record, read_record
-from tunelight.record.state import Branch, apply
+from tunelight.record.state import Branch, SweepState, TrialState, apply
 from tunelight.stores.masking import masked, masked_error
 
 _OWN_KEYS: Final = frozenset(
@@ -53,10 +53,7 @@ class RecordCallback(Callback):
 
     Args:
         folder: the sweep's folder, from :func:`create_sweep_folder`; an existing record is continued.
-        seed_of: a trial's seed by its id, for the record; by default it holds none.
-        is_baseline: whether a trial, by its id, was a baseline and not suggested.
-        repetition_of: trial id -> (original trial's id, repetition); None for the search's trials.
-        branch_of: trial id -> where it began with another one's state; None for other trials.
+        seed_of: a trial's seed by its id, or for a branch by the id of the first trial of its line (none is recorded).
         again: ids of recorded trials that go on now -> whether they are paused; the sweep's last run ended with the
             last line of its record.
         scheduler: its rungs and its ``reason(trial_id)`` to stop or pause a trial are recorded where it has them.
@@ -76,9 +73,6 @@ class RecordCallback(Callback):
         folder: str | os.PathLike[str],
         *,
         seed_of: Callable[[str], int] | None = None,
-        is_baseline: Callable[[str], bool] = lambda _: False,
-        repetition_of: Callable[[str], tuple[str, int] | None] = lambda _: None,
-        branch_of: Callable[[str], Branch | None] = lambda _: None,
         again: Mapping[str, bool] | None = None,
         scheduler: Scheduler | None = None,
         budget_s: float | None = None,
@@ -90,16 +84,11 @@ class RecordCallback(Callback):
         **sweep: Any,
     ) -> None:
         self.folder = Path(folder).absolute()
-        self.record = Record.open(self.folder, clock)
-        self.state = read_record(self.folder)
+        self.record, self.state = self._open(clock)
         self._budget_end = None if budget_s is None else clock() + budget_s
         self._clock, self._complete, self._ended_by, self._lease = clock, complete, ended_by, lease
         self._seed_of = seed_of
-        self._is_baseline = is_baseline
-        self._repetition_of, self._branch_of = repetition_of, branch_of
         self._scheduler = scheduler
-        self._met: set[str] = set()
-        """Ids of the trials in Tune's list that were looked at."""
         self._running: dict[str, Any] = {}
         self._announced, self._asked = announced, 0.0
         self.closed = False
@@ -108,6 +97,9 @@ class RecordCallback(Callback):
         if scheduler is not None and (rungs := scheduler.milestones()):
             facts["rungs"] = {"by": scheduler.time_attr, "at": list(rungs)}
         self._write("sweep", sweep={"name": self.folder.name, "format": FORMAT, **facts})
+
+    def _open(self, clock: Callable[[], float]) -> tuple[Record, SweepState]:
+        return Record.open(self.folder, clock), read_record(self.folder)
 
     @property
     def out_of_time(self) -> bool:
@@ -158,29 +150,29 @@ class RecordCallback(Callback):
             parent_iteration=parent_number,
         )
 
-    def record_new_trials(self, trials: Sequence[Any]) -> None:
-        """Record the new trials. Tune appends them to its list, and moves a trial to its end that is tried again."""
-        new: list[Any] = []
-        for trial in reversed(trials):
-            if len(self._met) + len(new) == len(trials):
-                break
-            if trial.trial_id not in self._met:
-                new.append(trial)
-        for trial in reversed(new):
-            self._met.add(trial.trial_id)
-            if trial.trial_id in self.state.trials:
-                continue
-            self._write(
-                "trial",
-                trial=trial.trial_id,
-                index=self._index_of(trial.trial_id),
-                config=trial.config,
-                seed=self._seed_of(trial.trial_id) if self._seed_of else None,
-                baseline=self._is_baseline(trial.trial_id),
-                folder=self._relative(trial.path or "") or Path(trial.path or f"trial_{trial.trial_id}").name,
-                **dict(zip(("repeats", "repetition"), self._repetition_of(trial.trial_id) or (), strict=False)),
-                **({} if (branch := self._branch_of(trial.trial_id)) is None else {"branch": asdict(branch)}),
-            )
+    def add(
+        self,
+        trial: Any,
+        *,
+        baseline: bool = False,
+        repeats: str | None = None,
+        repetition: int = 0,
+        branch: Branch | None = None,
+    ) -> TrialState:
+        """Record a new trial of Tune's, before Tune has it: what its searcher suggested, or what kind it is besides."""
+        root = trial.trial_id if branch is None else branch.root
+        self._write(
+            "trial",
+            trial=trial.trial_id,
+            index=self._index_of(trial.trial_id),
+            config=trial.config,
+            seed=self._seed_of(root) if self._seed_of else None,
+            baseline=baseline,
+            folder=f"trial_{trial.trial_id}",
+            **({} if repeats is None else {"repeats": repeats, "repetition": repetition}),
+            **({} if branch is None else {"branch": asdict(branch)}),
+        )
+        return self.state.trials[trial.trial_id]
 
     def _index_of(self, trial_id: str) -> int:
         """Return a new trial's number: its id in a sweep. Lines of trials before it may be lost."""
@@ -210,14 +202,12 @@ class RecordCallback(Callback):
         return {} if reason is None else {"why": reason}
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Record new trials. Called by Tune at the start of each step of its loop."""
+        """Raise StorageError where another driver has the sweep. Called by Tune at the start of each step."""
         if self._lease is not None:
             self._lease.check()
-        self.record_new_trials(trials)
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Record new trials, and those that were paused, for which Tune has no callback."""
-        self.record_new_trials(trials)
+        """Record which trials were paused, for which Tune has no callback."""
         for paused in [key for key, trial in self._running.items() if trial.status == PAUSED]:
             self._set(paused, PAUSED)
         self._poll_started()
@@ -238,7 +228,6 @@ class RecordCallback(Callback):
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Record a start, also a start after a pause. Called by Tune just before it sets RUNNING."""
-        self.record_new_trials(trials)
         self._set(trial.trial_id, RUNNING)
         self._running[trial.trial_id] = trial
 
@@ -246,7 +235,6 @@ class RecordCallback(Callback):
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
         """Record a report, the scheduler's decision on it, its checkpoint and notes; or the trial's failure."""
-        self.record_new_trials(trials)
         own = result.get(RESULT_KEY) or {}
         for text in own.get("notes") or ():
             self.note(text, trial.trial_id)
@@ -307,30 +295,36 @@ class RecordCallback(Callback):
         )
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Record an end: FINISHED if the trial ended by itself, STOPPED if the scheduler ended it."""
-        self.record_new_trials(trials)
-        known = self.state.trials[trial.trial_id]
-        if known.state in TERMINAL:
-            return
-        # A scheduler may also end a trial that did not just report (a paused one, say): Tune marks the last
-        # result as done only when the trial itself came to its end, or with the decision on that result.
-        by_itself = trial.status == RUNNING and (not known.history or bool(trial.last_result.get("done")))
-        if known.state == PAUSED:  # the scheduler may know more now than when it paused the trial
-            self._set(trial.trial_id, STOPPED, **self._why(trial.trial_id))
-            return
-        stopped = known.decision == "STOP" or not by_itself
-        if not stopped and not known.history and known.branch is not None:
+        """Record an end."""
+        known, end = self.state.trials[trial.trial_id], self.end_of(trial)
+        more: dict[str, Any] = {}
+        if end == ERROR and known.branch is not None:
             text = (
                 f"the branch ended without a report: its training ends (max_epochs, max_steps) with report "
                 f"{known.branch.number}, at which it began. Let it train for longer, or branch a trial before its end"
             )
-            self._set(known.id, ERROR, error={"type_name": "GangError", "message": text, "traceback": ""})
-            return
-        self._set(known.id, STOPPED if stopped else FINISHED)
+            more = {"error": {"type_name": "GangError", "message": text, "traceback": ""}}
+        elif known.state == PAUSED:  # the scheduler may know more now than when it paused the trial
+            more = self._why(known.id)
+        self._set(known.id, end, **more)
+
+    def end_of(self, trial: Any, *, failed: bool = False) -> str:
+        """Return the state in which a trial ends that Tune ends now; ``failed``: as it has seen a failure.
+
+        FINISHED if the trial ended by itself, STOPPED if the scheduler ended it. A scheduler may also end a trial that
+        did not just report (a paused one, say): Tune marks the last result as done only when the trial itself has
+        ended, or with the decision on that result.
+        """
+        known = self.state.trials[trial.trial_id]
+        if known.state in TERMINAL or failed:
+            return known.state if known.state in TERMINAL else ERROR
+        by_itself = trial.status == RUNNING and (not known.history or bool(trial.last_result.get("done")))
+        if known.state == PAUSED or known.decision == "STOP" or not by_itself:
+            return STOPPED
+        return FINISHED if known.history or known.branch is None else ERROR
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Record that a trial failed where Tune sees it, or has left its workers, and waits to be started again."""
-        self.record_new_trials(trials)
         why = _head_error(trial)["message"].removeprefix("ray.exceptions.RayActorError: ")
         left = trial.status == PAUSED or why.startswith(LEAVES)
         self.note(why if left else f"failed and will be started again: {why}", trial.trial_id)
@@ -338,13 +332,11 @@ class RecordCallback(Callback):
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Record a failure that Tune saw itself, as when the trial's head died."""
-        self.record_new_trials(trials)
         if self.state.trials[trial.trial_id].state not in TERMINAL:
             self._set(trial.trial_id, ERROR, error=_head_error(trial))
 
     def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
         """Record the end of the sweep; unfinished trials were interrupted."""
-        self.record_new_trials(trials)
         self.close()
 
     def close(self, reason: str | None = None) -> None:

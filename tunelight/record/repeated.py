@@ -19,48 +19,6 @@ _ROUNDS: Final = 50
 """Of the fit of folds' effects, which converges much faster."""
 
 
-@dataclass(eq=False)
-class Training:
-    """One training of a configuration, as far as it matters here."""
-
-    id: str
-    index: int
-    repeats: str | None = None
-    """The trial whose configuration it trains again; None for a trial of the search."""
-    repetition: int = 0
-    state: str = ""
-    reports: int = 0
-    value: float | None = None
-    """The best reported value; None without a finite one."""
-
-    @classmethod
-    def of(cls, trial: TrialState) -> Training:
-        """Return a recorded trial's."""
-        reports = int(trial.history[-1]["training_iteration"] or 0) if trial.history else 0
-        return cls(trial.id, trial.index, trial.repeats, trial.repetition, trial.state, reports, trial.value)
-
-    def whole(self, reports: float) -> bool:
-        """Tell whether it came to its own end, or made so many reports."""
-        return self.state == FINISHED or self.reports >= reports
-
-    def counts(self, reports: float, loss: float) -> bool:
-        """Tell whether it counts in a contest of trainings with so many reports: a shorter one only if it diverged."""
-        return self.whole(reports) or math.isinf(loss)
-
-    @property
-    def live(self) -> bool:
-        """Tell whether it may still report."""
-        return self.state not in TERMINAL or self.state == INTERRUPTED
-
-    def loss(self, mode: str) -> float | None:
-        """Return its value as a loss; None if it failed, or has not ended, and says nothing of its configuration."""
-        if self.live or (self.state in FAILED and self.state != DIVERGED):
-            return None
-        if self.state == DIVERGED or self.value is None:
-            return math.inf
-        return -self.value if mode == "max" else self.value
-
-
 @dataclass(frozen=True)
 class Standing:
     """A configuration that was trained again.
@@ -92,86 +50,113 @@ class Standing:
         return self.trials != (self.trial,)
 
 
-def chosen(trainings: Iterable[Training], top: int, mode: str) -> list[Training]:
+def _end(trial: TrialState) -> str:
+    """Return how a trial ended, also where its driver died before it recorded that; INTERRUPTED while it may report."""
+    return trial.state if trial.state in TERMINAL else trial.due
+
+
+def cut_off(trial: TrialState) -> bool:
+    """Tell whether a trial may still report, now or once its sweep is resumed."""
+    return _end(trial) == INTERRUPTED
+
+
+def _whole(trial: TrialState, reports: float) -> bool:
+    """Tell whether a trial ended by itself, or made so many reports."""
+    return _end(trial) == FINISHED or trial.reports >= reports
+
+
+def _loss(trial: TrialState, mode: str) -> float | None:
+    """Return a trial's best value as a loss; None if it failed, or may still report: that says nothing of its keys."""
+    end = _end(trial)
+    if end == INTERRUPTED or (end in FAILED and end != DIVERGED):
+        return None
+    if end == DIVERGED or trial.value is None:
+        return math.inf
+    return -trial.value if mode == "max" else trial.value
+
+
+def chosen(trials: Iterable[TrialState], top: int, mode: str) -> list[TrialState]:
     """Return the trials of the search that came furthest, best first.
 
     Those that ended by themselves come first, by their best value; then the others, by how many reports they made.
+    Branches are not among them: they have another trial's training.
     """
     found = []
-    for one in trainings:
-        if one.repeats is None and not one.live and one.state not in FAILED and one.value is not None:
-            finished = one.state == FINISHED
-            loss = -one.value if mode == "max" else one.value
-            found.append(((not finished, 0 if finished else -one.reports, loss, one.index), one))
-    return [one for _, one in sorted(found, key=lambda entry: entry[0])[:top]]
+    for trial in trials:
+        loss = _loss(trial, mode)
+        if trial.repeats is None and trial.branch is None and trial.value is not None and loss not in (None, math.inf):
+            finished = _end(trial) == FINISHED
+            found.append(((not finished, 0 if finished else -trial.reports, loss, trial.index), trial))
+    return [trial for _, trial in sorted(found, key=lambda entry: entry[0])[:top]]
 
 
-def length(first: Sequence[Training]) -> float:
+def length(first: Sequence[TrialState]) -> float:
     """Return how many reports make a training that counts, by the trials that came furthest.
 
     Infinite, if any of those ended by itself: then only trainings that do so count. Else as many as the longest made.
     """
-    return math.inf if any(one.state == FINISHED for one in first) else max((one.reports for one in first), default=0)
+    if any(_end(trial) == FINISHED for trial in first):
+        return math.inf
+    return max((trial.reports for trial in first), default=0)
 
 
-def plan(trainings: Sequence[Training], repeats: Repeats, mode: str) -> list[tuple[str, int]]:
+def plan(trials: Sequence[TrialState], repeats: Repeats, mode: str) -> list[tuple[str, int]]:
     """Return (trial, repetition) of each training that is still to begin, once all trials of the search have ended.
 
     The second training of each configuration comes first, then the third, ... The last ones replace trials of the
     search that were stopped too early to count.
     """
-    first = chosen(trainings, repeats.top, mode)
-    short = {one.id for one in first if not one.whole(length(first))}
-    made = {(one.repeats, one.repetition) for one in trainings if one.repeats is not None}
+    first = chosen(trials, repeats.top, mode)
+    short = {trial.id for trial in first if not _whole(trial, length(first))}
+    made = {(trial.repeats, trial.repetition) for trial in trials if trial.repeats is not None}
     wanted = [
-        (one.id, number)
+        (trial.id, number)
         for number in range(1, repeats.repeats + 1)
-        for one in first
-        if number < repeats.repeats or one.id in short
+        for trial in first
+        if number < repeats.repeats or trial.id in short
     ]
-    return [one for one in wanted if one not in made]
+    return [again for again in wanted if again not in made]
 
 
-def standings(
-    trainings: Sequence[Training],
-    repeats: Repeats,
-    mode: str,
-) -> list[Standing]:
+def standings(trials: Sequence[TrialState], repeats: Repeats, mode: str) -> list[Standing]:
     """Return the configurations that were trained again, the best mean first.
 
     A trial of the search that was stopped before the others does not count. A configuration whose repetitions have all
     failed counts with its single value all the same, behind the others.
 
     Args:
-        trainings: all of the sweep.
+        trials: all of the sweep.
         repeats: how they were trained again. With folds, differences between folds count for no configuration.
         mode: whether less or more is better.
     """
-    known = {one.id: one for one in trainings}
-    by_trial: dict[str, list[Training]] = {}
-    for one in sorted(trainings, key=lambda one: (one.repetition, one.index)):
-        first = known.get(one.repeats or "")
-        if first is not None and first.repeats is None and not one.live:
-            by_trial.setdefault(first.id, [first]).append(one)
-    reports = length([known[one.repeats] for one in trainings if one.repeats in known])  # also of those that still run
-    losses: dict[str, dict[Training, float]] = {}
-    for trial, made in by_trial.items():
-        losses[trial] = {
-            one: loss for one in made if (loss := one.loss(mode)) is not None and one.counts(reports, loss)
+    known = {trial.id: trial for trial in trials}
+    by_trial: dict[str, list[TrialState]] = {}
+    for trial in sorted(trials, key=lambda trial: (trial.repetition, trial.index)):
+        first = known.get(trial.repeats or "")
+        if first is not None and first.repeats is None and not cut_off(trial):
+            by_trial.setdefault(first.id, [first]).append(trial)
+    reports = length([known[trial.repeats] for trial in trials if trial.repeats in known])  # also of those that run
+    losses: dict[str, dict[str, float]] = {}
+    for first_id, made in by_trial.items():
+        losses[first_id] = {
+            trial.id: loss
+            for trial in made
+            if (loss := _loss(trial, mode)) is not None
+            and (_whole(trial, reports) or math.isinf(loss))  # one that was too short counts only if it diverged
         }
-    again = {trial: found for trial, found in losses.items() if any(one.repeats for one in found)}
-    means = _means(again, repeats)
+    again = {first_id: found for first_id, found in losses.items() if any(known[one].repeats for one in found)}
+    means = _means(again, repeats, known)
     sign = -1.0 if mode == "max" else 1.0
     standing = []
-    for trial in losses:
-        counting = again.get(trial) or {known[trial]: known[trial].loss(mode) or 0.0}
-        mean = means.get(trial, statistics.fmean(counting.values()))
+    for first_id in losses:
+        counting = again.get(first_id) or {first_id: _loss(known[first_id], mode) or 0.0}
+        mean = means.get(first_id, statistics.fmean(counting.values()))
         standing.append(
             Standing(
-                trial,
-                tuple(one.id for one in counting),
+                first_id,
+                tuple(counting),
                 tuple(sign * loss for loss in counting.values()),
-                tuple(one.id for one in by_trial[trial][1:] if one not in counting),
+                tuple(trial.id for trial in by_trial[first_id][1:] if trial.id not in counting),
                 sign * mean,
                 statistics.stdev(counting.values()) if len(counting) > 1 and math.isfinite(mean) else None,
             )
@@ -179,12 +164,10 @@ def standings(
     return sorted(standing, key=lambda one: (not one.again, sign * one.mean, known[one.trial].index))
 
 
-Losses = Mapping[str, Mapping[Training, float]]
-"""Trial of the search -> training -> loss."""
-
-
-def _means(losses: Losses, repeats: Repeats) -> dict[str, float]:
-    """Return the mean of each configuration.
+def _means(
+    losses: Mapping[str, Mapping[str, float]], repeats: Repeats, known: Mapping[str, TrialState]
+) -> dict[str, float]:
+    """Return the mean of each configuration, of ``losses`` by trial of the search and by training.
 
     With folds, those are of the additive model mean + effect of the fold, fitted by alternating least squares, since a
     configuration that missed a hard fold would seem better than it is. Where no training is missing, the means are the
@@ -193,7 +176,7 @@ def _means(losses: Losses, repeats: Repeats) -> dict[str, float]:
     means = {trial: statistics.fmean(found.values()) for trial, found in losses.items()}
     if repeats.folds:
         table = {
-            trial: {one.repetition % repeats.repeats: loss for one, loss in found.items()}
+            trial: {known[one].repetition % repeats.repeats: loss for one, loss in found.items()}
             for trial, found in losses.items()
             if math.isfinite(means[trial])
         }
@@ -226,8 +209,7 @@ def repeated(state: SweepState) -> list[Standing]:
         return []
     again = list(state.repetitions.values())
     first = {one.repeats: state.trials[one.repeats] for one in again if one.repeats in state.trials}
-    trainings = [Training.of(trial) for trial in (*first.values(), *again)]
-    return standings(trainings, repeats, state.mode)
+    return standings([*first.values(), *again], repeats, state.mode)
 
 
 def winner(state: SweepState) -> Best | None:
@@ -273,4 +255,4 @@ def to_repeat(state: SweepState) -> list[tuple[str, int]]:
     repeats = repeats_of(state)
     if repeats is None:
         return []
-    return plan([Training.of(trial) for trial in list(state.trials.values())], repeats, state.mode)
+    return plan(list(state.trials.values()), repeats, state.mode)

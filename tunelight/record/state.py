@@ -91,11 +91,14 @@ class TrialState:
         return self.state == RUNNING and not self.training
 
     @property
+    def reports(self) -> int:
+        """Return the number of its last report, 0 without one."""
+        return int(self.history[-1]["training_iteration"] or 0) if self.history else 0
+
+    @property
     def number(self) -> int:
         """Return the number of its last report; of a branch that has made none, that of the other trial's."""
-        if self.history:
-            return int(self.history[-1]["training_iteration"] or 0)
-        return 0 if self.branch is None else self.branch.number
+        return self.reports if self.history or self.branch is None else self.branch.number
 
     @property
     def due(self) -> str:
@@ -144,6 +147,8 @@ class SweepState:
     """The trials that are RUNNING or PAUSED."""
     repetitions: dict[str, TrialState] = field(default_factory=dict)
     """The trials that train another one's configuration again, which are beyond those of the search."""
+    branches: int = 0
+    """How many trials began with another one's state, which are beyond those of the search, too."""
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STATES, 0))
     best: Best | None = None
     """Of the trials of the search that did not fail; of equal values, that of the trial with the lower index."""
@@ -162,6 +167,11 @@ class SweepState:
     updated: float | None = None
     ended: str | None = None
     """Why the sweep ended; None while it runs, or if its driver died."""
+
+    @property
+    def suggested(self) -> int:
+        """How many trials of the search there are, baselines among them."""
+        return len(self.trials) - len(self.repetitions) - self.branches
 
     @property
     def searched(self) -> list[TrialState]:
@@ -229,6 +239,7 @@ def _apply_trial(state: SweepState, line: Mapping[str, Any]) -> None:
     trial.repeats, trial.repetition = line.get("repeats"), line.get("repetition", 0)
     if (known_branch := line.get("branch")) is not None:
         trial.branch = branch = Branch(**known_branch)
+        state.branches += 1
         parent = state.trials.get(branch.parent)  # None where only this trial's lines are read
         change = {"training_iteration": branch.number, "parent": branch.parent, "parent_iteration": branch.number}
         before = trial.config if parent is None else parent.config_at(branch.number + 1)

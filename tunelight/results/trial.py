@@ -18,7 +18,7 @@ from tunelight import stores
 from tunelight.checkpoints import files as checkpoints
 from tunelight.compat.lightning import prefer
 from tunelight.errors import CheckpointError, ImportPathError, TrainFunctionError
-from tunelight.record import Standing, SweepState, Training, TrialState, repeated, repeats_of, to_repeat
+from tunelight.record import Standing, SweepState, TrialState, cut_off, repeated, repeats_of, to_repeat
 from tunelight.settings import load_object, paired
 from tunelight.settings.checks import holder_of
 from tunelight.space.plain import references
@@ -443,7 +443,7 @@ def missing(state: SweepState) -> str:
     if state.ended is None or repeats_of(state) is None:
         return ""
     left = to_repeat(state)
-    cut = sum(Training.of(trial).live for trial in state.repetitions.values())
+    cut = sum(map(cut_off, state.repetitions.values()))
     if not left and not cut:
         return ""
     parts = [f"{counted(len(left), 'repetition')} not begun"] if left else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
@@ -16,6 +16,19 @@ from tunelight.schedulers.base import GangScheduler, tell
 _PAUSABLE: Final = f"{RESULT_KEY}/pausable"
 
 
+class Queue(Protocol):
+    """What is asked of a sweep's queue of trials."""
+
+    held: bool
+    """Whether the sweep was told to end: no trial begins or goes on any more."""
+
+    def ends_at(self, trial_id: str) -> float | None:
+        """Return the report at which a trial is stopped that competes with no other; None for trials that do."""
+
+    def has_room(self) -> bool:
+        """Tell whether another trial may run."""
+
+
 class SweepScheduler:
     """Passes everything on to a scheduler, but for repetitions and branches, and while the sweep ends.
 
@@ -24,9 +37,7 @@ class SweepScheduler:
 
     Args:
         scheduler: the sweep's own; further attributes are its own.
-        ends_at: returns the report at which such a trial is stopped (infinite: it ends by itself), and None for other
-            trials (None: there are no such trials).
-        has_room: whether another trial may run.
+        queue: the sweep's trials.
         note: called with a text on a trial, and its id.
 
     Runs on: driver.
@@ -35,20 +46,15 @@ class SweepScheduler:
     def __init__(
         self,
         scheduler: GangScheduler,
-        *,
-        ends_at: Callable[[str], float | None] | None = None,
-        has_room: Callable[[], bool] = lambda: True,
+        queue: Queue,
         note: Callable[[str, str], object] = lambda *_: None,
     ) -> None:
-        self._note = note
+        self._queue, self._note = queue, note
         self._trains_on: set[str] = set()
         """Trials that the scheduler was to pause, and that write no checkpoints."""
         self.scheduler = scheduler
-        self.ending = False
-        """Whether all trials were told to leave their workers: no trial begins or goes on any more."""
         self.controller: Any = None
         """Tune's controller, once a trial was added."""
-        self._ends_at, self._has_room = ends_at, has_room
         self._exempt: dict[str, Any] = {}
         """Trials of which the scheduler does not learn, by their ids."""
         self._told: set[str] = set()
@@ -59,19 +65,15 @@ class SweepScheduler:
             raise AttributeError(name)
         return getattr(self.scheduler, name)
 
-    def _call(self, name: str, *given: Any) -> Any:
-        """Call a method of the scheduler."""
-        return getattr(self.scheduler, name)(*given)
-
     def _end(self, trial: Any) -> float | None:
         """Return the report at which a repetition is stopped; None for other trials."""
-        end = None if self._ends_at is None else self._ends_at(trial.trial_id)
+        end = self._queue.ends_at(trial.trial_id)
         return math.inf if end is None and trial.trial_id in self._exempt else end
 
     def _pass_on(self, name: str, tune_controller: Any, trial: Any, *more: Any) -> None:
         """Call a method of the scheduler, but for a repetition."""
         if self._end(trial) is None:
-            self._call(name, tune_controller, trial, *more)
+            getattr(self.scheduler, name)(tune_controller, trial, *more)
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
         """Pass on a new trial."""
@@ -81,7 +83,7 @@ class SweepScheduler:
         if self._end(trial) is not None:
             self._exempt[trial.trial_id] = trial
         self._pass_on("on_trial_add", tune_controller, trial)
-        if self.ending and trial.status == Trial.PENDING:
+        if self._queue.held and trial.status == Trial.PENDING:
             park(tune_controller, trial)
 
     def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
@@ -103,7 +105,7 @@ class SweepScheduler:
         """Return the scheduler's decision; for a trial that it does not know, whether its end has come."""
         end = self._end(trial)
         if end is None:
-            decision = str(self._call("on_trial_result", tune_controller, trial, result))
+            decision = str(self.scheduler.on_trial_result(tune_controller, trial, result))
             if decision == TrialScheduler.PAUSE and not result.get(_PAUSABLE, True):
                 return self._go_on(tune_controller, trial)
         elif result.get(TRAINING_ITERATION, 0) >= end:
@@ -127,12 +129,12 @@ class SweepScheduler:
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
         """Return the scheduler's choice, else a repetition or a branch; none while the sweep ends."""
-        if self.ending:
+        if self._queue.held:
             return None
-        chosen = self._call("choose_trial_to_run", tune_controller)
+        chosen = self.scheduler.choose_trial_to_run(tune_controller)
         if chosen is None:
-            spared = self._exempt.values()
-            waiting = (trial for status in (Trial.PENDING, Trial.PAUSED) for trial in spared if trial.status == status)
+            exempt = self._exempt.values()
+            waiting = (trial for status in (Trial.PENDING, Trial.PAUSED) for trial in exempt if trial.status == status)
             chosen = next(waiting, None)
         resumes = chosen is not None and chosen.status == Trial.PAUSED and not self.scheduler.pauses
-        return None if resumes and not self._has_room() else chosen
+        return None if resumes and not self._queue.has_room() else chosen

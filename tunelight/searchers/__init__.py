@@ -1,26 +1,19 @@
-"""Ray Tune Searchers that suggest configurations, and the SearchAlgorithm of a sweep that asks them."""
+"""Ray Tune Searchers that suggest configurations."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from tunelight.searchers.random import GridSearcher, RandomSearcher, TrackingSearcher
-from tunelight.searchers.sweep import Repetitions, ResumedTrial, ResumeState, SweepSearch, created_at_least, teach
 
 if TYPE_CHECKING:
     from tunelight.searchers.optuna import OptunaSearcher
 
 __all__ = [
-    "ResumedTrial",
     "TrackingSearcher",
     "GridSearcher",
     "OptunaSearcher",
     "RandomSearcher",
-    "Repetitions",
-    "ResumeState",
-    "SweepSearch",
-    "created_at_least",
-    "teach",
 ]
 
 

@@ -9,6 +9,7 @@ from tunelight.machine.signals import StopSignals, to_stderr
 
 if TYPE_CHECKING:
     from tunelight.record import RecordCallback
+    from tunelight.sweep.queue import SweepSearch
 
 
 class SweepControl:
@@ -19,11 +20,16 @@ class SweepControl:
         self.ends: str | None = None
         """Why the sweep is ended early, as the record will say; None: it is not."""
         self._record: RecordCallback | None = None
+        self._queue: SweepSearch | None = None
         self._show: Callable[[str], object] = to_stderr
 
-    def begin(self, record: RecordCallback, show: Callable[[str], object] | None) -> None:
-        """Take the record, and what shows a line (None: standard error)."""
-        self._record, self._show = record, show or to_stderr
+    def begin(self, record: RecordCallback, queue: SweepSearch, show: Callable[[str], object] | None) -> None:
+        """Take the record, the queue of trials, and what shows a line (None: standard error)."""
+        self._record, self._queue, self._show = record, queue, show or to_stderr
+
+    def complete(self) -> bool:
+        """Tell whether no trial is left to be made."""
+        return self._queue is None or self._queue.complete
 
     def say(self, text: str) -> None:
         """Show a line to the person who runs the sweep: above the live table, once there is one."""

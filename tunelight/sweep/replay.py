@@ -20,9 +20,9 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
-from tunelight.compat.ray import flattened, set_last_result, stub_trial
+from tunelight.compat.ray import set_last_result, stub_trial
 from tunelight.errors import SettingsError
-from tunelight.messages import RESULT_KEY, Adoption
+from tunelight.messages import RESULT_KEY
 from tunelight.record import (
     ERROR,
     FAILED,
@@ -32,14 +32,13 @@ from tunelight.record import (
     RUNNING,
     TERMINAL,
     SweepState,
-    Training,
-    TrialState,
     apply,
     to_json_types,
 )
 from tunelight.schedulers.base import GangScheduler
-from tunelight.searchers import ResumedTrial, ResumeState, TrackingSearcher, created_at_least, teach
+from tunelight.searchers import TrackingSearcher
 from tunelight.space import SearchSpace
+from tunelight.sweep.queue import ResumeState, created_at_least, result_of, teach
 
 if TYPE_CHECKING:
     from tunelight.settings import Settings
@@ -114,7 +113,7 @@ class _SchedulerReplay:
             if line["parent"] is None:
                 self._undone.add(trial_id)
         elif kind == "report":
-            self._report(self.trials[trial_id], _result(self._state, line))
+            self._report(self.trials[trial_id], result_of(self._state.trials[trial_id], line["time"]))
         elif kind == "state" and line["state"] != INTERRUPTED:
             self._change(self.trials[trial_id], before, line["state"])
 
@@ -145,19 +144,6 @@ class _SchedulerReplay:
                 self._scheduler.on_trial_complete(self, trial, trial.last_result)
 
 
-def _result(state: SweepState, line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recorded report as Tune passes it to schedulers and searchers: flat, with Tune's keys."""
-    trial = state.trials[line["trial"]]
-    own = {
-        "trial_id": trial.id,
-        "done": False,
-        "time_total_s": trial.elapsed(line["time"]),
-        **{key: line[key] for key in ("training_iteration", "epoch", "timestamp")},
-        RESULT_KEY: {"workers": line.get("workers"), "seconds": trial.trained},
-    }
-    return flattened({**line["metrics"], **own})
-
-
 def replay_searcher(
     lines: Sequence[Mapping[str, Any]],
     searcher: Searcher,
@@ -186,7 +172,7 @@ def replay_searcher(
             if line["kind"] == "trial":
                 teller.add(line)
             elif line["kind"] == "report":
-                teller.report(line, _result(state, line))
+                teller.report(line, result_of(state.trials[line["trial"]], line["time"]))
             elif ends.get(line.get("trial", "")) == number and line["trial"] not in again:
                 teller.end(line["trial"], line["state"])
         for trial in state.trials.values():  # the driver died between the scheduler's STOP and the trial's end
@@ -196,9 +182,6 @@ def replay_searcher(
         created=teller.created,
         known=frozenset(teller.known),
         points={trial: values for trial, values in teller.points.items() if trial in again},
-        last={trial: result for trial, result in teller.last.items() if trial in again},
-        repetitions=len(state.repetitions),
-        branches=sum(trial.branch is not None for trial in state.trials.values()),
     )
 
 
@@ -278,45 +261,8 @@ def start_from(
         baselines=len(past.baselines(space)),
         again=[trial.id for trial in again],
     )
-    resumed = [
-        ResumedTrial(
-            trial.id,
-            trial.config_at(trial.number + 1),
-            trial.number,
-            trial.id in paused,
-            trial.branch,
-            _adopted(past, trial),
-        )
-        for trial in sorted(again, key=lambda trial: trial.id not in paused)  # paused ones first: all are then known
-    ]
+    ids = sorted(
+        (trial.id for trial in again), key=lambda trial: trial not in paused
+    )  # these first: all are then known
     created = created_at_least(start.created, past.folder)
-    return replace(
-        start,
-        created=created,
-        lost=created - len(past.state.trials),
-        resumed=tuple(resumed),
-        past=() if settings.repeats is None else _trainings(past),
-    )
-
-
-def _adopted(past: SavedSweep, trial: TrialState) -> Adoption | None:
-    """Return what a trial has taken over last; a branch has the checkpoint with which it began."""
-    begun = trial.changes if trial.branch is None else trial.changes[1:]
-    made = [change for change in begun if change["training_iteration"] <= trial.number]  # else its report was lost
-    if not made:
-        return None
-    change, parent = made[-1], past.state.trials[made[-1]["parent"]]
-    return Adoption(change["training_iteration"], parent.id, parent.folder, change["parent_iteration"])
-
-
-def _trainings(past: SavedSweep) -> tuple[tuple[Training, dict[str, Any]], ...]:
-    """Return the recorded trainings with their configurations."""
-    found = []
-    for trial in past.state.trials.values():
-        if trial.branch is not None:
-            continue
-        training = Training.of(trial)
-        if trial.state not in TERMINAL and trial.decision == "STOP":  # the driver died before the trial's end
-            training.state = trial.due
-        found.append((training, trial.config))
-    return tuple(found)
+    return replace(start, created=created, again={trial: trial in paused for trial in ids})

@@ -41,10 +41,12 @@ from tunelight.record import (
     SWEEP_FILE,
     Lease,
     RecordCallback,
+    SweepState,
     create_sweep_folder,
     driver_of,
     leased,
     mirrored,
+    plan,
     record_number,
     write_sweep_file,
 )
@@ -69,8 +71,8 @@ if TYPE_CHECKING:
     from tunelight.gang.orders import Orders
     from tunelight.reporting import Steps
     from tunelight.schedulers.base import GangScheduler
-    from tunelight.searchers import Repetitions, ResumeState, SweepSearch
     from tunelight.settings.values import Folds
+    from tunelight.sweep.queue import ResumeState, SweepSearch
     from tunelight.trial.trial import TrialSpec
 
 
@@ -265,7 +267,8 @@ def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None, co
         space, settings, None if past is None else folder, on_change=control.change
     )
     from tunelight.schedulers.choose import judged_by
-    from tunelight.searchers import Repetitions, ResumeState, TrackingSearcher
+    from tunelight.searchers import TrackingSearcher
+    from tunelight.sweep.queue import ResumeState
 
     if isinstance(searcher, TrackingSearcher) and settings.warm_start:
         settings = replace(settings, warm_start=searcher.sweeps)
@@ -284,11 +287,9 @@ def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None, co
         baselines = past.untried(space, settings)
         sweep_file["baselines"] = past.with_new(sweep_file["baselines"])
         sweep_file["steered"] = past.still_steered(settings)
-    again = None
-    if settings.repeats is not None:
-        again = Repetitions(settings.repeats, **settings.judged_by, past=start.past)
+    state = SweepState() if past is None else past.state
     return PreparedSweep(
-        space, settings, at_first, code, scheduler, searcher, start, folder, sweep_file, baselines, again
+        space, settings, at_first, code, scheduler, searcher, start, state, folder, sweep_file, baselines
     )
 
 
@@ -301,31 +302,17 @@ def _tune(
     from tunelight.gang.orders import Orders
     from tunelight.gang.seat import sweep_seats
     from tunelight.schedulers.choose import judged_by
-    from tunelight.searchers import SweepSearch
     from tunelight.stores.tune import for_tune
     from tunelight.trial.callbacks import SettlingCallback
     from tunelight.trial.trainable import make_trainable
 
     if (warm := sys.modules.get("tunelight.extras.standalone.pool")) is not None:
         warm.pool.close()  # idle gangs of this process's own fits hold resources
-    space, settings, folder = sweep.space, sweep.settings, sweep.folder
-    scheduler, searcher = sweep.scheduler, sweep.searcher
-    search = SweepSearch(
-        searcher,
-        sweep.total,
-        sweep.baselines,
-        at_once(sweep.reservation, settings),
-        reservation=sweep.reservation.factory,
-        written=space.from_dotted if searcher is settings.searcher else dict,  # Ray's searchers suggest dotted keys
-        start=sweep.start,
-        repeats=sweep.repetitions,
-        admit=scheduler.admits,
-        longest=scheduler.longest,
-    )
+    settings, folder, scheduler = sweep.settings, sweep.folder, sweep.scheduler
     name = f"{default_name(settings)}-{secrets.token_hex(3)}"  # two sweeps may run at once
-    parts = _parts(sweep, search, control, watch, datasets, orders=Orders(name), steps=steps)
-    settling = SettlingCallback(search.is_finished, lambda: control.signals.received is not None)
-    with tune_environment(settings.verbose), parts as (wrapped, callbacks):
+    parts = _parts(sweep, control, watch, datasets, orders=Orders(name), steps=steps)
+    with tune_environment(settings.verbose), parts as (search, wrapped, callbacks):
+        settling = SettlingCallback(search.is_finished, lambda: control.signals.received is not None)
         try:
             tune.run(
                 make_trainable(_spec_of(sweep, datasets), name),
@@ -372,15 +359,14 @@ def _spec_of(sweep: PreparedSweep, datasets: DatasetHandle | None) -> TrialSpec:
 @contextlib.contextmanager
 def _parts(
     sweep: PreparedSweep,
-    search: SweepSearch,
     control: SweepControl,
     watch: GcsWatch,
     datasets: DatasetHandle | None,
     *,
     orders: Orders,
     steps: Steps | None = None,
-) -> Iterator[tuple[Any, list[Any]]]:
-    """Return the scheduler and the callbacks that Tune gets, the record's first, and close them at the end."""
+) -> Iterator[tuple[SweepSearch, Any, list[Any]]]:
+    """Return the queue, the scheduler and the callbacks that Tune gets, the record's first; close them at the end."""
     from tunelight.cluster.gcs_watch import GcsCallback
     from tunelight.gang.parcel import heavy
     from tunelight.reporting import ProgressCallback
@@ -389,9 +375,10 @@ def _parts(
     from tunelight.trial.callbacks import SilentCallback
 
     settings, folder = sweep.settings, sweep.folder
-    total = max(sweep.total, sweep.start.searched) + sweep.start.branches
+    total = max(sweep.total, sweep.state.suggested) + sweep.state.branches
     write_sweep_file(folder, sweep.sweep_file)  # also of a resumed sweep: num_samples may have changed
-    record = _record_of(sweep, search, control, orders, total)
+    record = _record_of(sweep, control, orders, total)
+    search = _queue_of(sweep, record)
     written: list[Any] = [record]
     with contextlib.suppress(ImportError):  # without TensorBoard, or the second storey
         from tunelight.extras.tensorboard import TensorBoardCallback
@@ -417,7 +404,7 @@ def _parts(
         shown=shown,
         answered=sweep.upload,
     )
-    control.begin(record, shown.say if settings.progress else None)
+    control.begin(record, search, shown.say if settings.progress else None)
     metrics = [metric for metric, _ in settings.objectives]
     first = FailFast(settings.failures.give_up_after, metrics, total, record, control)
     tracking = sweep.searcher if isinstance(sweep.searcher, TrackingSearcher) else None
@@ -432,7 +419,7 @@ def _parts(
         code: Any = sweep.code
         watched = [code.watched(folder, record.note)] if settings.script is not None else []
         callbacks = [*watched, *written, steering, shown, *output, first, *settings.callbacks, GcsCallback(watch)]
-        yield steering.scheduler, callbacks
+        yield search, steering.scheduler, callbacks
     finally:
         control.signals.graceful = False
         for one in (*written, shown, *output):
@@ -441,20 +428,35 @@ def _parts(
             tracking.close({trial.id: trial.state for trial in record.state.trials.values()})
 
 
-def _record_of(
-    sweep: PreparedSweep, search: SweepSearch, control: SweepControl, orders: Orders, total: int
-) -> RecordCallback:
+def _queue_of(sweep: PreparedSweep, record: RecordCallback) -> SweepSearch:
+    """Return the queue of the sweep's trials."""
+    from tunelight.sweep.queue import SweepSearch
+
+    space, settings, scheduler, searcher = sweep.space, sweep.settings, sweep.scheduler, sweep.searcher
+    return SweepSearch(
+        record,
+        searcher,
+        sweep.total,
+        sweep.baselines,
+        at_once(sweep.reservation, settings),
+        reservation=sweep.reservation.factory,
+        written=space.from_dotted if searcher is settings.searcher else dict,  # Ray's searchers suggest dotted keys
+        start=sweep.start,
+        repeats=settings.repeats,
+        admit=scheduler.admits,
+        longest=scheduler.longest,
+    )
+
+
+def _record_of(sweep: PreparedSweep, control: SweepControl, orders: Orders, total: int) -> RecordCallback:
     """Return the callback that writes the sweep's record; ``total``: how many trials there are to be."""
     from tunelight.trial.trial import trial_seed
 
     settings = sweep.settings
     return RecordCallback(
         sweep.folder,
-        again={trial.trial_id: trial.paused for trial in sweep.start.resumed},
-        seed_of=lambda trial_id: trial_seed(settings.seed or 0, search.root_of(trial_id)),
-        is_baseline=search.is_baseline,
-        repetition_of=search.repetition_of,
-        branch_of=search.branch_of,
+        again=sweep.start.again,
+        seed_of=functools.partial(trial_seed, settings.seed or 0),
         **settings.recorded,
         seed=settings.seed or 0,
         num_samples=total,
@@ -462,7 +464,7 @@ def _record_of(
         workers=sweep.reservation.workers,
         scheduler=sweep.scheduler,
         budget_s=settings.budget_s,
-        complete=lambda: search.complete,
+        complete=control.complete,
         ended_by=lambda: control.ends,
         announced=orders.starts,
         lease=sweep.lease,
@@ -484,12 +486,12 @@ class PreparedSweep:
     scheduler: GangScheduler
     searcher: Searcher
     start: ResumeState
+    state: SweepState
+    """What is recorded of its earlier runs."""
     folder: Path
     sweep_file: Mapping[str, Any]
     baselines: Sequence[Mapping[str, Any]]
     """Those not tried yet."""
-    repetitions: Repetitions | None
-    """What decides on repetitions, if there are to be any."""
     upload: Callable[[], None] = lambda: None
     """Brings the record to its store soon."""
     lease: Lease | None = None
@@ -504,8 +506,13 @@ class PreparedSweep:
     @property
     def to_do(self) -> bool:
         """Whether any trial is left to run."""
-        left = self.start.resumed or self.start.searched < self.total
-        return bool(left) or (self.repetitions is not None and self.repetitions.next() is not None)
+        return bool(self.start.again or self.state.suggested < self.total or self.to_repeat)
+
+    @property
+    def to_repeat(self) -> list[tuple[str, int]]:
+        """(trial, repetition) of each repetition that is left."""
+        repeats = self.settings.repeats
+        return [] if repeats is None else plan(list(self.state.trials.values()), repeats, self.state.mode)
 
 
 @contextlib.contextmanager

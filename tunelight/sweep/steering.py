@@ -31,11 +31,11 @@ from tunelight.record import (
 )
 from tunelight.schedulers.base import GangScheduler
 from tunelight.schedulers.wrapper import SweepScheduler
-from tunelight.searchers import SweepSearch
 from tunelight.settings import check_setting
 from tunelight.settings.checks import flatten, holder_of
 from tunelight.space import SearchSpace
 from tunelight.sweep.control import SweepControl
+from tunelight.sweep.queue import SweepSearch
 
 _LOOK_S: Final = 0.05
 """Seconds between two looks for commands."""
@@ -87,7 +87,7 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
         self._steered = dict(sweep_file.get("steered") or {})
         """By setting, [the value before, the value now]; and the configurations that were enqueued."""
         self._commands = CommandReader(record.folder, driver_of(record.folder))  # this process has taken the sweep
-        self.scheduler = SweepScheduler(scheduler, ends_at=search.ends_at, has_room=search.has_room, note=record.note)
+        self.scheduler = SweepScheduler(scheduler, search, record.note)
         """That of Tune's controller."""
         self._orders = orders
         self._answered = answered
@@ -119,7 +119,7 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
         """Let all trials leave; end the sweep once they have, or at the end of the time for it."""
         if self._ends_at is None:
             self._ends_at = self._looked + self._grace_s
-            self._search.held = self.scheduler.ending = True
+            self._search.held = True
         controller = self.scheduler.controller
         for trial in trials:
             if trial.status == PENDING and park(controller, trial):
@@ -200,7 +200,7 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
 
     def _branch(self, command: Command, trials: dict[str, Any]) -> str:
         known = self._record.state.trials
-        if self.scheduler.ending:
+        if self._search.held:
             raise SettingsError("The sweep is ending, and starts no trial. Resume it, and branch the trial then.")
         if command.trial not in known:
             raise SettingsError(unknown("There is no trial", str(command.trial), known))
@@ -227,7 +227,6 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
         root = parent.id if parent.branch is None else parent.branch.root
         trial = self._search.branch(config, Branch(parent.id, root, info.number))
         add_trial(self.scheduler.controller, trial)
-        self._record.record_new_trials(self.scheduler.controller.get_trials())
         how = f"with {', '.join(changed)}" if changed else "with nothing changed"
         return f"trial {trial.trial_id} begins with the state of trial {parent.id} after report {info.number}, {how}"
 

@@ -22,11 +22,12 @@ from tunelight.errors import StorageError
 from tunelight.extras.attach import send
 from tunelight.record import (
     OUTCOMES,
+    Branch,
     CommandReader,
     Owner,
     Record,
     RecordCallback,
-    Training,
+    TrialState,
     plan,
     read_record,
     standings,
@@ -238,14 +239,15 @@ def test_those_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
 THREE = Repeats(3, top=3)
 
 
-def trial(number: int, value: float | None, state: str = "FINISHED", reports: int = 9) -> Training:
-    return Training(f"{number:05d}", number, None, 0, state, reports, value)
+def trial(number: int, value: float | None, state: str = "FINISHED", reports: int = 9, **more: Any) -> TrialState:
+    history = [{"training_iteration": reports}]
+    return TrialState(f"{number:05d}", number, state=state, history=history, value=value, **more)
 
 
-def again(made: list[Training], first: int, value: float | None, state: str = "FINISHED") -> None:
+def again(made: list[TrialState], first: int, value: float | None, state: str = "FINISHED") -> None:
     """Add a repetition of a trial."""
     repetition = 1 + sum(one.repeats == f"{first:05d}" for one in made)
-    made.append(Training(f"{len(made):05d}", len(made), f"{first:05d}", repetition, state, 9, value))
+    made.append(trial(len(made), value, state, repeats=f"{first:05d}", repetition=repetition))
 
 
 @pytest.mark.parametrize(
@@ -255,10 +257,19 @@ def again(made: list[Training], first: int, value: float | None, state: str = "F
         ([trial(0, 0.3, reports=2), trial(1, 0.1, "STOPPED", 3), trial(2, 0.2, "STOPPED", 5)], [0, 2, 1]),
         ([trial(0, 0.1, "ERROR"), trial(1, None), trial(2, 0.1, "DIVERGED"), trial(3, 0.1, "INTERRUPTED")], []),
         ([trial(0, 0.1), trial(1, 0.1)], [0, 1]),
+        ([trial(0, 0.2), trial(1, 0.1, branch=Branch("00000", "00000", 3))], [0]),
+        ([trial(0, 0.2, "RUNNING", decision="STOP"), trial(1, 0.1, "RUNNING")], [0]),
     ],
-    ids=["by value", "ended by themselves, then most reports", "no others", "equals in order"],
+    ids=[
+        "by value",
+        "ended by themselves, then most reports",
+        "no others",
+        "equals in order",
+        "no branches",
+        "whose end is not recorded",
+    ],
 )
-def test_those_that_came_furthest_are_chosen_by_their_value(found: list[Training], ids: list[int]) -> None:
+def test_those_that_came_furthest_are_chosen_by_their_value(found: list[TrialState], ids: list[int]) -> None:
     assert [one.index for one in chosen(found, 3, "min")] == ids
 
 

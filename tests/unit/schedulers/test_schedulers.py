@@ -132,7 +132,10 @@ def test_its_answers_and_its_state_follow_from_the_reports_alone(name):
 
 
 def spared(scheduler: Any, end: float = math.inf) -> Any:
-    return SweepScheduler(adapted(scheduler), ends_at=lambda trial_id: end if trial_id.startswith("again") else None)
+    queue = SimpleNamespace(
+        ends_at=lambda trial_id: end if trial_id.startswith("again") else None, has_room=lambda: True, held=False
+    )
+    return SweepScheduler(adapted(scheduler), queue)
 
 
 def test_a_repetition_of_a_trial_that_was_stopped_is_stopped_at_the_same_report() -> None:

@@ -10,15 +10,13 @@ import numpy as np
 import optuna
 import pytest
 from optuna.trial import TrialState
-from ray.tune.experiment import Trial
 
 import tunelight as tl
-from tests.kit.recording import Sweep
+from tests.kit.recording import Sweep, Tune, queued
 from tunelight.compat.optuna import constraints_of
 from tunelight.errors import SettingsError
-from tunelight.messages import RESULT_KEY
 from tunelight.record import read_lines
-from tunelight.searchers import OptunaSearcher, SweepSearch
+from tunelight.searchers import OptunaSearcher
 from tunelight.searchers.optuna import KINDS
 from tunelight.space import SearchSpace
 from tunelight.space.kinds import kind_of
@@ -51,30 +49,6 @@ def report(number: int, loss: Any, **more: Any) -> dict[str, Any]:
 def counts(study: optuna.Study) -> dict[str, int]:
     states = [trial.state.name for trial in study.trials]
     return {name: states.count(name) for name in sorted(set(states))}
-
-
-class Unpruned:
-    """Trials of a sweep, told to its search as Tune does."""
-
-    def __init__(self, searcher: Any, num_samples: int = 10, **more: Any) -> None:
-        self.search = SweepSearch(searcher, num_samples, **more)
-        self.search._make = self._make  # type: ignore[method-assign]
-
-    def _make(self, trial_id: str, config: dict[str, Any]) -> Trial:
-        trial = Trial("x", stub=True, trial_id=trial_id, config=config)
-        trial.status = Trial.RUNNING
-        return trial
-
-    def begin(self) -> str:
-        trial = self.search.next_trial()
-        assert trial is not None
-        return str(trial.trial_id)
-
-    def go_on(self, trial_id: str, result: dict[str, Any]) -> None:
-        self.search.on_trial_result(trial_id, result)
-
-    def end(self, trial_id: str, result: dict[str, Any] | None, error: bool = False) -> None:
-        self.search.on_trial_complete(trial_id, result and {**result, "done": True}, error)
 
 
 # --- what is suggested ------------------------------------------------------------------------------------
@@ -214,25 +188,23 @@ def test_when_suggestions_keep_breaking_a_constraint_one_is_drawn_at_random(capl
 
 def test_ends_are_told_as_they_are(tmp_path):
     one = searcher()
-    sweep = Unpruned(one)
+    sweep = Tune(queued(one, 10))
     ids = [sweep.begin() for _ in range(9)]
-    last = {}
     for trial_id in ids:
-        last[trial_id] = report(1, 1.0)
-        sweep.go_on(trial_id, last[trial_id])
+        sweep.report(trial_id, 1, 1.0)
     finished, stopped, stopped_later, waited, failed, lost, diverged, oom, live = ids
-    best, worse = report(2, 0.25), report(3, 0.5)
-    for result in (best, report(2, 0.75), worse):  # one is made again: it counts once
-        sweep.go_on(finished, result)
-    sweep.end(finished, worse)
-    sweep.end(stopped, report(2, 0.75))  # the scheduler's STOP: not told as a report before
-    sweep.search.on_trial_complete(stopped_later, last[stopped_later])  # at another's report: not done
-    sweep.search._live[waited].status = Trial.PAUSED
-    sweep.end(waited, None)
+    for number, loss in ((2, 0.25), (2, 0.75), (3, 0.5)):  # one is made again: it counts once
+        sweep.report(finished, number, loss)
+    sweep.end(finished)
+    sweep.report(stopped, 2, 0.75, stop=True)  # not told as a report before
+    sweep.end(stopped)
+    sweep.end(stopped_later, by_itself=False)  # at another's report
+    sweep.trials[waited].status = "PAUSED"
+    sweep.end(waited)
     for trial_id, state in ((failed, "ERROR"), (diverged, "DIVERGED"), (oom, "OOM")):
-        error = {f"{RESULT_KEY}/error/state": state, f"{RESULT_KEY}/error/type_name": "E"}
-        sweep.end(trial_id, report(2, math.nan, **error))
-    sweep.end(lost, None, error=True)
+        sweep.report(trial_id, 2, math.nan, error=state)
+        sweep.end(trial_id)
+    sweep.end(lost, lost=True)
 
     told = {trial.user_attrs["trial"]: trial for trial in one.study.trials}
     assert (told[finished].state, told[finished].value) == (TrialState.COMPLETE, 0.25)
@@ -253,14 +225,15 @@ def test_ends_are_told_as_they_are(tmp_path):
 
 def test_baselines_are_trials_of_the_study_also_where_they_lie_outside_of_the_space():
     one = searcher("tpe", FLAT)
-    sweep = Unpruned(one, baselines=[{"x": 0.5, "y": 0.25}, {"x": 0.5, "y": 7.0}])
+    sweep = Tune(queued(one, 10, [{"x": 0.5, "y": 0.25}, {"x": 0.5, "y": 7.0}]))
     for _ in range(3):
         sweep.begin()
     first, second, third = one.study.trials
     assert first.params == {"x": 0.5, "y": 0.25}
     assert (second.params, second.user_attrs["y"]) == ({"x": 0.5}, 7.0)
     assert third.params.keys() == {"x", "y"}
-    sweep.end("00000", report(1, 0.5))
+    sweep.report("00000", 1, 0.5, stop=True)
+    sweep.end("00000")
     assert one.study.trials[0].state == TrialState.PRUNED
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray.tune.experiment import Trial
 from ray.tune.search import Searcher
 
+from tests.kit.recording import Tune, queued
 from tunelight.errors import SettingsError
-from tunelight.searchers import Repetitions, SweepSearch
 from tunelight.settings.values import Repeats
 
 
@@ -32,72 +30,69 @@ class Own(Searcher):
 
 
 def search(num_samples: int = 3, *, top: int = 2, **more: Any) -> Any:
-    made = SweepSearch(Own(), num_samples, repeats=Repetitions(Repeats(2, top=top), "loss", "min"), **more)
-    made.add_configurations(SimpleNamespace(spec={"run": "train"}))
-    return made
+    """Return a search, and what tells it of its trials."""
+    made = queued(Own(), num_samples, repeats=Repeats(2, top=top), **more)
+    return made, Tune(made)
 
 
-@pytest.fixture(autouse=True)
-def _trainable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tune asks Ray whether it knows the name of what is trained."""
-    monkeypatch.setattr("ray.tune.experiment.trial.validate_trainable", lambda _: None)
+def run(tune: Tune, loss: float, trial: str = "", *, stop: bool = False, error: str = "") -> str:
+    """Let a new trial, or one that has begun, report three times and end."""
+    trial = trial or tune.begin()
+    for number in (1, 2):
+        tune.report(trial, number, loss + 1 - number / 3)
+    tune.report(trial, 3, loss, stop=stop, error=error)
+    tune.end(trial)
+    return trial
 
 
-def end(made: Any, trial: Trial, loss: float, *, stopped: bool = False, state: str = "") -> None:
-    for number in (1, 2, 3):
-        result: dict[str, Any] = {"training_iteration": number, "timestamp": number, "loss": loss + 1 - number / 3}
-        if number < 3 or not stopped:
-            made.on_trial_result(trial.trial_id, result)
-    if state:
-        result |= {"_tunelight/error/state": state}
-    trial.status = Trial.RUNNING
-    made.on_trial_complete(trial.trial_id, {**result, "done": True}, error=bool(state))
+def repeats(made: Any, trial: str) -> tuple[str | None, int]:
+    known = made.book.state.trials[trial]
+    return known.repeats, known.repetition
 
 
 def test_the_searcher_does_not_learn_of_repetitions_which_come_beyond_num_samples_for_none_that_failed() -> None:
-    made = search(4)
-    first = [made.next_trial() for _ in range(4)]
-    end(made, first[0], 0.05, state="DIVERGED")
+    made, tune = search(4)
+    first = [tune.begin() for _ in range(4)]
+    run(tune, 0.05, first[0], error="DIVERGED")
     for trial, loss in zip(first[1:], (0.3, 0.1, 0.2), strict=True):
         assert made.next_trial() is None
-        end(made, trial, loss)
-    first[2].config["x"] = "changed"
-    again = [made.next_trial(), made.next_trial()]
+        run(tune, loss, trial)
+    tune.trials[first[2]].config["x"] = "changed"
+    again = [tune.begin(), tune.begin()]
     assert made.next_trial() is None
-    assert [trial.config for trial in again] == [{"x": 3.0}, {"x": 4.0}]
-    assert [made.repetition_of(trial.trial_id) for trial in again] == [("00002", 1), ("00003", 1)]
+    assert [tune.trials[trial].config for trial in again] == [{"x": 3.0}, {"x": 4.0}]
+    assert [repeats(made, trial) for trial in again] == [("00002", 1), ("00003", 1)]
     assert made.total_samples == 4
-    end(made, again[0], 0.2, state="ERROR")  # it is not replaced
-    end(made, again[1], 0.2)
+    run(tune, 0.2, again[0], error="ERROR")  # it is not replaced
+    run(tune, 0.2, again[1])
     assert made.is_finished()
     assert (made.searcher.asked, made.searcher.learned) == (4, ["00000", "00001", "00002", "00003"])
 
 
 @pytest.mark.parametrize(("stopped", "ends"), [(True, 3), (False, math.inf)])
 def test_repetitions_end_where_the_furthest_trials_did(stopped: bool, ends: float) -> None:
-    made = search(1, top=1)
-    trial = made.next_trial()
-    end(made, trial, 0.1, stopped=stopped)
-    again = made.next_trial()
-    assert made.ends_at(trial.trial_id) is None
-    assert made.ends_at(again.trial_id) == ends
+    made, tune = search(1, top=1)
+    trial = run(tune, 0.1, stop=stopped)
+    again = tune.begin()
+    assert made.ends_at(trial) is None
+    assert made.ends_at(again) == ends
 
 
 def test_more_trials_are_made_before_more_repetitions_and_none_that_the_scheduler_does_not_admit() -> None:
     open_ = [True]
-    made = search(2, admit=lambda: open_[0])
-    for trial, loss in [(made.next_trial(), 0.2), (made.next_trial(), 0.3)]:
-        end(made, trial, loss)
-    again = made.next_trial()
+    made, tune = search(2, admit=lambda: open_[0])
+    for trial, loss in [(tune.begin(), 0.2), (tune.begin(), 0.3)]:
+        run(tune, loss, trial)
+    again = tune.begin()
     with pytest.raises(SettingsError, match="2 or more"):
         made.extend(1)
     made.extend(3)
-    new = made.next_trial()
-    assert made.repetition_of(new.trial_id) is None
-    end(made, again, 0.2)
-    end(made, new, 0.1)
+    new = tune.begin()
+    assert repeats(made, new) == (None, 0)
+    run(tune, 0.2, again)
+    run(tune, 0.1, new)
     open_[0] = False
     assert made.next_trial() is None
     assert made.is_finished()
     open_[0] = True
-    assert made.repetition_of(made.next_trial().trial_id) == (new.trial_id, 1)
+    assert repeats(made, tune.begin()) == (new, 1)

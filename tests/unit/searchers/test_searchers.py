@@ -14,22 +14,22 @@ from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 
 import tunelight as tl
-from tests.kit.recording import Sweep
+from tests.kit.recording import Sweep, queued
 from tests.unit.searchers.test_optuna import FLAT, counts, report
 from tunelight.compat.optuna import constraints_of
 from tunelight.errors import SettingsError, StorageError
 from tunelight.extras.earlier import read_earlier
 from tunelight.record import read_sweep_file
 from tunelight.schedulers import GangPBT
-from tunelight.searchers import GridSearcher, OptunaSearcher, RandomSearcher, SweepSearch
+from tunelight.searchers import GridSearcher, OptunaSearcher, RandomSearcher
 from tunelight.searchers.choose import build_searcher, count_trials
 from tunelight.searchers.random import all_of
-from tunelight.searchers.sweep import SweepTrial
 from tunelight.settings import Settings
 from tunelight.space import SearchSpace
 from tunelight.space.plain import alike
 from tunelight.sweep.control import SweepControl
 from tunelight.sweep.past import SavedSweep
+from tunelight.sweep.queue import SweepTrial
 from tunelight.sweep.run import _prepare, claimed
 
 GIVEN: dict[str, Any] = {"metric": "loss", "seed": 1}
@@ -175,12 +175,12 @@ FINITE = SearchSpace({"lr": tl.choice([0.1, 0.2]), "depth": tl.lograndint(1, 4)}
 def test_none_of_finitely_many_configurations_is_trained_twice(searcher: str, num_samples: int) -> None:
     settings = Settings(**{**GIVEN, "searcher": searcher, "num_samples": num_samples})
     built: Any = build_searcher(FINITE, settings)
-    search = SweepSearch(built, count_trials(FINITE, settings), [{"lr": 0.2, "depth": 1}])
+    search = queued(built, count_trials(FINITE, settings), [{"lr": 0.2, "depth": 1}])
     tried = []
-    for number in range(num_samples):
-        if (config := search._suggest(f"{number:05d}")) is not None:
-            tried.append(tuple(config.values()))
-            built.on_trial_result(f"{number:05d}", report(1, config["lr"] * config["depth"]))
+    for _ in range(num_samples):
+        if (trial := search.next_trial()) is not None:
+            tried.append(tuple(trial.config.values()))
+            built.on_trial_result(trial.trial_id, report(1, trial.config["lr"] * trial.config["depth"]))
     assert len(set(tried)) == len(tried) == count_trials(FINITE, settings) == min(num_samples, 6)
     said = "".join(note for note in built.notes if "is trained once" in note)
     assert ("each of the space's 6 configurations" in said) is (num_samples >= 6)
@@ -219,9 +219,9 @@ def test_each_point_of_a_grid_has_its_trials_whatever_baselines_come_first(searc
     given = [{"lr": lr, "drop": 0.5} for lr in baselines]
     settings = Settings(**{**GIVEN, "searcher": searcher, "num_samples": 1, "baselines": given})
     assert count_trials(space, settings) == count
-    search = SweepSearch(build_searcher(space, settings), count, given)
-    suggested: Any = [search._suggest(f"{number:05d}") for number in range(count)]
-    assert [config["lr"] for config in suggested] == first
+    search = queued(build_searcher(space, settings), count, given)
+    suggested: Any = [search.next_trial() for _ in range(count)]
+    assert [trial.config["lr"] for trial in suggested] == first
 
 
 def walked(grid: GridSearcher) -> list[Any]:
@@ -335,8 +335,11 @@ def test_a_sweep_may_be_resumed_under_another_searcher_but_not_with_other_metric
 
 
 def test_a_trial_that_is_over_keeps_no_object_of_ray_s_and_no_statistics_and_still_says_that_it_is_done():
-    search = SweepSearch(RandomSearcher(FLAT, 1), 1)
-    search._live["00000"] = trial = SweepTrial("none", stub=True, trial_id="00000", placement_group_factory=None)
+    search = queued(RandomSearcher(FLAT, 1), 2)
+    search._make = lambda trial_id, config: SweepTrial(  # type: ignore[method-assign]
+        "none", stub=True, trial_id=trial_id, config=config, placement_group_factory=None
+    )
+    trial: Any = search.next_trial()
     for number in (1, 2):
         trial.update_last_result({"loss": 1 / number, "training_iteration": number, "done": number == 2})
     trial._default_result_or_future = ray.ObjectRef.nil()
@@ -345,7 +348,7 @@ def test_a_trial_that_is_over_keeps_no_object_of_ray_s_and_no_statistics_and_sti
     assert trial.last_result["loss"] == 0.5
     assert trial.metric_analysis == {}
     # One that went on and had nothing left: Tune marks it in the result that stands for a report.
-    search._live["00001"] = again = SweepTrial("none", stub=True, trial_id="00001", placement_group_factory=None)
+    again: Any = search.next_trial()
     again._default_result_or_future = {"training_iteration": 3}
     again.last_result.update(done=True)
     search.on_trial_complete("00001", result=dict(again.last_result))

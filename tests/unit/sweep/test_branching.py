@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.kit.recording import queued
 from tests.kit.recording import written_checkpoint as written
 from tests.unit.sweep.test_replay import Noting
 from tests.unit.sweep.test_steering import Driver
@@ -16,20 +16,19 @@ from tunelight.checkpoints import files as checkpoints
 from tunelight.compat.ray import passed_to_head, stub_trial
 from tunelight.record import Branch, read_lines, read_record
 from tunelight.schedulers import ASHA
-from tunelight.searchers import RandomSearcher, ResumedTrial, SweepSearch
-from tunelight.searchers.sweep import ResumeState
+from tunelight.searchers import RandomSearcher
+from tunelight.sweep.queue import ResumeState
 from tunelight.sweep.replay import replay_scheduler, replay_searcher
 
-
-def _made(driver: Driver, _: str, config: dict[str, Any]) -> Any:
-    """Return a trial as the search makes it."""
-    trial = driver.sweep.add(**config)
-    trial.run_metadata, trial.storage, trial.init_local_path = SimpleNamespace(), SimpleNamespace(), lambda: None
-    return trial
-
-
-added: list[str] = []
+added: list[Any] = []
 """The trials that Tune's controller was given."""
+
+
+def _made(trial_id: str, config: dict[str, Any]) -> Any:
+    """Return a trial as the search makes it, with a storage, by which its heads are told."""
+    trial = stub_trial(trial_id, config)
+    trial.storage = SimpleNamespace()
+    return trial
 
 
 @pytest.fixture
@@ -37,9 +36,8 @@ def driver(tmp_path: Path) -> Driver:
     driver = Driver(tmp_path)
     driver.sweep.report(driver.first, 1, 0.5)
     driver.search._created = 2
-    driver.search._make = partial(_made, driver)  # type: ignore[method-assign]
-    driver.scheduler.controller.add_trial = lambda trial: added.append(trial.trial_id)
-    driver.sweep.callback._branch_of = driver.search.branch_of
+    driver.search._make = _made  # type: ignore[method-assign]
+    driver.scheduler.controller.add_trial = added.append
     added.clear()
     return driver
 
@@ -53,13 +51,13 @@ def test_a_branch_begins_with_a_copy_of_its_parents_newest_checkpoint(driver: Dr
     )
     (copy,) = checkpoints.find(tmp_path / "trial_00002")
     assert (copy.number, copy.value, Path(copy.path).read_text()) == (1, None, "weights of 1, 0")
-    assert added == ["00002"]
-    trial = driver.sweep.trials[-1]
+    (trial,) = added
+    assert trial.trial_id == "00002"
     assert trial.config == {"model": {"lr": 0.5}}
     state = read_record(tmp_path).trials["00002"]
     assert (state.branch, state.number) == (Branch("00000", "00000", 1), 1)
     assert passed_to_head(trial.storage)["heard"] == 1
-    assert driver.search.root_of(trial.trial_id) == "00000"  # the seed is its parent's
+    assert (passed_to_head(trial.storage)["root"], state.seed) == ("00000", 7)  # the seed is its parent's
     assert driver.sweep.state.sweep["num_samples"] == 5  # it is one more
     driver.told("set", num_samples=9)
     assert driver.file["num_samples"] == 9  # and not of the search
@@ -100,8 +98,7 @@ def test_the_searcher_does_not_learn_of_a_branch_which_is_none_of_num_samples_an
     tmp_path: Path,
 ) -> None:
     searcher = Noting()
-    search = SweepSearch(searcher, 1, longest=9)
-    search._make = stub_trial  # type: ignore[method-assign]
+    search = queued(searcher, 1, longest=9)
     search.next_trial()
     assert search.all_made
     branch: Any = search.branch({"lr": 0.2}, Branch("00000", "00000", 3))
@@ -119,8 +116,7 @@ def test_the_searcher_does_not_learn_of_a_branch_which_is_none_of_num_samples_an
 @pytest.fixture
 def lineage(driver: Driver) -> Any:
     """Return a branch of trial 00000 at its first report, which has begun."""
-    driver.sweep.callback._branch_of = lambda trial: Branch("00000", "00000", 1) if trial == "00002" else None
-    trial = driver.sweep.add(model={"lr": 0.3})
+    trial = driver.sweep.add({"branch": Branch("00000", "00000", 1)}, model={"lr": 0.3})
     driver.sweep.start(trial)
     return trial
 
@@ -139,10 +135,12 @@ def test_the_record_has_its_lineage_and_counts_its_reports_on_and_a_resumed_swee
     replay_scheduler(read_lines(tmp_path), asha)
     assert [set(rung.filed) for rung in asha._brackets[0]][:2] == [{"00000"}, set()]
     start = replay_searcher(read_lines(tmp_path), searcher, driver.space, foreign=False, again=["00002"])
-    assert (start.created, start.branches, start.searched) == (3, 1, 2)
-    past = ResumedTrial("00002", {"lr": 0.3}, 2, branch=Branch("00000", "00000", 1))
-    search = SweepSearch(searcher, 4, start=ResumeState(created=3, branches=1, resumed=(past,)))
+    assert start.created == 3
+    search = queued(searcher, 4, book=driver.sweep.callback, start=ResumeState(created=3, again={"00002": False}))
+    resumed: Any = search.next_trial()
+    assert (resumed.config, resumed.last_result["training_iteration"]) == ({"model": {"lr": 0.3}}, 2)
     assert search.total_samples == 5
+    assert search.book.state.suggested == 2
     assert search.ends_at("00002") is not None
 
 

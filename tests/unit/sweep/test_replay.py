@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,21 +19,15 @@ from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 
 import tunelight as tl
-from tests.kit.recording import Sweep, written_checkpoint
-from tunelight.compat.ray import flattened
+from tests.kit.recording import Sweep, Tune, queued, written_checkpoint
+from tunelight.compat.ray import stub_trial
 from tunelight.messages import RESULT_KEY
 from tunelight.record import RecordCallback, read_lines, read_record, repair
 from tunelight.schedulers import ASHA
 from tunelight.schedulers.base import GangScheduler, adapted
-from tunelight.searchers import (
-    RandomSearcher,
-    ResumedTrial,
-    ResumeState,
-    SweepSearch,
-    TrackingSearcher,
-    created_at_least,
-)
+from tunelight.searchers import RandomSearcher, TrackingSearcher
 from tunelight.space import SearchSpace
+from tunelight.sweep.queue import ResumeState, created_at_least
 from tunelight.sweep.replay import replay_scheduler, replay_searcher
 
 LR = SearchSpace({"lr": tl.uniform(0, 1)})
@@ -133,9 +126,7 @@ def test_numbers_of_trials_whose_lines_were_lost_are_not_given_again(tmp_path):
     written_checkpoint(tmp_path / "trial_00002", 1)  # from which another trial of its number would go on
     assert created_at_least(1, tmp_path) == 3
     recorder = RecordCallback(tmp_path, metric="loss", mode="min")
-    recorder.record_new_trials(
-        [SimpleNamespace(trial_id="00003", config={"lr": 0.5}, path=str(tmp_path / "trial_00003"))]
-    )
+    recorder.add(stub_trial("00003", {"lr": 0.5}))
     recorder.close()
     assert [trial.index for trial in read_record(tmp_path).trials.values()] == [0, 3]
 
@@ -185,24 +176,26 @@ def test_another_optuna_is_told_whole_trials_now_and_those_that_go_on_when_they_
     again = optuna(seed=4)
     start = replay_searcher(read_lines(tmp_path), again, LR, foreign=True, again=["00003"])
     assert [trial.params for trial in again._ot_study.trials if trial.values] == configs[:3]
-    search = SweepSearch(again, 5, written=LR.written, start=start)
-    search.on_trial_complete("00003", {"loss": 0.5})
+    book = RecordCallback(tmp_path, again={"00003": False}, metric="loss", mode="min")
+    tune = Tune(queued(again, 5, book=book, written=LR.written, start=replace(start, again={"00003": False})))
+    tune.report(tune.begin(), 1, 0.5)
+    tune.end("00003")
     assert [trial.value for trial in again._ot_study.trials][-1] == 0.5
 
 
-def made_search(num_samples: int, searcher: Searcher | None = None, **more: Any) -> SweepSearch:
-    """Return a search whose trials have no trainable."""
-    search = SweepSearch(searcher or RandomSearcher(LR, 1), num_samples, **more)
-    search._make = lambda trial_id, config: Trial("x", stub=True, trial_id=trial_id, config=config)  # type: ignore[method-assign]
-    return search
+def cut_off(folder: Path, *paused: str) -> RecordCallback:
+    """Record a sweep of two trials that was cut off, and take it up."""
+    sweep = Sweep(folder)
+    for lr in (0.5, 0.25):
+        sweep.run(lr + 0.2, lr=lr)
+    sweep.end()
+    sweep.callback.record.close()
+    return RecordCallback(folder, again={one: one in paused for one in ("00000", "00001")}, metric="loss", mode="min")
 
 
 def test_trials_that_go_on_come_first_paused_as_they_were_and_new_ones_after(tmp_path):
-    again = (
-        ResumedTrial("00000", {"lr": 0.5}, 1, paused=True),
-        ResumedTrial("00001", {"lr": 0.25}, 1),
-    )
-    search = made_search(3, start=ResumeState(created=2, resumed=again))
+    start = ResumeState(created=2, again={"00000": True, "00001": False})
+    search = queued(RandomSearcher(LR, 1), 3, book=cut_off(tmp_path, "00000"), start=start)
     assert not search.is_finished()
     found: list[Any] = [search.next_trial() for _ in range(4)]
     assert [(trial.trial_id, trial.status) for trial in found[:3]] == [
@@ -214,7 +207,7 @@ def test_trials_that_go_on_come_first_paused_as_they_were_and_new_ones_after(tmp
 
 
 def test_paused_trials_leave_room_for_others_and_a_search_says_when_none_is_to_come(tmp_path):
-    search = made_search(2, max_concurrent=1)
+    search = queued(RandomSearcher(LR, 1), 2, max_concurrent=1)
     first: Any = search.next_trial()
     assert search.next_trial() is None
     first.status = Trial.PAUSED
@@ -222,8 +215,8 @@ def test_paused_trials_leave_room_for_others_and_a_search_says_when_none_is_to_c
     assert search.next_trial() is None
     assert not search.is_finished()
     admitted = [True]
-    start = ResumeState(created=1, resumed=(ResumedTrial("00000", {"lr": 0.5}, 1),))
-    search = made_search(2, start=start, admit=lambda: admitted[0])
+    start = ResumeState(created=2, again={"00000": False})
+    search = queued(RandomSearcher(LR, 1), 3, book=cut_off(tmp_path), start=start, admit=lambda: admitted[0])
     said = []
     for _ in range(3):
         said.append(search.all_made)
@@ -263,13 +256,13 @@ def test_resumed_trials_with_nothing_left_or_that_end_while_they_are_paused_end_
     sweep.pause(sweep.trials[1])
     sweep.callback.record.close()
     start = replay_searcher(read_lines(tmp_path), searcher, LR, foreign=False, again=ids)
-    again = tuple(ResumedTrial(one, {"lr": 0.5}, 3, paused=one == "00001") for one in ids)
-    search = made_search(2, searcher, start=replace(start, resumed=again))
-    trial, paused = search.next_trial(), search.next_trial()
-    assert trial is not None
-    assert paused is not None
-    trial.status = Trial.RUNNING
-    trial.last_result.update(done=True)  # as Tune does where the head has no further report
-    search.on_trial_complete("00000", flattened(trial.last_result))
-    search.on_trial_complete("00001")  # Tune has no result for it
+    again = {"00000": False, "00001": True}
+    book = RecordCallback(tmp_path, again=again, metric="loss", mode="min")
+    tune = Tune(queued(searcher, 2, book=book, start=replace(start, again=again)))
+    tune.begin()
+    paused = tune.search.next_trial()
+    tune.trials["00001"] = paused
+    tune.end("00000")  # as Tune does where the head has no further report
+    tune.end("00001")  # Tune has no result for it
     assert searcher.ends == [("00000", "FINISHED", 0.5), ("00001", "STOPPED", 0.7)]
+    assert [trial.state for trial in book.state.trials.values()] == ["FINISHED", "STOPPED"]

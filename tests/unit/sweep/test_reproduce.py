@@ -120,11 +120,12 @@ def test_what_runs_is_that_trial_alone_with_its_seed_from_its_beginning(tmp_path
     with pytest.raises(StoppedBeforeRayError):
         reproduce(first, "best", progress=False)
     (made,) = seen
-    (trial,) = made.start.resumed
-    assert (trial.trial_id, trial.config, trial.number, trial.paused) == ("00000", {"lr": 1.0}, 0, False)
+    assert made.start.again == {"00000": False}
+    trial = made.state.trials["00000"]
+    assert (trial.config, trial.number) == ({"lr": 1.0}, 0)
     assert (made.start.created, made.settings.seed, made.settings.workers) == (1, 7, 2)
     assert (made.settings.num_samples, made.settings.searcher, made.settings.time_budget) == (1, "random", None)
-    assert trial_seed(made.settings.seed, trial.trial_id) == trial_seed(7, first.best.id)
+    assert trial_seed(made.settings.seed, trial.id) == trial_seed(7, first.best.id)
     assert not made.scheduler.admits()
     assert made.scheduler.initial_decision().until == 2
     stub: Any = SimpleNamespace(trial_id="0")

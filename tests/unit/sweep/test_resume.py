@@ -13,14 +13,14 @@ import pytest
 import ray
 
 import tunelight as tl
-from tests.kit.recording import Sweep, Writer
+from tests.kit.recording import Sweep, Writer, queued
 from tests.unit.sweep.test_reproduce import StoppedBeforeRayError, stop_before_ray
+from tunelight.compat.ray import stub_trial
 from tunelight.errors import ImportPathError, SettingsError, SpaceError, StorageError
 from tunelight.extras.reproduce import reproduce
 from tunelight.gang.orders import Orders
 from tunelight.record import Record, read_sweep_file, write_sweep_file
 from tunelight.resources import reserve
-from tunelight.searchers import Repetitions, SweepSearch
 from tunelight.settings import Settings
 from tunelight.settings.values import Repeats
 from tunelight.space import SearchSpace
@@ -159,7 +159,7 @@ def test_a_driver_that_died_between_the_last_stop_and_its_end_left_nothing_to_do
     given = Settings(
         train=train, metric="loss", num_samples=1, name="s", storage=tmp_path, resume=True, seed=1, repeats=Repeats(2)
     )
-    assert reopened(given).repetitions.next() == ("00000", 1)
+    assert reopened(given).to_repeat[0] == ("00000", 1)
     results = run(tmp_path, num_samples=1)
     assert [trial.state for trial in results.trials] == ["STOPPED"]
 
@@ -200,17 +200,14 @@ class Driver:
         with contextlib.ExitStack() as stack:
             past = stack.enter_context(open_saved_sweep(given)) if given.resume else None
             sweep = stack.enter_context(claimed(sweeps._prepare(space, given, past, control), past))
-            search: Any = SweepSearch(sweep.searcher, sweep.total, sweep.baselines, start=sweep.start)
-            search._make = lambda trial_id, config: SimpleNamespace(
-                trial_id=trial_id, config=config, path=None, status="PENDING", run_metadata=SimpleNamespace()
-            )  # Tune's own needs a trainable
-            with sweeps._parts(sweep, search, control, None, None, orders=Orders("sweep")) as (_, (record, *_)):  # type: ignore[arg-type]
+            with sweeps._parts(sweep, control, None, None, orders=Orders("sweep")) as (search, *_):  # type: ignore[arg-type]
+                search._max_concurrent = None
+                search._make = stub_trial  # Tune's own needs a trainable  # type: ignore[method-assign]
                 made: list[Any] = []
-                for _ in sweep.start.resumed:
+                for _ in sweep.start.again:
                     search.next_trial()
                 while (trials is None or len(made) < trials) and (trial := search.next_trial()) is not None:
                     made.append(trial)
-                record.on_step_begin(1, made)
         return [trial.config["x"] for trial in made]
 
 
@@ -263,12 +260,10 @@ def recorded(storage: Path, *, repetitions: int, cut: bool = False, **told: Any)
         train=train, metric="loss", num_samples=2, name="s", storage=storage, seed=1, searcher="tpe", **told
     )
     (storage / "s").mkdir(parents=True)
-    marks: dict[str, tuple[str, int]] = {}
-    sweep = Sweep(storage / "s", repetition_of=marks.get, **settings.recorded)
+    sweep = Sweep(storage / "s", **settings.recorded)
     for number in range(2 + repetitions):
-        if number >= 2:
-            marks[f"{number:05d}"] = (f"{number % 2:05d}", number // 2)
-        trial = sweep.run(0.1 + 0.01 * number, x=0.25 * (1 + number % 2))
+        kind = {"repeats": f"{number % 2:05d}", "repetition": number // 2} if number >= 2 else None
+        trial = sweep.run(0.1 + 0.01 * number, kind=kind, x=0.25 * (1 + number % 2))
         if not (cut and number == 1 + repetitions):
             sweep.end_by_itself(trial)
     sweep.callback.record.close()
@@ -287,8 +282,8 @@ def test_a_repetition_that_was_cut_off_stays_so_where_none_are_wanted_and_repeat
 ) -> None:
     settings = recorded(tmp_path, repetitions=2, cut=True, repeats=3)
     sweep = reopened(replace(settings, repeats=None, num_samples=3))
-    assert sweep.start.resumed == ()
-    assert sweep.start.searched == 2
+    assert sweep.start.again == {}
+    assert sweep.state.suggested == 2
     with open_saved_sweep(settings) as past:
         assert past is not None
         again = replace(settings, baselines=[{"x": 0.25}, {"x": 0.25}], num_samples=3)
@@ -309,12 +304,10 @@ def test_a_resumed_sweep_knows_what_is_left(
     tmp_path: Path, made: int, cut: bool, to_do: bool, following: tuple[str, int] | None
 ) -> None:
     sweep = reopened(recorded(tmp_path, repetitions=made, cut=cut, repeats=3))
-    assert (sweep.start.created, sweep.start.searched) == (2 + made, 2)
+    assert (sweep.start.created, sweep.state.suggested) == (2 + made, 2)
     assert sweep.to_do == to_do
-    assert [trial.trial_id for trial in sweep.start.resumed] == ([f"{1 + made:05d}"] if cut else [])
-    repetitions = sweep.repetitions
-    assert isinstance(repetitions, Repetitions)
-    assert repetitions.next() == following
+    assert list(sweep.start.again) == ([f"{1 + made:05d}"] if cut else [])
+    assert next(iter(sweep.to_repeat), None) == following
     assert len(sweep.searcher.study.trials) == 2
     assert not ray.is_initialized()
 
@@ -322,7 +315,7 @@ def test_a_resumed_sweep_knows_what_is_left(
 def test_a_resumed_sweep_that_had_no_repeats_gets_them_and_the_number_of_folds_cannot_change(tmp_path: Path) -> None:
     plain = recorded(tmp_path / "plain", repetitions=0)
     assert not reopened(plain).to_do
-    assert reopened(replace(plain, repeats=Repeats(2))).repetitions.next() == ("00000", 1)
+    assert reopened(replace(plain, repeats=Repeats(2))).to_repeat[0] == ("00000", 1)
     folded = recorded(tmp_path / "folded", repetitions=0, repeats=tl.Folds(3))
     assert reopened(folded).to_do
     with pytest.raises(SettingsError, match="the number of folds was 3 and is 5"):
@@ -342,8 +335,10 @@ def test_a_repetition_is_reproduced_on_its_fold_for_as_long_as_it_trained_and_no
     with pytest.raises(StoppedBeforeRayError):
         reproduce(written.load(), 1, progress=False)
     (made,) = seen
-    assert [trial.trial_id for trial in made.start.resumed] == ["00001"]
-    assert made.repetitions.of("00001") == ("00000", 2)
-    assert made.repetitions.ends_at("00001") is None  # the scheduler of the reproduction stops it
-    assert made.repetitions.next() is None
+    assert list(made.start.again) == ["00001"]
+    known = made.state.trials["00001"]
+    assert (known.repeats, known.repetition) == ("00000", 2)
+    search = queued(None, 1, book=SimpleNamespace(state=made.state), repeats=made.settings.repeats)
+    assert search.ends_at("00001") is None  # the scheduler of the reproduction stops it
+    assert made.to_repeat == []
     assert made.settings.folds == 3

@@ -23,10 +23,11 @@ from tunelight.record import leased, read_sweep_file
 from tunelight.record.lease import COMMANDS_FILE
 from tunelight.schedulers import GangScheduler
 from tunelight.schedulers.base import adapted
-from tunelight.searchers import RandomSearcher, SweepSearch
+from tunelight.searchers import RandomSearcher
 from tunelight.settings import Settings
 from tunelight.sweep.control import SweepControl
 from tunelight.sweep.past import SavedSweep
+from tunelight.sweep.queue import SweepSearch
 from tunelight.sweep.steering import Steering
 
 
@@ -37,14 +38,14 @@ class Driver:
         self.control = SweepControl()
         self.sweep = Sweep(folder, num_samples=4, ended_by=lambda: self.control.ends)
         self.space = tl.SearchSpace(more.pop("space", {"model": {"lr": tl.uniform(0, 1), "width": 64}}))
-        self.search = SweepSearch(RandomSearcher(self.space, seed=1), 4)
+        self.search = SweepSearch(self.sweep.callback, RandomSearcher(self.space, seed=1), 4)
         self.shown, self.now = mock.Mock(), 100.0
         self.steering = Steering(
             self.sweep.callback, self.search, adapted(scheduler or FIFOScheduler()), self.space, self.control,
             orders=Orders("gang", lambda _: {}, dict, lambda: self.now), sweep_file={"num_samples": 4, **more},
             shown=self.shown, clock=lambda: self.now,
         )  # fmt: skip
-        self.control.begin(self.sweep.callback, None)
+        self.control.begin(self.sweep.callback, self.search, None)
         self.scheduler = self.steering.scheduler
         self.ended: list[Any] = []
         self.scheduler.controller = SimpleNamespace(
