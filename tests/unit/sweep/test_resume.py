@@ -202,7 +202,7 @@ class Driver:
             sweep = stack.enter_context(claimed(sweeps._prepare(space, given, past, control), past))
             with sweeps._parts(sweep, control, None, None, orders=Orders("sweep")) as (search, *_):  # type: ignore[arg-type]
                 search._max_concurrent = None
-                search._make = stub_trial  # Tune's own needs a trainable  # type: ignore[method-assign]
+                search._make = stub_trial  # type: ignore[method-assign]
                 made: list[Any] = []
                 for _ in sweep.start.again:
                     search.next_trial()
