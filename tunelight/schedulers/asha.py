@@ -154,12 +154,6 @@ class ASHA(GangScheduler):
         super().on_trial_end(trial)
         self._bound_of.pop(trial.trial_id, None)
 
-    def debug_string(self) -> str:
-        """Return one line for each bracket: its rungs with their number of trials and the value to beat."""
-        brackets = (described(rungs, self.reduction_factor, self._mode, closed=True) for rungs in self._brackets)
-        shown = "".join(f"\nBracket {number}: {rungs}" for number, rungs in enumerate(brackets))
-        return f"Using ASHA: num_stopped={self.num_stopped}{shown}"
-
     # -- the rule -----------------------------------------------------------------------------------
 
     def _judge(self, trial_id: str, result: Mapping[str, Any]) -> str | None:
@@ -332,16 +326,6 @@ class Rung:
     def _best(self, eta: float, *, closed: bool) -> int:
         return max(top_count(len(self.filed), eta), 1 if closed else 0)
 
-    def described(self, eta: float, mode: str | None, *, closed: bool) -> str:
-        """Return how many trials are filed, and the value to beat, in words."""
-        if not self.filed:
-            return f"{self.milestone:g}: none yet"
-        n = min(self._best(eta, closed=closed), len(self.filed))
-        cutoff = float(self._order[n - 1][0]) if n else math.nan
-        shown = f", cutoff {-cutoff if mode == 'max' and math.isfinite(cutoff) else cutoff:.4g}" if n else ""
-        promoted = f", {len(self.promoted)} promoted" if self.promoted else ""
-        return f"{self.milestone:g}: {len(self.filed)} filed{promoted}{shown}"
-
 
 def ladder(first: float, eta: float, end: float) -> list[Rung]:
     """Return the rungs at ``first * eta ** k`` below ``end``."""
@@ -350,8 +334,3 @@ def ladder(first: float, eta: float, end: float) -> list[Rung]:
         rungs.append(Rung(first))
         first *= eta
     return rungs
-
-
-def described(rungs: list[Rung], eta: float, mode: str | None, *, closed: bool) -> str:
-    """Return rungs in words, for Tune's own table."""
-    return " | ".join(rung.described(eta, mode, closed=closed) for rung in rungs) or "no rung below max_t"

@@ -20,7 +20,7 @@ from ray.tune.schedulers import TrialScheduler
 from tunelight.compat.ray import end_cached_actors
 from tunelight.errors import known_arguments
 from tunelight.messages import RESULT_KEY, Continue, Resize, Stop
-from tunelight.schedulers.asha import described, ladder
+from tunelight.schedulers.asha import ladder
 from tunelight.schedulers.base import TRAINING_ITERATION, WORST, End, GangScheduler, SweepFacts, check_halving, tell
 from tunelight.schedulers.base import number as to_number
 from tunelight.schedulers.members import Ledger, Member, Members, Speed, State, TrialResources, sizes
@@ -217,10 +217,6 @@ class ElasticASHA(GangScheduler):
         for member in self._members.some_going() if self._growth.may_grow(self._resources) else ():
             self._adjust(tune_controller, member)
         return None
-
-    def debug_string(self) -> str:
-        """Return one line: the rungs with their number of trials, those promoted, and the value to beat."""
-        return f"Using ElasticASHA: {described(self._promotion.rungs, self._promotion.eta, self._mode, closed=False)}"
 
     # -- what becomes of one trial ------------------------------------------------------------------
 

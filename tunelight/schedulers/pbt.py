@@ -223,11 +223,6 @@ class GangPBT(GangScheduler):
                 return chosen
         return None
 
-    def debug_string(self) -> str:
-        """Return one line: the number of members, and of exploits."""
-        alive = sum(not member.ended for member in self._members.values())
-        return f"Using GangPBT: {alive} of {len(self._members)} members train, {self.num_exploits} exploits"
-
     # -- the rule -----------------------------------------------------------------------------------
 
     def _go_on(self, trial: Trial, member: _Member, until: int | None) -> str:

@@ -71,7 +71,7 @@ def test_a_last_report_that_came_with_the_end_is_filed_and_a_failure_is_not():
     failed = add(asha, "failed")
     asha.on_trial_complete(TUNE, failed, {"training_iteration": 1, "done": True})
     asha.on_trial_error(TUNE, failed)
-    assert "none yet" in asha.debug_string()
+    assert not asha._brackets[0][0].filed
     asha.on_trial_complete(TUNE, add(asha, "a"), {"training_iteration": 1, "loss": 0.1, "done": True})
     assert report(asha, add(asha, "b"), 1, 0.2) == STOP
 
@@ -138,17 +138,6 @@ def test_an_actor_that_is_missing_or_dead_never_raises_and_a_report_without_the_
     assert report(asha, trial, 1, 0.5) == CONTINUE
     assert report(asha, trial, 2, math.nan) == STOP
     assert report(asha, make_trial("never added"), 1, math.nan) == CONTINUE
-
-
-def test_debug_string_names_each_rung_and_its_cutoff():
-    asha = make_asha(mode="max", max_t=8)
-    for i, acc in enumerate((0.5, 0.9)):
-        report(asha, add(asha, str(i)), 1, acc)
-    assert asha.debug_string().splitlines() == [
-        "Using ASHA: num_stopped=0",
-        "Bracket 0: 1: 2 filed, cutoff 0.9 | 4: none yet",
-    ]
-    assert "no rung below max_t" in make_asha(max_t=1).debug_string()
 
 
 # --- why a trial was stopped or paused, in words ---------------------------------------------------------
