@@ -315,7 +315,7 @@ class GangWorker:
                     if ended.error is not None:
                         post(ended)  # first, so that peers end soon; ``leave`` waits for the clean-up
                 parted = self._clean_up(task, late)
-            if task.terminal is None:
+            if not task.job:
                 first = self._place is None or self._place.local_rank == 0  # of this node's, the last to need it
                 bring_home(start.trial_dir, began, over=first and ended.error is None)
             if ended.error is None:
@@ -468,8 +468,8 @@ def _trial_environment(task: Task, trial_dir: str) -> dict[str, str]:
 
     A job's Trainer was made on the driver, with its own folder.
     """
-    if task.job:
-        return {} if task.terminal is None else {"COLUMNS": str(task.terminal.columns)}
+    if task.terminal is not None:
+        return {"COLUMNS": str(task.terminal.columns)}
     quiet = {} if task.verbose else {"PL_TRAINER_ENABLE_MODEL_SUMMARY": "False"}
     return {"PL_TRAINER_DEFAULT_ROOT_DIR": trial_dir, **quiet}
 

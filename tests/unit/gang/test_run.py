@@ -16,6 +16,7 @@ from tunelight.errors import GangError, TrialError
 from tunelight.extras.standalone.driver import _listen
 from tunelight.gang import orders
 from tunelight.gang.orders import DRAINED, NODES_S, Orders, Started, make_leave_check
+from tunelight.gang.placement import Location
 from tunelight.gang.run import ResilientRun
 from tunelight.gang.spec import GangSpec
 from tunelight.messages import (
@@ -28,6 +29,7 @@ from tunelight.messages import (
     Output,
     Report,
     Saved,
+    Slow,
     Stop,
     Told,
     WorkerError,
@@ -59,6 +61,7 @@ class ScriptedGang:
         self.size, self.arrived = size, 0
         self.trials = self._serial = 0
         self.seats: list[int | None] = []
+        self.locations: list[Location] = []
         self.late: list[Event] = list(late)
         self.starts: list[Start] = []
         self.answers: list[Any] = []
@@ -124,17 +127,25 @@ class Sleeper(Clock):
         self.now += seconds
 
 
+class Run(ResilientRun):
+    """A run that keeps its notes."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.said: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+
 def play(
     gang: Any, policy: FailurePolicy | None = None, leave: Any = None, *, start: bool = True, **kwargs: Any
 ) -> tuple[ResilientRun, Sleeper, list[str]]:
-    said: list[str] = []
     clock = Sleeper()
-    run = ResilientRun(
-        TASK, START, policy or FailurePolicy(), say=said.append, sleep=clock.sleep, clock=clock, **kwargs
-    )  # fmt: skip
+    run = Run(TASK, START, policy or FailurePolicy(), sleep=clock.sleep, clock=clock, **kwargs)
     if start:
         run.start(gang, leave)
-    return run, clock, said
+    return run, clock, run.said
 
 
 def numbers(run: ResilientRun) -> list[int]:
@@ -148,7 +159,7 @@ def numbers(run: ResilientRun) -> list[int]:
 
 def test_a_restarted_rank_runs_unasked_to_where_it_was() -> None:
     gang: Any = ScriptedGang([report(1), report(2, saved=False), Ended(1, error=error())], [Ended(0)])
-    run = ResilientRun(TASK, replace(START, until=1), FailurePolicy(), say=lambda _: None)
+    run = ResilientRun(TASK, replace(START, until=1), FailurePolicy())
     run.start(gang)
     run.next_event()
     run.answer(Continue(until=2))
@@ -325,6 +336,15 @@ def test_an_offer_that_no_store_takes_is_told() -> None:
     assert run.offer() is None
     assert "could not offer its state to other trials" in said[0]
     assert "ObjectStoreFullError: 2 GB" in said[0]
+
+
+def test_a_slow_rank_is_named_once_for_each_worker() -> None:
+    slow = [Slow(1, 0.42, 0.21)] * 2
+    gang = ScriptedGang([*slow, Ended(1, error=error())], [*slow, Ended(0)])
+    gang.locations = [Location(f"abcdef{n}", "10.0.0.1", n, "node-b") for n in range(2)]
+    run, _, said = play(gang)
+    numbers(run)
+    assert len([text for text in said if "rank 1 on node-b#abcdef (10.0.0.1) is slow" in text]) == 1
 
 
 def test_a_trial_that_tune_has_ended_ends_at_once() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +12,16 @@ import pytest
 from tests.kit.training import QUIET
 from tunelight.compat.lightning import pl
 from tunelight.gang.placement import Location
-from tunelight.gang.watch import Collective, HangWatch, Sign, SlowRanks, SlowWatch, find_missing, is_behind_loop, latest
+from tunelight.gang.watch import (
+    Collective,
+    HangWatch,
+    Sign,
+    SlowWatch,
+    describe_slow,
+    find_missing,
+    is_behind_loop,
+    latest,
+)
 from tunelight.messages import Slow
 from tunelight.policies import FailurePolicy
 
@@ -126,13 +134,10 @@ def test_slowness_does_not_count(own: Callable[[int, int, int], float], given: A
     assert windows(SlowWatch(limit), own, number=9, **given) == []
 
 
-def test_a_slow_rank_is_named_once_unless_slow_ones_are_ignored() -> None:
-    ranks, gang = (
-        SlowRanks(),
-        SimpleNamespace(locations=[Location(f"abcdef{n}", "10.0.0.1", n, "node-b") for n in range(3)]),
-    )
+def test_a_slow_rank_is_named_with_its_node_unless_slow_ones_are_ignored() -> None:
     named = "rank 2 on node-b#abcdef (10.0.0.1) is slow: its own part of a step takes 0.42 s, and 0.21 s in the median"
-    assert [ranks.note(Slow(2, 0.42, 0.21), gang) for _ in range(3)] == [f"{named} of the others", None, None]
+    location = Location("abcdef2", "10.0.0.1", 2, "node-b")
+    assert describe_slow(Slow(2, 0.42, 0.21), location) == f"{named} of the others"
     assert [FailurePolicy(on_slow=value).limit_of_slow for value in ("name", "ignore")] == [0.25, None]
 
 
