@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tunelight.checkpoints.files import age, copy_from_trial, resume_point, where
+from tunelight.checkpoints.files import age, copy_from_trial, keep_spares, resume_point, where
 from tunelight.errors import CheckpointError, GangError, TrialError
 from tunelight.gang.gang import STOP_LIMIT_S, Gang
 from tunelight.gang.orders import DRAINED
@@ -31,7 +31,6 @@ from tunelight.messages import (
     Slow,
     Stop,
     Text,
-    Told,
     WorkerError,
 )
 from tunelight.policies import COOLDOWN_S, FailurePolicy, FailureTally
@@ -60,31 +59,32 @@ class Order:
     """Why they have to leave their nodes; None where they start again on another number of workers."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Training:
-    """The ranks train, or have ended by themselves. They may be ordered to leave from ``movable_at`` on."""
+    """The ranks train, or have ended by themselves: what holds from the run's start by its owner on."""
 
-    base: CheckpointInfo | None = None
+    failures: FailureTally
+    leave: Callable[[], Stop | None]
+    """Returns the order to leave the nodes, if there is one."""
+    base: CheckpointInfo | None
     """The checkpoint from which the owner started the run; restarts do not count."""
     read: CheckpointInfo | None = None
     """The checkpoint from which the ranks started last, and that one may still have to read."""
     met_at: float | None = None
     """When they started last; None before their first start."""
-    movable_at: float = -math.inf
-    """Infinite for training code that writes no checkpoints: it cannot leave without losing what it has learned."""
-    pause_s: float = COOLDOWN_S
-    """How long to wait once the storage refuses a checkpoint."""
+    told: Stop | None = None
+    """What the driver has told: to leave, or to end."""
     order: Order | None = None
-    """To leave."""
+    """What the ranks are ordered."""
+    movable_at: float = -math.inf
+    """From when on they may be ordered to leave. Infinite for training code that writes no checkpoints: it cannot leave
+    without losing what it has learned."""
+    pause_s: float = COOLDOWN_S
+    """How long to wait once the storage refuses a checkpoint; each pause is twice the one before."""
 
-    def is_answered(self, saved: Saved) -> bool:
-        """Tell whether a checkpoint is the one that the ranks were ordered to write."""
-        return self.order is not None and saved.answers == self.order.serial
-
-    def refused(self, now: float) -> Training:
-        """Return the state after a checkpoint that the storage refused: each pause is twice the one before."""
-        pause_s = min(2 * self.pause_s, _LONGEST_PAUSE_S)
-        return replace(self, movable_at=now + self.pause_s, pause_s=pause_s, order=None)
+    def why_to_leave(self) -> Stop | None:
+        """Return the order to leave the nodes, if there is one."""
+        return self.told if self.told is not None and self.told.save else self.leave()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +136,10 @@ class ResilientRun:
         self.gang: Gang
         """The gang that it was started on."""
         self._state: Idle | Training | Failed = Idle()
-        self._policy, self._failures = failures, FailureTally(failures)
-        self._leave: Callable[[], Stop | None] = lambda: None
-        self._told: Stop | None = None
-        """What the driver has told: to leave, or to end."""
+        self._policy = failures
         self._slow: set[tuple[int, int, str]] = set()
         """The ranks that were called slow, each with its worker."""
+        self._spares: list[CheckpointInfo] = []
         self._sleep, self._clock = sleep, clock
         self._queue: deque[Report | Text] = deque()
 
@@ -151,7 +149,8 @@ class ResilientRun:
         """Send a note to the person who runs the task."""
 
     def keep(self, info: CheckpointInfo) -> None:
-        """Take a checkpoint that is finished."""
+        """Keep a checkpoint that is finished: the last two, and the one that is in use."""
+        self._spares = keep_spares([*self._spares, info], self.in_use)
 
     def newest(self, number: int) -> CheckpointInfo | None:
         """Return the newest checkpoint up to report ``number``, to restart from: the last one that ranks reported."""
@@ -174,12 +173,12 @@ class ResilientRun:
         restart elsewhere.
         Raises: TrialError when the gang cannot be formed, or has to leave its nodes.
         """
-        self.gang, self._leave, self._told = gang, leave or (lambda: None), None
-        self._state, self._failures = Training(base=self.resume), FailureTally(self._policy)
+        self.gang = gang
+        self._state = training = Training(FailureTally(self._policy), leave or (lambda: None), self.resume)
         self._queue.clear()
         if self.seconds is None and self.resume is not None:
             self.seconds = self.resume.seconds
-        self._start()
+        self._start(training)
         self._raise_failure()
 
     @property
@@ -231,7 +230,7 @@ class ResilientRun:
         if not isinstance(self._state, Training) or self._state.order is not None or self.waits:
             return False
         arrived = next(
-            (one for one in (*self._queue, *self.gang.arrived) if not isinstance(one, Saved | Slow | Told)), None
+            (one for one in (*self._queue, *self.gang.arrived) if not isinstance(one, Saved | Slow | Stop)), None
         )
         if isinstance(arrived, Report):
             return arrived.number > self.number
@@ -252,13 +251,18 @@ class ResilientRun:
             event = self._queue.popleft() if self._queue else self._receive(timeout_s)
             if event is None:
                 return None
-            state = self._state
-            if isinstance(state, Training) and isinstance(event, Ended) and event.error is not None:
+            training = self._state if isinstance(self._state, Training) else None
+            if training is not None and isinstance(event, Ended) and event.error is not None:
                 cause, late = self.gang.fail(event.error)
                 self._keep_late(late)
-                self._restart(cause)
-            elif isinstance(state, Training) and isinstance(event, Saved) and state.is_answered(event):
-                self._left(state, event)
+                self._restart(training, cause)
+            elif (
+                training is not None
+                and training.order is not None
+                and isinstance(event, Saved)
+                and event.answers == training.order.serial
+            ):
+                self._left(training, training.order.why, event)
             elif self._passes_on(event):
                 return event
 
@@ -283,9 +287,9 @@ class ResilientRun:
         self._raise_failure()
         end = math.inf if timeout_s is None else self._clock() + timeout_s
         while True:
-            if (state := self._unordered) is not None and (why := self._why_to_leave()) is not None:
-                if self._clock() >= state.movable_at:
-                    self._order_to_leave(state, "moved", why)
+            if (training := self._unordered) is not None and (why := training.why_to_leave()) is not None:
+                if self._clock() >= training.movable_at:
+                    self._order_to_leave(training, "moved", why)
                 elif why.ends:
                     self._state = Failed(drained(why))
             event = self.gang.next_event(max(0.0, min(_LOOK_S, end - self._clock())))
@@ -295,13 +299,10 @@ class ResilientRun:
             if not self.gang.running or self._clock() >= end:
                 return None
 
-    def _why_to_leave(self) -> Stop | None:
-        return self._told if self._told is not None and self._told.save else self._leave()
-
-    def _obey(self, stop: Stop) -> None:
+    def _obey(self, training: Training, stop: Stop) -> None:
         """Have the ranks end where the driver says so; or note that they have to leave."""
-        if self._told is None or self._told.save:
-            self._told = stop
+        if training.told is None or training.told.save:
+            training.told = stop
             if not stop.save:
                 self.gang.answer(stop)
                 self.gang.hurry()
@@ -311,8 +312,8 @@ class ResilientRun:
         if isinstance(event, Report | Saved) and event.checkpoint is not None:
             self.resume_from(event.checkpoint)
             self.keep(event.checkpoint)
-        if isinstance(event, Told):
-            self._obey(event.stop)
+        if isinstance(event, Stop) and isinstance(self._state, Training):
+            self._obey(self._state, event)
         if isinstance(event, Saved) and event.note is not None:
             self.say(event.note)
         if isinstance(event, Slow):
@@ -339,7 +340,8 @@ class ResilientRun:
             return False
         self.number = event.number
         self.seconds = max(event.seconds, self.seconds or 0.0)  # after a fault it restarts from less
-        self._failures.report()
+        if isinstance(self._state, Training):
+            self._state.failures.report()
         return True
 
     def _allow(self, until: int | None) -> None:
@@ -350,38 +352,38 @@ class ResilientRun:
 
     # -- starts and faults
 
-    def _start(self) -> None:
+    def _start(self, training: Training) -> None:
         """Start training, again if need be; the run has failed where that cannot be."""
-        if (why := self._why_to_leave()) is not None:
+        if (why := training.why_to_leave()) is not None:
             self._state = Failed(drained(why))
             return
         try:
-            self._start_once()
+            self._start_once(training)
         except GangError as error:
-            self._restart(head_error(error))
+            self._restart(training, head_error(error))
 
-    def _start_once(self) -> None:
+    def _start_once(self, training: Training) -> None:
         """Let the gang meet, and start the task on it. Raises: GangError."""
-        gang, start, before, state = self.gang, self.next_start, self.gang.size, self._state
-        assert isinstance(state, Training)
-        self.handed_in = {}
+        gang, start, before = self.gang, self.next_start, self.gang.size
+        self.handed_in, training.order = {}, None
         gang.heal(self.size)
-        if state.met_at is not None and gang.size != before:
+        restart, training.met_at = training.met_at is not None, self._clock()
+        if restart and gang.size != before:
             self.say(f"goes on with {gang.size} workers ({before} before)")
-        self._state = replace(state, read=start.resume, met_at=self._clock(), order=None)
         until = None if start.until is None else max(start.until, self.number + 1)
+        training.read = start.resume
         gang.start(self.task, self.complete(replace(start, until=until)))
         self.on_start()
 
-    def _restart(self, cause: WorkerError) -> None:
+    def _restart(self, training: Training, cause: WorkerError) -> None:
         """Start again, as often as the failure policy says."""
-        while (delay_s := self._failures.fail(cause)) is not None:
+        while (delay_s := training.failures.fail(cause)) is not None:
             last = max([self.number, *(event.number for event in self._queue if isinstance(event, Report))])
             self.resume_from(self.newest(last))
             self.say(f"failed on rank {cause.rank} ({cause.type_name}: {cause.message}); going on {self._from()}")
             self._sleep(delay_s)
             try:
-                self._start_once()
+                self._start_once(training)
             except GangError as error:
                 cause = head_error(error)
             else:
@@ -415,48 +417,49 @@ class ResilientRun:
         Call it now and then; it does not wait. No training is lost: at their next boundary the ranks write a
         checkpoint. Training code that cannot write one keeps its workers.
         """
-        state = self._unordered
-        if state is not None and self._clock() >= state.movable_at and self._size_changes(state):
-            self._order_to_leave(state, "resize", None)
+        training = self._unordered
+        if training is not None and self._clock() >= training.movable_at and self._size_changes(training):
+            self._order_to_leave(training, "resize", None)
 
     @property
     def _unordered(self) -> Training | None:
-        """The state while ranks train that are not ordered to leave yet."""
+        """The state, while ranks train that are not ordered to leave yet."""
         state = self._state
         return state if isinstance(state, Training) and state.order is None and self.gang.running else None
 
-    def _size_changes(self, state: Training) -> bool:
+    def _size_changes(self, training: Training) -> bool:
         """Tell whether another start would have the size that was asked for, or at least more workers."""
         gang = self.gang
         if self.size is not None:  # half of the missing workers would gain little
-            missing = min(self.size, gang.spec.wanted) - gang.size
+            missing = min(self.size, gang.spec.reservation.wanted) - gang.size
             return missing < 0 or (missing > 0 and gang.ready() >= missing)
-        cooled = state.met_at is None or self._clock() - state.met_at >= COOLDOWN_S
-        return gang.size < gang.spec.wanted and cooled and gang.ready() > 0
+        cooled = training.met_at is None or self._clock() - training.met_at >= COOLDOWN_S
+        return gang.size < gang.spec.reservation.wanted and cooled and gang.ready() > 0
 
-    def _order_to_leave(self, state: Training, reason: str, why: Stop | None) -> None:
-        self._state = replace(state, order=Order(self.gang.answer(Stop(reason, save=True)), why))
+    def _order_to_leave(self, training: Training, reason: str, why: Stop | None) -> None:
+        training.order = Order(self.gang.answer(Stop(reason, save=True)), why)
         self.gang.hurry()
 
-    def _left(self, state: Training, saved: Saved) -> None:
+    def _left(self, training: Training, why: Stop | None, saved: Saved) -> None:
         """Restart, now that the ranks end with a checkpoint; or go on, where they wrote none."""
-        why = None if state.order is None else state.order.why
+        training.order = None
         if saved.checkpoint is not None:
-            self._state = replace(state, pause_s=COOLDOWN_S, order=None)
+            training.pause_s = COOLDOWN_S
             self.finish("resize")
             if why is None:
-                self._start()
+                self._start(training)
             else:
                 self._state = Failed(drained(why))
         elif saved.refused:
-            self._state = state.refused(self._clock())
-            if state.pause_s == COOLDOWN_S:
+            if training.pause_s == COOLDOWN_S:
                 stays = "keeps its size" if why is None else f"stays where it is although {why.reason}"
                 self.say(f"{stays} for now: its checkpoint could not be written. That is tried again")
+            training.movable_at = self._clock() + training.pause_s
+            training.pause_s = min(2 * training.pause_s, _LONGEST_PAUSE_S)
         elif why is not None and why.ends:
             self._state = Failed(drained(why))
         else:
-            self._state = replace(state, movable_at=math.inf, order=None)
+            training.movable_at = math.inf
             stays = f"keeps its {self.gang.size} workers" if why is None else f"stays where it is although {why.reason}"
             self.say(f"{stays}: its training code writes no checkpoints")
             if why is None:
@@ -479,9 +482,9 @@ class ResilientRun:
         Returns: "memory", "disk", or None where training goes on as it was.
         """
         self._allow(adopt.until)
-        adopted = self.gang.ask(adopt, Adopted) if self.training else None
-        if adopted is None:  # it has failed or ended: its end is the next event
-            return None
+        training = self._state
+        if not isinstance(training, Training) or (adopted := self.gang.ask(adopt, Adopted)) is None:
+            return None  # it has failed or ended: its end is the next event
         if adopted.why is None:
             self.next_start = replace(self.next_start, config=dict(adopt.config))
             return "memory"
@@ -491,12 +494,12 @@ class ResilientRun:
         except OSError as error:
             lacks = f"its checkpoints cannot be read ({error})"
         if found is not None:
-            return self._start_as(adopt, adopted.why)
+            return self._start_as(training, adopt, adopted.why)
         self.say(f"goes on as it was: could not adopt {adopt.parent}, for {adopted.why}, and {lacks}")
         self.gang.answer(Continue(adopt.until))
         return None
 
-    def _start_as(self, adopt: Adopt, why: str) -> str | None:
+    def _start_as(self, training: Training, adopt: Adopt, why: str) -> str | None:
         """Restart from another trial's checkpoint; from the run's own, if that one cannot be copied."""
         self.finish("adopt")  # a checkpoint that is being written is finished by then
         try:
@@ -517,7 +520,7 @@ class ResilientRun:
             self.say(f"starts anew from a checkpoint of {adopt.parent}: {why}")
             self.next_start = replace(self.next_start, config=dict(adopt.config), resume=info)
             self.keep(info)
-        self._start()
+        self._start(training)
         return None if info is None else "disk"
 
 

@@ -51,7 +51,7 @@ from tunelight.messages import (
     Event,
     Place,
     Report,
-    Told,
+    Stop,
     WorkerError,
 )
 from tunelight.session import session as sessions
@@ -279,9 +279,9 @@ class GangWorker:
         """Give a decision to trial ``serial``. Runs on: rank 0; for Adopt and Hurry, every rank."""
         self._box(serial).mailbox.put(decision)
 
-    def tell(self, serial: int, told: Told) -> None:
+    def tell(self, serial: int, stop: Stop) -> None:
         """Pass on to the head of trial ``serial`` what its driver tells it. Runs on: rank 0."""
-        self._box(serial).events.put(told)
+        self._box(serial).events.put(stop)
 
     def abort(self, serial: int, reason: str) -> None:
         """Cancel trial ``serial``, which ends where it next waits or reports."""

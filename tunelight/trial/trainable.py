@@ -202,18 +202,16 @@ class GangTrainable(Trainable):
         replaces its training by another trial's, at the report that waits. Nobody waits for the call: its error is that
         of the next step.
         """
+        trial = self._trial
         try:
-            self._carry_out(decision)
+            if isinstance(decision, Adopt):
+                trial.adopt(decision)
+            elif isinstance(decision, Resize):
+                trial.resize(self.spec.gang.reservation.nearest(decision.workers))
+            elif trial.started:
+                self._answer(decision)
         except Exception as error:  # noqa: BLE001 - a store that does not answer, say
-            self._trial.fail(error)
-
-    def _carry_out(self, decision: Decision | Resize) -> None:
-        if isinstance(decision, Adopt):
-            self._trial.adopt(decision)
-        elif isinstance(decision, Resize):
-            self._trial.resize(self._possible(decision.workers))
-        elif self._trial.started:
-            self._answer(decision)
+            trial.fail(error)
 
     def offer(self) -> tuple[Any, ...]:
         """Return a reference to the training's state at the report that waits, in a tuple; () without a state.
@@ -222,11 +220,6 @@ class GangTrainable(Trainable):
         """
         weights = self._trial.offer()
         return () if weights is None else (weights,)
-
-    def _possible(self, size: int) -> int | None:
-        """Return the possible size of the gang that is nearest to ``size``."""
-        can = self.spec.gang.reservation
-        return None if can.least is None else min(max(size, can.least), max(can.workers, can.most or 0))
 
     def _answer(self, decision: Decision) -> None:
         self._trial.answer(decision)

@@ -31,7 +31,6 @@ from tunelight.messages import (
     Saved,
     Slow,
     Stop,
-    Told,
     WorkerError,
 )
 from tunelight.policies import COOLDOWN_S, FailurePolicy
@@ -348,7 +347,7 @@ def test_a_slow_rank_is_named_once_for_each_worker() -> None:
 
 
 def test_a_trial_that_tune_has_ended_ends_at_once() -> None:
-    gang = ScriptedGang([report(1), Told(Stop()), Told(Stop()), report(2), Ended(0, stopped=True)])
+    gang = ScriptedGang([report(1), Stop(), Stop(), report(2), Ended(0, stopped=True)])
     run, *_ = play(gang)
     numbers(run)
     assert gang.answers == [Stop("stopped")]
@@ -392,10 +391,10 @@ class Relay:
         self.name = name
         self.tell = self
 
-    def remote(self, serial: int, told: Told) -> None:
+    def remote(self, serial: int, stop: Stop) -> None:
         if self.name == "gone":
             raise ValueError("the worker is gone")
-        self.told.append((self.name, serial, told.stop))
+        self.told.append((self.name, serial, stop))
 
 
 class Sweep:

@@ -324,25 +324,19 @@ class DriverLauncher(_Launcher):
 
 
 class _JobRun(ResilientRun):
-    """The run of a job; ``run``: a packed Trainer's run.
-
-    Where a Tuner gets the reports, the reporter keeps the checkpoints, and only those of this run's reports count.
-    """
+    """The run of a job; ``run``: a packed Trainer's run."""
 
     def __init__(self, task: Task, start: Start, failures: FailurePolicy, run: Packed | None) -> None:
         super().__init__(task, start, failures)
         self._run = run
-        self._spares: list[CheckpointInfo] = []
 
     def say(self, text: str) -> None:
         _say(f"tunelight: {text}")
 
-    def keep(self, info: CheckpointInfo) -> None:
-        if self.task.reports_to == "driver":
-            self._spares = checkpoints.keep_spares([*self._spares, info])
-
     def newest(self, number: int) -> CheckpointInfo | None:
-        return _newest(Path(self.next_start.trial_dir)) if self.task.reports_to == "driver" else self.resume
+        if self.task.reports_to == "tuner":  # only what it has got counts
+            return super().newest(number)
+        return _newest(Path(self.next_start.trial_dir))
 
     def complete(self, start: Start) -> Start:
         # Put into Ray's store at each start, so that Ray may free it once all ranks have it.
