@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.kit.fakes import MemoryControl
+from tunelight.checkpoints.policy import Checkpoints
 from tunelight.gang.spec import GangSpec
 from tunelight.messages import Place, Terminal
 from tunelight.resources import Reservation
@@ -52,5 +53,6 @@ def here(folder: Path | str, train: Any, **values: Any) -> tuple[Task, Start]:
 def trial_spec(train: Any, reservation: Reservation | None = None, **values: Any) -> TrialSpec:
     """Return the spec of a trial, with these fields of it, of its gang or of its task."""
     gang = GangSpec(reservation or Reservation(), **_split(values, GangSpec))
-    values.setdefault("reports_to", "tuner")
+    if values.setdefault("reports_to", "tuner") == "tuner":
+        values.setdefault("checkpoints", Checkpoints(share=1.0))
     return TrialSpec(gang, Task(train, **_split(values, Task)), **values)

@@ -85,7 +85,7 @@ def gang_trainable(
             home,
             metric,
             evaluation=check_setting("evaluation", evaluation) or reservation.evaluation,
-            checkpoints=Checkpoints(share=1.0) if start is None else Checkpoints(),
+            checkpoints=Checkpoints(share=1.0) if start is None else Checkpoints(),  # saving would end a trial's run
             reports_to="tuner",
         ),
         getattr(named, "__name__", "gang"),

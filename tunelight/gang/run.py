@@ -251,19 +251,7 @@ class ResilientRun:
             event = self._queue.popleft() if self._queue else self._receive(timeout_s)
             if event is None:
                 return None
-            training = self._state if isinstance(self._state, Training) else None
-            if training is not None and isinstance(event, Ended) and event.error is not None:
-                cause, late = self.gang.fail(event.error)
-                self._keep_late(late)
-                self._restart(training, cause)
-            elif (
-                training is not None
-                and training.order is not None
-                and isinstance(event, Saved)
-                and event.answers == training.order.serial
-            ):
-                self._left(training, training.order.why, event)
-            elif self._passes_on(event):
+            if not (isinstance(self._state, Training) and self._moves(self._state, event)) and self._passes_on(event):
                 return event
 
     def finish(self, reason: str) -> None:
@@ -282,11 +270,23 @@ class ResilientRun:
 
     # -- events
 
+    def _moves(self, training: Training, event: Event) -> bool:
+        """Restart, fail, or train on, if the event asks for that; tell whether it does."""
+        if isinstance(event, Ended) and event.error is not None:
+            cause, late = self.gang.fail(event.error)
+            self._keep_late(late)
+            self._restart(training, cause)
+            return True
+        if training.order is not None and isinstance(event, Saved) and event.answers == training.order.serial:
+            self._left(training, training.order.why, event)
+            return True
+        return False
+
     def _receive(self, timeout_s: float | None) -> Event | None:
         """Return the gang's next event, once what it brings is noted; look meanwhile whether to leave the nodes."""
-        self._raise_failure()
         end = math.inf if timeout_s is None else self._clock() + timeout_s
         while True:
+            self._raise_failure()
             if (training := self._unordered) is not None and (why := training.why_to_leave()) is not None:
                 if self._clock() >= training.movable_at:
                     self._order_to_leave(training, "moved", why)

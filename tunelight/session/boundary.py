@@ -155,7 +155,7 @@ class Boundary:
                 mode=task.mode,
             ),
             note=self.notes.add,
-            post=None if task.reports_to == "tuner" else post,  # a report has its checkpoint only if that is complete
+            post=None if task.passes_on else post,  # a report has its checkpoint only if that is complete
             away=place.node_rank > 0,
             start=f"{start.token}-{start.serial}",
             resume=None if start.resume is None else start.resume.path,

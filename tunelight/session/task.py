@@ -51,13 +51,17 @@ class Task:
     """The terminal of the driver whose job it is, to which the ranks' output is sent. None for a trial, whose output
     goes to its log."""
     reports_to: Literal["sweep", "tuner", "driver"] = "sweep"
-    """Who gets the reports: a sweep; a Tuner of the user's, to whom none comes before its checkpoint is complete; or a
-    driver, which uses none."""
+    """Who gets the reports: a sweep, a Tuner of the user's, or a driver, which uses none."""
 
     @property
     def job(self) -> bool:
         """Whether it is a driver's job, which returns a result."""
         return self.terminal is not None
+
+    @property
+    def passes_on(self) -> bool:
+        """Whether a Tuner gets each report's checkpoint, with the report: all are written, however long that takes."""
+        return self.reports_to == "tuner" and self.checkpoints.share == 1
 
     @property
     def must_report(self) -> bool:

@@ -160,9 +160,9 @@ class GangTrainable(Trainable):
         trial = self._trial
         info = trial.resume
         ended = trial.started and not trial.training
-        if self.spec.passes_on and ended and (info is None or info.number == trial.passed):
+        if self.spec.task.passes_on and ended and (info is None or info.number == trial.passed):
             return nothing_saved(self._last_result or {})
-        if info is None and not (trial.savable or self.spec.passes_on):
+        if info is None and not (trial.savable or self.spec.task.passes_on):
             return nothing_saved(self._last_result or {})  # which no other trial takes over
         return super().save(checkpoint_dir)
 
@@ -173,7 +173,7 @@ class GangTrainable(Trainable):
         calls this before a pause, when other trials need the gang's additional workers.
         """
         trial = self._trial
-        trial.pausing = not self.spec.passes_on
+        trial.pausing = not self.spec.task.passes_on
         info = trial.save()
         checkpoints.write_pointer(checkpoint_dir, info)
         if info is not None and not self.spec.of_sweep:
@@ -260,7 +260,7 @@ class GangTrainable(Trainable):
             TRAINING_ITERATION: report.number,
             RESULT_KEY: self._extras(report),
         }
-        if report.checkpoint is not None and self.spec.passes_on:
+        if report.checkpoint is not None and self.spec.task.passes_on:
             result[SHOULD_CHECKPOINT] = True
         diverged = trial.divergence.judge(report.number, report.metrics) if self.spec.of_sweep else None
         if diverged is not None:
@@ -314,7 +314,7 @@ class GangTrainable(Trainable):
             "error": None,
             "gang": trial.describe_gang(),
             "adopted": trial.adoption(),
-            "pausable": trial.savable or self.spec.passes_on or trial.resume is not None,
+            "pausable": trial.savable or self.spec.task.passes_on or trial.resume is not None,
         }
 
     # -- ends

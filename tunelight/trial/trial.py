@@ -57,11 +57,6 @@ class TrialSpec:
         """
         return self.task.reports_to == "sweep"
 
-    @property
-    def passes_on(self) -> bool:
-        """Whether Tune gets the checkpoint of each report; not with ``start``, where saving ends the trial's run."""
-        return not self.of_sweep and self.start is None
-
 
 class Trial(ResilientRun):
     """One trial of Tune's on a gang, from its start to its end.

@@ -126,25 +126,16 @@ class Sleeper(Clock):
         self.now += seconds
 
 
-class Run(ResilientRun):
-    """A run that keeps its notes."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.said: list[str] = []
-
-    def say(self, text: str) -> None:
-        self.said.append(text)
-
-
 def play(
     gang: Any, policy: FailurePolicy | None = None, leave: Any = None, *, start: bool = True, **kwargs: Any
 ) -> tuple[ResilientRun, Sleeper, list[str]]:
+    said: list[str] = []
     clock = Sleeper()
-    run = Run(TASK, START, policy or FailurePolicy(), sleep=clock.sleep, clock=clock, **kwargs)
+    run = ResilientRun(TASK, START, policy or FailurePolicy(), sleep=clock.sleep, clock=clock, **kwargs)
+    vars(run)["say"] = said.append
     if start:
         run.start(gang, leave)
-    return run, clock, run.said
+    return run, clock, said
 
 
 def numbers(run: ResilientRun) -> list[int]:
