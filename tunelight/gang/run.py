@@ -291,7 +291,7 @@ class ResilientRun:
                 if self._clock() >= training.movable_at:
                     self._order_to_leave(training, "moved", why)
                 elif why.ends:
-                    self._state = Failed(drained(why))
+                    self._state = Failed(drained_error(why))
             event = self.gang.next_event(max(0.0, min(_LOOK_S, end - self._clock())))
             if event is not None:
                 self._note(event)
@@ -355,7 +355,7 @@ class ResilientRun:
     def _start(self, training: Training) -> None:
         """Start training, again if need be; the run has failed where that cannot be."""
         if (why := training.why_to_leave()) is not None:
-            self._state = Failed(drained(why))
+            self._state = Failed(drained_error(why))
             return
         try:
             self._start_once(training)
@@ -449,7 +449,7 @@ class ResilientRun:
             if why is None:
                 self._start(training)
             else:
-                self._state = Failed(drained(why))
+                self._state = Failed(drained_error(why))
         elif saved.refused:
             if training.pause_s == COOLDOWN_S:
                 stays = "keeps its size" if why is None else f"stays where it is although {why.reason}"
@@ -457,7 +457,7 @@ class ResilientRun:
             training.movable_at = self._clock() + training.pause_s
             training.pause_s = min(2 * training.pause_s, _LONGEST_PAUSE_S)
         elif why is not None and why.ends:
-            self._state = Failed(drained(why))
+            self._state = Failed(drained_error(why))
         else:
             training.movable_at = math.inf
             stays = f"keeps its {self.gang.size} workers" if why is None else f"stays where it is although {why.reason}"
@@ -524,7 +524,7 @@ class ResilientRun:
         return None if info is None else "disk"
 
 
-def drained(why: Stop) -> TrialError:
+def drained_error(why: Stop) -> TrialError:
     """Return the error by which a trial leaves its nodes."""
     return TrialError(WorkerError(-1, os.uname().nodename, DRAINED, why.reason, "", cause="preempted"))
 

@@ -328,13 +328,15 @@ def test_an_offer_that_no_store_takes_is_told() -> None:
     assert "ObjectStoreFullError: 2 GB" in said[0]
 
 
-def test_a_slow_rank_is_named_once_for_each_worker() -> None:
+def test_a_slow_rank_is_named_once_for_each_worker_unless_slow_ones_are_ignored() -> None:
     slow = [Slow(1, 0.42, 0.21)] * 2
     gang = ScriptedGang([*slow, Ended(1, error=error())], [*slow, Ended(0)])
     gang.locations = [Location(f"abcdef{n}", "10.0.0.1", n, "node-b") for n in range(2)]
     run, _, said = play(gang)
     numbers(run)
-    assert len([text for text in said if "rank 1 on node-b#abcdef (10.0.0.1) is slow" in text]) == 1
+    why = "its own part of a step takes 0.42 s, and 0.21 s in the median of the others"
+    assert [text for text in said if "slow" in text] == [f"rank 1 on node-b#abcdef (10.0.0.1) is slow: {why}"]
+    assert [FailurePolicy(on_slow=value).limit_of_slow for value in ("name", "ignore")] == [0.25, None]
 
 
 def test_a_trial_that_tune_has_ended_ends_at_once() -> None:

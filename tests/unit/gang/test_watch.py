@@ -11,19 +11,8 @@ import pytest
 
 from tests.kit.training import QUIET
 from tunelight.compat.lightning import pl
-from tunelight.gang.placement import Location
-from tunelight.gang.watch import (
-    Collective,
-    HangWatch,
-    Sign,
-    SlowWatch,
-    describe_slow,
-    find_missing,
-    is_behind_loop,
-    latest,
-)
+from tunelight.gang.watch import Collective, HangWatch, Sign, SlowWatch, find_missing, is_behind_loop, latest
 from tunelight.messages import Slow
-from tunelight.policies import FailurePolicy
 
 
 def heard(watch: HangWatch, *signs: tuple[float, int, Sign]) -> HangWatch:
@@ -132,13 +121,6 @@ def test_a_slow_rank_is_found_among_two_or_four_after_three_windows_and_not_befo
 )
 def test_slowness_does_not_count(own: Callable[[int, int, int], float], given: Any, limit: float | None) -> None:
     assert windows(SlowWatch(limit), own, number=9, **given) == []
-
-
-def test_a_slow_rank_is_named_with_its_node_unless_slow_ones_are_ignored() -> None:
-    named = "rank 2 on node-b#abcdef (10.0.0.1) is slow: its own part of a step takes 0.42 s, and 0.21 s in the median"
-    location = Location("abcdef2", "10.0.0.1", 2, "node-b")
-    assert describe_slow(Slow(2, 0.42, 0.21), location) == f"{named} of the others"
-    assert [FailurePolicy(on_slow=value).limit_of_slow for value in ("name", "ignore")] == [0.25, None]
 
 
 # --- which rank a hanging gang waits for, from what torch's flight recorders say --------------------------
