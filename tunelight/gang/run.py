@@ -400,7 +400,9 @@ class ResilientRun:
 
     def _raise_failure(self) -> None:
         if isinstance(self._state, Failed) and not self._queue:
-            error, self._state = self._state.error, Idle()
+            error = self._state.error
+            if isinstance(error, TrialError):  # after another one the owner may yet end the ranks in order
+                self._state = Idle()
             raise error
 
     # -- another size, other nodes
