@@ -79,7 +79,7 @@ ROOMS: dict[str, Room] = {
     ),
     "trial": Room(
         "one trial of Tune as one gang",
-        names("messages errors compat policies machine stores checkpoints settings resources session gang"),
+        names("messages errors compat policies machine stores checkpoints session gang"),
     ),
     "cluster": Room(
         "find, start, ask and watch a Ray",
@@ -100,7 +100,7 @@ ROOMS: dict[str, Room] = {
         names(
             "messages errors compat policies machine stores checkpoints settings space record resources",
             "gang schedulers searchers results trial cluster reporting lightning",
-            "checkpoints:sweep.steering",
+            "checkpoints:sweep.steering session:sweep.run",
         ),
     ),
     "cli": Room(

@@ -107,7 +107,7 @@ FAILED: Final = "failed"
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End the trial at this boundary, on every rank."""
+    """End the trial at this boundary, on every rank; as an event, what the driver tells a head that waits for these."""
 
     reason: str = "stopped"
     save: bool = False
@@ -115,13 +115,6 @@ class Stop:
     serial: int = 0
     ends: bool = False
     """Also where no checkpoint can be written: everything ends, so that training on would gain nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What the driver tells a trial's head while that waits for its ranks: to end them, or to let them leave."""
-
-    stop: Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +311,7 @@ class Slow:
     others: float
 
 
-Event = Report | Saved | Offered | Adopted | Text | Output | Ended | Slow | Told
+Event = Report | Saved | Offered | Adopted | Text | Output | Ended | Slow | Stop
 
 RESULT_KEY = "_tunelight"
 """The key of tunelight's own part of a Tune result (see ``GangTrainable.step``)."""

@@ -60,6 +60,15 @@ class Reservation:
         return "ddp" if self.least is None else "exact"
 
     @property
+    def wanted(self) -> int:
+        """The size that its gang is meant to have."""
+        return max(self.workers, self.most or 0)
+
+    def nearest(self, size: int) -> int | None:
+        """Return the size of its gang that is nearest to ``size``; None where that is fixed."""
+        return None if self.least is None else min(max(size, self.least), self.wanted)
+
+    @property
     def first_bundle(self) -> int:
         """The index of worker 0's bundle."""
         return 1 if self.head else 0
@@ -76,14 +85,13 @@ class Reservation:
 
         Raises: SettingsError unless the gang is elastic and can have that size.
         """
-        most = max(self.workers, self.most or 0)
-        if self.least is None or not self.least <= size <= most:
-            wanted = f"{self.least} to {most}" if self.least is not None else f"{most}"
+        if self.nearest(size) != size:
+            possible = f"{self.wanted}" if self.least is None else f"{self.least} to {self.wanted}"
             raise SettingsError(
-                f"A gang of {wanted} workers cannot start with {size}. Give workers=(least, most), and a start= "
+                f"A gang of {possible} workers cannot start with {size}. Give workers=(least, most), and a start= "
                 "between the two."
             )
-        return replace(self, workers=size, most=most)
+        return replace(self, workers=size, most=self.wanted)
 
     def __str__(self) -> str:
         each, head = (

@@ -12,7 +12,7 @@ import pytest
 
 from tests.kit import tasks
 from tunelight.errors import GangError
-from tunelight.messages import Continue, Ended, Report, Saved, Stop
+from tunelight.messages import Continue, Ended, Report, Save, Saved, Stop
 from tunelight.session.task import Home, Start, Task
 
 
@@ -111,7 +111,7 @@ class GangContract:
         gang.next_event(30)
         ordered = gang.answer(Stop("moved", save=True))
         time.sleep(0.1)  # the real one may hand in two decisions in another order than they were sent
-        assert gang.save().checkpoint is None  # the trial ended before it came to this
+        assert gang.ask(Save(), Saved) is None  # the trial ended before it came to this
         (saved,) = [event for event in self.drain(gang) if isinstance(event, Saved) and event.answers]
         assert saved.answers == ordered
         assert saved.checkpoint is not None

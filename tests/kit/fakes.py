@@ -17,7 +17,7 @@ from tunelight.checkpoints.writer import CheckpointWriter
 from tunelight.errors import GangError, TrialStopped
 from tunelight.gang.placement import Location
 from tunelight.gang.spec import GangSpec
-from tunelight.messages import Decision, Ended, Event, Hurry, Place, Save, Saved, Stop, WorkerError
+from tunelight.messages import Decision, Ended, Event, Hurry, Place, Stop, WorkerError
 from tunelight.session import session as sessions
 from tunelight.session.mailbox import Mailbox, numbered
 from tunelight.session.task import Start, Task
@@ -179,9 +179,6 @@ class FakeGang:
 
     def ends_well(self, limit_s: float) -> bool:
         return isinstance(self.arrived[-1], Ended) and self.arrived[-1].error is None
-
-    def save(self) -> Saved:
-        return self.ask(Save(), Saved) or Saved(None)
 
     def ask(self, decision: Decision, kind: type[Any]) -> Any:
         serial = self.answer(decision)

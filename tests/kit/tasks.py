@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.kit.fakes import MemoryControl
+from tunelight.checkpoints.policy import Checkpoints
 from tunelight.gang.spec import GangSpec
-from tunelight.messages import Place
+from tunelight.messages import Place, Terminal
 from tunelight.resources import Reservation
 from tunelight.session.mailbox import Mailbox
 from tunelight.session.session import Session
@@ -23,7 +24,9 @@ def _split(values: dict[str, Any], kind: type[Any]) -> dict[str, Any]:
 
 
 def trial(folder: Path | str, train: Any = b"", trial_id: str = "00000", **values: Any) -> tuple[Task, Start]:
-    """Return a trial's task and its start in ``folder``, with these fields of either."""
+    """Return a trial's task and its start in ``folder``, with these fields of either; or a ``job``'s."""
+    if values.pop("job", False):
+        values |= {"terminal": Terminal(), "reports_to": "driver"}
     task = Task(train, **_split(values, Task))
     return task, Start(trial_id, str(folder), values.pop("config", {}), values.pop("seed", 1), **values)
 
@@ -50,5 +53,6 @@ def here(folder: Path | str, train: Any, **values: Any) -> tuple[Task, Start]:
 def trial_spec(train: Any, reservation: Reservation | None = None, **values: Any) -> TrialSpec:
     """Return the spec of a trial, with these fields of it, of its gang or of its task."""
     gang = GangSpec(reservation or Reservation(), **_split(values, GangSpec))
-    values.setdefault("passed_on", values.get("real_checkpoints", True) and values.get("start") is None)
+    if values.setdefault("reports_to", "tuner") == "tuner":
+        values.setdefault("checkpoints", Checkpoints(share=1.0))
     return TrialSpec(gang, Task(train, **_split(values, Task)), **values)

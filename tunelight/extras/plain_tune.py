@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tunelight.checkpoints.policy import Checkpoints
 from tunelight.compat.ray import check_version
 from tunelight.errors import SettingsError, known_arguments
 from tunelight.gang.spec import GangSpec
@@ -70,6 +71,7 @@ def gang_trainable(
         )
     reservation = reserve(workers, cpus_per_worker, gpus_per_worker, resources_per_trial)
     home = Home.here()
+    named = train.func if isinstance(train, functools.partial) else train
     spec = TrialSpec(
         GangSpec(
             reservation if start is None else reservation.starting(start),
@@ -83,10 +85,11 @@ def gang_trainable(
             home,
             metric,
             evaluation=check_setting("evaluation", evaluation) or reservation.evaluation,
-            passed_on=start is None,  # with ``start`` saving ends the trial's run
+            checkpoints=Checkpoints(share=1.0) if start is None else Checkpoints(),  # saving would end a trial's run
+            reports_to="tuner",
         ),
+        getattr(named, "__name__", "gang"),
         seed=seed,
         start=start,
     )
-    named = train.func if isinstance(train, functools.partial) else train
-    return make_trainable(spec, getattr(named, "__name__", "gang"))
+    return make_trainable(spec)

@@ -22,7 +22,7 @@ from tunelight.checkpoints.writer import SETTLE_LIMIT_S
 from tunelight.gang.membership import Membership
 from tunelight.gang.spec import GangSpec
 from tunelight.gang.watch import Collective, Finding, HangWatch, SlowWatch, find_missing
-from tunelight.messages import FAILED, Adopt, Answer, Decision, Ended, Event, Hurry, Save, Saved, Stop, WorkerError
+from tunelight.messages import FAILED, Adopt, Answer, Decision, Ended, Event, Hurry, Stop, WorkerError
 from tunelight.session.mailbox import numbered
 from tunelight.session.task import Start, Task
 
@@ -297,13 +297,6 @@ class Gang(Membership):
             cause = "preempted"
         message = f"{died}: {detail[-1 if unreadable else 0] if detail else ''}"
         return WorkerError(rank, node, type(error).__name__, message, str(error), cause=cause)
-
-    def save(self) -> Saved:
-        """Write a checkpoint at this boundary, or the next one; return an empty answer if the trial has ended.
-
-        Events that come meanwhile are kept for ``next_event``, in order.
-        """
-        return self.ask(Save(), Saved) or Saved(None)
 
     def ask(self, decision: Decision, kind: type[AnswerT]) -> AnswerT | None:
         """Send a decision and return its answer; None if the trial ended before that came.

@@ -49,11 +49,12 @@ class Membership:
         self.closed = False
         self.ranks: list[Seat] = []
         self.locations: list[Location] = []
+        wanted = spec.reservation.wanted
         first = spec.reservation.first_bundle if spec.first_bundle is None else spec.first_bundle
         self._seats = [Seat(spec, group, first + index // spec.workers_per_bundle) for index in range(spec.workers)]
-        self._seats += [Seat(spec, of_its_own=True) for _ in range(spec.workers, spec.wanted)]
+        self._seats += [Seat(spec, of_its_own=True) for _ in range(spec.workers, wanted)]
         self._size: int | None = None
-        if spec.wanted > spec.workers:
+        if wanted > spec.workers:
             sweep_seats()  # an earlier head may have died
 
     def close(self) -> None:
@@ -111,7 +112,8 @@ class Membership:
         """
         missing = [index for index, seat in enumerate(self._wanted()) if seat.of_its_own and seat.group is None]
         doubled = groupby(
-            missing, lambda index: index if self._size is None else (index // self.spec.workers).bit_length()
+            missing,
+            lambda index: index if self._size is None else (index // self.spec.workers).bit_length(),
         )
         for _, block in doubled:
             reserve_seats([self._seats[index] for index in block])
@@ -200,7 +202,8 @@ class Membership:
         order = arrange([location for _, location in there], head, roams=self.spec.roams)
         self.ranks, self.locations = [], []
         spec = self.spec
-        places = [replace(place, backend=spec.backend, wanted=spec.wanted, elastic=spec.elastic) for _, place in order]
+        wanted = spec.reservation.wanted
+        places = [replace(place, backend=spec.backend, wanted=wanted, elastic=spec.elastic) for _, place in order]
         for index, place in order:
             seat, location = there[index]
             seat.location = replace(location, seen=place.gpus)

@@ -15,7 +15,7 @@ from ray.exceptions import RayActorError
 
 from tunelight.compat.ray import announce, announced, draining_nodes
 from tunelight.gang.gang import Gang
-from tunelight.messages import Stop, Told, WorkerError
+from tunelight.messages import Stop, WorkerError
 
 DRAINED: Final = "NodeDrained"
 """The type of the error by which a trial leaves its nodes."""
@@ -119,7 +119,7 @@ class Orders:
 
 def _send(started: Started, stop: Stop) -> None:
     with contextlib.suppress(Exception):  # a worker that is gone: its successor will be announced
-        started.worker.tell.remote(started.serial, Told(stop))
+        started.worker.tell.remote(started.serial, stop)
 
 
 def drained(nodes: Mapping[str, str], drains: Collection[str]) -> Stop | None:

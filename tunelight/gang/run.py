@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tunelight.checkpoints.files import age, copy_from_trial, resume_point, where
+from tunelight.checkpoints.files import age, copy_from_trial, keep_spares, resume_point, where
 from tunelight.errors import CheckpointError, GangError, TrialError
-from tunelight.gang.gang import Gang
+from tunelight.gang.gang import STOP_LIMIT_S, Gang
 from tunelight.gang.orders import DRAINED
-from tunelight.gang.watch import SlowRanks
+from tunelight.gang.watch import describe_slow
 from tunelight.messages import (
     Adopt,
     Adopted,
@@ -31,16 +31,70 @@ from tunelight.messages import (
     Slow,
     Stop,
     Text,
-    Told,
     WorkerError,
 )
 from tunelight.policies import COOLDOWN_S, FailurePolicy, FailureTally
 from tunelight.session.task import Start, Task
 
-Keep = Callable[[CheckpointInfo], object]
-
 _LOOK_S: Final = 1.0
 """How often a run looks whether it has to leave its nodes."""
+_LONGEST_PAUSE_S: Final = 600.0
+
+
+# --- The states of a run: what its ranks do now, and what they are ordered to ---------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """The run has not been started, or its owner has ended it, or knows that it has failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The ranks are ordered to write a checkpoint at the end of a training step, or their next report, and to end."""
+
+    serial: int
+    """That of the order, which its answer carries."""
+    why: Stop | None
+    """Why they have to leave their nodes; None where they start again on another number of workers."""
+
+
+@dataclass(slots=True)
+class Training:
+    """The ranks train, or have ended by themselves: what holds from the run's start by its owner on."""
+
+    failures: FailureTally
+    leave: Callable[[], Stop | None]
+    """Returns the order to leave the nodes, if there is one."""
+    base: CheckpointInfo | None
+    """The checkpoint from which the owner started the run; restarts do not count."""
+    read: CheckpointInfo | None = None
+    """The checkpoint from which the ranks started last, and that one may still have to read."""
+    met_at: float | None = None
+    """When they started last; None before their first start."""
+    told: Stop | None = None
+    """What the driver has told: to leave, or to end."""
+    order: Order | None = None
+    """What the ranks are ordered."""
+    movable_at: float = -math.inf
+    """From when on they may be ordered to leave. Infinite for training code that writes no checkpoints: it cannot leave
+    without losing what it has learned."""
+    pause_s: float = COOLDOWN_S
+    """How long to wait once the storage refuses a checkpoint; each pause is twice the one before."""
+
+    def why_to_leave(self) -> Stop | None:
+        """Return the order to leave the nodes, if there is one."""
+        return self.told if self.told is not None and self.told.save else self.leave()
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The run has failed, which is raised after all events that came before."""
+
+    error: Exception
+
+
+# --- The run -------------------------------------------------------------------------------------
 
 
 class ResilientRun:
@@ -48,18 +102,14 @@ class ResilientRun:
 
     Each report is passed on once, also where training restarts behind it. On the head's side the run alone knows
     where the task stands: its last report, how far the ranks may train without an answer, its newest checkpoint and
-    its configuration. It may be started again once training has ended.
+    its configuration. It may be started again once training has ended. Subclasses say what becomes of notes and
+    checkpoints, and from which one it restarts.
     Runs on: trial, driver.
 
     Args:
         task: what to train.
         start: its first start.
         failures: which failures are survived.
-        say: called with notes for the person who runs it.
-        keep: called with each finished checkpoint.
-        newest: called before a restart with a report number; returns the newest checkpoint up to that report (by
-            default the last one that the ranks have reported).
-        fresh: called with each start; returns it with what is too large to be kept in between.
         size: how many workers to use, fewer while some are lost (None: all, as they arrive).
     """
 
@@ -69,14 +119,13 @@ class ResilientRun:
         start: Start,
         failures: FailurePolicy,
         *,
-        say: Callable[[str], object],
-        keep: Keep = lambda _: None,
-        newest: Callable[[int], CheckpointInfo | None] | None = None,
-        fresh: Callable[[Start], Start] = lambda start: start,
         size: int | None = None,
         sleep: Callable[[float], object] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.task = task
+        self.next_start = start
+        """What the next start trains: the configuration, checkpoint and ``until`` of now."""
         self.number = start.number
         """The last report that was passed on."""
         self.seconds: float | None = None
@@ -84,53 +133,58 @@ class ResilientRun:
         self.size = size
         self.handed_in: dict[int, Any] = {}
         """What the ranks of this start have handed in, by rank."""
-        self._task = task
-        self.next_start = start
-        """What the next start trains: the configuration, checkpoint and ``until`` of now."""
-        self.started_from = start.resume
-        """The checkpoint from which it was started last; restarts after faults do not count."""
         self.gang: Gang
         """The gang that it was started on."""
-        self.started = False
-        """True from ``start`` on, until its owner has ended training and says so."""
-        self._policy, self._failures = failures, FailureTally(failures)
-        self._slow = SlowRanks()
-        self._say, self._keep, self._fresh = say, keep, fresh
-        self._newest = newest or (lambda _: self.resume)
-        self._leave: Callable[[], Stop | None] = lambda: None
-        self._on_start: Callable[[], object] = lambda: None
-        self._told: Stop | None = None
-        """What the driver has told: to leave, or to end."""
+        self._state: Idle | Training | Failed = Idle()
+        self._policy = failures
+        self._slow: set[tuple[int, int, str]] = set()
+        """The ranks that were called slow, each with its worker."""
+        self._spares: list[CheckpointInfo] = []
         self._sleep, self._clock = sleep, clock
-        self._phase: Training | Leaving | Failed | Over = Training()
         self._queue: deque[Report | Text] = deque()
-        self._met_at: float | None = None
-        self._read: CheckpointInfo | None = None
+
+    # -- what a subclass does its own way
+
+    def say(self, text: str) -> None:
+        """Send a note to the person who runs the task."""
+
+    def keep(self, info: CheckpointInfo) -> None:
+        """Keep a checkpoint that is finished: the last two, and the one that is in use."""
+        self._spares = keep_spares([*self._spares, info], self.in_use)
+
+    def newest(self, number: int) -> CheckpointInfo | None:
+        """Return the newest checkpoint up to report ``number``, to restart from: the last one that ranks reported."""
+        return self.resume
+
+    def complete(self, start: Start) -> Start:
+        """Return a start with what is too large to be kept from one to the next."""
+        return start
+
+    def on_start(self) -> None:
+        """Take note of a start of the ranks."""
 
     # -- the run protocol
 
-    def start(
-        self,
-        gang: Gang,
-        leave: Callable[[], Stop | None] | None = None,
-        started: Callable[[], object] = lambda: None,
-    ) -> None:
+    def start(self, gang: Gang, leave: Callable[[], Stop | None] | None = None) -> None:
         """Start training on a gang, formed or not yet, which the caller closes.
 
         ``leave`` is called now and then; it returns the order to leave the nodes, if there is one, as the driver may
         also give. Training then ends with its next step or report, a checkpoint and an error of type ``DRAINED``, to
-        restart elsewhere. ``started`` is called at each start of the ranks.
+        restart elsewhere.
         Raises: TrialError when the gang cannot be formed, or has to leave its nodes.
         """
-        self.gang, self.started, self._leave = gang, True, leave or (lambda: None)
-        self._on_start, self._told = started, None
-        self._phase, self._failures, self._met_at = Training(), FailureTally(self._policy), None
-        self._queue = deque()
-        self.started_from = self.resume
+        self.gang = gang
+        self._state = training = Training(FailureTally(self._policy), leave or (lambda: None), self.resume)
+        self._queue.clear()
         if self.seconds is None and self.resume is not None:
             self.seconds = self.resume.seconds
-        self._start()
+        self._start(training)
         self._raise_failure()
+
+    @property
+    def started(self) -> bool:
+        """True from its start on, until its owner has ended it or knows that it has failed."""
+        return not isinstance(self._state, Idle)
 
     @property
     def training(self) -> bool:
@@ -140,7 +194,7 @@ class ResilientRun:
     @property
     def running(self) -> bool:
         """True while there are events to come."""
-        return bool(self._queue) or isinstance(self._phase, Failed) or self.training
+        return bool(self._queue) or isinstance(self._state, Failed) or self.training
 
     @property
     def resume(self) -> CheckpointInfo | None:
@@ -150,7 +204,12 @@ class ResilientRun:
     @property
     def in_use(self) -> CheckpointInfo | None:
         """The checkpoint that the running start continues from, and that a rank may still have to read."""
-        return self._read if self.training else None
+        return self._state.read if isinstance(self._state, Training) and self.training else None
+
+    @property
+    def base(self) -> CheckpointInfo | None:
+        """The checkpoint from which its owner started it last; restarts do not count."""
+        return self._state.base if isinstance(self._state, Training) else None
 
     def resume_from(self, checkpoint: CheckpointInfo | None, number: int | None = None) -> None:
         """Continue from a checkpoint at the next start; ``number``: the last report that was passed on, if another."""
@@ -160,17 +219,18 @@ class ResilientRun:
     @property
     def waits(self) -> bool:
         """True while the ranks wait at the last report for a decision."""
-        return self.next_start.until is not None and self.number >= self.next_start.until
+        until = self.next_start.until
+        return isinstance(self._state, Training) and until is not None and self.number >= until
 
     def has_more(self, limit_s: float) -> bool:
         """Tell whether the next report has arrived, or the trial ends well within ``limit_s``.
 
-        Not while the ranks wait at the last report.
+        Not while the ranks wait at the last report, or are ordered to leave.
         """
-        if self.waits or not self.started or not isinstance(self._phase, Training):
+        if not isinstance(self._state, Training) or self._state.order is not None or self.waits:
             return False
         arrived = next(
-            (one for one in (*self._queue, *self.gang.arrived) if not isinstance(one, Saved | Slow | Told)), None
+            (one for one in (*self._queue, *self.gang.arrived) if not isinstance(one, Saved | Slow | Stop)), None
         )
         if isinstance(arrived, Report):
             return arrived.number > self.number
@@ -191,29 +251,47 @@ class ResilientRun:
             event = self._queue.popleft() if self._queue else self._receive(timeout_s)
             if event is None:
                 return None
-            if isinstance(event, Ended) and event.error is not None:
-                self._fail(event.error)
-            elif isinstance(self._phase, Leaving) and isinstance(event, Saved) and event.answers == self._phase.serial:
-                self._left(self._phase, event)
-            elif self._passes_on(event):
+            if not (isinstance(self._state, Training) and self._moves(self._state, event)) and self._passes_on(event):
                 return event
 
     def finish(self, reason: str) -> None:
         """End training on all ranks, within a limit; events that come meanwhile are passed on as usual."""
         self._keep_late(self.gang.finish(reason=reason))
 
+    def end(self, reason: str = "stopped", limit_s: float = STOP_LIMIT_S) -> None:
+        """End training on all ranks, within a limit. Nobody gets the events that come meanwhile, or are left."""
+        if self.training:
+            self.gang.finish(limit_s, reason)
+        self._state = Idle()
+
+    def fail(self, error: Exception) -> None:
+        """Raise ``error`` in place of the next event."""
+        self._state = Failed(error)
+
     # -- events
+
+    def _moves(self, training: Training, event: Event) -> bool:
+        """Restart, fail, or train on, if the event asks for that; tell whether it does."""
+        if isinstance(event, Ended) and event.error is not None:
+            cause, late = self.gang.fail(event.error)
+            self._keep_late(late)
+            self._restart(training, cause)
+            return True
+        if training.order is not None and isinstance(event, Saved) and event.answers == training.order.serial:
+            self._left(training, training.order.why, event)
+            return True
+        return False
 
     def _receive(self, timeout_s: float | None) -> Event | None:
         """Return the gang's next event, once what it brings is noted; look meanwhile whether to leave the nodes."""
-        self._raise_failure()
         end = math.inf if timeout_s is None else self._clock() + timeout_s
         while True:
-            if isinstance(self._phase, Training) and self.training and (why := self._why_to_leave()) is not None:
-                if self._movable:
-                    self._order_to_leave("moved", why)
+            self._raise_failure()
+            if (training := self._unordered) is not None and (why := training.why_to_leave()) is not None:
+                if self._clock() >= training.movable_at:
+                    self._order_to_leave(training, "moved", why)
                 elif why.ends:
-                    self._phase = Failed(drained(why))
+                    self._state = Failed(drained_error(why))
             event = self.gang.next_event(max(0.0, min(_LOOK_S, end - self._clock())))
             if event is not None:
                 self._note(event)
@@ -221,13 +299,10 @@ class ResilientRun:
             if not self.gang.running or self._clock() >= end:
                 return None
 
-    def _why_to_leave(self) -> Stop | None:
-        return self._told if self._told is not None and self._told.save else self._leave()
-
-    def _obey(self, stop: Stop) -> None:
+    def _obey(self, training: Training, stop: Stop) -> None:
         """Have the ranks end where the driver says so; or note that they have to leave."""
-        if self._told is None or self._told.save:
-            self._told = stop
+        if training.told is None or training.told.save:
+            training.told = stop
             if not stop.save:
                 self.gang.answer(stop)
                 self.gang.hurry()
@@ -236,13 +311,17 @@ class ResilientRun:
         """Note what an event brings, as it comes from the gang."""
         if isinstance(event, Report | Saved) and event.checkpoint is not None:
             self.resume_from(event.checkpoint)
-            self._keep(event.checkpoint)
-        if isinstance(event, Told):
-            self._obey(event.stop)
+            self.keep(event.checkpoint)
+        if isinstance(event, Stop) and isinstance(self._state, Training):
+            self._obey(self._state, event)
         if isinstance(event, Saved) and event.note is not None:
-            self._say(event.note)
-        if isinstance(event, Slow) and (note := self._slow.note(event, self.gang)) is not None:
-            self._say(note)
+            self.say(event.note)
+        if isinstance(event, Slow):
+            location = self.gang.locations[event.rank]
+            worker = (event.rank, location.pid, location.node_id)
+            if worker not in self._slow:
+                self._slow.add(worker)
+                self.say(describe_slow(event, location))
         if isinstance(event, Output) and event.serial == self.gang.trials:
             self.handed_in[event.rank] = event.value
 
@@ -261,7 +340,8 @@ class ResilientRun:
             return False
         self.number = event.number
         self.seconds = max(event.seconds, self.seconds or 0.0)  # after a fault it restarts from less
-        self._failures.report()
+        if isinstance(self._state, Training):
+            self._state.failures.report()
         return True
 
     def _allow(self, until: int | None) -> None:
@@ -272,64 +352,58 @@ class ResilientRun:
 
     # -- starts and faults
 
-    def _start(self) -> None:
+    def _start(self, training: Training) -> None:
         """Start training, again if need be; the run has failed where that cannot be."""
-        if (why := self._why_to_leave()) is not None:
-            self._phase = Failed(drained(why))
+        if (why := training.why_to_leave()) is not None:
+            self._state = Failed(drained_error(why))
             return
         try:
-            self._start_once()
+            self._start_once(training)
         except GangError as error:
-            self._restart(head_error(error))
+            self._restart(training, head_error(error))
 
-    def _start_once(self) -> None:
+    def _start_once(self, training: Training) -> None:
         """Let the gang meet, and start the task on it. Raises: GangError."""
         gang, start, before = self.gang, self.next_start, self.gang.size
-        if isinstance(self._phase, Leaving):
-            self._phase = self._phase.training
-        self.handed_in = {}
+        self.handed_in, training.order = {}, None
         gang.heal(self.size)
-        restart, self._met_at = self._met_at is not None, self._clock()
+        restart, training.met_at = training.met_at is not None, self._clock()
         if restart and gang.size != before:
-            self._say(f"goes on with {gang.size} workers ({before} before)")
+            self.say(f"goes on with {gang.size} workers ({before} before)")
         until = None if start.until is None else max(start.until, self.number + 1)
-        self._read = start.resume
-        gang.start(self._task, self._fresh(replace(start, until=until)))
-        self._on_start()
+        training.read = start.resume
+        gang.start(self.task, self.complete(replace(start, until=until)))
+        self.on_start()
 
-    def _fail(self, error: WorkerError) -> None:
-        """End a start in which a rank has failed; restart, or fail."""
-        cause, late = self.gang.fail(error)
-        self._keep_late(late)
-        self._restart(cause)
-
-    def _restart(self, cause: WorkerError) -> None:
+    def _restart(self, training: Training, cause: WorkerError) -> None:
         """Start again, as often as the failure policy says."""
-        while (delay_s := self._failures.fail(cause)) is not None:
+        while (delay_s := training.failures.fail(cause)) is not None:
             last = max([self.number, *(event.number for event in self._queue if isinstance(event, Report))])
-            self.resume_from(self._newest(last))
-            self._say(f"failed on rank {cause.rank} ({cause.type_name}: {cause.message}); going on {self._from()}")
+            self.resume_from(self.newest(last))
+            self.say(f"failed on rank {cause.rank} ({cause.type_name}: {cause.message}); going on {self._from()}")
             self._sleep(delay_s)
             try:
-                self._start_once()
+                self._start_once(training)
             except GangError as error:
                 cause = head_error(error)
             else:
                 return
-        self._phase = Failed(cause)
+        self._state = Failed(TrialError(cause))
 
     def _from(self) -> str:
         """Say where training restarts."""
         if self.resume is None:
             return "from the beginning"
-        if self._task.job:
+        if self.task.job:
             return f"from epoch {self.resume.epoch}, step {self.resume.step}"
         return f"from {where(*age(self.resume))}"
 
     def _raise_failure(self) -> None:
-        if isinstance(self._phase, Failed) and not self._queue:
-            error, self._phase = self._phase.error, Over()
-            raise TrialError(error)
+        if isinstance(self._state, Failed) and not self._queue:
+            error = self._state.error
+            if isinstance(error, TrialError):  # after another one the owner may yet end the ranks in order
+                self._state = Idle()
+            raise error
 
     # -- another size, other nodes
 
@@ -345,50 +419,51 @@ class ResilientRun:
         Call it now and then; it does not wait. No training is lost: at their next boundary the ranks write a
         checkpoint. Training code that cannot write one keeps its workers.
         """
-        if self._movable and self._size_changes():
-            self._order_to_leave("resize", None)
+        training = self._unordered
+        if training is not None and self._clock() >= training.movable_at and self._size_changes(training):
+            self._order_to_leave(training, "resize", None)
 
     @property
-    def _movable(self) -> bool:
-        """True while the ranks can be ordered to write a checkpoint and end."""
-        phase = self._phase
-        return isinstance(phase, Training) and self._clock() >= phase.movable_at and self.training
+    def _unordered(self) -> Training | None:
+        """The state, while ranks train that are not ordered to leave yet."""
+        state = self._state
+        return state if isinstance(state, Training) and state.order is None and self.gang.running else None
 
-    def _size_changes(self) -> bool:
+    def _size_changes(self, training: Training) -> bool:
         """Tell whether another start would have the size that was asked for, or at least more workers."""
         gang = self.gang
         if self.size is not None:  # half of the missing workers would gain little
-            missing = min(self.size, gang.spec.wanted) - gang.size
+            missing = min(self.size, gang.spec.reservation.wanted) - gang.size
             return missing < 0 or (missing > 0 and gang.ready() >= missing)
-        cooled = self._met_at is None or self._clock() - self._met_at >= COOLDOWN_S
-        return gang.size < gang.spec.wanted and cooled and gang.ready() > 0
+        cooled = training.met_at is None or self._clock() - training.met_at >= COOLDOWN_S
+        return gang.size < gang.spec.reservation.wanted and cooled and gang.ready() > 0
 
-    def _order_to_leave(self, reason: str, why: Stop | None) -> None:
-        assert isinstance(self._phase, Training)  # _movable
-        self._phase = Leaving(self.gang.answer(Stop(reason, save=True)), why, self._phase)
+    def _order_to_leave(self, training: Training, reason: str, why: Stop | None) -> None:
+        training.order = Order(self.gang.answer(Stop(reason, save=True)), why)
         self.gang.hurry()
 
-    def _left(self, leaving: Leaving, saved: Saved) -> None:
+    def _left(self, training: Training, why: Stop | None, saved: Saved) -> None:
         """Restart, now that the ranks end with a checkpoint; or go on, where they wrote none."""
-        why = leaving.why
+        training.order = None
         if saved.checkpoint is not None:
-            self._phase = Training()
+            training.pause_s = COOLDOWN_S
             self.finish("resize")
             if why is None:
-                self._start()
+                self._start(training)
             else:
-                self._phase = Failed(drained(why))
+                self._state = Failed(drained_error(why))
         elif saved.refused:
-            self._phase = leaving.training.refused(self._clock())
-            if leaving.training.pause_s == COOLDOWN_S:
+            if training.pause_s == COOLDOWN_S:
                 stays = "keeps its size" if why is None else f"stays where it is although {why.reason}"
-                self._say(f"{stays} for now: its checkpoint could not be written. That is tried again")
+                self.say(f"{stays} for now: its checkpoint could not be written. That is tried again")
+            training.movable_at = self._clock() + training.pause_s
+            training.pause_s = min(2 * training.pause_s, _LONGEST_PAUSE_S)
         elif why is not None and why.ends:
-            self._phase = Failed(drained(why))
+            self._state = Failed(drained_error(why))
         else:
-            self._phase = Training(math.inf)
+            training.movable_at = math.inf
             stays = f"keeps its {self.gang.size} workers" if why is None else f"stays where it is although {why.reason}"
-            self._say(f"{stays}: its training code writes no checkpoints")
+            self.say(f"{stays}: its training code writes no checkpoints")
             if why is None:
                 self.gang.want(self.gang.size)
 
@@ -400,7 +475,7 @@ class ResilientRun:
         if offered is None:
             return None
         if offered.why is not None:
-            self._say(f"could not offer its state to other trials, which take its checkpoint instead: {offered.why}")
+            self.say(f"could not offer its state to other trials, which take its checkpoint instead: {offered.why}")
         return offered.weights
 
     def adopt(self, adopt: Adopt) -> str | None:
@@ -409,9 +484,9 @@ class ResilientRun:
         Returns: "memory", "disk", or None where training goes on as it was.
         """
         self._allow(adopt.until)
-        adopted = self.gang.ask(adopt, Adopted) if self.training else None
-        if adopted is None:  # it has failed or ended: its end is the next event
-            return None
+        training = self._state
+        if not isinstance(training, Training) or (adopted := self.gang.ask(adopt, Adopted)) is None:
+            return None  # it has failed or ended: its end is the next event
         if adopted.why is None:
             self.next_start = replace(self.next_start, config=dict(adopt.config))
             return "memory"
@@ -421,12 +496,12 @@ class ResilientRun:
         except OSError as error:
             lacks = f"its checkpoints cannot be read ({error})"
         if found is not None:
-            return self._start_as(adopt, adopted.why)
-        self._say(f"goes on as it was: could not adopt {adopt.parent}, for {adopted.why}, and {lacks}")
+            return self._start_as(training, adopt, adopted.why)
+        self.say(f"goes on as it was: could not adopt {adopt.parent}, for {adopted.why}, and {lacks}")
         self.gang.answer(Continue(adopt.until))
         return None
 
-    def _start_as(self, adopt: Adopt, why: str) -> str | None:
+    def _start_as(self, training: Training, adopt: Adopt, why: str) -> str | None:
         """Restart from another trial's checkpoint; from the run's own, if that one cannot be copied."""
         self.finish("adopt")  # a checkpoint that is being written is finished by then
         try:
@@ -441,66 +516,22 @@ class ResilientRun:
         except (OSError, CheckpointError) as error:
             info, why = None, f"it could not be copied ({error})"
         if info is None:
-            self._say(f"goes on as it was, from its own checkpoint: could not adopt {adopt.parent}, for {why}")
-            self.resume_from(self._newest(self.number))
+            self.say(f"goes on as it was, from its own checkpoint: could not adopt {adopt.parent}, for {why}")
+            self.resume_from(self.newest(self.number))
         else:
-            self._say(f"starts anew from a checkpoint of {adopt.parent}: {why}")
+            self.say(f"starts anew from a checkpoint of {adopt.parent}: {why}")
             self.next_start = replace(self.next_start, config=dict(adopt.config), resume=info)
-            self._keep(info)
-        self._start()
+            self.keep(info)
+        self._start(training)
         return None if info is None else "disk"
 
 
-def drained(why: Stop) -> WorkerError:
+def drained_error(why: Stop) -> TrialError:
     """Return the error by which a trial leaves its nodes."""
-    return WorkerError(-1, os.uname().nodename, DRAINED, why.reason, "", cause="preempted")
+    return TrialError(WorkerError(-1, os.uname().nodename, DRAINED, why.reason, "", cause="preempted"))
 
 
 def head_error(error: Exception) -> WorkerError:
     """Describe an error on the head's side of a gang."""
     cause = error.cause if isinstance(error, GangError) else "unresponsive"
     return WorkerError(-1, os.uname().nodename, type(error).__name__, str(error), "", cause=cause)
-
-
-# --- The phases of a run: values that say what its ranks do now, and what they are ordered to -----
-
-
-_LONGEST_PAUSE_S: Final = 600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Training:
-    """The ranks train, or have ended. They may be ordered to leave from ``movable_at`` on."""
-
-    movable_at: float = -math.inf
-    """Infinite for training code that writes no checkpoints: it cannot leave without losing what it has learned."""
-    pause_s: float = COOLDOWN_S
-    """How long to wait once the storage refuses a checkpoint."""
-
-    def refused(self, now: float) -> Training:
-        """Return the phase after a checkpoint that the storage refused: each pause is twice the one before."""
-        return Training(now + self.pause_s, min(2 * self.pause_s, _LONGEST_PAUSE_S))
-
-
-@dataclass(frozen=True, slots=True)
-class Leaving:
-    """The ranks are ordered to write a checkpoint at the end of a training step, or their next report, and to end."""
-
-    serial: int
-    """The serial of that order, which its answer carries."""
-    why: Stop | None
-    """Why they have to leave their nodes; None where they start again on another number of workers."""
-    training: Training
-    """The phase to return to where they write no checkpoint."""
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """The run has failed, which is raised after all events that came before."""
-
-    error: WorkerError
-
-
-@dataclass(frozen=True, slots=True)
-class Over:
-    """The run has failed, and that was raised."""

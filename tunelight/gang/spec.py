@@ -66,11 +66,6 @@ class GangSpec:
         return self.reservation.workers
 
     @property
-    def wanted(self) -> int:
-        """The size that the gang is meant to have."""
-        return max(self.workers, self.reservation.most or 0)
-
-    @property
     def elastic(self) -> bool:
         """Whether the gang may train with fewer workers while some are lost."""
         return self.reservation.least is not None
@@ -106,4 +101,4 @@ class GangSpec:
 
         NCCL chooses its interface once per process, so such a gang meets over the network from the start.
         """
-        return "nccl" in self.collectives and (self.elastic or self.wanted > self.workers)
+        return "nccl" in self.collectives and (self.elastic or self.reservation.wanted > self.workers)

@@ -160,24 +160,13 @@ class SlowWatch:
         return found
 
 
-class SlowRanks:
-    """Says which ranks of a run are slow."""
-
-    def __init__(self) -> None:
-        self._named: set[tuple[int, int, str]] = set()
-
-    def note(self, slow: Slow, gang: Any) -> str | None:
-        """Return a note on a slow rank, once for each worker."""
-        location = gang.locations[slow.rank]
-        worker = (slow.rank, location.pid, location.node_id)
-        if worker in self._named:
-            return None
-        self._named.add(worker)
-        where = node_name(location.hostname, location.node_id, location.address)
-        return (
-            f"rank {slow.rank} on {where} is slow: its own part of a step takes {_seconds(slow.seconds)}, and "
-            f"{_seconds(slow.others)} in the median of the others"
-        )
+def describe_slow(slow: Slow, location: Any) -> str:
+    """Return a note on a slow rank; ``location``: its worker's."""
+    where = node_name(location.hostname, location.node_id, location.address)
+    return (
+        f"rank {slow.rank} on {where} is slow: its own part of a step takes {_seconds(slow.seconds)}, and "
+        f"{_seconds(slow.others)} in the median of the others"
+    )
 
 
 def _seconds(seconds: float) -> str:

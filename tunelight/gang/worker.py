@@ -51,7 +51,7 @@ from tunelight.messages import (
     Event,
     Place,
     Report,
-    Told,
+    Stop,
     WorkerError,
 )
 from tunelight.session import session as sessions
@@ -279,9 +279,9 @@ class GangWorker:
         """Give a decision to trial ``serial``. Runs on: rank 0; for Adopt and Hurry, every rank."""
         self._box(serial).mailbox.put(decision)
 
-    def tell(self, serial: int, told: Told) -> None:
+    def tell(self, serial: int, stop: Stop) -> None:
         """Pass on to the head of trial ``serial`` what its driver tells it. Runs on: rank 0."""
-        self._box(serial).events.put(told)
+        self._box(serial).events.put(stop)
 
     def abort(self, serial: int, reason: str) -> None:
         """Cancel trial ``serial``, which ends where it next waits or reports."""
@@ -315,7 +315,7 @@ class GangWorker:
                     if ended.error is not None:
                         post(ended)  # first, so that peers end soon; ``leave`` waits for the clean-up
                 parted = self._clean_up(task, late)
-            if task.terminal is None:
+            if not task.job:
                 first = self._place is None or self._place.local_rank == 0  # of this node's, the last to need it
                 bring_home(start.trial_dir, began, over=first and ended.error is None)
             if ended.error is None:
@@ -468,8 +468,8 @@ def _trial_environment(task: Task, trial_dir: str) -> dict[str, str]:
 
     A job's Trainer was made on the driver, with its own folder.
     """
-    if task.job:
-        return {} if task.terminal is None else {"COLUMNS": str(task.terminal.columns)}
+    if task.terminal is not None:
+        return {"COLUMNS": str(task.terminal.columns)}
     quiet = {} if task.verbose else {"PL_TRAINER_ENABLE_MODEL_SUMMARY": "False"}
     return {"PL_TRAINER_DEFAULT_ROOT_DIR": trial_dir, **quiet}
 

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -150,12 +150,12 @@ class Boundary:
             lead=self._lead,
             policy=CheckpointPolicy(
                 started,
-                replace(task.checkpoints, share=1.0) if task.passed_on else task.checkpoints,
+                task.checkpoints,
                 last_at=started if task.job else None,
                 mode=task.mode,
             ),
             note=self.notes.add,
-            post=None if task.passed_on else post,  # a report has its checkpoint only if that is complete
+            post=None if task.passes_on else post,  # a report has its checkpoint only if that is complete
             away=place.node_rank > 0,
             start=f"{start.token}-{start.serial}",
             resume=None if start.resume is None else start.resume.path,
@@ -201,7 +201,7 @@ class Boundary:
 
         ``last``: the fit makes no report after it, as far as is known.
         """
-        if not self._task.heard:
+        if self._task.reports_to == "driver":
             return
         if self._stopped is not None:
             raise TrialStopped(self._stopped.reason)

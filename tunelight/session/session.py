@@ -226,7 +226,7 @@ class Session:
                 "fit. Make the same fits at each start, or pass ckpt_path=tunelight.get_checkpoint_path() to the fit "
                 "that continues."
             )
-        if self.progress.number == 0 and not self.task.job and self.task.must_report:
+        if self.progress.number == 0 and self.task.must_report:
             if self.place.rank > 0:
                 raise MetricError(
                     f"The train function returned on rank {self.place.rank} without a report. Every rank has to "

@@ -47,19 +47,26 @@ class Task:
     folds: int | None = None
     """How many folds there are, where each training of a configuration has its own."""
     verbose: int = 0
-    job: bool = False
-    """True for a driver's job, which returns a result and need not report."""
-    must_report: bool = True
-    """Whether a trial without a report has failed. One that runs a script once, without a metric, need not report."""
     terminal: Terminal | None = None
-    """The driver's terminal, to which the ranks' output is sent (None: it goes to the trial's log)."""
-    passed_on: bool = False
-    """True where reports are passed on to a Tuner of the user's, each with its checkpoint."""
+    """The terminal of the driver whose job it is, to which the ranks' output is sent. None for a trial, whose output
+    goes to its log."""
+    reports_to: Literal["sweep", "tuner", "driver"] = "sweep"
+    """Who gets the reports: a sweep, a Tuner of the user's, or a driver, which uses none."""
 
     @property
-    def heard(self) -> bool:
-        """Whether reports are used: those of a job are where it is a trial of a Tuner's."""
-        return self.passed_on or not self.job
+    def job(self) -> bool:
+        """Whether it is a driver's job, which returns a result."""
+        return self.terminal is not None
+
+    @property
+    def passes_on(self) -> bool:
+        """Whether a Tuner gets each report's checkpoint, with the report: all are written, however long that takes."""
+        return self.reports_to == "tuner" and self.checkpoints.share == 1
+
+    @property
+    def must_report(self) -> bool:
+        """Whether it has failed without a report: a job has not, nor a script that a sweep runs without a metric."""
+        return not self.job and (self.metric is not None or self.reports_to == "tuner")
 
 
 @dataclass(frozen=True, slots=True)

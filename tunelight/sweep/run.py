@@ -20,7 +20,7 @@ from ray.tune import Callback
 from tunelight import errors, stores
 from tunelight.cluster.connect import at_once, check_ray, connected, step_of, tune_environment, waits_for
 from tunelight.cluster.local import env_of_workers
-from tunelight.compat.lightning import decide
+from tunelight.compat.lightning import VARIABLE, decide
 from tunelight.compat.ray import check_version
 from tunelight.errors import (
     PreemptedError,
@@ -315,7 +315,7 @@ def _tune(
         settling = SettlingCallback(search.is_finished, lambda: control.signals.received is not None)
         try:
             tune.run(
-                make_trainable(_spec_of(sweep, datasets), name),
+                make_trainable(_spec_of(sweep, datasets, name)),
                 name=folder.name,
                 storage_path=str(folder.parent.absolute()),
                 storage_filesystem=for_tune(folder.parent),
@@ -336,23 +336,42 @@ def _tune(
     sweep_seats()  # of heads that were killed
 
 
-def _spec_of(sweep: PreparedSweep, datasets: DatasetHandle | None) -> TrialSpec:
+def _spec_of(sweep: PreparedSweep, datasets: DatasetHandle | None, name: str) -> TrialSpec:
     """Return what all trials of the sweep have in common."""
     from tunelight.gang.parcel import Code
-    from tunelight.trial.trial import spec_of_sweep
+    from tunelight.gang.spec import GangSpec
+    from tunelight.session.task import Home, Task
+    from tunelight.trial.trial import TrialSpec
 
     code: Any = sweep.code
-    return spec_of_sweep(
-        sweep.settings,
-        sweep.reservation,
+    settings, reservation, home = sweep.settings, sweep.reservation, Home.here()
+    gang = GangSpec(
+        reservation,
+        settings.failures,
+        runtime_env=env_of_workers(settings, reservation),
+        backend=settings.backend,
+        actor=None if settings.script is None else code.actor(settings, sweep.scheduler),
+        environ={VARIABLE: sweep.sweep_file["lightning"]},
+        home=home,
+    )
+    task = Task(
         Code(code).sent(),
+        home,
+        **settings.judged_by,
+        checkpoints=settings.checkpoints or Checkpoints(),
+        evaluation=settings.evaluation or reservation.evaluation,
         datasets=datasets,
-        runtime_env=env_of_workers(sweep.settings, sweep.reservation),
-        lightning=sweep.sweep_file["lightning"],
+        folds=settings.folds,
+        verbose=settings.verbose,
+    )
+    return TrialSpec(
+        gang,
+        task,
+        name,
+        seed=settings.seed or 0,
         until=sweep.scheduler.initial_decision().until,
-        resizes=sweep.scheduler.resizes,
+        start=reservation.least if sweep.scheduler.resizes else None,
         owner=1 if sweep.lease is None else record_number(sweep.lease.owner.record),
-        actor=None if sweep.settings.script is None else code.actor(sweep.settings, sweep.scheduler),
     )
 
 

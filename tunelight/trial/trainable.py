@@ -22,8 +22,8 @@ from tunelight.compat.ray import (
     passed_to_head,
 )
 from tunelight.errors import GangError, TrialError
-from tunelight.gang.gang import Gang
-from tunelight.gang.orders import DRAINED, announce_start, make_leave_check, moved_away
+from tunelight.gang.gang import STOP_LIMIT_S, Gang
+from tunelight.gang.orders import DRAINED, make_leave_check, moved_away
 from tunelight.gang.parcel import with_parameters
 from tunelight.gang.run import head_error
 from tunelight.machine.processes import collector_resting
@@ -39,7 +39,7 @@ from tunelight.messages import (
     WorkerError,
 )
 from tunelight.policies import classify
-from tunelight.stores import PUSH_LIMIT_S, store_of
+from tunelight.stores import store_of
 from tunelight.stores.masking import masked_error
 from tunelight.trial.trial import Trial, TrialSpec
 
@@ -79,23 +79,17 @@ class GangTrainable(Trainable):
         if parameters:
             task = replace(self.spec.task, train=with_parameters(self.spec.task.train, parameters))
             self.spec = replace(self.spec, task=task)  # type: ignore[misc]
-        self._take_gang()
-        self._pausing = False
-        """True where Tune has had a checkpoint written since the last step, which it does before a pause."""
-        self._pausable = True
-        """Whether the trial's code could write a checkpoint at its last report."""
-        self._gang_log = GangLog()
+        self._gang = self._new_gang()
         self._trial = self._new_trial(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Take another trial. Always returns True: errors are raised by ``step``, where Tune can handle them."""
         self._finish()
-        self._trial, self._pausable = self._new_trial(new_config), True
+        self._trial = self._new_trial(new_config)
         return True
 
-    def _take_gang(self) -> None:
-        self._gang = Gang(self.spec.gang, ray.util.get_current_placement_group())
-        self._leave = None if self.spec.soft_errors else make_leave_check(self._gang)  # a driver of tunelight's tells
+    def _new_gang(self) -> Gang:
+        return Gang(self.spec.gang, ray.util.get_current_placement_group())
 
     def _new_trial(self, config: dict[str, Any]) -> Trial:
         return Trial(self.spec, self.trial_id, self._trial_dir(), config, **passed_to_head(self._storage))
@@ -125,20 +119,18 @@ class GangTrainable(Trainable):
         """Resume from what ``save_checkpoint`` wrote."""
         trial = self._trial
         trial.load(checkpoint if isinstance(checkpoint, str | os.PathLike) else None, self._iteration)
-        self._iteration = trial.run.number
-        if trial.unable is not None and not self.spec.soft_errors:
-            raise trial.unable
+        self._iteration = trial.number
 
     def train(self) -> Any:
         """Return the trial's next report, or its end; a list where reports that need no answer, or the end, follow.
 
         Tune takes the results of a list one by one, and costs as much for all of them as for one.
         """
-        self._trial.taken = self._trial.run.number  # Tune has the last report now
+        self._trial.taken = self._trial.number  # Tune has the last report now
         self._trial.prune()
         train: Callable[[], dict[str, Any]] = super().train
         results = [train()]
-        while not self.spec.real_checkpoints and not results[-1][DONE] and self._trial.run.has_more(_END_S):
+        while self.spec.of_sweep and not results[-1][DONE] and self._trial.has_more(_END_S):
             results.append(train())
         return results if len(results) > 1 else results[0]
 
@@ -149,15 +141,12 @@ class GangTrainable(Trainable):
     def step(self) -> dict[str, Any]:
         """Return the trial's next report; or its end."""
         trial = self._trial
-        self._pausing = False
-        if trial.error is not None:
-            raise trial.error
+        trial.pausing = False
         try:
-            run = trial.run
-            if run.started:
-                run.resize_if_due()
-                if run.waits:
-                    run.answer(Continue(until=run.number + 1))
+            if trial.started:
+                trial.resize_if_due()
+                if trial.waits:
+                    trial.answer(Continue(until=trial.number + 1))
             else:
                 self._start()
             return self._next_result()
@@ -169,43 +158,28 @@ class GangTrainable(Trainable):
     def save(self, checkpoint_dir: str | None = None) -> Any:
         """Save a checkpoint as Tune does; at the end of a trial only if Tune has not got its last one yet."""
         trial = self._trial
-        info = trial.run.resume
-        ended = trial.run.started and not trial.run.training
-        if self.spec.task.passed_on and ended and (info is None or info.number == trial.passed):
+        info = trial.resume
+        ended = trial.started and not trial.training
+        if self.spec.task.passes_on and ended and (info is None or info.number == trial.passed):
             return nothing_saved(self._last_result or {})
-        if not self._pausable and info is None:
+        if info is None and not (trial.savable or self.spec.task.passes_on):
             return nothing_saved(self._last_result or {})  # which no other trial takes over
         return super().save(checkpoint_dir)
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Write to ``checkpoint_dir`` a pointer to the trial's newest checkpoint, which is written now if need be.
 
-        Under plain Tune (``real_checkpoints``) the checkpoint itself is copied there. A gang that can be resized ends
-        the trial here: Tune calls this before a pause, when other trials need the gang's additional workers.
+        Under plain Tune the checkpoint itself is copied there. A gang that can be resized ends the trial here: Tune
+        calls this before a pause, when other trials need the gang's additional workers.
         """
-        trial, run, gang = self._trial, self._trial.run, self._gang
-        self._pausing = not self.spec.real_checkpoints or self.spec.start is not None
-        info = run.resume
-        if trial.of_last_report is None and gang.running and run.number:
-            saved = gang.save().checkpoint
-            if saved is None:  # the trial ended first; its last report may have written one in the background
-                saved = next(
-                    (
-                        info
-                        for info in checkpoints.find(trial.folder)
-                        if info.number == run.number and trial.kept.counts(info)
-                    ),
-                    None,
-                )
-            if saved is not None:
-                run.resume_from(info := trial.kept.add(saved))
-            if info is not None and info.number > run.number:  # what Tune has not heard of is reported again
-                info, _ = checkpoints.resume_point(trial.folder, run.number, counts=trial.kept.counts)
+        trial = self._trial
+        trial.pausing = not self.spec.task.passes_on
+        info = trial.save()
         checkpoints.write_pointer(checkpoint_dir, info)
-        if info is not None and self.spec.real_checkpoints:
+        if info is not None and not self.spec.of_sweep:
             checkpoints.copy_into(info, checkpoint_dir)
             trial.passed = info.number
-        if self.spec.start is not None and info is not None:
+        if info is not None and self.spec.start is not None:
             self._finish()  # if Tune does not pause it after all, it starts again from there
 
     def cleanup(self) -> None:
@@ -228,43 +202,30 @@ class GangTrainable(Trainable):
         replaces its training by another trial's, at the report that waits. Nobody waits for the call: its error is that
         of the next step.
         """
+        trial = self._trial
         try:
-            self._carry_out(decision)
+            if isinstance(decision, Adopt):
+                trial.adopt(decision)
+            elif isinstance(decision, Resize):
+                trial.resize(self.spec.gang.reservation.nearest(decision.workers))
+            elif trial.started:
+                self._answer(decision)
         except Exception as error:  # noqa: BLE001 - a store that does not answer, say
-            self._trial.error = error
-
-    def _carry_out(self, decision: Decision | Resize) -> None:
-        run = self._trial.run
-        if isinstance(decision, Adopt):
-            self._trial.adopt(decision)
-        elif isinstance(decision, Resize):
-            run.resize(self._possible(decision.workers))
-        elif run.started:
-            self._answer(decision)
+            trial.fail(error)
 
     def offer(self) -> tuple[Any, ...]:
         """Return a reference to the training's state at the report that waits, in a tuple; () without a state.
 
         The reference is passed on without being resolved.
         """
-        weights = self._trial.run.offer()
+        weights = self._trial.offer()
         return () if weights is None else (weights,)
 
-    def _possible(self, size: int) -> int | None:
-        """Return the possible size of the gang that is nearest to ``size``."""
-        can = self.spec.gang.reservation
-        return None if can.least is None else min(max(size, can.least), max(can.workers, can.most or 0))
-
     def _answer(self, decision: Decision) -> None:
-        run = self._trial.run
-        run.answer(decision)
-        if isinstance(decision, Stop) and self._grown:
-            run.finish(decision.reason)  # Tune may keep the gang idle, and others need its workers
+        self._trial.answer(decision)
+        if isinstance(decision, Stop) and self.spec.start is not None and self._gang.size > self.spec.start:
+            self._trial.finish(decision.reason)  # Tune may keep the gang idle, and others need its workers
             self._give_back()
-
-    @property
-    def _grown(self) -> bool:
-        return self.spec.start is not None and self._gang.size > self.spec.start
 
     def _give_back(self) -> None:
         """Release the gang's workers beyond those that the next trial starts with, once its trial is over."""
@@ -274,34 +235,24 @@ class GangTrainable(Trainable):
     # -- one trial on the gang
 
     def _start(self) -> None:
-        trial = self._trial
-        if trial.unable is None:
-            trial.recover()
-        if trial.unable is not None:
-            raise TrialError(WorkerError(0, os.uname().nodename, "CheckpointError", str(trial.unable), ""))
-        self._iteration = trial.run.number
-        if self._gang.unfit is not None:
-            trial.say(f"a worker is replaced: {self._gang.unfit}")
-        self._gang_log.begin()
-        trial.run.start(self._gang, self._leave, self._announce)
-
-    def _announce(self) -> None:
-        if self.spec.soft_errors and ray.is_initialized():  # a driver of tunelight's listens
-            with suppress(Exception):
-                announce_start(type(self).__name__, self.trial_id, self._trial.run.number, self._gang)
+        trial, gang = self._trial, self._gang
+        trial.recover()
+        self._iteration = trial.number
+        if gang.unfit is not None:
+            trial.say(f"a worker is replaced: {gang.unfit}")
+        trial.start(gang, None if self.spec.of_sweep else make_leave_check(gang))  # a driver of tunelight's tells
 
     def _next_result(self) -> dict[str, Any]:
-        run = self._trial.run
         while True:
-            event = run.next_event()
+            event = self._trial.next_event()
             if isinstance(event, Report):
                 return self._reported(event)
-            if event is None or not run.running:
+            if event is None or not self._trial.running:
                 return self._ended(event)
 
     def _reported(self, report: Report) -> dict[str, Any]:
         trial = self._trial
-        self._pausable = report.savable or self.spec.task.passed_on
+        trial.savable = report.savable
         result = {
             **report.metrics,
             "epoch": report.epoch,
@@ -309,9 +260,9 @@ class GangTrainable(Trainable):
             TRAINING_ITERATION: report.number,
             RESULT_KEY: self._extras(report),
         }
-        if report.checkpoint is not None and self.spec.task.passed_on:
+        if report.checkpoint is not None and self.spec.task.passes_on:
             result[SHOULD_CHECKPOINT] = True
-        diverged = trial.divergence.judge(report.number, report.metrics) if self.spec.soft_errors else None
+        diverged = trial.divergence.judge(report.number, report.metrics) if self.spec.of_sweep else None
         if diverged is not None:
             self._answer(Stop("diverged"))
             result[DONE] = True
@@ -323,17 +274,17 @@ class GangTrainable(Trainable):
         """Return the result that ends the trial with its last report, without another iteration."""
         trial = self._trial
         stopped = isinstance(event, Ended) and event.stopped
-        if not trial.run.number and (stopped or self.spec.task.must_report):
+        if not trial.number and (stopped or self.spec.task.must_report):
             message = "the trial was stopped before its first report" if stopped else "the trial ended without a report"
             error = head_error(GangError(message))
-            if not stopped or not self.spec.soft_errors:
+            if not stopped or not self.spec.of_sweep:
                 raise TrialError(error)
             return self._over(error, "STOPPED")
         return {RESULT_DUPLICATE: True, DONE: True}
 
     def _failed(self, error: WorkerError) -> dict[str, Any]:
         """Return the result that ends a failed trial. Raises: TrialError where Tune has to end the gang as well."""
-        self._trial.run.started = False
+        self._trial.end()
         if error.type_name == DRAINED:
             self._replace_gang()
             raise moved_away(error)
@@ -341,85 +292,43 @@ class GangTrainable(Trainable):
             self._replace_gang()  # it could not start: the next trial gets another
             if error.cause != "exception":
                 raise TrialError(error)  # Tune may retry on other nodes
-        if not self.spec.soft_errors:
+        if not self.spec.of_sweep:
             raise TrialError(error)
         return self._over(error, classify(error))
 
     def _over(self, error: WorkerError, state: str) -> dict[str, Any]:
         """Return the result that ends a trial in a state, with its error."""
         told = {**self._extras(None), "error": {**masked_error(error.asdict()), "state": state}}
-        return {DONE: True, TRAINING_ITERATION: self._trial.run.number, RESULT_KEY: told}
+        return {DONE: True, TRAINING_ITERATION: self._trial.number, RESULT_KEY: told}
 
     def _extras(self, report: Report | None) -> dict[str, Any]:
         """Return the part of a result that tunelight's callbacks on the driver read."""
-        trial, run = self._trial, self._trial.run
+        trial = self._trial
         return {
-            "seconds": run.seconds or 0.0,
+            "seconds": trial.seconds or 0.0,
             "compiled": report.compiled if report else 0,
             "workers": self._gang.size or self.spec.gang.reservation.workers,
             "checkpoints": tuple(trial.kept.drain()),  # a tuple: Tune's TensorBoard logger would draw lists
             "metrics": report.metrics if report else {},  # Tune overwrites a metric named pid, say
             "notes": (*trial.drain(), *(report.notes if report else ())),
             "error": None,
-            "gang": self._gang_log.describe_change(self._gang),
+            "gang": trial.describe_gang(),
             "adopted": trial.adoption(),
-            "pausable": self._pausable or run.resume is not None,
+            "pausable": trial.savable or self.spec.task.passes_on or trial.resume is not None,
         }
 
     # -- ends
 
-    def _finish(self, limit_s: float | None = None) -> None:
+    def _finish(self, limit_s: float = STOP_LIMIT_S) -> None:
         """End the running trial, within a limit."""
-        trial = self._trial
-        if self._gang.running:
-            if store_of(trial.folder):
-                limit_s = PUSH_LIMIT_S
-            reason = "paused" if self._pausing else "stopped"
-            self._gang.finish(reason=reason, **({} if limit_s is None else {"limit_s": limit_s}))
-            trial.settle()
-        elif trial.run.started:
-            trial.prune()
+        self._trial.end("paused" if self._trial.pausing else "stopped", limit_s)
         self._give_back()
-        trial.run.started = False
 
     def _replace_gang(self) -> None:
         self._gang.close()
-        self._take_gang()
+        self._gang = self._new_gang()
 
 
-def make_trainable(spec: TrialSpec, name: str = "gang") -> type[GangTrainable]:
-    """Return a Trainable class for ``spec``. Tune registers it by ``name`` in a process, and restores by that name."""
-    return type(name, (GangTrainable,), {"spec": spec, "__module__": __name__})
-
-
-class GangLog:
-    """Describes a trial's gang each time its workers have changed. Runs on: trial (the head's process)."""
-
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        self._clock = clock
-        self._began: float | None = None
-        self._described: tuple[Any, ...] = ()
-
-    def begin(self) -> None:
-        """Note that a trial is about to start on the gang, or to start again."""
-        self._began, self._described = self._clock(), ()
-
-    def describe_change(self, gang: Gang) -> dict[str, Any] | None:
-        """Return a description of the gang, or None where it is the one returned last.
-
-        Keys: ``gang`` (its id), ``nodes`` (host and node of each worker, by rank), ``warm`` (whether none of its
-        workers is new), ``began`` and ``ready`` (seconds since the epoch between which the trial waited for them).
-        """
-        if not gang.size:
-            return None
-        workers = tuple((worker.hostname, worker.node_id, worker.pid) for worker in gang.locations)
-        if workers == self._described:
-            return None
-        began, self._described, self._began = self._began, workers, None
-        return {
-            "gang": gang.name,
-            "nodes": tuple(f"{host}#{node[:6]}" for host, node, _ in workers),
-            "warm": gang.warm,
-            "began": gang.met_at if began is None else began,
-            "ready": gang.met_at if began is None else max(began, gang.met_at),
-        }
+def make_trainable(spec: TrialSpec) -> type[GangTrainable]:
+    """Return a Trainable class for ``spec``. Tune registers it by its name in a process, and restores by that name."""
+    return type(spec.name, (GangTrainable,), {"spec": spec, "__module__": __name__})

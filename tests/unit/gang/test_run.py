@@ -16,6 +16,7 @@ from tunelight.errors import GangError, TrialError
 from tunelight.extras.standalone.driver import _listen
 from tunelight.gang import orders
 from tunelight.gang.orders import DRAINED, NODES_S, Orders, Started, make_leave_check
+from tunelight.gang.placement import Location
 from tunelight.gang.run import ResilientRun
 from tunelight.gang.spec import GangSpec
 from tunelight.messages import (
@@ -28,8 +29,8 @@ from tunelight.messages import (
     Output,
     Report,
     Saved,
+    Slow,
     Stop,
-    Told,
     WorkerError,
 )
 from tunelight.policies import COOLDOWN_S, FailurePolicy
@@ -59,6 +60,7 @@ class ScriptedGang:
         self.size, self.arrived = size, 0
         self.trials = self._serial = 0
         self.seats: list[int | None] = []
+        self.locations: list[Location] = []
         self.late: list[Event] = list(late)
         self.starts: list[Start] = []
         self.answers: list[Any] = []
@@ -129,9 +131,8 @@ def play(
 ) -> tuple[ResilientRun, Sleeper, list[str]]:
     said: list[str] = []
     clock = Sleeper()
-    run = ResilientRun(
-        TASK, START, policy or FailurePolicy(), say=said.append, sleep=clock.sleep, clock=clock, **kwargs
-    )  # fmt: skip
+    run = ResilientRun(TASK, START, policy or FailurePolicy(), sleep=clock.sleep, clock=clock, **kwargs)
+    vars(run)["say"] = said.append
     if start:
         run.start(gang, leave)
     return run, clock, said
@@ -148,7 +149,7 @@ def numbers(run: ResilientRun) -> list[int]:
 
 def test_a_restarted_rank_runs_unasked_to_where_it_was() -> None:
     gang: Any = ScriptedGang([report(1), report(2, saved=False), Ended(1, error=error())], [Ended(0)])
-    run = ResilientRun(TASK, replace(START, until=1), FailurePolicy(), say=lambda _: None)
+    run = ResilientRun(TASK, replace(START, until=1), FailurePolicy())
     run.start(gang)
     run.next_event()
     run.answer(Continue(until=2))
@@ -327,8 +328,19 @@ def test_an_offer_that_no_store_takes_is_told() -> None:
     assert "ObjectStoreFullError: 2 GB" in said[0]
 
 
+def test_a_slow_rank_is_named_once_for_each_worker_unless_slow_ones_are_ignored() -> None:
+    slow = [Slow(1, 0.42, 0.21)] * 2
+    gang = ScriptedGang([*slow, Ended(1, error=error())], [*slow, Ended(0)])
+    gang.locations = [Location(f"abcdef{n}", "10.0.0.1", n, "node-b") for n in range(2)]
+    run, _, said = play(gang)
+    numbers(run)
+    why = "its own part of a step takes 0.42 s, and 0.21 s in the median of the others"
+    assert [text for text in said if "slow" in text] == [f"rank 1 on node-b#abcdef (10.0.0.1) is slow: {why}"]
+    assert [FailurePolicy(on_slow=value).limit_of_slow for value in ("name", "ignore")] == [0.25, None]
+
+
 def test_a_trial_that_tune_has_ended_ends_at_once() -> None:
-    gang = ScriptedGang([report(1), Told(Stop()), Told(Stop()), report(2), Ended(0, stopped=True)])
+    gang = ScriptedGang([report(1), Stop(), Stop(), report(2), Ended(0, stopped=True)])
     run, *_ = play(gang)
     numbers(run)
     assert gang.answers == [Stop("stopped")]
@@ -372,10 +384,10 @@ class Relay:
         self.name = name
         self.tell = self
 
-    def remote(self, serial: int, told: Told) -> None:
+    def remote(self, serial: int, stop: Stop) -> None:
         if self.name == "gone":
             raise ValueError("the worker is gone")
-        self.told.append((self.name, serial, told.stop))
+        self.told.append((self.name, serial, stop))
 
 
 class Sweep:

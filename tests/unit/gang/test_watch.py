@@ -5,17 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.kit.training import QUIET
 from tunelight.compat.lightning import pl
-from tunelight.gang.placement import Location
-from tunelight.gang.watch import Collective, HangWatch, Sign, SlowRanks, SlowWatch, find_missing, is_behind_loop, latest
+from tunelight.gang.watch import Collective, HangWatch, Sign, SlowWatch, find_missing, is_behind_loop, latest
 from tunelight.messages import Slow
-from tunelight.policies import FailurePolicy
 
 
 def heard(watch: HangWatch, *signs: tuple[float, int, Sign]) -> HangWatch:
@@ -124,16 +121,6 @@ def test_a_slow_rank_is_found_among_two_or_four_after_three_windows_and_not_befo
 )
 def test_slowness_does_not_count(own: Callable[[int, int, int], float], given: Any, limit: float | None) -> None:
     assert windows(SlowWatch(limit), own, number=9, **given) == []
-
-
-def test_a_slow_rank_is_named_once_unless_slow_ones_are_ignored() -> None:
-    ranks, gang = (
-        SlowRanks(),
-        SimpleNamespace(locations=[Location(f"abcdef{n}", "10.0.0.1", n, "node-b") for n in range(3)]),
-    )
-    named = "rank 2 on node-b#abcdef (10.0.0.1) is slow: its own part of a step takes 0.42 s, and 0.21 s in the median"
-    assert [ranks.note(Slow(2, 0.42, 0.21), gang) for _ in range(3)] == [f"{named} of the others", None, None]
-    assert [FailurePolicy(on_slow=value).limit_of_slow for value in ("name", "ignore")] == [0.25, None]
 
 
 # --- which rank a hanging gang waits for, from what torch's flight recorders say --------------------------

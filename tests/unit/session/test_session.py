@@ -163,7 +163,7 @@ def test_what_is_wrong_with_reports_is_said(tmp_path: Path) -> None:
     with pytest.raises(GangError, match="decision on report 4"):
         Mailbox(1).take(4, 0.05)
     with pytest.raises(MetricError, match="without a report"):
-        Ranks(tmp_path, size=1).sessions[0].check_finished()
+        Ranks(tmp_path, size=1, metric="loss").sessions[0].check_finished()
     with pytest.raises(ContextError, match=r"tunelight\.run"):
         session.get_context()
     (error,) = Ranks(tmp_path, size=1, until=None, metric="loss").report({"los": 1, "acc": 2})

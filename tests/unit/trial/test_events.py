@@ -66,8 +66,7 @@ def make(heads: Heads) -> Make:
         spec = tasks.trial_spec(
             cloudpickle.dumps(training),
             metric="loss",
-            soft_errors=True,
-            real_checkpoints=False,
+            reports_to="sweep",
             failures=RETRY,
         )
         return heads.make(make_trainable(spec), {"lr": 1.0, "start": 0.0, **config}, name)
@@ -143,7 +142,7 @@ def test_where_nothing_can_be_had_training_goes_on_as_it_was_says_so_and_pauses_
     info = checkpoints.read_pointer(tmp_path)
     assert info is not None
     assert (Path(info.path).read_text(), info.number) == ("2.0", 2)
-    assert child._trial.run.next_start.config["lr"] == 1.0
+    assert child._trial.next_start.config["lr"] == 1.0
 
 
 def test_an_error_on_the_way_of_a_decision_is_that_of_the_next_step(

@@ -70,7 +70,7 @@ def timed(config: dict[str, Any]) -> None:
         tl.report({"loss": 1.0 / (context.number + 1)}, checkpoint=session.boundary.writer)
 
 
-SPEC = tasks.trial_spec(cloudpickle.dumps(timed), metric="loss", soft_errors=True, real_checkpoints=False)
+SPEC = tasks.trial_spec(cloudpickle.dumps(timed), metric="loss", reports_to="sweep")
 
 
 def seconds(result: dict[str, Any]) -> float:

@@ -163,7 +163,7 @@ def test_a_gang_that_can_never_be_had_ends_the_trial_alone(
         self.met = False
         raise GangError("no answer, as of a port that a firewall blocks", "exception")
 
-    one = make(reporting, soft_errors=True)
+    one = make(reporting, reports_to="sweep")
     with monkeypatch.context() as now:
         now.setattr(FakeGang, "heal", blocked)
         assert "firewall" in one.step()[RESULT_KEY]["error"]["message"]
@@ -177,7 +177,7 @@ def test_a_failed_trial_is_tried_again_as_often_as_the_policy_says_and_ends_as_a
     one = make(
         reporting,
         {"losses": [1.0], "error": ValueError("no more")},
-        soft_errors=True,
+        reports_to="sweep",
         failures=FailurePolicy(2, retry_exceptions=True, backoff_s=0),
     )
     results = [one.step() for _ in range(2)]
@@ -191,7 +191,7 @@ def test_a_failed_trial_is_tried_again_as_often_as_the_policy_says_and_ends_as_a
 def test_training_code_knows_a_pause_from_a_stop(make: Make, heads: Heads, folder: Path, tmp_path: Path) -> None:
     reason = tmp_path / "reason"
     config = {"reports": 9, "reason": str(reason)}
-    one = make(ahead, config, real_checkpoints=False)
+    one = make(ahead, config, reports_to="sweep")
     one.step()
     one.save_checkpoint(str(folder))  # Tune goes on after all
     one.step()
@@ -210,7 +210,7 @@ def wait_for_checkpoint(trial_dir: Path, number: int) -> None:
 
 def test_a_retry_goes_back_past_a_torn_checkpoint_and_says_so(make: Make, folder: Path) -> None:
     config = {"fail_at": 2, "error": ValueError("no")}
-    one = make(background, config, soft_errors=True, real_checkpoints=False, failures=RETRY)
+    one = make(background, config, reports_to="sweep", failures=RETRY)
     one.step()
     one.step()
     wait_for_checkpoint(folder, 2)
@@ -226,12 +226,12 @@ def test_a_retry_goes_back_past_a_torn_checkpoint_and_says_so(make: Make, folder
 def test_a_trial_whose_head_was_lost_reports_again_what_its_driver_never_heard(
     make: Make, heads: Heads, folder: Path, heard: int
 ) -> None:
-    lost = make(background, real_checkpoints=False)
+    lost = make(background, reports_to="sweep")
     for _ in range(heard + 1):
         lost.step()
     wait_for_checkpoint(folder, heard + 1)
     heads.passed["00000"] = {"heard": heard}  # the last report was on its way
-    result = make(background, real_checkpoints=False).step()
+    result = make(background, reports_to="sweep").step()
     assert result["training_iteration"] == heard + 1
     assert result["resumed"].rpartition("/")[2] == ("report-000001.ckpt" if heard else "")
 
@@ -244,7 +244,7 @@ def test_a_metric_that_is_or_becomes_nan_ends_the_trial_as_diverged_with_its_rep
     make: Make, heads: Heads, good: int
 ) -> None:
     """Also at the first report, before any scheduler is asked."""
-    one = make(reporting, {"losses": [0.5] * good + [NAN, 0.1]}, soft_errors=True, metric="loss")
+    one = make(reporting, {"losses": [0.5] * good + [NAN, 0.1]}, reports_to="sweep", metric="loss")
     assert not any("done" in one.step() for _ in range(good))
     last = one.step()
     assert last["done"] is True
@@ -269,7 +269,7 @@ def test_a_trial_seed_depends_on_the_sweep_and_the_index_alone() -> None:
 
 
 def test_reports_that_need_no_answer_come_as_a_list_up_to_the_end(make: Make, heads: Heads) -> None:
-    one: Any = make(ahead, {"reports": 9}, metric="loss", until=None, real_checkpoints=False)
+    one: Any = make(ahead, {"reports": 9}, metric="loss", until=None, reports_to="sweep")
     results = _listed(one.train())
     wait_for_checkpoint(heads.folder(), 9)
     assert [info.number for info in checkpoints.find(heads.folder())] == list(range(1, 10)), "Tune has yet to hear"
@@ -286,7 +286,7 @@ def test_reports_that_need_no_answer_come_as_a_list_up_to_the_end(make: Make, he
 
 
 def test_reports_that_need_an_answer_come_one_by_one(make: Make) -> None:
-    asked: Any = make(ahead, {"reports": 5}, metric="loss", until=3, real_checkpoints=False)
+    asked: Any = make(ahead, {"reports": 5}, metric="loss", until=3, reports_to="sweep")
     numbers = _numbers(asked.train())
     time.sleep(0.2)
     while numbers[-1] < 3:
@@ -296,7 +296,7 @@ def test_reports_that_need_an_answer_come_one_by_one(make: Make) -> None:
 
 
 def test_reports_of_plain_tune_come_one_by_one_for_it_may_save_at_each(make: Make) -> None:
-    plain: Any = make(ahead, {"reports": 5}, metric="loss", until=None, real_checkpoints=True)
+    plain: Any = make(ahead, {"reports": 5}, metric="loss", until=None)
     for number in range(1, 6):
         time.sleep(0.05)
         assert _numbers(plain.train()) == [number]
@@ -379,7 +379,7 @@ def test_a_trainable_is_named_after_its_train_function_as_tuner_restore_asks_and
 def test_a_checkpoint_that_is_finished_after_its_report_comes_with_the_next_result_and_the_best_is_kept(
     make: Make, folder: Path, mode: Any
 ) -> None:
-    one = make(background, real_checkpoints=False, metric="loss", mode=mode)
+    one = make(background, reports_to="sweep", metric="loss", mode=mode)
     numbers = []
     for _ in range(3):
         numbers += [info["number"] for info in Heads.train(one)[RESULT_KEY]["checkpoints"]]
@@ -404,7 +404,7 @@ def rereading(config: dict[str, Any]) -> None:
 
 
 def test_the_checkpoint_that_a_start_continues_from_stays_while_a_rank_may_read_it(make: Make, folder: Path) -> None:
-    one = make(rereading, failures=RETRY, real_checkpoints=False)
+    one = make(rereading, failures=RETRY, reports_to="sweep")
     assert [Heads.train(one)["there"] for _ in range(6)] == [False, True, True, True, True, True]
     assert one.step()["done"]
     one.cleanup()
@@ -435,7 +435,7 @@ def test_plain_tune_keeps_the_checkpoints_and_the_gang_its_last_two(make: Make, 
 
 
 def test_a_checkpoint_that_tune_asked_for_is_the_newest_of_an_ended_trial(make: Make, folder: Path) -> None:
-    one = make(saving, real_checkpoints=False)
+    one = make(saving, reports_to="sweep")
     pointers = [folder / "before", folder / "after"]
     for pointer in pointers:
         pointer.mkdir()
@@ -455,8 +455,7 @@ def resized(make: Make) -> Any:
     """Make a trial of 2 to 8 workers that starts with 2."""
 
     def build(train: Any, **spec: Any) -> GangTrainable:
-        spec |= {"soft_errors": True, "real_checkpoints": False}
-        return make(train, reservation=reserve(workers=(2, 8)).starting(2), start=2, **spec)
+        return make(train, reservation=reserve(workers=(2, 8)).starting(2), start=2, reports_to="sweep", **spec)
 
     return build
 
@@ -534,7 +533,7 @@ def test_a_paused_trial_whose_checkpoint_is_gone_starts_from_scratch(
     for left in (folder / checkpoints.FOLDER).iterdir():
         left.unlink()
     with pytest.raises(CheckpointError, match="no checkpoint of it is left"):
-        heads.restore(make(background, real_checkpoints=False), pointer)  # plain Tune is told by an exception
+        heads.restore(make(background), pointer)  # plain Tune is told by an exception
     heads.restore(one, pointer)
     again = one.step()  # what it reports once more is not passed on
     assert again["training_iteration"] == 2

@@ -26,23 +26,23 @@ def branch(folder: Path) -> Trial:
     """Return trial 00001, which begins with a checkpoint of trial 00000's report 2."""
     written(folder / "trial_00000", 2)
     checkpoints.copy_from_trial(folder / "trial_00000", folder / "trial_00001", None, 2)
-    spec = trial_spec(b"", soft_errors=True, real_checkpoints=False)
+    spec = trial_spec(b"", reports_to="sweep")
     return Trial(spec, "00001", folder / "trial_00001", {}, root="00000", heard=2)
 
 
 def test_a_branch_begins_with_its_copy_and_fails_where_that_is_torn_before_it_has_another(tmp_path: Path) -> None:
     trial = branch(tmp_path)
     trial.recover()
-    found = trial.run.resume
+    found = trial.resume
     assert found is not None
-    assert (found.number, found.value, found.seconds, trial.run.number) == (2, None, 9.0, 2)
+    assert (found.number, found.value, found.seconds, trial.number) == (2, None, 9.0, 2)
     assert Path(found.path).parent.parent == tmp_path / "trial_00001"
     Path(found.path).write_text("torn")
     with pytest.raises(TrialError, match=r"is torn or gone\. Branch its parent again"):
         trial.newest(2)
     again = Trial(trial.spec, "00001", trial.folder, {}, root="00000", heard=2)
-    again.recover()
-    assert again.unable is not None
+    with pytest.raises(TrialError, match="Branch its parent again"):
+        again.recover()
 
 
 # --- training code knows which training of its configuration it is, and which fold is its own -------------

@@ -40,6 +40,7 @@ from tunelight.lightning.launcher import give_back, hold
 from tunelight.lightning.strategies.base import Workers
 from tunelight.machine.processes import is_terminal, write
 from tunelight.messages import CheckpointInfo, Continue, Report, Stop, Terminal, Text
+from tunelight.policies import FailurePolicy
 from tunelight.resources import Reservation, check_devices
 from tunelight.session.task import Home, Start, Task
 
@@ -211,15 +212,6 @@ class DriverLauncher(_Launcher):
         if files and _elsewhere(held.gang):
             config["files"] = ray.put(read(files))
         reporter = _reporter()
-        spares: list[CheckpointInfo] = []
-
-        def keep(info: CheckpointInfo) -> None:
-            spares[:] = checkpoints.keep_spares([*spares, info])
-
-        def with_run(start: Start) -> Start:
-            # Put into Ray's store at each start, so that Ray may free it once all ranks have it.
-            return start if run is None else replace(start, config={**start.config, "run": ray.put(run)})
-
         start = Start(
             trial_id=f"job-{next(_serials)}",
             trial_dir=reporter.folder if reporter else str(folder),
@@ -231,20 +223,11 @@ class DriverLauncher(_Launcher):
             home=Home.here(),
             verbose=1,
             terminal=Terminal(is_terminal(sys.stdout), shutil.get_terminal_size().columns),
-            job=True,
+            reports_to="tuner" if reporter else "driver",
             evaluation="ddp" if self._strategy.workers.least is None else "exact",
-            passed_on=reporter is not None,
-            checkpoints=Checkpoints(every_s=0.0 if reporter else SAFE_EVERY_S),
+            checkpoints=Checkpoints(share=1.0) if reporter else Checkpoints(every_s=SAFE_EVERY_S),
         )
-        steady = ResilientRun(
-            task,
-            start,
-            self._strategy.workers.failures,
-            say=lambda text: _say(f"tunelight: {text}"),
-            keep=keep if reporter is None else lambda _: None,  # else it keeps what it has not passed on
-            newest=None if reporter else lambda _: _newest(folder),  # else of this run's own reports
-            fresh=with_run,
-        )
+        steady = _JobRun(task, start, self._strategy.workers.failures, run)
         while True:
             leave = None if reporter or run is None else make_leave_check(held.gang, with_head=False)
             try:
@@ -338,6 +321,26 @@ class DriverLauncher(_Launcher):
         self._held = pool.take(spec, reservation, group, spread=wanted.hosts is not None, say=_say, runs_code=runs_code)
         self._lease = self._held.lease
         return self._held
+
+
+class _JobRun(ResilientRun):
+    """The run of a job; ``run``: a packed Trainer's run."""
+
+    def __init__(self, task: Task, start: Start, failures: FailurePolicy, run: Packed | None) -> None:
+        super().__init__(task, start, failures)
+        self._run = run
+
+    def say(self, text: str) -> None:
+        _say(f"tunelight: {text}")
+
+    def newest(self, number: int) -> CheckpointInfo | None:
+        if self.task.reports_to == "tuner":  # only what it has got counts
+            return super().newest(number)
+        return _newest(Path(self.next_start.trial_dir))
+
+    def complete(self, start: Start) -> Start:
+        # Put into Ray's store at each start, so that Ray may free it once all ranks have it.
+        return start if self._run is None else replace(start, config={**start.config, "run": ray.put(self._run)})
 
 
 def _check_group(backend: str | None) -> None:

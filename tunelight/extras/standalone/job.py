@@ -219,7 +219,7 @@ def run_on_rank(config: dict[str, Any]) -> None:
     trainer = run["trainer"]
     strategy: Any = trainer.strategy  # one of tunelight's
     _arrive(trainer, strategy, run["strategy"])
-    added = [*guard_callbacks(session, flavour()), *([] if session.task.heard else [Safeguard()])]
+    added = [*guard_callbacks(session, flavour()), *([Safeguard()] if session.task.reports_to == "driver" else [])]
     brought, trainer.callbacks = list(trainer.callbacks), [*trainer.callbacks, *added]
     compile_again(run["compiled"])
     parts: SharedParts = run["parts"]

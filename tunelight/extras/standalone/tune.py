@@ -11,19 +11,17 @@ from ray.tune import Checkpoint
 
 from tunelight.checkpoints import files as checkpoints
 from tunelight.compat.ray import in_function_trainable, session_folder
-from tunelight.messages import CheckpointInfo, Report
+from tunelight.messages import Report
 
 
 class TrialReporter:
     """Passes reports on to the Tune trial of this process. Runs on: the trial's own process.
 
-    Tune keeps copies of checkpoints (``num_to_keep`` of them). The gang's own files are deleted, except the last two
-    while it trains, from which it continues after a fault.
+    Tune keeps copies of checkpoints (``num_to_keep`` of them).
     """
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
-        self._left: list[CheckpointInfo] = []
 
     def __call__(self, report: Report) -> None:
         """Report to Tune, which may end the trial here by SystemExit."""
@@ -33,7 +31,6 @@ class TrialReporter:
         with tempfile.TemporaryDirectory() as folder:
             checkpoints.copy_into(report.checkpoint, folder)
             tune.report(report.metrics, checkpoint=Checkpoint.from_directory(folder))
-        self._left = checkpoints.keep_spares([*self._left, report.checkpoint])
 
     def close(self) -> None:
         """Delete the gang's files at its end: Tune has copies of the checkpoints."""

@@ -261,7 +261,7 @@ class Bench:
             train=cloudpickle.dumps(self.measures),
             home=Home.here(),
             terminal=Terminal(False, 80),  # what the ranks print comes as events, which nobody shows
-            job=True,
+            reports_to="driver",
             evaluation=self.settings.evaluation or "ddp",
         )
 
@@ -280,7 +280,7 @@ class Bench:
                 self._serial += 1
                 config = {"setting": setting, "seconds": seconds}
                 start = Start(f"tune-up-{self._serial}", self.folder, config, seed=self.settings.seed, until=None)
-                run = ResilientRun(self._task, start, FailurePolicy(max_failures=0), say=lambda _: None)
+                run = ResilientRun(self._task, start, FailurePolicy(max_failures=0))
                 run.start(held.gang)
                 runs.append(run)
             figures = [_followed(run, seconds) for run in runs]

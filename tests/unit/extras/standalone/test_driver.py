@@ -73,7 +73,7 @@ def test_a_trainer_in_a_tune_trial_leaves_no_checkpoints_beside_those_of_tune(
     monkeypatch.setattr(driver, "_reporter", lambda: TrialReporter(str(tmp_path)))
     launcher._run(reports)
     assert told == [f"report-{number:06d}.ckpt: weights" for number in range(1, 9)]
-    assert max(there) == checkpoints.SPARES + 1  # and the one that is being passed on
+    assert max(there) == checkpoints.SPARES
     assert not folder.exists()
 
 

@@ -28,6 +28,7 @@ from tunelight.lightning.exact.eval_shards import (
 )
 from tunelight.lightning.exact.evaluation import remember, remember_attributes, remember_logged
 from tunelight.lightning.strategies.ddp import RayStrategy
+from tunelight.messages import Terminal
 from tunelight.settings.backends import BACKENDS
 
 sizes = st.integers(0, 40)
@@ -243,9 +244,9 @@ def test_what_is_logged_at_the_end_is_left_out_of_a_rank_that_only_borrowed(
         ("exact", {}, "testing", True),
         ("ddp", {"evaluation": "exact"}, "validating", False),
         (None, {}, "predicting", False),
-        (None, {"job": True}, "predicting", True),  # a driver gets all predictions, in order
-        (None, {"job": True}, "validating", False),
-        ("ddp", {"job": True}, "predicting", False),
+        (None, {"terminal": Terminal()}, "predicting", True),  # a driver gets all predictions, in order
+        (None, {"terminal": Terminal()}, "validating", False),
+        ("ddp", {"terminal": Terminal()}, "predicting", False),
         ("ddp", {"backend": "sharded"}, "predicting", True),  # a sharded forward hangs with fewer batches than others
         ("ddp", {"backend": "sharded"}, "validating", False),
     ],
