@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from numbers import Integral, Real
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-from tunelight.errors import ResourceError, SettingsError, known_arguments, unknown
+from tunelight.errors import ResourceError, SettingsError, unknown
 from tunelight.messages import Evaluation
 from tunelight.settings import check_setting, checks
 
@@ -201,29 +201,6 @@ def _derived(extra: Mapping[str, float], cpus_per_worker: float, gpus_per_worker
                 )
             return round(count)
     return 1
-
-
-@known_arguments
-def get_tune_resources(
-    num_workers: int = 1,
-    num_cpus_per_worker: float = 1,
-    use_gpu: bool = False,
-    *,
-    num_cpus_head: float = 0,
-    resources_per_worker: Mapping[str, float] | None = None,
-) -> PlacementGroupFactory:
-    """Return the reservation of a trial with ``num_workers`` workers, for ``resources_per_trial`` of plain Ray Tune.
-
-    ``use_gpu`` gives each worker one GPU; ``resources_per_worker`` may hold "CPU", "GPU" (also fractions) and custom
-    resources, and takes precedence. Raises: SettingsError.
-    """
-    if isinstance(num_workers, bool) or not isinstance(num_workers, Integral) or num_workers < 1:
-        raise SettingsError(f"num_workers must be a whole number, 1 or more, not {num_workers!r}.")
-    custom = dict(resources_per_worker or {})
-    cpus = custom.pop("CPU", num_cpus_per_worker)
-    gpus = custom.pop("GPU", 1 if use_gpu else 0)
-    check_devices(gpus, custom, "resources_per_worker['GPU']")
-    return Reservation(num_workers, cpus, gpus, head_cpus=num_cpus_head, resources_per_worker=custom).factory
 
 
 def check_fits(

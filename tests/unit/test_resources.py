@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tunelight.errors import ResourceError, SettingsError
-from tunelight.resources import check_fits, fitted, get_tune_resources, reserve
+from tunelight.extras.plain_tune import get_tune_resources
+from tunelight.resources import check_fits, fitted, reserve
 
 
 def test_the_two_spellings_are_one_reservation() -> None:

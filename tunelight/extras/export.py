@@ -17,11 +17,12 @@ from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import CheckpointError, SettingsError, StorageError, unknown
 from tunelight.record import to_yaml
 from tunelight.resources import reserve
-from tunelight.results.trial import refused
+from tunelight.results.trial import TrialResult, refused
 from tunelight.settings import PARTS
 from tunelight.settings.backends import BACKENDS
 from tunelight.settings.checks import holder_of
-from tunelight.space.plain import split_config
+from tunelight.space.plain import references, split_config
+from tunelight.stores import shown
 from tunelight.stores.masking import MASK
 
 _YAML: Final = (".yaml", ".yml")
@@ -40,15 +41,16 @@ _BESIDE: Final = ("logger", "profiler")
 """Arguments of a Trainer that training does not depend on."""
 
 
-def export(facts: Mapping[str, Any], settings: Mapping[str, Any], path: Path, chosen: str) -> None:
-    """Write a trial to ``path`` in the format ``chosen``.
+def export_trial(
+    trial: TrialResult, settings: Mapping[str, Any], path: Path, asked: str | None, *, checkpoint: bool
+) -> Path:
+    """Write a trial's configuration, and a copy of its checkpoint; see :meth:`SweepResults.export_best`.
 
-    Args:
-        facts: its configuration and where that came from, as ``TrialResult`` collects them.
-        settings: those of its sweep, as in sweep.yaml.
-        path: the file; folders are made.
-        chosen: one of ``FORMATS``.
+    ``settings``: those of its sweep, as in sweep.yaml.
     """
+    chosen = format_of(path, asked, parts=trial.has_parts)
+    copied = copy_checkpoint(_own_checkpoint(trial), path).absolute() if checkpoint else trial.address
+    facts = _facts(trial, settings, copied)
     if chosen == "json":
         text = json.dumps(storage.to_json_types(facts), indent=2) + "\n"
     elif chosen == "yaml":
@@ -59,6 +61,51 @@ def export(facts: Mapping[str, Any], settings: Mapping[str, Any], path: Path, ch
     storage.write_text(path, text)
     if chosen == "shell":
         path.chmod(path.stat().st_mode | 0o111)
+    return path
+
+
+def _own_checkpoint(trial: TrialResult) -> Path:
+    if (found := trial.checkpoint) is None:
+        raise CheckpointError(
+            f"Trial {trial.id} has no checkpoint to copy. Leave checkpoint out, or export another trial; sweeps "
+            "write checkpoints unless checkpoints=None, and train functions with TuneReportCheckpointCallback."
+        )
+    return found
+
+
+def _facts(trial: TrialResult, settings: Mapping[str, Any], checkpoint: Path | str | None) -> dict[str, Any]:
+    """Return the configuration and its provenance."""
+    report = dict(trial.metrics)
+    epoch, iteration, _ = (report.pop(key, None) for key in ("epoch", "training_iteration", "timestamp"))
+    return {
+        "config": trial.plain_config,
+        **({"objects": objects} if (objects := _referred(trial, settings)) else {}),
+        **({"changes": trial.changes} if trial.changes else {}),
+        **({"command": command} if (command := trial.command) else {}),
+        **({"plain_command": plain} if (plain := trial.plain_command) else {}),
+        "metric": settings.get("metric"),
+        "mode": settings.get("mode") or "min",
+        "value": trial.value,
+        "metrics": report,
+        "trial": trial.id,
+        "seed": trial.seed,
+        "training_iteration": iteration,
+        "epoch": epoch,
+        "sweep": {"name": trial.sweep_folder.name, "folder": shown(trial.sweep_folder)},
+        "checkpoint": checkpoint,
+        **({"checkpoint_of_report": number} if checkpoint and (number := trial.of_another_report()) else {}),
+        "versions": settings.get("versions") or storage.versions(),
+    }
+
+
+def _referred(trial: TrialResult, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return references to the objects in a trial's configuration, by dotted key."""
+    found = {}
+    for key, plain, one in references(settings.get("space_objects")):
+        holder, last = holder_of(trial.plain_config, key)
+        if holder.get(last) == plain:
+            found[key] = one
+    return found
 
 
 def format_of(path: Path, asked: str | None, *, parts: bool = False) -> str:

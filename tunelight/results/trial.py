@@ -20,8 +20,6 @@ from tunelight.compat.lightning import prefer
 from tunelight.errors import CheckpointError, ImportPathError, TrainFunctionError
 from tunelight.record import Standing, SweepState, Training, TrialState, repeated, repeats_of, to_repeat
 from tunelight.settings import load_object, paired
-from tunelight.settings.checks import holder_of
-from tunelight.space.plain import references
 
 _PREFIX: Final = "model."
 
@@ -206,7 +204,7 @@ class TrialResult:
         chosen = max(kept, key=lambda path: _age(kept[path]), default=None) if best is None else best[1]
         return None if chosen is None else (chosen, kept[chosen])
 
-    def _of_another_report(self) -> int | None:
+    def of_another_report(self) -> int | None:
         """Return the report that :attr:`checkpoint` is of, and warn, where the best report has none; else None."""
         found, best = self._kept, self.metrics.get("training_iteration")
         if found is None or best is None or (number := _age(found[1])[0]) == best:
@@ -259,7 +257,7 @@ class TrialResult:
             )
         if torn := checkpoints.describe_torn(path):
             raise CheckpointError(f"{torn} Load another: {self._others(path)}.")
-        self._of_another_report()
+        self.of_another_report()
         import torch  # whoever only reads results need not wait for torch
 
         try:
@@ -296,54 +294,9 @@ class TrialResult:
         checkpoint: bool = False,
     ) -> Path:
         """Write this trial's configuration to a file; see :meth:`SweepResults.export_best`."""
-        from tunelight.extras import export as exports
+        from tunelight.extras.export import export_trial
 
-        target = Path(path)
-        chosen = exports.format_of(target, format, parts=self.has_parts)
-        copied = exports.copy_checkpoint(self._own_checkpoint(), target).absolute() if checkpoint else self.address
-        exports.export(self._facts(copied), self._settings, target, chosen)
-        return target
-
-    def _own_checkpoint(self) -> Path:
-        if (found := self.checkpoint) is None:
-            raise CheckpointError(
-                f"Trial {self.id} has no checkpoint to copy. Leave checkpoint out, or export another trial; sweeps "
-                "write checkpoints unless checkpoints=None, and train functions with TuneReportCheckpointCallback."
-            )
-        return found
-
-    def _facts(self, checkpoint: Path | str | None) -> dict[str, Any]:
-        """Return the configuration and its provenance."""
-        report = dict(self.metrics)
-        epoch, iteration, _ = (report.pop(key, None) for key in ("epoch", "training_iteration", "timestamp"))
-        return {
-            "config": self.plain_config,
-            **({"objects": objects} if (objects := self._referred()) else {}),
-            **({"changes": self.changes} if self.changes else {}),
-            **({"command": command} if (command := self.command) else {}),
-            **({"plain_command": plain} if (plain := self.plain_command) else {}),
-            "metric": self._settings.get("metric"),
-            "mode": self._settings.get("mode") or "min",
-            "value": self.value,
-            "metrics": report,
-            "trial": self.id,
-            "seed": self.seed,
-            "training_iteration": iteration,
-            "epoch": epoch,
-            "sweep": {"name": self.sweep_folder.name, "folder": stores.shown(self.sweep_folder)},
-            "checkpoint": checkpoint,
-            **({"checkpoint_of_report": number} if checkpoint and (number := self._of_another_report()) else {}),
-            "versions": self._settings.get("versions") or storage.versions(),
-        }
-
-    def _referred(self) -> dict[str, Any]:
-        """Return references to the objects in its configuration, by dotted key."""
-        found = {}
-        for key, plain, one in references(self._settings.get("space_objects")):
-            holder, last = holder_of(self.plain_config, key)
-            if holder.get(last) == plain:
-                found[key] = one
-        return found
+        return export_trial(self, self._settings, Path(path), format, checkpoint=checkpoint)
 
     def _others(self, path: Path) -> str:
         """Return the trial's other checkpoints than ``path``, as text."""

@@ -22,7 +22,6 @@ from tunelight.messages import Evaluation
 from tunelight.policies import FailurePolicy
 from tunelight.settings import checks
 from tunelight.settings.backends import Backend, check_backend
-from tunelight.settings.checks import check_datasets
 from tunelight.settings.code import Style, find_flavour, script_code
 
 # ruff: noqa: RUF009 - the calls return dataclass fields
@@ -198,7 +197,7 @@ class Settings:
         None, checks.style, "How the script reads hyperparameters: argparse, fire, lightning (LightningCLI) or hydra."
     )
     datasets: Mapping[str, Any] | None = _setting(
-        None, check_datasets, "Data of Ray Data by name: {train: {parquet: path}}."
+        None, checks.datasets, "Data of Ray Data by name: {train: {parquet: path}}."
     )
     data_cpus: float | None = _setting(
         None, _not_negative, "CPUs kept free of trials, to preprocess datasets: 1 where there are any."

@@ -16,10 +16,10 @@ import tunelight as tl
 from tests.kit.recording import Sweep
 from tunelight.compat.optuna import constraints_of
 from tunelight.errors import SettingsError
+from tunelight.extras.optuna import KINDS, OptunaSearcher
 from tunelight.messages import RESULT_KEY
 from tunelight.record import read_lines
-from tunelight.searchers import OptunaSearcher, SweepSearch
-from tunelight.searchers.optuna import KINDS
+from tunelight.searchers import SweepSearch
 from tunelight.space import SearchSpace
 from tunelight.space.kinds import kind_of
 from tunelight.sweep.replay import replay_searcher
