@@ -123,7 +123,7 @@ ROOMS: dict[str, Room] = {
 # at the places of `STAIRS`.
 EXTRAS: dict[str, Room] = {
     "extras.figures": Room("figures of a sweep"),
-    "extras.report": Room("saved reports and comparisons", names("extras.figures")),
+    "extras.report": Room("saved reports", names("extras.figures")),
     "extras.web": Room("the live page", names("extras.report extras.attach")),
     "extras.optuna": Room("Optuna's samplers for a sweep", names("extras.earlier")),
     "extras.earlier": Room("trials of earlier sweeps, for a searcher to begin with"),
