@@ -75,7 +75,7 @@ ROOMS: dict[str, Room] = {
     ),
     "results": Room(
         "best, table and export, from the record alone",
-        names("errors compat stores checkpoints settings space record"),
+        names("errors stores checkpoints settings space record"),
     ),
     "trial": Room(
         "one trial of Tune as one gang",
@@ -113,7 +113,7 @@ ROOMS: dict[str, Room] = {
     "": Room(
         "the front door: every public name",
         names(
-            "errors compat policies settings session space resources schedulers searchers results",
+            "errors compat policies settings session space schedulers results",
             "lightning cluster sweep",
         ),
     ),
@@ -127,7 +127,7 @@ EXTRAS: dict[str, Room] = {
     "extras.web": Room("the live page", names("extras.report extras.attach")),
     "extras.optuna": Room("Optuna's samplers for a sweep", names("extras.earlier")),
     "extras.earlier": Room("trials of earlier sweeps, for a searcher to begin with"),
-    "extras.export": Room("exports of a trial"),
+    "extras.export": Room("what one takes of a trial: exports, and its model"),
     "extras.study": Room("a sweep as an Optuna study"),
     "extras.reproduce": Room("a trial, trained again and compared"),
     "extras.mcp": Room("`tunelight mcp`", names("cli extras.attach")),
@@ -226,6 +226,9 @@ LIBRARIES: dict[str, Libraries] = {
     ),
     "reporting": Libraries(names("numpy plotly rich ray.tune.Callback"), late=names("IPython optuna")),
     "extras.export": Libraries(late=names("torch safetensors"), why="only weights need them"),
+    "extras.forks.ready": Libraries(
+        late=names("ray"), why="it is asked before there is a Ray, and in the server after torch"
+    ),
     "extras.report": Libraries(late=names("plotly"), why="a report draws when it is looked at"),
     "extras.wandb": Libraries(names("numpy ray.tune"), late=names("scipy"), why="its domains are Ray Tune's"),
     "extras.web": Libraries(names("starlette uvicorn"), why="an extra"),

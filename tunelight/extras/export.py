@@ -1,8 +1,10 @@
-"""Exports of a trial: its configuration as YAML or JSON, for LightningCLI, or as a command."""
+"""What one takes of a trial: its configuration as YAML or JSON, for LightningCLI, or as a command; its model."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import inspect
 import json
 import pickle
 import re
@@ -14,13 +16,22 @@ from typing import Any, Final
 
 from tunelight import record as storage
 from tunelight.checkpoints import files as checkpoints
-from tunelight.errors import CheckpointError, SettingsError, StorageError, unknown
+from tunelight.compat.lightning import prefer
+from tunelight.errors import (
+    CheckpointError,
+    ImportPathError,
+    SettingsError,
+    StorageError,
+    TrainFunctionError,
+    unknown,
+)
 from tunelight.record import to_yaml
 from tunelight.resources import reserve
-from tunelight.results.trial import TrialResult, refused
-from tunelight.settings import PARTS
+from tunelight.results.trial import TrialResult
+from tunelight.settings import PARTS, load_object
 from tunelight.settings.backends import BACKENDS
 from tunelight.settings.checks import holder_of
+from tunelight.space.files import importable
 from tunelight.space.plain import references, split_config
 from tunelight.stores import shown
 from tunelight.stores.masking import MASK
@@ -345,3 +356,118 @@ def _words(facts: Mapping[str, Any], told: Mapping[str, Any]) -> list[str]:
 
 def _head(facts: Mapping[str, Any], told: Mapping[str, Any], more: list[str]) -> str:
     return "".join(f"# {' '.join(line.split())}\n" for line in [*_words(facts, told), *more])
+
+
+# --- A trial's model, with the weights of its checkpoint ------------------------------------------
+
+_PREFIX: Final = "model."
+
+
+def load_model(
+    trial: TrialResult,
+    settings: Mapping[str, Any],
+    model_cls: type[Any] | None,
+    *,
+    trust: bool,
+    weights_only: bool,
+    **kwargs: Any,
+) -> Any:
+    """Return a trial's LightningModule; see :meth:`TrialResult.load_model`. ``settings``: those of its sweep."""
+    prefer(settings.get("lightning"))
+    cls = model_cls if model_cls is not None else _recorded_model(trial, settings, trust)
+    if not hasattr(cls, "load_from_checkpoint"):
+        name = getattr(cls, "__name__", repr(cls))
+        raise TrainFunctionError(
+            f"The model {name} is no LightningModule class but a {type(cls).__name__}. Call "
+            "load_model(YourLightningModule)."
+        )
+    path = trial.checkpoint
+    if path is None:
+        raise CheckpointError(
+            f"Trial {trial.id} has no checkpoint to load a model from. Use tunelight's "
+            "TuneReportCheckpointCallback in the train function (a model= sweep writes checkpoints by "
+            "itself, unless checkpoints=None)."
+        )
+    if torn := checkpoints.describe_torn(path):
+        raise CheckpointError(f"{torn} Load another: {_others(trial, path)}.")
+    trial.of_another_report()
+    import torch  # whoever only reads results need not wait for torch
+
+    try:
+        saved = torch.load(path, map_location="cpu", weights_only=weights_only, mmap=True)
+        has_arguments = "hyper_parameters" in saved
+        del saved
+        arguments = kwargs if has_arguments else {**_model_arguments(trial.config, cls), **kwargs}
+        # Some packages' own method decides about weights_only, and Lightning's knows it from 2.6 on. What the file
+        # holds was settled above.
+        if "weights_only" in inspect.signature(cls.load_from_checkpoint).parameters:
+            arguments = {**arguments, "weights_only": weights_only}
+        try:
+            return cls.load_from_checkpoint(path, map_location="cpu", **arguments).eval()
+        except pickle.UnpicklingError:
+            if weights_only or "weights_only" in arguments:
+                raise
+            return cls.load_from_checkpoint(path, map_location="cpu", weights_only=False, **arguments).eval()
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(
+            f"{path} holds more than weights and plain data, and opening it would run code: {refused(error)}. If "
+            "you trust it, call load_model(weights_only=False)."
+        ) from error
+    except (OSError, RuntimeError, TypeError, KeyError) as error:
+        raise CheckpointError(
+            f"The checkpoint {path} cannot be loaded into {cls.__name__}: {error}. Is that the class "
+            "that the trial trained? Arguments that it needs can be given to load_model(...)."
+        ) from error
+
+
+def _others(trial: TrialResult, path: Path) -> str:
+    """Return the trial's other checkpoints than ``path``, as text."""
+    whole = [info for info in checkpoints.find(trial.path) if info.path != str(path) and checkpoints.is_valid(info)]
+    found = (info.path if info.value is None else f"{info.path} (value {info.value:.6g})" for info in whole)
+    return ", ".join(found) or "the trial has no other"
+
+
+def _recorded_model(trial: TrialResult, settings: Mapping[str, Any], trust: bool) -> type[Any]:
+    recorded = settings.get("model")
+    if not isinstance(recorded, str):
+        given = "a train function" if settings.get("script") is None else "a script"
+        raise TrainFunctionError(
+            f"Which class trial {trial.id} trained is not known: the sweep was given {given}, not model=. Call "
+            "load_model(YourLightningModule)."
+        )
+    file = (settings.get("run") or {}).get("file")
+    folder = Path(file).parent if isinstance(file, str) else None
+    try:
+        with importable(folder) if trust and folder is not None else contextlib.nullcontext():
+            found: type[Any] = load_object(recorded)
+    except ImportPathError as error:
+        name = recorded.rpartition(":")[2].rpartition(".")[2]
+        how = f"Import the class and call load_model({name if name.isidentifier() else 'YourLightningModule'})"
+        if folder is not None and not trust:
+            how += (
+                f"; or, if you trust the code in {folder}, from which the sweep was run, have it imported from "
+                "there: load_model(trust=True)"
+            )
+        raise ImportPathError(f"The sweep's model {recorded!r} does not import here: {error} {how}.") from error
+    return found
+
+
+def _model_arguments(config: dict[str, Any], cls: type[Any]) -> dict[str, Any]:
+    """Return the configuration's part for the module: ``model.*``, else what its constructor takes."""
+    dotted = {key.removeprefix(_PREFIX): config[key] for key in config if key.startswith(_PREFIX)}
+    nested = config.get("model")
+    if isinstance(nested, Mapping):
+        dotted = {**nested, **dotted}
+    if dotted:
+        return dotted
+    taken = inspect.signature(cls).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken):
+        return config
+    names = {parameter.name for parameter in taken}
+    return {key: value for key, value in config.items() if key in names}
+
+
+def refused(error: pickle.UnpicklingError) -> str:
+    """Return what torch refused to load, without the advice on torch.load that torch gives at length."""
+    found = re.search(r"Unsupported global: GLOBAL (\S+)", str(error))
+    return str(error) if found is None else f"it holds {found[1]}"

@@ -316,15 +316,23 @@ _SPELT: Final[dict[str, Callable[[str, Any, Option], list[str]]]] = {
 # --- jsonargparse ------------------------------------------------------------------------------------------
 
 
+_BESIDE_TEXT: Final[dict[type, str]] = {
+    type(None): "None|Optional",
+    list: "(?i:list|sequence|tuple|set|iterable|collection)",
+    dict: "(?i:dict|mapping)",
+}
+"""How types stand in a hint that takes text, too."""
+
+
 def _for_hint(value: Any, option: Option) -> str:
     """Return a value for an option of jsonargparse, whose type hint says what becomes of it."""
     hint, text = option.type, option.type in ("", "str")
     if text or re.search(r"\bstr\b", hint):
-        if isinstance(value, bool) or (text and (value is None or isinstance(value, Mapping | list | tuple))):
-            raise ValueError("it reads that as text")
-        if isinstance(value, int | float):
+        if isinstance(value, int | float) and not isinstance(value, bool):
             return str(value)
-    if isinstance(value, str) and not (text or option.choices or option.nested or isinstance(loaded(value), str)):
+        if not isinstance(value, str) and not re.search(_BESIDE_TEXT.get(type(value), "$."), hint):
+            raise ValueError("it reads that as text")
+    if isinstance(value, str) and not (text or option.choices or isinstance(loaded(value), str)):
         raise ValueError(f"its type, {hint}, reads that text as {loaded(value)!r}")
     return yaml(int(value) if hint == "int" and isinstance(value, float) and value.is_integer() else value)
 
