@@ -103,7 +103,6 @@ def reserve(
     cpus_per_worker: float = 1,
     gpus_per_worker: float = 0,
     resources_per_trial: Mapping[str, Any] | None = None,
-    resources_per_worker: Mapping[str, float] | None = None,
 ) -> Reservation:
     """Return the reservation for workers given directly, or in Ray Tune's older terms ``cpu`` and ``extra_cpu``.
 
@@ -111,7 +110,6 @@ def reserve(
         workers: their number, (least, wanted) for an elastic gang, or None: derived from ``resources_per_trial``.
         cpus_per_worker, gpus_per_worker: resources of each worker.
         resources_per_trial: {"cpu": head, "extra_cpu": all workers together, "gpu", "extra_gpu", ...}.
-        resources_per_worker: custom resources of each worker.
 
     Raises: SettingsError if the two contradict each other, do not divide evenly, or a word is unknown.
     """
@@ -132,7 +130,6 @@ def reserve(
             f"resources_per_trial holds gpu={words['gpu']:g}, which is for the head of a trial, and the head trains "
             "nothing. For workers say gpus_per_worker=, or extra_gpu, the GPUs of all workers together."
         )
-    custom = dict(resources_per_worker or {})
     extra = {name: float(words.get(name, 0) or 0) for name in ("extra_cpu", "extra_gpu")}
     if workers is None:
         workers = _derived(extra, cpus_per_worker, gpus_per_worker)
@@ -145,8 +142,7 @@ def reserve(
                 f"resources_per_trial holds {word}={extra[word]:g}, but workers={workers} with {name}={each:g} "
                 f"hold {workers * each:g} together. Make them agree, or leave one spelling out."
             )
-    for name, total in dict(words.get("extra_custom_resources") or {}).items():
-        custom[name] = total / workers
+    custom = {name: total / workers for name, total in dict(words.get("extra_custom_resources") or {}).items()}
     check_devices(gpus_per_worker, custom)
     return Reservation(
         workers=workers,

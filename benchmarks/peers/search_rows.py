@@ -24,8 +24,7 @@ from live_curves import EPOCH_S, LiveCurves, space_of
 
 from tests.world import simulate
 from tunelight.extras.optuna import OptunaSearcher
-from tunelight.searchers import RandomSearcher
-from tunelight.searchers.sweep import TrackingSearcher
+from tunelight.searchers.random import RandomSearcher, TrackingSearcher
 
 
 @dataclass(frozen=True)

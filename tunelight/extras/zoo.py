@@ -6,11 +6,10 @@ import functools
 import gzip
 import io
 import itertools
-import json
 import os
 import pickle
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -222,7 +221,7 @@ def _idx(path: Path) -> NDArray[np.uint8]:
 
 
 class Cifar10Data(LocalImages):
-    """Serve CIFAR-10, 32 x 32 in colour, in its binary or its Python version or as Parquet, from ``root`` or below it.
+    """Serve CIFAR-10, 32 x 32 in colour, in its Python version or as Parquet, from ``root`` or below it.
 
     Parquet is train*.parquet and test*.parquet, or folders of those names; ``root`` may be such a file too.
     """
@@ -234,34 +233,21 @@ class Cifar10Data(LocalImages):
     def find(cls, root: Path, train: bool) -> list[Path]:
         """Return the files of batches. Raises: ImagesMissingError."""
         names = [f"data_batch_{number}" for number in range(1, 6)] if train else ["test_batch"]
-        for folder, end in _cifar_places(root):
-            files = [folder / f"{name}{end}" for name in names]
+        for folder in (root, root / "cifar-10-batches-py"):
+            files = [folder / name for name in names]
             if all(path.is_file() for path in files):
                 return files
         if files := find_parquet(root, "train" if train else "test"):
             return files
-        raise cls.missing(root, f"{names[0]}.bin (or {names[0]}, or {'train' if train else 'test'}*.parquet)")
+        raise cls.missing(root, f"{names[0]} (or {'train' if train else 'test'}*.parquet)")
 
     @classmethod
     def read(cls, files: Sequence[Path]) -> Images:
         """Return the images, shape [N, 3, 32, 32], and their labels."""
         if files[0].suffix == ".parquet":
             return read_parquet(files)
-        parts = [_binary(path) if path.suffix == ".bin" else _pickled(path) for path in files]
-        images, labels = (np.concatenate(part) for part in zip(*parts, strict=True))
+        images, labels = (np.concatenate(part) for part in zip(*map(_pickled, files), strict=True))
         return images.reshape(-1, 3, 32, 32), labels.astype(np.int64)
-
-
-def _cifar_places(root: Path) -> Iterator[tuple[Path, str]]:
-    for version, end in (("bin", ".bin"), ("py", "")):
-        yield root, end
-        yield root / f"cifar-10-batches-{version}", end
-
-
-def _binary(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return images and labels of a binary batch: each image a byte of label and 3,072 bytes."""
-    records = np.fromfile(path, np.uint8).reshape(-1, 1 + 3072)
-    return records[:, 1:], records[:, 0]
 
 
 class _OnlyArrays(pickle.Unpickler):
@@ -438,15 +424,12 @@ def _learned(channels: int) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
 
 
-# --- CIFAR-10's images as Parquet: read as others publish them, and written -----------------------
+# --- CIFAR-10's images as Parquet -----------------------------------------------------------------
 
 Images = tuple[NDArray[np.uint8], NDArray[np.int64]]
 """Images of shape [N, C, H, W], and their labels of shape [N]."""
 
-SHAPE = (3, 32, 32)
 _IMAGE, _LABEL = ("image", "img"), ("label", "labels")
-_ROW_GROUP = 2048
-"""Images in a row group: what a reader takes in one piece, 6 MB."""
 
 
 def find_parquet(root: Path, part: str) -> list[Path]:
@@ -461,17 +444,15 @@ def find_parquet(root: Path, part: str) -> list[Path]:
 def read_parquet(files: Sequence[Path]) -> Images:
     """Return the images, shape [N, 3, 32, 32], and labels, shape [N], of Parquet files.
 
-    A column ``image`` (or ``img``) holds them as tensors (Arrow's or Ray Data's) or lists of [32, 32, 3] or
-    [3, 32, 32], as flat lists in CIFAR-10's own order, or as picture files (PNG); a column ``label`` their classes.
-    Raises: ValueError for other contents.
+    A column ``image`` (or ``img``) holds them as Arrow's tensors of [32, 32, 3], or as picture files (PNG); a column
+    ``label`` their classes. Raises: ValueError for other contents.
     """
     from pyarrow import parquet  # a third of a second, for those whose images are Parquet
 
     images, labels = [], []
     for path in files:
         table = parquet.read_table(path)
-        name = _column(table, _IMAGE, path)
-        images.append(_images(table[name].combine_chunks(), _shape(table.schema.field(name)), path))
+        images.append(_images(table[_column(table, _IMAGE, path)].combine_chunks(), path))
         labels.append(table[_column(table, _LABEL, path)].to_numpy().astype(np.int64))
     return np.concatenate(images), np.concatenate(labels)
 
@@ -483,33 +464,16 @@ def _column(table: Any, names: Sequence[str], path: Path) -> str:
     raise ValueError(f"{path.name} has no column {' or '.join(names)}, but {', '.join(table.column_names) or 'none'}")
 
 
-def _shape(field: Any) -> tuple[int, ...]:
-    """Return the shape of a column's tensors; () for other columns, whose lists say it."""
-    if hasattr(field.type, "shape"):
-        return tuple(field.type.shape)
-    # Ray Data's tensors, in a process that has not imported Ray Data.
-    told = json.loads((field.metadata or {}).get(b"ARROW:extension:metadata", b"[]"))
-    return tuple(told) if isinstance(told, list) else ()
-
-
-def _images(column: Any, shape: tuple[int, ...], path: Path) -> NDArray[np.uint8]:
+def _images(column: Any, path: Path) -> NDArray[np.uint8]:
     """Return a column's images, shape [N, 3, 32, 32]."""
     import pyarrow as pa
 
-    values = getattr(column, "storage", column)  # of a tensor type, which Arrow or Ray Data has declared
-    if pa.types.is_struct(values.type) and values.type.get_field_index("bytes") >= 0:
-        values = values.field("bytes")
-    if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
-        return np.stack([_decoded(one) for one in values.to_pylist()])
-    shape = shape or np.shape(values[0].as_py())
-    while hasattr(values, "flatten") and not pa.types.is_primitive(values.type):
-        values = values.flatten()
-    pixels = values.to_numpy(zero_copy_only=False)
-    if pixels.size != len(column) * np.prod(SHAPE) or pixels.dtype.kind not in "iu" or pixels.max() > 255:
-        raise ValueError(f"{path.name} holds {column.type}, and no images of 32 x 32 pixels in bytes of three colours")
-    whole = pixels.astype(np.uint8).reshape(-1, *(SHAPE if len(shape) == 1 else shape))
-    images: NDArray[np.uint8] = whole if whole.shape[1:] == SHAPE else whole.transpose(0, 3, 1, 2)
-    return images
+    if pa.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:
+        return np.stack([_decoded(one) for one in column.field("bytes").to_pylist()])
+    if column.type == pa.fixed_shape_tensor(pa.uint8(), (32, 32, 3)):
+        tensors: NDArray[np.uint8] = column.to_numpy_ndarray().transpose(0, 3, 1, 2)
+        return tensors
+    raise ValueError(f"{path.name} holds {column.type}, and neither pictures nor tensors of 32 x 32 x 3 bytes")
 
 
 def _decoded(picture: bytes) -> NDArray[np.uint8]:
@@ -517,15 +481,6 @@ def _decoded(picture: bytes) -> NDArray[np.uint8]:
     from PIL import Image  # for those whose images are pictures
 
     return np.asarray(Image.open(io.BytesIO(picture)).convert("RGB")).transpose(2, 0, 1)
-
-
-def write_parquet(path: str | os.PathLike[str], images: NDArray[np.uint8], labels: NDArray[np.int64]) -> None:
-    """Write images of shape [N, 3, 32, 32] as tensors [32, 32, 3], as picture files have them, with their labels."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(images.transpose(0, 2, 3, 1)))
-    parquet.write_table(pa.table({"image": tensors, "label": labels}), path, row_group_size=_ROW_GROUP)
 
 
 __all__ = [
@@ -536,5 +491,4 @@ __all__ = [
     "ImagesMissingError",
     "MnistData",
     "VisionTransformer",
-    "write_parquet",
 ]

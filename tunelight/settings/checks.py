@@ -24,7 +24,7 @@ from tunelight.errors import SettingsError, unknown
 from tunelight.messages import Evaluation
 from tunelight.policies import FailurePolicy
 from tunelight.settings.backends import BACKENDS
-from tunelight.settings.code import Style, import_path, load_object, script_code, tune_callback
+from tunelight.settings.code import Style, import_path, load_object, tune_callback
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -241,6 +241,8 @@ def script(name: str, value: Any) -> str:
     """Check a training script, by its path or its module, and compile it; return its absolute path if it has one."""
     if not isinstance(value, str | os.PathLike):
         raise SettingsError(f"{name} must be the path of a script, 'train.py', or the name of a module, not {value!r}.")
+    from tunelight.extras.scripts.style import script_code
+
     found = os.fspath(value)
     next(script_code(found))
     return str(Path(found).absolute()) if Path(found).is_file() else found

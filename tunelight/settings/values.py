@@ -22,7 +22,7 @@ from tunelight.messages import Evaluation
 from tunelight.policies import FailurePolicy
 from tunelight.settings import checks
 from tunelight.settings.backends import Backend, check_backend
-from tunelight.settings.code import Style, find_flavour, script_code
+from tunelight.settings.code import Style, find_flavour
 
 # ruff: noqa: RUF009 - the calls return dataclass fields
 
@@ -276,8 +276,11 @@ class Settings:
     def lightning(self) -> Flavour:
         """The package of Lightning that the code is written with. Raises: TrainFunctionError if that is unclear."""
         code = {name: getattr(self, name) for name in ("model", "data", "train")}
-        files = () if self.script is None else script_code(self.script)
-        return find_flavour({**code, **{file.name: found for file, found in files}})
+        if self.script is not None:
+            from tunelight.extras.scripts.style import script_code
+
+            code |= {file.name: found for file, found in script_code(self.script)}
+        return find_flavour(code)
 
     @property
     def objectives(self) -> tuple[tuple[str, Mode], ...]:

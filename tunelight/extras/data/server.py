@@ -27,14 +27,10 @@ if TYPE_CHECKING:
 _CHECK_LIMIT_S = 30.0
 _CHECKED_FILES = 1000
 """Parquet files whose columns and rows are checked before a sweep, which takes milliseconds each."""
-
-
 HOW_TO_GET_DATA = (
     "Ray Data reads and moves data as Arrow tables, and pyarrow is not installed. Install it with: "
     "pip install 'tunelight[data]'"
 )
-
-
 SOURCES = ("parquet",)
 """Formats that can be given as {format: path}."""
 
@@ -227,23 +223,13 @@ def _check_columns(name: str, files: list[str]) -> None:
                 f"The files of the dataset {name!r} have unequal columns: {differ} is only in one of {files[0]} and "
                 f"{file}, and rows of the other would lack it. Write them alike, or read them as two datasets."
             )
-        for field in schema:
-            if (other := first.field(field.name).type) != field.type and not _compatible(other, field.type):
-                raise DataError(
-                    f"The files of the dataset {name!r} have columns of unequal types: {field.name} is {other} in "
-                    f"{files[0]}, and {field.type} in {file}. Write them alike."
-                )
-
-
-def _compatible(type_a: Any, type_b: Any) -> bool:
-    """Tell whether Ray Data can combine columns of two types, as int32 and int64."""
-    import pyarrow as pa
-
-    try:
-        pa.unify_schemas([pa.schema([("x", kind)]) for kind in (type_a, type_b)], promote_options="permissive")
-    except pa.ArrowException:
-        return False
-    return True
+        try:
+            pa.unify_schemas([first, schema], promote_options="permissive")  # as Ray Data does: int32 with int64
+        except pa.ArrowException as error:
+            raise DataError(
+                f"The files of the dataset {name!r} have columns of unequal types: {files[0]} and {file}: {error} "
+                "Write them alike."
+            ) from error
 
 
 def _check_reach(name: str, files: list[str]) -> None:

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
 
 from tunelight.errors import SettingsError, last_line
-from tunelight.extras.scripts.style import Option
-from tunelight.settings.code import script_code
+from tunelight.extras.scripts.style import Option, script_code
 
 _RATES: Final = ("lr", "wd", "learning_rate", "learningrate", "weight_decay")
 _SHARES: Final = {"dropout": 0.5, "drop": 0.5, "momentum": 0.99}

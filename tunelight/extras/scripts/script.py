@@ -22,6 +22,7 @@ from tunelight.extras.scripts.style import (
     imported_by,
     parsers_of,
     reports_itself,
+    script_file,
     spell,
     spell_one,
     spell_within,
@@ -30,7 +31,7 @@ from tunelight.extras.scripts.style import (
 from tunelight.session.session import Session, get_session
 from tunelight.settings import SETTINGS, Settings, check_setting
 from tunelight.settings.checks import flatten, plain_setting
-from tunelight.settings.code import Style, script_file
+from tunelight.settings.code import Style
 
 if TYPE_CHECKING:
     from tunelight.extras.scripts.worker import ScriptWorker

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib.util
 import json
 import math
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from types import CodeType
 from typing import Any, Final, Literal
 
 from yaml import YAMLError, safe_load
 
-from tunelight.errors import SettingsError
-from tunelight.settings.code import Style, imports, operands, script_code
+from tunelight.errors import SettingsError, guess
+from tunelight.settings.code import Style, imports, operands
 
 _BY_IMPORT: Final[dict[str, Style]] = {
     "hydra": "hydra",
@@ -98,6 +102,68 @@ class Option:
 
 def _identifier(name: str) -> str:
     return name.lstrip("-").replace("-", "_")
+
+
+def script_file(script: str) -> Path:
+    """Return the file of a script, which is a path or the name of a module. Raises: SettingsError."""
+    path = Path(script)
+    if path.is_file():
+        return path.absolute()
+    if script.endswith(".py") or "/" in script or not all(part.isidentifier() for part in script.split(".")):
+        beside = [other.name for other in path.parent.glob("*.py")]
+        raise SettingsError(f"There is no script {script}.{guess(path.name, beside)} Give its path, or its module.")
+    try:
+        found = importlib.util.find_spec(script)
+        if found is not None and found.submodule_search_locations is not None:
+            found = importlib.util.find_spec(f"{script}.__main__") or found
+        if found is not None and found.origin is not None and found.origin.endswith(".py"):
+            return Path(found.origin)
+    except ModuleNotFoundError:
+        pass  # a package that the name begins with is missing
+    raise SettingsError(
+        f"There is no file and no module {script!r} to run. Give a script's path, train.py for example."
+    )
+
+
+_NOT_BESIDE = sys.stdlib_module_names | {"tunelight"}
+"""Modules that a script does not bring."""
+
+
+@functools.lru_cache(maxsize=200)
+def _compiled(file: Path, _changed: int) -> tuple[CodeType, tuple[str, ...]]:
+    code = compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
+    return code, tuple(imports(code))
+
+
+def script_code(script: str) -> Iterator[tuple[Path, CodeType]]:
+    """Yield a script's file with its code, then those of the modules that it imports from beside it.
+
+    Those are found by their names, without running any, a hundred files at most. Raises: SettingsError for a script
+    that cannot be compiled.
+    """
+    known: set[Path] = set()
+    files = [script_file(script)]
+    roots = [files[0].parent, Path.cwd()]
+    while files and len(known) < 100:
+        file = files.pop(0)
+        if file in known:
+            continue
+        known.add(file)
+        try:
+            code, imported = _compiled(file, file.stat().st_mtime_ns)
+        except (SyntaxError, ValueError) as error:  # ValueError: a null byte
+            if len(known) > 1:
+                continue
+            line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+            raise SettingsError(
+                f"{file}{line}: the script does not compile: {getattr(error, 'msg', error)}."
+            ) from error
+        yield file, code
+        for name in imported:
+            if name.partition(".")[0] in _NOT_BESIDE:
+                continue
+            for path in (root.joinpath(*name.split(".")) for root in roots):
+                files += [one for one in (path.with_suffix(".py"), path / "__init__.py") if one.is_file()]
 
 
 def find_style(script: str) -> tuple[Style, str]:
