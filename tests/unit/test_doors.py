@@ -37,7 +37,7 @@ BROUGHT_BY_USERS = {
 """Libraries that are used where they are and missed nowhere: no dependency."""
 
 MOST_FLOORS = 12
-MOST_LINES = {"tunelight": 47_891, "tests": 44_651, "benchmarks": 8_807}
+MOST_LINES = {"tunelight": 47_698, "tests": 44_543, "benchmarks": 8_807}
 MOST_FILES = 213
 MOST_CORE_LINES = 29_439
 """As many as there are: what is added takes as much away."""

@@ -17,12 +17,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.utils.data import TensorDataset
 
-from tunelight.compat.lightning import pl
-from tunelight.errors import CheckpointError, TunelightError
-from tunelight.extras.digits import Batch, Classifier, DigitsCNN, Parts, load_digits
+from tunelight.errors import TunelightError
+from tunelight.extras.digits import Classifier, Parts
 
 # --- Classifiers of images of any size: a plain network and a vision transformer ------------------
 
@@ -269,161 +267,6 @@ def _pickled(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
     return batch[b"data"], np.asarray(batch[b"labels"])
 
 
-# --- A GAN that draws digits, judged by how far what it draws lies from real images ---------------
-
-_PIXELS = 64
-_WIDTHS = (1.0, 2.0, 4.0)
-"""Of the kernels that distances are judged by; two digits lie about 4 apart."""
-
-
-class DigitsGAN(pl.LightningModule):
-    """Draw digits of 8 x 8 pixels from noise, against a discriminator that learns at the same time.
-
-    Generator and discriminator have a learning rate each, and take their steps together: one loss holds both, in which
-    neither sees the other's gradient. So one backward pass gives every parameter its gradient, as DDP wants.
-    ``val_loss`` is the squared maximum mean discrepancy between drawn and real images (Gretton et al., "A Kernel
-    Two-Sample Test", JMLR 13, 2012): 0 where they cannot be told apart.
-    """
-
-    def __init__(
-        self, lr: float = 1e-3, discriminator_lr: float = 1e-3, latent: int = 16, hidden: int = 128, beta1: float = 0.5
-    ) -> None:
-        super().__init__()
-        self.save_hyperparameters()
-        self.generator = nn.Sequential(
-            nn.Linear(latent, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(),
-            nn.Linear(hidden, _PIXELS), nn.Sigmoid(),
-        )  # fmt: skip
-        self.discriminator = nn.Sequential(nn.Linear(_PIXELS, hidden), nn.LeakyReLU(0.2), nn.Linear(hidden, 1))
-
-    def forward(self, noise: Tensor) -> Tensor:
-        """Return the images that noise of shape [B, latent] becomes, shape [B, 64]."""
-        images: Tensor = self.generator(noise)
-        return images
-
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Return both losses' sum; log ``generator_loss`` and ``discriminator_loss`` once an epoch."""
-        real = batch[0].flatten(1)
-        drawn = self(torch.randn(len(real), self.hparams["latent"], device=real.device))
-        judged = functional_call(
-            self.discriminator, {name: part.detach() for name, part in self.discriminator.named_parameters()}, drawn
-        )
-        generator_loss = _judge(judged, real=True)
-        discriminator_loss = (
-            _judge(self.discriminator(real), real=True) + _judge(self.discriminator(drawn.detach()), real=False)
-        ) / 2
-        losses = {"generator_loss": generator_loss, "discriminator_loss": discriminator_loss}
-        self.log_dict(losses, on_step=False, on_epoch=True, sync_dist=True, batch_size=len(real))
-        return generator_loss + discriminator_loss
-
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Log ``val_loss``, averaged over all ranks; the noise depends on the images alone, whoever is dealt them."""
-        real = batch[0].flatten(1)
-        seeded = torch.Generator().manual_seed(int(real.sum().item()))
-        noise = torch.randn(len(real), self.hparams["latent"], generator=seeded).to(real.device)
-        self.log("val_loss", discrepancy(self(noise), real), sync_dist=True, batch_size=len(real))
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return one Adam with a learning rate for each of the two."""
-        groups = [
-            {"params": self.generator.parameters(), "lr": self.hparams["lr"]},
-            {"params": self.discriminator.parameters(), "lr": self.hparams["discriminator_lr"]},
-        ]
-        return torch.optim.Adam(groups, betas=(self.hparams["beta1"], 0.999))
-
-
-def _judge(logits: Tensor, real: bool) -> Tensor:
-    wanted = torch.ones_like(logits) if real else torch.zeros_like(logits)
-    return nn.functional.binary_cross_entropy_with_logits(logits, wanted)
-
-
-def discrepancy(one: Tensor, other: Tensor) -> Tensor:
-    """Return the squared maximum mean discrepancy of two sets of points, [N, D] and [M, D]."""
-
-    def likeness(a: Tensor, b: Tensor) -> Tensor:
-        distances = torch.cdist(a, b).square()
-        return torch.stack([torch.exp(-distances / (2 * width**2)).mean() for width in _WIDTHS]).mean()
-
-    return likeness(one, one) + likeness(other, other) - 2 * likeness(one, other)
-
-
-# --- Fine-tuning: a network that knows five digits learns all ten ---------------------------------
-
-_KNOWN = 5
-_STEPS = 40
-
-
-class DigitsFineTuner(Classifier):
-    """Fine-tune a DigitsCNN on all ten digits: its body goes on at ``lr``, a new last layer learns at ``head_lr``.
-
-    Args:
-        lr: of the body.
-        head_lr: of the last layer.
-        frozen: leave the body as it is; ``lr`` is then without effect.
-        channels: of the DigitsCNN.
-        checkpoint: a Lightning checkpoint of a DigitsCNN with as many channels; without one, a DigitsCNN learns the
-            digits 0 to 4 first, in 40 steps and always the same ones.
-
-    Raises: CheckpointError for one that is not there or does not fit.
-    """
-
-    def __init__(
-        self,
-        lr: float = 1e-3,
-        head_lr: float = 1e-2,
-        frozen: bool = False,
-        channels: int = 16,
-        checkpoint: str | None = None,
-    ) -> None:
-        super().__init__()
-        self.save_hyperparameters()
-        body = DigitsCNN(channels=channels)
-        try:
-            weights = _learned(channels) if checkpoint is None else _read_weights(checkpoint)
-            body.load_state_dict(weights)
-        except (OSError, RuntimeError, KeyError) as error:
-            raise CheckpointError(
-                f"checkpoint={checkpoint!r} gives no DigitsCNN of {channels} channels: {error}. Name a checkpoint of "
-                "one."
-            ) from error
-        self.body = nn.Sequential(*list(body.net.children())[:-1]).requires_grad_(not frozen)
-        self.head = nn.Linear(2 * channels * 4, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the logits, shape [B, 10]."""
-        logits: Tensor = self.head(self.body(x))
-        return logits
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return Adam with a learning rate for body and head each."""
-        groups = [{"params": self.head.parameters(), "lr": self.hparams["head_lr"]}]
-        if not self.hparams["frozen"]:
-            groups.append({"params": self.body.parameters(), "lr": self.hparams["lr"]})
-        return torch.optim.Adam(groups)
-
-
-def _read_weights(checkpoint: str) -> dict[str, Tensor]:
-    path = Path(checkpoint).expanduser()
-    weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
-    return weights
-
-
-@functools.lru_cache(maxsize=4)
-def _learned(channels: int) -> dict[str, Tensor]:
-    """Return the weights of a DigitsCNN that has learned the digits 0 to 4; the same in every process."""
-    images, labels = load_digits()[0].tensors
-    known = labels < _KNOWN
-    with torch.random.fork_rng(devices=[]), torch.enable_grad(), torch.device("cpu"):
-        torch.manual_seed(0)
-        model = DigitsCNN(lr=1e-2, channels=channels)
-        optimizer = model.configure_optimizers()
-        for _ in range(_STEPS):
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(images[known]), labels[known]).backward()
-            optimizer.step()
-    return {name: value.detach().clone() for name, value in model.state_dict().items()}
-
-
 # --- CIFAR-10's images as Parquet -----------------------------------------------------------------
 
 Images = tuple[NDArray[np.uint8], NDArray[np.int64]]
@@ -485,8 +328,6 @@ def _decoded(picture: bytes) -> NDArray[np.uint8]:
 
 __all__ = [
     "Cifar10Data",
-    "DigitsFineTuner",
-    "DigitsGAN",
     "ImageMLP",
     "ImagesMissingError",
     "MnistData",

@@ -33,7 +33,6 @@ from tunelight.extras.figures.data import (
     is_wide,
     judged_by,
     nothing,
-    progress,
     rung_names,
     rung_reached,
     same_epoch,
@@ -45,6 +44,7 @@ from tunelight.extras.figures.data import (
     values_of,
 )
 from tunelight.record import metric_value, ranked, read_sweep_file
+from tunelight.record.view import progress
 from tunelight.results.trial import counted, ordinal
 
 if TYPE_CHECKING:

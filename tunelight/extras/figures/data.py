@@ -16,8 +16,8 @@ import plotly.graph_objects as go
 
 from tunelight.compat.optuna import quiet
 from tunelight.errors import MetricError, unknown
-from tunelight.record import OUTCOMES, is_better, metric_value
-from tunelight.record.view import numbers_in
+from tunelight.record import OUTCOMES, is_better
+from tunelight.record.view import finite, numbers_in, progress
 from tunelight.settings.checks import flatten
 from tunelight.space.kinds import even_scales
 
@@ -71,15 +71,10 @@ def values_of(results: SweepResults, metric: str | None = None, mode: str | None
 def _best_of(history: Iterable[Mapping[str, Any]], metric: str, mode: str) -> float:
     best = math.nan
     for report in history:
-        value = _finite(report, metric)
+        value = finite(report, metric)
         if value is not None and (math.isnan(best) or is_better(value, best, mode)):
             best = value
     return best
-
-
-def _finite(report: Mapping[str, Any], metric: str) -> float | None:
-    value = metric_value(report, metric)
-    return value if value is not None and math.isfinite(value) else None
 
 
 def same_epoch(results: SweepResults, metric: str, mode: str) -> tuple[int, Values]:
@@ -89,7 +84,7 @@ def same_epoch(results: SweepResults, metric: str, mode: str) -> tuple[int, Valu
     of the scheduler rather than of the configurations. Epochs are counted from 1; reports without one count themselves.
     """
     curves = [
-        [(progress(report), value) for report in trial.history if (value := _finite(report, metric)) is not None]
+        [(progress(report), value) for report in trial.history if (value := finite(report, metric)) is not None]
         for trial in results.trials
     ]
     reached = sorted((curve[-1][0] for curve in curves if curve), reverse=True)
@@ -107,12 +102,6 @@ def same_epoch(results: SweepResults, metric: str, mode: str) -> tuple[int, Valu
 def failed_in(results: SweepResults) -> Values:
     """Return which trials failed, as booleans; those are never the best."""
     return np.array([trial.failed for trial in results.trials], dtype=bool)
-
-
-def progress(report: Mapping[str, Any]) -> int:
-    """Return how many epochs were trained at a report; if it does not say, its number."""
-    epoch = report.get("epoch")
-    return epoch + 1 if isinstance(epoch, int) else int(report.get("training_iteration") or 0)
 
 
 def rung_names(results: SweepResults) -> list[str]:

@@ -16,12 +16,10 @@ import torch
 from PIL import Image
 from pyarrow import parquet
 
-from tunelight.errors import CheckpointError, TunelightError
-from tunelight.extras.digits import DigitsCNN, DigitsMissingError, load_digits
+from tunelight.errors import TunelightError
+from tunelight.extras.digits import DigitsMissingError, load_digits
 from tunelight.extras.zoo import (
     Cifar10Data,
-    DigitsFineTuner,
-    DigitsGAN,
     ImageMLP,
     ImagesMissingError,
     MnistData,
@@ -52,93 +50,6 @@ def test_a_transformer_sees_where_a_patch_lies_and_says_why_it_cannot_be_built()
     for name, value, message in (("patch", 5, "patch=5 must divide size=32"), ("heads", 7, "heads")):
         with pytest.raises(ValueError, match=message):
             VisionTransformer(**{name: value})
-
-
-# --- the GAN ----------------------------------------------------------------------------------------------
-
-
-def gan(monkeypatch) -> DigitsGAN:
-    torch.manual_seed(0)
-    model = DigitsGAN(hidden=16)
-    monkeypatch.setattr(model, "log", lambda *_, **__: None)
-    monkeypatch.setattr(model, "log_dict", lambda *_, **__: None)
-    return model
-
-
-def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return the gradients of a model's parameters, which are set to zero."""
-    found = {name: part.grad.clone() for name, part in model.named_parameters() if part.grad is not None}
-    model.zero_grad()
-    return found
-
-
-def test_one_backward_pass_gives_both_networks_their_own_gradients(monkeypatch):
-    """Those that each would have if it were trained by itself, as GANs are."""
-    model = gan(monkeypatch)
-    x, y = images(32)
-    torch.manual_seed(1)
-    model.training_step((x, y), 0).backward()
-    together = gradients(model)
-    torch.manual_seed(1)
-    drawn = model(torch.randn(32, 16))
-    judge = torch.nn.functional.binary_cross_entropy_with_logits
-    ones, zeros = torch.ones(32, 1), torch.zeros(32, 1)
-    judge(model.discriminator(drawn), ones).backward()
-    alone = {name: part for name, part in gradients(model).items() if name.startswith("generator")}
-    fooled = judge(model.discriminator(x.flatten(1)), ones) + judge(model.discriminator(drawn.detach()), zeros)
-    (fooled / 2).backward()
-    torch.testing.assert_close(together, {**alone, **gradients(model)}, atol=1e-6, rtol=1e-5)
-
-
-def test_a_gan_is_judged_by_noise_that_depends_on_the_images_alone(monkeypatch):
-    model = gan(monkeypatch)
-    logged = []
-    monkeypatch.setattr(model, "log", lambda name, value, **_: logged.append((name, value.item())))
-    drawn: list[torch.Tensor] = []
-    model.generator.register_forward_pre_hook(lambda _, given: drawn.append(given[0]))
-    for count, number in ((32, 0), (32, 1), (31, 0)):
-        model.validation_step(images(count), number)
-    assert torch.equal(drawn[0], drawn[1])
-    assert not torch.equal(drawn[0][:31], drawn[2])
-    assert logged[0] == logged[1] != logged[2]
-    assert {name for name, _ in logged} == {"val_loss"}
-
-
-# --- fine-tuning ------------------------------------------------------------------------------------------
-
-
-def test_the_body_knows_five_digits_and_is_the_same_in_every_process():
-    from tunelight.extras.zoo import _learned
-
-    model = DigitsCNN(channels=4)
-    model.load_state_dict(_learned(4))
-    x, y = images(400)
-    known = y < 5
-    assert (model(x[known]).argmax(1) == y[known]).float().mean() > 0.8
-    state = torch.get_rng_state()
-    _learned.cache_clear()
-    assert all(torch.equal(model.state_dict()[name], value) for name, value in _learned(4).items())
-    assert torch.equal(torch.get_rng_state(), state), "and no generator has moved"
-
-
-def test_each_part_has_its_learning_rate_and_a_frozen_body_none():
-    gan = DigitsGAN(lr=0.1, discriminator_lr=0.2)
-    assert [group["lr"] for group in gan.configure_optimizers().param_groups] == [0.1, 0.2]
-    free = DigitsFineTuner(lr=0.1, head_lr=0.2, channels=2)
-    assert [group["lr"] for group in free.configure_optimizers().param_groups] == [0.2, 0.1]
-    frozen = DigitsFineTuner(frozen=True, channels=2)
-    assert len(frozen.configure_optimizers().param_groups) == 1
-    assert not any(part.requires_grad for part in frozen.body.parameters())
-
-
-def test_a_checkpoint_can_be_fine_tuned(tmp_path):
-    model = DigitsCNN(channels=2)
-    torch.save({"state_dict": model.state_dict()}, tmp_path / "model.ckpt")
-    tuned = DigitsFineTuner(channels=2, checkpoint=str(tmp_path / "model.ckpt"))
-    assert torch.equal(tuned.body.state_dict()["0.weight"], model.state_dict()["net.0.weight"])
-    for path, channels in (("model.ckpt", 4), ("absent.ckpt", 2)):
-        with pytest.raises(CheckpointError, match=rf"{path}' gives no DigitsCNN of {channels} channels"):
-            DigitsFineTuner(channels=channels, checkpoint=str(tmp_path / path))
 
 
 # --- data on disk -----------------------------------------------------------------------------------------
